@@ -1,0 +1,39 @@
+# The same words for people and CI. Needs Python 3.11 or newer; everything else comes into .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PROTO := proto/linkwise/plugin/kubelet
+
+.PHONY: demo test check proto clean
+
+# One stamp per kind of set-up: `make demo` needs only what users install.
+$(VENV)/.run: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[simulator]'
+	touch $@
+
+$(VENV)/.dev: pyproject.toml $(VENV)/.run
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@
+
+demo: $(VENV)/.run
+	$(BIN)/python -m linkwise.simulator --report demo-report/demo.html examples/*.yaml
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+check: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+proto: $(VENV)/.dev
+	$(BIN)/python -m grpc_tools.protoc -I proto \
+	  --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy \
+	  --plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc \
+	  --python_out=plugin --grpc_python_out=plugin --mypy_out=plugin --mypy_grpc_out=plugin \
+	  $(PROTO)/deviceplugin.proto $(PROTO)/podresources.proto
+
+clean:
+	rm -rf $(VENV) demo-report dist build

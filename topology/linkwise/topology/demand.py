@@ -1,0 +1,71 @@
+"""How many GPUs a pod takes, and in which order the kubelet hands them to its containers.
+
+Kubernetes' own arithmetic: containers and restartable init containers run together, so they add
+up; an ordinary init container runs alone beside the restartable ones declared before it, so only
+the largest moment counts (KEP-753). The kubelet lets later containers of a pod reuse the devices
+of its ended init containers, and asks for the rest.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Role(Enum):
+    INIT = "init"  # runs to its end before the next one starts
+    SIDECAR = "sidecar"  # an init container with restartPolicy Always
+    MAIN = "main"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerDemand:
+    name: str
+    role: Role
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class PodDemand:
+    """The containers that want GPUs, in the kubelet's order: init containers, then containers."""
+
+    containers: tuple[ContainerDemand, ...]
+
+    @property
+    def gpus(self) -> int:
+        """GPUs the pod holds at its largest moment, which is what the scheduler counts."""
+        return max(self._peak_of_init(), self._together())
+
+    def _together(self) -> int:
+        return sum(c.gpus for c in self.containers if c.role is not Role.INIT)
+
+    def _peak_of_init(self) -> int:
+        peak = sidecars = 0
+        for container in self.containers:
+            if container.role is Role.SIDECAR:
+                sidecars += container.gpus
+            elif container.role is Role.INIT:
+                peak = max(peak, sidecars + container.gpus)
+        return peak
+
+
+def split(demand: PodDemand, gpus: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Deal the pod's GPUs out to its containers, in the order given, as the kubelet would.
+
+    *gpus* holds at least `demand.gpus` uuids; the first ones go first. An init container's GPUs
+    are dealt again to those after it.
+    """
+    if len(gpus) < demand.gpus:
+        raise ValueError(f"{len(gpus)} GPUs for a pod that takes {demand.gpus}")
+    shares: dict[str, tuple[str, ...]] = {}
+    reusable: list[str] = []
+    fresh = list(gpus)
+    for container in demand.containers:
+        from_init = reusable[: container.gpus]
+        newly = fresh[: container.gpus - len(from_init)]
+        shares[container.name] = (*from_init, *newly)
+        fresh = fresh[len(newly) :]
+        if container.role is Role.INIT:
+            reusable += newly
+        else:
+            reusable = reusable[len(from_init) :]
+    return shares

@@ -1,0 +1,23 @@
+"""Every annotation, label and resource name that Linkwise writes or reads, once each."""
+
+PREFIX = "linkwise.dev/"
+DEFAULT_RESOURCE = "nvidia.com/gpu"
+
+# On the Node, written by the plugin.
+TOPOLOGY = PREFIX + "topology"
+IN_USE = PREFIX + "in-use"
+
+# On the Pod, written by its author (docs/annotations.md).
+GANG = PREFIX + "gang"
+GANG_SIZE = PREFIX + "gang-size"
+GANG_TIMEOUT = PREFIX + "gang-timeout"
+RANK = PREFIX + "rank"
+REQUIRE_LINK = PREFIX + "require-link"
+PREFER_LINK = PREFIX + "prefer-link"
+GPU_MODEL = PREFIX + "gpu-model"
+GPU_MEMORY = PREFIX + "gpu-memory"
+
+# On the Pod, written by the extender.
+GPUS = PREFIX + "gpus"
+PLAN = PREFIX + "plan"
+STARTED = PREFIX + "gang-started"
