@@ -1,0 +1,178 @@
+"""What Linkwise reads of Pods and Nodes, and nothing else.
+
+A cluster has thousands of them and each change is decoded anew, so these are msgspec structs with
+just the fields that somebody uses; all others are skipped while decoding. Attribute names are the
+API's own in snake_case (`resourceVersion` is `resource_version`). Frozen: a change is a new object.
+"""
+
+from datetime import datetime
+from decimal import Decimal
+from functools import lru_cache
+from math import ceil
+
+import msgspec
+from kubernetes.utils.quantity import parse_quantity
+
+Quantity = str | int | float
+"""As in a manifest: "500m", "64Gi", 8. `milli` and `whole` read it."""
+
+
+class _Object(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """`frozen` is said again below for the type checker's sake: it does not inherit it."""
+
+
+class OwnerReference(_Object, frozen=True):
+    kind: str
+    name: str
+    uid: str
+    api_version: str = ""
+    controller: bool = False
+
+
+class ObjectMeta(_Object, frozen=True):
+    name: str = ""
+    namespace: str = ""  # empty for what lives in no namespace, such as a Node
+    uid: str = ""
+    resource_version: str = ""
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    creation_timestamp: datetime | None = None
+    deletion_timestamp: datetime | None = None
+    owner_references: tuple[OwnerReference, ...] = ()
+
+
+class Condition(_Object, frozen=True):
+    type: str
+    status: str  # "True", "False" or "Unknown"
+    reason: str = ""
+    message: str = ""
+
+
+class Requirement(_Object, frozen=True):
+    """A match expression: `operator` is In, NotIn, Exists, DoesNotExist, Gt or Lt."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+
+class NodeSelectorTerm(_Object, frozen=True):
+    """All of its requirements hold; `match_fields` knows `metadata.name` only."""
+
+    match_expressions: tuple[Requirement, ...] = ()
+    match_fields: tuple[Requirement, ...] = ()
+
+
+class NodeSelector(_Object, frozen=True):
+    """One of its terms holds."""
+
+    node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
+
+
+class NodeAffinity(_Object, frozen=True):
+    required_during_scheduling_ignored_during_execution: NodeSelector | None = None
+
+
+class Affinity(_Object, frozen=True):
+    node_affinity: NodeAffinity | None = None
+
+
+class Toleration(_Object, frozen=True):
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""  # empty: every effect
+
+
+class Resources(_Object, frozen=True):
+    requests: dict[str, Quantity] = {}
+    limits: dict[str, Quantity] = {}
+
+
+class Container(_Object, frozen=True):
+    name: str
+    resources: Resources = Resources()
+    restart_policy: str = ""  # "Always" makes an init container a sidecar
+
+
+class SchedulingGate(_Object, frozen=True):
+    name: str
+
+
+class PodSpec(_Object, frozen=True):
+    node_name: str = ""
+    node_selector: dict[str, str] = {}
+    affinity: Affinity | None = None
+    tolerations: tuple[Toleration, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    containers: tuple[Container, ...] = ()
+    overhead: dict[str, Quantity] = {}
+    priority: int = 0
+    priority_class_name: str = ""
+    scheduler_name: str = "default-scheduler"
+    scheduling_gates: tuple[SchedulingGate, ...] = ()
+
+
+class PodStatus(_Object, frozen=True):
+    phase: str = "Pending"
+    reason: str = ""  # such as UnexpectedAdmissionError, the kubelet's refusal
+    message: str = ""
+    nominated_node_name: str = ""
+    conditions: tuple[Condition, ...] = ()
+
+
+class Pod(_Object, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+
+class Taint(_Object, frozen=True):
+    key: str
+    effect: str
+    value: str = ""
+
+
+class NodeSpec(_Object, frozen=True):
+    unschedulable: bool = False
+    taints: tuple[Taint, ...] = ()
+
+
+class NodeStatus(_Object, frozen=True):
+    capacity: dict[str, Quantity] = {}
+    allocatable: dict[str, Quantity] = {}
+    conditions: tuple[Condition, ...] = ()
+
+
+class Node(_Object, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+
+@lru_cache(maxsize=8192)
+def milli(quantity: Quantity) -> int:
+    """Thousandths, rounded up as Kubernetes does: "1500m" and 1.5 are 1500. For CPU.
+
+    Raises ValueError where *quantity* is none.
+    """
+    return _rounded_up(quantity, 1000)
+
+
+@lru_cache(maxsize=8192)
+def whole(quantity: Quantity) -> int:
+    """Units, rounded up as Kubernetes does: "1Ki" is 1024. For bytes, GPUs and pods.
+
+    Raises ValueError where *quantity* is none.
+    """
+    return _rounded_up(quantity, 1)
+
+
+def _rounded_up(quantity: Quantity, scale: int) -> int:
+    try:
+        number: Decimal = parse_quantity(quantity)  # type: ignore[no-untyped-call]
+    except ValueError as error:
+        raise ValueError(f'{quantity!r}: expected a quantity like "500m" or "64Gi"') from error
+    if not number.is_finite():  # Decimal reads "nan" and "inf" as numbers
+        raise ValueError(f'{quantity!r}: expected a quantity like "500m" or "64Gi"')
+    return ceil(number * scale)
