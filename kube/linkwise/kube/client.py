@@ -1,0 +1,226 @@
+"""Requests to the API server: the kubernetes package's configuration, our own decoding.
+
+The package knows kubeconfig files, the tokens of a pod that change every hour, proxies and TLS;
+its generated models decode twenty times slower than msgspec and hold everything, so bytes go
+straight into the structs a caller names. Safe to use from several threads.
+
+Writes are never repeated here: whether to do a thing again is its caller's decision, and
+`ApiError.maybe_done` says what there is to know. Reads are repeated once when a kept connection
+turns out to be closed.
+"""
+
+from collections.abc import Iterator, Mapping
+from threading import Lock
+from typing import Protocol, TypeVar
+from urllib.parse import urlencode
+
+import msgspec
+import urllib3
+from kubernetes.client import Configuration
+from kubernetes.client.rest import RESTClientObject
+from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
+
+from linkwise.kube.errors import UNREACHED, ApiError, LoadError, error_of
+
+__all__ = ["ApiError", "KubeClient", "LoadError", "Stream"]
+
+MERGE_PATCH = "application/merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
+STRATEGIC___all__ = ["ApiError", "KubeClient", "LoadError", "Stream"]
+
+MERGE_PATCH = "application/strategic-merge-patch+json"
+
+T = TypeVar("T")
+Params = Mapping[str, str | int]
+
+
+class Stream(Protocol):
+    """An answer that goes on: lines as they come, until either side ends it."""
+
+    def __iter__(self) -> Iterator[bytes]: ...
+
+    def close(self) -> None:
+        """End it now, from any thread; the iteration then ends without an error."""
+
+
+class KubeClient:
+    """`timeout_seconds` bounds connecting, and each wait for bytes; every call has one."""
+
+    def __init__(self, configuration: Configuration, *, timeout_seconds: float = 10.0) -> None:
+        configuration.connection_pool_maxsize = 32  # threads that talk at the same time
+        configuration.keep_alive = True
+        self._configuration = configuration
+        self._credentials = Lock()
+        self._pool: urllib3.PoolManager = RESTClientObject(configuration).pool_manager
+        self._timeout = urllib3.Timeout(connect=min(timeout_seconds, 5.0), read=timeout_seconds)
+        self.url: str = configuration.host.rstrip("/")
+
+    @classmethod
+    def load(cls, *, kubeconfig: str | None, server: str | None = None) -> "KubeClient":
+        """The API server at *server* (a plain URL), else of *kubeconfig*, else of our own pod.
+
+        Raises LoadError.
+        """
+        configuration = Configuration()
+        if server:
+            configuration.host = server
+            configuration.proxy = None  # named outright, so reached directly
+            return cls(configuration)
+        try:
+            if kubeconfig:
+                load_kube_config(  # type: ignore[no-untyped-call]
+                    kubeconfig, client_configuration=configuration
+                )
+            else:
+                load_incluster_config(configuration)  # type: ignore[no-untyped-call]
+        except (ConfigException, OSError) as error:
+            source = f"kubeconfig {kubeconfig}" if kubeconfig else "no kubeconfig, and not in a pod"
+            raise LoadError(f"{source}: {error}") from error
+        return cls(configuration)
+
+    def get(self, path: str, kind: type[T], *, params: Params | None = None) -> T:
+        """Read the object or list at *path*. Raises ApiError, and msgspec.ValidationError where
+        the answer is not a *kind*."""
+        return msgspec.json.decode(self._read("GET", path, params), type=kind)
+
+    def post(self, path: str, body: object) -> None:
+        """Create *body* (builtins, or a struct) in the collection at *path*. Raises ApiError."""
+        self._read("POST", path, None, body, "application/json")
+
+    def put(self, path: str, body: object) -> None:
+        """Replace the object at *path*; with a resourceVersion in it, only that version."""
+        self._read("PUT", path, None, body, "application/json")
+
+    def patch(self, path: str, body: object, *, content_type: str = MERGE_PATCH) -> None:
+        """Change the object at *path*; in a merge patch, null takes a field away."""
+        self._read("PATCH", path, None, body, content_type)
+
+    def delete(
+        self, path: str, *, uid: str | None = None, grace_seconds: int | None = None
+    ) -> None:
+        """Delete the object at *path*; with *uid*, only that one, else 409 Conflict."""
+        options: dict[str, object] = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if uid is not None:
+            options["preconditions"] = {"uid": uid}
+        if grace_seconds is not None:
+            options["gracePeriodSeconds"] = grace_seconds
+        self._read("DELETE", path, None, options, "application/json")
+
+    def stream(self, path: str, *, params: Params, idle_seconds: float) -> Stream:
+        """Open an answer that goes on. Its iteration raises ApiError where the connection breaks;
+        *idle_seconds* without a byte end it like a server that ends it."""
+        timeout = urllib3.Timeout(connect=self._timeout.connect_timeout, read=idle_seconds)
+        response = self._send("GET", path, params, timeout=timeout)
+        if response.status != 200:
+            raise _refusal(response, "GET", path)
+        return _Lines(response, path)
+
+    def _read(
+        self,
+        method: str,
+        path: str,
+        params: Params | None,
+        body: object = None,
+        content_type: str = "",
+    ) -> bytes:
+        response = self._send(method, path, params, body, content_type)
+        if not 200 <= response.status < 300:
+            raise _refusal(response, method, path)
+        try:
+            return response.data
+        except urllib3.exceptions.HTTPError as error:
+            raise _broken(method, path, error) from error
+        finally:
+            response.release_conn()
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        params: Params | None,
+        body: object = None,
+        content_type: str = "",
+        timeout: urllib3.Timeout | None = None,
+    ) -> urllib3.BaseHTTPResponse:
+        headers = self._headers(method, path)
+        if content_type:
+            headers["content-type"] = content_type
+        try:
+            return self._pool.request(
+                method,
+                f"{self.url}{path}{'?' if params else ''}{urlencode(params or {})}",
+                body=None if body is None else msgspec.json.encode(body),
+                headers=headers,
+                timeout=timeout or self._timeout,
+                # A connection the server closed while it lay idle shows only when it is used.
+                retries=urllib3.Retry(total=1, backoff_factor=0) if method == "GET" else False,
+                redirect=False,
+                preload_content=False,
+            )
+        except urllib3.exceptions.HTTPError as error:
+            raise _broken(method, path, error) from error
+
+    def _headers(self, method: str, path: str) -> dict[str, str]:
+        headers = {"accept": "application/json", "user-agent": "linkwise"}
+        try:
+            with self._credentials:  # reading a token file anew is not the package's to lock
+                token = self._configuration.get_api_key_with_prefix(
+                    "BearerToken", alias="authorization"
+                )
+        except (ConfigException, OSError) as error:
+            raise ApiError(UNREACHED, "NoCredentials", f"{method} {path}: {error}") from error
+        if token:
+            headers["authorization"] = token
+        return headers
+
+
+class _Lines:
+    def __init__(self, response: urllib3.BaseHTTPResponse, path: str) -> None:
+        self._response = response
+        self._path = path
+        self._closed = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        rest = b""
+        try:
+            for chunk in self._response.stream(1 << 20):
+                *lines, rest = (rest + chunk).split(b"\n")
+                yield from filter(None, lines)
+        except urllib3.exceptions.ReadTimeoutError:
+            return
+        except (urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError) as error:
+            # The last two: what reading says once the socket is closed under it.
+            if not self._closed:
+                raise _broken("GET", self._path, error) from error
+        finally:
+            self._response.close()
+
+    def close(self) -> None:
+        self._closed = True
+        try:
+            self._response.shutdown()  # wakes the thread that waits for bytes; close() does not
+        except (RuntimeError, ValueError, OSError):
+            self._response.close()  # it had ended already
+
+
+def _refusal(response: urllib3.BaseHTTPResponse, method: str, path: str) -> ApiError:
+    try:
+        body = response.data
+    except urllib3.exceptions.HTTPError as error:
+        body = str(error).encode()
+    finally:
+        response.release_conn()
+    return error_of(response.status, body, what=f"{method} {path}")
+
+
+def _broken(method: str, path: str, error: Exception) -> ApiError:
+    if isinstance(error, urllib3.exceptions.MaxRetryError) and error.reason is not None:
+        error = error.reason
+    unsent = isinstance(
+        error,
+        urllib3.exceptions.NewConnectionError
+        | urllib3.exceptions.ConnectTimeoutError
+        | urllib3.exceptions.SSLError,
+    )
+    reason = "Unreachable" if unsent else "ConnectionBroken"
+    return ApiError(UNREACHED, reason, f"{method} {path}: {error}", maybe_done=not unsent)

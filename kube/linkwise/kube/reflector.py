@@ -1,0 +1,277 @@
+"""Keeps its owner told what the API server holds of one kind: first all, then every change.
+
+List, then watch from where the list ended; when the watch ends, watch again from the last version
+seen, so no change is lost; when that version is too old (410), list again. What the owner hears
+is in the order of the API server, from one thread: `on_replace` with everything that exists, then
+`on_event` for each change, until the next `on_replace`.
+
+An object that does not decode is skipped and reported: it never stops the others. A callback that
+raises is an error of its owner; it is logged, and everything is listed anew.
+"""
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from threading import Event, Lock, Thread
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+from tenacity import RetryCallState, Retrying, retry_if_exception_type
+from tenacity.stop import stop_when_event_set
+from tenacity.wait import wait_random_exponential
+
+from linkwise.kube.client import KubeClient, Params, Stream
+from linkwise.kube.errors import GONE, UNREACHED, ApiError, error_of
+from linkwise.kube.objects import ObjectMeta
+
+log = logging.getLogger(__name__)
+
+
+class HasMetadata(Protocol):
+    @property
+    def metadata(self) -> ObjectMeta: ...
+
+
+T = TypeVar("T", bound=HasMetadata)
+
+
+class _ListMeta(msgspec.Struct, rename="camel"):
+    resource_version: str
+    continue_: str = msgspec.field(name="continue", default="")
+
+
+class _Page(msgspec.Struct):
+    metadata: _ListMeta
+    items: list[msgspec.Raw] | None = None  # an empty Go list is null
+
+
+class _Change(msgspec.Struct):
+    type: str
+    object: msgspec.Raw = msgspec.Raw()
+
+
+class _Identified(msgspec.Struct):
+    metadata: ObjectMeta
+
+
+class _CallbackError(Exception):
+    """The owner raised; its own error is the cause."""
+
+
+class Reflector(Generic[T]):
+    """`on_skipped(where, why)` hears of each object left out: "ADDED ml/worker-0", "expected …".
+
+    `watch_seconds` is the range out of which each watch's length is drawn, so that the watches of
+    many programs do not end together. `idle_seconds` without a byte (bookmarks come every minute)
+    mean a dead connection.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        path: str,
+        kind: type[T],
+        *,
+        field_selector: str | None = None,
+        label_selector: str | None = None,
+        on_replace: Callable[[list[T]], None],
+        on_event: Callable[[str, T], None],
+        on_skipped: Callable[[str, str], None] | None = None,
+        watch_seconds: tuple[int, int] = (240, 480),
+        idle_seconds: float = 120.0,
+        longest_wait_seconds: float = 30.0,
+        page_size: int = 500,
+    ) -> None:
+        self.synced = Event()  # set once the first list has been handed over
+        self._client, self._path, self._kind = client, path, kind
+        self._selectors: dict[str, str | int] = {}
+        if field_selector:
+            self._selectors["fieldSelector"] = field_selector
+        if label_selector:
+            self._selectors["labelSelector"] = label_selector
+        self._on_replace, self._on_event = on_replace, on_event
+        self._on_skipped = on_skipped or self._log_skipped
+        self._watch_seconds, self._idle_seconds = watch_seconds, idle_seconds
+        self._page_size = page_size
+        self._longest_wait = longest_wait_seconds
+        self._version: str | None = None  # None: list before watching
+        self._failing_since: float | None = None
+        self._stopping = Event()
+        self._lock = Lock()  # around the stream, which stop() closes from another thread
+        self._stream: Stream | None = None
+        self._thread = Thread(target=self._run, name=f"reflector {path}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float = 5.0) -> None:
+        """End the watch at once; when this returns, no callback runs any more."""
+        self._stopping.set()
+        with self._lock:
+            if self._stream is not None:
+                self._stream.close()
+        if self._thread.is_alive():
+            self._thread.join(timeout_seconds)
+
+    @property
+    def failing_seconds(self) -> float:
+        """For how long the API server has not been heard; 0 while all is well."""
+        since = self._failing_since
+        return 0.0 if since is None else time.monotonic() - since
+
+    def _run(self) -> None:
+        retrying = Retrying(
+            retry=retry_if_exception_type((ApiError, msgspec.MsgspecError, _CallbackError)),
+            wait=wait_random_exponential(multiplier=0.2, max=self._longest_wait),
+            stop=stop_when_event_set(self._stopping),
+            sleep=self._stopping.wait,
+            before_sleep=self._note_failure,
+            # Stopped while failing: nothing is left to say.
+            retry_error_callback=lambda _: None,
+        )
+        while not self._stopping.is_set():
+            retrying(self._round)
+
+    def _round(self) -> None:
+        """One list, where needed, and one watch to its end."""
+        if self._version is None:
+            objects, version = self._list()
+            self._tell(lambda: self._on_replace(objects))
+            self._version = version
+            self.synced.set()
+        self._watch(self._version)
+
+    def _note_failure(self, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        if isinstance(error, _CallbackError):
+            self._version = None
+            log.error("%s: a callback failed, listing anew", self._path, exc_info=error.__cause__)
+        elif isinstance(error, ApiError) and error.status == GONE:
+            self._version = None
+            log.info("%s: version too old, listing anew", self._path)
+            return
+        elif self._failing_since is None:
+            log.warning("%s: %s; trying again", self._path, error)
+        if self._failing_since is None:
+            self._failing_since = time.monotonic()
+
+    def _tell(self, callback: Callable[[], None]) -> None:
+        if self._stopping.is_set():
+            return
+        try:
+            callback()
+        except Exception as error:
+            raise _CallbackError from error
+
+    def _list(self) -> tuple[list[T], str]:
+        """Every object, and the version they are of. No resourceVersion is asked for: an API
+        server that lags behind the one before must not take us back in time."""
+        try:
+            return self._list_pages(self._page_size)
+        except ApiError as error:
+            if error.status != GONE:
+                raise
+            return self._list_pages(0)  # the pages went stale while we turned them: all at once
+
+    def _list_pages(self, page_size: int) -> tuple[list[T], str]:
+        params: dict[str, str | int] = dict(self._selectors)
+        if page_size:
+            params["limit"] = page_size
+        objects: list[T] = []
+        while True:
+            page = self._client.get(self._path, _Page, params=params)
+            decoded = (self._decode("listed", raw) for raw in page.items or ())
+            objects += [item for item in decoded if item is not None]
+            if not page.metadata.continue_ or self._stopping.is_set():
+                return objects, page.metadata.resource_version
+            params["continue"] = page.metadata.continue_
+
+    def _watch(self, version: str) -> None:
+        began, heard = time.monotonic(), False
+        try:
+            stream = self._open(
+                self._selectors
+                | {
+                    "watch": "true",
+                    "resourceVersion": version,
+                    "allowWatchBookmarks": "true",
+                    "timeoutSeconds": random.randint(*self._watch_seconds),
+                }
+            )
+            for line in stream:
+                heard = True
+                self._failing_since = None
+                if not self._take(line):
+                    return
+        except ApiError as error:
+            # A connection that worked and broke is opened again at once.
+            if not heard or error.status != UNREACHED:
+                raise
+        finally:
+            self._forget_stream()
+        if not heard and time.monotonic() - began < 1.0 and not self._stopping.is_set():
+            raise ApiError(UNREACHED, "WatchEnded", f"{self._path}: a watch ended as it began")
+
+    def _open(self, params: Params) -> Stream:
+        stream = self._client.stream(self._path, params=params, idle_seconds=self._idle_seconds)
+        with self._lock:
+            self._stream = stream
+            if self._stopping.is_set():
+                stream.close()
+        self._failing_since = None
+        return stream
+
+    def _forget_stream(self) -> None:
+        with self._lock:
+            if self._stream is not None:
+                self._stream.close()
+            self._stream = None
+
+    def _take(self, line: bytes) -> bool:
+        """Hand one change over; False where only a new list can say what happened."""
+        try:
+            change = msgspec.json.decode(line, type=_Change)
+        except msgspec.MsgspecError as error:
+            self._on_skipped("an unreadable event", str(error))
+            return True
+        if change.type == "ERROR":
+            raise error_of(0, bytes(change.object), what=f"watch of {self._path}")
+        if change.type == "BOOKMARK":
+            self._version = _version_of(change.object) or self._version
+            return True
+        found = self._decode(change.type, change.object)
+        if found is not None:
+            self._tell(lambda: self._on_event(change.type, found))
+            self._version = found.metadata.resource_version or self._version
+        elif change.type == "DELETED":  # its owner must not keep it for ever
+            self._version = None
+            return False
+        else:
+            self._version = _version_of(change.object) or self._version
+        return True
+
+    def _decode(self, what: str, raw: msgspec.Raw) -> T | None:
+        try:
+            return msgspec.json.decode(raw, type=self._kind)
+        except msgspec.MsgspecError as error:
+            self._on_skipped(f"{what} {_name_of(raw)}", str(error))
+            return None
+
+    def _log_skipped(self, where: str, why: str) -> None:
+        log.warning("%s: %s skipped: %s", self._path, where, why)
+
+
+def _name_of(raw: msgspec.Raw) -> str:
+    try:
+        found = msgspec.json.decode(raw, type=_Identified).metadata
+    except msgspec.MsgspecError:
+        return "(no metadata)"
+    return f"{found.namespace}/{found.name}" if found.namespace else found.name
+
+
+def _version_of(raw: msgspec.Raw) -> str:
+    try:
+        return msgspec.json.decode(raw, type=_Identified).metadata.resource_version
+    except msgspec.MsgspecError:
+        return ""
