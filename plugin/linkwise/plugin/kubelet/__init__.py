@@ -1,0 +1,1 @@
+"""The kubelet's gRPC messages and services, generated from `proto/` by `make proto`; never edited."""
