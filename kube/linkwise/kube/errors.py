@@ -52,13 +52,14 @@ class _Status(msgspec.Struct):
 
 
 def error_of(status: int, body: bytes, *, what: str) -> ApiError:
-    """The error that an answer tells; *what* is the request, for answers that tell nothing."""
+    """The error that an answer tells; *what* is the request, for answers that tell nothing.
+    *status* 0: only the body knows it."""
     try:
         told = msgspec.json.decode(body, type=_Status)
     except (msgspec.DecodeError, UnicodeDecodeError):  # a proxy's page, or nothing at all
         told = _Status(message=body[:200].decode(errors="replace"))
     return ApiError(
-        status or told.code,
+        status or told.code or 500,
         told.reason or "Unknown",
         told.message or what,
         maybe_done=status >= 500,

@@ -13,11 +13,12 @@ import logging
 import random
 import time
 from collections.abc import Callable
-from threading import Event, Lock, Thread
+from threading import Event, Lock, Thread, current_thread
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
 from tenacity import RetryCallState, Retrying, retry_if_exception_type
+from tenacity.nap import sleep_using_event
 from tenacity.stop import stop_when_event_set
 from tenacity.wait import wait_random_exponential
 
@@ -111,7 +112,7 @@ class Reflector(Generic[T]):
         with self._lock:
             if self._stream is not None:
                 self._stream.close()
-        if self._thread.is_alive():
+        if self._thread.is_alive() and self._thread is not current_thread():
             self._thread.join(timeout_seconds)
 
     @property
@@ -125,7 +126,7 @@ class Reflector(Generic[T]):
             retry=retry_if_exception_type((ApiError, msgspec.MsgspecError, _CallbackError)),
             wait=wait_random_exponential(multiplier=0.2, max=self._longest_wait),
             stop=stop_when_event_set(self._stopping),
-            sleep=self._stopping.wait,
+            sleep=sleep_using_event(self._stopping),
             before_sleep=self._note_failure,
             # Stopped while failing: nothing is left to say.
             retry_error_callback=lambda _: None,
@@ -137,6 +138,8 @@ class Reflector(Generic[T]):
         """One list, where needed, and one watch to its end."""
         if self._version is None:
             objects, version = self._list()
+            if self._stopping.is_set():
+                return
             self._tell(lambda: self._on_replace(objects))
             self._version = version
             self.synced.set()
@@ -188,7 +191,7 @@ class Reflector(Generic[T]):
             params["continue"] = page.metadata.continue_
 
     def _watch(self, version: str) -> None:
-        began, heard = time.monotonic(), False
+        began = time.monotonic()
         try:
             stream = self._open(
                 self._selectors
@@ -200,17 +203,15 @@ class Reflector(Generic[T]):
                 }
             )
             for line in stream:
-                heard = True
-                self._failing_since = None
                 if not self._take(line):
                     return
         except ApiError as error:
             # A connection that worked and broke is opened again at once.
-            if not heard or error.status != UNREACHED:
+            if error.status != UNREACHED or version == self._version:
                 raise
         finally:
             self._forget_stream()
-        if not heard and time.monotonic() - began < 1.0 and not self._stopping.is_set():
+        if version == self._version and time.monotonic() - began < 1.0:
             raise ApiError(UNREACHED, "WatchEnded", f"{self._path}: a watch ended as it began")
 
     def _open(self, params: Params) -> Stream:
