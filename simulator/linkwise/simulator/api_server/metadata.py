@@ -1,0 +1,136 @@
+"""The part of an object that all kinds share: who it is, checked and kept from being changed."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from linkwise.simulator.api_server.kinds import Kind
+from linkwise.simulator.api_server.refusals import (
+    Object,
+    RefusedError,
+    bad_request,
+    conflict,
+    invalid,
+    modified_meanwhile,
+)
+
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+_QUALIFIED_NAME = re.compile(
+    r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+)
+_NAME_RULE = (
+    "name part must consist of at most 63 alphanumeric characters, '-', '_' or '.', and must "
+    "start and end with an alphanumeric character"
+)
+_VALUE_RULE = (
+    "a valid label must be an empty string or consist of at most 63 alphanumeric characters, '-', "
+    "'_' or '.', and must start and end with an alphanumeric character"
+)
+MAX_ANNOTATION_BYTES = 256 << 10
+
+# Set by the server alone; what a client sends of these is put aside.
+_OURS = ("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "uid")
+
+
+def read_object(kind: Kind, body: Any) -> Object:
+    """A body that is an object of this kind with sound metadata. Raises RefusedError 400."""
+    if not isinstance(body, dict):
+        raise bad_request(f"the body is no JSON object: expected a {kind.name}")
+    for field, expected in (("kind", kind.name), ("apiVersion", kind.api_version)):
+        if body.get(field, expected) != expected:
+            raise bad_request(
+                f"{field} {body[field]!r}: expected {expected!r} for the resource {kind.plural}"
+            )
+    for field in ("metadata", "spec", "status"):
+        if not isinstance(body.get(field) or {}, dict):
+            raise bad_request(f"{kind.name}.{field}: cannot unmarshal into Go struct: no object")
+    metadata = body.get("metadata") or {}
+    for field in ("labels", "annotations"):
+        for key, value in _mapping(kind, field, metadata.get(field)).items():
+            if not isinstance(value, str):
+                raise bad_request(
+                    f"json: cannot unmarshal {type(value).__name__} into Go struct field "
+                    f"ObjectMeta.metadata.{field} of type string: {key}"
+                )
+    return body | {"kind": kind.name, "apiVersion": kind.api_version, "metadata": metadata}
+
+
+def _mapping(kind: Kind, field: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value or {}, dict):
+        raise bad_request(f"{kind.name}.metadata.{field}: expected an object")
+    return value or {}
+
+
+def check(kind: Kind, obj: Object) -> None:
+    """Names, labels and annotations as Kubernetes allows them. Raises RefusedError 422."""
+    metadata = obj["metadata"]
+    name = metadata["name"]
+    if len(name) > 253 or not _SUBDOMAIN.fullmatch(name):
+        raise invalid(
+            kind.name,
+            name,
+            "metadata.name",
+            f'Invalid value: "{name}": a lowercase RFC 1123 subdomain must consist of lower case '
+            "alphanumeric characters, '-' or '.'",
+        )
+    for field in ("labels", "annotations"):
+        for key in metadata.get(field) or {}:
+            if not _QUALIFIED_NAME.fullmatch(key):
+                raise _bad_value(kind, name, field, key, _NAME_RULE)
+    for key, value in (metadata.get("labels") or {}).items():
+        if not _LABEL_VALUE.fullmatch(value):
+            raise _bad_value(kind, name, f"labels.{key}", value, _VALUE_RULE)
+    annotations = metadata.get("annotations") or {}
+    size = sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items())
+    if size > MAX_ANNOTATION_BYTES:
+        why = f"Too long: may not be more than {MAX_ANNOTATION_BYTES} bytes"
+        raise invalid(kind.name, name, "metadata.annotations", why)
+
+
+def _bad_value(kind: Kind, name: str, field: str, value: str, rule: str) -> RefusedError:
+    return invalid(kind.name, name, f"metadata.{field}", f'Invalid value: "{value}": {rule}')
+
+
+def keep_identity(kind: Kind, old: Object, new: Object) -> Object:
+    """*new* with what only the server sets taken from *old*.
+
+    Raises RefusedError where *new* claims to be of another version or uid (409), or another name.
+    """
+    before, after = old["metadata"], dict(new["metadata"])
+    name = before["name"]
+    for field in ("name", "namespace"):
+        if after.get(field, before.get(field)) != before.get(field):
+            raise bad_request(
+                f"the {field} of the object ({after[field]}) does not match the {field} on the URL "
+                f"({before.get(field)})"
+            )
+    if after.get("uid", before["uid"]) != before["uid"]:
+        raise _other_uid(kind, name, after["uid"], before["uid"])
+    version = after.get("resourceVersion") or before["resourceVersion"]
+    if version != before["resourceVersion"]:
+        raise modified_meanwhile(kind.plural, name)
+    kept = {field: before[field] for field in _OURS if field in before}
+    after = {field: value for field, value in after.items() if field not in _OURS}
+    names = {field: before[field] for field in ("name", "namespace") if field in before}
+    return new | {"metadata": after | names | kept | {"resourceVersion": version}}
+
+
+def check_preconditions(kind: Kind, obj: Object, conditions: Mapping[str, Any]) -> None:
+    """Of a deletion or a binding: this uid, this version. Raises RefusedError 409."""
+    metadata = obj["metadata"]
+    uid = conditions.get("uid") or metadata["uid"]
+    if uid != metadata["uid"]:
+        raise _other_uid(kind, metadata["name"], uid, metadata["uid"])
+    version = conditions.get("resourceVersion") or metadata["resourceVersion"]
+    if version != metadata["resourceVersion"]:
+        why = (
+            f"Precondition failed: ResourceVersion in precondition: {version}, ResourceVersion "
+            f"in object meta: {metadata['resourceVersion']}"
+        )
+        raise conflict(kind.plural, metadata["name"], why)
+
+
+def _other_uid(kind: Kind, name: str, wanted: str, found: str) -> RefusedError:
+    why = f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}"
+    return conflict(kind.plural, name, why)

@@ -1,0 +1,92 @@
+"""What the API server says no with: meta/v1 Status, in its own codes, reasons and words."""
+
+from collections.abc import Mapping
+from typing import Any
+
+Object = dict[str, Any]
+"""A Kubernetes object as JSON. Once stored it is never changed, only replaced."""
+
+
+class RefusedError(Exception):
+    def __init__(
+        self, code: int, reason: str, message: str, details: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.code, self.reason, self.message = code, reason, message
+        self.details = dict(details or {})
+
+    def as_status(self) -> Object:
+        return {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+            "reason": self.reason,
+            "details": self.details,
+            "code": self.code,
+        }
+
+
+def success(name: str = "", plural: str = "", uid: str = "", code: int = 200) -> Object:
+    """The Status that says yes where there is no object to show."""
+    details = {"name": name, "kind": plural, "uid": uid}
+    return {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Success",
+        "details": {key: text for key, text in details.items() if text},
+        "code": code,
+    }
+
+
+def _about(plural: str, name: str) -> dict[str, str]:
+    return {"name": name, "kind": plural}
+
+
+def not_found(plural: str, name: str) -> RefusedError:
+    return RefusedError(404, "NotFound", f'{plural} "{name}" not found', _about(plural, name))
+
+
+def unknown_route() -> RefusedError:
+    return RefusedError(404, "NotFound", "the server could not find the requested resource")
+
+
+def already_exists(plural: str, name: str) -> RefusedError:
+    message = f'{plural} "{name}" already exists'
+    return RefusedError(409, "AlreadyExists", message, _about(plural, name))
+
+
+def conflict(plural: str, name: str, why: str) -> RefusedError:
+    message = f'Operation cannot be fulfilled on {plural} "{name}": {why}'
+    return RefusedError(409, "Conflict", message, _about(plural, name))
+
+
+def modified_meanwhile(plural: str, name: str) -> RefusedError:
+    why = "the object has been modified; please apply your changes to the latest version"
+    return conflict(plural, name, f"{why} and try again")
+
+
+def invalid(kind: str, name: str, field: str, why: str) -> RefusedError:
+    causes = {"causes": [{"reason": "FieldValueInvalid", "message": why, "field": field}]}
+    message = f'{kind} "{name}" is invalid: {field}: {why}'
+    return RefusedError(422, "Invalid", message, _about(kind, name) | causes)
+
+
+def bad_request(message: str) -> RefusedError:
+    return RefusedError(400, "BadRequest", message)
+
+
+def expired(message: str) -> RefusedError:
+    return RefusedError(410, "Expired", message)
+
+
+def unsupported_media_type(content_type: str) -> RefusedError:
+    message = f"the body of the request was in an unknown format: {content_type}"
+    return RefusedError(415, "UnsupportedMediaType", message)
+
+
+def method_not_allowed() -> RefusedError:
+    message = "the server does not allow this method on the requested resource"
+    return RefusedError(405, "MethodNotAllowed", message)

@@ -1,0 +1,233 @@
+"""What the API server does to Pods, Nodes and Jobs beyond storing them. Pure.
+
+Defaults when they are created, what an update may not touch, which half a status update may
+touch, how a pod is bound, and how long a deleted one stays. As in kubernetes v1.35's
+pkg/registry/core/{pod,node}, pkg/registry/batch/job and staging/src/k8s.io/apiserver.
+"""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from linkwise.simulator.api_server.kinds import JOB, NODE, POD, Kind
+from linkwise.simulator.api_server.metadata import check_preconditions
+from linkwise.simulator.api_server.refusals import Object, bad_request, conflict, invalid
+
+_FINAL_PHASES = ("Succeeded", "Failed")
+_MAY_CHANGE = {"activeDeadlineSeconds", "schedulingGates", "terminationGracePeriodSeconds"}
+_MAY_CHANGE_WHILE_GATED = {"affinity", "nodeSelector"}
+
+
+def timestamp(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def set_condition(status: Object, condition: Object) -> Object:
+    """*status* with this condition instead of the one of its type."""
+    others = [c for c in status.get("conditions") or () if c.get("type") != condition["type"]]
+    return status | {"conditions": [*others, condition]}
+
+
+# Creation
+
+
+def prepare_new(kind: Kind, obj: Object, now: datetime) -> Object:
+    """Defaults, and a status of the server's making. Raises RefusedError 422."""
+    if kind is POD:
+        return _new_pod(obj, now)
+    if kind is JOB:
+        return obj | {"status": {}}
+    if kind is NODE:
+        return obj | {"spec": obj.get("spec") or {}, "status": _node_status(obj)}
+    return obj
+
+
+def _new_pod(pod: Object, now: datetime) -> Object:
+    name, spec = pod["metadata"]["name"], pod.get("spec") or {}
+    if not spec.get("containers"):
+        raise invalid("Pod", name, "spec.containers", "Required value")
+    defaults = {
+        "restartPolicy": "Always",
+        "schedulerName": "default-scheduler",
+        "terminationGracePeriodSeconds": 30,
+        "priority": 0,
+    }
+    spec = defaults | spec
+    for field in ("containers", "initContainers"):
+        if field in spec:
+            spec[field] = [
+                _container(name, f"spec.{field}[{position}]", container)
+                for position, container in enumerate(spec[field] or ())
+            ]
+    status: Object = {"phase": "Pending"}
+    if spec.get("schedulingGates"):
+        if spec.get("nodeName"):
+            why = "Forbidden: cannot be set until all schedulingGates have been cleared"
+            raise invalid("Pod", name, "spec.nodeName", why)
+        gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
+        message = "Scheduling is blocked due to non-empty scheduling gates"
+        status = set_condition(
+            status, gated | {"message": message, "lastTransitionTime": timestamp(now)}
+        )
+    return pod | {"spec": spec, "status": status}
+
+
+def _container(pod: str, field: str, container: Any) -> Object:
+    if not isinstance(container, dict) or not container.get("name"):
+        raise invalid("Pod", pod, f"{field}.name", "Required value")
+    resources = container.get("resources") or {}
+    limits = _quantities(resources.get("limits"))
+    # What is limited and not requested is requested as limited.
+    requests = limits | _quantities(resources.get("requests"))
+    shown = {"limits": limits, "requests": requests}
+    return container | {"resources": resources | {k: v for k, v in shown.items() if v}}
+
+
+def _node_status(node: Object) -> Object:
+    status = node.get("status") or {}
+    for field in ("capacity", "allocatable"):
+        if field in status:
+            status = status | {field: _quantities(status[field])}
+    if "capacity" in status and "allocatable" not in status:
+        status = status | {"allocatable": status["capacity"]}
+    return status
+
+
+def _quantities(amounts: Any) -> dict[str, str]:
+    """Quantities leave the API server as text, whatever a manifest says."""
+    return {name: str(amount) for name, amount in (amounts or {}).items()}
+
+
+# Updates
+
+
+def prepare_update(kind: Kind, old: Object, new: Object) -> Object:
+    """*new* as an update of the object itself: its status stays. Raises RefusedError 422."""
+    if kind.has_status:
+        new = {field: value for field, value in new.items() if field != "status"}
+        if "status" in old:
+            new["status"] = old["status"]
+    if kind is POD:
+        _check_pod_spec(old, new)
+    return new
+
+
+def _check_pod_spec(old: Object, new: Object) -> None:
+    name, before, after = old["metadata"]["name"], old["spec"], new.get("spec") or {}
+    gates = {gate["name"] for gate in before.get("schedulingGates") or ()}
+    added = [g["name"] for g in after.get("schedulingGates") or () if g["name"] not in gates]
+    if added:
+        why = f"Forbidden: only deletion is allowed, but found new scheduling gate {added[0]!r}"
+        raise invalid("Pod", name, "spec.schedulingGates", why)
+    free = _MAY_CHANGE | (_MAY_CHANGE_WHILE_GATED if gates else set())
+    if _fixed(before, free) != _fixed(after, free):
+        why = (
+            "Forbidden: pod updates may not change fields other than `spec.containers[*].image`, "
+            "`spec.initContainers[*].image`, `spec.activeDeadlineSeconds`, `spec.tolerations` "
+            "(only additions to existing tolerations), `spec.terminationGracePeriodSeconds` "
+            "(allow it to be set to 1 if it was previously negative)"
+        )
+        raise invalid("Pod", name, "spec", why)
+    tolerations = after.get("tolerations") or []
+    if any(toleration not in tolerations for toleration in before.get("tolerations") or ()):
+        why = "Forbidden: existing toleration can not be modified except its tolerationSeconds"
+        raise invalid("Pod", name, "spec.tolerations", why)
+
+
+def _fixed(spec: Object, free: set[str]) -> Object:
+    fixed = {k: v for k, v in spec.items() if k not in free | {"tolerations"} and v is not None}
+    for field in ("containers", "initContainers"):
+        if field in fixed:
+            fixed[field] = [
+                {k: v for k, v in container.items() if k != "image"} for container in fixed[field]
+            ]
+    return fixed
+
+
+def prepare_status_update(kind: Kind, old: Object, new: Object) -> Object:
+    """*new* as an update of the status: labels and annotations may come along, nothing else."""
+    metadata = new["metadata"]
+    if "ownerReferences" in old["metadata"]:
+        metadata = metadata | {"ownerReferences": old["metadata"]["ownerReferences"]}
+    status = _node_status(new) if kind is NODE else new.get("status") or {}
+    return old | {"metadata": metadata, "status": status}
+
+
+# Binding
+
+
+def bind(pod: Object, binding: Object, now: datetime) -> Object:
+    """The pod on its node, with the Binding's labels and annotations. Raises RefusedError."""
+    metadata, spec = pod["metadata"], pod["spec"]
+    name, told = metadata["name"], binding["metadata"]
+    target = binding.get("target") or {}
+    if told.get("name", name) != name:
+        raise bad_request("name in URL does not match name in Binding object")
+    if target.get("kind", "Node") not in ("Node", ""):
+        raise invalid("Binding", name, "target.kind", 'Unsupported value: supported: "Node"')
+    if not target.get("name"):
+        raise invalid("Binding", name, "target.name", "Required value")
+    check_preconditions(POD, pod, told)
+    if "deletionTimestamp" in metadata:
+        raise _unbindable(name, f"pod {name} is being deleted, cannot be assigned to a host")
+    if spec.get("nodeName"):
+        raise _unbindable(name, f'pod {name} is already assigned to node "{spec["nodeName"]}"')
+    if spec.get("schedulingGates"):
+        raise _unbindable(name, f"pod {name} has non-empty .spec.schedulingGates")
+    for field in ("labels", "annotations"):
+        if told.get(field):
+            metadata = metadata | {field: (metadata.get(field) or {}) | told[field]}
+    # A bound pod is nominated nowhere (KEP-5278).
+    status = {k: v for k, v in pod["status"].items() if k != "nominatedNodeName"}
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": timestamp(now)}
+    return pod | {
+        "metadata": metadata,
+        "spec": spec | {"nodeName": target["name"]},
+        "status": set_condition(status, scheduled),
+    }
+
+
+def _unbindable(name: str, why: str) -> Exception:
+    return conflict("pods/binding", name, why)
+
+
+# Deletion
+
+
+def disrupted(pod: Object, now: datetime) -> Object:
+    """The pod with the condition that an eviction leaves on it."""
+    condition = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "EvictionByEvictionAPI",
+        "message": "Eviction API: evicting",
+        "lastTransitionTime": timestamp(now),
+    }
+    return pod | {"status": set_condition(pod["status"], condition)}
+
+
+def grace_seconds(kind: Kind, obj: Object, asked: int | None) -> int:
+    """How long a deleted object stays: a pod on a node until its kubelet confirms, at most this;
+    a pod that is nowhere, or at its end, and every other object not at all."""
+    if kind is not POD or not obj["spec"].get("nodeName"):
+        return 0
+    if obj["status"].get("phase") in _FINAL_PHASES:
+        return 0
+    seconds = obj["spec"]["terminationGracePeriodSeconds"] if asked is None else asked
+    return max(int(seconds), 1) if seconds < 0 else int(seconds)
+
+
+def terminating(obj: Object, grace: int, now: datetime) -> Object:
+    """The object marked as deleted; of one already marked, the grace can only become shorter."""
+    metadata = obj["metadata"]
+    left = metadata.get("deletionGracePeriodSeconds")
+    if left is not None and left <= grace:
+        return obj
+    end = timestamp(now + timedelta(seconds=grace))
+    marks = {"deletionTimestamp": end, "deletionGracePeriodSeconds": grace}
+    return obj | {"metadata": metadata | marks}
+
+
+def is_gone(obj: Object) -> bool:
+    """Marked as deleted, with nothing left to wait for."""
+    metadata = obj["metadata"]
+    return metadata.get("deletionGracePeriodSeconds") == 0 and not metadata.get("finalizers")

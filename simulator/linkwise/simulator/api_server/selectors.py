@@ -1,0 +1,88 @@
+"""Label and field selectors: which objects of a kind a list or watch is about."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from linkwise.simulator.api_server.kinds import EVENT, NODE, POD, Kind
+from linkwise.simulator.api_server.refusals import Object, bad_request
+
+_FIELDS: dict[Kind, frozenset[str]] = {
+    POD: frozenset({"spec.nodeName", "status.phase", "spec.schedulerName", "status.podIP"}),
+    NODE: frozenset({"spec.unschedulable"}),
+    EVENT: frozenset({"involvedObject.name", "involvedObject.uid", "reason", "type"}),
+}
+_WHERE_ABSENT = {"spec.unschedulable": "false"}
+_EVERY_KIND = frozenset({"metadata.name", "metadata.namespace"})
+
+_IN = re.compile(r"(?P<key>\S+)\s+(?P<operator>in|notin)\s*\((?P<values>[^)]*)\)")
+_COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^(]*\))")
+
+Test = Callable[[Object], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    tests: tuple[Test, ...] = ()
+
+    def matches(self, obj: Object) -> bool:
+        return all(test(obj) for test in self.tests)
+
+    def __bool__(self) -> bool:
+        return bool(self.tests)
+
+
+def read_selector(kind: Kind, labels: str, fields: str) -> Selector:
+    """Raises RefusedError 400 where one of them does not parse, or the kind has no such field."""
+    tests = [_label_test(part) for part in _COMMA_OUTSIDE_BRACKETS.split(labels) if part.strip()]
+    tests += [_field_test(kind, part) for part in fields.split(",") if part.strip()]
+    return Selector(tuple(tests))
+
+
+def _label_test(text: str) -> Test:
+    text = text.strip()
+    if found := _IN.fullmatch(text):
+        values = {value.strip() for value in found["values"].split(",")}
+        return _membership(found["key"], values, wanted=found["operator"] == "in")
+    for sign, wanted in (("!=", False), ("==", True), ("=", True)):
+        if sign in text:
+            key, value = text.split(sign, 1)
+            return _membership(key.strip(), {value.strip()}, wanted=wanted)
+    if " " in text or "(" in text:
+        raise bad_request(f"unable to parse requirement: {text!r}")
+    if text.startswith("!"):
+        return lambda obj: text[1:] not in _labels(obj)
+    return lambda obj: text in _labels(obj)
+
+
+def _membership(key: str, values: set[str], *, wanted: bool) -> Test:
+    # An object without the label is in no set of values: `!=` and `notin` match it.
+    return lambda obj: (_labels(obj).get(key) in values) is wanted
+
+
+def _labels(obj: Object) -> dict[str, str]:
+    return obj["metadata"].get("labels") or {}
+
+
+def _field_test(kind: Kind, text: str) -> Test:
+    for sign, wanted in (("!=", False), ("==", True), ("=", True)):
+        if sign in text:
+            path, value = text.split(sign, 1)
+            if path not in _EVERY_KIND | _FIELDS.get(kind, frozenset()):
+                raise bad_request(f'field label "{path}" not supported for {kind.name}')
+            return _field_equals(path, value, wanted=wanted)
+    raise bad_request(f"invalid selector: {text!r}; can't understand")
+
+
+def _field_equals(path: str, value: str, *, wanted: bool) -> Test:
+    steps = path.split(".")
+    absent = _WHERE_ABSENT.get(path, "")
+
+    def test(obj: Object) -> bool:
+        found: object = obj
+        for step in steps:
+            found = found.get(step) if isinstance(found, dict) else None
+        shown = str(found).lower() if isinstance(found, bool) else str(found or absent)
+        return (shown == value) is wanted
+
+    return test

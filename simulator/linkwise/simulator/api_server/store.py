@@ -1,0 +1,236 @@
+"""What the stand-in's API server holds, and every change to it. Pure: no I/O, no clock, no thread.
+
+One counter gives every write its resourceVersion, over all kinds, as etcd does. Stored objects
+are never changed in place, so a list, a page and a watch event can share them.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from linkwise.simulator.api_server import metadata, rules
+from linkwise.simulator.api_server.history import Change, History, Stored
+from linkwise.simulator.api_server.kinds import KINDS, POD, Kind
+from linkwise.simulator.api_server.patches import PATCHES
+from linkwise.simulator.api_server.refusals import (
+    Object,
+    already_exists,
+    bad_request,
+    expired,
+    not_found,
+    unsupported_media_type,
+)
+from linkwise.simulator.api_server.selectors import Selector
+
+Key = tuple[str, str]  # namespace ("" for kinds without), name
+
+_MAX_OPEN_LISTS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    items: tuple[Stored, ...]
+    version: int
+    rest: str = ""  # the token that asks for the next page
+    remaining: int = 0
+
+
+class Store:
+    """`now` and `new_uid` are asked whenever one is needed."""
+
+    def __init__(
+        self,
+        *,
+        now: Callable[[], datetime],
+        new_uid: Callable[[], str],
+        history_limit: int = 20_000,
+    ) -> None:
+        self.version = 1
+        self._now, self._new_uid = now, new_uid
+        self._objects: dict[Kind, dict[Key, Stored]] = {kind: {} for kind in KINDS}
+        self._histories = {kind: History(history_limit, self.version) for kind in KINDS}
+        self._open_lists: OrderedDict[str, Page] = OrderedDict()
+
+    # Reading
+
+    def get(self, kind: Kind, namespace: str, name: str) -> Stored:
+        """Raises RefusedError 404."""
+        try:
+            return self._objects[kind][namespace, name]
+        except KeyError:
+            raise not_found(kind.plural, name) from None
+
+    def list(
+        self, kind: Kind, namespace: str | None = None, selector: Selector | None = None
+    ) -> Page:
+        """All that match, by namespace and name; *namespace* None or empty is every one."""
+        items = tuple(
+            stored
+            for key, stored in sorted(self._objects[kind].items())
+            if (not namespace or key[0] == namespace)
+            and (selector is None or selector.matches(stored.obj))
+        )
+        return Page(items, self.version)
+
+    def page(self, full: Page, limit: int) -> Page:
+        """The first *limit* of a list; the rest waits, as it is now, for its token."""
+        if not limit or len(full.items) <= limit:
+            return full
+        token = self._new_uid()
+        self._open_lists[token] = Page(full.items[limit:], full.version)
+        if len(self._open_lists) > _MAX_OPEN_LISTS:
+            self._open_lists.popitem(last=False)
+        return Page(full.items[:limit], full.version, token, len(full.items) - limit)
+
+    def rest_of_list(self, token: str) -> Page:
+        """Raises RefusedError 410 where it has been waited for too long."""
+        found = self._open_lists.pop(token, None)
+        if found is None:
+            raise expired("The provided continue parameter is too old to display a consistent list")
+        return found
+
+    def since(self, kind: Kind, version: int) -> "tuple[Change, ...]":
+        """The changes of a kind after *version*. Raises RefusedError 410 where it is too old.
+
+        A version that is yet to come is of a server whose state was lost: too old as well.
+        """
+        if version > self.version:
+            raise expired(f"resource version of another state: {version} ({self.version})")
+        return tuple(self._histories[kind].since(version))
+
+    def compact(self) -> None:
+        """Forget every change so far: watches from an older version and open lists get 410."""
+        for history in self._histories.values():
+            history.forget(self.version)
+        self._open_lists.clear()
+
+    # Writing
+
+    def create(self, kind: Kind, namespace: str, body: Any) -> Stored:
+        obj = metadata.read_object(kind, body)
+        meta = {k: v for k, v in obj["metadata"].items() if v is not None}
+        if meta.pop("resourceVersion", ""):
+            raise bad_request("resourceVersion should not be set on objects to be created")
+        uid, now = self._new_uid(), self._now()
+        if not meta.get("name"):
+            if not meta.get("generateName"):
+                raise bad_request("name or generateName is required")
+            meta["name"] = meta["generateName"] + uid.replace("-", "")[:5]
+        if kind.namespaced:
+            if meta.setdefault("namespace", namespace) != namespace:
+                raise bad_request(
+                    "the namespace of the provided object does not match the namespace sent on "
+                    "the request"
+                )
+        else:
+            meta.pop("namespace", None)
+        key = (namespace if kind.namespaced else "", meta["name"])
+        if key in self._objects[kind]:
+            raise already_exists(kind.plural, meta["name"])
+        for field in ("deletionTimestamp", "deletionGracePeriodSeconds"):
+            meta.pop(field, None)
+        meta |= {"uid": uid, "creationTimestamp": rules.timestamp(now)}
+        obj = rules.prepare_new(kind, obj | {"metadata": meta}, now)
+        metadata.check(kind, obj)
+        return self._write(kind, key, obj, None)
+
+    def replace(
+        self, kind: Kind, namespace: str, name: str, body: Any, *, status: bool = False
+    ) -> Stored:
+        """PUT: with a resourceVersion in it, only over that version."""
+        old = self.get(kind, namespace, name)
+        return self._update(kind, old, metadata.read_object(kind, body), status=status)
+
+    def patch(
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        patch: Any,
+        content_type: str,
+        *,
+        status: bool = False,
+    ) -> Stored:
+        old = self.get(kind, namespace, name)
+        if content_type not in PATCHES:
+            raise unsupported_media_type(content_type)
+        if content_type in ("application/merge-patch+json",) and not isinstance(patch, dict):
+            raise bad_request("a merge patch is a JSON object")
+        new = metadata.read_object(kind, PATCHES[content_type](old.obj, patch))
+        return self._update(kind, old, new, status=status)
+
+    def _update(self, kind: Kind, old: Stored, new: Object, *, status: bool) -> Stored:
+        new = metadata.keep_identity(kind, old.obj, new)
+        prepare = rules.prepare_status_update if status else rules.prepare_update
+        new = prepare(kind, old.obj, new)
+        metadata.check(kind, new)
+        return self._store(kind, old, new)
+
+    def delete(
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        *,
+        grace_seconds: int | None = None,
+        preconditions: Mapping[str, Any] | None = None,
+    ) -> tuple[Stored, bool]:
+        """The object as it is now, and whether it is gone."""
+        old = self.get(kind, namespace, name)
+        metadata.check_preconditions(kind, old.obj, preconditions or {})
+        grace = rules.grace_seconds(kind, old.obj, grace_seconds)
+        marked = rules.terminating(old.obj, grace, self._now())
+        if rules.is_gone(marked):
+            return self._remove(kind, old, old.obj), True
+        return self._store(kind, old, marked), False
+
+    def bind(self, namespace: str, name: str, body: Any) -> Stored:
+        old = self.get(POD, namespace, name)
+        binding = metadata.read_object(Kind("Binding", "pods/binding"), body)
+        new = rules.bind(old.obj, binding, self._now())
+        metadata.check(POD, new)
+        return self._store(POD, old, new)
+
+    def evict(self, namespace: str, name: str, body: Any) -> None:
+        """Delete the pod as its owner would; `deleteOptions` as in a DELETE."""
+        old = self.get(POD, namespace, name)
+        eviction = metadata.read_object(Kind("Eviction", "pods/eviction", "policy/v1"), body)
+        if eviction["metadata"].get("name", name) != name:
+            raise bad_request("name in URL does not match name in Eviction object")
+        options = eviction.get("deleteOptions") or {}
+        metadata.check_preconditions(POD, old.obj, options.get("preconditions") or {})
+        self._store(POD, old, rules.disrupted(old.obj, self._now()))
+        self.delete(POD, namespace, name, grace_seconds=options.get("gracePeriodSeconds"))
+
+    # The only two that change anything
+
+    def _store(self, kind: Kind, old: Stored, new: Object) -> Stored:
+        if new == old.obj:
+            return old  # no new version, and nobody is told
+        if rules.is_gone(new):  # its last finalizer was taken away
+            return self._remove(kind, old, new)
+        meta = new["metadata"]
+        return self._write(kind, (meta.get("namespace", ""), meta["name"]), new, old)
+
+    def _write(self, kind: Kind, key: Key, obj: Object, old: Stored | None) -> Stored:
+        stored = self._at_next_version(obj)
+        self._objects[kind][key] = stored
+        change = Change("MODIFIED" if old else "ADDED", stored.version, old, stored)
+        self._histories[kind].add(change)
+        return stored
+
+    def _remove(self, kind: Kind, old: Stored, last: Object) -> Stored:
+        stored = self._at_next_version(last)
+        meta = last["metadata"]
+        del self._objects[kind][meta.get("namespace", ""), meta["name"]]
+        self._histories[kind].add(Change("DELETED", stored.version, old, stored))
+        return stored
+
+    def _at_next_version(self, obj: Object) -> Stored:
+        self.version += 1
+        obj = obj | {"metadata": obj["metadata"] | {"resourceVersion": str(self.version)}}
+        return Stored(obj, self.version, msgspec.json.encode(obj))
