@@ -8,12 +8,12 @@ Unknown fields are ignored, so a field can be added without a new version.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import msgspec
 
 from linkwise.topology import names
-from linkwise.topology.errors import AnnotationError, VersionError
+from linkwise.topology.annotation_json import check_version, decode
 
 VERSION = 1
 Text = Annotated[str, msgspec.Meta(min_length=1)]
@@ -40,27 +40,6 @@ class InUse(msgspec.Struct, frozen=True, kw_only=True):
     pods: dict[str, dict[str, tuple[str, ...]]] = {}
 
 
-class _Versioned(msgspec.Struct):
-    v: int = VERSION
-
-
-_Decoded = TypeVar("_Decoded")
-
-
-def _check_version(key: str, text: str) -> None:
-    """A newer version may have any shape, so this is asked before the rest is read."""
-    found = _decode(key, text, _Versioned).v
-    if found > VERSION:
-        raise VersionError(key, found, VERSION)
-
-
-def _decode(key: str, text: str, kind: type[_Decoded]) -> _Decoded:
-    try:
-        return msgspec.json.decode(text, type=kind)
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
-        raise AnnotationError(key, text, f"JSON as Linkwise writes it ({error})") from None
-
-
 def _encode(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
@@ -71,7 +50,7 @@ def write_gpus(gpus: ContainerGpus) -> str:
 
 def read_gpus(text: str) -> dict[str, tuple[str, ...]]:
     """Raises AnnotationError where *text* is not container -> GPU uuids."""
-    return _decode(names.GPUS, text, dict[str, tuple[Text, ...]])
+    return decode(names.GPUS, text, dict[str, tuple[Text, ...]])
 
 
 def write_plan(plan: Plan) -> str:
@@ -80,8 +59,8 @@ def write_plan(plan: Plan) -> str:
 
 def read_plan(text: str) -> Plan:
     """Raises AnnotationError (of a newer version: VersionError)."""
-    _check_version(names.PLAN, text)
-    return _decode(names.PLAN, text, Plan)
+    check_version(names.PLAN, text, VERSION)
+    return decode(names.PLAN, text, Plan)
 
 
 def write_in_use(in_use: InUse) -> str:
@@ -90,5 +69,5 @@ def write_in_use(in_use: InUse) -> str:
 
 def read_in_use(text: str) -> InUse:
     """Raises AnnotationError (of a newer version: VersionError)."""
-    _check_version(names.IN_USE, text)
-    return _decode(names.IN_USE, text, InUse)
+    check_version(names.IN_USE, text, VERSION)
+    return decode(names.IN_USE, text, InUse)
