@@ -158,8 +158,6 @@ class Store:
         old = self.get(kind, namespace, name)
         if content_type not in PATCHES:
             raise unsupported_media_type(content_type)
-        if content_type in ("application/merge-patch+json",) and not isinstance(patch, dict):
-            raise bad_request("a merge patch is a JSON object")
         new = metadata.read_object(kind, PATCHES[content_type](old.obj, patch))
         return self._update(kind, old, new, status=status)
 
