@@ -1,4 +1,4 @@
-"""kube-scheduler's questions and our answers as values: what the core is asked, free of any wire form.
+"""kube-scheduler's questions and our answers as values, free of any wire form.
 
 `linkwise.extender.wire` reads and writes them; `linkwise.extender.scheduler` answers them.
 """

@@ -1,0 +1,207 @@
+"""What a pod asks for in its own words: its `linkwise.dev/` annotations, read once and checked.
+
+Nothing said is a fair ask too. What is said wrongly is refused with the key, the value and what is
+allowed: a typo that is silently ignored would let a job run on the wrong GPUs for a week.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeVar
+
+from linkwise.extender.settings import seconds_of
+from linkwise.kube.objects import Container, Pod, whole
+from linkwise.topology import names
+from linkwise.topology.demand import ContainerDemand, PodDemand, Role
+from linkwise.topology.errors import AnnotationError
+from linkwise.topology.model import LINK_WORDS, LinkClass
+
+MAX_GANG = 4096
+COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
+_SAID_BY_PODS = frozenset(
+    {
+        names.GANG,
+        names.GANG_SIZE,
+        names.GANG_TIMEOUT,
+        names.RANK,
+        names.REQUIRE_LINK,
+        names.PREFER_LINK,
+        names.GPU_MODEL,
+        names.GPU_MEMORY,
+    }
+)
+_WRITTEN_BY_US = frozenset({names.GPUS, names.PLAN, names.STARTED})
+_MIB = 1024 * 1024
+_WORD = re.compile(r"[A-Za-z0-9]+")
+_WORD_OF_LINK = {link: word for word, link in LINK_WORDS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """Which GPUs will do. Equal for very many pods, so it is a key of caches."""
+
+    require: LinkClass = LinkClass.SYS
+    prefer: LinkClass = LinkClass.NVLINK
+    models: tuple[tuple[str, ...], ...] = ()  # each the words of one model name; empty: any
+    memory_mib: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GangAsk:
+    name: str
+    size: int
+    timeout_seconds: float | None  # None: the configured one
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    requirement: Requirement = Requirement()
+    gang: GangAsk | None = None
+    rank: int | None = None
+
+
+NOTHING_SAID = Ask()
+
+
+def ask_of(annotations: Mapping[str, str], labels: Mapping[str, str]) -> Ask:
+    """Read the annotations of a pod. Raises AnnotationError."""
+    said = {key: text for key, text in annotations.items() if key.startswith(names.PREFIX)}
+    for key in sorted(said):
+        if key not in _SAID_BY_PODS and key not in _WRITTEN_BY_US:
+            known = ", ".join(sorted(_SAID_BY_PODS))
+            raise AnnotationError(key, said[key], f"one of the known annotations: {known}")
+    rank = _rank(said, annotations, labels)
+    if not said and rank is None:
+        return NOTHING_SAID
+    return Ask(requirement=_requirement(said), gang=_gang(said), rank=rank)
+
+
+def demand_of(pod: Pod, resource: str) -> PodDemand:
+    """The containers of *pod* that take *resource*. Raises ValueError for a bad quantity."""
+    wanted: list[ContainerDemand] = []
+    for container in pod.spec.init_containers:
+        sidecar = container.restart_policy == "Always"
+        wanted += _demand(container, Role.SIDECAR if sidecar else Role.INIT, resource)
+    for container in pod.spec.containers:
+        wanted += _demand(container, Role.MAIN, resource)
+    return PodDemand(tuple(wanted))
+
+
+def link_word(link: LinkClass) -> str:
+    """The annotation's word for a class: the one that asks for this class or a closer one."""
+    return _WORD_OF_LINK.get(link, _WORD_OF_LINK[LinkClass.PXB])  # PIX has no word of its own
+
+
+@lru_cache(maxsize=1024)
+def words_of(model: str) -> tuple[str, ...]:
+    """The words of a GPU model's name: `NVIDIA H100 80GB HBM3` -> (nvidia, h100, 80gb, hbm3)."""
+    return tuple(word.lower() for word in _WORD.findall(model))
+
+
+def is_model(model: str, wanted: tuple[str, ...]) -> bool:
+    """Whether *wanted* stands in the name as whole words, so that A10 is no A100."""
+    words = words_of(model)
+    return any(words[start : start + len(wanted)] == wanted for start in range(len(words)))
+
+
+def _demand(container: Container, role: Role, resource: str) -> list[ContainerDemand]:
+    # An extended resource has limit == request; the API server fills in whichever is missing.
+    resources = container.resources
+    quantity = resources.limits.get(resource, resources.requests.get(resource))
+    count = 0 if quantity is None else whole(quantity)
+    return [ContainerDemand(container.name, role, count)] if count > 0 else []
+
+
+def _requirement(said: Mapping[str, str]) -> Requirement:
+    return Requirement(
+        require=_read(said, names.REQUIRE_LINK, _link, _LINKS) or LinkClass.SYS,
+        prefer=_prefer(said),
+        models=_read(said, names.GPU_MODEL, _models, "model names like H100,H200") or (),
+        memory_mib=_read(said, names.GPU_MEMORY, _memory, "a quantity like 40Gi") or 0,
+    )
+
+
+def _prefer(said: Mapping[str, str]) -> LinkClass:
+    found = _read(said, names.PREFER_LINK, _link, _LINKS)
+    return LinkClass.NVLINK if found is None else found
+
+
+def _gang(said: Mapping[str, str]) -> GangAsk | None:
+    name = said.get(names.GANG)
+    if name is None:
+        for key in (names.GANG_SIZE, names.GANG_TIMEOUT):
+            if key in said:
+                raise AnnotationError(key, said[key], f"{names.GANG} beside it, with a gang's name")
+        return None
+    if not name.strip() or len(name) > 253:
+        raise AnnotationError(names.GANG, name, "a name of 1 to 253 characters")
+    size = _read(said, names.GANG_SIZE, _size, f"a whole number from 1 to {MAX_GANG}")
+    if size is None:
+        wanted = f"{names.GANG_SIZE} beside it, with the number of members"
+        raise AnnotationError(names.GANG, name, wanted)
+    timeout = _read(said, names.GANG_TIMEOUT, _timeout, "a duration like 10m, 1h30m or 90s")
+    return GangAsk(name=name, size=size, timeout_seconds=timeout)
+
+
+def _rank(
+    said: Mapping[str, str], annotations: Mapping[str, str], labels: Mapping[str, str]
+) -> int | None:
+    if names.RANK in said:
+        return _read(said, names.RANK, _index, "a whole number from 0")
+    index = annotations.get(COMPLETION_INDEX, labels.get(COMPLETION_INDEX, ""))
+    # Not ours, so a strange one is no error: the pod is then ordered by its name.
+    return int(index) if index.isascii() and index.isdigit() else None
+
+
+_LINKS = ", ".join(LINK_WORDS)
+_Read = TypeVar("_Read")
+
+
+def _read(
+    said: Mapping[str, str], key: str, reader: Callable[[str], _Read], expected: str
+) -> _Read | None:
+    if key not in said:
+        return None
+    try:
+        return reader(said[key])
+    except (ValueError, KeyError):
+        raise AnnotationError(key, said[key], expected) from None
+
+
+def _link(text: str) -> LinkClass:
+    return LINK_WORDS[text]
+
+
+def _size(text: str) -> int:
+    size = _index(text)
+    if not 1 <= size <= MAX_GANG:
+        raise ValueError
+    return size
+
+
+def _index(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 9):  # int() takes "+1", " 1", "1_0"
+        raise ValueError
+    return int(text)
+
+
+def _timeout(text: str) -> float:
+    seconds = seconds_of(text)
+    if seconds <= 0:
+        raise ValueError
+    return seconds
+
+
+def _memory(text: str) -> int:
+    size = whole(text)
+    if size <= 0:
+        raise ValueError
+    return -(-size // _MIB)
+
+
+def _models(text: str) -> tuple[tuple[str, ...], ...]:
+    models = tuple(words_of(part) for part in text.split(","))
+    if not all(models):
+        raise ValueError
+    return models

@@ -1,0 +1,309 @@
+"""What the books keep of a Pod and of a Node: slim, read once, compared to see what changed.
+
+A cluster has 20,000 pods; most want no GPU and only their CPU and memory count. A `Template` is
+shared by all pods that the scheduler would treat alike, and is a key of caches.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import count
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from linkwise.extender.actions import PodRef
+from linkwise.extender.asks import NOTHING_SAID, Ask, ask_of, demand_of
+from linkwise.kube.objects import (
+    Affinity,
+    Container,
+    Node,
+    Pod,
+    Quantity,
+    Taint,
+    Toleration,
+    milli,
+    whole,
+)
+from linkwise.topology import names
+from linkwise.topology.demand import PodDemand
+from linkwise.topology.errors import AnnotationError
+from linkwise.topology.plan import Plan, read_gpus, read_plan
+
+NO_DEMAND = PodDemand(())
+_ENDED = frozenset({"Succeeded", "Failed"})
+_DIGITS = re.compile(r"(\d+)")
+GangKey = tuple[str, str]  # namespace, name
+SortKey = tuple[tuple[int, int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What kube-scheduler counts of a pod, or what a node offers."""
+
+    milli_cpu: int = 0
+    memory: int = 0  # bytes
+    gpus: int = 0
+
+
+class Template:
+    """What decides on which nodes a pod may run; one object per distinct content."""
+
+    __slots__ = ("__weakref__", "affinity", "node_selector", "number", "tolerations")
+
+    def __init__(
+        self,
+        number: int,
+        node_selector: Mapping[str, str],
+        affinity: Affinity | None,
+        tolerations: tuple[Toleration, ...],
+    ) -> None:
+        self.number = number
+        self.node_selector = node_selector
+        self.affinity = affinity
+        self.tolerations = tolerations
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenPlan:
+    """A plan as it stands, or will stand, on its pod."""
+
+    plan: Plan
+    gpus: Mapping[str, tuple[str, ...]]  # container -> uuids
+
+    @property
+    def uuids(self) -> frozenset[str]:
+        return frozenset(uuid for share in self.gpus.values() for uuid in share)
+
+
+@dataclass(frozen=True, slots=True)
+class PodRecord:
+    ref: PodRef
+    node: str  # spec.nodeName, empty while unbound
+    ended: bool
+    failed: bool
+    leaving: bool  # has a deletionTimestamp
+    priority: int
+    created: float
+    needs: Resources
+    demand: PodDemand = NO_DEMAND
+    ask: Ask = NOTHING_SAID
+    invalid: str = ""  # why its annotations or quantities cannot be read
+    template: Template | None = None  # of pods that take GPUs or are in a gang
+    nominated: str = ""
+    gated: bool = False
+    written: WrittenPlan | None = None
+    started: bool = False
+
+    @property
+    def uid(self) -> str:
+        return self.ref.uid
+
+    @property
+    def key(self) -> str:
+        """As in `linkwise.dev/in-use`."""
+        return f"{self.ref.namespace}/{self.ref.name}"
+
+    @property
+    def gang(self) -> GangKey | None:
+        """The gang it belongs to: the one place where a pod's gang is recognised."""
+        return (self.ref.namespace, self.ask.gang.name) if self.ask.gang else None
+
+    @property
+    def live(self) -> bool:
+        return not self.ended and not self.leaving
+
+    @property
+    def order(self) -> tuple[int, SortKey]:
+        """Place among its gang: by rank, without one by name, worker-2 before worker-10."""
+        no_rank = self.ask.rank is None
+        return (2**31 if self.ask.rank is None else self.ask.rank), (
+            natural(self.ref.name) if no_rank else ((0, 0, self.ref.name),)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    name: str
+    ready: bool
+    unschedulable: bool
+    taints: tuple[Taint, ...]
+    labels: Mapping[str, str]
+    offers: Resources
+    max_pods: int
+    topology: str | None  # the annotations' texts
+    in_use: str | None
+
+    def same_but_in_use(self, other: "NodeRecord") -> bool:
+        """Whether nothing that decides about pods changed, apart from what is in use."""
+        return (
+            self.ready == other.ready
+            and self.unschedulable == other.unschedulable
+            and self.offers == other.offers
+            and self.max_pods == other.max_pods
+            and self.topology == other.topology
+            and self.taints == other.taints
+            and self.labels == other.labels
+        )
+
+
+class _TemplateKey(msgspec.Struct, frozen=True):
+    namespace: str
+    node_selector: dict[str, str]
+    affinity: Affinity | None
+    tolerations: tuple[Toleration, ...]
+    requests: list[tuple[Mapping[str, Quantity], Mapping[str, Quantity]]]
+    priority: int
+    scheduler: str
+
+
+class Reader:
+    """Reads pods and nodes; keeps one `Template` per distinct content."""
+
+    def __init__(self, resource: str) -> None:
+        self._resource = resource
+        self._numbers = count()
+        # Held by the pods alone, so a template goes with the last pod made from it.
+        self._templates: WeakValueDictionary[bytes, Template] = WeakValueDictionary()
+
+    def pod(self, pod: Pod) -> PodRecord:
+        """Never raises: what cannot be read is kept as `invalid` and said to who asks."""
+        meta, spec, status = pod.metadata, pod.spec, pod.status
+        ask, demand, invalid = self._wishes(pod)
+        template, written = None, None
+        if demand.gpus or ask.gang or invalid:
+            template = self._template(pod)
+            if names.PLAN in meta.annotations:
+                written = _written(meta.annotations)
+        created = meta.creation_timestamp
+        return PodRecord(
+            ref=PodRef(meta.namespace, meta.name, meta.uid),
+            node=spec.node_name,
+            ended=status.phase in _ENDED,
+            failed=status.phase == "Failed",
+            leaving=meta.deletion_timestamp is not None,
+            priority=spec.priority,
+            created=0.0 if created is None else created.timestamp(),
+            needs=_needs(pod, demand),
+            demand=demand,
+            ask=ask,
+            invalid=invalid,
+            template=template,
+            nominated=status.nominated_node_name,
+            gated=bool(spec.scheduling_gates),
+            written=written,
+            started=names.STARTED in meta.annotations,
+        )
+
+    def node(self, node: Node) -> NodeRecord:
+        offered = node.status.allocatable
+        ready = any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)
+        return NodeRecord(
+            name=node.metadata.name,
+            ready=ready,
+            unschedulable=node.spec.unschedulable,
+            taints=node.spec.taints,
+            labels=node.metadata.labels,
+            offers=Resources(
+                milli_cpu=_quantity(offered.get("cpu"), milli),
+                memory=_quantity(offered.get("memory"), whole),
+                gpus=_quantity(offered.get(self._resource), whole),
+            ),
+            # Every kubelet says it; where one does not, kube-scheduler is the judge.
+            max_pods=_quantity(offered["pods"], whole) if "pods" in offered else 2**31,
+            topology=node.metadata.annotations.get(names.TOPOLOGY),
+            in_use=node.metadata.annotations.get(names.IN_USE),
+        )
+
+    def _wishes(self, pod: Pod) -> tuple[Ask, PodDemand, str]:
+        try:
+            demand = demand_of(pod, self._resource)
+        except ValueError as error:
+            return NOTHING_SAID, NO_DEMAND, f"{self._resource}: {error}"
+        try:
+            return ask_of(pod.metadata.annotations, pod.metadata.labels), demand, ""
+        except AnnotationError as error:
+            return NOTHING_SAID, demand, str(error)
+
+    def _template(self, pod: Pod) -> Template:
+        spec = pod.spec
+        key = msgspec.json.encode(
+            _TemplateKey(
+                pod.metadata.namespace,
+                spec.node_selector,
+                spec.affinity,
+                spec.tolerations,
+                [
+                    (c.resources.requests, c.resources.limits)
+                    for c in (*spec.init_containers, *spec.containers)
+                ],
+                spec.priority,
+                spec.scheduler_name,
+            ),
+            order="deterministic",
+        )
+        found = self._templates.get(key)
+        if found is None:
+            number = next(self._numbers)
+            found = Template(number, spec.node_selector, spec.affinity, spec.tolerations)
+            self._templates[key] = found
+        return found
+
+
+def natural(name: str) -> SortKey:
+    """Order names as people do: worker-2 before worker-10."""
+    return tuple(
+        (1, int(part), "") if part.isdigit() else (0, 0, part)
+        for part in _DIGITS.split(name)
+        if part
+    )
+
+
+def _written(annotations: Mapping[str, str]) -> WrittenPlan | None:
+    """The plan on a pod; a mangled one counts as none, as the plugin treats it."""
+    try:
+        return WrittenPlan(
+            read_plan(annotations[names.PLAN]), read_gpus(annotations.get(names.GPUS, ""))
+        )
+    except AnnotationError:
+        return None
+
+
+def _needs(pod: Pod, demand: PodDemand) -> Resources:
+    """Kubernetes' sum: containers and sidecars together, or an init container at its moment."""
+    spec = pod.spec
+    together = [0, 0]
+    peak = [0, 0]
+    for container in spec.init_containers:
+        need = _request(container)
+        if container.restart_policy == "Always":
+            together = [have + more for have, more in zip(together, need, strict=True)]
+            peak = [max(pair) for pair in zip(peak, together, strict=True)]
+        else:
+            moment = [have + more for have, more in zip(together, need, strict=True)]
+            peak = [max(pair) for pair in zip(peak, moment, strict=True)]
+    for container in spec.containers:
+        together = [have + more for have, more in zip(together, _request(container), strict=True)]
+    cpu, memory = (max(pair) for pair in zip(peak, together, strict=True))
+    return Resources(
+        milli_cpu=cpu + _quantity(spec.overhead.get("cpu"), milli),
+        memory=memory + _quantity(spec.overhead.get("memory"), whole),
+        gpus=demand.gpus,
+    )
+
+
+def _request(container: Container) -> tuple[int, int]:
+    resources = container.resources
+    return (
+        _quantity(resources.requests.get("cpu", resources.limits.get("cpu")), milli),
+        _quantity(resources.requests.get("memory", resources.limits.get("memory")), whole),
+    )
+
+
+def _quantity(quantity: Quantity | None, read: Callable[[Quantity], int]) -> int:
+    if quantity is None:
+        return 0
+    try:
+        return read(quantity)
+    except ValueError:
+        return 0  # the API server refuses such objects; a stand-in's mistake must not stop us
