@@ -1,0 +1,195 @@
+"""Carries the core's decisions out on the API server, and says how each ended.
+
+Everything about a pod goes through a subresource: `pods/status` takes annotations beside the
+nomination, `pods/binding` beside the node. So a plan and its nomination, or GPUs and node, are one
+update that is seen whole or not at all, and the extender needs no permission to change what a pod
+runs. Every body carries the pod's uid: the API server answers 409 where a pod of the same name has
+taken its place.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import assert_never
+from uuid import uuid4
+
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
+from tenacity.wait import wait_random_exponential
+
+from linkwise.extender.actions import (
+    Action,
+    Correct,
+    Emit,
+    Evict,
+    MarkStarted,
+    PodRef,
+    WithdrawPlan,
+    WritePlan,
+)
+from linkwise.extender.calls import BindOrder, Outcome
+from linkwise.extender.metrics import Metrics
+from linkwise.kube.client import KubeClient
+from linkwise.kube.errors import ApiError
+
+log = logging.getLogger(__name__)
+
+_COMPONENT = "linkwise-extender"
+_ATTEMPTS = 3
+_LONGEST_WAIT_SECONDS = 2.0
+_MESSAGE_LIMIT = 1024  # of an Event's message, by the API server's validation
+
+
+class KubeActions:
+    """Safe for threads. `clock` gives seconds since 1970, for the times in Events."""
+
+    def __init__(
+        self, client: KubeClient, metrics: Metrics, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._client, self._metrics, self._clock = client, metrics, clock
+
+    def bind(self, order: BindOrder) -> tuple[Outcome, str]:
+        """Post the Binding, once: kube-scheduler asks again where it failed. The text is for it."""
+        path = f"{_path(order.namespace, order.name)}/binding"
+        body = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {
+                "name": order.name,
+                "namespace": order.namespace,
+                "uid": order.uid,
+                "annotations": dict(order.annotations),
+            },
+            "target": {"apiVersion": "v1", "kind": "Node", "name": order.node},
+        }
+        what = f"{order.namespace}/{order.name} to {order.node}"
+        outcome, refusal = self._write("Bind", what, lambda: self._client.post(path, body))
+        if outcome is Outcome.DONE:
+            log.info("bound %s", what)
+            return outcome, ""
+        return outcome, f"linkwise: binding {what}: {refusal}"
+
+    def perform(self, action: Action) -> Outcome:
+        """Write what *action* asks for; tried again while the API server is busy or away."""
+        kind = type(action).__name__
+        outcome, _ = self._write(
+            kind, str(action.pod), lambda: self._patiently(lambda: self._once(action))
+        )
+        return outcome
+
+    def _once(self, action: Action) -> None:
+        """One request. Raises ApiError."""
+        match action:
+            case WritePlan():
+                self._patch_status(
+                    action.pod, action.annotations, {"nominatedNodeName": action.node}
+                )
+            case WithdrawPlan():
+                gone = dict.fromkeys(action.annotations)
+                self._patch_status(action.pod, gone, {"nominatedNodeName": None})
+            case Correct() | MarkStarted():
+                self._patch_status(action.pod, action.annotations)
+            case Evict():
+                self._client.post(*_eviction(action.pod))
+            case Emit():
+                self._client.post(*_event(action, self._clock()))
+            case _:
+                assert_never(action)
+
+    def _patch_status(
+        self,
+        pod: PodRef,
+        annotations: Mapping[str, str | None],
+        status: Mapping[str, str | None] | None = None,
+    ) -> None:
+        body: dict[str, object] = {"metadata": {"uid": pod.uid, "annotations": dict(annotations)}}
+        if status is not None:
+            body["status"] = status
+        self._client.patch(f"{_path(pod.namespace, pod.name)}/status", body)
+
+    def _patiently(self, request: Callable[[], None]) -> None:
+        """These writes may be done twice without harm, unlike a Binding whose GPUs are at stake."""
+        Retrying(
+            retry=retry_if_exception(_may_pass),
+            wait=_wait,
+            stop=stop_after_attempt(_ATTEMPTS),
+            reraise=True,
+        )(request)
+
+    def _write(self, kind: str, what: str, request: Callable[[], None]) -> tuple[Outcome, str]:
+        began = time.perf_counter()
+        outcome, refusal = Outcome.DONE, ""
+        try:
+            request()
+        except ApiError as error:
+            # A retried write is left to the core to ask for again; of a Binding the core must
+            # know for certain before it gives the GPUs to another pod.
+            unsure = error.maybe_done if kind == "Bind" else _may_pass(error)
+            outcome, refusal = Outcome.UNKNOWN if unsure else Outcome.REFUSED, str(error)
+            gone = error.status in (404, 409)  # the pod went away or was replaced: nobody's fault
+            log.log(
+                logging.INFO if gone else logging.WARNING,
+                "%s %s: %s: %s",
+                kind,
+                what,
+                outcome.value,
+                error,
+            )
+        self._metrics.actions.labels(kind, outcome.value).inc()
+        self._metrics.action_seconds.labels(kind).observe(time.perf_counter() - began)
+        return outcome, refusal
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Whether the same request may succeed a moment later."""
+    if not isinstance(error, ApiError):
+        return False
+    return error.status in (0, 429) or error.status >= 500
+
+
+def _wait(state: RetryCallState) -> float:
+    error = state.outcome.exception() if state.outcome else None
+    asked = error.retry_after_seconds if isinstance(error, ApiError) else None
+    if asked is not None:
+        return min(asked, _LONGEST_WAIT_SECONDS)
+    return wait_random_exponential(multiplier=0.1, max=_LONGEST_WAIT_SECONDS)(state)
+
+
+def _path(namespace: str, name: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/pods/{name}"
+
+
+def _eviction(pod: PodRef) -> tuple[str, dict[str, object]]:
+    body: dict[str, object] = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": pod.name, "namespace": pod.namespace},
+        "deleteOptions": {"preconditions": {"uid": pod.uid}},
+    }
+    return f"{_path(pod.namespace, pod.name)}/eviction", body
+
+
+def _event(action: Emit, now: float) -> tuple[str, dict[str, object]]:
+    pod = action.pod
+    when = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    body: dict[str, object] = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{pod.name[:200]}.{uuid4().hex[:16]}", "namespace": pod.namespace},
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "namespace": pod.namespace,
+            "name": pod.name,
+            "uid": pod.uid,
+        },
+        "reason": action.reason,
+        "message": action.message[:_MESSAGE_LIMIT],
+        "type": action.type.value,
+        "source": {"component": _COMPONENT},
+        "reportingComponent": _COMPONENT,
+        "firstTimestamp": when,
+        "lastTimestamp": when,
+        "count": 1,
+    }
+    return f"/api/v1/namespaces/{pod.namespace}/events", body

@@ -1,0 +1,65 @@
+"""Runs the planner's writes side by side, and those of one pod one after the other.
+
+A plan that is withdrawn and made anew is two writes on the same pod, and only their order makes
+the second one win. A gang's members have nothing to wait for in each other. The threads are
+daemons: a write that hangs must not keep a process alive that was told to end.
+"""
+
+from collections import deque
+from collections.abc import Callable, Hashable
+from queue import SimpleQueue
+from threading import Condition, Thread
+from typing import Generic, TypeVar
+
+Job = TypeVar("Job")
+
+
+class Lanes(Generic[Job]):
+    """`run` is called with every job; it must not raise."""
+
+    def __init__(self, run: Callable[[Job], None], *, threads: int) -> None:
+        self._run = run
+        self._lanes: dict[Hashable, deque[Job]] = {}  # a lane exists while it has a job
+        self._changed = Condition()
+        self._ready: SimpleQueue[Hashable | None] = SimpleQueue()  # None ends a thread
+        self._threads = [
+            Thread(target=self._work, name=f"write {number}", daemon=True)
+            for number in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def add(self, lane: Hashable, job: Job) -> bool:
+        """Run *job* after those before it in *lane*. False: an equal one is already there."""
+        with self._changed:
+            jobs = self._lanes.setdefault(lane, deque())
+            if job in jobs:
+                return False
+            jobs.append(job)
+            if len(jobs) == 1:
+                self._ready.put(lane)
+            return True
+
+    def wait_until_idle(self, timeout_seconds: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._lanes, timeout_seconds)
+
+    def stop(self, timeout_seconds: float) -> None:
+        """Let what has begun come to its end, for so long."""
+        self.wait_until_idle(timeout_seconds)
+        for _ in self._threads:
+            self._ready.put(None)
+
+    def _work(self) -> None:
+        while (lane := self._ready.get()) is not None:
+            with self._changed:
+                job = self._lanes[lane][0]  # stays first while it runs, so that `add` sees it
+            self._run(job)
+            with self._changed:
+                jobs = self._lanes[lane]
+                jobs.popleft()
+                if jobs:
+                    self._ready.put(lane)
+                else:
+                    del self._lanes[lane]
+                self._changed.notify_all()

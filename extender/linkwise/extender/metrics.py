@@ -1,0 +1,157 @@
+"""Every metric of the extender: its name, what it counts and its labels, in one place.
+
+Counters and histograms are fed where the thing happens; what the books hold is counted when
+somebody asks (`Census`), so that it can never drift from the books.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from linkwise.extender.views import Counts
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """What the books hold at one moment, and how far they can be trusted."""
+
+    counts: Counts
+    broken: int  # invariants that do not hold; anything but 0 is a defect
+    silent_seconds: Mapping[str, float]  # by watched kind: since the API server was last heard
+
+
+_NOTHING = Census(Counts(gangs={}, gpus={}, nodes={}, swaps=0, refusals=0), 0, {})
+
+
+class Metrics:
+    """The extender's registry; `text()` is the body of `/metrics`."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        GCCollector(registry=self.registry)
+        self.requests = Counter(
+            "linkwise_extender_requests",
+            "Calls of kube-scheduler by verb and result: ok, refused (answered with a reason), "
+            "malformed (the body), failed (a defect).",
+            ("verb", "result"),
+            registry=self.registry,
+        )
+        self.request_seconds = Histogram(
+            "linkwise_extender_request_seconds",
+            "Time to answer a call of kube-scheduler, from its body to the reply.",
+            ("verb",),
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.decide_seconds = Histogram(
+            "linkwise_extender_decide_seconds",
+            "Time of one round of planning, all waiting gangs together.",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.actions = Counter(
+            "linkwise_extender_actions",
+            "Writes to the API server by kind and outcome: done, refused, unknown.",
+            ("action", "outcome"),
+            registry=self.registry,
+        )
+        self.action_seconds = Histogram(
+            "linkwise_extender_action_seconds",
+            "Time of one write to the API server.",
+            ("action",),
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.watch_events = Counter(
+            "linkwise_extender_watch_events",
+            "Changes seen on a watch, by kind of object; a full list counts as LISTED.",
+            ("kind", "type"),
+            registry=self.registry,
+        )
+        self.watch_restarts = Counter(
+            "linkwise_extender_watch_restarts",
+            "Watches that had to list everything anew after the first time.",
+            ("kind",),
+            registry=self.registry,
+        )
+        self.unreadable_objects = Counter(
+            "linkwise_extender_unreadable_objects",
+            "Objects from the API server that could not be read and were left out.",
+            ("kind",),
+            registry=self.registry,
+        )
+        self.errors = Counter(
+            "linkwise_extender_errors",
+            "Defects caught, by place; the log has the traceback.",
+            ("where",),
+            registry=self.registry,
+        )
+
+    def watch_books(self, census: Callable[[], Census]) -> None:
+        """Count the books by *census* at every scrape."""
+        self.registry.register(_Books(census))
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)
+
+
+class _Books(Collector):
+    def __init__(self, census: Callable[[], Census]) -> None:
+        self._census = census
+
+    def describe(self) -> list[Metric]:
+        """Without this, registering would take a census before there are any books."""
+        return list(_families(_NOTHING))
+
+    def collect(self) -> Iterator[Metric]:
+        yield from _families(self._census())
+
+
+def _families(census: Census) -> Iterator[Metric]:
+    for name, text, label, counts in (
+        ("gangs", "Gangs by phase.", "phase", census.counts.gangs),
+        ("gpus", "GPUs by state: free, held, used, unhealthy.", "state", census.counts.gpus),
+        ("nodes", "GPU nodes by state: usable, unusable.", "state", census.counts.nodes),
+        (
+            "watch_silent_seconds",
+            "For how long a watch has failed and the books may be behind; 0 while all is well.",
+            "kind",
+            census.silent_seconds,
+        ),
+    ):
+        family = GaugeMetricFamily(f"linkwise_extender_{name}", text, labels=(label,))
+        for value, count in sorted(counts.items()):
+            family.add_metric((value,), count)
+        yield family
+    yield CounterMetricFamily(
+        "linkwise_extender_swaps",
+        "Times a pod got other GPUs from the kubelet than planned; the plan was corrected.",
+        value=census.counts.swaps,
+    )
+    yield CounterMetricFamily(
+        "linkwise_extender_refusals",
+        "Times kube-scheduler refused a planned node and the gang was planned anew.",
+        value=census.counts.refusals,
+    )
+    yield GaugeMetricFamily(
+        "linkwise_extender_broken_invariants",
+        "Promises about the books that do not hold now; anything but 0 is a defect.",
+        value=census.broken,
+    )

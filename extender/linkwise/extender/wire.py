@@ -1,0 +1,239 @@
+"""kube-scheduler's JSON, to calls and back: the only home of names such as `NodeNames`.
+
+The wire has traps that would silently undo our answers: a score that is no integer makes
+kube-scheduler drop the whole reply, a nil map arrives as null, and Go takes member names in any
+case. So what comes in is read member by member, in any case, and what goes out is spelt exactly as
+k8s.io/kube-scheduler/extender/v1 spells it. Replies are bytes: 5,000 node names are written once.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from linkwise.extender.calls import (
+    BindCall,
+    FilterAnswer,
+    FilterCall,
+    PreemptAnswer,
+    PreemptCall,
+    PriorityAnswer,
+    Victims,
+)
+from linkwise.kube.objects import Pod
+from linkwise.topology.errors import LinkwiseError
+
+_Decoded = TypeVar("_Decoded")
+_NULL = b"null"
+
+
+class WireError(LinkwiseError):
+    """A request body that is not what kube-scheduler sends; names the JSON path."""
+
+    def __init__(self, path: str, expected: str) -> None:
+        super().__init__(f"linkwise: request body: {path}: {expected}")
+        self.path = path
+
+
+class _Name(msgspec.Struct, frozen=True):
+    name: str = ""
+
+
+class _NamedNode(msgspec.Struct, frozen=True):
+    metadata: _Name = _Name()
+
+
+@dataclass(frozen=True, slots=True)
+class NodesCall:
+    """A filter or prioritize call, and the nodes as sent where `nodeCacheCapable` is false.
+
+    `items` holds each node's JSON by name, to be sent back unread; None where names were sent.
+    """
+
+    call: FilterCall
+    items: Mapping[str, msgspec.Raw] | None = None
+
+
+class _FilterResult(msgspec.Struct, rename="pascal"):
+    nodes: Any = None
+    node_names: list[str] | None = None
+    failed_nodes: Mapping[str, str] | None = None
+    failed_and_unresolvable_nodes: Mapping[str, str] | None = None
+    error: str = ""
+
+
+class _HostPriority(msgspec.Struct, rename="pascal"):
+    host: str
+    score: int
+
+
+class _MetaPod(msgspec.Struct):
+    uid: str = msgspec.field(name="UID")
+
+
+class _MetaVictims(msgspec.Struct):
+    pods: list[_MetaPod] = msgspec.field(name="Pods")
+    pdb_violations: int = msgspec.field(name="NumPDBViolations")
+
+
+class _PreemptionResult(msgspec.Struct, rename="pascal"):
+    node_name_to_meta_victims: dict[str, _MetaVictims]
+
+
+class _Error(msgspec.Struct, rename="pascal"):
+    error: str = ""
+
+
+def read_nodes_call(body: bytes) -> NodesCall:
+    """Read an ExtenderArgs, the body of `filter` and of `prioritize`."""
+    members = _members(body, "$")
+    pod = _pod(members)
+    names = _optional(members, "NodeNames", tuple[str, ...])
+    if names is not None:
+        return NodesCall(FilterCall(pod=pod, node_names=names))
+    nodes = members.get("nodes", msgspec.Raw(_NULL))
+    if bytes(nodes) == _NULL:
+        raise WireError("$.NodeNames", "expected a list of node names (or Nodes, with items)")
+    raw_items = _optional(_members(nodes, "$.Nodes"), "items", list[msgspec.Raw], "$.Nodes") or []
+    items: dict[str, msgspec.Raw] = {}
+    for position, item in enumerate(raw_items):
+        path = f"$.Nodes.items[{position}]"
+        name = _decode(item, _NamedNode, path).metadata.name
+        if not name:
+            raise WireError(f"{path}.metadata.name", "expected the node's name")
+        items[name] = item
+    return NodesCall(FilterCall(pod=pod, node_names=tuple(items)), items)
+
+
+def read_bind_call(body: bytes) -> BindCall:
+    """Read an ExtenderBindingArgs."""
+    members = _members(body, "$")
+    return BindCall(
+        namespace=_text(members, "PodNamespace"),
+        name=_text(members, "PodName"),
+        uid=_text(members, "PodUID"),
+        node=_text(members, "Node"),
+    )
+
+
+def read_preempt_call(body: bytes) -> PreemptCall:
+    """Read an ExtenderPreemptionArgs: victims by uid, or as whole pods where names are not used."""
+    members = _members(body, "$")
+    pod = _pod(members)
+    for key in ("NodeNameToMetaVictims", "NodeNameToVictims"):
+        raw = _optional(members, key, dict[str, msgspec.Raw])
+        if raw:
+            victims = {node: _victims(value, f"$.{key}.{node}") for node, value in raw.items()}
+            return PreemptCall(pod=pod, victims=victims)
+    return PreemptCall(pod=pod, victims={})
+
+
+def write_filter_answer(answer: FilterAnswer, asked: NodesCall) -> bytes:
+    """An ExtenderFilterResult, in the form in which the nodes were sent."""
+    if answer.error:
+        return write_filter_error(answer.error)
+    result = _FilterResult(
+        failed_nodes=answer.failed, failed_and_unresolvable_nodes=answer.unresolvable
+    )
+    if asked.items is None:
+        result.node_names = list(answer.node_names)
+    else:
+        items = [asked.items[name] for name in answer.node_names]
+        result.nodes = {"metadata": {}, "items": items}
+    return msgspec.json.encode(result)
+
+
+def write_filter_error(text: str) -> bytes:
+    """An answer that ends this scheduling cycle; the pod is tried again after a back-off."""
+    return msgspec.json.encode(_FilterResult(error=text))
+
+
+def write_priorities(answer: PriorityAnswer) -> bytes:
+    """A HostPriorityList."""
+    return msgspec.json.encode([_HostPriority(host, score) for host, score in answer.scores])
+
+
+def write_bind_result(error: str = "") -> bytes:
+    """An ExtenderBindingResult; no text means bound."""
+    return msgspec.json.encode(_Error(error))
+
+
+def write_preempt_answer(answer: PreemptAnswer) -> bytes:
+    """An ExtenderPreemptionResult: the nodes on which preemption helps, with their victims."""
+    return msgspec.json.encode(
+        _PreemptionResult(
+            {
+                node: _MetaVictims([_MetaPod(uid) for uid in victims.uids], victims.pdb_violations)
+                for node, victims in answer.victims.items()
+            }
+        )
+    )
+
+
+def write_error(text: str) -> bytes:
+    """The body that goes with a status other than 200."""
+    return msgspec.json.encode(_Error(text))
+
+
+def _members(raw: bytes | msgspec.Raw, path: str) -> dict[str, msgspec.Raw]:
+    """The members of a JSON object by their names in lower case: Go ignores case too."""
+    return {key.lower(): value for key, value in _decode(raw, dict[str, msgspec.Raw], path).items()}
+
+
+def _pod(members: Mapping[str, msgspec.Raw]) -> Pod:
+    pod = _decode(members.get("pod", msgspec.Raw(_NULL)), Pod, "$.Pod")
+    for key, value in (
+        ("name", pod.metadata.name),
+        ("namespace", pod.metadata.namespace),
+        ("uid", pod.metadata.uid),
+    ):
+        if not value:
+            raise WireError(f"$.Pod.metadata.{key}", f"expected the pod's {key}")
+    return pod
+
+
+def _victims(raw: msgspec.Raw, path: str) -> Victims:
+    members = _members(raw, path)
+    pods = _optional(members, "Pods", list[msgspec.Raw], path) or []
+    return Victims(
+        uids=tuple(_victim_uid(pod, f"{path}.Pods[{i}]") for i, pod in enumerate(pods)),
+        pdb_violations=_optional(members, "NumPDBViolations", int, path) or 0,
+    )
+
+
+def _victim_uid(raw: msgspec.Raw, path: str) -> str:
+    """Of a MetaPod `{"UID": …}`, or of a whole pod `{"metadata": {"uid": …}}`."""
+    members = _members(raw, path)
+    if "uid" not in members and "metadata" in members:
+        path = f"{path}.metadata"
+        members = _members(members["metadata"], path)
+    return _text(members, "UID", path)
+
+
+def _text(members: Mapping[str, msgspec.Raw], key: str, path: str = "$") -> str:
+    text = _optional(members, key, str, path)
+    if not text:
+        raise WireError(f"{path}.{key}", "expected a text that is not empty")
+    return text
+
+
+def _optional(
+    members: Mapping[str, msgspec.Raw], key: str, kind: type[_Decoded], path: str = "$"
+) -> _Decoded | None:
+    """The member, or None where it is absent or null (Go writes nil as null)."""
+    raw = members.get(key.lower())
+    if raw is None or bytes(raw) == _NULL:
+        return None
+    return _decode(raw, kind, f"{path}.{key}")
+
+
+def _decode(raw: bytes | msgspec.Raw, kind: type[_Decoded], path: str) -> _Decoded:
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.ValidationError as error:
+        what, _, inside = str(error).partition(" - at `$")
+        where = path + inside.rstrip("`")
+        raise WireError(where, f"{what[:1].lower()}{what[1:]}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise WireError(path, f"expected JSON ({error})") from None

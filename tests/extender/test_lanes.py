@@ -1,0 +1,67 @@
+"""Writes of one pod keep their order; those of others do not wait for them."""
+
+from threading import Event, Lock
+
+from linkwise.extender.lanes import Lanes
+
+
+class Recorder:
+    """Jobs are (pod, number); the ones in `held` wait until they are let go."""
+
+    def __init__(self, *held: tuple[str, int]) -> None:
+        self.done: list[tuple[str, int]] = []
+        self._held = {job: Event() for job in held}
+        self._lock = Lock()
+
+    def __call__(self, job: tuple[str, int]) -> None:
+        if job in self._held:
+            assert self._held[job].wait(5)
+        with self._lock:
+            self.done.append(job)
+
+    def let_go(self, job: tuple[str, int]) -> None:
+        self._held[job].set()
+
+
+def test_one_pods_writes_keep_their_order_with_many_threads() -> None:
+    run = Recorder()
+    lanes = Lanes(run, threads=8)
+    for number in range(50):
+        for pod in "ab":
+            lanes.add(pod, (pod, number))
+
+    assert lanes.wait_until_idle(5)
+
+    assert [job for job in run.done if job[0] == "a"] == [("a", n) for n in range(50)]
+    assert [job for job in run.done if job[0] == "b"] == [("b", n) for n in range(50)]
+    lanes.stop(1)
+
+
+def test_a_write_that_hangs_stops_only_its_own_pod() -> None:
+    run = Recorder(("a", 0))
+    lanes = Lanes(run, threads=2)
+    lanes.add("a", ("a", 0))
+    lanes.add("a", ("a", 1))
+    lanes.add("b", ("b", 0))
+
+    assert not lanes.wait_until_idle(0.2)
+    assert run.done == [("b", 0)]
+
+    run.let_go(("a", 0))
+    assert lanes.wait_until_idle(5)
+    assert run.done == [("b", 0), ("a", 0), ("a", 1)]
+    lanes.stop(1)
+
+
+def test_a_write_that_is_under_way_is_not_begun_again() -> None:
+    run = Recorder(("a", 0))
+    lanes = Lanes(run, threads=2)
+
+    assert lanes.add("a", ("a", 0))
+    assert not lanes.add("a", ("a", 0))
+
+    run.let_go(("a", 0))
+    assert lanes.wait_until_idle(5)
+    assert run.done == [("a", 0)]
+    assert lanes.add("a", ("a", 0)), "once done, the same may be needed again"
+    lanes.stop(1)

@@ -1,0 +1,61 @@
+"""`/metrics` is what Prometheus reads, and counts the books at the moment of asking."""
+
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from linkwise.extender.metrics import Census, Metrics
+from linkwise.extender.views import Counts
+
+NOTHING = Counts(gangs={}, gpus={}, nodes={}, swaps=0, refusals=0)
+
+
+def scrape(metrics: Metrics) -> dict[str, Metric]:
+    return {found.name: found for found in text_string_to_metric_families(metrics.text().decode())}
+
+
+def test_every_metric_of_ours_has_a_help_text_and_our_prefix() -> None:
+    metrics = Metrics()
+    metrics.watch_books(lambda: Census(NOTHING, broken=0, silent_seconds={}))
+
+    ours = {name: m for name, m in scrape(metrics).items() if name.startswith("linkwise_")}
+
+    assert len(ours) == 17
+    for name, found in ours.items():
+        assert name.startswith("linkwise_extender_")
+        assert found.documentation.endswith("."), name
+
+
+def test_a_scrape_takes_the_census_anew() -> None:
+    metrics, free = Metrics(), [8]
+    metrics.watch_books(
+        lambda: Census(
+            Counts(
+                gangs={"running": 1, "forming": 2},
+                gpus={"free": free[0], "held": 3},
+                nodes={"usable": 4},
+                swaps=5,
+                refusals=6,
+            ),
+            broken=0,
+            silent_seconds={"pods": 1.5},
+        )
+    )
+
+    first = scrape(metrics)["linkwise_extender_gpus"]
+    free[0] = 7
+    then = scrape(metrics)
+
+    assert {s.labels["state"]: s.value for s in first.samples} == {"free": 8, "held": 3}
+    assert then["linkwise_extender_gpus"].samples[0].value == 7
+    assert [s.value for s in then["linkwise_extender_swaps"].samples] == [5]
+    phases = then["linkwise_extender_gangs"].samples
+    assert [(s.labels["phase"], s.value) for s in phases] == [("forming", 2), ("running", 1)]
+
+
+def test_two_programs_in_one_process_do_not_share_a_registry() -> None:
+    first, second = Metrics(), Metrics()
+
+    first.requests.labels("filter", "ok").inc()
+
+    assert scrape(first)["linkwise_extender_requests"].samples[0].value == 1
+    assert scrape(second)["linkwise_extender_requests"].samples == []
