@@ -116,6 +116,11 @@ class Reflector(Generic[T]):
             self._thread.join(timeout_seconds)
 
     @property
+    def version(self) -> str | None:
+        """The newest resourceVersion seen; None before the first list and where it is too old."""
+        return self._version
+
+    @property
     def failing_seconds(self) -> float:
         """For how long the API server has not been heard; 0 while all is well."""
         since = self._failing_since
@@ -123,7 +128,7 @@ class Reflector(Generic[T]):
 
     def _run(self) -> None:
         retrying = Retrying(
-            retry=retry_if_exception_type((ApiError, msgspec.MsgspecError, _CallbackError)),
+            retry=retry_if_exception_type(Exception),  # this thread ends only by stop()
             wait=wait_random_exponential(multiplier=0.2, max=self._longest_wait),
             stop=stop_when_event_set(self._stopping),
             sleep=sleep_using_event(self._stopping),
@@ -147,13 +152,13 @@ class Reflector(Generic[T]):
 
     def _note_failure(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
-        if isinstance(error, _CallbackError):
-            self._version = None
-            log.error("%s: a callback failed, listing anew", self._path, exc_info=error.__cause__)
-        elif isinstance(error, ApiError) and error.status == GONE:
+        if isinstance(error, ApiError) and error.status == GONE:
             self._version = None
             log.info("%s: version too old, listing anew", self._path)
             return
+        if not isinstance(error, ApiError | msgspec.MsgspecError):
+            self._version = None
+            log.error("%s: a callback failed, listing anew", self._path, exc_info=error)
         elif self._failing_since is None:
             log.warning("%s: %s; trying again", self._path, error)
         if self._failing_since is None:

@@ -129,7 +129,7 @@ class ApiServer:
             access_log=None,
             handle_signals=False,
             handler_cancellation=True,
-            shutdown_timeout=0.0,
+            shutdown_timeout=0.1,  # not 0: to aiohttp that means for ever
         )
         await self._runner.setup()
         site = web.TCPSite(self._runner, _HOST, self._port, reuse_address=True)
@@ -142,6 +142,8 @@ class ApiServer:
 
     async def _close(self) -> None:
         if self._runner is not None:
+            for site in list(self._runner.sites):
+                await site.stop()
             self._api.watches.cut()
             await self._runner.cleanup()
             self._runner = None

@@ -64,8 +64,8 @@ class Watches:
         try:
             await watch.run()
             await response.write_eof()
-        except (ConnectionError, asyncio.CancelledError):
-            pass  # the other side has gone, or the server stops
+        except ConnectionError:
+            pass  # the other side has gone
         finally:
             self._open.discard(watch)
         return response

@@ -1,0 +1,191 @@
+"""Requests to a real HTTP server: what is asked, what comes back, and every way to fail."""
+
+import os
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread, Timer
+from typing import ClassVar
+
+import msgspec
+import pytest
+
+from linkwise.kube.client import JSON_PATCH, ApiError, KubeClient, LoadError
+from linkwise.kube.objects import Container, Node, ObjectMeta, Pod, PodSpec
+from linkwise.simulator.api_server import ApiServer
+
+PODS = "/api/v1/namespaces/ml/pods"
+WORKER = Pod(
+    metadata=ObjectMeta(name="worker-0"), spec=PodSpec(containers=(Container(name="main"),))
+)
+
+
+def test_what_is_created_can_be_read_changed_and_deleted(client: KubeClient) -> None:
+    client.post(PODS, WORKER)
+    client.patch(f"{PODS}/worker-0", {"metadata": {"annotations": {"linkwise.dev/rank": "3"}}})
+    found = client.get(f"{PODS}/worker-0", Pod)
+    assert found.metadata.annotations == {"linkwise.dev/rank": "3"}
+    client.delete(f"{PODS}/worker-0", uid=found.metadata.uid, grace_seconds=0)
+    with pytest.raises(ApiError, match='404 NotFound: pods "worker-0" not found'):
+        client.get(f"{PODS}/worker-0", Pod)
+
+
+def test_a_deletion_of_another_uid_is_a_conflict(client: KubeClient) -> None:
+    client.post(PODS, WORKER)
+    with pytest.raises(ApiError) as refused:
+        client.delete(f"{PODS}/worker-0", uid="its-predecessor")
+    assert (refused.value.status, refused.value.reason) == (409, "Conflict")
+    assert not refused.value.maybe_done
+
+
+def test_an_object_is_replaced_only_over_the_version_it_names(client: KubeClient) -> None:
+    client.post("/api/v1/nodes", {"metadata": {"name": "n1"}})
+    first = client.get("/api/v1/nodes/n1", Node)
+    labelled = {"name": "n1", "labels": {"pool": "a"}}
+    version = {"resourceVersion": first.metadata.resource_version}
+    client.put("/api/v1/nodes/n1", {"metadata": labelled | version})
+    with pytest.raises(ApiError, match="the object has been modified"):
+        client.put("/api/v1/nodes/n1", {"metadata": {"name": "n1"} | version})
+    assert client.get("/api/v1/nodes/n1", Node).metadata.labels == {"pool": "a"}
+
+
+def test_a_json_patch_says_its_content_type(client: KubeClient) -> None:
+    client.post("/api/v1/nodes", {"metadata": {"name": "n1", "labels": {"a": "1"}}})
+    operations = [{"op": "test", "path": "/metadata/labels/a", "value": "2"}]
+    with pytest.raises(ApiError) as refused:
+        client.patch("/api/v1/nodes/n1", operations, content_type=JSON_PATCH)
+    assert refused.value.status == 422
+
+
+def test_an_answer_of_another_shape_is_refused_with_its_path(client: KubeClient) -> None:
+    class Odd(msgspec.Struct):
+        metadata: int
+
+    client.post(PODS, WORKER)
+    with pytest.raises(msgspec.ValidationError, match=r"\$\.metadata"):
+        client.get(f"{PODS}/worker-0", Odd)
+
+
+def test_parameters_are_sent_quoted(client: KubeClient) -> None:
+    class Names(msgspec.Struct):
+        items: list[Pod]
+
+    client.post(PODS, WORKER)
+    found = client.get(PODS, Names, params={"fieldSelector": "metadata.name=worker-0", "limit": 5})
+    assert [pod.metadata.name for pod in found.items] == ["worker-0"]
+    with pytest.raises(ApiError, match="not supported"):
+        client.get(PODS, Names, params={"fieldSelector": "spec.colour=red"})
+
+
+def test_a_write_that_breaks_is_not_repeated_and_may_have_happened(
+    server: ApiServer, client: KubeClient
+) -> None:
+    server.fail_next("POST", "/pods", 0, carry_out=True)
+    with pytest.raises(ApiError) as broken:
+        client.post(PODS, WORKER)
+    assert (broken.value.status, broken.value.maybe_done) == (0, True)
+    assert server.requests()["POST pods"] == 1
+    assert client.get(f"{PODS}/worker-0", Pod).metadata.name == "worker-0"
+
+
+def test_a_read_survives_one_broken_connection(server: ApiServer, client: KubeClient) -> None:
+    client.post(PODS, WORKER)
+    server.fail_next("GET", "/pods", 0)
+    assert client.get(f"{PODS}/worker-0", Pod).metadata.name == "worker-0"
+
+
+def test_a_server_that_cannot_be_reached_was_not_asked(
+    server: ApiServer, client: KubeClient
+) -> None:
+    server.pause()
+    with pytest.raises(ApiError) as refused:
+        client.post(PODS, WORKER)
+    assert (refused.value.status, refused.value.reason) == (0, "Unreachable")
+    assert not refused.value.maybe_done
+
+
+def test_a_server_error_may_have_happened(server: ApiServer, client: KubeClient) -> None:
+    server.fail_next("POST", "/binding", 504)
+    with pytest.raises(ApiError) as failed:
+        client.post(f"{PODS}/worker-0/binding", {})
+    assert (failed.value.status, failed.value.maybe_done) == (504, True)
+
+
+def test_a_stream_gives_lines_until_another_thread_closes_it(client: KubeClient) -> None:
+    client.post(PODS, WORKER)
+    stream = client.stream(PODS, params={"watch": "true"}, idle_seconds=30)
+    lines = iter(stream)
+    assert b'"ADDED"' in next(lines)
+    closing = Timer(0.1, stream.close)
+    closing.start()
+    began = time.monotonic()
+    assert next(lines, None) is None
+    assert time.monotonic() - began < 5
+    closing.join()
+
+
+def test_a_stream_that_says_nothing_for_too_long_ends(client: KubeClient) -> None:
+    stream = client.stream(PODS, params={"watch": "true"}, idle_seconds=0.05)
+    assert list(stream) == []
+
+
+def test_a_stream_that_breaks_is_an_error(server: ApiServer, client: KubeClient) -> None:
+    stream = client.stream(PODS, params={"watch": "true"}, idle_seconds=30)
+    assert server.cut_watches() == 1
+    with pytest.raises(ApiError) as broken:
+        list(stream)
+    assert broken.value.status == 0
+
+
+def test_a_refused_stream_says_why(client: KubeClient) -> None:
+    with pytest.raises(ApiError, match="resourceVersion"):
+        client.stream(PODS, params={"watch": "true", "resourceVersion": "x"}, idle_seconds=1)
+
+
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+current-context: here
+contexts: [{name: here, context: {cluster: c, user: u}}]
+clusters: [{name: c, cluster: {server: "%s"}}]
+users: [{name: u, user: {token: "sesame"}}]
+"""
+
+
+class Proxy(BaseHTTPRequestHandler):
+    """In front of a server that is down: remembers who asked, answers with a page."""
+
+    asked_by: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.asked_by.append(self.headers["authorization"])
+        self.send_response(502)
+        self.end_headers()
+        self.wfile.write(b"<html>Bad gateway</html>")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_kubeconfig_names_the_server_and_the_token(tmp_path: Path) -> None:
+    with HTTPServer(("127.0.0.1", 0), Proxy) as proxy:
+        answering = Thread(target=proxy.handle_request)
+        answering.start()
+        file = tmp_path / "config"
+        file.write_text(KUBECONFIG % f"http://127.0.0.1:{proxy.server_port}")
+        client = KubeClient.load(kubeconfig=str(file))
+        with pytest.raises(ApiError, match="502 Unknown: <html>Bad gateway"):
+            client.get("/version", dict)
+        answering.join()
+    assert Proxy.asked_by == ["Bearer sesame"]
+
+
+def test_a_kubeconfig_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match="no-such-file"):
+        KubeClient.load(kubeconfig=str(tmp_path / "no-such-file"))
+
+
+def test_outside_a_pod_a_kubeconfig_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(os.environ, "KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(LoadError, match="not in a pod"):
+        KubeClient.load(kubeconfig=None)

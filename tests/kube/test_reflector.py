@@ -1,0 +1,281 @@
+"""A reflector against a real server: its owner hears everything, in order, whatever happens."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Lock
+from typing import TypeVar
+
+import pytest
+
+from linkwise.kube.client import KubeClient, Params
+from linkwise.kube.objects import Node, Pod
+from linkwise.kube.reflector import Reflector
+from linkwise.simulator.api_server import ApiServer
+
+T = TypeVar("T")
+NODES = "/api/v1/nodes"
+
+
+def wait_for(predicate: Callable[[], bool], seconds: float = 5.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not predicate():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.005)
+
+
+class Owner:
+    """Remembers what it was told, as a word each: =a,b for a list, +a ~a -a for an event."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.skipped: list[str] = []
+        self.labels: dict[str, str] = {}
+        self.failures: list[Exception] = []  # raised by the next events
+        self._lock = Lock()
+
+    def replace(self, nodes: list[Node]) -> None:
+        with self._lock:
+            self.told.append("=" + ",".join(node.metadata.name for node in nodes))
+            self.labels = {n.metadata.name: n.metadata.labels.get("step", "") for n in nodes}
+
+    def event(self, kind: str, node: Node) -> None:
+        signs = {"ADDED": "+", "MODIFIED": "~", "DELETED": "-"}
+        if self.failures:
+            raise self.failures.pop()
+        with self._lock:
+            self.told.append(signs[kind] + node.metadata.name)
+            self.labels[node.metadata.name] = node.metadata.labels.get("step", "")
+
+    def skip(self, where: str, why: str) -> None:
+        self.skipped.append(f"{where}: {why}")
+
+
+@contextmanager
+def reflecting(client: KubeClient, owner: Owner, **options: object) -> Iterator[Reflector[Node]]:
+    settings: dict[str, object] = {"longest_wait_seconds": 0.05, "on_skipped": owner.skip}
+    reflector = Reflector(
+        client,
+        NODES,
+        Node,
+        on_replace=owner.replace,
+        on_event=owner.event,
+        **(settings | options),  # type: ignore[arg-type]
+    )
+    reflector.start()
+    try:
+        assert reflector.synced.wait(5)
+        yield reflector
+    finally:
+        reflector.stop()
+
+
+def add(client: KubeClient, *names: str) -> None:
+    for name in names:
+        client.post(NODES, {"metadata": {"name": name}})
+
+
+def label(client: KubeClient, name: str, step: int) -> None:
+    client.patch(f"{NODES}/{name}", {"metadata": {"labels": {"step": str(step)}}})
+
+
+def test_first_all_then_each_change_in_order(client: KubeClient) -> None:
+    add(client, "a", "b")
+    owner = Owner()
+    with reflecting(client, owner):
+        add(client, "c")
+        label(client, "a", 1)
+        client.delete(f"{NODES}/b")
+        wait_for(lambda: len(owner.told) == 4)
+    assert owner.told == ["=a,b", "+c", "~a", "-b"]
+
+
+def test_a_long_list_comes_in_pages_and_is_handed_over_once(
+    server: ApiServer, client: KubeClient
+) -> None:
+    add(client, "a", "b", "c", "d", "e")
+    owner = Owner()
+    with reflecting(client, owner, page_size=2):
+        pass
+    assert owner.told == ["=a,b,c,d,e"]
+    assert server.requests()["GET nodes"] == 3
+
+
+def test_pages_that_went_stale_are_listed_again_at_once(
+    server: ApiServer, client: KubeClient
+) -> None:
+    add(client, "a", "b", "c")
+    owner = Owner()
+
+    class Compacting(KubeClient):
+        def get(self, path: str, kind: type[T], *, params: Params | None = None) -> T:
+            page = super().get(path, kind, params=params)
+            server.compact()
+            return page
+
+    compacting = Compacting.load(kubeconfig=None, server=server.url)
+    with reflecting(compacting, owner, page_size=2):
+        pass
+    assert owner.told == ["=a,b,c"]
+
+
+def test_no_change_is_lost_while_connections_break(server: ApiServer, client: KubeClient) -> None:
+    add(client, "a")
+    owner = Owner()
+    with reflecting(client, owner):
+        for step in range(1, 31):
+            label(client, "a", step)
+            if step % 5 == 0:
+                server.cut_watches()
+        wait_for(lambda: owner.labels["a"] == "30")
+    assert owner.told == ["=a"] + ["~a"] * 30
+
+
+def test_a_watch_that_ends_by_itself_goes_on_where_it_was(
+    server: ApiServer, client: KubeClient
+) -> None:
+    add(client, "a")
+    owner = Owner()
+    with reflecting(client, owner, watch_seconds=(1, 1)):
+        wait_for(lambda: server.requests().get("WATCH nodes", 0) == 2)
+        label(client, "a", 1)
+        wait_for(lambda: owner.labels["a"] == "1")
+    assert owner.told == ["=a", "~a"]
+
+
+def test_a_version_too_old_is_listed_anew(server: ApiServer, client: KubeClient) -> None:
+    add(client, "a")
+    owner = Owner()
+    with reflecting(client, owner) as reflector:
+        wait_for(lambda: server.watch_count() == 1)
+        server.fail_next("GET", NODES, 503, times=1000)
+        server.cut_watches()
+        client.delete(f"{NODES}/a")
+        server.compact()
+        server.clear_faults()
+        wait_for(lambda: owner.told == ["=a", "="])
+        wait_for(lambda: reflector.failing_seconds == 0)
+
+
+def test_bookmarks_alone_carry_the_version_on(server: ApiServer, client: KubeClient) -> None:
+    add(client, "a")
+    owner = Owner()
+    with reflecting(client, owner, field_selector="metadata.name=a") as reflector:
+        wait_for(lambda: server.watch_count() == 1)
+        before = reflector.version
+        add(client, "b", "c", "d")  # none of which it is told about
+        server.send_bookmarks()
+        wait_for(lambda: reflector.version != before)
+        server.compact()
+        server.cut_watches()
+        wait_for(lambda: server.requests()["WATCH nodes"] >= 2)
+        label(client, "a", 1)
+        wait_for(lambda: owner.labels["a"] == "1")
+    assert owner.told == ["=a", "~a"], "a relist would be the second ="
+
+
+def test_a_server_that_is_away_is_waited_for(server: ApiServer, client: KubeClient) -> None:
+    add(client, "a")
+    owner = Owner()
+    with reflecting(client, owner) as reflector:
+        server.pause()
+        wait_for(lambda: reflector.failing_seconds > 0.05)
+        server.resume()
+        wait_for(lambda: reflector.failing_seconds == 0)
+        add(client, "b")
+        wait_for(lambda: "+b" in owner.told)
+    assert owner.told == ["=a", "+b"]
+
+
+def test_a_server_that_lost_its_memory_is_listed_anew() -> None:
+    owner = Owner()
+    with ApiServer() as first:
+        port = int(first.url.rsplit(":", 1)[1])
+        old = KubeClient.load(kubeconfig=None, server=first.url)
+        add(old, "a", "b", "c")
+        reflector = Reflector(
+            old,
+            NODES,
+            Node,
+            on_replace=owner.replace,
+            on_event=owner.event,
+            longest_wait_seconds=0.05,
+        )
+        reflector.start()
+        assert reflector.synced.wait(5)
+    try:
+        with ApiServer(port):
+            wait_for(lambda: owner.told == ["=a,b,c", "="])
+    finally:
+        reflector.stop()
+
+
+def test_an_object_that_does_not_decode_is_skipped_and_named(client: KubeClient) -> None:
+    add(client, "a")
+    client.post(NODES, {"metadata": {"name": "odd"}, "spec": {"taints": "many"}})
+    owner = Owner()
+    with reflecting(client, owner):
+        client.patch(f"{NODES}/odd", {"spec": {"taints": "more"}})
+        label(client, "a", 1)
+        wait_for(lambda: "~a" in owner.told)
+    assert owner.told == ["=a", "~a"]
+    assert owner.skipped[0].startswith("listed odd: Expected `array`")
+    assert owner.skipped[1].startswith("MODIFIED odd: ")
+
+
+def test_a_deleted_object_that_does_not_decode_is_not_kept(client: KubeClient) -> None:
+    add(client, "a", "b")
+    owner = Owner()
+    with reflecting(client, owner):
+        client.patch(f"{NODES}/b", {"spec": {"taints": "many"}})
+        client.delete(f"{NODES}/b")
+        wait_for(lambda: owner.told == ["=a,b", "=a"])
+
+
+def test_an_owner_that_fails_is_told_everything_anew(
+    client: KubeClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    add(client, "a")
+    owner = Owner()
+    owner.failures.append(RuntimeError("out of paper"))
+    with reflecting(client, owner):
+        add(client, "b")
+        wait_for(lambda: owner.told == ["=a", "=a,b"])
+    assert "out of paper" in caplog.text
+
+
+def test_selectors_narrow_what_is_heard(client: KubeClient) -> None:
+    pods = "/api/v1/namespaces/ml/pods"
+    heard: list[str] = []
+    reflector = Reflector(
+        client,
+        "/api/v1/pods",
+        Pod,
+        field_selector="spec.nodeName=n1",
+        on_replace=lambda found: heard.extend(pod.metadata.name for pod in found),
+        on_event=lambda kind, pod: heard.append(f"{kind} {pod.metadata.name}"),
+    )
+    spec = {"containers": [{"name": "main"}]}
+    client.post(pods, {"metadata": {"name": "here"}, "spec": spec | {"nodeName": "n1"}})
+    client.post(pods, {"metadata": {"name": "bound-later"}, "spec": spec})
+    reflector.start()
+    try:
+        assert reflector.synced.wait(5)
+        binding = {"metadata": {"name": "bound-later"}, "target": {"name": "n1"}}
+        client.post(f"{pods}/bound-later/binding", binding)
+        wait_for(lambda: len(heard) == 2)
+    finally:
+        reflector.stop()
+    assert heard == ["here", "ADDED bound-later"]
+
+
+def test_stopping_ends_an_idle_watch_at_once(server: ApiServer, client: KubeClient) -> None:
+    owner = Owner()
+    with reflecting(client, owner) as reflector:
+        wait_for(lambda: server.watch_count() == 1)
+        began = time.monotonic()
+        reflector.stop()
+        assert time.monotonic() - began < 2
+        wait_for(lambda: server.watch_count() == 0)
+        add(client, "a")
+    assert owner.told == ["="]
