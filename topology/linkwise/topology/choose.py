@@ -1,0 +1,209 @@
+"""Which GPUs to take: the extender asks it for a node, the plugin for the kubelet's question.
+
+Both call this, so they cannot disagree. Exact over all sets, and deterministic: what counts, in
+this order, is written once, in `_best_of`. "No set fits" is an answer: None, or fewer sets.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linkwise.topology import subsets
+from linkwise.topology.errors import RequestError
+from linkwise.topology.model import LinkClass, Machine
+from linkwise.topology.subsets import Masks
+from linkwise.topology.tables import MachineTable, table_of
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A set of GPUs (bitmask over `Machine.gpus`), what it is worth, and what stays behind:
+    `future` is `MachineTable.future` of the GPUs still free; of `pack`, after all of its sets."""
+
+    gpus: int
+    gbytes_per_s: float
+    ring_class: LinkClass
+    future: float
+
+
+def choose(
+    machine: Machine,
+    free: int,
+    size: int,
+    *,
+    must: int = 0,
+    require: LinkClass = LinkClass.SYS,
+    prefer: LinkClass = LinkClass.NVLINK,
+) -> Choice | None:
+    """The best set of *size* of the *free* GPUs that holds all of *must*; None where none fits.
+
+    A ring through the set keeps to *require* or closer. Of such sets, in this order: one that
+    keeps to *prefer* → most bandwidth → most left for the jobs to come → fewest NUMA nodes →
+    nearest common NIC → lowest indices. Where *prefer* is lower than NVLINK and can be had, that is
+    enough, and bandwidth does not count.
+    Raises RequestError for a size below 1, or GPUs that the machine does not have.
+    """
+    found = ranked(machine, free, size, must=must, require=require, prefer=prefer, limit=1)
+    return found[0] if found else None
+
+
+def ranked(
+    machine: Machine,
+    free: int,
+    size: int,
+    *,
+    must: int = 0,
+    require: LinkClass = LinkClass.SYS,
+    prefer: LinkClass = LinkClass.NVLINK,
+    limit: int = 2,
+) -> list[Choice]:
+    """The best *limit* sets, best first, as `choose`: the second is the runner-up."""
+    _check(machine, size, free, must)
+    return list(_ranked(table_of(machine), free, size, must, require, prefer, limit))
+
+
+def pack(
+    machine: Machine,
+    free: int,
+    size: int,
+    count: int,
+    *,
+    require: LinkClass = LinkClass.SYS,
+    prefer: LinkClass = LinkClass.NVLINK,
+) -> tuple[Choice, ...]:
+    """Up to *count* sets of *size* side by side, by lowest index; fewer where no more fit.
+
+    As many as possible; then as `choose`, with the bandwidths added up. A neighbour may thus get
+    more because another takes less than it could have had alone. Raises RequestError as `choose`.
+    """
+    _check(machine, size, free)
+    if count < 0:
+        raise RequestError(f"{count} sets wanted: expected 0 or more")
+    return _pack(table_of(machine), free, size, count, require, prefer)
+
+
+def nearest_miss(machine: Machine, free: int, size: int, require: LinkClass) -> LinkClass | None:
+    """The closest class, *require* at most, that could be had for that many of the *free* GPUs.
+
+    For a refusal: None says that there are too few GPUs, *require* that it is no miss at all.
+    Raises RequestError as `choose`.
+    """
+    _check(machine, size, free)
+    table = table_of(machine)
+    sets = subsets.within(subsets.layer(table.count, size), free) if size <= table.count else ()
+    if not len(sets):
+        return None
+    return min(require, LinkClass(int(table.ring_classes[sets].max())))
+
+
+def _check(machine: Machine, size: int, *gpu_sets: int) -> None:
+    if size < 1:
+        raise RequestError(f"{size} GPUs wanted: expected 1 or more")
+    for gpus in gpu_sets:
+        if gpus & ~machine.all_gpus:
+            raise RequestError(
+                f"GPU set {gpus:#b}: expected GPUs of the machine, which has {len(machine.gpus)}"
+            )
+
+
+@lru_cache(maxsize=16384)
+def _ranked(
+    table: MachineTable,
+    free: int,
+    size: int,
+    must: int,
+    require: LinkClass,
+    prefer: LinkClass,
+    limit: int,
+) -> tuple[Choice, ...]:
+    if size > free.bit_count() or must & ~free:
+        return ()
+    sets = subsets.within(subsets.layer(table.count, size), free, must)
+    sets = sets[table.ring_classes[sets] >= require]
+    found: list[Choice] = []
+    while len(sets) and len(found) < limit:
+        best = _best_of(table, sets, free, prefer)
+        found.append(_choice(table, best, free & ~best))
+        sets = sets[sets != best]
+    return tuple(found)
+
+
+def _best_of(table: MachineTable, sets: Masks, free: int, prefer: LinkClass) -> int:
+    """The order of what counts; *sets* come by lowest indices, so the first of equals is it."""
+    preferred = table.ring_classes[sets] >= prefer
+    enough = bool(preferred.any())
+    if enough:
+        sets = sets[preferred]
+    if not enough or prefer is LinkClass.NVLINK:
+        sets = _most(sets, table.units[sets])
+    sets = _most(sets, table.future[free & ~sets])
+    sets = _most(sets, -table.numa_nodes[sets])
+    sets = _most(sets, table.nic_classes[sets])
+    return int(sets[0])
+
+
+def _most(sets: Masks, numbers: NDArray[np.generic]) -> Masks:
+    most: Masks = sets[numbers == numbers.max()]
+    return most
+
+
+def _choice(table: MachineTable, gpus: int, left: int) -> Choice:
+    return Choice(
+        gpus=gpus,
+        gbytes_per_s=float(table.values[gpus]),
+        ring_class=LinkClass(int(table.ring_classes[gpus])),
+        future=float(table.future[left]),
+    )
+
+
+# A set's worth inside a pack is one whole number, so that totals compare digit by digit:
+# has the preferred class | bandwidth in units | NUMA nodes and NIC, where less is more.
+_TIDINESS = 10_000  # more than 16 sets' NUMA nodes and NICs can add up to
+_PREFERRED = 10**16  # more than 16 sets' bandwidth can add up to
+
+
+@lru_cache(maxsize=256)
+def _partitions(
+    table: MachineTable, size: int, require: LinkClass, prefer: LinkClass
+) -> tuple[Masks, Masks]:
+    """The worth of each set, and of each set of sets by the GPUs it covers; both [2^n]."""
+    preferred = table.ring_classes >= prefer
+    counted = np.where(preferred & (prefer is not LinkClass.NVLINK), 0, table.units)
+    untidy = 8 * table.numa_nodes.astype(np.int64) + (LinkClass.NVLINK - table.nic_classes)
+    worth = preferred * _PREFERRED + counted * _TIDINESS - untidy
+    usable = (subsets.sizes(table.count) == size) & (table.ring_classes >= require)
+    weights = np.where(usable, worth, subsets.INFEASIBLE)
+    return weights, subsets.best_partitions(weights, size)
+
+
+@lru_cache(maxsize=4096)
+def _pack(
+    table: MachineTable, free: int, size: int, count: int, require: LinkClass, prefer: LinkClass
+) -> tuple[Choice, ...]:
+    weights, totals = _partitions(table, size, require, prefer)
+    for number in range(min(count, free.bit_count() // size), 0, -1):
+        covers = subsets.within(subsets.layer(table.count, number * size), free)
+        covers = covers[totals[covers] > subsets.INFEASIBLE]
+        if len(covers):
+            covers = _most(covers, -(-totals[covers] // _TIDINESS))  # all but tidiness
+            covers = _most(covers, table.future[free & ~covers])
+            covers = _most(covers, totals[covers])
+            cover = int(covers[0])
+            parts = _parts(table, cover, size, weights, totals)
+            return tuple(_choice(table, part, free & ~cover) for part in parts)
+    return ()
+
+
+def _parts(
+    table: MachineTable, cover: int, size: int, weights: Masks, totals: Masks
+) -> Iterator[int]:
+    """The sets of the best cut of *cover*, found again from its total."""
+    while cover:
+        holding_lowest = subsets.within(subsets.layer(table.count, size), cover, cover & -cover)
+        gains = weights[holding_lowest] + totals[cover ^ holding_lowest]
+        part = int(holding_lowest[np.argmax(gains == totals[cover])])
+        yield part
+        cover ^= part

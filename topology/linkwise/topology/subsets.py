@@ -1,0 +1,116 @@
+"""All GPU sets of a machine at once: arrays indexed by bitmask, and what is computed over them.
+
+65,536 sets of 16 GPUs are few for numpy and many for Python, so everything here works on whole
+layers: all sets of one size, in the order of their lowest indices ({0,1}, {0,2} … {1,2} …).
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Masks = NDArray[np.int64]
+Positions = NDArray[np.int64]
+NO_RING = -np.inf
+INFEASIBLE = np.iinfo(np.int64).min // 4  # stays negative when something is added to it
+
+
+@cache
+def members(count: int, size: int) -> Positions:
+    """[sets, size] positions of every set of this size, rising; sets by lowest indices."""
+    rows = list(combinations(range(count), size))
+    return np.array(rows, dtype=np.int64).reshape(len(rows), size)
+
+
+@cache
+def layer(count: int, size: int) -> Masks:
+    """[sets] the bitmasks of the same."""
+    masks: Masks = np.left_shift(1, members(count, size)).sum(axis=1, dtype=np.int64)
+    return masks
+
+
+def within(sets: Masks, free: int, must: int = 0) -> Masks:
+    """Those of *sets* that lie in *free* and hold all of *must*, in the same order."""
+    kept: Masks = sets[((sets & ~free) == 0) & ((sets & must) == must)]
+    return kept
+
+
+@cache
+def sizes(count: int) -> NDArray[np.int8]:
+    """[2^count] how many GPUs are in each set."""
+    result = np.zeros(1, dtype=np.int8)
+    for _ in range(count):
+        result = np.concatenate([result, result + 1])
+    return result
+
+
+def least(per_gpu: NDArray[np.float64], start: float) -> NDArray[np.float64]:
+    """[2^n] the least of the members' numbers; *start* where there are none."""
+    result = np.array([start])
+    for number in per_gpu:
+        result = np.concatenate([result, np.minimum(result, number)])
+    return result
+
+
+def union(per_gpu: Sequence[int]) -> Masks:
+    """[2^n] the bits that any member has."""
+    result = np.zeros(1, dtype=np.int64)
+    for bits in per_gpu:
+        result = np.concatenate([result, result | bits])
+    return result
+
+
+def best_within(values: NDArray[np.float64] | Masks) -> None:
+    """Change every set's number (last axis, [..., 2^n]) to the best of all its subsets' numbers."""
+    total = values.shape[-1]
+    bit = 1
+    while bit < total:
+        halves = values.reshape(*values.shape[:-1], total // (2 * bit), 2, bit)
+        np.maximum(halves[..., 1, :], halves[..., 0, :], out=halves[..., 1, :])
+        bit *= 2
+
+
+def best_bottlenecks(hops: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[2^n] the slowest hop of the best ring through each set, as `rings.best_bottleneck`;
+    -inf below two GPUs. *hops* is symmetric, [n, n].
+
+    Held-Karp with min and max: the best path from a set's lowest GPU through all of it, by its end.
+    """
+    count = len(hops)
+    path = np.full((1 << count, count), NO_RING)
+    path[1 << np.arange(count), np.arange(count)] = np.inf
+    closed = np.full(1 << count, NO_RING)
+    for size in range(2, count + 1):
+        masks, lowest = layer(count, size), members(count, size)[:, 0]
+        for position in range(1, size):
+            end = members(count, size)[:, position]
+            before = path[masks ^ (1 << end)]
+            path[masks, end] = np.minimum(before, hops[end]).max(axis=1)
+        closed[masks] = np.minimum(path[masks], hops[lowest]).max(axis=1)
+    return closed
+
+
+def best_partitions(weights: Masks, size: int, *, one_short: bool = False) -> Masks:
+    """[2^n] the best total weight when a set is cut into sets of *size*, with nothing left over;
+    with *one_short*, one set of the cut is smaller where the number does not divide.
+
+    *weights* is [2^n], `INFEASIBLE` where a set may not be used; so is the answer where no cut
+    exists. Each cut is seen once: the next set always holds the lowest GPU.
+    """
+    count = len(weights).bit_length() - 1
+    best = np.full(1 << count, INFEASIBLE)
+    best[0] = 0
+    for whole in range(1, count + 1):
+        rest = whole % size
+        if rest and not one_short:
+            continue
+        masks, bits = layer(count, whole), np.left_shift(1, members(count, whole))
+        found = np.full(len(masks), INFEASIBLE)
+        for part_size in {min(size, whole), rest} - {0}:
+            for others in combinations(range(1, whole), part_size - 1):
+                part = bits[:, (0, *others)].sum(axis=1)
+                np.maximum(found, weights[part] + best[masks ^ part], out=found)
+        best[masks] = found
+    return best
