@@ -14,7 +14,8 @@ _RESOURCE = re.compile(
     r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
     r"/[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?"
 )
-_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+_DURATION = re.compile(r"(?:([0-9]{1,9})h)?(?:([0-9]{1,9})m)?(?:([0-9]{1,9})s)?")
+_LONGEST_HOURS = 8760  # a year; more is a mistake, and no date
 
 
 class SettingsError(LinkwiseError):
@@ -63,9 +64,12 @@ class Settings:
 
 
 def seconds_of(text: str) -> float:
-    """Read a duration such as `10m`, `1h30m` or `90s`. Raises ValueError."""
+    """Read a duration such as `10m`, `1h30m` or `90s`, up to a year. Raises ValueError."""
     found = _DURATION.fullmatch(text)
     if not text or found is None:
         raise ValueError(f"{text!r}: expected a duration like 10m, 1h30m or 90s")
     hours, minutes, seconds = (int(part or 0) for part in found.groups())
-    return float(hours * 3600 + minutes * 60 + seconds)
+    total = hours * 3600 + minutes * 60 + seconds
+    if total > _LONGEST_HOURS * 3600:
+        raise ValueError(f"{text!r}: expected at most {_LONGEST_HOURS}h")
+    return float(total)

@@ -1,0 +1,51 @@
+"""What may be set, and how a wrong setting is named."""
+
+from typing import Any
+
+import pytest
+
+from linkwise.extender.settings import Settings, SettingsError, seconds_of
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("10m", 600), ("1h30m", 5400), ("90s", 90), ("1h0m1s", 3601), ("0s", 0)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "10", "m", "1.5h", "-1m", "1m1h", "10 m", "١m"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(ValueError, match="expected a duration like 10m, 1h30m or 90s"):
+        seconds_of(text)
+
+
+def test_a_duration_is_a_year_at_most() -> None:
+    assert seconds_of("8760h") == 365 * 86400
+    with pytest.raises(ValueError, match="expected at most 8760h"):
+        seconds_of("8760h1s")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"resource_name": "gpu"}, "--resource-name gpu: expected like nvidia.com/gpu"),
+        ({"resource_name": "nvidia.com/"}, "--resource-name nvidia.com/: expected like"),
+        ({"api_server": "localhost:80"}, "--api-server localhost:80: expected a URL"),
+        ({"listen_port": 65536}, "--listen-port 65536: expected 0 to 65535"),
+        ({"gang_timeout_seconds": 0.0}, "--gang-timeout 0.0: expected more than 0 seconds"),
+        ({"max_refusals": 0}, "--max-refusals 0: expected 1 or more"),
+        ({"request_threads": 0}, "--request-threads 0: expected 1 or more"),
+        ({"write_threads": -1}, "--write-threads -1: expected 1 or more"),
+        ({"max_body_mib": 0}, "--max-body-mib 0: expected 1 or more"),
+    ],
+)
+def test_a_wrong_setting_is_named(wrong: dict[str, Any], text: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        Settings(**wrong)
+
+    assert str(refused.value).startswith(text)
+
+
+def test_mig_resources_are_names_too() -> None:
+    assert Settings(resource_name="nvidia.com/mig-1g.5gb").resource_name == "nvidia.com/mig-1g.5gb"
