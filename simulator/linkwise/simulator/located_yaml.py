@@ -53,8 +53,7 @@ def read_documents(text: str) -> Iterator[Document]:
     loader: yaml.SafeLoader | None = None
     try:
         loader = yaml.SafeLoader(text)
-        while loader.check_node():
-            root = loader.get_node()
+        while loader.check_node() and (root := loader.get_node()) is not None:
             lines: dict[Path, int] = {}
             value = _Builder(loader, number, lines).build(root, (), ())
             if value is not None:
@@ -71,7 +70,7 @@ def read_documents(text: str) -> Iterator[Document]:
         raise LocatedYamlError(line, number, "", problem) from None
     finally:
         if loader is not None:
-            loader.dispose()  # type: ignore[no-untyped-call]
+            loader.dispose()
 
 
 class _Builder:
@@ -92,7 +91,7 @@ class _Builder:
         if node.tag == "tag:yaml.org,2002:timestamp":
             return str(node.value)  # Kubernetes has no dates, only texts
         try:
-            return self._loader.construct_object(node)  # type: ignore[no-untyped-call]
+            return self._loader.construct_object(node)
         except ValueError as error:
             raise self._error(node, path, str(error)) from None
 

@@ -24,6 +24,8 @@ from linkwise.simulator.located_yaml import (
 
 RUN_SECONDS = "simulator.linkwise.dev/run-seconds"
 """Pod annotation: how long the pod's containers run until they end well; without it, for ever."""
+STOP_SECONDS = "simulator.linkwise.dev/stop-seconds"
+"""Pod annotation: how long its containers take to end once they are told to."""
 
 _API_VERSIONS = {"Pod": "v1", "Job": "batch/v1", "List": "v1"}
 _COLLECTIONS = {"Pod": "/api/v1", "Job": "/apis/batch/v1"}
@@ -170,14 +172,13 @@ class _Reader:
                     expected = f'{shown}: expected a text: write it in quotes, "{shown}"'
                     raise self._error((*path, field, key), expected)
             if field == "annotations":
-                self._run_seconds(mapping, (*path, field))
+                self._seconds(mapping, (*path, field))
 
-    def _run_seconds(self, annotations: dict[str, object], path: Path) -> None:
-        text = annotations.get(RUN_SECONDS)
-        if text is None:
-            return
-        if not re.fullmatch(r"\d+(\.\d+)?", str(text)):
-            raise self._error((*path, RUN_SECONDS), f"{text!r}: expected seconds like 30 or 0.5")
+    def _seconds(self, annotations: dict[str, object], path: Path) -> None:
+        for key in (RUN_SECONDS, STOP_SECONDS):
+            text = annotations.get(key, "0")
+            if not re.fullmatch(r"\d+(\.\d+)?", str(text)):
+                raise self._error((*path, key), f"{text!r}: expected seconds like 30 or 0.5")
 
     # Jobs
 

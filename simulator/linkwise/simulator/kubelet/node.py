@@ -1,0 +1,382 @@
+"""A kubelet, in threads: admits the pods of one node, one after the other, and gives them devices.
+
+The real plugin registers here over a real socket and cannot tell the difference; what does differ
+stands in docs/simulator.md. One thread does all the work in order (admission, starts, ends, status
+writes); the reflector and the gRPC servers only hand it something to do.
+"""
+
+import logging
+import stat
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import Enum
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
+
+import grpc
+
+from linkwise.kube.client import ApiError, KubeClient
+from linkwise.kube.objects import Pod
+from linkwise.kube.reflector import Reflector
+from linkwise.simulator.kubelet import servers, statuses
+from linkwise.simulator.kubelet.devices import (
+    AdmissionError,
+    Device,
+    DeviceManager,
+    container_requests,
+)
+from linkwise.simulator.kubelet.endpoint import Endpoint
+from linkwise.simulator.kubelet.outbox import Outbox
+from linkwise.simulator.kubelet.servers import PodDevices, RegistrationError
+from linkwise.simulator.manifests import RUN_SECONDS, STOP_SECONDS
+
+log = logging.getLogger(__name__)
+
+_ENDED_PHASES = ("Succeeded", "Failed")
+_RETRY_SECONDS = 0.5  # between attempts to write what the API server did not take
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubeletSettings:
+    """The defaults are a real kubelet's where it has any; tests and the demo make haste."""
+
+    capacity: Mapping[str, str] = field(
+        default_factory=lambda: {"cpu": "192", "memory": "2Ti", "pods": "110"}
+    )
+    labels: Mapping[str, str] = field(default_factory=dict)
+    status_seconds: float = 10.0  # a new count of devices shows in the Node at the next one
+    init_seconds: float = 0.0  # how long each pod's init containers take together
+    stop_seconds: float = 0.1  # how long containers take to end, where their pod does not say
+    endpoint_grace_seconds: float = 300.0  # a plugin gone for longer: the resource counts 0
+    asks_preference: bool = True  # False: devices at random, as without GetPreferredAllocation
+
+
+class _Phase(Enum):
+    ADMITTING = "admitting"
+    STARTING = "starting"  # init containers run
+    RUNNING = "running"
+    STOPPING = "stopping"
+
+
+@dataclass(slots=True)
+class _Record:
+    """A pod that holds its devices. `until` ends its phase, on the monotonic clock."""
+
+    pod: Pod
+    phase: _Phase = _Phase.ADMITTING
+    until: float | None = None
+    told_to_end: float = 0.0
+
+
+class Kubelet:
+    """One node's kubelet, with its sockets under *directory* (a short path: a socket's is at most
+    107 bytes long): `device-plugins/kubelet.sock` and `pod-resources/kubelet.sock`.
+
+    *seed* decides every random order it hands to the plugin and every random device.
+    """
+
+    def __init__(
+        self,
+        node_name: str,
+        directory: Path,
+        client: KubeClient,
+        *,
+        seed: int = 0,
+        settings: KubeletSettings | None = None,
+    ) -> None:
+        self.node_name = node_name
+        self.device_plugin_directory = directory / "device-plugins"
+        self.pod_resources_socket = directory / "pod-resources" / "kubelet.sock"
+        self._client = client
+        self._settings = settings or KubeletSettings()
+        self._manager = DeviceManager(seed)  # with _pods, what a restart leaves: the checkpoint
+        self._pods: dict[str, _Record] = {}
+        self._lock = Lock()  # around _pods, _endpoints and _gone_since; never held in a call
+        self._endpoints: dict[str, Endpoint] = {}
+        self._gone_since: dict[str, float] = {}
+        self._over: set[str] = set()  # pods that ended here, until the API server drops them
+        self._outbox = Outbox(client)
+        self._written: dict[str, tuple[int, int]] = {}  # the devices in the Node's status
+        self._registered = False
+        self._stopping = True
+        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._reflector: Reflector[Pod] | None = None
+        self._servers: list[grpc.Server] = []
+        self._worker: Thread | None = None
+
+    # Life
+
+    def start(self) -> None:
+        """Wipe the socket directory, serve, register the Node and watch its pods."""
+        for socket in (self.device_plugin_directory / "kubelet.sock", self.pod_resources_socket):
+            socket.parent.mkdir(parents=True, exist_ok=True)
+            _wipe_sockets(socket.parent)
+        self._stopping = self._registered = False
+        self._inbox = SimpleQueue()
+        self._servers = [
+            servers.serve_pod_resources(self.pod_resources_socket, self),
+            servers.serve_registration(self.device_plugin_directory / "kubelet.sock", self),
+        ]
+        self._worker = Thread(target=self._work, name=f"kubelet {self.node_name}", daemon=True)
+        self._worker.start()
+        self._reflector = Reflector(
+            self._client,
+            "/api/v1/pods",
+            Pod,
+            field_selector=f"spec.nodeName={self.node_name}",
+            on_replace=lambda pods: self._inbox.put(lambda: self._replace(pods)),
+            on_event=lambda kind, pod: self._inbox.put(lambda: self._event(kind, pod)),
+        )
+        self._reflector.start()
+
+    def stop(self) -> None:
+        """End at once, as if killed: containers go on, nothing is told to the API server."""
+        self._stopping = True
+        if self._reflector is not None:
+            self._reflector.stop()
+        with self._lock:
+            endpoints, self._endpoints = self._endpoints, {}
+        for endpoint in endpoints.values():
+            endpoint.close()  # cancels the call that the worker may be waiting for
+        for server in self._servers:
+            server.stop(None).wait()
+        if self._worker is not None:
+            self._inbox.put(lambda: None)
+            self._worker.join()
+        self._reflector = self._worker = None
+        self._servers = []
+
+    def restart(self) -> None:
+        """Stop and start: running pods keep their devices and are not admitted again; devices
+        count as none until their plugin has registered again."""
+        self.stop()
+        self._manager.restart()
+        self.start()
+
+    # What plugins say (servers.Registrar)
+
+    def register(self, resource: str, socket_name: str) -> None:
+        domain, _, name = resource.partition("/")
+        if not domain or not name or domain.endswith("kubernetes.io"):
+            raise RegistrationError(f'the ResourceName "{resource}" is invalid')
+        socket = self.device_plugin_directory / socket_name
+        endpoint = Endpoint(resource, socket, asks_preference=self._settings.asks_preference)
+        endpoint.dial()
+        with self._lock:
+            if self._stopping:
+                endpoint.close()
+                return
+            before = self._endpoints.get(resource)
+            self._endpoints[resource] = endpoint
+            self._gone_since.pop(resource, None)
+        self._manager.set_plugin(resource, endpoint)
+        endpoint.watch(
+            lambda devices: self._listed(endpoint, devices), lambda: self._gone(endpoint)
+        )
+        if before is not None:
+            before.close()
+        log.info("%s: plugin for %s registered at %s", self.node_name, resource, socket_name)
+
+    def _listed(self, endpoint: Endpoint, devices: tuple[Device, ...]) -> None:
+        with self._lock:
+            if self._endpoints.get(endpoint.resource) is endpoint:
+                self._manager.set_devices(endpoint.resource, devices)
+
+    def _gone(self, endpoint: Endpoint) -> None:
+        with self._lock:
+            if self._endpoints.get(endpoint.resource) is not endpoint:
+                return  # a later registration has taken its place
+            del self._endpoints[endpoint.resource]
+            self._gone_since[endpoint.resource] = time.monotonic()
+            self._manager.set_unhealthy(endpoint.resource)
+        endpoint.close()
+
+    # What podresources tells (servers.Bookkeeper)
+
+    def pod_devices(self) -> tuple[PodDevices, ...]:
+        """Which container really holds which devices; init containers only until they end."""
+        with self._lock:
+            records = [(record.pod, record.phase) for record in self._pods.values()]
+        return tuple(
+            PodDevices(
+                pod.metadata.namespace,
+                pod.metadata.name,
+                tuple(_listed_containers(pod, phase)),
+                self._manager.held(pod.metadata.uid),
+            )
+            for pod, phase in records
+        )
+
+    def devices(self) -> dict[str, tuple[Device, ...]]:
+        """resource -> its devices."""
+        return self._manager.devices()
+
+    # The worker
+
+    def _work(self) -> None:
+        next_status = next_write = 0.0
+        while not self._stopping:
+            now = time.monotonic()
+            if now >= next_status:
+                self._write_node()
+                next_status = now + self._settings.status_seconds
+            self._end_phases(now)
+            if now >= next_write:
+                self._outbox.flush()
+                next_write = now + _RETRY_SECONDS if self._outbox else now
+            moments = [next_status, *(r.until for r in self._pods.values() if r.until is not None)]
+            if self._outbox:
+                moments.append(next_write)
+            try:
+                job = self._inbox.get(timeout=max(0.0, min(moments) - time.monotonic()))
+            except Empty:
+                continue
+            job()
+
+    def _replace(self, pods: Iterable[Pod]) -> None:
+        """Oldest first, as the kubelet sorts what it hears of at the same time."""
+        oldest_first = sorted(pods, key=_age)
+        there = {pod.metadata.uid for pod in oldest_first}
+        for pod in oldest_first:
+            self._event("MODIFIED", pod)
+        for record in [r for uid, r in self._pods.items() if uid not in there]:
+            self._event("DELETED", record.pod)
+        self._over &= there
+
+    def _event(self, kind: str, pod: Pod) -> None:
+        uid = pod.metadata.uid
+        record = self._pods.get(uid)
+        if record is None:
+            if kind == "DELETED":
+                self._over.discard(uid)
+            else:
+                self._meet(pod)
+            return
+        record.pod = pod
+        leaves = kind == "DELETED" or pod.metadata.deletion_timestamp is not None
+        if leaves:
+            if record.phase is not _Phase.STOPPING:
+                record.phase, record.told_to_end = _Phase.STOPPING, time.monotonic()
+            seconds = pod.metadata.annotations.get(STOP_SECONDS, self._settings.stop_seconds)
+            record.until = record.told_to_end + float(seconds)
+
+    def _meet(self, pod: Pod) -> None:
+        """A pod that runs nothing here: new, or over."""
+        if pod.metadata.deletion_timestamp is not None:
+            self._outbox.delete(pod)
+        # What is heard may be older than what was written: a pod that ended is not run again.
+        elif pod.status.phase not in _ENDED_PHASES and pod.metadata.uid not in self._over:
+            self._admit(pod)
+
+    def _admit(self, pod: Pod) -> None:
+        uid, record = pod.metadata.uid, _Record(pod)
+        with self._lock:
+            self._pods[uid] = record
+        # A resource that the Node's status does not name yet is dropped from the pod: it then
+        # runs without any. So does the real one.
+        requests = container_requests(pod, self._written)
+        try:
+            self._manager.admit(uid, requests)
+        except AdmissionError as error:
+            with self._lock:
+                del self._pods[uid]
+            if not self._stopping:  # else it is met again after the restart
+                log.info("%s: %s refused: %s", self.node_name, pod.metadata.name, error)
+                self._over.add(uid)
+                self._outbox.say(pod, statuses.rejected(pod, str(error), _moment()))
+            return
+        if self._settings.init_seconds and pod.spec.init_containers:
+            record.phase = _Phase.STARTING
+            record.until = time.monotonic() + self._settings.init_seconds
+            self._outbox.say(pod, statuses.starting(pod, _moment()))
+        else:
+            self._run(record)
+
+    def _run(self, record: _Record) -> None:
+        pod = record.pod
+        record.phase = _Phase.RUNNING
+        seconds = pod.metadata.annotations.get(RUN_SECONDS)
+        record.until = None if seconds is None else time.monotonic() + float(seconds)
+        self._outbox.say(pod, statuses.running(pod, _moment()))
+
+    def _end_phases(self, now: float) -> None:
+        over = [r for r in self._pods.values() if r.until is not None and r.until <= now]
+        for record in over:
+            if record.phase is _Phase.STARTING:
+                self._run(record)
+            else:
+                self._end(record)
+
+    def _end(self, record: _Record) -> None:
+        """Its containers have ended: the devices are free before anybody hears of it."""
+        pod, uid = record.pod, record.pod.metadata.uid
+        self._manager.release(uid)
+        with self._lock:
+            del self._pods[uid]
+        self._over.add(uid)
+        ended_well = record.phase is _Phase.RUNNING
+        self._outbox.say(pod, statuses.ended(pod, _moment(), well=ended_well))
+        if not ended_well:
+            self._outbox.delete(pod)
+
+    # What the kubelet writes
+
+    def _write_node(self) -> None:
+        self._forget_lost_plugins()
+        devices = self._manager.capacity()
+        if self._registered and devices == self._written:
+            return
+        status = statuses.node_status(self._settings.capacity, devices, _moment())
+        path = f"/api/v1/nodes/{self.node_name}"
+        try:
+            if not self._registered:
+                self._register_node(path, status)
+            self._client.patch(f"{path}/status", {"status": status})
+        except ApiError as error:
+            log.warning("%s: node status: %s", self.node_name, error)
+            return
+        self._registered, self._written = True, devices
+
+    def _register_node(self, path: str, status: statuses.Body) -> None:
+        node = statuses.node(self.node_name, self._settings.labels, status)
+        try:
+            self._client.post("/api/v1/nodes", node)
+        except ApiError as error:
+            if error.reason != "AlreadyExists":
+                raise
+            labels = {"labels": node["metadata"]["labels"]}
+            self._client.patch(path, {"metadata": labels})
+
+    def _forget_lost_plugins(self) -> None:
+        limit = time.monotonic() - self._settings.endpoint_grace_seconds
+        with self._lock:
+            for resource, since in list(self._gone_since.items()):
+                if since <= limit:
+                    del self._gone_since[resource]
+                    self._manager.forget_resource(resource)
+
+
+def _listed_containers(pod: Pod, phase: _Phase) -> Iterable[str]:
+    for container in pod.spec.init_containers:
+        if container.restart_policy == "Always" or phase in (_Phase.ADMITTING, _Phase.STARTING):
+            yield container.name
+    for container in pod.spec.containers:
+        yield container.name
+
+
+def _age(pod: Pod) -> tuple[datetime, str]:
+    created = pod.metadata.creation_timestamp or datetime.max.replace(tzinfo=UTC)
+    return created, pod.metadata.name
+
+
+def _moment() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _wipe_sockets(directory: Path) -> None:
+    for file in directory.iterdir():
+        if stat.S_ISSOCK(file.lstat().st_mode):
+            file.unlink()

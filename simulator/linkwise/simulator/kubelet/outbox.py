@@ -1,0 +1,59 @@
+"""What the kubelet has to tell the API server about pods, until it is told.
+
+The last word about a pod counts, so a later one takes an earlier one's place; what the API server
+does not take is kept and tried again.
+"""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from linkwise.kube.client import ApiError, KubeClient
+from linkwise.kube.objects import Pod
+from linkwise.simulator.kubelet.statuses import Body
+
+log = logging.getLogger(__name__)
+
+
+class Outbox:
+    """Used by the kubelet's worker alone."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+        self._statuses: dict[str, tuple[Pod, Body]] = {}
+        self._deletions: dict[str, Pod] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._statuses or self._deletions)
+
+    def say(self, pod: Pod, body: Body) -> None:
+        """Patch the pod's status with *body*."""
+        self._statuses[pod.metadata.uid] = (pod, body)
+
+    def delete(self, pod: Pod) -> None:
+        """Take the pod off the API server, now that nothing of it runs here."""
+        self._deletions[pod.metadata.uid] = pod
+
+    def flush(self) -> None:
+        for uid, (pod, body) in list(self._statuses.items()):
+            if self._done(pod, partial(self._client.patch, f"{_path(pod)}/status", body)):
+                del self._statuses[uid]
+        for uid, pod in list(self._deletions.items()):
+            request = partial(self._client.delete, _path(pod), uid=uid, grace_seconds=0)
+            if uid not in self._statuses and self._done(pod, request):
+                del self._deletions[uid]
+
+    def _done(self, pod: Pod, request: Callable[[], None]) -> bool:
+        """False where the API server is to be asked again; a pod that is gone needs nothing."""
+        try:
+            request()
+        except ApiError as error:
+            if error.status in (404, 409):
+                return True
+            log.warning("%s/%s: %s", pod.metadata.namespace, pod.metadata.name, error)
+            return False
+        return True
+
+
+def _path(pod: Pod) -> str:
+    return f"/api/v1/namespaces/{pod.metadata.namespace}/pods/{pod.metadata.name}"
