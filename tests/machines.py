@@ -1,6 +1,10 @@
 """The machines that tests are told on: recorded ones an operator recognises, and drawn tables."""
 
-from linkwise.topology.model import Machine
+from dataclasses import replace
+
+from hypothesis import strategies as st
+
+from linkwise.topology.model import MAX_GPUS, MAX_NVLINKS, Gpu, Link, LinkClass, Machine, Nic
 from linkwise.topology.recorded import recorded_machine
 from linkwise.topology.topo_matrix import read_matrix
 
@@ -17,3 +21,42 @@ MIXED_5 = recorded_machine("mixed-5")  # GPU 0 alone on its NUMA node
 def machine(table: str) -> Machine:
     """The machine that a table of `nvidia-smi topo -m` shows; its GPUs are of no known model."""
     return read_matrix(table)
+
+
+@st.composite
+def any_machine(draw: st.DrawFn, most_gpus: int = MAX_GPUS) -> Machine:
+    """Any machine that the model allows, likely or not."""
+    count = draw(st.integers(1, most_gpus))
+    indices = sorted(draw(st.sets(st.integers(0, 99), min_size=count, max_size=count)))
+    kinds = draw(st.lists(_KINDS, min_size=1, max_size=3))
+    gpus = tuple(
+        Gpu(
+            f"GPU-{index}",
+            index,
+            *draw(st.sampled_from(kinds)),
+            pci_bus_id=draw(st.none() | st.just(f"{index:08x}:0a:00.0")),
+            numa_nodes=tuple(draw(st.lists(st.integers(-1, 9), max_size=3))),
+            healthy=draw(st.booleans()),
+        )
+        for index in indices
+    )
+    pairs = count * (count - 1) // 2
+    nic = st.builds(Nic, st.text(), st.lists(_PCIE, min_size=count, max_size=count).map(tuple))
+    return Machine(
+        gpus=tuple(replace(gpu, compute_capability=_CAPABILITIES.get(gpu.model)) for gpu in gpus),
+        links=tuple(draw(st.lists(_LINKS, min_size=pairs, max_size=pairs))),
+        nics=tuple(draw(st.lists(nic, max_size=3))),
+        clique=draw(st.none() | st.text()),
+        driver_version=draw(st.none() | st.text() | st.just("550.54.15")),
+        cuda_version=draw(st.none() | st.text() | st.just("12.4")),
+    )
+
+
+_CAPABILITIES = {"NVIDIA H200": (9, 0), "Tesla T4": (7, 5)}
+_KINDS = st.tuples(
+    st.text() | st.sampled_from(sorted(_CAPABILITIES)), st.integers(0, 2**40)
+)  # model, memory in MiB
+_PCIE = st.sampled_from([link for link in LinkClass if link is not LinkClass.NVLINK])
+_LINKS = st.builds(Link, _PCIE) | st.builds(
+    Link, _PCIE, st.integers(1, MAX_NVLINKS), through_switch=st.booleans()
+)

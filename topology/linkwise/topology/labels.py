@@ -9,7 +9,7 @@ promises nothing that some GPU does not keep; GFD's say what GFD says, the model
 import re
 from collections.abc import Callable
 
-from linkwise.topology.hardware import facts_of
+from linkwise.topology.hardware import facts_of_gpu
 from linkwise.topology.model import Link, LinkClass, Machine
 from linkwise.topology.names import PREFIX
 
@@ -85,12 +85,13 @@ def _gfd_labels(machine: Machine) -> dict[str, str]:
     labels = {
         "gpu.product": last.model,
         "gpu.count": str(sum(gpu.model == last.model for gpu in machine.gpus)),
-        "gpu.family": facts_of(last.model).family,
     }
     if last.memory_mib:
         labels["gpu.memory"] = str(last.memory_mib)
-    capability = last.compute_capability or facts_of(last.model).compute_capability
+    facts = facts_of_gpu(last)
+    capability = last.compute_capability or facts.compute_capability
     if capability:
+        labels["gpu.family"] = facts.family
         labels["gpu.compute.major"], labels["gpu.compute.minor"] = map(str, capability)
     if machine.clique:
         labels["gpu.clique"] = machine.clique

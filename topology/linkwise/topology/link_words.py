@@ -28,6 +28,11 @@ _NVLINKS = re.compile(r"NV([0-9]{1,2})")
 Words = Sequence[Sequence[str]]
 
 
+def is_word(text: str) -> bool:
+    """Whether *text* is what a cell of such a table holds."""
+    return text == SELF or text in _PCIE_CLASSES or bool(_NVLINKS.fullmatch(text))
+
+
 def read_pcie_class(word: str, where: str) -> LinkClass:
     """Raises MachineError, which begins with *where*, for any word but a PCIe class."""
     try:

@@ -20,10 +20,11 @@ Text = Annotated[str, msgspec.Meta(min_length=1)]
 ContainerGpus = Mapping[str, tuple[str, ...]]
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Plan(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="v", tag=VERSION
+):
     """A decision for one pod. It counts only while the pod is on `node`, or not yet bound."""
 
-    v: int = VERSION
     id: Text  # the same for all members placed together
     node: Text
     epoch: int = 0  # rises by one whenever the plan of this pod is made anew

@@ -90,7 +90,7 @@ def read_machine_file(
         raise MachineError("model: a machines file says the models itself: leave it out")
     try:
         machines = msgspec.json.decode(text, type=_MachinesFile).machines
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise MachineError(f"machines file: {error}") from None
     if name is None:
         if len(machines) != 1:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from uuid import NAMESPACE_DNS, uuid5
 
 from linkwise.topology.errors import MachineError
-from linkwise.topology.link_words import SELF, links_of, read_pcie_class, word_of
+from linkwise.topology.link_words import SELF, is_word, links_of, read_pcie_class, word_of
 from linkwise.topology.model import MAX_GPUS, Gpu, LinkClass, Machine, Nic
 
 UNKNOWN_MODEL = "GPU"
@@ -133,11 +133,9 @@ def _read_table(text: str) -> _Table:
 
 
 def _is_header(line: str) -> bool:
-    """Whether *line* names columns: a GPU first, and then no link word as a row would have."""
+    """Whether *line* names columns: a GPU first, and none of the words that cells hold."""
     words = line.split()
-    if not words or not _GPU_NAME.fullmatch(words[0]):
-        return False
-    return len(words) == 1 or words[1] == "CPU" or bool(re.fullmatch(r"[A-Za-z]+_?\d.*", words[1]))
+    return bool(words) and bool(_GPU_NAME.fullmatch(words[0])) and not any(map(is_word, words))
 
 
 def _read_header(line: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -1,0 +1,135 @@
+"""The topology annotation gives back exactly the machine that was written, or a refusal."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from linkwise.topology.errors import AnnotationError, MachineError, VersionError
+from linkwise.topology.model import Machine
+from linkwise.topology.node_annotation import read_topology, write_topology
+from linkwise.topology.recorded import machine_names, recorded_machine
+from tests.machines import any_machine, machine
+
+BRIDGED_PAIR = machine(
+    """
+          GPU0  GPU1  NIC0  NUMA Affinity
+    GPU0   X    NV12  PIX   1
+    GPU1  NV12   X    NODE  1
+
+    NIC Legend:
+      NIC0: mlx5_0
+    """
+)
+
+
+def test_the_annotation_can_be_read_by_people_too() -> None:
+    first, second = (gpu.uuid for gpu in BRIDGED_PAIR.gpus)
+    assert write_topology(BRIDGED_PAIR) == (
+        '{"v":1,"models":[["GPU",0,null]],'
+        f'"gpus":[["{first}",0,0,null,[1]],["{second}",1,0,null,[1]]],'
+        '"links":["NV12/NODE"],"nics":[["mlx5_0","PIX NODE"]]}'
+    )
+
+
+@pytest.mark.parametrize("name", machine_names())
+def test_every_recorded_machine_comes_back_exactly(name: str) -> None:
+    machine = recorded_machine(name, node="n1")
+    assert read_topology(write_topology(machine)) == machine
+
+
+@given(any_machine())
+def test_any_machine_comes_back_exactly(machine: Machine) -> None:
+    assert read_topology(write_topology(machine)) == machine
+
+
+@pytest.mark.parametrize("name", machine_names())
+def test_it_is_small(name: str) -> None:
+    """All annotations of a Node share 256 KiB, and every watcher of Nodes receives them."""
+    machine = recorded_machine(name)
+    assert len(write_topology(machine)) < (1300 if len(machine.gpus) <= 8 else 2600)
+
+
+def changed(**changes: object) -> str:
+    fields: dict[str, object] = json.loads(write_topology(BRIDGED_PAIR))
+    return json.dumps(fields | changes)
+
+
+def test_unknown_fields_of_this_version_are_ignored() -> None:
+    assert read_topology(changed(colour="green")) == BRIDGED_PAIR
+
+
+def test_unhealthy_gpus_are_told_by_index() -> None:
+    assert [gpu.healthy for gpu in read_topology(changed(unhealthy=[1])).gpus] == [True, False]
+
+
+def test_a_newer_version_is_refused_whatever_its_shape() -> None:
+    with pytest.raises(VersionError, match="'version 2': expected version 1 or older"):
+        read_topology('{"v":2,"machine":"in a shape of the future"}')
+
+
+GPU_0 = ["GPU-a", 0, 0]
+GPU_1 = ["GPU-b", 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("", "JSON as Linkwise writes it"),
+        ("no JSON", "JSON as Linkwise writes it"),
+        ("[]", "Expected `object`, got `array`"),
+        ("{}", "missing required field `models`"),
+        ('{"v":1}', "missing required field `models`"),
+        ('{"v":"1"}', r"Expected `int`, got `str` - at `\$.v`"),
+        ('{"v":0}', r"Invalid value 0 - at `\$.v`"),
+        ('{"v":1,"x":' + "[" * 99999, "JSON as Linkwise writes it"),
+        ('{"v":"\ud800"}', "surrogates not allowed"),
+        (changed(gpus=None), r"Expected `array`, got `null` - at `\$.gpus`"),
+        (changed(gpus=[["GPU-a"]]), r"at `\$.gpus\[0\]`"),
+        (changed(gpus=[GPU_0]), "0 rows of links"),
+        (changed(gpus=[GPU_0, GPU_0]), r"GPU indices \[0, 0\]: expected rising, each once"),
+        (changed(gpus=[GPU_1, GPU_0]), "expected rising"),
+        (changed(gpus=[], links=[]), "0 GPUs: expected 1 to 16"),
+        (changed(gpus=[["", 0, 0], GPU_1]), "expected 1 to 63 characters"),
+        (changed(gpus=[["GPU-a", 0, 1], GPU_1]), "GPU 0: one of the 1 models"),
+        (changed(gpus=[["GPU-a", 0, -1], GPU_1]), "GPU 0: one of the 1 models"),
+        (changed(gpus=[["GPU-a", 0, 0, "1A:00"], GPU_1]), "PCI bus id '1A:00'"),
+        (changed(models=[["T4", -1]]), "memory -1 MiB: expected 0 or more"),
+        (changed(models=[["T4", 1, [7]]]), "`array` of length 2"),
+        (changed(links=[]), "1 rows of links"),
+        (changed(links=["SYS SYS"]), "1 links in row 0"),
+        (changed(links=["NV12"]), "links, row 0: 'NV12': expected like SYS"),
+        (changed(links=["NV0/SYS"]), "links, row 0: 'NV0/SYS': expected like SYS, NV12/NODE"),
+        (changed(links=["NV99/SYS"]), "99 NVLinks: expected 0 to 36"),
+        (changed(links=["NV4/NVLINK"]), "'NVLINK': expected SYS, NODE, PHB, PXB or PIX"),
+        (changed(nics=[["mlx5_0", "PIX"]]), "NIC mlx5_0: 1 entries: expected 2"),
+        (changed(nics=[["mlx5_0", "PIX NV4"]]), "NIC mlx5_0: 'NV4'"),
+        (changed(unhealthy=[7]), "indices of its GPUs in unhealthy, not 7"),
+        (changed(clique=7), r"Expected `str \| null`, got `int` - at `\$.clique`"),
+    ],
+)
+def test_bad_text_is_refused_with_the_key_and_the_place(text: str, error: str) -> None:
+    with pytest.raises((AnnotationError, MachineError), match=error) as refusal:
+        read_topology(text)
+    assert str(refusal.value).startswith("linkwise.dev/topology: ")
+
+
+@given(st.text() | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps))
+def test_any_text_is_a_machine_or_a_refusal(text: str) -> None:
+    with pytest.raises((AnnotationError, MachineError)):
+        read_topology(text)
+
+
+_VALUES = st.none() | st.integers() | st.text() | st.lists(st.integers() | st.text())
+_FIELDS = st.sampled_from(["models", "gpus", "links", "nics", "unhealthy", "clique", "v"])
+
+
+@given(st.dictionaries(_FIELDS, _VALUES | st.lists(_VALUES)))
+def test_any_change_to_a_field_is_a_machine_or_a_refusal(changes: dict[str, object]) -> None:
+    try:
+        read = read_topology(changed(**changes))
+    except (AnnotationError, MachineError) as error:
+        assert str(error).startswith("linkwise.dev/topology: ")  # noqa: PT017 - or it is read
+    else:
+        assert read_topology(write_topology(read)) == read
