@@ -1,0 +1,117 @@
+"""`linkwise-plugin`: flags, logging, wiring; the only place that exits."""
+
+import logging
+import signal
+import sys
+from pathlib import Path
+
+import click
+
+from linkwise.kube.client import KubeClient
+from linkwise.kube.errors import LoadError
+from linkwise.plugin.allocate import POLICIES
+from linkwise.plugin.errors import InventoryError
+from linkwise.plugin.inventory import Inventory
+from linkwise.plugin.nvml import NvmlInventory
+from linkwise.plugin.program import Program
+from linkwise.plugin.recorded import RecordedInventory
+from linkwise.plugin.settings import Settings
+
+log = logging.getLogger("linkwise.plugin")
+_DEFAULTS = Settings(node_name="")
+_SECONDS = click.FloatRange(min=0.01)
+
+
+@click.command(context_settings={"auto_envvar_prefix": "LINKWISE_PLUGIN", "show_default": True})
+@click.option("--node-name", required=True, help="The Node this runs on.")
+@click.option("--machine", help="Play this recorded machine in place of asking the driver.")
+@click.option("--machine-file", help="The same from a file: machines.json (FILE#name) or topo -m.")
+@click.option(
+    "--machine-faults",
+    type=click.Path(path_type=Path),
+    help='Faults of a played machine: JSON {"<uuid or index>": "reason"}, read at every probe.',
+)
+@click.option("--kubelet-dir", type=click.Path(path_type=Path), default=_DEFAULTS.kubelet_dir)
+@click.option(
+    "--pod-resources-socket",
+    type=click.Path(path_type=Path),
+    default=_DEFAULTS.pod_resources_socket,
+)
+@click.option("--kubeconfig", help="Default: the service account of our own pod.")
+@click.option("--api-server", help="URL of an API server that asks for no credentials.")
+@click.option("--resource-name", default=_DEFAULTS.resource_name)
+@click.option("--listen-address", default=_DEFAULTS.listen_address)
+@click.option("--listen-port", type=click.IntRange(0, 65535), default=_DEFAULTS.listen_port)
+@click.option("--pass-device-specs", is_flag=True, help="Hand over /dev/nvidia* files as well.")
+@click.option("--cdi", is_flag=True, help="Name CDI devices, in place of NVIDIA_VISIBLE_DEVICES.")
+@click.option(
+    "--no-driver",
+    type=click.Choice(["wait", "exit"]),
+    default="wait",
+    help="With no driver and no machine: wait for one, or exit with status 1.",
+)
+@click.option(
+    "--policy",
+    type=click.Choice(sorted(POLICIES)),
+    default=_DEFAULTS.policy,
+    help="For pods without a plan: the best rings, or as NVIDIA's go-gpuallocator.",
+)
+@click.option("--health-seconds", type=_SECONDS, default=_DEFAULTS.health_seconds)
+@click.option("--discovery-seconds", type=_SECONDS, default=_DEFAULTS.discovery_seconds)
+@click.option("--in-use-seconds", type=_SECONDS, default=_DEFAULTS.in_use_seconds)
+@click.option(
+    "--pod-wait-seconds",
+    type=click.FloatRange(min=0),
+    default=_DEFAULTS.pod_wait_seconds,
+    help="How long the kubelet's question waits for the watch to show the asking pod.",
+)
+@click.option(
+    "--clean-probes",
+    type=click.IntRange(min=1),
+    default=_DEFAULTS.clean_probes,
+    help="Clean probes in a row that bring an unhealthy GPU back.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]),
+    default="INFO",
+)
+def main(*, no_driver: str, log_level: str, **chosen: object) -> None:
+    """Tell the kubelet about this node's GPUs, and the cluster about their topology."""
+    logging.basicConfig(
+        level=log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
+    settings = Settings(wait_for_driver=no_driver == "wait", **chosen)  # type: ignore[arg-type]
+    try:
+        inventory = open_inventory(settings)
+        client = KubeClient.load(kubeconfig=settings.kubeconfig, server=settings.api_server)
+        program = Program(settings, inventory, client)
+    except (InventoryError, LoadError, OSError) as error:
+        raise click.ClickException(str(error)) from error
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: program.stop())
+    signal.signal(signal.SIGHUP, lambda *_: program.discover())
+    program.run()
+
+
+def open_inventory(settings: Settings) -> Inventory:
+    """Where GPUs come from. Raises InventoryError for a machine that cannot be had, and without
+    a driver where that should not be waited for."""
+    if settings.machine and settings.machine_file:
+        raise InventoryError("--machine and --machine-file: expected one of them")
+    if settings.machine or settings.machine_file:
+        if settings.machine_file:
+            return RecordedInventory.from_file(
+                settings.machine_file, faults=settings.machine_faults
+            )
+        return RecordedInventory.named(
+            settings.machine or "", node=settings.node_name, faults=settings.machine_faults
+        )
+    inventory = NvmlInventory()
+    if not settings.wait_for_driver:
+        inventory.read()
+    return inventory
+
+
+if __name__ == "__main__":
+    main()

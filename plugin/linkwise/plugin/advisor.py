@@ -1,0 +1,192 @@
+"""Remembers which pods wait on this node and what the kubelet has asked: the state behind advice.
+
+The judgement is `allocate.preferred`, pure; here are the lock, the marks of what each container
+was given, and the short wait for a pod that the kubelet knows before our own watch shows it.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from threading import Condition
+
+from linkwise.kube.objects import Pod
+from linkwise.plugin.allocate import Answer, Pick, Question, WaitingPod, askers, preferred
+from linkwise.plugin.pods import read_pod
+from linkwise.topology.model import Machine
+from linkwise.topology.plan import ContainerGpus
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What Allocate was told, against what was preferred just before (None: nothing was asked)."""
+
+    pod: str  # namespace/name; empty where it cannot be told
+    container: str
+    preferred: frozenset[str] | None
+    as_preferred: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Whether a container holds GPUs of its pod's plan only."""
+
+    pod: str  # namespace/name
+    container: str
+    as_planned: bool
+
+
+class Advisor:
+    """`pod_wait_seconds` bounds the wait for the asking pod; `watching` says whether the watch of
+    pods is alive, without which waiting is in vain."""
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        resource: str,
+        pick: Pick,
+        pod_wait_seconds: float = 0.5,
+        watching: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._node, self._resource, self._pick = node, resource, pick
+        self._pod_wait_seconds, self._watching = pod_wait_seconds, watching
+        self._changed = Condition()
+        self._waiting: dict[str, WaitingPod] = {}  # by uid, in first-seen order
+        self._asked: Answer | None = None  # answered, and not yet followed by Allocate
+        self._complaints: dict[str, str] = {}  # by uid: said once
+        self._left: dict[str, WaitingPod] = {}  # by uid: had a plan, waits no more, still exists
+        self._judged: set[tuple[str, str]] = set()  # uid, container: compared with its plan
+
+    @property
+    def waiting(self) -> tuple[WaitingPod, ...]:
+        with self._changed:
+            return tuple(self._waiting.values())
+
+    # What the watch of pods tells.
+
+    def replace_pods(self, pods: Iterable[Pod]) -> None:
+        oldest_first = sorted(pods, key=_age)
+        with self._changed:
+            alive = {pod.metadata.uid for pod in oldest_first}
+            for uid in (self._waiting.keys() | self._left.keys()) - alive:
+                self._forget(uid)
+            for pod in oldest_first:
+                self._take(pod)
+
+    def pod_event(self, kind: str, pod: Pod) -> None:
+        with self._changed:
+            if kind == "DELETED":
+                self._forget(pod.metadata.uid)
+            else:
+                self._take(pod)
+
+    def _forget(self, uid: str) -> None:
+        for by_uid in (self._waiting, self._left, self._complaints):
+            by_uid.pop(uid, None)
+        self._judged = {judged for judged in self._judged if judged[0] != uid}
+
+    def _take(self, pod: Pod) -> None:
+        uid = pod.metadata.uid
+        reading = read_pod(pod, node=self._node, resource=self._resource)
+        if reading.complaint and self._complaints.get(uid) != reading.complaint:
+            self._complaints[uid] = reading.complaint
+            log.warning(
+                "pod %s/%s: %s", pod.metadata.namespace, pod.metadata.name, reading.complaint
+            )
+        if reading.pod is None:
+            gone = self._waiting.pop(uid, None)
+            if gone is not None and any(container.gpus for container in gone.containers):
+                self._left[uid] = gone
+            return
+        known = self._waiting.get(uid)
+        self._waiting[uid] = replace(reading.pod, served=known.served if known else {})
+        self._changed.notify_all()
+
+    def restore(self, in_use: Mapping[str, ContainerGpus]) -> None:
+        """After a start of ours: what containers got from the one before, as podresources says.
+
+        A pod is admitted whole, so one that shows there has been served whole.
+        """
+        with self._changed:
+            for uid, pod in self._waiting.items():
+                if pod.key in in_use:
+                    got = in_use[pod.key]
+                    served = {c.name: tuple(got.get(c.name, ())) for c in pod.containers}
+                    self._waiting[uid] = replace(pod, served=served)
+
+    def judge(self, in_use: Mapping[str, ContainerGpus]) -> list[Judgement]:
+        """Compare what planned containers really hold with their pods' plans, each one once."""
+        with self._changed:
+            judgements: list[Judgement] = []
+            for uid, pod in (*self._waiting.items(), *self._left.items()):
+                planned = {gpu for container in pod.containers for gpu in container.gpus}
+                for container, gpus in in_use.get(pod.key, {}).items():
+                    if planned and (uid, container) not in self._judged:
+                        self._judged.add((uid, container))
+                        judgements.append(Judgement(pod.key, container, planned >= set(gpus)))
+            return judgements
+
+    def kubelet_restarted(self) -> None:
+        """What was asked and never allocated is asked again by the next kubelet."""
+        with self._changed:
+            asked, self._asked = self._asked, None
+            if asked is not None and asked.pod is not None:
+                self._unmark(asked.pod.uid, asked.container)
+
+    # What the kubelet asks.
+
+    def ask(self, machine: Machine, question: Question) -> Answer:
+        """The devices to prefer; marks their container as served. Never raises."""
+        with self._changed:
+            if self._watching():
+                self._changed.wait_for(
+                    lambda: any(askers(question, tuple(self._waiting.values()))),
+                    self._pod_wait_seconds,
+                )
+            answer = preferred(machine, question, tuple(self._waiting.values()), self._pick)
+            if answer.pod is not None:
+                self._mark(answer.pod.uid, answer.container, answer.gpus)
+            self._asked = answer
+            return answer
+
+    def allocated(self, gpus: frozenset[str]) -> Allocation:
+        """Note what a container was really given."""
+        with self._changed:
+            asked, self._asked = self._asked, None
+            if asked is not None and len(asked.gpus) == len(gpus):
+                if asked.pod is not None:
+                    self._mark(asked.pod.uid, asked.container, tuple(sorted(gpus)))
+                wanted = frozenset(asked.gpus)
+                key = asked.pod.key if asked.pod else ""
+                return Allocation(key, asked.container, wanted, as_preferred=wanted == gpus)
+            return self._unasked(gpus)
+
+    def _unasked(self, gpus: frozenset[str]) -> Allocation:
+        """The kubelet does not ask where an ended init container's GPUs, or the aligned ones, are
+        just enough."""
+        question = Question(available=gpus, must=gpus, size=len(gpus))
+        found = list(askers(question, tuple(self._waiting.values())))
+        found.sort(key=lambda asker: not gpus <= asker[0].own)  # stable
+        if not found:
+            return Allocation("", "", None, as_preferred=True)
+        pod, container = found[0]
+        self._mark(pod.uid, container.name, tuple(sorted(gpus)))
+        return Allocation(pod.key, container.name, None, as_preferred=True)
+
+    def _mark(self, uid: str, container: str, gpus: tuple[str, ...]) -> None:
+        pod = self._waiting.get(uid)
+        if pod is not None:
+            self._waiting[uid] = replace(pod, served={**pod.served, container: gpus})
+
+    def _unmark(self, uid: str, container: str) -> None:
+        pod = self._waiting.get(uid)
+        if pod is not None:
+            served = {name: gpus for name, gpus in pod.served.items() if name != container}
+            self._waiting[uid] = replace(pod, served=served)
+
+
+def _age(pod: Pod) -> tuple[float, str, str]:
+    created = pod.metadata.creation_timestamp
+    return (created.timestamp() if created else 0.0, pod.metadata.namespace, pod.metadata.name)

@@ -1,0 +1,36 @@
+"""Why the plugin cannot do its work.
+
+PluginError
+├── InventoryError         the GPUs of this node cannot be told; names the call or the file
+│   └── NoDriverError      no NVIDIA driver here at all: wait for it, or leave
+├── UnknownDeviceError     the kubelet named a device that this node does not have
+└── PodResourcesError      the kubelet does not say who has what
+"""
+
+from collections.abc import Collection
+
+
+class PluginError(Exception):
+    """Its text names what was wrong, where, and what was expected."""
+
+
+class InventoryError(PluginError):
+    pass
+
+
+class NoDriverError(InventoryError):
+    pass
+
+
+class UnknownDeviceError(PluginError):
+    """Its text becomes the pod's UnexpectedAdmissionError."""
+
+    def __init__(self, unknown: Collection[str], known: int) -> None:
+        super().__init__(
+            f"unknown devices {', '.join(sorted(unknown))}: expected some of this node's {known}"
+        )
+        self.unknown = tuple(sorted(unknown))
+
+
+class PodResourcesError(PluginError):
+    pass

@@ -1,0 +1,122 @@
+"""Who really has which GPU: the kubelet's podresources, read every second and after each Allocate.
+
+It is the truth after admission, whatever was planned; what differs from the plan is counted here
+and corrected in the extender's books, and no pod is touched for it.
+"""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event, Thread
+
+import grpc
+
+from linkwise.plugin.dial import dial, reason_of
+from linkwise.plugin.errors import PodResourcesError
+from linkwise.plugin.kubelet import podresources_pb2 as wire
+from linkwise.plugin.kubelet.podresources_pb2_grpc import PodResourcesListerStub
+from linkwise.topology.plan import InUse
+
+log = logging.getLogger(__name__)
+
+_LIST_SECONDS = 5.0
+_SETTLE_SECONDS = 0.05  # the kubelet notes devices just after Allocate has returned
+
+
+def read_in_use(answer: wire.ListPodResourcesResponse, resource: str) -> InUse:
+    """The pods that hold *resource*; entries of one resource are added up."""
+    pods: dict[str, dict[str, tuple[str, ...]]] = {}
+    for pod in answer.pod_resources:
+        holds = {
+            container.name: tuple(sorted(ids))
+            for container in pod.containers
+            if (
+                ids := {
+                    device_id
+                    for devices in container.devices
+                    if devices.resource_name == resource
+                    for device_id in devices.device_ids
+                }
+            )
+        }
+        if holds:
+            pods[f"{pod.namespace}/{pod.name}"] = holds
+    return InUse(pods=dict(sorted(pods.items())))
+
+
+class PodResources:
+    def __init__(self, socket: Path, resource: str) -> None:
+        self._socket, self._resource = socket, resource
+        self._channel = dial(socket)
+        self._stub = PodResourcesListerStub(self._channel)
+
+    def read(self) -> InUse:
+        """Raises PodResourcesError."""
+        try:
+            answer = self._stub.List(wire.ListPodResourcesRequest(), timeout=_LIST_SECONDS)
+        except grpc.RpcError as error:
+            raise PodResourcesError(f"podresources {self._socket}: {reason_of(error)}") from error
+        return read_in_use(answer, self._resource)
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+class InUsePoller:
+    """Tells `on_change` what is in use whenever it has changed, and after the first reading."""
+
+    def __init__(
+        self,
+        source: PodResources,
+        *,
+        every_seconds: float,
+        on_change: Callable[[InUse], None],
+        on_error: Callable[[], None],
+    ) -> None:
+        self._source, self._every_seconds = source, every_seconds
+        self._on_change, self._on_error = on_change, on_error
+        self._last: InUse | None = None
+        self._failing = False
+        self._stopping = False
+        self._poke = Event()
+        self._thread = Thread(target=self._run, name="in-use", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def poke(self) -> None:
+        """Something has just been allocated."""
+        self._poke.set()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._poke.set()
+        if self._thread.is_alive():
+            self._thread.join(_LIST_SECONDS + 1)
+        self._source.close()
+
+    def poll(self) -> InUse | None:
+        """Read once; None where the kubelet does not say."""
+        try:
+            found = self._source.read()
+        except PodResourcesError as error:
+            if not self._failing:
+                log.warning("%s; trying again every %g s", error, self._every_seconds)
+            self._failing = True
+            self._on_error()
+            return None
+        if self._failing:
+            log.info("podresources answers again")
+        self._failing = False
+        if found != self._last:
+            self._last = found
+            self._on_change(found)
+        return found
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self.poll()
+            if self._poke.wait(self._every_seconds):
+                self._poke.clear()
+                # Not a race lost: what comes later is seen at the next round.
+                self._poke.wait(_SETTLE_SECONDS)

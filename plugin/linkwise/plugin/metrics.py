@@ -1,0 +1,67 @@
+"""Every metric's name, help and labels in one place. One instance per program, its own registry."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+_LATENCY_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+
+
+class Metrics:
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.devices = Gauge(
+            "linkwise_plugin_devices", "GPUs of this node", ["health"], registry=registry
+        )
+        self.device_unhealthy = Gauge(
+            "linkwise_plugin_device_unhealthy",
+            "1 for each GPU that is not given out, with the reason",
+            ["gpu", "reason"],
+            registry=registry,
+        )
+        self.allocated = Gauge(
+            "linkwise_plugin_allocated_gpus",
+            "GPUs that a container holds, as the kubelet's podresources says",
+            ["namespace", "pod", "container"],
+            registry=registry,
+        )
+        self.preferred = Counter(
+            "linkwise_plugin_preferred_total",
+            "GetPreferredAllocation answers: plan, free-choice, free-choice-spoils (too few "
+            "unplanned GPUs were left), fallback (nothing could be judged)",
+            ["source"],
+            registry=registry,
+        )
+        self.allocations = Counter(
+            "linkwise_plugin_allocations_total",
+            "Allocate calls: as-preferred, mismatch (other GPUs than preferred), unasked, refused",
+            ["outcome"],
+            registry=registry,
+        )
+        self.planned_containers = Counter(
+            "linkwise_plugin_planned_containers_total",
+            "Containers of planned pods that got GPUs: kept (as planned), swapped (others)",
+            ["outcome"],
+            registry=registry,
+        )
+        self.registrations = Counter(
+            "linkwise_plugin_registrations_total",
+            "Registrations with the kubelet",
+            ["outcome"],
+            registry=registry,
+        )
+        self.publish_errors = Counter(
+            "linkwise_plugin_publish_errors_total",
+            "Failed writes of this node's annotations and labels",
+            registry=registry,
+        )
+        self.pod_resources_errors = Counter(
+            "linkwise_plugin_pod_resources_errors_total",
+            "Failed reads of the kubelet's podresources",
+            registry=registry,
+        )
+        self.call_seconds = Histogram(
+            "linkwise_plugin_call_seconds",
+            "Time to answer the kubelet, the wait for the asking pod included",
+            ["call"],
+            buckets=_LATENCY_SECONDS,
+            registry=registry,
+        )

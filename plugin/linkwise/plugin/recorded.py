@@ -1,0 +1,63 @@
+"""A recorded machine as the source of GPUs, for clusters without any, demos and tests.
+
+Faults can be played: a JSON file {"<uuid or index>": "reason"} that is read anew at every probe.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from linkwise.plugin.errors import InventoryError
+from linkwise.plugin.inventory import Snapshot
+from linkwise.topology.errors import LinkwiseError
+from linkwise.topology.model import Machine
+from linkwise.topology.recorded import read_machine_file, recorded_machine
+
+
+class RecordedInventory:
+    def __init__(self, machine: Machine, *, faults: Path | None = None) -> None:
+        self._machine, self._faults = machine, faults
+
+    @classmethod
+    def named(cls, name: str, *, node: str, faults: Path | None = None) -> "RecordedInventory":
+        """One of the project's own; *node* goes into its uuids, which differ from node to node."""
+        try:
+            return cls(recorded_machine(name, node=node), faults=faults)
+        except LinkwiseError as error:
+            raise InventoryError(str(error)) from error
+
+    @classmethod
+    def from_file(cls, where: str, *, faults: Path | None = None) -> "RecordedInventory":
+        """*where* is FILE or FILE#name: the format of machines.json, or `nvidia-smi topo -m`."""
+        file, _, name = where.partition("#")
+        try:
+            return cls(read_machine_file(Path(file).read_text(), name or None), faults=faults)
+        except (OSError, UnicodeDecodeError, LinkwiseError) as error:
+            raise InventoryError(f"machine file {where}: {error}") from error
+
+    def read(self) -> Snapshot:
+        return Snapshot(
+            machine=self._machine,
+            minors={gpu.uuid: gpu.index for gpu in self._machine.gpus},
+            problems=self.probe(self._machine),
+        )
+
+    def probe(self, machine: Machine) -> Mapping[str, str]:
+        if self._faults is None:
+            return {}
+        try:
+            played = msgspec.json.decode(self._faults.read_bytes(), type=dict[str, str])
+        except FileNotFoundError:
+            return {}
+        except (OSError, msgspec.MsgspecError) as error:
+            unread = f'{self._faults}: {error}; expected {{"<uuid or index>": "reason"}}'
+            return {gpu.uuid: unread for gpu in machine.gpus}
+        return {
+            gpu.uuid: reason
+            for gpu in machine.gpus
+            if (reason := played.get(gpu.uuid) or played.get(str(gpu.index)))
+        }
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,159 @@
+"""Keeps the kubelet knowing us: serves, registers, and does both anew when the kubelet forgot.
+
+The kubelet tells nobody that it forgot. What shows it: a new kubelet.sock (it restarted), our own
+socket gone (it wipes the directory at start), the end of the stream it held open. Each of them
+ends this life of the server and begins the next, with a new socket, because a kubelet that loses
+the stream counts every GPU as gone.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from threading import Event, Thread
+
+import grpc
+from tenacity import RetryCallState, Retrying, retry_if_exception_type
+from tenacity.nap import sleep_using_event
+from tenacity.stop import stop_when_event_set
+from tenacity.wait import wait_random_exponential
+
+from linkwise.plugin.dial import dial, reason_of
+from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
+from linkwise.plugin.kubelet.deviceplugin_pb2_grpc import RegistrationStub
+from linkwise.plugin.metrics import Metrics
+from linkwise.plugin.server import DevicePlugin, PluginServer, remove_dead_sockets
+
+log = logging.getLogger(__name__)
+
+API_VERSION = "v1beta1"
+_REGISTER_SECONDS = 15.0  # inside the call the kubelet dials us, for up to 10 s
+_STREAM_SECONDS = 10.0  # a kubelet that registered us opens its stream within milliseconds
+
+
+class Lost(Enum):
+    """Why the kubelet cannot count on this life of the server any more."""
+
+    KUBELET_SOCKET = "kubelet.sock is another one"
+    OWN_SOCKET = "our own socket is gone"
+    STREAM = "the kubelet ended its stream"
+    NO_STREAM = "the kubelet opened no stream"
+
+
+class Registrar:
+    """`make_service` makes the service of one life; `on_lost` is told each time one ends."""
+
+    def __init__(
+        self,
+        *,
+        kubelet_socket: Path,
+        resource: str,
+        make_service: Callable[[], DevicePlugin],
+        metrics: Metrics,
+        on_lost: Callable[[], None] = lambda: None,
+        look_seconds: float = 0.25,
+        longest_wait_seconds: float = 5.0,
+        stream_seconds: float = _STREAM_SECONDS,
+    ) -> None:
+        self._kubelet_socket, self._resource = kubelet_socket, resource
+        self._make_service, self._metrics, self._on_lost = make_service, metrics, on_lost
+        self._look_seconds, self._longest_wait = look_seconds, longest_wait_seconds
+        self._stream_seconds = stream_seconds
+        self._server: PluginServer | None = None
+        self._registered = False
+        self._stopping = Event()
+        self._thread = Thread(target=self._run, name="registrar", daemon=True)
+
+    @property
+    def ready(self) -> bool:
+        """Registered, and the kubelet listens."""
+        server = self._server
+        return self._registered and server is not None and server.service.streaming
+
+    def start(self) -> None:
+        remove_dead_sockets(self._kubelet_socket.parent, self._resource)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(_REGISTER_SECONDS + 5)
+
+    def _run(self) -> None:
+        retrying = Retrying(
+            retry=retry_if_exception_type((grpc.RpcError, OSError)),
+            wait=wait_random_exponential(multiplier=0.1, max=self._longest_wait),
+            stop=stop_when_event_set(self._stopping),
+            sleep=sleep_using_event(self._stopping),
+            before_sleep=self._note_failure,
+            retry_error_callback=lambda _: None,  # stopped while failing
+        )
+        while not self._stopping.is_set():
+            retrying(self._life)
+
+    def _life(self) -> None:
+        """Serve and register once, then stay until the kubelet is lost."""
+        # Looked at before registering: a kubelet that restarts meanwhile is then noticed.
+        kubelet = _identity(self._kubelet_socket)
+        if kubelet is None:
+            raise FileNotFoundError(f"{self._kubelet_socket}: no kubelet yet")
+        server = self._server = PluginServer(
+            self._kubelet_socket.parent, self._resource, self._make_service()
+        )
+        try:
+            server.start()
+            self._register(server)
+            self._registered = True
+            self._metrics.registrations.labels("done").inc()
+            log.info("registered %s with the kubelet at %s", self._resource, server.socket.name)
+            lost = self._stay(server, kubelet)
+        finally:
+            self._registered = False
+            self._server = None
+            server.stop()
+        if lost is not None:
+            log.warning("%s: registering again", lost.value)
+            self._on_lost()
+
+    def _register(self, server: PluginServer) -> None:
+        with dial(self._kubelet_socket) as channel:
+            RegistrationStub(channel).Register(
+                wire.RegisterRequest(
+                    version=API_VERSION,
+                    endpoint=server.socket.name,
+                    resource_name=self._resource,
+                    options=wire.DevicePluginOptions(get_preferred_allocation_available=True),
+                ),
+                timeout=_REGISTER_SECONDS,
+            )
+
+    def _stay(self, server: PluginServer, kubelet: tuple[int, int, int]) -> Lost | None:
+        registered = time.monotonic()
+        while not self._stopping.wait(self._look_seconds):
+            if _identity(self._kubelet_socket) != kubelet:
+                return Lost.KUBELET_SOCKET
+            if not server.socket.exists():
+                return Lost.OWN_SOCKET
+            if not server.service.streaming:
+                if server.service.streams_opened:
+                    return Lost.STREAM
+                if time.monotonic() - registered > self._stream_seconds:
+                    return Lost.NO_STREAM
+        return None
+
+    def _note_failure(self, state: RetryCallState) -> None:
+        self._metrics.registrations.labels("failed").inc()
+        error = state.outcome.exception() if state.outcome else None
+        if state.attempt_number == 1:
+            log.warning("cannot register with the kubelet: %s; trying again", reason_of(error))
+
+
+def _identity(path: Path) -> tuple[int, int, int] | None:
+    """Tells one socket file from the next; None where there is none."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    # Inode numbers are used again at once; the time tells them apart.
+    return status.st_dev, status.st_ino, status.st_mtime_ns

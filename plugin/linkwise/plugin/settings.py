@@ -1,0 +1,40 @@
+"""What an operator may choose, with every default's reason."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from linkwise.topology.names import DEFAULT_RESOURCE
+
+KUBELET_DIR = Path("/var/lib/kubelet/device-plugins")  # a constant in the kubelet's source
+POD_RESOURCES_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+CDI_KIND = "nvidia.com/gpu"  # what `nvidia-ctk cdi generate` writes
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`machine` and `machine_file` name a recorded machine; with neither, the driver is asked."""
+
+    node_name: str
+    machine: str | None = None
+    machine_file: str | None = None
+    machine_faults: Path | None = None
+    kubelet_dir: Path = KUBELET_DIR
+    pod_resources_socket: Path = POD_RESOURCES_SOCKET
+    kubeconfig: str | None = None
+    api_server: str | None = None
+    resource_name: str = DEFAULT_RESOURCE
+    listen_address: str = "0.0.0.0"  # probes and Prometheus come from outside the pod
+    listen_port: int = 9401
+    pass_device_specs: bool = False  # needed with the static CPU manager only
+    cdi: bool = False  # NVIDIA_VISIBLE_DEVICES works with every container toolkit
+    wait_for_driver: bool = True  # a driver may be installed after us, by an operator's pod
+    policy: str = "ring"
+    health_seconds: float = 10.0
+    discovery_seconds: float = 300.0  # hundreds of driver calls; SIGHUP does it at once
+    in_use_seconds: float = 1.0  # after an Allocate it is read at once
+    pod_wait_seconds: float = 0.5  # the kubelet's watch and ours differ by milliseconds
+    clean_probes: int = 3
+
+    @property
+    def kubelet_socket(self) -> Path:
+        return self.kubelet_dir / "kubelet.sock"

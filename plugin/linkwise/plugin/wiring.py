@@ -1,0 +1,114 @@
+"""PURE. What the driver says about each GPU's NVLinks and about pairs of GPUs -> links.
+
+A machine that contradicts itself is bent to the smaller claim, with a warning: links that one side
+counts and the other does not, ends that no GPU has, distances that the driver does not know.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import combinations
+
+from linkwise.topology.model import Link, LinkClass
+
+
+class End(Enum):
+    """What the other end of an NVLink is."""
+
+    GPU = "GPU"
+    SWITCH = "NVSwitch"
+    OTHER = "other"  # a CPU, or unknown
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveLink:
+    """One NVLink that is up; `bus_id` is its other end's where the driver tells."""
+
+    number: int
+    end: End
+    bus_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RawGpu:
+    """What the driver said of one GPU. `fabric` names the NVSwitch fabric partition it is in."""
+
+    index: int
+    bus_id: str | None
+    numa_nodes: tuple[int, ...]
+    nvlinks: tuple[ActiveLink, ...]
+    fabric: str | None = None
+
+
+def link_all(
+    gpus: Sequence[RawGpu], distances: Mapping[tuple[int, int], LinkClass]
+) -> tuple[tuple[Link, ...], tuple[str, ...]]:
+    """The links of all pairs, in the order of `Machine.links`, and warnings.
+
+    *distances* maps pairs of positions to their PCIe distance, where the driver knew it.
+    """
+    warnings: list[str] = []
+    direct = _direct_links(gpus, warnings)
+    links: list[Link] = []
+    for first, second in combinations(range(len(gpus)), 2):
+        pcie = distances.get((first, second))
+        if pcie is None:
+            pcie = _distance_by_numa(gpus[first], gpus[second])
+            warnings.append(
+                f"GPUs {gpus[first].index} and {gpus[second].index}: the driver does not know "
+                f"their distance; {pcie.name} taken, from their NUMA nodes"
+            )
+        nvlinks, there, back = 0, direct[first, second], direct[second, first]
+        if there != back:
+            warnings.append(
+                f"NVLink: GPU {gpus[first].index} counts {there} to GPU {gpus[second].index}, "
+                f"which counts {back} back; {min(there, back)} taken"
+            )
+        nvlinks = min(there, back)
+        switched = _switched_links(gpus[first], gpus[second])
+        links.append(Link(pcie, max(nvlinks, switched), through_switch=switched > nvlinks))
+    return tuple(links), tuple(dict.fromkeys(warnings))
+
+
+def _direct_links(gpus: Sequence[RawGpu], warnings: list[str]) -> Counter[tuple[int, int]]:
+    """Links from GPU to GPU, counted from each side."""
+    position = {gpu.bus_id: place for place, gpu in enumerate(gpus) if gpu.bus_id}
+    counted: Counter[tuple[int, int]] = Counter()
+    for place, gpu in enumerate(gpus):
+        for link in gpu.nvlinks:
+            other = position.get(link.bus_id) if link.bus_id else None
+            if link.end is End.SWITCH:
+                continue
+            if other is None or other == place:
+                warnings.append(
+                    f"NVLink {link.number} of GPU {gpu.index} ends at "
+                    f"{link.bus_id or 'an unknown place'} ({link.end.value}), "
+                    "which is no other GPU here; left out"
+                )
+                continue
+            counted[place, other] += 1
+    return counted
+
+
+def _switched_links(first: RawGpu, second: RawGpu) -> int:
+    """Links through NVSwitches: as many as the end with fewer has, within one fabric partition."""
+    if first.fabric and second.fabric and first.fabric != second.fabric:
+        return 0
+    return min(sum(link.end is End.SWITCH for link in gpu.nvlinks) for gpu in (first, second))
+
+
+def _distance_by_numa(first: RawGpu, second: RawGpu) -> LinkClass:
+    shared = set(first.numa_nodes) & set(second.numa_nodes)
+    return LinkClass.NODE if any(node >= 0 for node in shared) else LinkClass.SYS
+
+
+def clique_of(gpus: Sequence[str | None]) -> tuple[str | None, tuple[str, ...]]:
+    """The one multi-node NVLink clique that all GPUs of the node share, or None; and warnings."""
+    named = {clique for clique in gpus if clique}
+    if not named:
+        return None, ()
+    if len(named) == 1 and all(gpus):
+        return named.pop(), ()
+    shown = ", ".join(sorted(named))
+    return None, (f"fabric: cliques {shown} among {len(gpus)} GPUs: expected one; none taken",)
