@@ -115,11 +115,7 @@ class Store:
         meta = {k: v for k, v in obj["metadata"].items() if v is not None}
         if meta.pop("resourceVersion", ""):
             raise bad_request("resourceVersion should not be set on objects to be created")
-        uid, now = self._new_uid(), self._now()
-        if not meta.get("name"):
-            if not meta.get("generateName"):
-                raise bad_request("name or generateName is required")
-            meta["name"] = meta["generateName"] + uid.replace("-", "")[:5]
+        meta["name"] = meta.get("name") or self._generate_name(kind, namespace, meta)
         if kind.namespaced:
             if meta.setdefault("namespace", namespace) != namespace:
                 raise bad_request(
@@ -133,10 +129,22 @@ class Store:
             raise already_exists(kind.plural, meta["name"])
         for field in ("deletionTimestamp", "deletionGracePeriodSeconds"):
             meta.pop(field, None)
-        meta |= {"uid": uid, "creationTimestamp": rules.timestamp(now)}
+        now = self._now()
+        meta |= {"uid": self._new_uid(), "creationTimestamp": rules.timestamp(now)}
         obj = rules.prepare_new(kind, obj | {"metadata": meta}, now)
         metadata.check(kind, obj)
         return self._write(kind, key, obj, None)
+
+    def _generate_name(self, kind: Kind, namespace: str, meta: Object) -> str:
+        prefix = meta.get("generateName")
+        if not prefix:
+            raise bad_request("name or generateName is required")
+        name = ""
+        for _ in range(8):  # as often as the real one, before it gives up with AlreadyExists
+            name = prefix + self._new_uid().replace("-", "")[-5:]
+            if (namespace, name) not in self._objects[kind]:
+                break
+        return name
 
     def replace(
         self, kind: Kind, namespace: str, name: str, body: Any, *, status: bool = False
