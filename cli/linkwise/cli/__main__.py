@@ -1,0 +1,30 @@
+"""`linkwise`: ask the scheduler's judgement about a machine, without a cluster."""
+
+import click
+
+from linkwise.cli.choose_command import choose_command
+from linkwise.cli.errors import BadInputError
+from linkwise.cli.machines_command import machines_command
+
+
+class OneLineGroup(click.Group):
+    """Its commands refuse what click refuses as they do the rest: in one line, status 2."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            raise BadInputError(error.format_message()) from None
+
+
+@click.group(cls=OneLineGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="linkwise")
+def main() -> None:
+    """Which GPUs talk fastest to each other, on which machine, and why."""
+
+
+main.add_command(choose_command)
+main.add_command(machines_command)
+
+if __name__ == "__main__":
+    main()

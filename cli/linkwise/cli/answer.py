@@ -1,0 +1,121 @@
+"""The answer of `linkwise choose`, for people and for programs."""
+
+from dataclasses import dataclass
+
+import msgspec
+
+from linkwise.cli.comparison import word_for
+from linkwise.cli.gpu_list import write_gpus
+from linkwise.cli.table import aligned
+from linkwise.topology.choose import Choice
+from linkwise.topology.model import Machine
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`runner_up` is the set that came next, or where nothing was chosen the one that came
+    nearest; `why` says why it lost, or why nothing was chosen."""
+
+    name: str
+    machine: Machine
+    free: int
+    size: int
+    policy: str
+    chosen: Choice | None
+    runner_up: Choice | None
+    why: str
+
+
+_FIGURES = (3, 4)
+_LEGEND = """
+GB/s: estimated all-reduce bus bandwidth, as nccl-tests measures it.
+left: what the GPUs that stay free are worth to later jobs, 0 to 1 of the idle machine.
+"""
+
+
+def write_text(answer: Answer) -> str:
+    machine = answer.machine
+    models = sorted({gpu.model for gpu in machine.gpus})
+    rows = [
+        ("machine", f"{answer.name}: {len(machine.gpus)} x {', '.join(models)}"),
+        ("asked", f"{answer.size} of the free GPUs {write_gpus(machine, answer.free)}"),
+    ]
+    header = ("", "GPUs", "link", "GB/s", "left")
+    if answer.chosen is None:
+        text = _lines(rows) + f"\nNothing fits: {answer.why}.\n"
+        if answer.runner_up is not None:
+            word = word_for(answer.runner_up.ring_class)
+            text += "\n" + aligned([header, _row(machine, "nearest", answer.runner_up)], _FIGURES)
+            text += f"\nWith --require-link {word} it would be taken.\n"
+        return text
+    table = [header, _row(machine, "chosen", answer.chosen)]
+    if answer.runner_up is not None:
+        table.append(_row(machine, _second_name(answer), answer.runner_up))
+    return _lines(rows) + "\n" + aligned(table, _FIGURES) + f"\n{_sentence(answer)}\n{_LEGEND}"
+
+
+def _second_name(answer: Answer) -> str:
+    return "runner-up" if answer.policy == "ring" else "ring"
+
+
+def _sentence(answer: Answer) -> str:
+    if answer.runner_up is None or answer.policy != "ring":
+        return answer.why[0].upper() + answer.why[1:] + "."
+    return f"Why not the runner-up: {answer.why}."
+
+
+def _lines(rows: list[tuple[str, str]]) -> str:
+    return aligned(rows)
+
+
+def _row(machine: Machine, name: str, choice: Choice) -> tuple[str, ...]:
+    return (
+        name,
+        write_gpus(machine, choice.gpus),
+        choice.ring_class.name,
+        f"{choice.gbytes_per_s:.1f}" if choice.gpus.bit_count() > 1 else "-",  # talks to nobody
+        f"{choice.future:.3f}",
+    )
+
+
+class _ChoiceJson(msgspec.Struct, frozen=True):
+    gpus: tuple[int, ...]
+    link: str
+    gbytes_per_s: float
+    future: float
+
+
+class _AnswerJson(msgspec.Struct, frozen=True):
+    machine: str
+    policy: str
+    free: tuple[int, ...]
+    size: int
+    chosen: _ChoiceJson | None
+    runner_up: _ChoiceJson | None
+    why: str
+
+
+def write_json(answer: Answer) -> str:
+    """One object; `chosen` is null where nothing fits, and `runner_up` then came nearest."""
+    machine = answer.machine
+    written = _AnswerJson(
+        machine=answer.name,
+        policy=answer.policy,
+        free=machine.indices_of(answer.free),
+        size=answer.size,
+        chosen=_choice_json(machine, answer.chosen),
+        runner_up=_choice_json(machine, answer.runner_up),
+        why=answer.why,
+    )
+    return msgspec.json.format(msgspec.json.encode(written), indent=2).decode() + "\n"
+
+
+def _choice_json(machine: Machine, choice: Choice | None) -> _ChoiceJson | None:
+    if choice is None:
+        return None
+    return _ChoiceJson(
+        gpus=machine.indices_of(choice.gpus),
+        link=choice.ring_class.name,
+        gbytes_per_s=round(choice.gbytes_per_s, 3),
+        future=round(choice.future, 6),
+    )

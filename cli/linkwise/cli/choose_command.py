@@ -1,0 +1,202 @@
+"""`linkwise choose`: which GPUs of a machine a job would get, and why not others.
+
+It asks the same function as the plugin and the extender do, so its answer is theirs. Exit status:
+0 a set was chosen, 1 none fits, 2 the question could not be understood.
+"""
+
+import sys
+from dataclasses import dataclass
+
+import click
+
+from linkwise.cli.answer import Answer, write_json, write_text
+from linkwise.cli.comparison import why_not
+from linkwise.cli.errors import BadInputError
+from linkwise.cli.gpu_list import read_gpus, write_gpus
+from linkwise.cli.machine_source import NamedMachine, read_machine
+from linkwise.topology.choose import Choice, choose, ranked
+from linkwise.topology.errors import LinkwiseError
+from linkwise.topology.model import LINK_WORDS, LinkClass, Machine
+from linkwise.topology.partition import choose_partition
+from linkwise.topology.tables import table_of
+
+_LINKS = click.Choice(list(LINK_WORDS))
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    machine: Machine
+    free: int
+    size: int
+    must: int
+    require: LinkClass
+    prefer: LinkClass
+
+
+@click.command(
+    name="choose",
+    epilog="MACHINE is a recorded machine (`linkwise machines` lists them), a file, or - for "
+    "standard input. A file is what `nvidia-smi topo -m` printed, or JSON in the format of "
+    "`linkwise machines NAME -o json`, FILE#NAME where it has several.",
+)
+@click.option("--machine", "source", required=True, metavar="MACHINE", help="Whose GPUs.")
+@click.option("--free", metavar="GPUS", help="Free GPUs, like 0,2,5-7.  [default: all]")
+@click.option("--size", required=True, type=click.IntRange(min=1), help="How many GPUs to take.")
+@click.option("--must", metavar="GPUS", help="GPUs that have to be among them.")
+@click.option("--require-link", type=_LINKS, help="Take no set with a link farther than this.")
+@click.option("--prefer-link", type=_LINKS, help="As good as can be.  [default: nvlink]")
+@click.option(
+    "--policy",
+    type=click.Choice(["ring", "partition"]),
+    default="ring",
+    show_default=True,
+    help="ring: most all-reduce bandwidth. partition: as NVIDIA's go-gpuallocator chooses.",
+)
+@click.option("--model", help='What the GPUs of a printed table are, like "NVIDIA L40S".')
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+def choose_command(
+    source: str,
+    free: str | None,
+    size: int,
+    must: str | None,
+    require_link: str | None,
+    prefer_link: str | None,
+    policy: str,
+    model: str | None,
+    output: str,
+) -> None:
+    """Say which of a machine's free GPUs a job would get."""
+    named = read_machine(source, model)
+    question = _read_question(named.machine, free, size, must, require_link, prefer_link)
+    try:
+        if policy == "partition":
+            if require_link or prefer_link:
+                raise BadInputError("--policy partition: knows no link classes: ask for none")
+            answer = _answer_by_partition(named, question)
+        else:
+            answer = _answer_by_ring(named, question)
+    except LinkwiseError as error:
+        raise BadInputError(str(error)) from None
+    click.echo(write_json(answer) if output == "json" else write_text(answer), nl=False)
+    sys.exit(0 if answer.chosen else 1)
+
+
+def _read_question(
+    machine: Machine,
+    free: str | None,
+    size: int,
+    must: str | None,
+    require_link: str | None,
+    prefer_link: str | None,
+) -> Question:
+    free_gpus = machine.all_gpus if free is None else read_gpus("--free", free, machine)
+    must_gpus = 0 if must is None else read_gpus("--must", must, machine)
+    taken = must_gpus & ~free_gpus
+    if taken:
+        raise BadInputError(f"--must {must}: GPUs {write_gpus(machine, taken)} are not free")
+    if must_gpus.bit_count() > size:
+        raise BadInputError(f"--must {must}: {must_gpus.bit_count()} GPUs, but --size {size}")
+    require = LINK_WORDS[require_link or "node"]
+    prefer = LINK_WORDS[prefer_link or "nvlink"]
+    if prefer < require and prefer_link:
+        raise BadInputError(
+            f"--prefer-link {prefer_link}: farther than --require-link {require_link}"
+        )
+    return Question(machine, free_gpus, size, must_gpus, require, prefer)
+
+
+def _answer_by_ring(named: NamedMachine, question: Question) -> Answer:
+    machine = question.machine
+    choices = ranked(
+        machine,
+        question.free,
+        question.size,
+        must=question.must,
+        require=question.require,
+        prefer=question.prefer,
+        limit=2,
+    )
+    if not choices:
+        return _refusal(named, question, "ring")
+    chosen, *others = choices
+    return Answer(
+        named.name,
+        machine,
+        question.free,
+        question.size,
+        policy="ring",
+        chosen=chosen,
+        runner_up=others[0] if others else None,
+        why=why_not(machine, chosen, others[0], question.prefer)
+        if others
+        else "no other set would do",
+    )
+
+
+def _answer_by_partition(named: NamedMachine, question: Question) -> Answer:
+    """The runner-up here is what the ring policy would have taken."""
+    machine = question.machine
+    gpus = choose_partition(machine, question.free, question.size, must=question.must)
+    if gpus is None:
+        return _refusal(named, question, "partition")
+    chosen = _as_choice(machine, question.free, gpus)
+    ring = choose(machine, question.free, question.size, must=question.must)
+    differs = ring is not None and ring.gpus != gpus
+    return Answer(
+        named.name,
+        machine,
+        question.free,
+        question.size,
+        policy="partition",
+        chosen=chosen,
+        runner_up=ring if differs else None,
+        why="what the ring policy would take; partition weighs all pairs of all sets, not rings"
+        if differs
+        else "the ring policy would take the same",
+    )
+
+
+def _as_choice(machine: Machine, free: int, gpus: int) -> Choice:
+    table = table_of(machine)
+    return Choice(
+        gpus=gpus,
+        gbytes_per_s=float(table.values[gpus]),
+        ring_class=LinkClass(int(table.ring_classes[gpus])),
+        future=float(table.future[free & ~gpus]),
+    )
+
+
+def _refusal(named: NamedMachine, question: Question, policy: str) -> Answer:
+    """What was wanted, what there was, and what came nearest."""
+    free = question.free.bit_count()
+    nearest = None
+    if free < question.size:
+        why = f"{question.size} GPUs wanted, {free} free"
+    else:
+        nearest = _nearest(question)
+        holding = f" with {write_gpus(question.machine, question.must)}" if question.must else ""
+        why = (
+            f"no {question.size} of the {free} free GPUs{holding} "
+            f"keep to {question.require.name} or closer"
+        )
+    return Answer(
+        named.name,
+        question.machine,
+        question.free,
+        question.size,
+        policy=policy,
+        chosen=None,
+        runner_up=nearest,
+        why=why,
+    )
+
+
+def _nearest(question: Question) -> Choice | None:
+    """The set of the closest class that can be had."""
+    for link in sorted(LinkClass, reverse=True):
+        choice = choose(
+            question.machine, question.free, question.size, must=question.must, require=link
+        )
+        if choice is not None:
+            return choice
+    return None

@@ -1,0 +1,38 @@
+"""Why one GPU set was taken and another was not: the first step of the choice's order at which
+the two differ (docs/topology.md has the order)."""
+
+from linkwise.topology.choose import Choice
+from linkwise.topology.model import LINK_WORDS, LinkClass, Machine
+from linkwise.topology.tables import table_of
+
+_WORDS = {link: word for word, link in LINK_WORDS.items()}
+
+
+def word_for(link: LinkClass) -> str:
+    """What a pod would write to ask for this class: PIX counts as `switch`."""
+    return _WORDS.get(link, _WORDS[LinkClass.PXB])
+
+
+def why_not(machine: Machine, taken: Choice, other: Choice, prefer: LinkClass) -> str:
+    """Why *other*, the runner-up, lost against *taken*."""
+    if taken.ring_class >= prefer > other.ring_class:
+        return f"its link is {other.ring_class.name}, and {word_for(prefer)} or closer is preferred"
+    # A pod that asks for less than NVLink has enough once its class holds: speed is not weighed.
+    speed_counts = prefer is LinkClass.NVLINK or taken.ring_class < prefer
+    if speed_counts and other.gbytes_per_s < taken.gbytes_per_s:
+        return f"it is slower: {other.gbytes_per_s:.1f} GB/s against {taken.gbytes_per_s:.1f}"
+    if other.future < taken.future:
+        so_far = "equally fast" if speed_counts else "good enough"
+        return (
+            f"{so_far}, but what it leaves free is worth less: "
+            f"{other.future:.3f} of the idle machine against {taken.future:.3f}"
+        )
+    table = table_of(machine)
+    spread, least = table.numa_nodes[other.gpus], table.numa_nodes[taken.gpus]
+    if spread > least:
+        return f"as good, but spread over {spread} NUMA nodes against {least}"
+    far, near = table.nic_classes[other.gpus], table.nic_classes[taken.gpus]
+    if far < near:
+        farther, nearer = LinkClass(int(far)).name, LinkClass(int(near)).name
+        return f"as good, but its closest common NIC is {farther} away against {nearer}"
+    return "as good in everything; the lower indices win"

@@ -1,0 +1,68 @@
+"""Where a machine comes from: a recorded one by name, a file, or standard input."""
+
+import sys
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from linkwise.cli.errors import BadInputError
+from linkwise.topology.errors import MachineError
+from linkwise.topology.model import Machine
+from linkwise.topology.recorded import machine_names, read_machine_file, recorded_machine
+
+
+@dataclass(frozen=True, slots=True)
+class NamedMachine:
+    name: str  # as the operator gave it
+    machine: Machine
+
+
+def read_machine(source: str, model: str | None) -> NamedMachine:
+    """*source* is NAME, FILE, FILE#NAME or `-`; *model* says what a printed table cannot."""
+    try:
+        if source in machine_names():
+            if model is not None:
+                raise BadInputError(f"--model {model}: the recorded machine {source} says its own")
+            return NamedMachine(source, recorded_machine(source))
+        path, name = _split(source)
+        return NamedMachine(source, read_machine_file(_read(path), name, model=model))
+    except MachineError as error:
+        raise BadInputError(f"--machine {source}: {error}") from None
+
+
+def suggestion(name: str) -> str:
+    """What somebody who wrote *name* may have meant, and where to look."""
+    close = get_close_matches(name, machine_names(), n=1)
+    return "".join(f"; did you mean {match}?" for match in close) + "; see `linkwise machines`"
+
+
+def _split(source: str) -> tuple[str, str | None]:
+    """A file whose own name has a # in it is found before its part."""
+    path, hash_sign, name = source.rpartition("#")
+    if not hash_sign or Path(source).is_file():
+        return source, None
+    return path, name
+
+
+def _read(path: str) -> str:
+    if path == "-":
+        return _decode("standard input", sys.stdin.buffer.read())
+    try:
+        return _decode(path, Path(path).read_bytes())
+    except FileNotFoundError:
+        raise BadInputError(
+            f"--machine {path}: no such file, and no recorded machine of that name"
+            + suggestion(path)
+        ) from None
+    except OSError as error:
+        raise BadInputError(f"--machine {path}: {error.strerror}") from None
+
+
+def _decode(path: str, data: bytes) -> str:
+    """UTF-8, or the UTF-16 that `>` writes in Windows PowerShell."""
+    utf16 = data.startswith((BOM_UTF16_LE, BOM_UTF16_BE))
+    try:
+        return data.decode("utf-16" if utf16 else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadInputError(f"--machine {path}: not text: {error}") from None

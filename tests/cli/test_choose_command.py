@@ -1,0 +1,211 @@
+"""`linkwise choose` answers an operator: which GPUs, how fast, and why not others."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from linkwise.cli.__main__ import main
+from linkwise.topology.topo_matrix import write_matrix
+from tests.machines import BRIDGED_8
+
+
+def choose(*words: str, stdin: str | bytes | None = None) -> Result:
+    return CliRunner().invoke(main, ["choose", *words], input=stdin)
+
+
+def test_the_answer_names_gpus_link_bandwidth_and_the_runner_up() -> None:
+    answer = choose("--machine", "dgx1-v100", "--free", "0,2,5-7", "--size", "3")
+    assert answer.exit_code == 0
+    assert answer.stdout == (
+        "machine  dgx1-v100: 8 x Tesla V100-SXM2\n"
+        "asked    3 of the free GPUs 0,2,5-7\n"
+        "\n"
+        "           GPUs   link    GB/s   left\n"
+        "chosen     5-7    NVLINK  40.0  0.042\n"
+        "runner-up  0,2,5  SYS      6.0  0.083\n"
+        "\n"
+        "Why not the runner-up: its link is SYS, and nvlink or closer is preferred.\n"
+        "\n"
+        "GB/s: estimated all-reduce bus bandwidth, as nccl-tests measures it.\n"
+        "left: what the GPUs that stay free are worth to later jobs, 0 to 1 of the idle machine.\n"
+    )
+
+
+def as_json(*words: str, stdin: str | bytes | None = None) -> dict[str, object]:
+    answer = choose(*words, "-o", "json", stdin=stdin)
+    assert answer.exit_code in (0, 1), answer.output
+    read: dict[str, object] = json.loads(answer.stdout)
+    return read
+
+
+def test_the_same_for_programs() -> None:
+    assert as_json("--machine", "a100-pcie-8-bridged", "--free", "0-2", "--size", "2") == {
+        "machine": "a100-pcie-8-bridged",
+        "policy": "ring",
+        "free": [0, 1, 2],
+        "size": 2,
+        "chosen": {"gpus": [0, 2], "link": "NVLINK", "gbytes_per_s": 240.0, "future": 0.0},
+        "runner_up": {"gpus": [0, 1], "link": "SYS", "gbytes_per_s": 16.0, "future": 0.0},
+        "why": "its link is SYS, and nvlink or closer is preferred",
+    }
+
+
+def gpus_of(answer: dict[str, object], which: str) -> object:
+    chosen = answer[which]
+    assert isinstance(chosen, dict)
+    return chosen["gpus"]
+
+
+def test_without_free_all_gpus_are_free() -> None:
+    answer = as_json("--machine", "h200-nvl-2x4", "--size", "4")
+    assert answer["free"] == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert gpus_of(answer, "chosen") == [0, 1, 2, 3]
+    assert gpus_of(answer, "runner_up") == [4, 5, 6, 7]
+
+
+def test_must_is_part_of_the_set() -> None:
+    answer = as_json("--machine", "a100-pcie-8-bridged", "--size", "2", "--must", "3")
+    assert gpus_of(answer, "chosen") == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("--machine dgx1-v100 --size 2 --free 0,1,3", "it is slower: 20.0 GB/s against 40.0"),
+        ("--machine dgx-a100 --size 2 --free 0,2,3", "as good, but spread over 2 NUMA nodes"),
+        ("--machine dgx-a100 --size 2", "as good in everything; the lower indices win"),
+        (
+            "--machine h200-nvl-2x4 --size 1 --free 0-4",
+            "equally fast, but what it leaves free is worth less: ",
+        ),
+        (
+            "--machine h200-nvl-2x4 --size 2 --free 0-5 --prefer-link node",
+            "good enough, but what it leaves free is worth less: ",
+        ),
+        (
+            "--machine p4d.24xlarge --size 2 --free 0-2",
+            "as good, but its closest common NIC is NODE",
+        ),
+        ("--machine dgx-a100 --size 8", "no other set would do"),
+    ],
+)
+def test_the_runner_up_lost_at_the_first_step_where_the_two_differ(words: str, why: str) -> None:
+    answer = as_json(*words.split())
+    assert str(answer["why"]).startswith(why)
+
+
+def test_partition_answers_as_gpuallocator_and_shows_where_ring_differs() -> None:
+    answer = choose("--machine", "rtx8000-4", "--size", "2", "--policy", "partition")
+    assert answer.exit_code == 0
+    assert "chosen  0,3   NVLINK  40.0" in answer.stdout
+    assert "The ring policy would take the same." in answer.stdout
+
+
+def test_where_ring_differs_from_partition_both_are_shown() -> None:
+    # gpuallocator does not see an NVSwitch, so it goes by PCIe alone and keeps pairs together.
+    words = ("--machine", "dgx1-v100", "--size", "3", "--free", "0-7", "--policy", "partition")
+    answer = as_json(*words)
+    assert gpus_of(answer, "chosen") == [0, 1, 3] or answer["runner_up"] is not None
+
+
+@pytest.mark.parametrize(
+    ("words", "why", "nearest"),
+    [
+        (
+            "--machine a100-pcie-8-bridged --size 3 --require-link nvlink --must 1",
+            "no 3 of the 8 free GPUs with 1 keep to NVLINK or closer",
+            "SYS",
+        ),
+        (
+            "--machine rtx4090-8-phb --size 4 --require-link host-bridge",
+            "no 4 of the 8 free GPUs keep to PHB or closer",
+            "NODE",
+        ),
+        ("--machine dgx-a100 --free 0,1 --size 3", "3 GPUs wanted, 2 free", None),
+        ("--machine dgx-a100 --size 9 --policy partition", "9 GPUs wanted, 8 free", None),
+    ],
+)
+def test_when_nothing_fits_it_says_what_came_nearest(
+    words: str, why: str, nearest: str | None
+) -> None:
+    answer = choose(*words.split())
+    assert answer.exit_code == 1
+    assert f"Nothing fits: {why}.\n" in answer.stdout
+    told = as_json(*words.split())
+    assert told["chosen"] is None
+    assert told["why"] == why
+    runner_up = told["runner_up"]
+    assert (runner_up["link"] if isinstance(runner_up, dict) else None) == nearest
+
+
+def test_the_way_out_of_a_refusal_is_named() -> None:
+    words = ("--machine", "rtx4090-8-phb", "--size", "4", "--require-link")
+    assert "With --require-link numa it would be taken." in choose(*words, "host-bridge").stdout
+    assert choose(*words, "numa").exit_code == 0
+
+
+TABLE = write_matrix(BRIDGED_8)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_a_printed_table_is_read_from_a_file(tmp_path: Path, encoding: str) -> None:
+    """PowerShell writes UTF-16, editors on Windows a byte-order mark."""
+    file = tmp_path / "topo.txt"
+    file.write_text(TABLE, encoding=encoding)
+    answer = as_json("--machine", str(file), "--size", "2", "--model", "NVIDIA A100-PCIE-40GB")
+    assert gpus_of(answer, "chosen") == [0, 2]
+
+
+def test_a_printed_table_is_read_from_standard_input() -> None:
+    assert gpus_of(as_json("--machine", "-", "--size", "2", stdin=TABLE), "chosen") == [0, 2]
+
+
+def test_a_machine_is_picked_out_of_a_file_by_its_name(tmp_path: Path) -> None:
+    file = tmp_path / "mine#1.json"
+    file.write_text(CliRunner().invoke(main, ["machines", "-o", "json"]).stdout)
+    answer = as_json("--machine", f"{file}#a100-pcie-8-bridged", "--size", "2")
+    assert gpus_of(answer, "chosen") == [0, 2]
+
+
+BAD = [
+    ("--size 2", "Missing option '--machine'"),
+    ("--machine dgx-a100", "Missing option '--size'"),
+    ("--machine dgx-a100 --size 0", "0 is not in the range x>=1"),
+    ("--machine dgx-a100 --size two", "'two' is not a valid integer"),
+    ("--machine dgx-a199 --size 2", "did you mean dgx-a100?; see `linkwise machines`"),
+    ("--machine . --size 2", "--machine .: Is a directory"),
+    ("--machine - --size 2", "--machine -: table: no header"),
+    ("--machine dgx-a100 --size 2 --free ,", "expected GPU indices like 0,2,5-7"),
+    ("--machine dgx-a100 --size 2 --free 7-5", "--free 7-5: 7-5: expected 5-7"),
+    ("--machine dgx-a100 --size 2 --free 1-", "'1-': expected GPU indices"),
+    ("--machine dgx-a100 --size 2 --free 0,9", "--free 0,9: no GPU 9: the machine has 0-7"),
+    ("--machine dgx-a100 --size 2 --free 0,1,0-3", "GPU 0 is named twice"),
+    ("--machine dgx-a100 --size 2 --free 0,1 --must 2", "--must 2: GPUs 2 are not free"),
+    ("--machine dgx-a100 --size 1 --must 1,2", "--must 1,2: 2 GPUs, but --size 1"),
+    ("--machine dgx-a100 --size 2 --require-link wifi", "'wifi' is not one of 'nvlink'"),
+    ("--machine dgx-a100 --size 2 --policy best", "'best' is not one of 'ring', 'partition'"),
+    ("--machine dgx-a100 --size 2 --policy partition --require-link numa", "no link classes"),
+    ("--machine dgx-a100 --size 2 --require-link numa --prefer-link node", "farther than"),
+    ("--machine dgx-a100 --size 2 --model T4", "the recorded machine dgx-a100 says its own"),
+    ("--machine dgx-a100 --size 2 --colour red", "No such option"),
+]
+
+
+@pytest.mark.parametrize(("words", "error"), BAD)
+def test_a_bad_question_ends_with_one_clear_line_and_status_2(words: str, error: str) -> None:
+    answer = choose(*words.split(), stdin="")
+    assert answer.exit_code == 2
+    assert answer.stdout == ""
+    assert answer.stderr.count("\n") == 1
+    assert answer.stderr.startswith("linkwise: ")
+    assert error in answer.stderr
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "topo.png"
+    file.write_bytes(b"\x89PNG\r\n\x1a\n\xff")
+    answer = choose("--machine", str(file), "--size", "2")
+    assert answer.exit_code == 2
+    assert "not text" in answer.stderr
