@@ -1,0 +1,178 @@
+"""Flags, logging, wiring: the extender as a program, and the only place that exits.
+
+It starts serving at once and tells by `/readyz` when its books are complete; an API server that
+is not there yet is waited for. SIGTERM ends it: it stops listening, lets writes under way finish,
+and leaves the rest to its successor, since every promise stands on the API server.
+"""
+
+import logging
+import signal
+import sys
+from types import FrameType
+from typing import NoReturn
+
+import click
+from linkwise.extender.scheduler import CoreSettings, Scheduler
+from waitress.server import (  # type: ignore[import-untyped]
+    BaseWSGIServer,
+    MultiSocketServer,
+    create_server,
+)
+
+from linkwise.extender.app import create_app
+from linkwise.extender.metrics import Metrics
+from linkwise.extender.settings import Settings, SettingsError, seconds_of
+from linkwise.extender.shell import Shell
+from linkwise.kube.client import KubeClient
+from linkwise.kube.errors import LoadError
+from linkwise.topology.names import DEFAULT_RESOURCE
+
+log = logging.getLogger("linkwise.extender")
+ENV_PREFIX = "LINKWISE_EXTENDER"
+_DEFAULTS = Settings()
+
+
+class _Duration(click.ParamType[float]):
+    name = "duration"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        if isinstance(value, float):
+            return value
+        try:
+            return seconds_of(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+@click.command(context_settings={"auto_envvar_prefix": ENV_PREFIX, "show_default": True})
+@click.option(
+    "--kubeconfig",
+    type=click.Path(),
+    help="kubeconfig file; without it and --api-server, the pod's own service account.",
+)
+@click.option("--api-server", help="Plain URL of an API server that asks for no credentials.")
+@click.option(
+    "--resource-name", default=DEFAULT_RESOURCE, help="The extended resource that is a GPU."
+)
+@click.option("--listen-address", default=_DEFAULTS.listen_address, help="Address to serve on.")
+@click.option(
+    "--listen-port",
+    type=click.IntRange(0, 65535),
+    default=_DEFAULTS.listen_port,
+    help="Port to serve on; 0 takes a free one and logs it.",
+)
+@click.option(
+    "--gang-timeout",
+    type=_Duration(),
+    default="10m",
+    help="How long a partial gang may hold GPUs, where its pods do not say.",
+)
+@click.option(
+    "--max-refusals",
+    type=click.IntRange(1),
+    default=_DEFAULTS.max_refusals,
+    help="Plans of one gang that kube-scheduler may refuse before the gang waits for a change.",
+)
+@click.option(
+    "--request-threads",
+    type=click.IntRange(1),
+    default=_DEFAULTS.request_threads,
+    help="Calls answered at the same time.",
+)
+@click.option(
+    "--write-threads",
+    type=click.IntRange(1),
+    default=_DEFAULTS.write_threads,
+    help="Writes of plans and events to the API server at the same time.",
+)
+@click.option(
+    "--max-body-mib",
+    type=click.IntRange(1),
+    default=_DEFAULTS.max_body_mib,
+    help="Largest request body accepted, in MiB.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    help="Least severe messages to log.",
+)
+@click.version_option(package_name="linkwise")
+def command(log_level: str, gang_timeout: float, **flags: object) -> None:
+    """Answer kube-scheduler's filter, prioritize, bind and preempt calls for GPU pods."""
+    logging.basicConfig(
+        level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # a full queue is no event
+    try:
+        serve(Settings(gang_timeout_seconds=gang_timeout, **flags))  # type: ignore[arg-type]
+    except (SettingsError, LoadError) as error:
+        _refuse(str(error))
+
+
+def serve(settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT. Raises LoadError."""
+    metrics = Metrics()
+    core = Scheduler(
+        CoreSettings(
+            resource_name=settings.resource_name,
+            gang_timeout_seconds=settings.gang_timeout_seconds,
+            max_refusals=settings.max_refusals,
+        )
+    )
+    client = KubeClient.load(kubeconfig=settings.kubeconfig, server=settings.api_server)
+    shell = Shell(core, client, metrics, write_threads=settings.write_threads)
+    server = _listen(settings, shell, metrics)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _leave)
+    shell.start()
+    try:
+        server.run()  # ends by the SystemExit that a signal raises
+    finally:
+        shell.stop()
+        server.close()
+    log.info("ended")
+
+
+def _listen(
+    settings: Settings, shell: Shell, metrics: Metrics
+) -> BaseWSGIServer | MultiSocketServer:
+    where = f"{settings.listen_address}:{settings.listen_port}"
+    try:
+        server = create_server(
+            create_app(shell, metrics, max_body_mib=settings.max_body_mib),
+            host=settings.listen_address,
+            port=settings.listen_port,
+            threads=settings.request_threads,
+            ident=None,
+            # Ours refuses first, with a reason; this one only guards the disk.
+            max_request_body_size=2 * settings.max_body_mib << 20,
+            inbuf_overflow=1 << 20,
+            connection_limit=1000,
+            clear_untrusted_proxy_headers=True,
+        )
+    except (OSError, ValueError) as error:
+        _refuse(f"--listen-address, --listen-port: {where}: {error}")
+    port = getattr(server, "effective_port", settings.listen_port)
+    log.info("listening on http://%s:%s", settings.listen_address, port)
+    return server
+
+
+def _leave(number: int, _frame: FrameType | None) -> NoReturn:
+    log.info("%s: ending", signal.Signals(number).name)
+    raise SystemExit(0)
+
+
+def _refuse(text: str) -> NoReturn:
+    click.echo(f"linkwise-extender: {text}", err=True)
+    sys.exit(2)
+
+
+def main() -> None:
+    command(prog_name="linkwise-extender")
+
+
+if __name__ == "__main__":
+    main()

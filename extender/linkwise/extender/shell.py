@@ -1,0 +1,264 @@
+"""Puts the core to work: one lock around it, the cluster's changes in, its decisions out.
+
+The core is not safe for threads and does no I/O; here are the threads and the I/O. Whatever asks
+or tells the core holds the lock for just that, and nothing waits for the API server while holding
+it. A worker thread asks the core for decisions whenever something has changed, and now and then
+without a reason, for what time alone changes; the writes that come out run side by side.
+
+A defect in the core must not end the process: it is logged, counted and answered, and the rest
+goes on.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from threading import Event, Lock, Thread
+from typing import TypeVar
+
+from linkwise.extender.scheduler import Scheduler
+
+from linkwise.extender.actions import Action
+from linkwise.extender.calls import (
+    BindCall,
+    BindOrder,
+    BindRefusal,
+    FilterAnswer,
+    FilterCall,
+    Outcome,
+    PreemptAnswer,
+    PreemptCall,
+    PriorityAnswer,
+)
+from linkwise.extender.kube_actions import KubeActions
+from linkwise.extender.lanes import Lanes
+from linkwise.extender.metrics import Census, Metrics
+from linkwise.extender.views import Explanation
+from linkwise.kube.client import KubeClient
+from linkwise.kube.objects import Node, Pod
+from linkwise.kube.reflector import Reflector
+from linkwise.topology.errors import LinkwiseError
+
+log = logging.getLogger(__name__)
+T = TypeVar("T", Node, Pod)
+
+# Often enough for a timeout of a gang, which is minutes.
+_TICK_SECONDS = 1.0
+# The first change after a quiet moment is acted on at once; a flood of them, such as a job of a
+# thousand pods, in rounds this far apart, so that calls of kube-scheduler get the lock in between.
+_BREATH_SECONDS = 0.005
+# The worker takes milliseconds a round. A minute without one is a defect that a restart may cure.
+_STUCK_SECONDS = 60.0
+
+
+class NotReadyError(LinkwiseError):
+    """Asked before the books are complete; its text says what is awaited."""
+
+
+class Shell:
+    """`start()` it, ask it from any thread, `stop()` it; it cannot be started again."""
+
+    def __init__(
+        self,
+        core: Scheduler,
+        client: KubeClient,
+        metrics: Metrics,
+        *,
+        write_threads: int = 16,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._core, self._metrics, self._clock = core, metrics, clock
+        self._lock = Lock()  # around every use of the core
+        self._kube = KubeActions(client, metrics, clock)
+        self._lanes: Lanes[Action] = Lanes(self._act, threads=write_threads)
+        self._nodes = self._reflector(client, "nodes", Node, core.replace_nodes, core.node_event)
+        self._pods = self._reflector(client, "pods", Pod, core.replace_pods, core.pod_event)
+        self._changed = Event()
+        self._stopping = Event()
+        self._beat = time.monotonic()
+        self._worker = Thread(target=self._work, name="planner", daemon=True)
+        metrics.watch_books(self._census)
+
+    def start(self) -> None:
+        self._nodes.start()
+        self._pods.start()
+        self._worker.start()
+
+    def stop(self, timeout_seconds: float = 3.0) -> None:
+        """End the watches and the planner; writes under way get so long to finish."""
+        self._stopping.set()
+        self._changed.set()
+        self._nodes.stop(timeout_seconds)
+        self._pods.stop(timeout_seconds)
+        if self._worker.is_alive():
+            self._worker.join(timeout_seconds)
+        self._lanes.stop(timeout_seconds)
+
+    # What kube-scheduler asks
+
+    def filter(self, call: FilterCall) -> FilterAnswer:
+        self._require_ready()
+        with self._lock:
+            answer = self._core.filter(call, self._clock())
+        self._changed.set()  # a call can teach the core that a plan was refused
+        return answer
+
+    def prioritize(self, call: FilterCall) -> PriorityAnswer:
+        self._require_ready()
+        with self._lock:
+            return self._core.prioritize(call, self._clock())
+
+    def preempt(self, call: PreemptCall) -> PreemptAnswer:
+        self._require_ready()
+        with self._lock:
+            return self._core.preempt(call, self._clock())
+
+    def bind(self, call: BindCall) -> str:
+        """Bind the pod; the text says why not, and is empty where it is bound."""
+        self._require_ready()
+        with self._lock:
+            order = self._core.begin_bind(call, self._clock())
+        if isinstance(order, BindRefusal):
+            return order.reason
+        if not isinstance(order, BindOrder):
+            return ""  # it is bound already, and there
+        outcome, refusal = Outcome.UNKNOWN, ""
+        try:
+            outcome, refusal = self._kube.bind(order)
+        finally:
+            with self._lock:
+                self._core.end_bind(order, outcome, self._clock())
+            self._changed.set()
+        return refusal
+
+    # What people ask
+
+    def explain(self, namespace: str, name: str) -> Explanation | None:
+        with self._lock:
+            return self._core.explain(namespace, name, self._clock())
+
+    def gangs(self) -> Sequence[object]:
+        with self._lock:
+            return self._core.gangs(self._clock())
+
+    def nodes(self) -> Sequence[object]:
+        with self._lock:
+            return self._core.nodes(self._clock())
+
+    def waits_for(self) -> str:
+        """What is missing before a question can be answered; empty once ready."""
+        missing = [
+            what
+            for what, reflector in (("nodes", self._nodes), ("pods", self._pods))
+            if not reflector.synced.is_set()
+        ]
+        return f"linkwise: not ready: still reading {' and '.join(missing)}" if missing else ""
+
+    def trouble(self) -> str:
+        """Why the process should be started anew; empty while it is alive."""
+        if not self._worker.is_alive():
+            return "linkwise: the planner has ended"
+        silent = time.monotonic() - self._beat
+        if silent > _STUCK_SECONDS:
+            return f"linkwise: the planner has not come round for {silent:.0f} s"
+        return ""
+
+    def _require_ready(self) -> None:
+        missing = self.waits_for()
+        if missing:
+            raise NotReadyError(missing)
+
+    def _census(self) -> Census:
+        with self._lock:
+            counts, broken = self._core.counts(self._clock()), self._core.audit()
+        for text in broken:
+            log.error("broken invariant: %s", text)
+        silent = {"nodes": self._nodes.failing_seconds, "pods": self._pods.failing_seconds}
+        return Census(counts, len(broken), silent)
+
+    # What the cluster tells
+
+    def _reflector(
+        self,
+        client: KubeClient,
+        plural: str,
+        kind: type[T],
+        replace: Callable[[list[T], float], None],
+        change: Callable[[str, T, float], None],
+    ) -> Reflector[T]:
+        """A watch of all objects of *kind*, told to the core by *replace* and *change*."""
+        seen = self._metrics.watch_events
+        lists = 0
+
+        def on_replace(objects: list[T]) -> None:
+            nonlocal lists
+            lists += 1
+            if lists > 1:
+                self._metrics.watch_restarts.labels(plural).inc()
+            seen.labels(plural, "LISTED").inc()
+            log.info("%d %s listed", len(objects), plural)
+            self._tell(plural, lambda now: replace(objects, now))
+
+        def on_event(what: str, changed: T) -> None:
+            seen.labels(plural, what).inc()
+            self._tell(plural, lambda now: change(what, changed, now))
+
+        def on_skipped(where: str, why: str) -> None:
+            self._metrics.unreadable_objects.labels(plural).inc()
+            log.warning("%s: %s left out: %s", plural, where, why)
+
+        return Reflector(
+            client,
+            f"/api/v1/{plural}",
+            kind,
+            on_replace=on_replace,
+            on_event=on_event,
+            on_skipped=on_skipped,
+        )
+
+    def _tell(self, plural: str, tell: Callable[[float], None]) -> None:
+        """A change the core cannot take must not stop those after it, nor be told for ever."""
+        try:
+            with self._lock:
+                tell(self._clock())
+        except Exception:
+            self._defect(plural, f"a change of {plural} was not understood")
+        self._changed.set()
+
+    # What the core decides
+
+    def _work(self) -> None:
+        while not self._stopping.is_set():
+            self._changed.wait(_TICK_SECONDS)
+            self._changed.clear()
+            self._beat = time.monotonic()
+            if self._stopping.is_set() or self.waits_for():
+                continue  # half of the books would make every plan look impossible
+            self._decide()
+            self._stopping.wait(_BREATH_SECONDS)
+
+    def _decide(self) -> None:
+        try:
+            with self._lock, self._metrics.decide_seconds.time():
+                actions = self._core.decide(self._clock())
+        except Exception:
+            self._defect("decide", "no decisions this time")
+            return
+        for action in actions:
+            self._lanes.add(action.pod.uid, action)
+
+    def _act(self, action: Action) -> None:
+        outcome = Outcome.UNKNOWN
+        try:
+            outcome = self._kube.perform(action)
+        except Exception:
+            self._defect("act", f"{type(action).__name__} {action.pod} failed")
+        try:
+            with self._lock:
+                self._core.done(action, outcome, self._clock())
+        except Exception:
+            self._defect("done", f"{type(action).__name__} {action.pod} was not taken note of")
+        self._changed.set()
+
+    def _defect(self, where: str, text: str) -> None:
+        log.exception("%s", text)
+        self._metrics.errors.labels(where).inc()

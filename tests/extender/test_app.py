@@ -1,0 +1,134 @@
+"""The routes: what malformed bodies, unknown paths and curious people get."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+from linkwise.extender.scheduler import CoreSettings, Scheduler
+from prometheus_client.parser import text_string_to_metric_families
+
+from linkwise.extender.app import create_app
+from linkwise.extender.metrics import Metrics
+from linkwise.extender.shell import Shell
+from linkwise.simulator.api_server import ApiServer
+from tests.extender.world import World, body, wait_for
+
+
+@pytest.fixture(scope="module")
+def http() -> Iterator[FlaskClient]:
+    with ApiServer() as server:
+        world, metrics = World(server), Metrics()
+        world.add_node("n1")
+        world.add_node("n2", "dgx1-v100")
+        shell = Shell(Scheduler(CoreSettings()), world.client, metrics)
+        shell.start()
+        wait_for(lambda: not shell.waits_for())
+        world.add_pod("single", 4)
+        world.add_pod("alone", gang="g", gang_size="2")
+        client = create_app(shell, metrics, max_body_mib=1).test_client()
+        wait_for(lambda: client.get("/explain/ml/alone").status_code == 200)
+        yield client
+        shell.stop()
+
+
+NAMELESS: dict[str, Any] = {"metadata": {"namespace": "ml", "uid": "u"}}
+MALFORMED = [
+    ("filter", "", "$: expected JSON"),
+    ("filter", "{", "$: expected JSON"),
+    ("filter", '"Pod"', "$: expected `object`, got `str`"),
+    ("filter", json.dumps({"NodeNames": ["n1"]}), "$.Pod: expected `object`, got `null`"),
+    ("filter", json.dumps({"Pod": NAMELESS, "NodeNames": []}), "$.Pod.metadata.name: expected"),
+    ("bind", "[]", "$: expected `object`, got `array`"),
+    ("bind", json.dumps({"PodName": "w"}), "$.PodNamespace: expected a text"),
+    ("prioritize", "{}", "$.Pod: expected `object`, got `null`"),
+    ("prioritize", json.dumps({"Pod": {"spec": []}}), "$.Pod.spec: expected `object`"),
+    ("preempt", "{}", "$.Pod: expected `object`, got `null`"),
+]
+
+
+@pytest.mark.parametrize(("verb", "sent", "text"), MALFORMED)
+def test_a_malformed_body_is_answered_in_the_protocols_way(
+    verb: str, sent: str, text: str, http: FlaskClient
+) -> None:
+    reply = http.post(f"/{verb}", data=sent)
+
+    assert reply.status_code == (200 if verb in ("filter", "bind") else 400)
+    assert body(reply)["Error"].startswith(f"linkwise: request body: {text}")
+
+
+def test_a_body_that_is_too_large_is_refused(http: FlaskClient) -> None:
+    sent = b" " * ((1 << 20) + 1)
+
+    filtered, scored = http.post("/filter", data=sent), http.post("/prioritize", data=sent)
+
+    text = "linkwise: request body: more than 1 MiB"
+    assert (filtered.status_code, body(filtered)["Error"]) == (200, text)
+    assert (scored.status_code, body(scored)["Error"]) == (413, text)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "text"),
+    [
+        ("GET", "/", 404, "GET /: Not Found"),
+        ("POST", "/scheduler/filter", 404, "POST /scheduler/filter: Not Found"),
+        ("GET", "/filter", 405, "GET /filter: Method Not Allowed"),
+        ("POST", "/nodes", 405, "POST /nodes: Method Not Allowed"),
+        ("GET", "/explain/ml", 404, "GET /explain/ml: Not Found"),
+        ("GET", "/explain/ml/nobody", 404, "no pod ml/nobody is known"),
+    ],
+)
+def test_what_is_not_there_is_said_as_json(
+    method: str, path: str, status: int, text: str, http: FlaskClient
+) -> None:
+    reply = http.open(path, method=method)
+
+    assert (reply.status_code, body(reply)) == (status, {"Error": f"linkwise: {text}"})
+
+
+def test_an_explanation_is_json_for_programs_and_text_for_people(http: FlaskClient) -> None:
+    as_json = http.get("/explain/ml/alone")
+    by_header = http.get("/explain/ml/alone", headers={"Accept": "text/plain"})
+    by_argument = http.get("/explain/ml/alone?format=text")
+
+    assert body(as_json)["gang"]["size"] == 2
+    assert body(as_json)["state"] == "waiting"
+    assert by_header.text == by_argument.text
+    assert by_header.text.startswith("ml/alone: waiting\n")
+    assert by_header.content_type.startswith("text/plain")
+    assert http.get("/explain/ml/nobody?format=text").text == (
+        "linkwise: no pod ml/nobody is known\n"
+    )
+
+
+def test_the_books_may_be_looked_at(http: FlaskClient) -> None:
+    nodes = {node["name"]: node for node in body(http.get("/nodes"))}
+    (gang,) = body(http.get("/gangs"))
+
+    assert (nodes["n1"]["free"], len(nodes["n2"]["gpus"])) == (8, 8)
+    assert (gang["namespace"], gang["name"], gang["phase"]) == ("ml", "g", "forming")
+    assert [member["pod"] for member in gang["members"]] == ["alone"]
+
+
+def test_the_metrics_parse_and_count_what_was_asked(http: FlaskClient) -> None:
+    http.post("/filter", data="{")
+
+    reply = http.get("/metrics")
+    found = {metric.name: metric for metric in text_string_to_metric_families(reply.text)}
+
+    (malformed,) = (
+        sample.value
+        for sample in found["linkwise_extender_requests"].samples
+        if sample.labels == {"verb": "filter", "result": "malformed"}
+        and sample.name.endswith("_total")
+    )
+    assert malformed >= 1
+    gpus = {s.labels["state"]: s.value for s in found["linkwise_extender_gpus"].samples}
+    assert gpus["free"] == 16
+    assert [s.value for s in found["linkwise_extender_broken_invariants"].samples] == [0]
+    assert reply.content_type == "text/plain; version=0.0.4; charset=utf-8"
+
+
+def test_alive_and_ready(http: FlaskClient) -> None:
+    assert (http.get("/healthz").text, http.get("/readyz").text) == ("ok\n", "ok\n")

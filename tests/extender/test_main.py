@@ -1,0 +1,197 @@
+"""The extender as the process that a Deployment runs."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import click
+import pytest
+import urllib3
+
+from linkwise.extender.__main__ import ENV_PREFIX, command
+from linkwise.simulator.api_server import ApiServer
+from tests.extender.world import World, wait_for
+
+COMMAND = [sys.executable, "-m", "linkwise.extender"]
+
+
+@dataclass
+class Program:
+    process: subprocess.Popen[str]
+    log: list[str]
+
+    @property
+    def url(self) -> str:
+        found = re.search(r"listening on (http://\S+)", "".join(self.log))
+        return found[1] if found else ""
+
+    def status(self, path: str) -> int:
+        return urllib3.request("GET", f"{self.url}{path}", retries=False, timeout=5).status
+
+    def ask(self, verb: str, **members: Any) -> Any:
+        return urllib3.request("POST", f"{self.url}/{verb}", json=members, timeout=5).json()
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(10)
+
+
+def start(*flags: str, **environment: str) -> Program:
+    process = subprocess.Popen(
+        [*COMMAND, "--listen-address", "127.0.0.1", *flags],
+        env=os.environ | environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    program = Program(process, [])
+    assert process.stderr is not None
+    Thread(target=lambda: program.log.extend(process.stderr or ()), daemon=True).start()
+    wait_for(lambda: program.url or process.poll() is not None, 30)
+    assert program.url, "".join(program.log)
+    return program
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with ApiServer() as server:
+        yield World(server)
+
+
+@pytest.fixture
+def program(world: World) -> Iterator[Program]:
+    """One that finds no API server at first."""
+    world.add_node("n1")
+    world.server.pause()
+    started = start("--api-server", world.server.url, LINKWISE_EXTENDER_LISTEN_PORT="0")
+    yield started
+    started.process.kill()
+    started.process.wait(5)
+    assert started.process.stderr is not None
+    started.process.stderr.close()
+
+
+def test_it_waits_for_the_api_server_places_a_pod_and_ends_when_told(
+    world: World, program: Program
+) -> None:
+    assert program.status("/healthz") == 200
+    assert program.status("/readyz") == 503
+
+    world.server.resume()
+    wait_for(lambda: program.status("/readyz") == 200, 20)
+
+    pod = world.add_pod("single", 4)
+    assert program.ask("filter", Pod=pod, Nodes=None, NodeNames=["n1"])["NodeNames"] == ["n1"]
+    assert program.ask("bind", **bind_args(pod, "n1")) == {"Error": ""}
+    assert world.read("single").spec.node_name == "n1"
+    scrape = urllib3.request("GET", f"{program.url}/metrics", timeout=5).data.decode()
+    assert 'linkwise_extender_requests_total{result="ok",verb="bind"} 1.0' in scrape
+    assert "process_resident_memory_bytes" in scrape
+
+    began = time.monotonic()
+    assert program.end() == 0
+    assert time.monotonic() - began < 5
+    assert "SIGTERM: ending" in "".join(program.log)
+
+
+def bind_args(pod: dict[str, Any], node: str) -> dict[str, str]:
+    meta = pod["metadata"]
+    return {
+        "PodName": meta["name"],
+        "PodNamespace": meta["namespace"],
+        "PodUID": meta["uid"],
+        "Node": node,
+    }
+
+
+def test_it_ends_at_once_even_while_it_waits_for_the_api_server(program: Program) -> None:
+    began = time.monotonic()
+
+    assert program.end(signal.SIGINT) == 0
+    assert time.monotonic() - began < 5
+
+
+def refused(*flags: str) -> str:
+    done = subprocess.run([*COMMAND, *flags], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 2
+    (*_, last) = done.stderr.strip().splitlines()
+    return last
+
+
+def test_a_kubeconfig_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    broken = tmp_path / "kubeconfig"
+    broken.write_text(json.dumps({"clusters": 7}))
+
+    assert f"linkwise-extender: kubeconfig {broken}" in refused("--kubeconfig", str(broken))
+
+
+def test_outside_a_cluster_it_says_what_is_missing() -> None:
+    assert "no kubeconfig, and not in a pod" in refused()
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        text = refused(
+            "--api-server=http://127.0.0.1:1", "--listen-address=127.0.0.1", f"--listen-port={port}"
+        )
+
+    assert text.startswith(f"linkwise-extender: --listen-address, --listen-port: 127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--gang-timeout", "soon"], "'soon': expected a duration like 10m, 1h30m or 90s"),
+        (["--listen-port", "65536"], "65536 is not in the range 0<=x<=65535"),
+        (["--max-refusals", "0"], "0 is not in the range x>=1"),
+        (["--log-level", "loud"], "'loud' is not one of"),
+        (["--no-such-flag"], "No such option"),
+        (["stray"], "unexpected extra argument"),
+    ],
+)
+def test_a_bad_flag_is_refused_by_name(arguments: list[str], text: str) -> None:
+    with pytest.raises(click.UsageError, match=re.escape(text)) as found:
+        command.make_context("linkwise-extender", arguments)
+
+    assert found.value.exit_code == 2
+
+
+def test_a_setting_that_only_we_can_judge_is_refused_too() -> None:
+    assert refused("--resource-name=gpu") == (
+        "linkwise-extender: --resource-name gpu: expected like nvidia.com/gpu"
+    )
+
+
+def test_every_flag_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = {
+        "kubeconfig": "/k",
+        "api_server": "http://a",
+        "resource_name": "example.com/gpu",
+        "listen_address": "::1",
+        "listen_port": 7,
+        "gang_timeout": 90.0,
+        "max_refusals": 2,
+        "request_threads": 5,
+        "write_threads": 6,
+        "max_body_mib": 8,
+        "log_level": "debug",
+    }
+    for name, value in said.items():
+        text = "1m30s" if name == "gang_timeout" else str(value)
+        monkeypatch.setenv(f"{ENV_PREFIX}_{name.upper()}", text)
+
+    params = command.make_context("linkwise-extender", []).params
+
+    assert {name: value for name, value in params.items() if name != "version"} == said
+    flags = {name.replace("_", "-") for name in said}
+    assert {p.opts[0].removeprefix("--") for p in command.params} == flags | {"version"}

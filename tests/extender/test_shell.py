@@ -1,0 +1,288 @@
+"""The shell with the real core, over real HTTP to the API server's stand-in."""
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import pytest
+from flask.testing import FlaskClient
+from linkwise.extender.scheduler import CoreSettings, Scheduler
+
+from linkwise.extender.app import create_app
+from linkwise.extender.metrics import Metrics
+from linkwise.extender.shell import Shell
+from linkwise.simulator.api_server import ApiServer
+from linkwise.topology import names
+from linkwise.topology.plan import read_gpus, read_plan
+from tests.extender.world import World, body, wait_for
+
+
+class Extender:
+    """The shell and its routes, without a port of its own."""
+
+    def __init__(self, world: World, core: Scheduler | None = None) -> None:
+        self.metrics = Metrics()
+        self.shell = Shell(core or Scheduler(CoreSettings()), world.client, self.metrics)
+        self.http: FlaskClient = create_app(self.shell, self.metrics).test_client()
+
+    def start(self) -> "Extender":
+        self.shell.start()
+        wait_for(lambda: not self.shell.waits_for())
+        return self
+
+    def ask(self, verb: str, **members: Any) -> Any:
+        reply = self.http.post(f"/{verb}", data=json.dumps(members))
+        assert reply.status_code == 200, reply.text
+        return body(reply)
+
+    def filter(self, pod: dict[str, Any], *nodes: str) -> Any:
+        return self.ask("filter", Pod=pod, Nodes=None, NodeNames=list(nodes))
+
+    def bind(self, pod: dict[str, Any], node: str) -> str:
+        meta = pod["metadata"]
+        reply = self.ask(
+            "bind",
+            PodName=meta["name"],
+            PodNamespace=meta["namespace"],
+            PodUID=meta["uid"],
+            Node=node,
+        )
+        assert isinstance(reply["Error"], str)
+        return reply["Error"]
+
+    def get(self, path: str) -> Any:
+        return body(self.http.get(path))
+
+    def free(self) -> dict[str, int]:
+        return {node["name"]: node["free"] for node in self.get("/nodes")}
+
+    def count(self, name: str, **labels: str) -> float:
+        return self.metrics.registry.get_sample_value(f"linkwise_extender_{name}", labels) or 0.0
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with ApiServer() as server:
+        yield World(server)
+
+
+@pytest.fixture
+def started(world: World) -> Iterator[Extender]:
+    for name in ("n1", "n2", "n3"):
+        world.add_node(name)
+    extender = Extender(world).start()
+    yield extender
+    extender.shell.stop()
+    assert extender.count("errors_total") == 0
+
+
+def sound(extender: Extender) -> bool:
+    extender.metrics.text()  # takes a census, which audits the books
+    return extender.count("broken_invariants") == 0
+
+
+def test_a_gang_is_planned_whole_once_its_last_member_exists(
+    world: World, started: Extender
+) -> None:
+    world.add_pod("g-0", gang="g", gang_size="2", rank="0")
+    wait_for(lambda: started.get("/gangs"))
+    assert not world.is_planned("g-0")
+
+    world.add_pod("g-1", gang="g", gang_size="2", rank="1")
+    wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
+
+    nodes = [world.read(name).status.nominated_node_name for name in ("g-0", "g-1")]
+    plans = [read_plan(world.read(n).metadata.annotations[names.PLAN]) for n in ("g-0", "g-1")]
+    assert [plan.node for plan in plans] == nodes
+    assert plans[0].id == plans[1].id
+    assert sound(started)
+
+
+def test_a_planned_member_passes_on_its_node_alone_and_is_bound_with_its_gpus(
+    world: World, started: Extender
+) -> None:
+    world.add_gang("g", 2)
+    wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
+
+    for name in ("g-0", "g-1"):
+        pod = world.pod(name)
+        node = pod["status"]["nominatedNodeName"]
+        answer = started.filter(pod, "n1", "n2", "n3")
+        assert answer["NodeNames"] == [node]
+        assert len(answer["FailedNodes"] | answer["FailedAndUnresolvableNodes"]) == 2
+        assert started.bind(pod, node) == ""
+
+        bound = world.read(name)
+        assert bound.spec.node_name == node
+        assert len(read_gpus(bound.metadata.annotations[names.GPUS])["main"]) == 8
+    wait_for(lambda: names.STARTED in world.read("g-1").metadata.annotations)
+    assert sound(started)
+
+
+def test_a_single_pod_gets_its_gpus_in_the_binding(world: World, started: Extender) -> None:
+    pod = world.add_pod("single", gpus=4)
+
+    answer = started.filter(pod, "n1", "n2", "n3")
+    assert sorted(answer["NodeNames"]) == ["n1", "n2", "n3"]
+    scores = started.ask("prioritize", Pod=pod, Nodes=None, NodeNames=answer["NodeNames"])
+    best = max(scores, key=lambda found: found["Score"])["Host"]
+    assert started.bind(pod, best) == ""
+
+    bound = world.read("single")
+    assert bound.spec.node_name == best
+    assert read_plan(bound.metadata.annotations[names.PLAN]).node == best
+    assert started.free()[best] == 4
+    assert sound(started)
+
+
+def test_binding_twice_is_no_error(world: World, started: Extender) -> None:
+    pod = world.add_pod("single", gpus=4)
+    wait_for(lambda: started.get("/explain/ml/single"))
+
+    assert started.bind(pod, "n1") == ""
+    assert started.bind(pod, "n1") == ""
+    assert started.bind(pod, "n2") != ""
+    assert started.free()["n1"] == 4
+
+
+def test_a_binding_whose_answer_was_lost_is_found_done(world: World, started: Extender) -> None:
+    pod = world.add_pod("single", gpus=4)
+    wait_for(lambda: started.http.get("/explain/ml/single").status_code == 200)
+    world.server.fail_next("POST", "/binding", 0, carry_out=True)
+
+    assert "linkwise: binding ml/single to n1" in started.bind(pod, "n1")
+
+    wait_for(lambda: started.bind(pod, "n1") == "")
+    assert world.read("single").spec.node_name == "n1"
+    assert started.free()["n1"] == 4
+    assert sound(started)
+
+
+def test_a_refused_binding_gives_its_gpus_back(world: World, started: Extender) -> None:
+    pod = world.add_pod("single", gpus=8)
+    wait_for(lambda: started.http.get("/explain/ml/single").status_code == 200)
+    world.server.fail_next("POST", "/binding", 409)
+
+    assert started.bind(pod, "n1") != ""
+
+    assert started.free()["n1"] == 8
+    assert started.bind(pod, "n2") == ""
+
+
+def test_a_plan_is_written_once_the_api_server_is_back(world: World, started: Extender) -> None:
+    world.server.fail_next("PATCH", "/status", 503, times=7)
+
+    world.add_gang("g", 2)
+
+    wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"), 20)
+    assert sound(started)
+
+
+def test_a_deleted_gang_gives_everything_back(world: World, started: Extender) -> None:
+    world.add_gang("g", 2)
+    wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
+    assert sum(started.free().values()) == 8
+
+    world.delete("g-0")
+    world.delete("g-1")
+
+    wait_for(lambda: sum(started.free().values()) == 24)
+    assert sound(started)
+
+
+def test_a_restart_keeps_the_books(world: World, started: Extender) -> None:
+    world.add_gang("g", 2)
+    wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
+    pod = world.pod("g-0")
+    assert started.bind(pod, pod["status"]["nominatedNodeName"]) == ""
+    single = world.add_pod("single", gpus=2)
+    third = next(name for name, free in started.free().items() if free == 8)
+    wait_for(lambda: started.bind(single, third) == "")
+    wait_for(lambda: world.read("single").spec.node_name)
+    started.shell.stop()
+    before = started.get("/nodes")
+
+    successor = Extender(world).start()
+
+    assert successor.get("/nodes") == before
+    assert successor.filter(world.pod("g-1"), "n1", "n2", "n3")["NodeNames"] == [
+        world.read("g-1").status.nominated_node_name
+    ]
+    assert sound(successor)
+    successor.shell.stop()
+
+
+def test_nothing_is_lost_when_watches_break_and_history_is_gone(
+    world: World, started: Extender
+) -> None:
+    world.server.pause()
+    world.server.resume()
+    world.server.compact()
+    world.server.cut_watches()
+
+    world.add_gang("g", 2)
+
+    wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"), 20)
+    assert started.count("watch_events_total", kind="pods", type="LISTED") >= 1
+
+
+def test_until_everything_is_read_each_verb_refuses_in_its_own_way(world: World) -> None:
+    world.add_node("n1")
+    pod = world.add_pod("single")
+    world.server.pause()
+    extender = Extender(world)
+    extender.shell.start()
+
+    assert extender.http.get("/readyz").status_code == 503
+    assert extender.http.get("/healthz").status_code == 200
+    assert extender.filter(pod, "n1")["Error"].startswith("linkwise: not ready: still reading")
+    assert extender.bind(pod, "n1").startswith("linkwise: not ready")
+    for verb in ("prioritize", "preempt"):
+        reply = extender.http.post(f"/{verb}", data=json.dumps({"Pod": pod, "NodeNames": ["n1"]}))
+        assert (reply.status_code, body(reply)["Error"][:19]) == (503, "linkwise: not ready")
+
+    world.server.resume()
+    wait_for(lambda: extender.http.get("/readyz").status_code == 200)
+    assert extender.filter(pod, "n1")["NodeNames"] == ["n1"]
+    extender.shell.stop()
+
+
+def test_a_stop_does_not_wait_for_an_api_server_that_is_gone(
+    world: World, started: Extender
+) -> None:
+    world.server.pause()
+    began = time.monotonic()
+
+    started.shell.stop()
+
+    assert time.monotonic() - began < 5
+
+
+class Defective(Scheduler):
+    """A core with a bug in everything that the shell calls."""
+
+    def _fail(self, *_: object) -> NoReturn:
+        raise ZeroDivisionError("a bug")
+
+    filter = prioritize = preempt = begin_bind = decide = pod_event = _fail
+
+
+def test_a_defect_in_the_core_is_answered_counted_and_survived(world: World) -> None:
+    world.add_node("n1")
+    extender = Extender(world, Defective(CoreSettings())).start()
+    pod = world.add_pod("single")
+    wait_for(lambda: extender.count("errors_total", where="pods") == 1)
+    wait_for(lambda: extender.count("errors_total", where="decide") >= 1)
+
+    assert (
+        extender.filter(pod, "n1")["Error"] == "linkwise: internal error, the extender's log has it"
+    )
+    assert extender.bind(pod, "n1").startswith("linkwise: internal error")
+    reply = extender.http.post("/prioritize", data=json.dumps({"Pod": pod, "NodeNames": ["n1"]}))
+    assert (reply.status_code, body(reply)["Error"][:24]) == (500, "linkwise: internal error")
+
+    assert extender.http.get("/healthz").status_code == 200
+    assert extender.free() == {"n1": 8}
+    assert extender.count("requests_total", verb="filter", result="failed") == 1
+    extender.shell.stop()

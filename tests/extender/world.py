@@ -1,0 +1,93 @@
+"""A small cluster on the API server's stand-in, as those around the extender see and change it."""
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from werkzeug.test import TestResponse
+
+from linkwise.kube.client import KubeClient
+from linkwise.kube.objects import Pod
+from linkwise.simulator.api_server import ApiServer
+from linkwise.topology import names
+from linkwise.topology.node_annotation import write_topology
+from linkwise.topology.recorded import recorded_machine
+
+GPU = "nvidia.com/gpu"
+
+
+def wait_for(predicate: Callable[[], object], timeout_seconds: float = 10.0) -> None:
+    """Poll until *predicate* holds."""
+    deadline = time.monotonic() + timeout_seconds
+    while not predicate():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+
+
+def body(reply: TestResponse) -> Any:
+    """What a route answered, as JSON."""
+    return json.loads(reply.get_data())
+
+
+class World:
+    """Nodes and pods in one namespace, `ml`."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self.server = server
+        self.client = KubeClient.load(kubeconfig=None, server=server.url)
+
+    def add_node(self, name: str, machine: str = "hgx-h100") -> None:
+        hardware = recorded_machine(machine, node=name)
+        amounts = {"cpu": "128", "memory": "1Ti", "pods": "110", GPU: str(len(hardware.gpus))}
+        self.client.post(
+            "/api/v1/nodes",
+            {
+                "apiVersion": "v1",
+                "kind": "Node",
+                "metadata": {
+                    "name": name,
+                    "annotations": {names.TOPOLOGY: write_topology(hardware)},
+                },
+                "status": {
+                    "capacity": amounts,
+                    "allocatable": amounts,
+                    "conditions": [{"type": "Ready", "status": "True"}],
+                },
+            },
+        )
+
+    def add_pod(self, name: str, gpus: int = 8, **annotations: str) -> dict[str, Any]:
+        """Create a pod; `gang_size="2"` is the annotation linkwise.dev/gang-size."""
+        said = {names.PREFIX + key.replace("_", "-"): text for key, text in annotations.items()}
+        main = {"name": "main", "image": "x", "resources": {"limits": {GPU: str(gpus)}}}
+        self.client.post(
+            "/api/v1/namespaces/ml/pods",
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": name, "annotations": said},
+                "spec": {"containers": [main]},
+            },
+        )
+        return self.pod(name)
+
+    def add_gang(self, name: str, size: int, gpus: int = 8) -> list[str]:
+        members = [f"{name}-{rank}" for rank in range(size)]
+        for rank, member in enumerate(members):
+            self.add_pod(member, gpus, gang=name, gang_size=str(size), rank=str(rank))
+        return members
+
+    def pod(self, name: str) -> dict[str, Any]:
+        """The pod as JSON, for a call of kube-scheduler."""
+        return self.client.get(f"/api/v1/namespaces/ml/pods/{name}", dict[str, Any])
+
+    def read(self, name: str) -> Pod:
+        return self.client.get(f"/api/v1/namespaces/ml/pods/{name}", Pod)
+
+    def delete(self, name: str) -> None:
+        self.client.delete(f"/api/v1/namespaces/ml/pods/{name}", grace_seconds=0)
+
+    def is_planned(self, name: str) -> bool:
+        pod = self.read(name)
+        return bool(pod.status.nominated_node_name) and names.PLAN in pod.metadata.annotations
