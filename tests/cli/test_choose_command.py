@@ -104,10 +104,15 @@ def test_partition_answers_as_gpuallocator_and_shows_where_ring_differs() -> Non
 
 
 def test_where_ring_differs_from_partition_both_are_shown() -> None:
-    # gpuallocator does not see an NVSwitch, so it goes by PCIe alone and keeps pairs together.
-    words = ("--machine", "dgx1-v100", "--size", "3", "--free", "0-7", "--policy", "partition")
-    answer = as_json(*words)
-    assert gpus_of(answer, "chosen") == [0, 1, 3] or answer["runner_up"] is not None
+    """Partition likes (0,2) beside (4,5) better than (0,4) beside (2,5), which has no NVLink."""
+    words = ("--machine", "dgx1-v100", "--free", "0,2,4,5", "--size", "2", "--policy", "partition")
+    assert choose(*words).stdout.splitlines()[3:8] == [
+        "        GPUs  link    GB/s   left",
+        "chosen  4,5   NVLINK  20.0  0.042",
+        "ring    0,4   NVLINK  40.0  0.013",
+        "",
+        "What the ring policy would take; partition weighs all pairs of all sets, not rings.",
+    ]
 
 
 @pytest.mark.parametrize(
