@@ -84,7 +84,10 @@ def test_what_is_refused_is_refused_with_a_status_object(
 def test_the_life_of_a_pod(ask: Ask) -> None:
     status, created = ask("POST", PODS, WORKER)
     assert (status, created["metadata"]["namespace"]) == (201, "ml")
-    binding = {"metadata": {"annotations": {"linkwise.dev/gpus": "{}"}}, "target": {"name": "n1"}}
+    binding = {
+        "metadata": {"name": "w", "annotations": {"linkwise.dev/gpus": "{}"}},
+        "target": {"name": "n1"},
+    }
     status, answer = ask("POST", f"{PODS}/w/binding", binding)
     assert (status, answer["kind"], answer["status"]) == (201, "Status", "Success")
     patch = {"status": {"phase": "Running"}}
@@ -182,7 +185,7 @@ def test_ordered_faults_befall_the_requests_they_name_and_no_others(
 ) -> None:
     server.fail_next("POST", "/binding", 500, times=2)
     ask("POST", PODS, WORKER)
-    binding = {"target": {"name": "n1"}}
+    binding = {"metadata": {"name": "w"}, "target": {"name": "n1"}}
     codes = [ask("POST", f"{PODS}/w/binding", binding)[0] for _ in range(3)]
     assert codes == [500, 500, 201]
 

@@ -52,7 +52,7 @@ def events(store: Store, since: int = 0) -> list[str]:
 
 
 def binding(node: str = "n1", **metadata: Any) -> Object:
-    return {"metadata": metadata, "target": {"kind": "Node", "name": node}}
+    return {"metadata": {"name": "w"} | metadata, "target": {"kind": "Node", "name": node}}
 
 
 def merge(store: Store, patch: Object, name: str = "w", *, status: bool = False) -> Object:
@@ -306,8 +306,9 @@ def test_a_bound_pod_stays_where_it_is() -> None:
         (binding(uid="another"), 409, "UID in precondition: another"),
         (binding(resourceVersion="1"), 409, "ResourceVersion in precondition: 1"),
         (binding(name="other"), 400, "does not match name"),
-        ({"metadata": {}, "target": {"kind": "Node"}}, 422, "target.name: Required"),
-        ({"metadata": {}, "target": {"kind": "Shelf", "name": "n"}}, 422, "target.kind"),
+        ({"target": {"kind": "Node", "name": "n"}}, 400, "does not match name"),
+        ({"metadata": {"name": "w"}, "target": {"kind": "Node"}}, 422, "target.name: Required"),
+        ({"metadata": {"name": "w"}, "target": {"kind": "Shelf", "name": "n"}}, 422, "target.kind"),
         (binding(annotations={"a": 1}), 400, "of type string"),
     ],
 )
@@ -359,7 +360,14 @@ def test_the_grace_of_a_deleted_pod_only_becomes_shorter() -> None:
     assert store.get(POD, "ml", "w").obj["metadata"]["deletionGracePeriodSeconds"] == 10
     store.delete(POD, "ml", "w", grace_seconds=3)
     metadata = store.get(POD, "ml", "w").obj["metadata"]
-    assert metadata["deletionTimestamp"] == "2026-03-01T12:00:05Z"
+    assert metadata["deletionTimestamp"] == "2026-03-01T12:00:03Z"
+
+
+def test_a_pod_that_fails_while_it_terminates_still_waits_for_its_kubelet() -> None:
+    store = store_with(pod(nodeName="n1"))
+    store.delete(POD, "ml", "w")
+    merge(store, {"status": {"phase": "Failed"}}, status=True)
+    assert not store.delete(POD, "ml", "w")[1]
 
 
 def test_a_finished_pod_goes_at_once() -> None:
@@ -400,14 +408,20 @@ def test_a_deleted_node_leaves_its_pods() -> None:
     assert store.get(POD, "ml", "w").obj["spec"]["nodeName"] == "n1"
 
 
+def test_an_eviction_names_its_pod() -> None:
+    with pytest.raises(RefusedError, match="does not match name in Eviction"):
+        store_with(pod()).evict("ml", "w", {})
+
+
 def test_an_eviction_says_so_and_deletes() -> None:
     store = store_with(pod(nodeName="n1"))
     store.evict("ml", "w", {"metadata": {"name": "w"}, "deleteOptions": {"gracePeriodSeconds": 5}})
     evicted = store.get(POD, "ml", "w").obj
     assert evicted["metadata"]["deletionGracePeriodSeconds"] == 5
     assert evicted["status"]["conditions"][0]["type"] == "DisruptionTarget"
+    another = {"preconditions": {"uid": "another"}}
     with pytest.raises(RefusedError) as error:
-        store.evict("ml", "w", {"deleteOptions": {"preconditions": {"uid": "another"}}})
+        store.evict("ml", "w", {"metadata": {"name": "w"}, "deleteOptions": another})
     assert refusal(error) == (409, "Conflict")
 
 
@@ -468,7 +482,7 @@ def test_history_is_bounded() -> None:
 def test_a_watch_with_a_selector_sees_objects_come_and_go() -> None:
     store = new_store()
     store.create(POD, "ml", pod("a"))
-    store.bind("ml", "a", binding("n1"))
+    store.bind("ml", "a", binding("n1", name="a"))
     store.create(POD, "ml", pod("b", nodeName="n2"))
     merge(store, {"status": {"phase": "Running"}}, "a", status=True)
     merge(store, {"status": {"phase": "Failed"}}, "a", status=True)

@@ -160,7 +160,7 @@ def bind(pod: Object, binding: Object, now: datetime) -> Object:
     metadata, spec = pod["metadata"], pod["spec"]
     name, told = metadata["name"], binding["metadata"]
     target = binding.get("target") or {}
-    if told.get("name", name) != name:
+    if told.get("name") != name:
         raise bad_request("name in URL does not match name in Binding object")
     if target.get("kind", "Node") not in ("Node", ""):
         raise invalid("Binding", name, "target.kind", 'Unsupported value: supported: "Node"')
@@ -213,16 +213,21 @@ def grace_seconds(kind: Kind, obj: Object, asked: int | None) -> int:
     if obj["status"].get("phase") in _FINAL_PHASES:
         return 0
     seconds = obj["spec"]["terminationGracePeriodSeconds"] if asked is None else asked
-    return max(int(seconds), 1) if seconds < 0 else int(seconds)
+    return int(seconds) if seconds >= 0 else 1
 
 
-def terminating(obj: Object, grace: int, now: datetime) -> Object:
+def mark_deleted(kind: Kind, obj: Object, asked: int | None, now: datetime) -> Object:
     """The object marked as deleted; of one already marked, the grace can only become shorter."""
     metadata = obj["metadata"]
-    left = metadata.get("deletionGracePeriodSeconds")
-    if left is not None and left <= grace:
+    before = metadata.get("deletionGracePeriodSeconds")
+    if before is None:
+        grace, begun = grace_seconds(kind, obj, asked), now
+    elif asked is None or asked >= before:
         return obj
-    end = timestamp(now + timedelta(seconds=grace))
+    else:
+        grace = asked if asked >= 0 else 1
+        begun = datetime.fromisoformat(metadata["deletionTimestamp"]) - timedelta(seconds=before)
+    end = timestamp(begun + timedelta(seconds=grace))
     marks = {"deletionTimestamp": end, "deletionGracePeriodSeconds": grace}
     return obj | {"metadata": metadata | marks}
 

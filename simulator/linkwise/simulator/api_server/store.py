@@ -188,8 +188,7 @@ class Store:
         """The object as it is now, and whether it is gone."""
         old = self.get(kind, namespace, name)
         metadata.check_preconditions(kind, old.obj, preconditions or {})
-        grace = rules.grace_seconds(kind, old.obj, grace_seconds)
-        marked = rules.terminating(old.obj, grace, self._now())
+        marked = rules.mark_deleted(kind, old.obj, grace_seconds, self._now())
         if rules.is_gone(marked):
             return self._remove(kind, old, old.obj), True
         return self._store(kind, old, marked), False
@@ -205,7 +204,7 @@ class Store:
         """Delete the pod as its owner would; `deleteOptions` as in a DELETE."""
         old = self.get(POD, namespace, name)
         eviction = metadata.read_object(Kind("Eviction", "pods/eviction", "policy/v1"), body)
-        if eviction["metadata"].get("name", name) != name:
+        if eviction["metadata"].get("name") != name:
             raise bad_request("name in URL does not match name in Eviction object")
         options = eviction.get("deleteOptions") or {}
         metadata.check_preconditions(POD, old.obj, options.get("preconditions") or {})
