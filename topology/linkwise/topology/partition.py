@@ -40,6 +40,23 @@ def choose_partition(machine: Machine, free: int, size: int, *, must: int = 0) -
     return best_of_partition(pair_scores(machine), free & machine.all_gpus, size, must)
 
 
+def lowest_indices(free: int, size: int, must: int = 0) -> int | None:
+    """Upstream's policy `simple`: what must be, filled up with the lowest indices."""
+    if size < 1 or free.bit_count() < size or must.bit_count() > size or must & ~free:
+        return None
+    chosen, left = must, free & ~must
+    while chosen.bit_count() < size:
+        chosen |= left & -left
+        left &= left - 1
+    return chosen
+
+
+def first_listed(listed: Iterable[int], free: int, must: int = 0) -> int | None:
+    """Upstream's policies for DGX machines: the first set of a fixed list that is free and holds
+    what must be."""
+    return next((gpus for gpus in listed if not gpus & ~free and not must & ~gpus), None)
+
+
 def pair_scores(machine: Machine) -> PairScores:
     """What every pair of the machine's GPUs scores."""
     count = len(machine.gpus)

@@ -12,7 +12,10 @@ from itertools import combinations
 MOST_GPUS = 8
 """Up to so many GPUs joined by NVLinks, disjoint rings are counted exactly."""
 
-_MOST_STEPS = 20_000  # of one search; the recorded machines need a few dozen
+MOST_LINKS = 18
+"""NVLinks of the best-connected chip so far (Hopper, Blackwell)."""
+
+_MOST_STEPS = 10_000  # for one number of rings; recorded machines need a few dozen
 
 Counts = tuple[tuple[int, ...], ...]
 
@@ -53,13 +56,15 @@ def _has_ring(hops: Sequence[Sequence[float]], least: float) -> bool:
 def disjoint_rings(links: Counts) -> int:
     """How many rings fit through all points of a symmetric matrix of link counts, no link twice.
 
-    Exact up to `MOST_GPUS` points, unless the search takes more steps than any machine known needs;
-    then, and for more points, the best that was found: at least the narrowest hop of the best ring.
+    The answer can be had, and is at least the narrowest hop of the best ring: that ring, so often.
+    It is the most there can be up to `MOST_GPUS` points of `MOST_LINKS` links, as long as the
+    search ends within its steps, which it does on every machine that is known; beyond that no one
+    looks further.
     """
     if len(links) < 3:
         return 0
     certain = int(best_bottleneck(links))
-    if certain == 0 or len(links) > MOST_GPUS:
+    if certain == 0 or len(links) > MOST_GPUS or max(map(sum, links)) > MOST_LINKS:
         return certain
     search = _Search(links)
     for wanted in range(search.most(), certain, -1):
@@ -69,57 +74,73 @@ def disjoint_rings(links: Counts) -> int:
 
 
 class _Search:
-    """Looks for edge-disjoint rings. An edge is a position in the upper triangle, by rows."""
+    """Looks for rings that share no link.
+
+    An edge is a position in the upper triangle, by rows, and a digit of the number that says how
+    many links are left on each: taking a ring is one subtraction.
+    """
 
     def __init__(self, links: Counts) -> None:
-        self._count = len(links)
-        edges = list(combinations(range(self._count), 2))
-        self._left = tuple(links[a][b] for a, b in edges)
-        self._at = [[e for e, ends in enumerate(edges) if v in ends] for v in range(self._count)]
-        number = {edge: position for position, edge in enumerate(edges)}
-        self._cuts = [
-            [e for e, (a, b) in enumerate(edges) if (side >> a & 1) != (side >> b & 1)]
-            for side in range(1, 1 << (self._count - 1))
-        ]
-        self._rings = [
-            frozenset(
-                number[min(a, b), max(a, b)] for a, b in zip(ring, ring[1:] + ring[:1], strict=True)
-            )
-            for ring in _rings(links)
-        ]
-        self._dead_ends: set[tuple[int, tuple[int, ...]]] = set()
+        self._edges = [edge for edge, count in _upper(links) if count]
+        digit = {edge: position * _DIGIT for position, edge in enumerate(self._edges)}
+        self._left = sum(links[a][b] << digit[a, b] for a, b in self._edges)
+        self._links = links
+        self._with: dict[int, list[int]] = {shift: [] for shift in digit.values()}
+        for ring in _rings(links):
+            hops = zip(ring, ring[1:] + ring[:1], strict=True)
+            shifts = [digit[min(hop), max(hop)] for hop in hops]
+            for shift in shifts:
+                self._with[shift].append(sum(1 << other for other in shifts))
         self._steps = 0
+        self._dead_ends: set[tuple[int, int]] = set()
 
     def most(self) -> int:
         """No more rings than this can fit: every ring crosses every cut at least twice."""
-        return min(sum(self._left[edge] for edge in cut) // 2 for cut in self._cuts)
+        sides = range(1, 1 << (len(self._links) - 1))
+        return min(self._crossing(side) for side in sides) // 2
+
+    def _crossing(self, side: int) -> int:
+        return sum(self._links[a][b] for a, b in self._edges if (side >> a & 1) != (side >> b & 1))
 
     def fits(self, wanted: int) -> bool:
         self._steps = 0
-        return self._fits(wanted, self._left)
+        spare = [sum(row) - 2 * wanted for row in self._links]
+        return self._fits(wanted, self._left, spare)
 
-    def _fits(self, wanted: int, left: tuple[int, ...]) -> bool:
-        """Every ring needs two links at each point, so look at the scarcest point's first link:
-        either a ring uses it, or it stays unused."""
+    def _fits(self, wanted: int, left: int, spare: list[int]) -> bool:
+        """*spare* is what each point has beyond two links per ring wanted: a ring leaves it as it
+        is. So look at the first link of the scarcest point: a ring takes it, or nothing does."""
         if wanted == 0:
             return True
         self._steps += 1
-        if (wanted, left) in self._dead_ends or self._steps > _MOST_STEPS:
+        if min(spare) < 0 or (wanted, left) in self._dead_ends or self._steps > _MOST_STEPS:
             return False
-        if any(sum(left[edge] for edge in cut) < 2 * wanted for cut in self._cuts):
-            return False
-        scarcest = min(self._at, key=lambda edges: sum(left[edge] for edge in edges))
-        first = next(edge for edge in scarcest if left[edge])
-        for ring in self._rings:
-            if first in ring and all(left[edge] for edge in ring):
-                rest = tuple(n - (edge in ring) for edge, n in enumerate(left))
-                if self._fits(wanted - 1, rest):
-                    return True
-        without = tuple(n - (edge == first) for edge, n in enumerate(left))
-        if self._fits(wanted, without):
+        scarcest = spare.index(min(spare))
+        first, (a, b) = next(
+            (position * _DIGIT, edge)
+            for position, edge in enumerate(self._edges)
+            if scarcest in edge and left >> position * _DIGIT & _DIGIT_MASK
+        )
+        present = _digits_above_zero(left, len(self._edges))
+        for ring in self._with[first]:
+            if ring & ~present == 0 and self._fits(wanted - 1, left - ring, spare):
+                return True
+        less = [n - (point in (a, b)) for point, n in enumerate(spare)]
+        if self._fits(wanted, left - (1 << first), less):
             return True
         self._dead_ends.add((wanted, left))
         return False
+
+
+_DIGIT = 6  # bits: room for the model's 36 NVLinks of a pair
+_DIGIT_MASK = (1 << _DIGIT) - 1
+
+
+def _digits_above_zero(number: int, digits: int) -> int:
+    """1 in every digit of *number* that is not 0."""
+    return sum(
+        1 << shift for shift in range(0, digits * _DIGIT, _DIGIT) if number >> shift & _DIGIT_MASK
+    )
 
 
 def _rings(links: Counts) -> Iterator[tuple[int, ...]]:
