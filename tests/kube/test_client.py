@@ -2,17 +2,19 @@
 
 import os
 import time
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from datetime import datetime, timedelta
 from pathlib import Path
-from threading import Thread, Timer
-from typing import ClassVar
+from threading import Timer
 
 import msgspec
 import pytest
+from kubernetes.client import Configuration
+from kubernetes.config.incluster_config import InClusterConfigLoader
 
 from linkwise.kube.client import JSON_PATCH, ApiError, KubeClient, LoadError
 from linkwise.kube.objects import Container, Node, ObjectMeta, Pod, PodSpec
 from linkwise.simulator.api_server import ApiServer
+from tests.kube.scripted_server import scripted
 
 PODS = "/api/v1/namespaces/ml/pods"
 WORKER = Pod(
@@ -152,32 +154,38 @@ users: [{name: u, user: {token: "sesame"}}]
 """
 
 
-class Proxy(BaseHTTPRequestHandler):
-    """In front of a server that is down: remembers who asked, answers with a page."""
-
-    asked_by: ClassVar[list[str]] = []
-
-    def do_GET(self) -> None:
-        self.asked_by.append(self.headers["authorization"])
-        self.send_response(502)
-        self.end_headers()
-        self.wfile.write(b"<html>Bad gateway</html>")
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 def test_a_kubeconfig_names_the_server_and_the_token(tmp_path: Path) -> None:
-    with HTTPServer(("127.0.0.1", 0), Proxy) as proxy:
-        answering = Thread(target=proxy.handle_request)
-        answering.start()
+    # The page is of a proxy in front of a server that is down.
+    with scripted((502, b"<html>Bad gateway</html>")) as proxy:
         file = tmp_path / "config"
-        file.write_text(KUBECONFIG % f"http://127.0.0.1:{proxy.server_port}")
+        file.write_text(KUBECONFIG % proxy.url)
         client = KubeClient.load(kubeconfig=str(file))
         with pytest.raises(ApiError, match="502 Unknown: <html>Bad gateway"):
             client.get("/version", dict)
-        answering.join()
-    assert Proxy.asked_by == ["Bearer sesame"]
+    assert proxy.authorizations == ["Bearer sesame"]
+
+
+def test_a_pod_s_token_is_read_again_when_it_has_changed(tmp_path: Path) -> None:
+    token, certificate = tmp_path / "token", tmp_path / "ca.crt"
+    token.write_text("first")
+    certificate.write_text("unused: this server speaks plain HTTP")
+    place = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+    loader = InClusterConfigLoader(str(token), str(certificate), environ=place)  # type: ignore[no-untyped-call]
+    configuration = Configuration()
+    loader.load_and_set(configuration)  # type: ignore[no-untyped-call]
+    with scripted((200, b"{}"), (200, b"{}")) as server:
+        configuration.host = server.url
+        configuration.ssl_ca_cert = None
+        client = KubeClient(configuration)
+        client.get("/version", dict)
+        token.write_text("second")
+        loader.token_expires_at = datetime.now() - timedelta(seconds=1)
+        client.get("/version", dict)
+        assert server.authorizations == ["bearer first", "bearer second"]
+        token.unlink()
+        loader.token_expires_at = datetime.now() - timedelta(seconds=1)
+        with pytest.raises(ApiError, match=r"NoCredentials: GET /version: .*token"):
+            client.get("/version", dict)
 
 
 def test_a_kubeconfig_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from linkwise.kube.client import KubeClient, Params
 from linkwise.kube.objects import Node, Pod
 from linkwise.kube.reflector import Reflector
 from linkwise.simulator.api_server import ApiServer
+from tests.kube.scripted_server import scripted
 
 T = TypeVar("T")
 NODES = "/api/v1/nodes"
@@ -242,6 +243,58 @@ def test_an_owner_that_fails_is_told_everything_anew(
         add(client, "b")
         wait_for(lambda: owner.told == ["=a", "=a,b"])
     assert "out of paper" in caplog.text
+
+
+EMPTY_LIST = b'{"metadata":{"resourceVersion":"5"},"items":null}'
+NODE_A = b'{"type":"ADDED","object":{"metadata":{"name":"a","resourceVersion":"7"}}}\n'
+
+
+def test_mangled_bytes_in_a_stream_stop_nothing() -> None:
+    mangled = b'{"type":"ADDED","object":{"metad\n\n{"type":7}\n'
+    failed = b'{"type":"ERROR","object":{"code":500,"message":"etcd is away"}}\n'
+    owner = Owner()
+    with scripted((200, EMPTY_LIST), (200, mangled + NODE_A + failed)) as server:
+        with reflecting(KubeClient.load(kubeconfig=None, server=server.url), owner) as reflector:
+            wait_for(lambda: reflector.failing_seconds > 0)
+        watches = [path for path in server.asked if "watch=true" in path]
+    assert owner.told == ["=", "+a"]
+    assert [skipped.split(":")[0] for skipped in owner.skipped] == ["an unreadable event"] * 2
+    assert "resourceVersion=5" in watches[0]
+    assert all("resourceVersion=7" in path for path in watches[1:])
+
+
+def test_a_list_that_cannot_be_read_is_asked_for_again() -> None:
+    owner = Owner()
+    with scripted((200, b"not JSON"), (403, b""), (200, EMPTY_LIST)) as server:
+        client = KubeClient.load(kubeconfig=None, server=server.url)
+        with reflecting(client, owner):
+            pass
+    assert owner.told == ["="]
+
+
+def test_a_watch_that_always_ends_at_once_is_not_asked_for_without_pause() -> None:
+    owner = Owner()
+    nothing = [(200, b"")] * 1000
+    with scripted((200, EMPTY_LIST), *nothing) as server:
+        client = KubeClient.load(kubeconfig=None, server=server.url)
+        with reflecting(client, owner, longest_wait_seconds=10.0) as reflector:
+            wait_for(lambda: len(server.asked) >= 4 and reflector.failing_seconds > 0)
+    assert len(server.asked) < 10
+
+
+def test_an_owner_may_stop_it_from_within(client: KubeClient) -> None:
+    heard: list[str] = []
+
+    def stop_at_once(kind: str, node: Node) -> None:
+        heard.append(f"{kind} {node.metadata.name}")
+        reflector.stop()
+
+    reflector = Reflector(client, NODES, Node, on_replace=lambda _: None, on_event=stop_at_once)
+    reflector.start()
+    assert reflector.synced.wait(5)
+    add(client, "a", "b")
+    wait_for(lambda: not reflector.running)
+    assert heard == ["ADDED a"]
 
 
 def test_selectors_narrow_what_is_heard(client: KubeClient) -> None:

@@ -116,6 +116,11 @@ class Reflector(Generic[T]):
             self._thread.join(timeout_seconds)
 
     @property
+    def running(self) -> bool:
+        """Whether its thread lives; a program whose reflector died should say it is not well."""
+        return self._thread.is_alive()
+
+    @property
     def version(self) -> str | None:
         """The newest resourceVersion seen; None before the first list and where it is too old."""
         return self._version
