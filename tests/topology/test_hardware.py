@@ -80,8 +80,14 @@ def test_a_model_nobody_has_heard_of_gets_the_slowest_of_each_kind() -> None:
 
 @pytest.mark.parametrize(
     ("capability", "family", "nvlink"),
-    [((6, 1), "pascal", 18.0), ((8, 7), "ampere", 20.0), ((8, 9), "ada-lovelace", 20.0)]
-    + [((9, 0), "hopper", 20.6), ((10, 3), "blackwell", 40.1), ((13, 0), "undefined", 40.1)],
+    [
+        ((6, 1), "pascal", 18.0),
+        ((8, 7), "ampere", 20.0),
+        ((8, 9), "ada-lovelace", 20.0),
+        ((9, 0), "hopper", 20.6),
+        ((10, 3), "blackwell", 40.1),
+        ((13, 0), "undefined", 40.1),
+    ],
 )
 def test_an_unknown_name_is_told_by_its_compute_capability(
     capability: tuple[int, int], family: str, nvlink: float

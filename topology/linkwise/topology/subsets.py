@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 Masks = NDArray[np.int64]
 Positions = NDArray[np.int64]
 NO_RING = -np.inf
-INFEASIBLE = np.iinfo(np.int64).min // 4  # stays negative when something is added to it
+INFEASIBLE = np.iinfo(np.int64).min // 4  # far below any weight, even after adding some
 
 
 @cache
@@ -112,5 +112,5 @@ def best_partitions(weights: Masks, size: int, *, one_short: bool = False) -> Ma
             for others in combinations(range(1, whole), part_size - 1):
                 part = bits[:, (0, *others)].sum(axis=1)
                 np.maximum(found, weights[part] + best[masks ^ part], out=found)
-        best[masks] = found
+        best[masks] = np.where(found > INFEASIBLE // 2, found, INFEASIBLE)
     return best

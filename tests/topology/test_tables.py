@@ -1,0 +1,144 @@
+"""The tables of a kind of machine, against the judge that tries everything."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from linkwise.topology.model import Gpu, LinkClass, Machine, Nic
+from linkwise.topology.recorded import recorded_machine
+from linkwise.topology.tables import MachineTable, fingerprint, table_of
+from tests.machines import DGX_1V, DGX_2, DGX_A100, HGX_H100, MIXED_5, TWO_ISLANDS
+from tests.topology.brute_force import JUDGES, PCIE_TREE_16, judge_of, subsets
+
+
+@pytest.mark.parametrize("name", JUDGES)
+def test_what_is_left_is_worth_what_trying_all_cuts_says(name: str) -> None:
+    judge = judge_of(name)
+    assert table_of(judge.machine).future.tolist() == pytest.approx(judge.future, abs=2e-9)
+
+
+@pytest.mark.parametrize("name", JUDGES)
+@pytest.mark.parametrize("require", [LinkClass.SYS, LinkClass.PHB, LinkClass.NVLINK])
+def test_the_best_of_any_free_gpus(name: str, require: LinkClass) -> None:
+    judge = judge_of(name)
+    best = table_of(judge.machine).best_with(require)
+    for free in judge.everything:
+        for size in range(1, 9):
+            values = [
+                judge.values[gpus] for gpus in subsets(free, size) if judge.classes[gpus] >= require
+            ]
+            assert best[size, free] == pytest.approx(max(values, default=-np.inf))
+
+
+def test_best_without_more_said_requires_nothing() -> None:
+    table = table_of(TWO_ISLANDS)
+    assert table.best[5, -1] == 22.0
+    assert table.best_with(LinkClass.NVLINK)[5, -1] == -np.inf
+    assert table.best_with(LinkClass.NVLINK)[4, -1] == pytest.approx(370.8)
+
+
+def test_the_future_of_an_idle_machine_is_all_and_of_a_full_one_nothing() -> None:
+    for machine in (DGX_1V, DGX_2, MIXED_5, lone_gpu()):
+        future = table_of(machine).future
+        assert future[0] == 0.0
+        assert future[-1] == 1.0
+
+
+def test_a_broken_island_leaves_less_than_a_whole_one() -> None:
+    future = table_of(TWO_ISLANDS).future
+    assert future[0b00001111] > future[0b00110011]
+
+
+def lone_gpu() -> Machine:
+    return Machine((Gpu("GPU-1", 0, "Tesla T4", 15360),), ())
+
+
+def test_a_lone_gpu_has_a_table() -> None:
+    table = table_of(lone_gpu())
+    assert table.values.tolist() == [0.0, 5000.0]
+    assert table.best.tolist() == [[0.0, 0.0], [-np.inf, 5000.0]]
+
+
+def test_numa_nodes_that_are_not_known_count_as_one_more() -> None:
+    gpus = list(MIXED_5.gpus)  # 0 on NUMA node 1, the others on node 0
+    gpus[1] = replace(gpus[1], numa_nodes=(-1,))
+    gpus[2] = replace(gpus[2], numa_nodes=(0, 1))
+    spanned = table_of(replace(MIXED_5, gpus=tuple(gpus))).numa_nodes
+    assert [spanned[gpus] for gpus in (0b0, 0b1, 0b110, 0b1001, 0b11000, 0b11111)] == [
+        0,
+        1,
+        1,
+        2,
+        1,
+        3,
+    ]
+
+
+def test_the_nearest_nic_is_one_that_all_of_the_set_are_near_to() -> None:
+    nic_classes = table_of(DGX_1V).nic_classes  # GPUs (0,1) and (2,3) share a switch with a NIC
+    assert nic_classes[0b11] == LinkClass.PIX
+    assert nic_classes[0b101] == LinkClass.PHB
+    assert nic_classes[0b10001] == LinkClass.SYS
+    assert set(table_of(replace(DGX_1V, nics=())).nic_classes) == {-1}
+
+
+def test_machines_of_one_kind_share_a_table() -> None:
+    one = recorded_machine("dgx1-v100", node="a")
+    other = recorded_machine("dgx1-v100", node="b")
+    assert one != other
+    assert table_of(one) is table_of(other)
+
+
+def test_health_names_and_memory_make_no_other_kind() -> None:
+    gpus = tuple(
+        replace(gpu, healthy=False, memory_mib=1, uuid=f"GPU-x{gpu.index}") for gpu in DGX_1V.gpus
+    )
+    nics = tuple(Nic(f"eth{n}", nic.closeness) for n, nic in enumerate(reversed(DGX_1V.nics)))
+    assert fingerprint(replace(DGX_1V, gpus=gpus, nics=nics)) == fingerprint(DGX_1V)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(replace(HGX_H100, links=DGX_A100.links), id="links"),
+        pytest.param(replace(HGX_H100, nics=(Nic("eth0", (LinkClass.PIX,) * 8),)), id="NICs"),
+        pytest.param(
+            replace(HGX_H100, gpus=tuple(replace(g, numa_nodes=()) for g in HGX_H100.gpus)),
+            id="NUMA",
+        ),
+        pytest.param(
+            replace(HGX_H100, gpus=tuple(replace(g, model="B200") for g in HGX_H100.gpus)),
+            id="model",
+        ),
+    ],
+)
+def test_what_makes_another_kind(other: Machine) -> None:
+    assert fingerprint(other) != fingerprint(HGX_H100)
+
+
+def test_a_table_cannot_be_spoilt_by_who_reads_it() -> None:
+    table = table_of(DGX_1V)
+    for array in (table.values, table.future, table.ring_classes, table.best):
+        with pytest.raises(ValueError, match="read-only"):
+            array[..., 0] = 1
+
+
+def test_many_threads_get_the_same_numbers() -> None:
+    machines = [recorded_machine("dgx1-p100", node=f"n{n}") for n in range(16)]
+    with ThreadPoolExecutor(8) as pool:
+        best = list(pool.map(lambda machine: table_of(machine).best_with(LinkClass.PIX), machines))
+    alone = MachineTable(machines[0]).best_with(LinkClass.PIX)
+    assert all(np.array_equal(found, alone) for found in best)
+
+
+def test_sixteen_gpus_in_a_pcie_tree() -> None:
+    """Two sockets of two switches of four GPUs: links that no two machines on record have."""
+    table = table_of(PCIE_TREE_16)
+    assert table.values[0xF] == 12.0  # one switch
+    assert table.values[0xFF] == 10.0  # two switches of a socket
+    assert table.values[-1] == 6.0
+    assert table.ring_classes[-1] == LinkClass.SYS
+    assert table.best[4, 0b1110_1111_0000_0000] == 12.0
+    assert table.best[4, 0b1100_0011_0000_0000] == 10.0
