@@ -4,6 +4,8 @@ A socket file is never used twice: stopping a gRPC server removes the path it wa
 when a newer server has bound the same path since.
 """
 
+# ruff: noqa: ARG002, N802 - gRPC gives a servicer's methods their names and arguments
+
 import logging
 import os
 import re
@@ -67,16 +69,16 @@ class DevicePlugin(DevicePluginServicer):
         self._closing = True
         self._devices.wake()
 
-    def GetDevicePluginOptions(  # noqa: N802
+    def GetDevicePluginOptions(
         self,
-        request: wire.Empty,  # noqa: ARG002
-        context: grpc.ServicerContext,  # noqa: ARG002
+        request: wire.Empty,
+        context: grpc.ServicerContext,
     ) -> wire.DevicePluginOptions:
         return wire.DevicePluginOptions(get_preferred_allocation_available=True)
 
-    def ListAndWatch(  # noqa: N802
+    def ListAndWatch(
         self,
-        request: wire.Empty,  # noqa: ARG002
+        request: wire.Empty,
         context: grpc.ServicerContext,
     ) -> Iterator[wire.ListAndWatchResponse]:
         with self._lock:
@@ -103,10 +105,10 @@ class DevicePlugin(DevicePluginServicer):
                 self._alive = False
         self._devices.wake()
 
-    def GetPreferredAllocation(  # noqa: N802
+    def GetPreferredAllocation(
         self,
         request: wire.PreferredAllocationRequest,
-        context: grpc.ServicerContext,  # noqa: ARG002
+        context: grpc.ServicerContext,
     ) -> wire.PreferredAllocationResponse:
         began = time.perf_counter()
         answers = [self._prefer(asked) for asked in request.container_requests]
@@ -141,7 +143,7 @@ class DevicePlugin(DevicePluginServicer):
         )
         return answer
 
-    def Allocate(  # noqa: N802
+    def Allocate(
         self, request: wire.AllocateRequest, context: grpc.ServicerContext
     ) -> wire.AllocateResponse:
         began = time.perf_counter()
@@ -174,10 +176,10 @@ class DevicePlugin(DevicePluginServicer):
                 [g.index for g in devices.machine.gpus if g.uuid in allocation.preferred],
             )
 
-    def PreStartContainer(  # noqa: N802
+    def PreStartContainer(
         self,
-        request: wire.PreStartContainerRequest,  # noqa: ARG002
-        context: grpc.ServicerContext,  # noqa: ARG002
+        request: wire.PreStartContainerRequest,
+        context: grpc.ServicerContext,
     ) -> wire.PreStartContainerResponse:
         return wire.PreStartContainerResponse()
 

@@ -1,0 +1,177 @@
+"""A kubelet small enough to be driven step by step: real gRPC sockets, no pods of its own.
+
+The simulator has one that admits pods by itself; here each call is the test's.
+"""
+
+# ruff: noqa: ARG002, N802 - gRPC gives a servicer's methods their names and arguments
+
+import random
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+
+import grpc
+
+from linkwise.plugin.kubelet import deviceplugin_pb2 as api
+from linkwise.plugin.kubelet import podresources_pb2 as held
+from linkwise.plugin.kubelet.deviceplugin_pb2_grpc import (
+    DevicePluginStub,
+    RegistrationServicer,
+    add_RegistrationServicer_to_server,
+)
+from linkwise.plugin.kubelet.podresources_pb2_grpc import (
+    PodResourcesListerServicer,
+    add_PodResourcesListerServicer_to_server,
+)
+
+LOCALHOST = (("grpc.default_authority", "localhost"),)
+
+
+class Plugin:
+    """The kubelet's end of one registered plugin."""
+
+    def __init__(self, socket: Path, request: api.RegisterRequest) -> None:
+        self.request = request
+        self.channel = grpc.insecure_channel(f"unix:{socket}", options=LOCALHOST)
+        self.stub = DevicePluginStub(self.channel)
+        self.lists: list[api.ListAndWatchResponse] = []
+        self.ended = False
+        self._stream = self.stub.ListAndWatch(api.Empty())
+        self._thread = Thread(target=self._follow, daemon=True)
+
+    def listen(self) -> None:
+        self._thread.start()
+
+    def _follow(self) -> None:
+        with suppress(grpc.RpcError):
+            for message in self._stream:
+                self.lists.append(message)
+        self.ended = True
+
+    def cancel(self) -> None:
+        """End the stream, and stay connected."""
+        self._stream.cancel()
+
+    def close(self) -> None:
+        self._stream.cancel()
+        self._thread.join(5)
+        self.channel.close()
+
+    @property
+    def health(self) -> dict[str, str]:
+        """By device id, as last listed."""
+        return {device.ID: device.health for device in self.lists[-1].devices} if self.lists else {}
+
+    def preferred(
+        self, available: Iterable[str], size: int, must: Sequence[str] = (), *, seed: int = 0
+    ) -> list[str]:
+        """Ask as the kubelet does: for one container, with the ids in random order."""
+        ids = sorted(available)
+        random.Random(seed).shuffle(ids)
+        asked = api.ContainerPreferredAllocationRequest(
+            available_deviceIDs=ids, must_include_deviceIDs=must, allocation_size=size
+        )
+        answer = self.stub.GetPreferredAllocation(
+            api.PreferredAllocationRequest(container_requests=[asked]), timeout=10
+        )
+        return list(answer.container_responses[0].deviceIDs)
+
+    def allocate(self, ids: Sequence[str]) -> api.ContainerAllocateResponse:
+        asked = api.ContainerAllocateRequest(devices_ids=ids)
+        answer = self.stub.Allocate(api.AllocateRequest(container_requests=[asked]), timeout=10)
+        return answer.container_responses[0]
+
+
+class FakeKubelet(RegistrationServicer, PodResourcesListerServicer):
+    """`refusals` is how many registrations are refused before one is taken."""
+
+    def __init__(self, directory: Path, *, refusals: int = 0) -> None:
+        self.directory = directory
+        self.socket = directory / "kubelet.sock"
+        self.pod_resources_socket = directory / "pod-resources"
+        self.plugins: list[Plugin] = []
+        self.holds: dict[str, dict[str, list[str]]] = {}  # namespace/name -> container -> ids
+        self.refusals = refusals
+        self._servers: list[grpc.Server] = []
+
+    @property
+    def plugin(self) -> Plugin:
+        """The one registered last."""
+        return self.plugins[-1]
+
+    def start(self) -> None:
+        """As the kubelet: wipe the directory's sockets, make our own."""
+        for path in self.directory.iterdir():
+            if path.is_socket():
+                path.unlink()
+        for socket in (self.socket, self.pod_resources_socket):
+            server = grpc.server(ThreadPoolExecutor(4))
+            add_RegistrationServicer_to_server(self, server)
+            add_PodResourcesListerServicer_to_server(self, server)
+            server.add_insecure_port(f"unix:{socket}")
+            server.start()
+            self._servers.append(server)
+
+    def stop(self) -> None:
+        for plugin in self.plugins:
+            plugin.close()
+        for server in self._servers:
+            server.stop(grace=0).wait(5)
+        self._servers.clear()
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def Register(self, request: api.RegisterRequest, context: grpc.ServicerContext) -> api.Empty:
+        """Dials the plugin inside the call, as the real one does."""
+        if self.refusals:
+            self.refusals -= 1
+            context.abort(grpc.StatusCode.UNKNOWN, "not now")
+        self.take(request)
+        return api.Empty()
+
+    def take(self, request: api.RegisterRequest) -> None:
+        plugin = Plugin(self.directory / request.endpoint, request)
+        options = plugin.stub.GetDevicePluginOptions(api.Empty(), timeout=10)
+        assert options.get_preferred_allocation_available
+        self.plugins.append(plugin)
+        plugin.listen()
+
+    def List(
+        self, request: held.ListPodResourcesRequest, context: grpc.ServicerContext
+    ) -> held.ListPodResourcesResponse:
+        """One entry per device, as seen of v1.36.3."""
+        return held.ListPodResourcesResponse(
+            pod_resources=[
+                held.PodResources(
+                    namespace=key.split("/")[0],
+                    name=key.split("/")[1],
+                    containers=[
+                        held.ContainerResources(
+                            name=name,
+                            devices=[
+                                held.ContainerDevices(
+                                    resource_name="nvidia.com/gpu", device_ids=[device]
+                                )
+                                for device in ids
+                            ],
+                        )
+                        for name, ids in containers.items()
+                    ],
+                )
+                for key, containers in self.holds.items()
+            ]
+        )
+
+    def Get(
+        self, request: held.GetPodResourcesRequest, context: grpc.ServicerContext
+    ) -> held.GetPodResourcesResponse:
+        raise NotImplementedError
+
+    def GetAllocatableResources(
+        self, request: held.AllocatableResourcesRequest, context: grpc.ServicerContext
+    ) -> held.AllocatableResourcesResponse:
+        raise NotImplementedError

@@ -1,0 +1,155 @@
+"""A driver that plays a machine and can be told to answer badly: pynvml's names and errors."""
+
+# ruff: noqa: N802 - the library gives its functions their names
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pynvml
+
+from linkwise.topology.model import LinkClass, Machine
+
+LEVELS: dict[LinkClass, int] = {
+    LinkClass.PIX: pynvml.NVML_TOPOLOGY_SINGLE,
+    LinkClass.PXB: pynvml.NVML_TOPOLOGY_MULTIPLE,
+    LinkClass.PHB: pynvml.NVML_TOPOLOGY_HOSTBRIDGE,
+    LinkClass.NODE: pynvml.NVML_TOPOLOGY_NODE,
+    LinkClass.SYS: pynvml.NVML_TOPOLOGY_SYSTEM,
+}
+Fault = Callable[..., Any]
+End = tuple[int, bytes]  # device type, bus id
+
+
+@dataclass
+class Fabric:
+    state: int = pynvml.NVML_GPU_FABRIC_STATE_COMPLETED
+    cluster: bytes = bytes(range(16))
+    clique: int = 7
+    status: int = pynvml.NVML_SUCCESS
+
+
+@dataclass
+class FakeNvml:
+    """`faults` maps a call's name to what is done in its place, with the call's arguments;
+    `fail` puts an NVML error there. Handles are positions."""
+
+    machine: Machine
+    fabric: dict[int, Fabric] = field(default_factory=dict)
+    faults: dict[str, Fault] = field(default_factory=dict)
+    calls: list[str] = field(default_factory=list)
+
+    def fail(self, call: str, error: int, *, gpu: object = None) -> None:
+        """Let *call* fail with this NVML error, for one GPU (as the call names it) or for all."""
+        right = getattr(FakeNvml, call)
+
+        def answer(*args: Any) -> Any:
+            if gpu is None or (args and args[0] == gpu):
+                raise pynvml.NVMLError(error)
+            return right(self, *args)
+
+        self.faults[call] = answer
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("nvml"):
+            self.calls.append(name)
+            if name in self.faults:
+                return self.faults[name]
+        return super().__getattribute__(name)
+
+    def nvmlInit(self) -> None: ...
+
+    def nvmlShutdown(self) -> None: ...
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return "550.54.15"
+
+    def nvmlSystemGetCudaDriverVersion_v2(self) -> int:
+        return 12040
+
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self.machine.gpus)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:
+        found = [place for place, gpu in enumerate(self.machine.gpus) if gpu.uuid == uuid]
+        if not found:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        return found[0]
+
+    def nvmlDeviceGetUUID(self, handle: int) -> str:
+        return self.machine.gpus[handle].uuid
+
+    def nvmlDeviceGetName(self, handle: int) -> str:
+        return self.machine.gpus[handle].model
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> SimpleNamespace:
+        return SimpleNamespace(total=self.machine.gpus[handle].memory_mib << 20)
+
+    def nvmlDeviceGetPciInfo(self, handle: int) -> SimpleNamespace:
+        return SimpleNamespace(busId=nvml_bus_id(handle))
+
+    def nvmlDeviceGetMinorNumber(self, handle: int) -> int:
+        return handle + 100
+
+    def nvmlDeviceGetCudaComputeCapability(self, handle: int) -> tuple[int, int]:
+        return self.machine.gpus[handle].compute_capability or (0, 0)
+
+    def nvmlDeviceGetMigMode(self, handle: int) -> list[int]:  # noqa: ARG002 - NVML's own
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    def nvmlDeviceGetMemoryAffinity(self, handle: int, size: int, scope: int) -> list[int]:
+        assert scope == pynvml.NVML_AFFINITY_SCOPE_NODE
+        node = self.machine.gpus[handle].numa_node
+        words = [0] * size
+        if node is not None:
+            words[node // 64] |= 1 << node % 64
+        return words
+
+    def nvmlDeviceGetTopologyCommonAncestor(self, first: int, second: int) -> int:
+        return LEVELS[self.machine.link(first, second).pcie]
+
+    def ends(self, handle: int) -> list[End]:
+        """The other end of each active link of one GPU: device type, bus id."""
+        ends: list[End] = []
+        switched = 0
+        for other in range(len(self.machine.gpus)):
+            if other != handle:
+                link = self.machine.link(handle, other)
+                if link.through_switch:
+                    switched = max(switched, link.nvlinks)
+                else:
+                    end = (pynvml.NVML_NVLINK_DEVICE_TYPE_GPU, nvml_bus_id(other))
+                    ends += [end] * link.nvlinks
+        switch = (pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH, b"00000000:BB:00.0")
+        return ends + [switch] * switched
+
+    def nvmlDeviceGetNvLinkState(self, handle: int, link: int) -> int:
+        if not self.ends(handle):
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        if link >= 18:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        return int(link < len(self.ends(handle)))
+
+    def nvmlDeviceGetNvLinkRemoteDeviceType(self, handle: int, link: int) -> int:
+        kind, _ = self.ends(handle)[link]
+        return kind
+
+    def nvmlDeviceGetNvLinkRemotePciInfo(self, handle: int, link: int) -> SimpleNamespace:
+        return SimpleNamespace(busId=self.ends(handle)[link][1])
+
+    def nvmlDeviceGetGpuFabricInfoV(self, handle: int, info: Any) -> int:
+        if handle not in self.fabric:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        told, played = info._obj, self.fabric[handle]
+        told.state, told.cliqueId, told.status = played.state, played.clique, played.status
+        ctypes.memmove(told.clusterUuid, played.cluster, 16)
+        return 0
+
+
+def nvml_bus_id(position: int) -> bytes:
+    return f"00000000:{0x1A + position:02X}:00.0".encode()

@@ -1,0 +1,167 @@
+"""What is remembered between the kubelet's calls."""
+
+import logging
+import random
+import time
+from threading import Thread
+
+import pytest
+
+from linkwise.kube.objects import Pod
+from linkwise.plugin.advisor import Advisor, Allocation, Judgement
+from linkwise.plugin.allocate import Question, Source, pick_ring
+from linkwise.topology.plan import write_gpus
+from tests.machines import DGX_1V
+from tests.plugin.pods import RESOURCE, pod
+from tests.plugin.waiting import wait_for
+
+ALL = frozenset(gpu.uuid for gpu in DGX_1V.gpus)
+
+
+def gpus(*indices: int) -> tuple[str, ...]:
+    return tuple(DGX_1V.gpus[index].uuid for index in indices)
+
+
+def planned(name: str, *indices: int) -> Pod:
+    notes = {"linkwise.dev/gpus": write_gpus({"main": gpus(*indices)})}
+    return pod(name, ("main", len(indices)), annotations=notes)
+
+
+def advisor(*, wait: float = 0.0) -> Advisor:
+    return Advisor(node="n1", resource=RESOURCE, pick=pick_ring, pod_wait_seconds=wait)
+
+
+def question(size: int, available: frozenset[str] = ALL) -> Question:
+    return Question(available, frozenset(), size)
+
+
+def test_pods_of_one_size_asked_for_at_once_each_get_their_own_plan() -> None:
+    plans = [(0, 5), (1, 6), (2, 7), (3, 4)]
+    desk = advisor()
+    for number, plan in enumerate(plans):
+        desk.pod_event("ADDED", planned(f"w{number}", *plan))
+    given = [desk.ask(DGX_1V, question(2)).gpus for _ in plans]
+    assert given == [gpus(*plan) for plan in plans]
+
+
+def test_the_next_kubelet_asks_again_for_what_was_never_allocated() -> None:
+    desk = advisor()
+    desk.pod_event("ADDED", planned("w", 1, 6))
+    assert desk.ask(DGX_1V, question(2)).source is Source.PLAN
+    desk.kubelet_restarted()
+    assert desk.ask(DGX_1V, question(2)).source is Source.PLAN
+
+
+def test_a_pod_that_the_watch_shows_late_is_waited_for() -> None:
+    desk = advisor(wait=10)
+    answers: list[tuple[str, ...]] = []
+    asking = Thread(target=lambda: answers.append(desk.ask(DGX_1V, question(2)).gpus))
+    asking.start()
+    desk.pod_event("ADDED", planned("other", 0, 1, 2, 3))  # not the size asked for
+    desk.pod_event("ADDED", planned("w", 1, 6))
+    asking.join(5)
+    assert answers == [gpus(1, 6)]
+
+
+def test_a_pod_that_never_shows_is_waited_for_only_so_long() -> None:
+    began = time.monotonic()
+    answer = advisor(wait=0.05).ask(DGX_1V, question(2))
+    assert (answer.source, answer.pod) == (Source.FREE_CHOICE, None)
+    assert 0.05 <= time.monotonic() - began < 5
+
+
+def test_with_the_watch_dead_nobody_is_waited_for() -> None:
+    desk = Advisor(
+        node="n1",
+        resource=RESOURCE,
+        pick=pick_ring,
+        pod_wait_seconds=3600,
+        watching=lambda: False,
+    )
+    assert desk.ask(DGX_1V, question(2)).source is Source.FREE_CHOICE
+
+
+def test_allocate_is_compared_with_what_was_preferred() -> None:
+    desk = advisor()
+    desk.pod_event("ADDED", planned("w", 1, 6))
+    desk.ask(DGX_1V, question(2))
+    wanted = frozenset(gpus(1, 6))
+    assert desk.allocated(frozenset(gpus(0, 3))) == Allocation("ml/w", "main", wanted, False)
+    assert desk.allocated(frozenset(gpus(0))) == Allocation("", "", None, True)
+
+
+def test_what_the_kubelet_gives_without_asking_is_put_down_to_the_pod_that_planned_it() -> None:
+    desk = advisor()
+    desk.pod_event("ADDED", planned("a", 1, 6))
+    desk.pod_event("ADDED", planned("b", 0, 3))
+    assert desk.allocated(frozenset(gpus(0, 3))).pod == "ml/b"
+    assert desk.ask(DGX_1V, question(2)).gpus == gpus(1, 6)
+
+
+def test_after_a_restart_of_ours_pods_that_hold_devices_wait_no_more() -> None:
+    desk = advisor()
+    desk.replace_pods([planned("a", 1, 6), planned("b", 0, 3)])
+    desk.restore({"ml/a": {"main": gpus(1, 6)}})
+    assert desk.ask(DGX_1V, question(2)).gpus == gpus(0, 3)
+
+
+def test_pods_that_start_fail_or_go_wait_no_more() -> None:
+    desk = advisor()
+    desk.replace_pods([planned("a", 0), planned("b", 1), planned("c", 2)])
+    desk.pod_event("MODIFIED", pod("a", ("main", 1), changes={"status": {"phase": "Failed"}}))
+    desk.pod_event("DELETED", planned("b", 1))
+    assert [waiting.key for waiting in desk.waiting] == ["ml/c"]
+    desk.replace_pods([])
+    assert desk.waiting == ()
+
+
+def test_first_seen_is_by_age_in_a_first_list_whatever_its_order() -> None:
+    made = [
+        pod(
+            name,
+            ("main", 1),
+            changes={
+                "metadata": {"uid": name, "creationTimestamp": f"2026-11-21T08:00:0{second}Z"}
+            },
+        )
+        for name, second in (("z", 1), ("m", 2), ("a", 3))
+    ]
+    random.Random(1).shuffle(made)
+    desk = advisor()
+    desk.replace_pods(made)
+    assert [waiting.key for waiting in desk.waiting] == ["ml/z", "ml/m", "ml/a"]
+
+
+def test_what_pods_really_hold_is_judged_once_also_after_they_have_started() -> None:
+    desk = advisor()
+    desk.replace_pods([planned("kept", 1, 6), planned("swapped", 0, 3)])
+    desk.pod_event(
+        "MODIFIED", pod("swapped", ("main", 2), changes={"status": {"phase": "Running"}})
+    )
+    holds = {
+        "ml/kept": {"main": gpus(1, 6)},
+        "ml/swapped": {"main": gpus(4, 5)},
+        "ml/stranger": {"main": gpus(7)},
+    }
+    assert desk.judge(holds) == [
+        Judgement("ml/kept", "main", as_planned=True),
+        Judgement("ml/swapped", "main", as_planned=False),
+    ]
+    assert desk.judge(holds) == []
+
+
+def test_a_complaint_about_a_pod_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    desk = advisor()
+    bad = pod("w", ("main", 1), annotations={"linkwise.dev/gpus": "{"})
+    with caplog.at_level(logging.WARNING):
+        desk.pod_event("ADDED", bad)
+        desk.pod_event("MODIFIED", bad)
+    assert [record.message[:31] for record in caplog.records] == ["pod ml/w: linkwise.dev/gpus: '{"]
+
+
+def test_waiting_is_over_as_soon_as_the_pod_shows() -> None:
+    desk = advisor(wait=60)
+    done: list[Source] = []
+    Thread(target=lambda: done.append(desk.ask(DGX_1V, question(1)).source), daemon=True).start()
+    desk.pod_event("ADDED", pod("plain", ("main", 1)))
+    wait_for(lambda: done == [Source.FREE_CHOICE], "the answer")

@@ -1,0 +1,98 @@
+"""Who really has which GPU, over a real socket."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from linkwise.plugin.errors import PodResourcesError
+from linkwise.plugin.in_use import InUsePoller, PodResources, read_in_use
+from linkwise.plugin.kubelet import podresources_pb2 as wire
+from linkwise.topology.plan import InUse
+from tests.plugin.fake_kubelet import FakeKubelet
+from tests.plugin.pods import RESOURCE
+from tests.plugin.waiting import wait_for
+
+HELD = InUse(pods={"ml/w": {"main": ("GPU-a", "GPU-b")}})
+
+
+def test_entries_of_one_resource_add_up_and_other_resources_do_not_count() -> None:
+    def devices(resource: str, *ids: str) -> wire.ContainerDevices:
+        return wire.ContainerDevices(resource_name=resource, device_ids=ids)
+
+    main = wire.ContainerResources(
+        name="main",
+        devices=[
+            devices(RESOURCE, "GPU-b"),
+            devices("rdma/hca", "mlx5_0"),
+            devices(RESOURCE, "GPU-a"),
+        ],
+    )
+    idle = wire.ContainerResources(name="logger")
+    answer = wire.ListPodResourcesResponse(
+        pod_resources=[
+            wire.PodResources(name="w", namespace="ml", containers=[main, idle]),
+            wire.PodResources(name="web", namespace="default", containers=[idle]),
+        ]
+    )
+    assert read_in_use(answer, RESOURCE) == HELD
+
+
+class Told:
+    def __init__(self) -> None:
+        self.changes: list[InUse] = []
+        self.errors = 0
+
+    def error(self) -> None:
+        self.errors += 1
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def poller(kubelet_dir: Path, told: Told) -> Iterator[InUsePoller]:
+    running = InUsePoller(
+        PodResources(kubelet_dir / "pod-resources", RESOURCE),
+        every_seconds=3600,
+        on_change=told.changes.append,
+        on_error=told.error,
+    )
+    yield running
+    running.stop()
+
+
+def test_a_change_is_told_once_and_at_once_after_a_poke(
+    kubelet: FakeKubelet, poller: InUsePoller, told: Told
+) -> None:
+    poller.start()
+    wait_for(lambda: told.changes == [InUse()], "the first reading")
+    kubelet.holds = {"ml/w": {"main": ["GPU-b", "GPU-a"]}}
+    poller.poke()
+    wait_for(lambda: told.changes == [InUse(), HELD], "the change")
+    assert poller.poll() == HELD
+    assert len(told.changes) == 2
+
+
+def test_a_kubelet_that_does_not_answer_says_nothing_and_what_was_said_stays(
+    kubelet: FakeKubelet, poller: InUsePoller, told: Told, caplog: pytest.LogCaptureFixture
+) -> None:
+    kubelet.holds = {"ml/w": {"main": ["GPU-b", "GPU-a"]}}
+    assert poller.poll() == HELD
+    kubelet.stop()
+    assert poller.poll() is None
+    assert poller.poll() is None
+    assert told.changes == [HELD]
+    assert told.errors == 2
+    assert len([r for r in caplog.records if "podresources" in r.message]) == 1
+    kubelet.start()
+    wait_for(lambda: poller.poll() == HELD, "the kubelet's return")
+
+
+def test_an_absent_socket_is_named(kubelet_dir: Path) -> None:
+    source = PodResources(kubelet_dir / "absent.sock", RESOURCE)
+    with pytest.raises(PodResourcesError, match=r"podresources .*/absent\.sock: UNAVAILABLE: "):
+        source.read()
+    source.close()

@@ -1,0 +1,316 @@
+"""The driver's answers, good and bad, told as a machine. No GPU needed: the library's own errors
+and structures, a played driver behind them."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from linkwise.plugin.errors import InventoryError, NoDriverError
+from linkwise.plugin.inventory import Snapshot
+from linkwise.plugin.nvml import Nvml, NvmlInventory, sysfs_bus_id
+from linkwise.topology.model import Link, LinkClass, Machine
+from tests.machines import BRIDGED_8, DGX_1V, DGX_2, DGX_A100, HGX_H100, PCIE_8, TWO_ISLANDS
+from tests.plugin.fake_nvml import Fabric, FakeNvml, nvml_bus_id
+
+NO_SYSFS = Path("/nonexistent")
+NOT_SUPPORTED = pynvml.NVML_ERROR_NOT_SUPPORTED
+LOST = pynvml.NVML_ERROR_GPU_IS_LOST
+UNKNOWN = pynvml.NVML_ERROR_UNKNOWN
+
+
+def read(driver: FakeNvml) -> Snapshot:
+    return NvmlInventory(driver, sys_root=NO_SYSFS).read()
+
+
+@pytest.mark.parametrize(
+    "machine", [DGX_1V, BRIDGED_8, DGX_A100, HGX_H100, TWO_ISLANDS, DGX_2, PCIE_8]
+)
+def test_a_driver_that_answers_well_tells_the_machine_as_it_is(machine: Machine) -> None:
+    snapshot = read(FakeNvml(machine))
+    assert snapshot.warnings == ()
+    assert snapshot.problems == {}
+    told = snapshot.machine
+    assert told.links == machine.links
+    assert told.driver_version == "550.54.15"
+    assert told.cuda_version == "12.4"
+    for gpu, real in zip(told.gpus, machine.gpus, strict=True):
+        assert (gpu.uuid, gpu.model, gpu.memory_mib) == (real.uuid, real.model, real.memory_mib)
+        assert gpu.numa_node == real.numa_node
+    assert told.gpus[0].pci_bus_id == "0000:1a:00.0"
+    assert snapshot.minors[machine.gpus[2].uuid] == 102
+
+
+OPTIONAL = {  # not supported, and what is said in its place
+    "nvmlDeviceGetName": ("model", "GPU"),
+    "nvmlDeviceGetMemoryInfo": ("memory_mib", 0),
+    "nvmlDeviceGetPciInfo": ("pci_bus_id", None),
+    "nvmlDeviceGetCudaComputeCapability": ("compute_capability", None),
+    "nvmlDeviceGetMemoryAffinity": ("numa_nodes", ()),
+}
+
+
+@pytest.mark.parametrize("call", OPTIONAL)
+def test_not_supported_has_a_stated_fallback_and_no_warning(call: str) -> None:
+    driver = FakeNvml(PCIE_8)
+    driver.fail(call, NOT_SUPPORTED, gpu=3)
+    snapshot = read(driver)
+    what, fallback = OPTIONAL[call]
+    assert getattr(snapshot.machine.gpus[3], what) == fallback
+    assert getattr(snapshot.machine.gpus[2], what) != fallback
+    assert snapshot.warnings == ()
+    assert snapshot.problems == {}
+
+
+@pytest.mark.parametrize("call", OPTIONAL)
+def test_any_other_error_of_an_optional_call_names_the_call_and_the_gpu(call: str) -> None:
+    driver = FakeNvml(PCIE_8)
+    driver.fail(call, UNKNOWN, gpu=3)
+    assert read(driver).warnings == (f"GPU 3: {call}: Unknown Error",)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "nvmlSystemGetDriverVersion",
+        "nvmlSystemGetCudaDriverVersion_v2",
+        "nvmlDeviceGetMinorNumber",
+        "nvmlDeviceGetNvLinkState",
+        "nvmlDeviceGetGpuFabricInfoV",
+        "nvmlDeviceGetMigMode",
+    ],
+)
+def test_a_driver_too_old_for_a_call_still_tells_its_gpus(call: str) -> None:
+    driver = FakeNvml(PCIE_8)
+    driver.fail(call, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+    snapshot = read(driver)
+    assert len(snapshot.machine.gpus) == 8
+    assert snapshot.machine.links == PCIE_8.links
+    assert snapshot.problems == {}
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, NoDriverError),
+        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, NoDriverError),
+        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, InventoryError),
+        (pynvml.NVML_ERROR_NO_PERMISSION, InventoryError),
+    ],
+)
+def test_no_driver_is_told_from_a_driver_in_trouble(error: int, kind: type[Exception]) -> None:
+    driver = FakeNvml(PCIE_8)
+    driver.fail("nvmlInit", error)
+    with pytest.raises(InventoryError, match=r"^nvmlInit: ") as caught:
+        read(driver)
+    assert type(caught.value) is kind
+
+
+def test_every_call_we_make_is_one_of_the_librarys() -> None:
+    ours = [name for name in vars(Nvml) if name.startswith("nvml")]
+    assert len(ours) == 20
+    assert [name for name in ours if not callable(getattr(pynvml, name, None))] == []
+
+
+def test_a_count_that_fails_names_the_call() -> None:
+    driver = FakeNvml(PCIE_8)
+    driver.fail("nvmlDeviceGetCount", UNKNOWN)
+    with pytest.raises(InventoryError, match="nvmlDeviceGetCount, the driver: Unknown Error"):
+        read(driver)
+
+
+@pytest.mark.parametrize("call", ["nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID"])
+def test_a_gpu_that_does_not_say_who_it_is_is_left_out_and_the_others_keep_their_links(
+    call: str,
+) -> None:
+    driver = FakeNvml(BRIDGED_8)  # NVLink pairs (0,2) (1,3) (4,5) (6,7)
+    driver.fail(call, LOST, gpu=1)
+    snapshot = read(driver)
+    assert [gpu.index for gpu in snapshot.machine.gpus] == [0, 2, 3, 4, 5, 6, 7]
+    assert snapshot.machine.link(0, 1) == BRIDGED_8.link(0, 2)
+    assert snapshot.warnings[0].startswith("GPU 1: GPU is lost: no handle or no uuid; left out")
+    assert "NVLink 0 of GPU 3 ends at 0000:1b:00.0 (GPU), which is no other GPU here" in " ".join(
+        snapshot.warnings
+    )
+
+
+def test_no_usable_gpu_at_all_is_like_no_driver() -> None:
+    driver = FakeNvml(PCIE_8)
+    driver.fail("nvmlDeviceGetHandleByIndex", LOST)
+    with pytest.raises(NoDriverError, match=r"names no usable GPU \(8 counted\)"):
+        read(driver)
+
+
+def test_seventeen_gpus_are_refused_with_the_number() -> None:
+    driver = FakeNvml(DGX_2)
+    driver.faults["nvmlDeviceGetCount"] = lambda: 17
+    driver.faults["nvmlDeviceGetHandleByIndex"] = lambda index: index % 16
+    driver.faults["nvmlDeviceGetUUID"] = lambda handle: f"GPU-{handle}"
+    with pytest.raises(InventoryError, match="makes no machine: machine: 17 GPUs: expected 1 to"):
+        read(driver)
+
+
+def test_two_gpus_of_one_uuid_are_refused() -> None:
+    driver = FakeNvml(PCIE_8)
+    driver.faults["nvmlDeviceGetUUID"] = lambda _: "GPU-same"
+    with pytest.raises(InventoryError, match="uuid GPU-same on two GPUs"):
+        read(driver)
+
+
+def test_links_that_one_side_counts_differently_count_as_the_fewer_with_a_warning() -> None:
+
+    class Asymmetric(FakeNvml):
+        def ends(self, handle: int) -> list[tuple[int, bytes]]:
+            ends = super().ends(handle)
+            if handle == 0:
+                ends.remove((pynvml.NVML_NVLINK_DEVICE_TYPE_GPU, nvml_bus_id(3)))
+            return ends
+
+    snapshot = read(Asymmetric(DGX_1V))
+    assert DGX_1V.link(0, 3).nvlinks == 2
+    assert snapshot.machine.link(0, 3).nvlinks == 1
+    assert snapshot.warnings == ("NVLink: GPU 0 counts 1 to GPU 3, which counts 2 back; 1 taken",)
+
+
+def test_through_an_nvswitch_a_pair_has_what_its_poorer_end_has() -> None:
+    class OneLinkDown(FakeNvml):
+        def ends(self, handle: int) -> list[tuple[int, bytes]]:
+            return super().ends(handle)[: 17 if handle == 5 else 18]
+
+    told = read(OneLinkDown(HGX_H100)).machine
+    assert told.link(0, 5) == replace(HGX_H100.link(0, 5), nvlinks=17)
+    assert told.link(0, 1) == HGX_H100.link(0, 1)
+
+
+def test_an_old_driver_that_knows_no_device_types_still_finds_gpus_by_their_bus_id() -> None:
+    driver = FakeNvml(DGX_1V)
+    driver.fail("nvmlDeviceGetNvLinkRemoteDeviceType", NOT_SUPPORTED)
+    assert read(driver).machine.links == DGX_1V.links
+
+
+def test_links_with_an_end_nobody_knows_are_left_out_with_a_warning() -> None:
+    driver = FakeNvml(TWO_ISLANDS)
+    driver.fail("nvmlDeviceGetNvLinkRemotePciInfo", UNKNOWN, gpu=0)
+    snapshot = read(driver)
+    assert snapshot.machine.link(0, 1).nvlinks == 0
+    assert snapshot.machine.link(1, 2) == TWO_ISLANDS.link(1, 2)
+    assert "GPU 0, NVLink 0: nvmlDeviceGetNvLinkRemotePciInfo: Unknown Error" in snapshot.warnings
+    assert "NVLink 0 of GPU 0 ends at an unknown place (GPU), which" in " ".join(snapshot.warnings)
+
+
+def test_a_link_to_a_cpu_is_no_link_between_gpus() -> None:
+    driver = FakeNvml(DGX_1V)
+    driver.faults["nvmlDeviceGetNvLinkRemoteDeviceType"] = lambda *_: (
+        pynvml.NVML_NVLINK_DEVICE_TYPE_IBMNPU
+    )
+    driver.faults["nvmlDeviceGetNvLinkRemotePciInfo"] = lambda *_: type(
+        "Pci", (), {"busId": b"00000004:04:00.0"}
+    )
+    assert all(link.nvlinks == 0 for link in read(driver).machine.links)
+
+
+def test_a_distance_that_the_driver_does_not_know_comes_from_numa_with_a_warning() -> None:
+    driver = FakeNvml(BRIDGED_8)
+    driver.fail("nvmlDeviceGetTopologyCommonAncestor", NOT_SUPPORTED)
+    snapshot = read(driver)
+    assert {link.pcie for link in snapshot.machine.links} == {LinkClass.NODE, LinkClass.SYS}
+    for first, second, link in snapshot.machine.pairs():
+        same = BRIDGED_8.gpus[first].numa_node == BRIDGED_8.gpus[second].numa_node
+        assert link.pcie is (LinkClass.NODE if same else LinkClass.SYS)
+    assert len(snapshot.warnings) == 28
+
+
+@pytest.mark.parametrize(
+    ("level", "link"),
+    [(0, LinkClass.PIX), (15, LinkClass.PXB), (30, LinkClass.PHB), (99, LinkClass.SYS)],
+)
+def test_a_level_between_the_known_ones_counts_as_the_farther(level: int, link: LinkClass) -> None:
+    driver = FakeNvml(PCIE_8)
+    driver.faults["nvmlDeviceGetTopologyCommonAncestor"] = lambda *_: level
+    assert set(read(driver).machine.links) == {Link(link)}
+
+
+def test_a_clique_is_told_when_all_gpus_share_it() -> None:
+    driver = FakeNvml(HGX_H100, fabric={gpu: Fabric() for gpu in range(8)})
+    assert read(driver).machine.clique == "00010203-0405-0607-0809-0a0b0c0d0e0f.7"
+
+
+def test_an_all_zero_cluster_means_one_machine_only() -> None:
+    driver = FakeNvml(HGX_H100, fabric={gpu: Fabric(cluster=bytes(16)) for gpu in range(8)})
+    assert read(driver).machine.clique is None
+
+
+def test_gpus_of_two_cliques_have_none_in_common_and_no_links_between() -> None:
+    fabric = {gpu: Fabric(clique=gpu // 4) for gpu in range(8)}
+    snapshot = read(FakeNvml(HGX_H100, fabric=fabric))
+    assert snapshot.machine.clique is None
+    assert snapshot.machine.link(0, 3).nvlinks == 18
+    assert snapshot.machine.link(0, 4).nvlinks == 0
+    assert "expected one; none taken" in snapshot.warnings[0]
+
+
+PROBLEMS: dict[str, tuple[Callable[[FakeNvml], None], str]] = {
+    "lost": (lambda d: d.fail("nvmlDeviceGetMemoryInfo", LOST, gpu=2), "NVML: GPU is lost"),
+    "gone": (
+        lambda d: d.fail(
+            "nvmlDeviceGetHandleByUUID", pynvml.NVML_ERROR_NOT_FOUND, gpu=d.machine.gpus[2].uuid
+        ),
+        "NVML: Not Found",
+    ),
+    "reset": (
+        lambda d: d.fail("nvmlDeviceGetMigMode", pynvml.NVML_ERROR_RESET_REQUIRED, gpu=2),
+        "NVML: GPU requires restart",
+    ),
+    "mig": (
+        lambda d: d.faults.update(nvmlDeviceGetMigMode=lambda gpu: [int(gpu == 2), 0]),
+        "MIG mode is on: only whole GPUs are given out",
+    ),
+    "fabric": (
+        lambda d: d.fabric.update({2: Fabric(state=pynvml.NVML_GPU_FABRIC_STATE_IN_PROGRESS)}),
+        "NVLink fabric in state 2: expected 3 (completed)",
+    ),
+    "fabric-error": (
+        lambda d: d.fabric.update({2: Fabric(status=UNKNOWN)}),
+        "NVLink fabric completed with NVML error 999",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_a_gpu_that_is_not_well_is_told_with_the_reason_and_no_other_is(name: str) -> None:
+    driver = FakeNvml(HGX_H100)
+    inventory = NvmlInventory(driver, sys_root=NO_SYSFS)
+    machine = inventory.read().machine
+    break_it, reason = PROBLEMS[name]
+    break_it(driver)
+    assert inventory.probe(machine) == {machine.gpus[2].uuid: reason}
+
+
+def test_a_fabric_that_is_not_supported_is_no_problem() -> None:
+    fabric = {2: Fabric(state=pynvml.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED)}
+    assert read(FakeNvml(HGX_H100, fabric=fabric)).problems == {}
+
+
+@pytest.mark.parametrize(
+    ("told", "linux"),
+    [
+        (b"00000000:1A:00.0", "0000:1a:00.0"),
+        ("00000001:00:00.0", "0001:00:00.0"),
+        (b"00010000:3F:00.0", "10000:3f:00.0"),
+    ],
+)
+def test_bus_ids_as_linux_writes_them(told: bytes | str, linux: str) -> None:
+    assert sysfs_bus_id(told) == linux
+
+
+def test_the_driver_is_started_once_and_closed_once() -> None:
+    driver = FakeNvml(PCIE_8)
+    inventory = NvmlInventory(driver, sys_root=NO_SYSFS)
+    inventory.read()
+    inventory.read()
+    inventory.close()
+    inventory.close()
+    assert driver.calls.count("nvmlInit") == 1
+    assert driver.calls.count("nvmlShutdown") == 1

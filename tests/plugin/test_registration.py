@@ -1,0 +1,145 @@
+"""The kubelet forgets plugins without a word; each way in which it does is noticed."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from linkwise.plugin.advisor import Advisor
+from linkwise.plugin.allocate import pick_ring
+from linkwise.plugin.containers import Granting
+from linkwise.plugin.devices import DeviceBook
+from linkwise.plugin.inventory import Snapshot
+from linkwise.plugin.metrics import Metrics
+from linkwise.plugin.registration import Registrar
+from linkwise.plugin.server import DevicePlugin
+from tests.machines import DGX_1V
+from tests.plugin.fake_kubelet import FakeKubelet
+from tests.plugin.pods import RESOURCE
+from tests.plugin.waiting import wait_for
+
+Lost = list[str]
+
+
+@pytest.fixture
+def lost() -> Lost:
+    return []
+
+
+@pytest.fixture
+def make_registrar(kubelet_dir: Path, lost: Lost) -> Iterator[Callable[[], Registrar]]:
+    made: list[Registrar] = []
+    advisor = Advisor(node="n1", resource=RESOURCE, pick=pick_ring, pod_wait_seconds=0.0)
+    book, metrics = DeviceBook(Snapshot(DGX_1V)), Metrics()
+
+    def make() -> Registrar:
+        registrar = Registrar(
+            kubelet_socket=kubelet_dir / "kubelet.sock",
+            resource=RESOURCE,
+            make_service=lambda: DevicePlugin(book, advisor, Granting(), metrics),
+            metrics=metrics,
+            on_lost=lambda: lost.append("lost"),
+            look_seconds=0.01,
+            longest_wait_seconds=0.05,
+            stream_seconds=0.2,
+        )
+        made.append(registrar)
+        return registrar
+
+    yield make
+    for registrar in made:
+        registrar.stop()
+
+
+def listening(kubelet: FakeKubelet, registrar: Registrar, registrations: int) -> bool:
+    return (
+        len(kubelet.plugins) == registrations
+        and len(kubelet.plugin.health) == 8
+        and registrar.ready
+    )
+
+
+def test_serving_comes_first_then_one_registration_and_the_list(
+    kubelet: FakeKubelet, make_registrar: Callable[[], Registrar]
+) -> None:
+    registrar = make_registrar()
+    assert not registrar.ready
+    registrar.start()
+    wait_for(lambda: listening(kubelet, registrar, 1), "a registered plugin")
+    request = kubelet.plugin.request
+    assert (request.version, request.resource_name) == ("v1beta1", RESOURCE)
+    assert request.options.get_preferred_allocation_available
+    assert "/" not in request.endpoint
+    assert (kubelet.directory / request.endpoint).is_socket()
+
+
+def test_a_kubelet_that_comes_later_or_refuses_at_first_is_tried_again(
+    kubelet_dir: Path, make_registrar: Callable[[], Registrar]
+) -> None:
+    registrar = make_registrar()
+    registrar.start()
+    kubelet = FakeKubelet(kubelet_dir, refusals=2)
+    kubelet.start()
+    wait_for(lambda: listening(kubelet, registrar, 1), "a registered plugin")
+    assert kubelet.refusals == 0
+    kubelet.stop()
+
+
+def test_a_restarted_kubelet_gets_a_new_socket(
+    kubelet: FakeKubelet, make_registrar: Callable[[], Registrar], lost: Lost
+) -> None:
+    registrar = make_registrar()
+    registrar.start()
+    wait_for(lambda: listening(kubelet, registrar, 1), "the first registration")
+    kubelet.restart()
+    wait_for(lambda: listening(kubelet, registrar, 2), "the second registration")
+    first, second = (plugin.request.endpoint for plugin in kubelet.plugins)
+    assert first != second
+    assert lost == ["lost"]
+
+
+def test_a_removed_socket_of_ours_is_noticed(
+    kubelet: FakeKubelet, make_registrar: Callable[[], Registrar]
+) -> None:
+    registrar = make_registrar()
+    registrar.start()
+    wait_for(lambda: listening(kubelet, registrar, 1), "the first registration")
+    (kubelet.directory / kubelet.plugin.request.endpoint).unlink()
+    wait_for(lambda: listening(kubelet, registrar, 2), "the second registration")
+
+
+def test_a_cancelled_stream_is_noticed_though_both_sockets_stand(
+    kubelet: FakeKubelet, make_registrar: Callable[[], Registrar]
+) -> None:
+    registrar = make_registrar()
+    registrar.start()
+    wait_for(lambda: listening(kubelet, registrar, 1), "the first registration")
+    kubelet.plugin.cancel()
+    wait_for(lambda: listening(kubelet, registrar, 2), "the second registration")
+    assert len(list(kubelet.directory.glob("linkwise-*"))) == 1
+
+
+def test_a_kubelet_that_registers_us_and_never_listens_is_asked_again(
+    kubelet: FakeKubelet,
+    make_registrar: Callable[[], Registrar],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    registered: list[str] = []
+    monkeypatch.setattr(kubelet, "take", lambda request: registered.append(request.endpoint))
+    registrar = make_registrar()
+    registrar.start()
+    wait_for(lambda: len(registered) >= 2, "a second registration")
+    assert not registrar.ready
+    assert registered[0] != registered[1]
+
+
+def test_stopping_ends_the_stream_and_leaves_no_socket(
+    kubelet: FakeKubelet, make_registrar: Callable[[], Registrar]
+) -> None:
+    registrar = make_registrar()
+    registrar.start()
+    wait_for(lambda: listening(kubelet, registrar, 1), "a registered plugin")
+    registrar.stop()
+    wait_for(lambda: kubelet.plugin.ended, "the stream's end")
+    assert not registrar.ready
+    assert list(kubelet.directory.glob("linkwise-*")) == []
