@@ -1,0 +1,160 @@
+"""What the scheduler believes: nodes, what their pods take, and who is nominated where.
+
+A pod that was given a node counts there at once ("assumed"), before the API server says so. PURE.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from linkwise.kube.objects import Node, Pod
+from linkwise.simulator.scheduler.feasible import (
+    Rejection,
+    Resources,
+    amount,
+    rejection,
+    requests_of,
+)
+
+
+@dataclass(slots=True)
+class NodeInfo:
+    """A node and its pods. `node` is None while only pods on it are known."""
+
+    node: Node | None = None
+    allocatable: dict[str, int] = field(default_factory=dict)
+    pods: dict[str, tuple[Pod, Resources]] = field(default_factory=dict)
+    used: dict[str, int] = field(default_factory=dict)
+
+
+class Cluster:
+    def __init__(self) -> None:
+        self._infos: dict[str, NodeInfo] = {}
+        self._node_of: dict[str, str] = {}  # pod uid -> node
+        self._assumed: set[str] = set()
+        self._nominated: dict[str, dict[str, Pod]] = {}  # node -> uid -> pod
+        self._requests: dict[str, tuple[Pod, dict[str, int]]] = {}
+
+    # Nodes
+
+    def set_node(self, node: Node) -> None:
+        info = self._infos.setdefault(node.metadata.name, NodeInfo())
+        info.node = node
+        info.allocatable = {r: amount(r, q) for r, q in node.status.allocatable.items()}
+
+    def remove_node(self, name: str) -> None:
+        """Its pods are still known: they go when they themselves are deleted."""
+        info = self._infos.get(name)
+        if info is not None:
+            info.node = None
+            self._drop_if_empty(name)
+
+    def node(self, name: str) -> Node | None:
+        info = self._infos.get(name)
+        return info.node if info else None
+
+    def info(self, name: str) -> NodeInfo:
+        return self._infos[name]
+
+    def names(self) -> list[str]:
+        """Nodes in the order in which they were first seen."""
+        return [name for name, info in self._infos.items() if info.node is not None]
+
+    # Pods that have a node
+
+    def add_pod(self, pod: Pod) -> None:
+        """The API server says where it runs."""
+        self._place(pod, pod.spec.node_name)
+        self._assumed.discard(pod.metadata.uid)
+
+    def assume_pod(self, pod: Pod, node: str) -> None:
+        """The scheduler has decided; the bind is on its way."""
+        self._place(pod, node)
+        self._assumed.add(pod.metadata.uid)
+
+    def is_assumed(self, uid: str) -> bool:
+        return uid in self._assumed
+
+    def remove_pod(self, uid: str) -> bool:
+        """False where it counted nowhere."""
+        self._assumed.discard(uid)
+        name = self._node_of.pop(uid, None)
+        if name is None:
+            return False
+        info = self._infos[name]
+        _, requests = info.pods.pop(uid)
+        for resource, needed in requests.items():
+            info.used[resource] -= needed
+        self._drop_if_empty(name)
+        return True
+
+    def _place(self, pod: Pod, name: str) -> None:
+        uid = pod.metadata.uid
+        self.remove_pod(uid)
+        self.forget_nomination(uid)
+        self._requests.pop(uid, None)
+        info = self._infos.setdefault(name, NodeInfo())
+        requests = requests_of(pod)
+        info.pods[uid] = (pod, requests)
+        for resource, needed in requests.items():
+            info.used[resource] = info.used.get(resource, 0) + needed
+        self._node_of[uid] = name
+
+    def _drop_if_empty(self, name: str) -> None:
+        info = self._infos[name]
+        if info.node is None and not info.pods:
+            del self._infos[name]
+
+    # Pods that wait
+
+    def nominate(self, pod: Pod) -> None:
+        """A waiting pod, as it is now: with `status.nominatedNodeName` it counts on that node."""
+        self.forget_nomination(pod.metadata.uid)
+        if node := pod.status.nominated_node_name:
+            self._nominated.setdefault(node, {})[pod.metadata.uid] = pod
+
+    def forget_nomination(self, uid: str) -> None:
+        for node, pods in list(self._nominated.items()):
+            if pods.pop(uid, None) is not None and not pods:
+                del self._nominated[node]
+
+    def requests(self, pod: Pod) -> dict[str, int]:
+        """What a waiting pod would take; worked out once per version of it."""
+        known = self._requests.get(pod.metadata.uid)
+        if known is None or known[0].spec != pod.spec:
+            known = (pod, requests_of(pod))
+            self._requests[pod.metadata.uid] = known
+        return known[1]
+
+    def forget_pod(self, uid: str) -> None:
+        """It no longer exists."""
+        self.forget_nomination(uid)
+        self._requests.pop(uid, None)
+
+    def nominated_below(self, node: str, priority: int) -> list[Pod]:
+        """The less important pods that are nominated to *node*."""
+        pods = self._nominated.get(node, {}).values()
+        return [pod for pod in pods if pod.spec.priority < priority]
+
+    # Questions
+
+    def rejection(
+        self, pod: Pod, name: str, *, without: frozenset[str] = frozenset()
+    ) -> Rejection | None:
+        """Why *pod* may not run on *name* beside what counts there, or None; *without* leaves
+        pods out, as if they were gone."""
+        info = self._infos[name]
+        assert info.node is not None, name
+        used = dict(info.used)
+        for other in self._beside(pod, name):
+            for resource, needed in self.requests(other).items():
+                used[resource] = used.get(resource, 0) + needed
+        for uid in without:
+            for resource, needed in info.pods[uid][1].items():
+                used[resource] -= needed
+        return rejection(pod, self.requests(pod), info.node, info.allocatable, used)
+
+    def _beside(self, pod: Pod, name: str) -> Iterator[Pod]:
+        """Pods nominated to the node that are at least as important."""
+        for uid, other in self._nominated.get(name, {}).items():
+            if uid != pod.metadata.uid and other.spec.priority >= pod.spec.priority:
+                yield other

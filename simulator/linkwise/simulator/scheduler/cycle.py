@@ -1,0 +1,130 @@
+"""One try of one pod: filter, ask the extender, score, choose. In kube-scheduler's order.
+
+A nominated node is looked at first and alone; only if it does not do are all others. The extender
+is asked about the nodes that passed the plugins, and not at all when none did. With one node left
+nobody is asked for scores.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+from linkwise.kube.objects import Pod
+from linkwise.simulator.scheduler import scoring
+from linkwise.simulator.scheduler.cluster import Cluster
+from linkwise.simulator.scheduler.extender import Extender
+from linkwise.simulator.scheduler.feasible import Rejection
+from linkwise.simulator.scheduler.queue import EXTENDER
+
+_EXTENDER_SHARE = 10  # MaxNodeScore / MaxExtenderPriority: an extender's 10 is a plugin's 100
+
+
+@dataclass(slots=True)
+class Unfit:
+    """Why no node does: node (or an extender's own key) -> its rejection."""
+
+    nodes: int
+    rejections: dict[str, Rejection] = field(default_factory=dict)
+
+    @property
+    def rejected_by(self) -> frozenset[str]:
+        return frozenset(rejection.plugin for rejection in self.rejections.values())
+
+    @property
+    def reasons(self) -> Mapping[str, Sequence[str]]:
+        return {name: rejection.reasons for name, rejection in self.rejections.items()}
+
+
+class Cycle:
+    """Used by one thread; *lock* guards *cluster*, and is not held while the extender is asked."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        lock: AbstractContextManager[object],
+        extender: Extender | None,
+        *,
+        seed: int,
+        percentage_of_nodes_to_score: int,
+        extender_weight: int,
+    ) -> None:
+        self._cluster, self._lock, self._extender = cluster, lock, extender
+        self._random = random.Random(seed)
+        self._percentage = percentage_of_nodes_to_score
+        self._weight = extender_weight
+        self._next_start = 0  # where the search for feasible nodes begins: it moves on each time
+
+    def schedule(self, pod: Pod) -> str | Unfit:
+        """The node for *pod*, or why there is none. Raises ExtenderError."""
+        with self._lock:
+            names = self._cluster.names()
+        unfit = Unfit(len(names))
+        feasible = self._nominated(pod, unfit) or self._all(pod, names, unfit)
+        if not feasible:
+            return unfit
+        if len(feasible) == 1:
+            return feasible[0]
+        return self._best(pod, feasible)
+
+    def _nominated(self, pod: Pod, unfit: Unfit) -> list[str]:
+        name = pod.status.nominated_node_name
+        with self._lock:
+            if not name or self._cluster.node(name) is None:
+                return []
+            passed = self._plugins_pass(pod, name, unfit)
+        return self._extender_passes(pod, [name], unfit) if passed else []
+
+    def _all(self, pod: Pod, names: Sequence[str], unfit: Unfit) -> list[str]:
+        unfit.rejections.clear()
+        enough = scoring.nodes_to_find(len(names), self._percentage)
+        passed: list[str] = []
+        seen = 0
+        with self._lock:
+            for offset in range(len(names)):
+                if len(passed) == enough:
+                    break
+                name = names[(self._next_start + offset) % len(names)]
+                seen += 1
+                gone = self._cluster.node(name) is None
+                if not gone and self._plugins_pass(pod, name, unfit):
+                    passed.append(name)
+        self._next_start = (self._next_start + seen) % len(names) if names else 0
+        return self._extender_passes(pod, passed, unfit) if passed else []
+
+    def _plugins_pass(self, pod: Pod, name: str, unfit: Unfit) -> bool:
+        rejection = self._cluster.rejection(pod, name)
+        if rejection is not None:
+            unfit.rejections[name] = rejection
+        return rejection is None
+
+    def _extender_passes(self, pod: Pod, names: list[str], unfit: Unfit) -> list[str]:
+        if self._extender is None or not self._extender.is_interested(pod):
+            return names
+        answer = self._extender.filter(pod, names)
+        for name, reason in answer.failed.items():
+            unfit.rejections[name] = Rejection(EXTENDER, (reason,), resolvable=True)
+        for name, reason in answer.unresolvable.items():  # said both ways, this one counts
+            unfit.rejections[name] = Rejection(EXTENDER, (reason,), resolvable=False)
+        passed = set(answer.passed)
+        silent = [n for n in names if n not in passed and n not in unfit.rejections]
+        for name in silent:  # no reason of its own in the event
+            unfit.rejections[name] = Rejection(EXTENDER, (), resolvable=True)
+        return [name for name in names if name in passed]
+
+    def _best(self, pod: Pod, names: list[str]) -> str:
+        with self._lock:
+            requests = self._cluster.requests(pod)
+            scores = {name: self._plugin_score(requests, name) for name in names}
+        if self._extender is not None and self._extender.is_interested(pod):
+            for name, score in self._extender.prioritize(pod, names).items():
+                if name in scores:
+                    scores[name] += score * self._weight * _EXTENDER_SHARE
+        best = max(scores.values())
+        return self._random.choice([name for name, score in scores.items() if score == best])
+
+    def _plugin_score(self, requests: Mapping[str, int], name: str) -> int:
+        if self._cluster.node(name) is None:
+            return 0
+        info = self._cluster.info(name)
+        return scoring.score(requests, info.allocatable, info.used)

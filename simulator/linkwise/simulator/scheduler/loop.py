@@ -1,0 +1,394 @@
+"""kube-scheduler's loop: watches nodes and pods, tries one pod at a time, binds beside it.
+
+With an extender it makes exactly the calls kube-scheduler makes, in its order; without one it is
+the baseline that the demo compares with. One thread tries pods, so at most one filter call is in
+flight; binds run in a pool of their own and overlap with the next tries.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from threading import Condition, Thread
+
+from linkwise.kube.client import ApiError, KubeClient
+from linkwise.kube.objects import Node, Pod
+from linkwise.kube.reflector import Reflector
+from linkwise.simulator.scheduler import preemption, words
+from linkwise.simulator.scheduler.cluster import Cluster
+from linkwise.simulator.scheduler.cycle import Cycle, Unfit
+from linkwise.simulator.scheduler.extender import Extender, ExtenderError
+from linkwise.simulator.scheduler.queue import (
+    ClusterEvent,
+    QueueCounts,
+    QueuedPod,
+    SchedulingQueue,
+)
+
+log = logging.getLogger(__name__)
+
+_ENDED_PHASES = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerSettings:
+    """The defaults are kube-scheduler's; tests and the demo shorten the back-off."""
+
+    scheduler_name: str = "default-scheduler"
+    managed_resources: tuple[str, ...] = ("nvidia.com/gpu",)
+    extender_weight: int = 1
+    extender_binds: bool = True
+    extender_timeout_seconds: float = 5.0
+    initial_backoff_seconds: float = 1.0
+    max_backoff_seconds: float = 10.0
+    max_unschedulable_seconds: float = 300.0
+    percentage_of_nodes_to_score: int = 0  # 0: the default rule, a share that falls with the size
+    bind_threads: int = 16
+
+
+class SchedulerLoop:
+    """*extender_url* is the prefix of the verbs; None is kube-scheduler alone. *seed* decides
+    between nodes of equal score."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        extender_url: str | None = None,
+        *,
+        seed: int = 0,
+        settings: SchedulerSettings | None = None,
+    ) -> None:
+        self._settings = settings = settings or SchedulerSettings()
+        self._client = client
+        self._extender = (
+            Extender(
+                extender_url,
+                managed_resources=settings.managed_resources,
+                timeout_seconds=settings.extender_timeout_seconds,
+            )
+            if extender_url
+            else None
+        )
+        self._changed = Condition()  # its lock guards all that follows
+        self._cluster = Cluster()
+        self._queue = SchedulingQueue(
+            initial_backoff_seconds=settings.initial_backoff_seconds,
+            max_backoff_seconds=settings.max_backoff_seconds,
+            max_unschedulable_seconds=settings.max_unschedulable_seconds,
+        )
+        self._pods: dict[str, Pod] = {}  # those that have not ended, as last seen
+        self._binding = 0
+        self._stopping = False
+        self._cycle = Cycle(
+            self._cluster,
+            self._changed,
+            self._extender,
+            seed=seed,
+            percentage_of_nodes_to_score=settings.percentage_of_nodes_to_score,
+            extender_weight=settings.extender_weight,
+        )
+        self._binds = ThreadPoolExecutor(settings.bind_threads, thread_name_prefix="bind")
+        self._reflectors = (
+            Reflector(
+                client,
+                "/api/v1/nodes",
+                Node,
+                on_replace=self._replace_nodes,
+                on_event=self._node_event,
+            ),
+            Reflector(
+                client,
+                "/api/v1/pods",
+                Pod,
+                on_replace=self._replace_pods,
+                on_event=self._pod_event,
+            ),
+        )
+        self._thread = Thread(target=self._run, name="scheduler", daemon=True)
+
+    def start(self) -> None:
+        """Returns once it has seen all nodes and pods. Raises TimeoutError after 30 s."""
+        for reflector in self._reflectors:  # nodes before pods: no pod is tried on none
+            reflector.start()
+            if not reflector.synced.wait(30):
+                raise TimeoutError("the API server has not been heard for 30 s")
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish the try in progress and the binds; start no other."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        for reflector in self._reflectors:
+            reflector.stop()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._binds.shutdown()
+        if self._extender is not None:
+            self._extender.close()
+
+    def counts(self) -> QueueCounts:
+        with self._changed:
+            return self._queue.counts()
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is being tried or bound, and nothing will be until something happens (but for
+        retries after errors, and of pods that have waited for five minutes)."""
+        with self._changed:
+            counts = self._queue.counts()
+            return not (self._binding or counts.active or counts.in_flight or counts.backoff)
+
+    # What the API server says
+
+    def _replace_nodes(self, nodes: list[Node]) -> None:
+        with self._changed:
+            for name in set(self._cluster.names()) - {node.metadata.name for node in nodes}:
+                self._cluster.remove_node(name)
+        for node in nodes:
+            self._node_event("MODIFIED", node)
+
+    def _node_event(self, kind: str, node: Node) -> None:
+        with self._changed:
+            if kind == "DELETED":
+                self._cluster.remove_node(node.metadata.name)
+                return
+            before = self._cluster.node(node.metadata.name)
+            self._cluster.set_node(node)
+            for event in _node_changes(before, node):
+                self._queue.move_all(event, time.monotonic())
+            self._changed.notify_all()
+
+    def _replace_pods(self, pods: list[Pod]) -> None:
+        there = {pod.metadata.uid for pod in pods}
+        with self._changed:
+            gone = [pod for uid, pod in self._pods.items() if uid not in there]
+        for pod in gone:
+            self._pod_event("DELETED", pod)
+        for pod in sorted(pods, key=_age):
+            self._pod_event("MODIFIED", pod)
+
+    def _pod_event(self, kind: str, pod: Pod) -> None:
+        uid, now = pod.metadata.uid, time.monotonic()
+        with self._changed:
+            known = self._pods.get(uid)
+            seen = known is not None and known.metadata.resource_version
+            if kind != "DELETED" and seen == pod.metadata.resource_version:
+                return  # listed anew, and nothing happened to it
+            # Ended pods are no pods to the scheduler: its watch leaves them out.
+            if kind == "DELETED" or pod.status.phase in _ENDED_PHASES:
+                self._forget(uid, now)
+            elif pod.spec.node_name:
+                self._pods[uid] = pod
+                self._queue.delete(uid)
+                self._cluster.add_pod(pod)
+            else:
+                self._pods[uid] = pod
+                self._waiting(pod, now)
+            self._changed.notify_all()
+
+    def _forget(self, uid: str, now: float) -> None:
+        self._pods.pop(uid, None)
+        self._queue.delete(uid)
+        self._cluster.forget_pod(uid)
+        if self._cluster.remove_pod(uid):
+            self._queue.move_all(ClusterEvent.ASSIGNED_POD_GONE, now)
+
+    def _waiting(self, pod: Pod, now: float) -> None:
+        ours = pod.spec.scheduler_name == self._settings.scheduler_name
+        if not ours or self._cluster.is_assumed(pod.metadata.uid):
+            return
+        self._cluster.nominate(pod)
+        self._queue.update(pod, now)
+
+    # Tries
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                queued = None
+                while not self._stopping:
+                    now = time.monotonic()
+                    queued = self._queue.pop(now)
+                    if queued is not None:
+                        break
+                    self._changed.wait(self._queue.next_wake(now))
+                if queued is None:
+                    return
+            self._try(queued)
+
+    def _try(self, queued: QueuedPod) -> None:
+        pod = queued.pod
+        if pod.metadata.deletion_timestamp is not None:
+            with self._changed:
+                self._queue.done(queued.uid)
+            return
+        try:
+            found = self._cycle.schedule(pod)
+            if isinstance(found, Unfit):
+                self._unfit(queued, found)
+                return
+        except ExtenderError as error:
+            self._error(queued, str(error))
+            return
+        with self._changed:
+            latest = self._pods.get(queued.uid)
+            if latest is None or latest.spec.node_name:
+                return  # deleted or bound by others while it was tried
+            self._cluster.assume_pod(pod, found)
+            self._queue.done(queued.uid)
+            self._binding += 1
+        self._binds.submit(self._bind, queued, found)
+
+    def _unfit(self, queued: QueuedPod, unfit: Unfit) -> None:
+        """Make room where that helps; back into the queue; then say so on the pod. That write is
+        an update of the pod like any other, and so wakes what the extender refused."""
+        nomination = self._preempt(queued.pod, unfit)
+        with self._changed:
+            pod = self._latest(queued)
+            if pod is None:
+                return
+            self._queue.add_unschedulable(queued, unfit.rejected_by, time.monotonic())
+        helpful = sum(r.resolvable for r in unfit.rejections.values())
+        message = words.fit_error(unfit.nodes, unfit.reasons, helpful)
+        self._say(pod, "Unschedulable", message, nomination)
+
+    def _error(self, queued: QueuedPod, message: str) -> None:
+        """Back into the queue, to be tried again after its back-off whatever happens."""
+        with self._changed:
+            pod = self._latest(queued)
+            if pod is None:
+                return
+            self._queue.add_error(queued, time.monotonic())
+        self._say(pod, "SchedulerError", message, nomination="")
+
+    def _latest(self, queued: QueuedPod) -> Pod | None:
+        """The pod as last seen; None where it waits no longer, and then it is out of the queue."""
+        pod = self._pods.get(queued.uid)
+        if pod is None or pod.spec.node_name:
+            self._queue.done(queued.uid)
+            return None
+        queued.pod = pod
+        self._cluster.nominate(pod)
+        return pod
+
+    def _say(self, pod: Pod, reason: str, message: str, nomination: str | None) -> None:
+        patch = words.condition_patch(pod, reason, message, _moment(), nomination=nomination)
+        if patch is not None:
+            self._ask(pod, lambda: self._client.patch(f"{_path_of(pod)}/status", patch))
+
+    def _ask(self, pod: Pod, request: Callable[[], None]) -> None:
+        """What is refused here is no harm: the next try says it again."""
+        try:
+            request()
+        except ApiError as error:
+            log.info("%s/%s: %s", pod.metadata.namespace, pod.metadata.name, error)
+
+    # Preemption
+
+    def _preempt(self, pod: Pod, unfit: Unfit) -> str | None:
+        """Evict what stands in the way on one node, and name it; "" where that helps nowhere,
+        None where room is being made already. Raises ExtenderError."""
+        with self._changed:
+            if not preemption.is_eligible(pod, self._cluster, unfit.rejections):
+                return None
+            found = preemption.candidates(pod, self._cluster, unfit.rejections)
+        if found and self._extender is not None and self._extender.is_interested(pod):
+            found = self._extender_agrees(pod, found)
+        if not found:
+            return ""
+        node = preemption.pick(found)
+        for victim in found[node]:
+            uid = victim.metadata.uid
+            log.info("%s evicts %s from %s", pod.metadata.name, victim.metadata.name, node)
+            self._ask(victim, partial(self._client.delete, _path_of(victim), uid=uid))
+        with self._changed:
+            lower = self._cluster.nominated_below(node, pod.spec.priority)
+        for other in lower:
+            patch = {"metadata": {"uid": other.metadata.uid}, "status": {"nominatedNodeName": None}}
+            self._ask(other, partial(self._client.patch, f"{_path_of(other)}/status", patch))
+        return node
+
+    def _extender_agrees(
+        self, pod: Pod, found: dict[str, tuple[Pod, ...]]
+    ) -> dict[str, tuple[Pod, ...]]:
+        """The extender may drop nodes and name other victims on them."""
+        assert self._extender is not None
+        asked = {node: [v.metadata.uid for v in victims] for node, victims in found.items()}
+        answer = self._extender.preempt(pod, asked)
+        with self._changed:
+            agreed = {}
+            for node, uids in answer.items():
+                there = self._cluster.info(node).pods
+                unknown = [uid for uid in uids if uid not in there]
+                if unknown or not uids:
+                    problem = f"pod {unknown[0]} is not on it" if unknown else "no victims"
+                    raise ExtenderError(f"extender's preempt answer for {node}: {problem}")
+                agreed[node] = tuple(there[uid][0] for uid in uids)
+        return agreed
+
+    # Binds
+
+    def _bind(self, queued: QueuedPod, node: str) -> None:
+        error = ""
+        try:
+            self._ask_to_bind(queued.pod, node)
+        except (ApiError, ExtenderError) as refused:
+            error = f"binding rejected: {refused}"
+            log.info("%s to %s: %s", queued.pod.metadata.name, node, error)
+        with self._changed:
+            self._binding -= 1
+            self._changed.notify_all()
+            if not error:
+                return  # the watch will say so
+            now = time.monotonic()
+            if self._cluster.is_assumed(queued.uid):
+                self._cluster.remove_pod(queued.uid)
+                self._queue.move_all(ClusterEvent.ASSIGNED_POD_GONE, now)
+            pod = self._latest(queued)
+            if pod is None:
+                return
+            self._queue.add_error(queued, now)
+        self._say(pod, "SchedulerError", error, nomination="")
+
+    def _ask_to_bind(self, pod: Pod, node: str) -> None:
+        extender = self._extender
+        if extender is not None and self._settings.extender_binds and extender.is_interested(pod):
+            extender.bind(pod, node)
+            return
+        meta = pod.metadata
+        body = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        }
+        self._client.post(f"{_path_of(pod)}/binding", body)
+
+
+def _node_changes(before: Node | None, node: Node) -> list[ClusterEvent]:
+    if before is None:
+        return [ClusterEvent.NODE_ADDED]
+    changes = {
+        ClusterEvent.NODE_ALLOCATABLE: before.status.allocatable != node.status.allocatable,
+        ClusterEvent.NODE_LABELS: before.metadata.labels != node.metadata.labels,
+        ClusterEvent.NODE_TAINTS: before.spec != node.spec,
+        ClusterEvent.NODE_OTHER: before.metadata.annotations != node.metadata.annotations
+        or before.status.conditions != node.status.conditions,
+    }
+    return [event for event, happened in changes.items() if happened]
+
+
+def _age(pod: Pod) -> datetime:
+    return pod.metadata.creation_timestamp or datetime.max.replace(tzinfo=UTC)
+
+
+def _path_of(pod: Pod) -> str:
+    return f"/api/v1/namespaces/{pod.metadata.namespace}/pods/{pod.metadata.name}"
+
+
+def _moment() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

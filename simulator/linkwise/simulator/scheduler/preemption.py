@@ -1,0 +1,76 @@
+"""Which less important pods would have to go for a pod to fit: kube-scheduler's DefaultPreemption.
+
+Only the plugins are asked in this dry run, never the extender's filter. A node on which the plugins
+object to nothing therefore needs no victim and is no candidate: where the extender alone refuses,
+nobody is evicted (kube-scheduler up to 1.37). PodDisruptionBudgets are not modelled. PURE.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from linkwise.kube.objects import Pod
+from linkwise.simulator.scheduler.cluster import Cluster
+from linkwise.simulator.scheduler.feasible import Rejection
+
+Victims = Mapping[str, Sequence[Pod]]
+"""node -> the pods to evict there, most important first."""
+
+
+def is_eligible(pod: Pod, cluster: Cluster, rejections: Mapping[str, Rejection]) -> bool:
+    """Not while pods that make room for it on its nominated node are still ending."""
+    name = pod.status.nominated_node_name
+    refused = rejections.get(name)
+    if not name or cluster.node(name) is None or (refused and not refused.resolvable):
+        return True
+    return not any(
+        other.metadata.deletion_timestamp is not None and other.spec.priority < pod.spec.priority
+        for other, _ in cluster.info(name).pods.values()
+    )
+
+
+def candidates(
+    pod: Pod, cluster: Cluster, rejections: Mapping[str, Rejection]
+) -> dict[str, tuple[Pod, ...]]:
+    """Every node where evicting less important pods would satisfy the plugins."""
+    found = {}
+    for name, rejection in rejections.items():
+        if rejection.resolvable and cluster.node(name) is not None:
+            victims = _victims(pod, cluster, name)
+            if victims:
+                found[name] = victims
+    return found
+
+
+def _victims(pod: Pod, cluster: Cluster, name: str) -> tuple[Pod, ...]:
+    """All less important pods go; then each that need not have gone stays, the most important and
+    oldest first."""
+    others = [other for other, _ in cluster.info(name).pods.values()]
+    lower = [other for other in others if other.spec.priority < pod.spec.priority]
+    gone = {other.metadata.uid for other in lower}
+    if not lower or cluster.rejection(pod, name, without=frozenset(gone)) is not None:
+        return ()
+    victims = []
+    for other in sorted(lower, key=lambda p: (-p.spec.priority, _started(p))):
+        spared = frozenset(gone - {other.metadata.uid})
+        if cluster.rejection(pod, name, without=spared) is None:
+            gone.remove(other.metadata.uid)
+        else:
+            victims.append(other)
+    return tuple(victims)
+
+
+def pick(found: Victims) -> str:
+    """The node whose victims are least important, then least important together, then fewest,
+    then those that have run for the shortest time."""
+
+    def cost(name: str) -> tuple[int, int, int, float]:
+        priorities = [victim.spec.priority for victim in found[name]]
+        top = max(priorities)
+        oldest = min(_started(v) for v in found[name] if v.spec.priority == top)
+        return top, sum(priorities), len(priorities), -oldest.timestamp()
+
+    return min(found, key=cost)
+
+
+def _started(pod: Pod) -> datetime:
+    return pod.metadata.creation_timestamp or datetime.max.replace(tzinfo=UTC)

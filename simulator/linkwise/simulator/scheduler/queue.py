@@ -1,0 +1,269 @@
+"""The scheduling queue: which pod is tried next, and when one that failed is tried again.
+
+As kube-scheduler 1.35 has it (docs/simulator.md): an active queue by priority, then age; two
+back-off queues, one for pods that did not fit and one for errors; and a pool of pods that wait for
+something to happen, where each pod is woken only by events that could matter to what refused it.
+
+PURE: the time is an argument, in seconds on any clock that only rises.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from heapq import heappop, heappush
+from itertools import count
+
+from linkwise.kube.objects import Pod
+
+EXTENDER = "Extender"
+
+
+class ClusterEvent(Enum):
+    """What happens to others than the pod itself, and may let it fit."""
+
+    NODE_ADDED = auto()
+    NODE_ALLOCATABLE = auto()
+    NODE_LABELS = auto()
+    NODE_TAINTS = auto()  # and spec.unschedulable
+    NODE_OTHER = auto()  # annotations, conditions
+    ASSIGNED_POD_GONE = auto()  # deleted, ended, or given up before it was bound
+
+
+_NODE_EVENTS = frozenset({ClusterEvent.NODE_ADDED})
+_WAKES: dict[str, frozenset[ClusterEvent]] = {
+    "NodeUnschedulable": _NODE_EVENTS | {ClusterEvent.NODE_TAINTS},
+    "TaintToleration": _NODE_EVENTS | {ClusterEvent.NODE_TAINTS},
+    "NodeAffinity": _NODE_EVENTS | {ClusterEvent.NODE_LABELS},
+    "NodeResourcesFit": _NODE_EVENTS
+    | {ClusterEvent.NODE_ALLOCATABLE, ClusterEvent.ASSIGNED_POD_GONE},
+}
+"""Which events matter to a pod that this plugin refused; to an extender's refusal, all do."""
+
+
+@dataclass(slots=True, eq=False)
+class QueuedPod:
+    """A pod on its way through the queue. `since` is when it last came into it."""
+
+    pod: Pod
+    since: float
+    order: int
+    unschedulable_count: int = 0
+    error_count: int = 0  # errors in a row
+    rejected_by: frozenset[str] = frozenset()
+    failed_in_error: bool = False
+
+    @property
+    def uid(self) -> str:
+        return self.pod.metadata.uid
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCounts:
+    """How many pods are where; `in_flight` are being tried right now."""
+
+    active: int
+    backoff: int
+    unschedulable: int
+    gated: int
+    in_flight: int
+
+
+@dataclass(slots=True)
+class _InFlight:
+    queued: QueuedPod
+    events: set[ClusterEvent] = field(default_factory=set)
+    updated: bool = False
+
+
+class SchedulingQueue:
+    def __init__(
+        self,
+        *,
+        initial_backoff_seconds: float = 1.0,
+        max_backoff_seconds: float = 10.0,
+        max_unschedulable_seconds: float = 300.0,
+    ) -> None:
+        self._initial_backoff = initial_backoff_seconds
+        self._max_backoff = max_backoff_seconds
+        self._max_unschedulable = max_unschedulable_seconds
+        self._numbers = count()
+        self._active: dict[str, QueuedPod] = {}
+        self._heap: list[tuple[int, float, int, QueuedPod]] = []  # may hold some that have left
+        self._backoff: dict[str, QueuedPod] = {}
+        self._unschedulable: dict[str, QueuedPod] = {}
+        self._gated: dict[str, QueuedPod] = {}
+        self._in_flight: dict[str, _InFlight] = {}
+
+    # Pods come, change and go
+
+    def add(self, pod: Pod, now: float) -> None:
+        """A pod without a node is there, or is there again after it was given up."""
+        if self._find(pod.metadata.uid) is not None:
+            self.update(pod, now)
+            return
+        queued = QueuedPod(pod, since=now, order=next(self._numbers))
+        if pod.spec.scheduling_gates:
+            self._gated[queued.uid] = queued
+        else:
+            self._activate(queued)
+
+    def update(self, pod: Pod, now: float) -> None:
+        """The pod itself has changed, in whatever way; an extender may judge it anew, while of
+        the plugins only taints look at something that can change."""
+        uid = pod.metadata.uid
+        if uid in self._in_flight:
+            self._in_flight[uid].updated = True
+            return
+        queued = self._find(uid)
+        if queued is None:
+            self.add(pod, now)
+            return
+        tolerations_changed = queued.pod.spec.tolerations != pod.spec.tolerations
+        queued.pod = pod
+        if uid in self._gated and not pod.spec.scheduling_gates:
+            del self._gated[uid]
+            self._activate(queued)
+        elif uid in self._unschedulable and (
+            self._wakes_on_update(queued)
+            or (tolerations_changed and "TaintToleration" in queued.rejected_by)
+        ):
+            del self._unschedulable[uid]
+            self._requeue(queued, now)
+
+    def delete(self, uid: str) -> None:
+        """The pod is gone, or has a node."""
+        for place in (self._active, self._backoff, self._unschedulable, self._gated):
+            place.pop(uid, None)
+        self._in_flight.pop(uid, None)
+
+    # Tries
+
+    def pop(self, now: float) -> QueuedPod | None:
+        """The pod to try next, or None; it is then in flight until it is handed back or deleted."""
+        self._flush(now)
+        queued = self._pop_active() or self._pop_early()
+        if queued is not None:
+            self._in_flight[queued.uid] = _InFlight(queued)
+        return queued
+
+    def next_wake(self, now: float) -> float | None:
+        """Seconds until `pop` may have one although nothing happens meanwhile."""
+        moments = [self._backoff_ends(queued) for queued in self._backoff.values()]
+        moments += [q.since + self._max_unschedulable for q in self._unschedulable.values()]
+        return max(0.0, min(moments) - now) if moments else None
+
+    def done(self, uid: str) -> None:
+        """It has a node in the scheduler's eyes: out of the queue, until it comes back."""
+        self._in_flight.pop(uid, None)
+
+    def add_unschedulable(self, queued: QueuedPod, rejected_by: frozenset[str], now: float) -> None:
+        """It fitted nowhere; what happened while it was tried may wake it at once."""
+        flight = self._in_flight.pop(queued.uid, None)
+        if flight is None:
+            return  # deleted meanwhile
+        queued.since, queued.rejected_by = now, rejected_by
+        queued.unschedulable_count += 1
+        queued.error_count, queued.failed_in_error = 0, False
+        woken = any(self._wakes(queued, event) for event in flight.events)
+        if woken or (flight.updated and self._wakes_on_update(queued)):
+            self._requeue(queued, now)
+        else:
+            self._unschedulable[queued.uid] = queued
+
+    def add_error(self, queued: QueuedPod, now: float) -> None:
+        """Trying it failed: it is tried again after its back-off, whatever happens."""
+        self._in_flight.pop(queued.uid, None)
+        queued.since, queued.rejected_by = now, frozenset()
+        queued.error_count += 1
+        queued.failed_in_error = True
+        self._backoff[queued.uid] = queued
+
+    def move_all(self, event: ClusterEvent, now: float) -> None:
+        """Something happened in the cluster: wake those it matters to."""
+        for flight in self._in_flight.values():
+            flight.events.add(event)
+        woken = [q for q in self._unschedulable.values() if self._wakes(q, event)]
+        for queued in woken:
+            del self._unschedulable[queued.uid]
+            self._requeue(queued, now)
+
+    # What others ask
+
+    def pods(self) -> list[Pod]:
+        """Every pod that waits or is in flight."""
+        places = (self._active, self._backoff, self._unschedulable, self._gated)
+        waiting = [queued.pod for place in places for queued in place.values()]
+        return waiting + [flight.queued.pod for flight in self._in_flight.values()]
+
+    def counts(self) -> QueueCounts:
+        return QueueCounts(
+            active=len(self._active),
+            backoff=len(self._backoff),
+            unschedulable=len(self._unschedulable),
+            gated=len(self._gated),
+            in_flight=len(self._in_flight),
+        )
+
+    # Inside
+
+    def _find(self, uid: str) -> QueuedPod | None:
+        for place in (self._active, self._backoff, self._unschedulable, self._gated):
+            if uid in place:
+                return place[uid]
+        flight = self._in_flight.get(uid)
+        return flight.queued if flight else None
+
+    def _activate(self, queued: QueuedPod) -> None:
+        self._active[queued.uid] = queued
+        heappush(self._heap, (-queued.pod.spec.priority, queued.since, queued.order, queued))
+
+    def _pop_active(self) -> QueuedPod | None:
+        while self._heap:
+            *_, queued = heappop(self._heap)
+            if self._active.get(queued.uid) is queued:
+                return self._active.pop(queued.uid)
+        return None
+
+    def _pop_early(self) -> QueuedPod | None:
+        """With nothing active, a pod that did not fit need not sit its back-off out (1.33 and
+        newer); one whose try ended in an error must."""
+        ready = [queued for queued in self._backoff.values() if not queued.failed_in_error]
+        if not ready:
+            return None
+        # Back-offs that end within the same second count as equal: then priority decides.
+        first = min(
+            ready, key=lambda q: (int(self._backoff_ends(q)), -q.pod.spec.priority, q.order)
+        )
+        return self._backoff.pop(first.uid)
+
+    def _flush(self, now: float) -> None:
+        for queued in [q for q in self._backoff.values() if self._backoff_ends(q) <= now]:
+            del self._backoff[queued.uid]
+            self._activate(queued)
+        limit = now - self._max_unschedulable
+        for queued in [q for q in self._unschedulable.values() if q.since <= limit]:
+            del self._unschedulable[queued.uid]
+            self._requeue(queued, now)
+
+    def _requeue(self, queued: QueuedPod, now: float) -> None:
+        if self._backoff_ends(queued) > now:
+            self._backoff[queued.uid] = queued
+        else:
+            self._activate(queued)
+
+    def _backoff_ends(self, queued: QueuedPod) -> float:
+        """1, 2, 4 … 10 seconds after the last try, by how often it has failed that way."""
+        failures = queued.error_count if queued.failed_in_error else queued.unschedulable_count
+        if not failures:
+            return queued.since
+        doublings = min(failures - 1, 16)  # far beyond any maximum
+        return queued.since + min(self._initial_backoff * float(2**doublings), self._max_backoff)
+
+    @staticmethod
+    def _wakes(queued: QueuedPod, event: ClusterEvent) -> bool:
+        if not queued.rejected_by or EXTENDER in queued.rejected_by:
+            return True
+        return any(event in _WAKES[plugin] for plugin in queued.rejected_by)
+
+    @staticmethod
+    def _wakes_on_update(queued: QueuedPod) -> bool:
+        return not queued.rejected_by or EXTENDER in queued.rejected_by
