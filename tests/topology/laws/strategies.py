@@ -1,0 +1,64 @@
+"""Machines of up to six GPUs, odder than any that is sold."""
+
+from itertools import combinations
+
+from hypothesis import strategies as st
+
+from linkwise.topology.model import Gpu, Link, LinkClass, Machine, Nic
+
+MODELS = ["Tesla V100-SXM2-16GB", "NVIDIA A40", "NVIDIA H100 80GB HBM3", "NVIDIA L4", "unknown"]
+
+pcie_classes = st.sampled_from([c for c in LinkClass if c is not LinkClass.NVLINK])
+link_classes = st.sampled_from(LinkClass)
+
+
+@st.composite
+def links(draw: st.DrawFn) -> Link:
+    nvlinks = draw(st.integers(0, 2))
+    return Link(draw(pcie_classes), nvlinks, bool(nvlinks) and draw(st.booleans()))
+
+
+@st.composite
+def machines(draw: st.DrawFn, *, fewest: int = 1) -> Machine:
+    count = draw(st.integers(fewest, 6))
+    gpus = tuple(
+        Gpu(
+            uuid=f"GPU-{index}",
+            index=index,
+            model=draw(st.sampled_from(MODELS)),
+            memory_mib=1024,
+            numa_nodes=draw(st.sampled_from([(), (-1,), (0,), (1,), (0, 1)])),
+        )
+        for index in range(count)
+    )
+    pairs = len(list(combinations(range(count), 2)))
+    nics = tuple(
+        Nic(f"nic{number}", tuple(draw(pcie_classes) for _ in range(count)))
+        for number in range(draw(st.integers(0, 2)))
+    )
+    return Machine(gpus, tuple(draw(links()) for _ in range(pairs)), nics)
+
+
+@st.composite
+def questions(draw: st.DrawFn) -> tuple[Machine, int, int]:
+    """A machine, some of its GPUs that are free, and how many are wanted of it."""
+    machine = draw(machines())
+    return machine, draw(st.integers(0, machine.all_gpus)), draw(st.integers(1, 6))
+
+
+def renamed(machine: Machine, order: list[int]) -> Machine:
+    """The same hardware, with the GPU that was at `order[i]` now at i."""
+    gpus = tuple(
+        Gpu(f"GPU-r{new}", new, machine.gpus[old].model, 1024, None, machine.gpus[old].numa_nodes)
+        for new, old in enumerate(order)
+    )
+    pairs = combinations(range(len(order)), 2)
+    return Machine(
+        gpus,
+        tuple(machine.link(order[a], order[b]) for a, b in pairs),
+        tuple(Nic(nic.name, tuple(nic.closeness[old] for old in order)) for nic in machine.nics),
+    )
+
+
+def renamed_set(gpus: int, order: list[int]) -> int:
+    return sum(1 << new for new, old in enumerate(order) if gpus >> old & 1)
