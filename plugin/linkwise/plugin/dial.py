@@ -10,6 +10,9 @@ _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     # Shared subchannels keep the back-off of a kubelet that is gone.
     ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),  # a kubelet that restarts is back in seconds
     ("grpc.max_receive_message_length", 16 << 20),  # the kubelet's own limit for podresources
 )
 

@@ -1,0 +1,221 @@
+"""The program as it runs: a process of its own, a kubelet's sockets, an API server over HTTP."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+
+from linkwise.kube.client import KubeClient
+from linkwise.kube.objects import Node
+from linkwise.simulator.api_server import ApiServer
+from linkwise.topology import names
+from linkwise.topology.node_annotation import read_topology
+from linkwise.topology.plan import read_in_use, write_gpus
+from linkwise.topology.recorded import recorded_machine
+from tests.plugin.fake_kubelet import FakeKubelet
+from tests.plugin.pods import manifest
+from tests.plugin.waiting import wait_for
+
+MACHINE = recorded_machine("dgx1-v100", node="n1")
+UUIDS = tuple(gpu.uuid for gpu in MACHINE.gpus)
+
+
+class Process:
+    """A running `linkwise-plugin` on node n1."""
+
+    def __init__(self, directory: Path, *arguments: str, **environment: str) -> None:
+        self.log_file = directory / "log"
+        with self.log_file.open("wb") as log:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "linkwise.plugin"),
+                    *("--kubelet-dir", str(directory)),
+                    *("--pod-resources-socket", str(directory / "pod-resources")),
+                    *("--listen-address", "127.0.0.1", "--listen-port", "0"),
+                    *arguments,
+                ],
+                stderr=log,
+                env=os.environ | {"LINKWISE_PLUGIN_NODE_NAME": "n1"} | environment,
+            )
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text()
+
+    def get(self, path: str) -> tuple[int, str]:
+        port = self.log.split("HTTP on port ")[1].split("\n")[0]
+        try:
+            with urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    def ready(self) -> bool:
+        return "HTTP on port " in self.log and self.get("/readyz")[0] == 200
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(20)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(20)
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as running:
+        client = KubeClient.load(kubeconfig=None, server=running.url)
+        client.post(
+            "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
+        )
+        yield running
+
+
+def bind(client: KubeClient, name: str, *gpus: str) -> None:
+    """A pod with a plan, bound to n1, as the extender's Binding leaves it."""
+    client.post(
+        "/api/v1/namespaces/ml/pods",
+        manifest(
+            name,
+            ("main", str(len(gpus))),
+            annotations={
+                names.GPUS: write_gpus({"main": gpus}),
+                names.PLAN: '{"v":1,"id":"p","node":"n1"}',
+            },
+        ),
+    )
+
+
+def test_a_node_with_a_recorded_machine_from_start_to_stop(
+    kubelet: FakeKubelet, server: ApiServer
+) -> None:
+    client = KubeClient.load(kubeconfig=None, server=server.url)
+    faults = kubelet.directory / "faults.json"
+    plugin = Process(
+        kubelet.directory,
+        *("--machine", "dgx1-v100", "--machine-faults", str(faults)),
+        *("--health-seconds", "0.05", "--in-use-seconds", "0.1"),
+        LINKWISE_PLUGIN_API_SERVER=server.url,  # a flag may also come from the environment
+    )
+    try:
+        wait_for(plugin.ready, "readiness")
+        node = client.get("/api/v1/nodes/n1", Node)
+        assert read_topology(node.metadata.annotations[names.TOPOLOGY]) == MACHINE
+        assert node.metadata.labels["linkwise.dev/gpu.count"] == "8"
+
+        bind(client, "w", UUIDS[1], UUIDS[6])
+        ids = kubelet.plugin.preferred(UUIDS, 2)
+        assert ids == [UUIDS[1], UUIDS[6]]
+        kubelet.holds = {"ml/w": {"main": ids}}
+        assert kubelet.plugin.allocate(ids).envs["NVIDIA_VISIBLE_DEVICES"] == ",".join(ids)
+        wait_for(lambda: "ml/w" in in_use(client), "what is in use, on the node")
+        assert in_use(client) == {"ml/w": {"main": tuple(sorted(ids))}}
+
+        faults.write_text('{"3": "XID 79"}')
+        wait_for(lambda: kubelet.plugin.health[UUIDS[3]] == "Unhealthy", "the sick GPU")
+        faults.unlink()
+        wait_for(lambda: kubelet.plugin.health[UUIDS[3]] == "Healthy", "its recovery")
+
+        metrics = plugin.get("/metrics")[1]
+        assert 'linkwise_plugin_devices{health="healthy"} 8.0' in metrics
+        assert 'linkwise_plugin_preferred_total{source="plan"} 1.0' in metrics
+        assert 'linkwise_plugin_allocated_gpus{container="main",namespace="ml",pod="w"} 2.0' in (
+            metrics
+        )
+        assert 'linkwise_plugin_planned_containers_total{outcome="kept"} 1.0' in metrics
+        assert plugin.get("/healthz") == (200, "ok\n")
+
+        kubelet.stop()
+        wait_for(lambda: plugin.get("/readyz")[0] == 503, "the loss of the kubelet")
+        assert "not registered with the kubelet" in plugin.get("/readyz")[1]
+        assert plugin.stop() == 0
+    finally:
+        plugin.kill()
+    assert list(kubelet.directory.glob("linkwise-*")) == []
+    assert "GPU 3" in plugin.log
+    assert "is unhealthy: XID 79" in plugin.log
+    assert "Traceback" not in plugin.log
+
+
+def in_use(client: KubeClient) -> dict[str, dict[str, tuple[str, ...]]]:
+    notes = client.get("/api/v1/nodes/n1", Node).metadata.annotations
+    return read_in_use(notes[names.IN_USE]).pods if names.IN_USE in notes else {}
+
+
+def test_a_plugin_that_restarts_knows_which_pods_have_been_served(
+    kubelet: FakeKubelet, server: ApiServer
+) -> None:
+    client = KubeClient.load(kubeconfig=None, server=server.url)
+    arguments = ("--machine", "dgx1-v100", "--api-server", server.url)
+    bind(client, "first", UUIDS[1], UUIDS[6])
+    bind(client, "second", UUIDS[0], UUIDS[3])
+    plugin = Process(kubelet.directory, *arguments)
+    try:
+        wait_for(plugin.ready, "readiness")
+        given = kubelet.plugin.preferred(UUIDS, 2)
+        assert given == [UUIDS[1], UUIDS[6]]
+        kubelet.plugin.allocate(given)
+        kubelet.holds = {"ml/first": {"main": given}}
+    finally:
+        plugin.kill()  # no goodbye: its socket stays behind
+    assert len(list(kubelet.directory.glob("linkwise-*"))) == 1
+    plugin = Process(kubelet.directory, *arguments)
+    try:
+        wait_for(plugin.ready, "readiness again")
+        free = set(UUIDS) - set(given)
+        assert kubelet.plugin.preferred(free, 2) == [UUIDS[0], UUIDS[3]]
+        assert len(list(kubelet.directory.glob("linkwise-*"))) == 1
+        assert plugin.stop() == 0
+    finally:
+        plugin.kill()
+
+
+def without_driver(directory: Path) -> dict[str, str]:
+    """As on a node without one, also where this computer has a driver: the loader stops at a
+    library that is none."""
+    (directory / "libnvidia-ml.so.1").touch()
+    return {"LD_LIBRARY_PATH": str(directory)}
+
+
+def test_without_a_driver_it_says_so_and_waits(kubelet_dir: Path) -> None:
+    plugin = Process(
+        kubelet_dir, "--api-server", "http://127.0.0.1:9", **without_driver(kubelet_dir)
+    )
+    try:
+        wait_for(lambda: "no GPUs yet: nvmlInit: " in plugin.log, "the reason, in the log")
+        assert plugin.get("/healthz")[0] == 200
+        wait_for(lambda: plugin.get("/readyz")[1].startswith("no GPUs: nvmlInit"), "the reason")
+        assert plugin.get("/readyz")[0] == 503
+        assert plugin.stop() == 0
+    finally:
+        plugin.kill()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--no-driver", "exit"), "Error: nvmlInit: "),
+        (("--machine", "dgx9"), "dgx9"),
+        (("--machine-file", "/nonexistent"), "machine file /nonexistent: "),
+        (("--machine", "dgx1-v100", "--machine-file", "x"), "expected one of them"),
+        (("--machine", "dgx1-v100", "--kubeconfig", "/nonexistent"), "kubeconfig /nonexistent"),
+        (("--policy", "worst"), "Invalid value for '--policy': 'worst'"),
+        (("--health-seconds", "0"), "Invalid value for '--health-seconds'"),
+    ],
+)
+def test_what_cannot_work_ends_at_once_with_one_clear_line(
+    kubelet_dir: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    server = () if "--kubeconfig" in arguments else ("--api-server", "http://127.0.0.1:9")
+    plugin = Process(kubelet_dir, *server, *arguments, **without_driver(kubelet_dir))
+    assert plugin.process.wait(20) != 0
+    assert said in plugin.log
+    assert "Traceback" not in plugin.log
