@@ -7,28 +7,35 @@ layers: all sets of one size, in the order of their lowest indices ({0,1}, {0,2}
 from collections.abc import Sequence
 from functools import cache
 from itertools import combinations
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Masks = NDArray[np.int64]
 Positions = NDArray[np.int64]
+Number = TypeVar("Number", bound=np.generic)
 NO_RING = -np.inf
 INFEASIBLE = np.iinfo(np.int64).min // 4  # far below any weight, even after adding some
+
+
+def _read_only(array: NDArray[Number]) -> NDArray[Number]:
+    array.flags.writeable = False
+    return array
 
 
 @cache
 def members(count: int, size: int) -> Positions:
     """[sets, size] positions of every set of this size, rising; sets by lowest indices."""
     rows = list(combinations(range(count), size))
-    return np.array(rows, dtype=np.int64).reshape(len(rows), size)
+    return _read_only(np.array(rows, dtype=np.int64).reshape(len(rows), size))
 
 
 @cache
 def layer(count: int, size: int) -> Masks:
     """[sets] the bitmasks of the same."""
     masks: Masks = np.left_shift(1, members(count, size)).sum(axis=1, dtype=np.int64)
-    return masks
+    return _read_only(masks)
 
 
 def within(sets: Masks, free: int, must: int = 0) -> Masks:
@@ -43,7 +50,7 @@ def sizes(count: int) -> NDArray[np.int8]:
     result = np.zeros(1, dtype=np.int8)
     for _ in range(count):
         result = np.concatenate([result, result + 1])
-    return result
+    return _read_only(result)
 
 
 def least(per_gpu: NDArray[np.float64], start: float) -> NDArray[np.float64]:
