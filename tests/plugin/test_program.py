@@ -4,7 +4,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -219,3 +221,19 @@ def test_what_cannot_work_ends_at_once_with_one_clear_line(
     assert plugin.process.wait(20) != 0
     assert said in plugin.log
     assert "Traceback" not in plugin.log
+
+
+def test_a_scraper_that_stays_connected_does_not_delay_the_end(
+    kubelet: FakeKubelet, server: ApiServer
+) -> None:
+    flags = ("--machine", "dgx1-v100", "--api-server", server.url)
+    plugin = Process(kubelet.directory, *flags)
+    wait_for(plugin.ready, "readiness")
+    port = int(plugin.log.split("HTTP on port ")[1].split("\n")[0])
+    scraper = HTTPConnection("127.0.0.1", port, timeout=5)
+    scraper.request("GET", "/metrics")
+    assert b"linkwise_plugin_devices" in scraper.getresponse().read()
+    began = time.monotonic()
+    assert plugin.stop() == 0
+    assert time.monotonic() - began < 4.0
+    scraper.close()

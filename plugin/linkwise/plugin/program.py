@@ -72,7 +72,8 @@ class Program:
                 self._node.stop()
             self._inventory.close()
             self._http.close()
-            self._http_thread.join(5)
+            # No longer: a scraper's open connection keeps this thread, a daemon, for minutes.
+            self._http_thread.join(0.5)
             log.info("stopped")
 
     def stop(self) -> None:
