@@ -51,6 +51,23 @@ def test_an_object_is_replaced_only_over_the_version_it_names(client: KubeClient
     assert client.get("/api/v1/nodes/n1", Node).metadata.labels == {"pool": "a"}
 
 
+def test_a_patch_is_a_merge_patch_unless_said_otherwise(client: KubeClient) -> None:
+    """A strategic one would keep what a list no longer holds."""
+    labels, taint = {"pool": "a", "rack": "7"}, {"key": "b", "effect": "NoSchedule"}
+    conditions = [{"type": "Ready", "status": "True"}, {"type": "Old", "status": "True"}]
+    client.post(
+        "/api/v1/nodes",
+        {"metadata": {"name": "n1", "labels": labels}, "status": {"conditions": conditions}},
+    )
+    client.patch("/api/v1/nodes/n1", {"metadata": {"labels": {"pool": None}}})
+    client.patch("/api/v1/nodes/n1", {"spec": {"taints": [taint]}})
+    client.patch("/api/v1/nodes/n1/status", {"status": {"conditions": conditions[:1]}})
+    node = client.get("/api/v1/nodes/n1", Node)
+    assert node.metadata.labels == {"rack": "7"}
+    assert [taint.key for taint in node.spec.taints] == ["b"]
+    assert [condition.type for condition in node.status.conditions] == ["Ready"]
+
+
 def test_a_json_patch_says_its_content_type(client: KubeClient) -> None:
     client.post("/api/v1/nodes", {"metadata": {"name": "n1", "labels": {"a": "1"}}})
     operations = [{"op": "test", "path": "/metadata/labels/a", "value": "2"}]

@@ -26,9 +26,6 @@ __all__ = ["ApiError", "KubeClient", "LoadError", "Stream"]
 
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
-STRATEGIC___all__ = ["ApiError", "KubeClient", "LoadError", "Stream"]
-
-MERGE_PATCH = "application/strategic-merge-patch+json"
 
 T = TypeVar("T")
 Params = Mapping[str, str | int]
@@ -92,7 +89,8 @@ class KubeClient:
         self._read("PUT", path, None, body, "application/json")
 
     def patch(self, path: str, body: object, *, content_type: str = MERGE_PATCH) -> None:
-        """Change the object at *path*; in a merge patch, null takes a field away."""
+        """Change the object at *path*. In a merge patch null takes a field away, and a list is
+        replaced whole."""
         self._read("PATCH", path, None, body, content_type)
 
     def delete(
