@@ -1,0 +1,243 @@
+"""Turns Jobs into Pods and keeps them so, as kube-controller-manager does beside a scheduler.
+
+One thread looks at one job at a time; what is to be done is decided in `jobs`. Pods of a job that
+is gone go too: here the controller does the garbage collector's work.
+"""
+
+import logging
+import random
+import time
+from collections import defaultdict
+from dataclasses import replace
+from datetime import UTC, datetime
+from threading import Condition, Thread
+
+import msgspec
+
+from linkwise.kube.client import ApiError, KubeClient
+from linkwise.kube.objects import Pod
+from linkwise.kube.reflector import Reflector
+from linkwise.simulator import jobs
+from linkwise.simulator.jobs import Decision, Job, Ledger
+
+log = logging.getLogger(__name__)
+
+_LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # those of Kubernetes' generated names
+_RETRY_SECONDS = 0.5
+_LONGEST_BACKOFF_SECONDS = 600.0
+
+
+class JobController:
+    """*seed* decides the last five letters of pod names. After a pod failed, the next one waits
+    for *failure_backoff_seconds*, doubled with each failure; Kubernetes' is 10."""
+
+    def __init__(
+        self, client: KubeClient, *, seed: int = 0, failure_backoff_seconds: float = 10.0
+    ) -> None:
+        self._client = client
+        self._random = random.Random(seed)
+        self._backoff = failure_backoff_seconds
+        self._changed = Condition()  # its lock guards all that follows
+        self._jobs: dict[str, Job] = {}
+        self._pods: defaultdict[str, dict[str, Pod]] = defaultdict(dict)  # job uid -> pod uid
+        self._created: defaultdict[str, dict[str, Pod]] = defaultdict(dict)  # not yet seen, by name
+        self._deleted: set[str] = set()  # uids, until they are seen to go
+        self._ledgers: defaultdict[str, Ledger] = defaultdict(Ledger)
+        self._not_before: dict[str, float] = {}  # after failures, when the next pod may come
+        self._due: dict[str, float] = {}  # job uid -> when to look at it
+        self._stopping = False
+        self._reflectors = (
+            Reflector(
+                client,
+                "/apis/batch/v1/jobs",
+                Job,
+                on_replace=self._replace_jobs,
+                on_event=self._job_event,
+            ),
+            Reflector(
+                client,
+                "/api/v1/pods",
+                Pod,
+                on_replace=self._replace_pods,
+                on_event=self._pod_event,
+            ),
+        )
+        self._thread = Thread(target=self._run, name="jobs", daemon=True)
+
+    def start(self) -> None:
+        """Returns once it has seen all jobs and pods. Raises TimeoutError after 30 s."""
+        for reflector in self._reflectors:  # jobs before pods: else pods would seem orphans
+            reflector.start()
+            if not reflector.synced.wait(30):
+                raise TimeoutError("the API server has not been heard for 30 s")
+        self._thread.start()
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        for reflector in self._reflectors:
+            reflector.stop()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    # What the API server says
+
+    def _replace_jobs(self, found: list[Job]) -> None:
+        there = {job.metadata.uid for job in found}
+        with self._changed:
+            gone = [job for uid, job in self._jobs.items() if uid not in there]
+        for job in gone:
+            self._job_event("DELETED", job)
+        for job in found:
+            self._job_event("MODIFIED", job)
+
+    def _job_event(self, kind: str, job: Job) -> None:
+        with self._changed:
+            if kind == "DELETED":
+                self._jobs.pop(job.metadata.uid, None)
+            else:
+                self._jobs[job.metadata.uid] = job
+            self._look_at(job.metadata.uid)
+
+    def _replace_pods(self, found: list[Pod]) -> None:
+        there = {pod.metadata.uid for pod in found}
+        with self._changed:
+            known = [pod for pods in self._pods.values() for pod in pods.values()]
+        for pod in known:
+            if pod.metadata.uid not in there:
+                self._pod_event("DELETED", pod)
+        for pod in found:
+            self._pod_event("MODIFIED", pod)
+
+    def _pod_event(self, kind: str, pod: Pod) -> None:
+        job = _owner_of(pod)
+        if not job:
+            return
+        with self._changed:
+            gone = kind == "DELETED"
+            if gone:
+                self._pods[job].pop(pod.metadata.uid, None)
+            else:
+                self._pods[job][pod.metadata.uid] = pod
+            self._created[job].pop(pod.metadata.name, None)
+            given_up = pod.metadata.uid in self._deleted  # by ourselves: no failure
+            if gone:
+                self._deleted.discard(pod.metadata.uid)
+            ledger = self._ledgers[job]
+            if not given_up and ledger.note(pod, gone=gone):
+                wait = min(self._backoff * 2 ** (len(ledger.failed) - 1), _LONGEST_BACKOFF_SECONDS)
+                self._not_before[job] = time.monotonic() + wait
+            self._look_at(job)
+
+    def _look_at(self, job: str, *, after_seconds: float = 0.0) -> None:
+        moment = time.monotonic() + after_seconds
+        self._due[job] = min(moment, self._due.get(job, moment))
+        self._changed.notify_all()
+
+    # The worker
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._stopping:
+                    now = time.monotonic()
+                    due = min(self._due, key=self._due.__getitem__, default=None)
+                    if due is not None and self._due[due] <= now:
+                        break
+                    self._changed.wait(None if due is None else self._due[due] - now)
+                if self._stopping or due is None:
+                    return
+                del self._due[due]
+            self._reconcile(due)
+
+    def _reconcile(self, uid: str) -> None:
+        with self._changed:
+            job = self._jobs.get(uid)
+            decision = self._decide(uid, job)
+        try:
+            self._delete(decision)
+            if job is not None:
+                self._carry_out(job, decision)
+        except ApiError as error:
+            log.warning("job %s: %s", job.metadata.name if job else uid, error)
+            with self._changed:
+                self._look_at(uid, after_seconds=_RETRY_SECONDS)
+
+    def _decide(self, uid: str, job: Job | None) -> Decision:
+        pods = [*self._pods[uid].values(), *self._created[uid].values()]
+        if job is None:
+            self._forget_if_done(uid)
+            return Decision(delete=tuple(pods))
+        decision = jobs.decide(job, pods, self._ledgers[uid])
+        wait = self._not_before.get(uid, 0.0) - time.monotonic()
+        if decision.create and wait > 0:
+            self._look_at(uid, after_seconds=wait)
+            return replace(decision, create=())
+        return decision
+
+    def _carry_out(self, job: Job, decision: Decision) -> None:
+        for index in decision.create:
+            self._create(job, index)
+        if not job.is_over:
+            self._write_status(job, decision)
+
+    def _create(self, job: Job, index: int | None) -> None:
+        suffix = "".join(self._random.choices(_LETTERS, k=5))
+        body = jobs.pod_of(job, index, suffix)
+        name, uid = body["metadata"]["name"], job.metadata.uid
+        with self._changed:  # before it can be seen, so that it is not created twice
+            self._created[uid][name] = msgspec.convert(body, Pod)
+        try:
+            self._client.post(f"/api/v1/namespaces/{job.metadata.namespace}/pods", body)
+        except ApiError:
+            # Where it was created all the same, the watch will show it, and one too many goes.
+            with self._changed:
+                self._created[uid].pop(name, None)
+            raise
+
+    def _delete(self, decision: Decision) -> None:
+        for pod in decision.delete:
+            meta = pod.metadata
+            if not meta.uid or meta.uid in self._deleted or meta.deletion_timestamp is not None:
+                continue
+            with self._changed:
+                self._deleted.add(meta.uid)
+            path = f"/api/v1/namespaces/{meta.namespace}/pods/{meta.name}"
+            try:
+                self._client.delete(path, uid=meta.uid)
+            except ApiError as error:
+                if error.status not in (404, 409):
+                    with self._changed:
+                        self._deleted.discard(meta.uid)
+                    raise
+
+    def _write_status(self, job: Job, decision: Decision) -> None:
+        """A status equal to the one before changes nothing on the API server, so it is sent."""
+        with self._changed:
+            ledger = self._ledgers[job.metadata.uid]
+            status = jobs.status_of(job, decision, ledger, _moment())
+        path = f"/apis/batch/v1/namespaces/{job.metadata.namespace}/jobs/{job.metadata.name}"
+        body = {"metadata": {"uid": job.metadata.uid}, "status": status}
+        try:
+            self._client.patch(f"{path}/status", body)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+
+    def _forget_if_done(self, uid: str) -> None:
+        if not self._pods[uid]:
+            self._pods.pop(uid, None)
+            self._created.pop(uid, None)
+            self._ledgers.pop(uid, None)
+            self._not_before.pop(uid, None)
+
+
+def _owner_of(pod: Pod) -> str:
+    """The uid of the Job that controls the pod, or ""."""
+    owners = pod.metadata.owner_references
+    return next((o.uid for o in owners if o.kind == "Job" and o.controller), "")
+
+
+def _moment() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
