@@ -1,0 +1,118 @@
+"""The bind verb: the GPUs of a single pod are chosen here, those of a gang's member confirmed.
+
+What a Binding names is held until its outcome shows. Without an answer it stays held: the binding
+may have happened, or may still happen; the pod's next event tells, or time does.
+"""
+
+from collections import Counter
+
+from linkwise.extender.books import Books
+from linkwise.extender.calls import AlreadyBound, BindCall, BindOrder, BindRefusal, Outcome
+from linkwise.extender.kinds import Wish
+from linkwise.extender.outbox import annotations_of
+from linkwise.extender.planner import Planner, plan_id, written_plan
+from linkwise.extender.records import PodRecord, WrittenPlan
+from linkwise.topology.plan import Plan
+
+DOUBT_SECONDS = 120.0  # a Binding without an answer has happened by then, or never will
+
+
+_Key = tuple[str, str]  # uid, node
+
+
+class Binder:
+    def __init__(self, books: Books, planner: Planner) -> None:
+        self._books = books
+        self._planner = planner
+        self._flying: Counter[_Key] = Counter()  # orders without an outcome yet
+        self._bound: set[_Key] = set()  # done, and the pod's event has not come yet
+        self._doubts: dict[_Key, float] = {}  # no answer came: when the doubt ends
+
+    def begin(self, call: BindCall, now: float) -> BindOrder | AlreadyBound | BindRefusal:
+        record = self._books.pods.get(call.uid)
+        if record is None:
+            return BindRefusal(f"linkwise: pod {call.namespace}/{call.name} is not known yet")
+        if record.node == call.node:
+            return AlreadyBound()
+        if record.node:
+            return BindRefusal(f"linkwise: pod is bound to node {record.node}")
+        if not record.live:
+            return BindRefusal("linkwise: pod is ending")
+        if record.invalid:
+            return BindRefusal(f"linkwise: {record.invalid}")
+        if not record.demand.gpus:
+            return _order(call, {})
+        held = self._books.holds.get(call.uid, {}).get(call.node)
+        chosen = held or self._choose(record, call.node, now)
+        if isinstance(chosen, BindRefusal):
+            return chosen
+        self._books.hold(call.uid, chosen)
+        self._flying[call.uid, call.node] += 1
+        return _order(call, annotations_of(chosen))
+
+    def end(self, order: BindOrder, outcome: Outcome, now: float) -> None:
+        key = (order.uid, order.node)
+        self._flying -= Counter([key])
+        if outcome is Outcome.DONE:
+            self._bound.add(key)
+        elif outcome is Outcome.UNKNOWN:
+            self._doubts[key] = now + DOUBT_SECONDS
+        elif not (self._flying[key] or key in self._bound or key in self._doubts):
+            # Else another order for the same binding may be why this one was refused.
+            self._books.drop_hold(*key)
+        record = self._books.pods.get(order.uid)
+        if record is not None:
+            self._planner.bind_ended(record)
+
+    def end_doubts(self, now: float) -> None:
+        """Let go of what no event can tell any more."""
+        for key in list(self._bound):
+            if self._settled(key):
+                self._bound.discard(key)
+        for key, until in list(self._doubts.items()):
+            if self._settled(key):
+                del self._doubts[key]
+            elif now >= until and not self._flying[key] and key not in self._bound:
+                del self._doubts[key]
+                self._books.drop_hold(*key)
+                self._planner.bind_ended(self._books.pods[key[0]])
+
+    def _settled(self, key: _Key) -> bool:
+        """Whether the pod's own record says how it ended."""
+        record = self._books.pods.get(key[0])
+        return record is None or record.ended or bool(record.node)
+
+    def next_due(self) -> float | None:
+        return min(self._doubts.values(), default=None)
+
+    def _choose(self, record: PodRecord, node: str, now: float) -> WrittenPlan | BindRefusal:
+        book = self._books.nodes.get(node)
+        if book is None or book.kind is None or book.problem:
+            reason = "no such node" if book is None else book.problem
+            return BindRefusal(f"linkwise: node {node}: {reason}")
+        if record.gang is not None:
+            return self._planned(record, node)
+        wish = Wish(record.demand, record.ask.requirement)
+        gpus = book.kind.take(wish, book.free)
+        if gpus is None:
+            return BindRefusal(f"linkwise: node {node}: no free GPU set that will do")
+        epoch = 1 + (record.written.plan.epoch if record.written else 0)
+        ident = plan_id(record.ref.namespace, record.ref.name, now, [record.uid])
+        plan = Plan(id=ident, node=node, epoch=epoch, made=now)
+        return written_plan(self._books, record, plan, gpus)
+
+    def _planned(self, record: PodRecord, node: str) -> WrittenPlan | BindRefusal:
+        planned = self._books.plans.get(record.uid)
+        assert record.ask.gang is not None
+        name = record.ask.gang.name
+        if planned is None:
+            return BindRefusal(f"linkwise: gang {name}: this member has no plan")
+        if planned.plan.node != node:
+            return BindRefusal(f"linkwise: gang {name}: planned on node {planned.plan.node}")
+        if not self._books.keeps_plan(record.uid):
+            return BindRefusal(f"linkwise: gang {name}: its plan is being made anew")
+        return planned
+
+
+def _order(call: BindCall, annotations: dict[str, str]) -> BindOrder:
+    return BindOrder(call.namespace, call.name, call.uid, call.node, annotations)

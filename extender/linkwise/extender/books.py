@@ -1,0 +1,347 @@
+"""The books: every node, every pod, and who holds which GPU; always a function of the API server.
+
+Pods and nodes come in as records, plans and holds as decisions that are not yet on the API server.
+Each change settles only the nodes that it touches, so a filter call reads arrays and never counts.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from linkwise.extender.kinds import Kind, kind_key
+from linkwise.extender.node_book import NodeBook, plan_on
+from linkwise.extender.records import GangKey, NodeRecord, PodRecord, Resources, WrittenPlan
+from linkwise.extender.rows import NOT_USABLE, Rows
+from linkwise.topology.errors import LinkwiseError
+from linkwise.topology.model import Machine
+from linkwise.topology.node_annotation import read_topology
+from linkwise.topology.plan import read_in_use
+
+NO_TOPOLOGY = "no topology published"
+NOT_SEEN = "no such node"
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """A pod that has other GPUs than its plan says."""
+
+    record: PodRecord
+    gpus: Mapping[str, tuple[str, ...]]  # container -> uuids, as they are
+    swapped: bool  # not only dealt otherwise among its own containers
+
+
+class Books:
+    def __init__(self) -> None:
+        self.rows = Rows()
+        self.nodes: dict[str, NodeBook] = {}
+        self.pods: dict[str, PodRecord] = {}
+        self.gangs: dict[GangKey, set[str]] = {}
+        self.plans: dict[str, WrittenPlan] = {}  # of pods not yet bound, by uid
+        self.holds: dict[str, dict[str, WrittenPlan]] = {}  # uid -> node -> binding on its way
+        self.kinds: list[Kind] = []
+        self.mismatches: dict[str, Mismatch] = {}
+        self.room = 0  # rises whenever something may fit that did not before
+        self.changed_rows: list[int] = []  # every row whose node changed, in order
+        self.touched: set[str] = set()  # nodes settled since `take_touched`
+        self._kind_of: dict[object, Kind] = {}
+        self._uid_of: dict[str, str] = {}  # namespace/name -> uid
+        self._charges: dict[str, tuple[str, Resources]] = {}  # uid -> node, needs
+
+    # Facts.
+
+    def put_node(self, record: NodeRecord) -> None:
+        book = self._book(record.name)
+        before = book.record
+        if before == record:
+            return
+        book.record = record
+        if before is None or not before.same_but_in_use(record):
+            self._put_machine(book, record)
+            self._show_room(book)
+            self._changed(book)
+            self.room += 1
+        if before is None or before.in_use != record.in_use:
+            self._put_in_use(book, record.in_use)
+            book.version += 1
+        self._settle(book)
+
+    def drop_node(self, name: str) -> None:
+        book = self.nodes.get(name)
+        if book is None or book.record is None:
+            return
+        book.record = book.machine = book.kind = None
+        book.in_use, book.listed_as = {}, {}
+        book.no_topology, book.no_truth = NOT_SEEN, ""
+        self._show_room(book)
+        self._changed(book)
+        self._settle(book)
+
+    def put_pod(self, record: PodRecord) -> None:
+        namesake = self._uid_of.get(record.key)
+        if namesake is not None and namesake != record.uid:
+            self.drop_pod(namesake)
+        before = self.pods.get(record.uid)
+        if before == record:
+            return
+        self.pods[record.uid] = record
+        self._uid_of[record.key] = record.uid
+        self._index_gang(before, record)
+        self._move(before, record)
+
+    def drop_pod(self, uid: str) -> None:
+        record = self.pods.pop(uid, None)
+        if record is None:
+            return
+        if self._uid_of.get(record.key) == uid:
+            del self._uid_of[record.key]
+        self._index_gang(record, None)
+        self._move(record, None)
+
+    def pod_named(self, namespace: str, name: str) -> PodRecord | None:
+        uid = self._uid_of.get(f"{namespace}/{name}")
+        return None if uid is None else self.pods[uid]
+
+    def members(self, gang: GangKey) -> list[PodRecord]:
+        """The pods of a gang in the order of their ranks."""
+        records = [self.pods[uid] for uid in self.gangs.get(gang, ())]
+        return sorted(records, key=lambda record: (record.order, record.uid))
+
+    # Decisions that are not on the API server yet, or not for certain.
+
+    def plan(self, uid: str, written: WrittenPlan | None) -> None:
+        """Hold what *written* names for an unbound pod; None gives it back."""
+        before = self.plans.pop(uid, None)
+        if before is not None:
+            self._without(before, uid, "plans")
+        if written is not None:
+            self.plans[uid] = written
+            self._book(written.plan.node).plans[uid] = written
+        self._charge(uid)
+        self._settle_named({p.plan.node for p in (before, written) if p is not None})
+
+    def hold(self, uid: str, written: WrittenPlan) -> None:
+        """Hold what a Binding on its way names."""
+        node = written.plan.node
+        self.holds.setdefault(uid, {})[node] = written
+        self._book(node).holds[uid] = written
+        self._charge(uid)
+        self._settle_named({node})
+
+    def drop_hold(self, uid: str, node: str) -> None:
+        holds = self.holds.get(uid, {})
+        written = holds.pop(node, None)
+        if written is None:
+            return
+        if not holds:
+            del self.holds[uid]
+        self._without(written, uid, "holds")
+        self._charge(uid)
+        self._settle_named({node})
+
+    # Questions.
+
+    def keeps_plan(self, uid: str) -> bool:
+        """Whether an unbound pod's plan can still be carried out, as far as GPUs go."""
+        written = self.plans.get(uid)
+        record = self.pods.get(uid)
+        if written is None or record is None:
+            return False
+        book = self.nodes[written.plan.node]
+        return len(written.uuids) == record.demand.gpus and book.keeps(uid)
+
+    def usable(self) -> Iterator[NodeBook]:
+        return (book for book in self.nodes.values() if not book.problem)
+
+    def take_touched(self) -> set[str]:
+        """The nodes settled since this was last asked."""
+        touched, self.touched = self.touched, set()
+        return touched
+
+    # How a change spreads.
+
+    def _book(self, name: str) -> NodeBook:
+        book = self.nodes.get(name)
+        if book is None:
+            book = self.nodes[name] = NodeBook(name, self.rows.add(name), NOT_SEEN)
+            self.changed_rows.append(book.row)
+        return book
+
+    def _put_machine(self, book: NodeBook, record: NodeRecord) -> None:
+        book.machine = book.kind = None
+        book.no_topology = NO_TOPOLOGY
+        if record.topology is None:
+            return
+        try:
+            book.machine = _machine(record.topology)
+        except LinkwiseError as error:
+            book.no_topology = str(error)
+            return
+        book.kind = self._kind(book.machine)
+        book.no_topology = ""
+
+    def _put_in_use(self, book: NodeBook, text: str | None) -> None:
+        before = book.in_use
+        try:
+            book.in_use = {} if text is None else read_in_use(text).pods
+        except LinkwiseError as error:
+            # Without the truth nothing may be given away; what was known stays held.
+            book.no_truth = str(error)
+            return
+        book.no_truth = ""
+        book.attribute(before)
+
+    def _kind(self, machine: Machine) -> Kind:
+        key = kind_key(machine)
+        found = self._kind_of.get(key)
+        if found is None:
+            found = self._kind_of[key] = Kind(machine, len(self.kinds))
+            self.kinds.append(found)
+        return found
+
+    def _index_gang(self, before: PodRecord | None, record: PodRecord | None) -> None:
+        old = before.gang if before else None
+        new = record.gang if record else None
+        if before is not None and old is not None and old != new:
+            self.gangs[old].discard(before.uid)
+            if not self.gangs[old]:
+                del self.gangs[old]
+        if record is not None and new is not None:
+            self.gangs.setdefault(new, set()).add(record.uid)
+
+    def _move(self, before: PodRecord | None, record: PodRecord | None) -> None:
+        """Bring a pod's claims to where they belong now."""
+        either = record or before
+        assert either is not None, "a pod comes, changes or goes"
+        uid = either.uid
+        nodes = self._move_bound(uid, _holder(before), _holder(record))
+        if record is None or record.ended or record.node:
+            for node in list(self.holds.get(uid, ())):
+                self.drop_hold(uid, node)
+        if (record is None or not record.live or record.node) and uid in self.plans:
+            self.plan(uid, None)
+        self._charge(uid)
+        self._settle_named(nodes)
+
+    def _move_bound(self, uid: str, old: PodRecord | None, new: PodRecord | None) -> set[str]:
+        """Keep `bound` of the nodes; *old* and *new* are None where the pod holds nothing."""
+        nodes = set()
+        if old is not None and (new is None or new.node != old.node):
+            book = self._book(old.node)
+            del book.bound[uid]
+            book.version += 1
+            self.room += 1
+            self.mismatches.pop(uid, None)
+            nodes.add(old.node)
+        if new is not None:
+            book = self._book(new.node)
+            if uid not in book.bound:
+                book.version += 1
+            book.bound[uid] = new
+            book.attribute(book.in_use)
+            nodes.add(new.node)
+        return nodes
+
+    def _charge(self, uid: str) -> None:
+        """Count the pod's CPU and memory on the node where it is, or is going to be."""
+        record = self.pods.get(uid)
+        wanted: tuple[str, Resources] | None = None
+        if record is not None and not record.ended:
+            node = record.node or next(iter(self.holds.get(uid, ())), "")
+            if not node and uid in self.plans:
+                node = self.plans[uid].plan.node
+            wanted = (node, record.needs) if node else None
+        before = self._charges.get(uid)
+        if before == wanted:
+            return
+        if before is not None:
+            del self._charges[uid]
+            self._charge_node(before[0], -1, before[1])
+        if wanted is not None:
+            self._charges[uid] = wanted
+            self._charge_node(wanted[0], 1, wanted[1])
+
+    def _charge_node(self, name: str, sign: int, needs: Resources) -> None:
+        book = self._book(name)
+        book.charged += sign
+        book.spent = Resources(
+            book.spent.milli_cpu + sign * needs.milli_cpu,
+            book.spent.memory + sign * needs.memory,
+            book.spent.gpus + sign * needs.gpus,
+        )
+        self._show_room(book)
+        if sign < 0 and not book.problem:
+            self.room += 1
+        self._forget_if_empty(book)
+
+    def _show_room(self, book: NodeBook) -> None:
+        rows, row = self.rows, book.row
+        offers = book.record.offers if book.record else Resources()
+        rows.milli_cpu[row] = offers.milli_cpu - book.spent.milli_cpu
+        rows.memory[row] = offers.memory - book.spent.memory
+        rows.gpus[row] = offers.gpus - book.spent.gpus
+        rows.pods[row] = (book.record.max_pods if book.record else 0) - book.charged
+
+    def _changed(self, book: NodeBook) -> None:
+        book.version += 1
+        self.changed_rows.append(book.row)
+
+    def _without(self, written: WrittenPlan, uid: str, what: str) -> None:
+        book = self._book(written.plan.node)
+        (book.plans if what == "plans" else book.holds).pop(uid, None)
+
+    def _settle_named(self, names: Iterable[str]) -> None:
+        for name in names:
+            book = self.nodes.get(name)
+            if book is not None:
+                self._settle(book)
+
+    def _settle(self, book: NodeBook) -> None:
+        before = book.free
+        book.settle()
+        usable = book.kind is not None and not book.problem
+        rows, row = self.rows, book.row
+        rows.kinds[row] = book.kind.number if book.kind and usable else NOT_USABLE
+        rows.free[row] = book.free if usable else 0
+        rows.cliques[row] = rows.clique_number(book.machine.clique if book.machine else None)
+        if book.free & ~before:
+            self.room += 1
+        self.touched.add(book.name)
+        self._note_mismatches(book)
+        self._forget_if_empty(book)
+
+    def _note_mismatches(self, book: NodeBook) -> None:
+        for uid, record in book.bound.items():
+            found = _mismatch(book, record)
+            if found is None:
+                self.mismatches.pop(uid, None)
+            else:
+                self.mismatches[uid] = found
+
+    def _forget_if_empty(self, book: NodeBook) -> None:
+        if book.empty and self.nodes.get(book.name) is book:
+            del self.nodes[book.name]
+            self.rows.remove(book.name)
+            self.changed_rows.append(book.row)
+
+
+def _holder(record: PodRecord | None) -> PodRecord | None:
+    """The pod, while it holds GPUs of the node it is bound to by more than being in use."""
+    if record is None or not record.node or record.ended or not record.demand.gpus:
+        return None
+    return record
+
+
+def _mismatch(book: NodeBook, record: PodRecord) -> Mismatch | None:
+    plan, truth = plan_on(record, book.name), book.truth_of(record)
+    if plan is None or truth is None:
+        return None
+    if all(set(plan.gpus.get(c, ())) == set(gpus) for c, gpus in truth.items()):
+        return None
+    real = {uuid for gpus in truth.values() for uuid in gpus}
+    return Mismatch(record, {**plan.gpus, **truth}, swapped=not real <= plan.uuids)
+
+
+@lru_cache(maxsize=8192)
+def _machine(text: str) -> Machine:
+    """Nodes change often, their topology hardly ever."""
+    return read_topology(text)

@@ -1,0 +1,260 @@
+"""Says of pods, gangs and nodes what the books know, in words and numbers for people."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+
+from linkwise.extender import answers
+from linkwise.extender.asks import link_word
+from linkwise.extender.books import Books
+from linkwise.extender.gang import Gang
+from linkwise.extender.kinds import Kind, Wish
+from linkwise.extender.muster import Muster, muster, plan_of
+from linkwise.extender.node_book import NodeBook
+from linkwise.extender.planner import Planner
+from linkwise.extender.pool import popcount
+from linkwise.extender.records import PodRecord
+from linkwise.extender.views import (
+    Counts,
+    Explanation,
+    GangView,
+    GpuView,
+    MemberView,
+    NearestMiss,
+    NodeView,
+    ReasonCount,
+    Wanted,
+)
+from linkwise.topology.choose import nearest_miss
+
+
+def explain(books: Books, planner: Planner, record: PodRecord) -> Explanation:
+    gang = planner.gangs.get(record.gang) if record.gang is not None else None
+    written = plan_of(books, record)
+    state = _state(books, record)
+    reasons: tuple[ReasonCount, ...] = ()
+    fitting, nearest = 0, None
+    if state == "waiting":
+        wish = Wish(record.demand, record.ask.requirement)
+        reasons, fitting = _reasons(books, wish)
+        nearest = None if fitting else _nearest(books, wish)
+    return Explanation(
+        namespace=record.ref.namespace,
+        name=record.ref.name,
+        uid=record.uid,
+        state=state,
+        summary=_summary(books, planner, record, state, fitting),
+        wanted=_wanted(record) if record.demand.gpus else None,
+        node=record.node or (written.plan.node if written else ""),
+        gpus=_gpus(books, record),
+        link=written.plan.link if written else "",
+        gbytes_per_s=written.plan.gbytes_per_s if written else 0.0,
+        reasons=reasons,
+        fitting_nodes=fitting,
+        nearest=nearest,
+        gang=None if gang is None else view_gang(books, planner, gang),
+    )
+
+
+def view_gangs(books: Books, planner: Planner) -> tuple[GangView, ...]:
+    return tuple(view_gang(books, planner, gang) for _, gang in sorted(planner.gangs.items()))
+
+
+def view_gang(books: Books, planner: Planner, gang: Gang) -> GangView:
+    found = muster(books, gang)
+    return GangView(
+        namespace=gang.key[0],
+        name=gang.key[1],
+        phase=gang.phase.value,
+        reason=_gang_reason(gang, found),
+        size=found.size,
+        members=tuple(_member(books, member) for member in found.members),
+        plan=gang.plan_id if gang.made is not None else "",
+        made=gang.made,
+        deadline=planner.deadline(gang),
+        refusals=gang.refusals,
+        started=found.started,
+    )
+
+
+def view_nodes(books: Books) -> tuple[NodeView, ...]:
+    seen = [book for _, book in sorted(books.nodes.items()) if book.record is not None]
+    return tuple(
+        NodeView(
+            name=book.name,
+            usable=not book.problem,
+            reason=book.problem,
+            clique=(book.machine.clique or "") if book.machine else "",
+            gpus=_gpus_of_node(books, book),
+            free=book.free.bit_count(),
+            future=float(book.kind.table.future[book.free]) if book.kind else 0.0,
+        )
+        for book in seen
+        # A node that never had GPUs is nobody's question.
+        if book.machine is not None or book.owned or (book.record and book.record.offers.gpus)
+    )
+
+
+def view_counts(books: Books, planner: Planner) -> Counts:
+    gpus: Counter[str] = Counter(free=0, held=0, used=0, unhealthy=0)
+    nodes: Counter[str] = Counter(usable=0, unusable=0)
+    for book in books.nodes.values():
+        if book.record is None or (book.machine is None and not book.record.offers.gpus):
+            continue
+        nodes["unusable" if book.problem else "usable"] += 1
+        if book.machine is not None:
+            taken = sum(book.owned.values())
+            gpus["used"] += book.used.bit_count()
+            gpus["held"] += (taken & ~book.used).bit_count()
+            gpus["free"] += book.free.bit_count()
+            gpus["unhealthy"] += (book.machine.all_gpus & ~taken & ~book.free).bit_count()
+    gangs = Counter(gang.phase.value for gang in planner.gangs.values())
+    return Counts(gangs, gpus, nodes, planner.swaps, planner.refusals)
+
+
+def _state(books: Books, record: PodRecord) -> str:
+    if record.ended:
+        return "ended"
+    if record.node:
+        return "bound"
+    if record.invalid:
+        return "invalid"
+    if not record.demand.gpus:
+        return "not-ours"
+    if record.uid in books.holds or books.keeps_plan(record.uid):
+        return "planned"
+    return "waiting"
+
+
+def _summary(books: Books, planner: Planner, record: PodRecord, state: str, fitting: int) -> str:
+    if state == "ended":
+        return "The pod has ended."
+    if state == "bound":
+        return f"The pod is bound to node {record.node}."
+    if state == "invalid":
+        return f"The pod cannot be placed: {record.invalid}"
+    if state == "not-ours":
+        return "The pod takes no GPU, so Linkwise has no say in it."
+    if state == "planned":
+        return "The pod has GPUs held and waits for kube-scheduler to bind it."
+    if record.gang is not None:
+        text = answers.gang_text(books, planner, record).removeprefix("linkwise: ")
+        return f"{text[:1].upper()}{text[1:]}."
+    if fitting:
+        return (
+            f"{fitting} nodes have GPUs for the pod; kube-scheduler has not tried them yet, "
+            "or objects for other reasons (see the pod's events)."
+        )
+    return "No node has a GPU set for the pod now."
+
+
+def _wanted(record: PodRecord) -> Wanted:
+    requirement = record.ask.requirement
+    return Wanted(
+        gpus=record.demand.gpus,
+        containers={c.name: c.gpus for c in record.demand.containers},
+        require_link=link_word(requirement.require),
+        prefer_link=link_word(requirement.prefer),
+        models=tuple(" ".join(words) for words in requirement.models),
+        memory_mib=requirement.memory_mib,
+    )
+
+
+def _gpus(books: Books, record: PodRecord) -> Mapping[str, tuple[str, ...]]:
+    book = books.nodes.get(record.node)
+    truth = book.truth_of(record) if book is not None else None
+    if truth is not None:
+        return truth
+    written = plan_of(books, record)
+    return {} if written is None or record.ended else written.gpus
+
+
+def _reasons(books: Books, wish: Wish) -> tuple[tuple[ReasonCount, ...], int]:
+    names = [book.name for book in books.nodes.values() if book.record is not None]
+    answer = answers.rooms(books, wish, names)
+    counted = Counter([*answer.failed.values(), *answer.unresolvable.values()])
+    reasons = sorted(counted.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(ReasonCount(text, nodes) for text, nodes in reasons), len(answer.node_names)
+
+
+def _nearest(books: Books, wish: Wish) -> NearestMiss | None:
+    """The node with the most GPUs that would do; of equals, the one with the closest link."""
+    rows = np.arange(len(books.rows))
+    best: tuple[int, int, int] | None = None
+    found: tuple[Kind, int, int] | None = None
+    ranks = books.rows.name_ranks()
+    for kind, places, free in answers.by_kind(books, rows):
+        masks = free & kind.allowed(wish.requirement)
+        counts = np.minimum(popcount(masks), wish.size)
+        for place in places[counts == counts.max()].tolist():
+            mask = int(books.rows.free[place]) & kind.allowed(wish.requirement)
+            worth = (mask.bit_count(), _closest(kind, wish, mask), -int(ranks[place]))
+            if best is None or worth > best:
+                best, found = worth, (kind, mask, place)
+    if found is None:
+        return None
+    kind, mask, row = found
+    return NearestMiss(books.rows.names[row] or "", _lacks(kind, wish, mask))
+
+
+def _closest(kind: Kind, wish: Wish, mask: int) -> int:
+    link = nearest_miss(kind.machine, mask, wish.size, wish.requirement.require)
+    return -1 if link is None else int(link)
+
+
+def _lacks(kind: Kind, wish: Wish, mask: int) -> str:
+    wanted, require = wish.size, link_word(wish.requirement.require)
+    if mask.bit_count() < wanted:
+        suitable = kind.allowed(wish.requirement).bit_count()
+        return f"{mask.bit_count()} of {suitable} suitable GPUs are free, {wanted} are wanted"
+    link = nearest_miss(kind.machine, mask, wanted, wish.requirement.require)
+    has = "no link at all" if link is None else link_word(link)
+    return f"{wanted} free GPUs are joined by {has} at best, {require} is required"
+
+
+def _gang_reason(gang: Gang, found: Muster) -> str:
+    if found.clash:
+        return found.clash
+    if found.open and gang.no_room is not None:
+        room = gang.no_room
+        near = f"; node {room.nearest} has room for {room.nearest_had}" if room.nearest else ""
+        return f"room for {room.had} of {room.wanted} members{near}"
+    if not found.complete:
+        return f"{len(found.seats) + found.done} of {found.size} members are there"
+    return gang.reason
+
+
+def _member(books: Books, record: PodRecord) -> MemberView:
+    written = plan_of(books, record)
+    gpus = [uuid for share in _gpus(books, record).values() for uuid in share]
+    state = "leaving" if record.leaving and not record.ended else _state(books, record)
+    return MemberView(
+        pod=record.ref.name,
+        rank=record.ask.rank,
+        state=state,
+        node=record.node or (written.plan.node if written else ""),
+        gpus=tuple(dict.fromkeys(gpus)),  # an init container's are dealt out again
+    )
+
+
+def _gpus_of_node(books: Books, book: NodeBook) -> tuple[GpuView, ...]:
+    if book.machine is None:
+        return ()
+    holder_of = {
+        position: holder
+        for holder, mask in book.owned.items()
+        for position in range(mask.bit_length())
+        if mask >> position & 1
+    }
+    views = []
+    for position, gpu in enumerate(book.machine.gpus):
+        holder = holder_of.get(position)
+        if holder is None:
+            state = "free" if gpu.healthy else "unhealthy"
+        else:
+            state = "used" if book.used >> position & 1 else "held"
+        record = books.pods.get(holder or "")
+        shown = record.key if record is not None else holder or ""
+        views.append(GpuView(gpu.index, gpu.uuid, gpu.model, gpu.healthy, state, shown))
+    return tuple(views)

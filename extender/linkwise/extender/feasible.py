@@ -1,0 +1,127 @@
+"""Which nodes a pod may run on, as far as that is cheap and certain.
+
+Ready and schedulable, taints, node selector and required node affinity; CPU, memory, GPU and pod
+counts are in `Rows.pods_that_fit`. The rest of kube-scheduler's judgement is not repeated here: it
+is learned from its filter calls (`learned`).
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from linkwise.extender.books import Books
+from linkwise.extender.records import NodeRecord, Template
+from linkwise.extender.rows import Bools
+from linkwise.kube.objects import NodeSelectorTerm, Requirement, Taint, Toleration
+
+_CORDONED = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+_LONG_LOG = 100_000
+_KEEPS_OUT = frozenset({"NoSchedule", "NoExecute"})
+
+
+class Feasible:
+    """The answer per template, kept and brought up to date for the nodes that changed."""
+
+    def __init__(self, books: Books) -> None:
+        self._books = books
+        self._known: WeakKeyDictionary[Template, tuple[Bools, int]] = WeakKeyDictionary()
+
+    def rows(self, template: Template) -> Bools:
+        """[rows] whether a pod of this template may run there. Not to be written to."""
+        books = self._books
+        count, log = len(books.rows), books.changed_rows
+        if len(log) > _LONG_LOG:
+            log.clear()
+            self._known.clear()
+        known, seen = self._known.get(template, (None, 0))
+        if known is not None and seen == len(log):
+            return known
+        fresh = np.zeros(count, dtype=np.bool_)
+        changed: Iterable[int] = range(count)
+        if known is not None:
+            fresh[: len(known)] = known
+            changed = set(log[seen:])
+        for row in changed:
+            name = books.rows.names[row]
+            book = None if name is None else books.nodes.get(name)
+            fresh[row] = book is not None and may_run(template, book.record)
+        self._known[template] = (fresh, len(log))
+        return fresh
+
+    def on(self, template: Template | None, node: str) -> bool:
+        book = self._books.nodes.get(node)
+        return book is not None and template is not None and may_run(template, book.record)
+
+
+def may_run(template: Template, node: NodeRecord | None) -> bool:
+    return node is not None and node.ready and why_not(template, node) == ""
+
+
+def why_not(template: Template, node: NodeRecord) -> str:
+    """What kube-scheduler would say against it; empty: nothing that we know of."""
+    if node.unschedulable and not _tolerated(_CORDONED, template.tolerations):
+        return "cordoned"
+    for taint in node.taints:
+        if taint.effect in _KEEPS_OUT and not _tolerated(taint, template.tolerations):
+            return f"taint {taint.key} not tolerated"
+    labels = node.labels
+    if any(labels.get(key) != value for key, value in template.node_selector.items()):
+        return "node selector does not match"
+    if not _affine(template, node):
+        return "required node affinity does not match"
+    return ""
+
+
+def _tolerated(taint: Taint, tolerations: tuple[Toleration, ...]) -> bool:
+    return any(_tolerates(toleration, taint) for toleration in tolerations)
+
+
+def _tolerates(toleration: Toleration, taint: Taint) -> bool:
+    if toleration.effect and toleration.effect != taint.effect:
+        return False
+    if toleration.key and toleration.key != taint.key:
+        return False
+    if toleration.operator == "Exists":
+        return True
+    return bool(toleration.key) and toleration.value == taint.value
+
+
+def _affine(template: Template, node: NodeRecord) -> bool:
+    affinity = template.affinity and template.affinity.node_affinity
+    required = affinity and affinity.required_during_scheduling_ignored_during_execution
+    return not required or any(_term_holds(term, node) for term in required.node_selector_terms)
+
+
+def _term_holds(term: NodeSelectorTerm, node: NodeRecord) -> bool:
+    if not (term.match_expressions or term.match_fields):
+        return False  # an empty term matches nothing, as in Kubernetes
+    fields = {"metadata.name": node.name}
+    return all(_holds(each, node.labels) for each in term.match_expressions) and all(
+        _holds(each, fields) for each in term.match_fields
+    )
+
+
+def _holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
+    test = _TESTS.get(requirement.operator)
+    return test is not None and test(labels.get(requirement.key), requirement.values)
+
+
+def _compared(sign: int) -> Callable[[str | None, tuple[str, ...]], bool]:
+    def holds(value: str | None, values: tuple[str, ...]) -> bool:
+        try:
+            return value is not None and (int(value) - int(values[0])) * sign > 0
+        except (ValueError, IndexError):
+            return False
+
+    return holds
+
+
+_TESTS: dict[str, Callable[[str | None, tuple[str, ...]], bool]] = {
+    "In": lambda value, values: value in values,
+    "NotIn": lambda value, values: value not in values,
+    "Exists": lambda value, _: value is not None,
+    "DoesNotExist": lambda value, _: value is None,
+    "Gt": _compared(1),
+    "Lt": _compared(-1),
+}

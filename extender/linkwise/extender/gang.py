@@ -1,0 +1,154 @@
+"""A gang's life: its phases, what moves it from one to another, and what is remembered of it.
+
+    forming ──▶ planned ──▶ binding ──▶ running ◀──▶ repairing
+       ▲           │           │           │             │
+       │◀──refused─┤           │           └─▶ released ◀┘
+       └◀──expired─┴───────────┘
+
+The phase is worked out from the members each time, so a restart finds it again; TRANSITIONS names
+every change that facts can make, and why. What is only remembered is what no pod says: which try
+failed at which state of the books, and what a gang waits for.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from linkwise.extender.place import Refusal
+from linkwise.extender.records import GangKey
+
+
+class Phase(Enum):
+    FORMING = "forming"  # not all members are there, or there is no room for all of them
+    PLANNED = "planned"  # every member has GPUs held, none is bound
+    BINDING = "binding"  # some are bound, the others have GPUs held
+    RUNNING = "running"  # all are bound
+    REPAIRING = "repairing"  # a member is missing or has no GPUs, others have
+    RELEASED = "released"  # no member is left that holds or wants anything
+    REFUSED = "refused"  # kube-scheduler refused its plans, or its pods contradict each other
+    EXPIRED = "expired"  # it was partial for too long and gives everything back
+
+
+_F, _P, _B, _R = Phase.FORMING, Phase.PLANNED, Phase.BINDING, Phase.RUNNING
+_FIX, _END, _NO, _LATE = Phase.REPAIRING, Phase.RELEASED, Phase.REFUSED, Phase.EXPIRED
+
+TRANSITIONS: Mapping[tuple[Phase, Phase], str] = {
+    (_F, _P): "a plan was made for all members",
+    (_F, _B): "some were found bound, the others planned",
+    (_F, _R): "all were found bound",
+    (_F, _FIX): "some were found placed, others not",
+    (_F, _NO): "its pods contradict each other",
+    (_F, _LATE): "some were found bound, long ago",
+    (_F, _END): "its pods went away",
+    (_P, _F): "the plan was given up as a whole",
+    (_P, _B): "the first member was bound",
+    (_P, _R): "all were bound",
+    (_P, _FIX): "a member, or its GPUs, went away",
+    (_P, _NO): "kube-scheduler refused its nodes once too often",
+    (_P, _LATE): "not all were bound in time",
+    (_P, _END): "its pods went away",
+    (_B, _F): "the bound members went away, and the plan with them",
+    (_B, _P): "the bound members went away, and others were planned",
+    (_B, _R): "the last member was bound",
+    (_B, _FIX): "a member, or its GPUs, went away",
+    (_B, _NO): "kube-scheduler refused its nodes once too often",
+    (_B, _LATE): "not all were bound in time",
+    (_B, _END): "its pods went away",
+    (_R, _F): "all members were made anew",
+    (_R, _P): "all members were made anew, and planned",
+    (_R, _B): "members were made anew, and planned",
+    (_R, _FIX): "a member went away",
+    (_R, _NO): "a new member contradicts the others",
+    (_R, _END): "all members have ended",
+    (_FIX, _F): "the plan was given up as a whole",
+    (_FIX, _P): "every member is planned again",
+    (_FIX, _B): "every member is planned or bound again",
+    (_FIX, _R): "every member is bound again",
+    (_FIX, _NO): "kube-scheduler refused its nodes once too often",
+    (_FIX, _LATE): "not all were bound in time",
+    (_FIX, _END): "its pods went away",
+    (_NO, _F): "a node or a member changed",
+    (_NO, _P): "a node or a member changed, and a plan was made",
+    (_NO, _B): "a node or a member changed, and the others were planned",
+    (_NO, _R): "its members agree again, and all are bound",
+    (_NO, _FIX): "a node or a member changed",
+    (_NO, _LATE): "not all were bound in time",
+    (_NO, _END): "its pods went away",
+    (_LATE, _F): "everything was given back",
+    (_LATE, _P): "everything was given back, and a new plan made",
+    (_LATE, _NO): "it was too late once too often",
+    (_LATE, _R): "all were bound after all",
+    (_LATE, _END): "its pods went away",
+    (_END, _F): "pods were made anew",
+    (_END, _P): "pods were made anew, and planned",
+    (_END, _B): "pods were made anew, planned, and bound",
+    (_END, _R): "pods were made anew, and bound",
+    (_END, _FIX): "some pods were made anew",
+    (_END, _NO): "pods were made anew that contradict each other",
+    (_END, _LATE): "bound pods were found, too old",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the members are doing, counted; `size` members make the gang whole."""
+
+    size: int
+    live: int
+    bound: int  # live and bound
+    planned: int  # live, not bound, with GPUs held; or in need of none
+    done: int  # ended well, as part of this gang's present life
+    started: bool
+    refused: bool = False
+    expired: bool = False
+
+    @property
+    def whole(self) -> bool:
+        return self.bound + self.done >= self.size
+
+
+def phase_of(standing: Standing) -> Phase:
+    if not standing.live:
+        return Phase.RELEASED
+    if standing.whole:
+        return Phase.RUNNING
+    if standing.expired:
+        return Phase.EXPIRED
+    if standing.refused:
+        return Phase.REFUSED
+    if standing.started:
+        return Phase.REPAIRING
+    placed = standing.bound + standing.planned + standing.done
+    if placed >= standing.size:
+        return Phase.BINDING if standing.bound else Phase.PLANNED
+    return Phase.REPAIRING if standing.bound or standing.planned else Phase.FORMING
+
+
+@dataclass(slots=True)
+class Gang:
+    """What is remembered of a gang between two looks at it."""
+
+    key: GangKey
+    phase: Phase = Phase.FORMING
+    reason: str = ""
+    plan_id: str = ""
+    made: float | None = None  # when its present plan was made; its timeout counts from here
+    refusals: int = 0
+    refused: bool = False  # too often: left to wait
+    expired: bool = False  # members are being evicted
+    was_refused: bool = False  # since the last look, kube-scheduler refused a planned node
+    marked: set[str] = field(default_factory=set)  # members told that the gang has started
+    tried_room: int = -1  # `Books.room` when it last had no room
+    no_room: Refusal | None = None
+    broken: list[str] = field(default_factory=list)  # transitions that cannot be
+
+    def enter(self, phase: Phase) -> None:
+        if phase is self.phase:
+            return
+        if (self.phase, phase) not in TRANSITIONS:
+            self.broken.append(f"gang {self.name}: {self.phase.value} -> {phase.value}")
+        self.phase = phase
+
+    @property
+    def name(self) -> str:
+        return f"{self.key[0]}/{self.key[1]}"

@@ -1,0 +1,216 @@
+"""One kind of machine, and what a pod would get on it: look-ups, each set chosen only once.
+
+Nodes of one kind differ in uuids and in what is free, so questions are asked of the kind with a
+bitmask of free GPUs: 5,000 nodes are a handful of kinds with some hundred distinct masks.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linkwise.extender.asks import Requirement, is_model
+from linkwise.topology.choose import choose, pack
+from linkwise.topology.demand import ContainerDemand, PodDemand, Role, split
+from linkwise.topology.model import LinkClass, Machine
+from linkwise.topology.tables import fingerprint, table_of
+
+Masks = NDArray[np.int64]
+Floats = NDArray[np.float64]
+ENOUGH = 1e6
+"""The quality, in GB/s, of any set that keeps to a preferred link below NVLink: more bandwidth is
+worth nothing to such a pod, so all those sets are alike and better than every other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a pod wants of a node's GPUs; equal for all pods of a job, and a key of caches."""
+
+    demand: PodDemand
+    requirement: Requirement
+
+    @property
+    def size(self) -> int:
+        return self.demand.gpus
+
+    @property
+    def simple(self) -> bool:
+        """One container takes all the GPUs, so the pod's set is the container's set."""
+        return len(self.demand.containers) == 1
+
+
+class Kind:
+    """Machines whose sets are worth the same and whose GPUs are of the same models."""
+
+    def __init__(self, machine: Machine, number: int) -> None:
+        self.machine = machine  # the first one seen; only its uuids are its own
+        self.number = number
+        self.table = table_of(machine)
+        self.all_gpus = machine.all_gpus
+        self.models = tuple(sorted({gpu.model for gpu in machine.gpus}))
+        self._allowed: dict[tuple[object, int], int] = {}
+
+    def allowed(self, requirement: Requirement) -> int:
+        """The GPUs of the models and the memory asked for, as a bitmask."""
+        key = (requirement.models, requirement.memory_mib)
+        found = self._allowed.get(key)
+        if found is None:
+            if len(self._allowed) > 1024:  # pods may ask for whatever they like
+                self._allowed.clear()
+            found = self._allowed[key] = sum(
+                1 << position
+                for position, gpu in enumerate(self.machine.gpus)
+                if gpu.memory_mib >= requirement.memory_mib
+                and (
+                    not requirement.models
+                    or any(is_model(gpu.model, model) for model in requirement.models)
+                )
+            )
+        return found
+
+    def of_model(self, model: str) -> int:
+        """The GPUs of exactly this model, as a bitmask."""
+        return sum(1 << p for p, gpu in enumerate(self.machine.gpus) if gpu.model == model)
+
+    def take(self, wish: Wish, free: int) -> int | None:
+        """The set to give to the pod, or None where no set will do."""
+        return _take(self, wish, free & self.allowed(wish.requirement))
+
+    def pack(self, wish: Wish, free: int, count: int) -> tuple[int, ...]:
+        """Up to *count* disjoint sets for as many such pods, best total; fewer if no more fit."""
+        return _pack(self, wish, free & self.allowed(wish.requirement), count)
+
+    def quality(self, wish: Wish, gpus: int) -> float:
+        """How good a set is for the pod, in GB/s, or ENOUGH."""
+        prefer = wish.requirement.prefer
+        if prefer is not LinkClass.NVLINK and self.table.ring_classes[gpus] >= prefer:
+            return ENOUGH
+        return float(self.table.values[gpus])
+
+    def qualities(self, wish: Wish, free: Masks) -> Floats:
+        """The quality of the best set within each mask of free GPUs; -inf where none will do."""
+        masks = free & self.allowed(wish.requirement)
+        if wish.size > self.table.count:
+            return np.full(len(masks), -np.inf)
+        if wish.simple:
+            return self._simple_qualities(wish, masks)
+        distinct, position = np.unique(masks, return_inverse=True)
+        found = [_take(self, wish, mask) for mask in distinct.tolist()]
+        of_distinct = [-np.inf if gpus is None else self.quality(wish, gpus) for gpus in found]
+        return np.array(of_distinct)[position]
+
+    def _simple_qualities(self, wish: Wish, masks: Masks) -> Floats:
+        require, prefer = wish.requirement.require, wish.requirement.prefer
+        best = self.table.best_with(require)[wish.size][masks]
+        preferred = self.table.best_with(max(require, prefer))[wish.size][masks]
+        enough = preferred if prefer is LinkClass.NVLINK else ENOUGH
+        return np.where(preferred > -np.inf, enough, best)
+
+    def loss(self, free: int, taken: int) -> float:
+        """What taking these GPUs takes from the jobs to come: 0 to 1 of the idle machine."""
+        return float(self.table.future[free] - self.table.future[free & ~taken])
+
+
+def kind_key(machine: Machine) -> Hashable:
+    models = tuple((gpu.model, gpu.memory_mib) for gpu in machine.gpus)
+    return fingerprint(machine), models
+
+
+def containers_on(
+    kind: Kind, machine: Machine, wish: Wish, gpus: int
+) -> dict[str, tuple[str, ...]]:
+    """Deal a pod's set out: container -> uuids of *machine*, in the order the kubelet asks."""
+    order = _order(kind, wish, gpus)
+    return split(wish.demand, [machine.gpus[position].uuid for position in order])
+
+
+@lru_cache(maxsize=65536)
+def _take(kind: Kind, wish: Wish, free: int) -> int | None:
+    if free.bit_count() < wish.size:
+        return None
+    require, prefer = wish.requirement.require, wish.requirement.prefer
+    # The containers of one pod need not be close to each other, only each one's own GPUs.
+    of_pod = require if wish.simple else LinkClass.SYS
+    choice = choose(kind.machine, free, wish.size, require=of_pod, prefer=prefer)
+    if choice is None:
+        return None
+    if wish.simple or _containers_hold(kind, wish, choice.gpus):
+        return choice.gpus
+    apart = _apart(kind, wish, free)
+    return apart if apart is not None and _containers_hold(kind, wish, apart) else None
+
+
+@lru_cache(maxsize=65536)
+def _pack(kind: Kind, wish: Wish, free: int, count: int) -> tuple[int, ...]:
+    require, prefer = wish.requirement.require, wish.requirement.prefer
+    if wish.simple:
+        choices = pack(kind.machine, free, wish.size, count, require=require, prefer=prefer)
+        return tuple(sorted((choice.gpus for choice in choices), key=_lowest))
+    sets: list[int] = []
+    while len(sets) < count and (gpus := _take(kind, wish, free)) is not None:
+        sets.append(gpus)
+        free &= ~gpus
+    return tuple(sorted(sets, key=_lowest))
+
+
+def _apart(kind: Kind, wish: Wish, free: int) -> int | None:
+    """A set for the pod made of one good set per container that runs beside the others."""
+    require, prefer = wish.requirement.require, wish.requirement.prefer
+    sizes = sorted((c.gpus for c in _together(wish.demand)), reverse=True)
+    taken = 0
+    if len(set(sizes)) == 1:
+        sets = pack(kind.machine, free, sizes[0], len(sizes), require=require, prefer=prefer)
+        if len(sets) < len(sizes):
+            return None
+        taken = sum(choice.gpus for choice in sets)
+    else:
+        for size in sizes:
+            choice = choose(kind.machine, free & ~taken, size, require=require, prefer=prefer)
+            if choice is None:
+                return None
+            taken |= choice.gpus
+    whole = choose(kind.machine, free, wish.size, must=taken, prefer=prefer)
+    return None if whole is None else whole.gpus
+
+
+def _containers_hold(kind: Kind, wish: Wish, gpus: int) -> bool:
+    """Whether every container's own GPUs keep to the required link."""
+    require = wish.requirement.require
+    if require is LinkClass.SYS:
+        return True
+    shares = split(wish.demand, [str(position) for position in _order(kind, wish, gpus)])
+    masks = [sum(1 << int(position) for position in share) for share in shares.values()]
+    return all(kind.table.ring_classes[mask] >= require for mask in masks)
+
+
+@lru_cache(maxsize=65536)
+def _order(kind: Kind, wish: Wish, gpus: int) -> tuple[int, ...]:
+    """Positions in the order in which they must be dealt out, so that each container that runs
+    beside others gets the best set of those left: the largest container chooses first."""
+    require, prefer = wish.requirement.require, wish.requirement.prefer
+    together = _together(wish.demand)
+    left = gpus
+    of_container: dict[str, int] = {}
+    for container in sorted(together, key=lambda container: -container.gpus):
+        choice = choose(kind.machine, left, container.gpus, require=require, prefer=prefer)
+        if choice is None:
+            choice = choose(kind.machine, left, container.gpus, prefer=prefer)
+        assert choice is not None, "a pod's set holds what its containers take together"
+        of_container[container.name] = choice.gpus
+        left &= ~choice.gpus
+    masks = [of_container[container.name] for container in together]
+    return tuple(position for mask in (*masks, left) for position in _positions(mask))
+
+
+def _together(demand: PodDemand) -> list[ContainerDemand]:
+    return [container for container in demand.containers if container.role is not Role.INIT]
+
+
+def _positions(mask: int) -> list[int]:
+    return [position for position in range(mask.bit_length()) if mask >> position & 1]
+
+
+def _lowest(mask: int) -> int:
+    return mask & -mask

@@ -1,0 +1,138 @@
+"""A gang's members, sorted by how far each one is. Made anew for each look: never out of date."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from linkwise.extender.books import Books
+from linkwise.extender.gang import Gang, Standing
+from linkwise.extender.node_book import plan_on
+from linkwise.extender.place import Spot
+from linkwise.extender.records import PodRecord, WrittenPlan
+
+Members = tuple[PodRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Muster:
+    """All tuples are in the order of ranks. `seats` are the live members that make up the gang:
+    as many as its size, those that have got furthest first; the rest are `extra`."""
+
+    members: Members
+    size: int
+    timeout_seconds: float | None  # as its pods say
+    clash: str  # why these pods cannot be one gang; empty: they can
+    seats: Members
+    extra: Members
+    bound: Members
+    flying: Members  # a Binding is on its way
+    planned: Members  # GPUs held
+    idle: Members  # not bound, and take no GPU
+    open: Members  # not bound, and no GPUs held
+    done: int  # ended well, in this gang's present life
+    started: bool
+
+    def standing(self, gang: Gang) -> Standing:
+        return Standing(
+            size=self.size,
+            live=len(self.seats),
+            bound=len(self.bound),
+            planned=len(self.flying) + len(self.planned) + len(self.idle),
+            done=self.done,
+            started=self.started,
+            refused=gang.refused or bool(self.clash),
+            expired=gang.expired,
+        )
+
+    @property
+    def complete(self) -> bool:
+        """Whether every seat is taken."""
+        return len(self.seats) + self.done >= self.size
+
+
+def muster(books: Books, gang: Gang) -> Muster:
+    members = tuple(books.members(gang.key))
+    live = [member for member in members if member.live]
+    ask = next((member.ask.gang for member in live or members), None)
+    size = ask.size if ask is not None else 0
+    done = sum(_done(member, gang) for member in members)
+    furthest = sorted(live, key=lambda member: _progress(books, member))
+    taken = {member.uid for member in furthest[: max(size - done, 0)]}
+    seats = tuple(member for member in live if member.uid in taken)
+    unbound = [member for member in seats if not member.node]
+    flying = tuple(member for member in unbound if member.uid in books.holds)
+    return Muster(
+        members=members,
+        size=size,
+        timeout_seconds=ask.timeout_seconds if ask is not None else None,
+        clash=_clash(live),
+        seats=seats,
+        extra=tuple(member for member in live if member.uid not in taken),
+        bound=tuple(member for member in seats if member.node),
+        flying=flying,
+        planned=_those(unbound, flying, books, planned=True),
+        idle=tuple(member for member in unbound if not member.demand.gpus),
+        open=_those(unbound, flying, books, planned=False),
+        done=done,
+        started=any(m.started or m.uid in gang.marked for m in live if m.node),
+    )
+
+
+def plan_of(books: Books, member: PodRecord) -> WrittenPlan | None:
+    """The plan that counts for this member, wherever it is kept."""
+    if member.node:
+        return plan_on(member, member.node)
+    for hold in books.holds.get(member.uid, {}).values():
+        return hold
+    return books.plans.get(member.uid)
+
+
+def spots_of(books: Books, muster: Muster) -> list[Spot]:
+    """Where those members are that have GPUs."""
+    spots = []
+    for member in (*muster.bound, *muster.flying, *muster.planned):
+        plan = plan_of(books, member)
+        node = member.node or (plan.plan.node if plan else "")
+        book = books.nodes.get(node)
+        if book is not None:
+            spots.append(Spot(node, book.owned.get(member.uid, 0)))
+    return spots
+
+
+def _those(
+    unbound: Sequence[PodRecord], flying: Members, books: Books, *, planned: bool
+) -> Members:
+    return tuple(
+        member
+        for member in unbound
+        if member.demand.gpus and member not in flying and (member.uid in books.plans) is planned
+    )
+
+
+def _progress(books: Books, member: PodRecord) -> tuple[bool, bool, bool]:
+    """Less is further."""
+    return not member.node, member.uid not in books.holds, member.uid not in books.plans
+
+
+def _done(member: PodRecord, gang: Gang) -> bool:
+    """Pods of an earlier run may bear the same gang's name; the plan's id tells them apart."""
+    written = member.written
+    return (
+        member.ended
+        and not member.failed
+        and written is not None
+        and bool(gang.plan_id)
+        and written.plan.id == gang.plan_id
+    )
+
+
+def _clash(live: Sequence[PodRecord]) -> str:
+    for first, member in pairwise(live):
+        assert first.ask.gang is not None
+        assert member.ask.gang is not None
+        if member.ask.gang.size != first.ask.gang.size:
+            return (
+                f"pod {first.ref.name} says gang-size {first.ask.gang.size}, "
+                f"pod {member.ref.name} says {member.ask.gang.size}"
+            )
+    return ""

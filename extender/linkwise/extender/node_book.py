@@ -1,0 +1,163 @@
+"""One node's account: who holds which of its GPUs, settled anew from the facts at each change.
+
+The truth comes first: what the kubelet says is in use, also for pods that the API server no longer
+knows. Then what bound pods were promised, then bindings on their way, then pods that nobody
+planned, then plans of pods not yet bound. Whoever comes later gets only what is left, so no GPU
+ever has two holders, and a plan that lost a GPU shows as such.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from linkwise.extender.kinds import Kind, Wish
+from linkwise.extender.records import NodeRecord, PodRecord, Resources, WrittenPlan
+from linkwise.topology.model import Machine
+
+InUsePods = Mapping[str, Mapping[str, tuple[str, ...]]]
+
+
+@dataclass(slots=True)
+class NodeBook:
+    name: str
+    row: int
+    no_topology: str  # why its machine is not known; empty: it is
+    no_truth: str = ""  # why what is in use cannot be read
+    record: NodeRecord | None = None
+    machine: Machine | None = None
+    kind: Kind | None = None
+    in_use: InUsePods = field(default_factory=dict)
+    listed_as: dict[str, str] = field(default_factory=dict)  # a name in `in_use` -> its pod's uid
+    bound: dict[str, PodRecord] = field(default_factory=dict)  # those that take GPUs, by uid
+    holds: dict[str, WrittenPlan] = field(default_factory=dict)  # bindings on their way
+    plans: dict[str, WrittenPlan] = field(default_factory=dict)  # of pods not yet bound
+    charged: int = 0  # pods whose needs count here: bound, about to be, or planned
+    spent: Resources = field(default_factory=Resources)  # what they need together
+    version: int = 0  # rises when the node, or the pods bound to it, change
+    owned: dict[str, int] = field(default_factory=dict)  # holder -> bitmask
+    used: int = 0  # of `owned`: what the kubelet says is in use
+    free: int = 0
+
+    @property
+    def problem(self) -> str:
+        """Why nothing can be planned on this node; empty: it can."""
+        return self.no_topology or self.no_truth
+
+    @property
+    def empty(self) -> bool:
+        return not (self.record or self.bound or self.holds or self.plans or self.charged)
+
+    def settle(self) -> None:
+        """Work out `owned`, `used` and `free` from everything else."""
+        self.owned = {}
+        self.used = self.free = 0
+        if self.machine is None or self.kind is None:
+            return
+        settling = _Settling(self.machine, self.owned)
+        listed = self._settle_truth(settling)
+        self.used = settling.taken
+        nobody_planned = []
+        for record in sorted(self.bound.values(), key=_by_plan):
+            plan = plan_on(record, self.name)
+            if plan is not None:
+                shares = (s for c, s in plan.gpus.items() if c not in listed.get(record.uid, ()))
+                settling.give(record.uid, self.machine.mask_of([u for s in shares for u in s]))
+            elif record.uid not in listed:
+                nobody_planned.append(record)
+        for uid, hold in sorted(self.holds.items()):
+            settling.give(uid, self.machine.mask_of(hold.uuids))
+        self._settle_unplanned(settling, nobody_planned)
+        # Of two plans for one GPU the newer is right: the older was about to be withdrawn.
+        for uid, plan in sorted(self.plans.items(), key=lambda item: (-item[1].plan.made, item[0])):
+            settling.give(uid, self.machine.mask_of(plan.uuids))
+        self.free = self.machine.healthy_gpus & ~settling.taken
+
+    def keeps(self, uid: str) -> bool:
+        """Whether the plan of this unbound pod still has every GPU it names, all healthy."""
+        plan = self.plans.get(uid)
+        if plan is None or self.machine is None or self.problem:
+            return False
+        gpus = self.machine.mask_of(plan.uuids)
+        return (
+            gpus.bit_count() == len(plan.uuids)
+            and self.owned.get(uid, 0) == gpus
+            and not gpus & ~self.machine.healthy_gpus
+        )
+
+    def truth_of(self, record: PodRecord) -> Mapping[str, tuple[str, ...]] | None:
+        """Which container of this pod really has which GPUs; None where nothing is known."""
+        return self.in_use.get(record.key) if self.listed_as.get(record.key) == record.uid else None
+
+    def attribute(self, before: InUsePods) -> None:
+        """Say which pod each name in `in_use` means.
+
+        A pod made anew under the same name must not be taken for the one before, whose GPUs may
+        still be listed: a listing keeps its pod until the name vanishes or its GPUs change.
+        """
+        kept = {
+            key: uid
+            for key, uid in self.listed_as.items()
+            if key in self.in_use and self.in_use[key] == before.get(key)
+        }
+        by_key = {record.key: uid for uid, record in self.bound.items()}
+        for key in self.in_use:
+            if key not in kept and key in by_key:
+                kept[key] = by_key[key]
+        self.listed_as = kept
+
+    def _settle_truth(self, settling: "_Settling") -> dict[str, Mapping[str, tuple[str, ...]]]:
+        listed: dict[str, Mapping[str, tuple[str, ...]]] = {}
+        for key, containers in sorted(self.in_use.items()):
+            holder = self.listed_as.get(key, key)
+            listed[holder] = containers
+            uuids = [uuid for share in containers.values() for uuid in share]
+            settling.give(holder, settling.machine.mask_of(uuids))
+        return listed
+
+    def _settle_unplanned(self, settling: "_Settling", records: Iterable[PodRecord]) -> None:
+        """Pods bound past us will get some GPUs: presume those that spoil no plan, if they can."""
+        assert self.kind is not None, "settle() checked it"
+        machine = settling.machine
+        planned = machine.mask_of([uuid for plan in self.plans.values() for uuid in plan.uuids])
+        for record in records:
+            left = machine.all_gpus & ~settling.taken
+            healthy = left & machine.healthy_gpus
+            wish = Wish(record.demand, record.ask.requirement)
+            gpus = self.kind.take(wish, healthy & ~planned)
+            if gpus is None:
+                gpus = _closest(wish.size, (healthy & ~planned, healthy, left))
+            settling.give(record.uid, gpus)
+
+
+@dataclass(slots=True)
+class _Settling:
+    machine: Machine
+    owned: dict[str, int]
+    taken: int = 0
+
+    def give(self, holder: str, gpus: int) -> None:
+        gpus &= ~self.taken
+        if gpus:
+            self.owned[holder] = self.owned.get(holder, 0) | gpus
+            self.taken |= gpus
+
+
+def plan_on(record: PodRecord, node: str) -> WrittenPlan | None:
+    """The plan written on the pod, if it is for this node: for another it means nothing."""
+    written = record.written
+    return written if written is not None and written.plan.node == node else None
+
+
+def _by_plan(record: PodRecord) -> tuple[float, float, str]:
+    made = record.written.plan.made if record.written else 0.0
+    return made, record.created, record.uid
+
+
+def _closest(size: int, candidates: Iterable[int]) -> int:
+    """*size* GPUs, from the first candidates that have so many; the lowest ones."""
+    gpus = 0
+    for gpus in candidates:
+        if gpus.bit_count() >= size:
+            break
+    while gpus.bit_count() > size:
+        gpus &= ~(1 << gpus.bit_length() - 1)
+    return gpus

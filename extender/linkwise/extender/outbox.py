@@ -1,0 +1,174 @@
+"""What is still to be written to the API server, worked out from what should be there and what is.
+
+One write per pod and purpose at a time, so that two cannot overtake each other; a write that fails
+is tried again after a pause that doubles. The shell carries the writes out and says how they went.
+"""
+
+from dataclasses import dataclass
+
+from linkwise.extender.actions import (
+    Action,
+    Correct,
+    Emit,
+    EventType,
+    Evict,
+    MarkStarted,
+    PodRef,
+    WithdrawPlan,
+    WritePlan,
+)
+from linkwise.extender.calls import Outcome
+from linkwise.extender.records import PodRecord, WrittenPlan
+from linkwise.topology import names
+from linkwise.topology.plan import read_plan, write_gpus, write_plan
+
+FIRST_PAUSE_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 30.0
+SETTLE_SECONDS = 10.0  # after a write that went well, for its effect to come back by the watch
+
+_Key = tuple[str, str]  # purpose, uid
+_PURPOSES: dict[type[Action], str] = {
+    WritePlan: "plan",
+    WithdrawPlan: "plan",
+    Correct: "correct",
+    MarkStarted: "start",
+    Evict: "evict",
+    Emit: "event",
+}
+
+
+@dataclass(slots=True)
+class _Pause:
+    until: float
+    tries: int = 0
+
+
+class Outbox:
+    def __init__(self) -> None:
+        self._ready: list[Action] = []
+        self._outstanding: dict[_Key, Action] = {}
+        self._pauses: dict[_Key, _Pause] = {}
+        self._nominated_at: dict[str, float] = {}
+        self._wakes: dict[_Key, float] = {}
+        self._there: dict[str, int] = {}  # uid -> epoch of the plan on the API server, 0: none
+        self._newest: dict[str, int] = {}  # uid -> highest epoch ever seen or decided
+        self._said: set[tuple[str, str, str]] = set()
+
+    def take(self) -> tuple[Action, ...]:
+        ready, self._ready = self._ready, []
+        return tuple(ready)
+
+    def seen(self, record: PodRecord) -> bool:
+        """Note which plan the watch shows on an unbound pod; whether it is news to us.
+
+        The watch lags behind our own writes, so an older plan than the newest known is an echo.
+        """
+        epoch = record.written.plan.epoch if record.written else 0
+        if record.written is None or epoch < self._newest.get(record.uid, 0):
+            return False
+        news = epoch > self._newest.get(record.uid, -1)
+        if news:
+            self._newest[record.uid] = self._there[record.uid] = epoch
+        return news
+
+    def next_epoch(self, uids: list[str]) -> int:
+        return 1 + max((self._newest.get(uid, 0) for uid in uids), default=0)
+
+    def busy(self, uid: str) -> bool:
+        """Whether a plan is being written on the pod, or taken away, at this moment."""
+        return ("plan", uid) in self._outstanding
+
+    def forget(self, uid: str) -> None:
+        for purpose in ("plan", "correct", "start", "evict", "event"):
+            self._pauses.pop((purpose, uid), None)
+            self._wakes.pop((purpose, uid), None)
+            self._outstanding.pop((purpose, uid), None)
+        self._there.pop(uid, None)
+        self._newest.pop(uid, None)
+        self._nominated_at.pop(uid, None)
+        self._said = {said for said in self._said if said[0] != uid}
+
+    def bring_plan(self, record: PodRecord, wanted: WrittenPlan | None, now: float) -> None:
+        """Make the plan on the pod the one that is wanted."""
+        there = self._there.get(record.uid, 0)
+        if wanted is not None:
+            self._newest[record.uid] = max(wanted.plan.epoch, self._newest.get(record.uid, 0))
+            if there != wanted.plan.epoch or self._lost_nomination(record, wanted, now):
+                self._issue(WritePlan(record.ref, wanted.plan.node, annotations_of(wanted)), now)
+        elif there:
+            self._issue(WithdrawPlan(record.ref, (names.GPUS, names.PLAN)), now)
+
+    def correct(self, record: PodRecord, truth: WrittenPlan, now: float) -> None:
+        self._issue(Correct(record.ref, annotations_of(truth)), now)
+
+    def mark_started(self, record: PodRecord, now: float) -> None:
+        self._issue(MarkStarted(record.ref, {names.STARTED: "true"}), now)
+
+    def evict(self, record: PodRecord, reason: str, now: float) -> None:
+        self._issue(Evict(record.ref, reason), now)
+
+    def say(self, pod: PodRef, reason: str, message: str) -> None:
+        """Warn once; the same words about the same pod are not repeated."""
+        if (pod.uid, reason, message) not in self._said:
+            self._said.add((pod.uid, reason, message))
+            self._ready.append(Emit(pod, reason, EventType.WARNING, message))
+
+    def done(self, action: Action, outcome: Outcome, now: float) -> None:
+        key = _key(action)
+        if self._outstanding.get(key) != action:
+            return  # an event, or the pod is gone
+        del self._outstanding[key]
+        if outcome is not Outcome.DONE:
+            tries = self._pauses[key].tries if key in self._pauses else 0
+            seconds = min(FIRST_PAUSE_SECONDS * 2**tries, LONGEST_PAUSE_SECONDS)
+            self._pause(key, _Pause(now + seconds, tries + 1))
+        elif isinstance(action, WritePlan):
+            self._there[action.pod.uid] = read_plan(action.annotations[names.PLAN]).epoch
+            self._nominated_at[action.pod.uid] = now
+            self._pauses.pop(key, None)
+        elif isinstance(action, WithdrawPlan):
+            self._there[action.pod.uid] = 0
+            self._pauses.pop(key, None)
+        else:
+            self._pause(key, _Pause(now + SETTLE_SECONDS))
+
+    def take_woken(self, now: float) -> set[str]:
+        """The pods, by uid, for which a pause has ended since this was last asked."""
+        woken = [key for key, time in self._wakes.items() if time <= now]
+        for key in woken:
+            del self._wakes[key]
+        return {uid for _, uid in woken}
+
+    def next_due(self) -> float | None:
+        """When the next pause ends."""
+        return min(self._wakes.values(), default=None)
+
+    def _lost_nomination(self, record: PodRecord, wanted: WrittenPlan, now: float) -> bool:
+        """kube-scheduler takes a nomination away when it finds no node for the pod; without it
+        the pod would only be tried again by chance."""
+        if record.written != wanted or record.nominated == wanted.plan.node:
+            return False
+        patience_ends = self._nominated_at.get(record.uid, 0.0) + SETTLE_SECONDS
+        if now < patience_ends:
+            self._wakes["plan", record.uid] = patience_ends
+        return now >= patience_ends
+
+    def _pause(self, key: _Key, pause: _Pause) -> None:
+        self._pauses[key] = pause
+        self._wakes[key] = pause.until
+
+    def _issue(self, action: Action, now: float) -> None:
+        key = _key(action)
+        pause = self._pauses.get(key)
+        if key in self._outstanding or (pause is not None and now < pause.until):
+            return
+        self._outstanding[key] = action
+        self._ready.append(action)
+
+
+def annotations_of(written: WrittenPlan) -> dict[str, str]:
+    return {names.GPUS: write_gpus(written.gpus), names.PLAN: write_plan(written.plan)}
+
+
+def _key(action: Action) -> _Key:
+    return _PURPOSES[type(action)], action.pod.uid

@@ -1,0 +1,397 @@
+"""Plans whole gangs, and takes plans back: the one place where GPUs are promised ahead of a bind.
+
+`decide` first puts every gang in order that something happened to (plans that lost a GPU, timeouts,
+refusals), so that what is given back is there for all, and then plans those that wait: by priority,
+then age. A gang that does not fit holds nothing and is not tried again before room appears.
+"""
+
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+
+import msgspec
+
+from linkwise.extender.actions import Action
+from linkwise.extender.books import Books, Mismatch
+from linkwise.extender.calls import Outcome
+from linkwise.extender.feasible import Feasible
+from linkwise.extender.gang import Gang, phase_of
+from linkwise.extender.kinds import Kind, Wish, containers_on
+from linkwise.extender.learned import Learned
+from linkwise.extender.muster import Muster, muster, plan_of, spots_of
+from linkwise.extender.outbox import Outbox
+from linkwise.extender.place import Refusal, Spot, orders_of, place
+from linkwise.extender.records import GangKey, PodRecord, Template, WrittenPlan
+from linkwise.extender.rows import Bools
+from linkwise.topology.model import LinkClass
+from linkwise.topology.plan import Plan
+
+
+class Planner:
+    def __init__(
+        self, books: Books, outbox: Outbox, *, gang_timeout_seconds: float, max_refusals: int
+    ) -> None:
+        self.feasible = Feasible(books)
+        self.learned = Learned(books)
+        self.gangs: dict[GangKey, Gang] = {}
+        self.refusals = 0
+        self.swaps = 0
+        self._books = books
+        self._outbox = outbox
+        self._timeout_seconds = gang_timeout_seconds
+        self._max_refusals = max_refusals
+        self._due: set[GangKey] = set()
+        self._waiting: set[GangKey] = set()
+        self._deadlines: dict[GangKey, float] = {}
+        self._changes_seen = 0
+        self._counted: dict[str, frozenset[str]] = {}  # uid -> the swapped GPUs already counted
+
+    # What happened.
+
+    def pod_changed(self, before: PodRecord | None, record: PodRecord) -> None:
+        """A pod came or changed; the books know it already."""
+        news = self._outbox.seen(record)
+        if news and record.gang and record.live and not record.node:
+            self._books.plan(record.uid, record.written)
+        for known in (before, record):
+            if known is not None and known.gang is not None:
+                self._due.add(known.gang)
+        if before is None or not _same_member(before, record):
+            self._take_up(record.gang)
+
+    def pod_gone(self, record: PodRecord) -> None:
+        self._outbox.forget(record.uid)
+        self._counted.pop(record.uid, None)
+        if record.gang is not None:
+            self._due.add(record.gang)
+            self._take_up(record.gang)
+
+    def refused(self, record: PodRecord, node: str) -> None:
+        """kube-scheduler did not want the node that *record* was nominated for."""
+        gang = self.gangs.get(record.gang) if record.gang is not None else None
+        if gang is None or record.template is None:
+            return
+        self.learned.refuse(record.template, node)
+        gang.was_refused = True
+        gang.reason = f"kube-scheduler refused node {node} for pod {record.ref.name}"
+        self._due.add(gang.key)
+
+    def bind_ended(self, record: PodRecord) -> None:
+        if record.gang is not None:
+            self._due.add(record.gang)
+
+    def wrote(self, action: Action, outcome: Outcome, now: float) -> None:
+        self._outbox.done(action, outcome, now)
+        record = self._books.pods.get(action.pod.uid)
+        if record is not None and record.gang is not None:
+            self._due.add(record.gang)
+
+    # What to do about it.
+
+    def decide(self, now: float) -> tuple[Action, ...]:
+        looked_at = self._take_due(now)
+        for key in sorted(looked_at):
+            self._put_in_order(key, now)
+        for gang in self._by_urgency(self._waiting):
+            if gang.tried_room != self._books.room:
+                self._plan(gang, now)
+                looked_at.add(gang.key)
+        for key in sorted(looked_at):
+            if key in self.gangs:
+                self._finish(self.gangs[key], now)
+        for mismatch in self._books.mismatches.values():
+            self._correct(mismatch, now)
+        return self._outbox.take()
+
+    def next_due(self) -> float | None:
+        """When `decide` has something to do even if nothing happens until then."""
+        times = [*self._deadlines.values(), self._outbox.next_due()]
+        return min((time for time in times if time is not None), default=None)
+
+    def deadline(self, gang: Gang) -> float | None:
+        return self._deadlines.get(gang.key)
+
+    def _take_due(self, now: float) -> set[GangKey]:
+        books = self._books
+        touched = books.take_touched()
+        for name in touched:
+            book = books.nodes.get(name)
+            keys = (books.pods[uid].gang for uid in (book.plans if book is not None else ()))
+            self._due |= {key for key in keys if key is not None}
+        lapsed = self.learned.lapse(touched)
+        if lapsed or len(books.changed_rows) != self._changes_seen:
+            self._changes_seen = len(books.changed_rows)
+            for key, gang in self.gangs.items():
+                if gang.refused:
+                    self._take_up(key)
+                    self._due.add(key)
+        self._due |= {key for key, time in self._deadlines.items() if time <= now}
+        for uid in self._outbox.take_woken(now):
+            record = books.pods.get(uid)
+            if record is not None and record.gang is not None:
+                self._due.add(record.gang)
+        due, self._due = self._due, set()
+        return due
+
+    def _take_up(self, key: GangKey | None) -> None:
+        """A gang that was left to wait may be tried again."""
+        gang = self.gangs.get(key) if key is not None else None
+        if gang is not None:
+            gang.tried_room = -1
+            if gang.refused:
+                gang.refused, gang.refusals = False, 0
+
+    def _by_urgency(self, keys: Iterable[GangKey]) -> list[Gang]:
+        def urgency(key: GangKey) -> tuple[int, float, GangKey]:
+            live = [member for member in self._books.members(key) if member.live]
+            priority = max((member.priority for member in live), default=0)
+            return -priority, min((member.created for member in live), default=0.0), key
+
+        return [self.gangs[key] for key in sorted(keys, key=urgency)]
+
+    # One gang in order.
+
+    def _put_in_order(self, key: GangKey, now: float) -> None:
+        self._waiting.discard(key)
+        self._deadlines.pop(key, None)
+        if key not in self._books.gangs:
+            self.gangs.pop(key, None)
+            return
+        gang = self.gangs.setdefault(key, Gang(key))
+        found = muster(self._books, gang)
+        if found.clash:
+            gang.reason = found.clash
+            self._withdraw(found.planned)
+        self._drop_lost_plans(gang, muster(self._books, gang))
+        self._read_plans(gang, now)
+        self._count_refusal(gang)
+        self._expire(gang, now)
+        self._start_or_evict(gang, now)
+        if self._wants_plan(gang):
+            self._waiting.add(key)
+
+    def _drop_lost_plans(self, gang: Gang, found: Muster) -> None:
+        """Plans that cannot be carried out any more, or are for a pod too many."""
+        self._withdraw(member for member in found.extra if member.uid not in self._books.holds)
+        for member in found.planned:
+            node = self._books.plans[member.uid].plan.node
+            if not (self._books.keeps_plan(member.uid) and self.feasible.on(member.template, node)):
+                self._withdraw([member])
+                gang.reason = f"the plan of pod {member.ref.name} on node {node} came to nothing"
+
+    def _read_plans(self, gang: Gang, now: float) -> None:
+        """Take the gang's plan from its members; of a half-made new one, the bound ones' counts."""
+        found = muster(self._books, gang)
+        plans = self._plans_of(found.bound) or self._plans_of((*found.flying, *found.planned))
+        if plans:
+            newest = max(plans, key=lambda plan: (plan.made, plan.id))
+            gang.plan_id = newest.id
+            gang.made = min(plan.made for plan in plans if plan.id == newest.id)
+            gang.refusals = max(gang.refusals, *(plan.refusals for plan in plans))
+        elif found.bound:  # past us; the time runs from when we saw it
+            gang.made = now if gang.made is None else gang.made
+        else:
+            gang.made = None
+        if not found.started:
+            other = [
+                member
+                for member in found.planned
+                if self._books.plans[member.uid].plan.id != gang.plan_id
+            ]
+            self._withdraw(other)
+
+    def _plans_of(self, members: Iterable[PodRecord]) -> list[Plan]:
+        found = (plan_of(self._books, member) for member in members)
+        return [written.plan for written in found if written is not None]
+
+    def _count_refusal(self, gang: Gang) -> None:
+        if not gang.was_refused:
+            return
+        gang.was_refused = False
+        self._refuse(gang)
+        self._withdraw(muster(self._books, gang).planned)
+
+    def _refuse(self, gang: Gang) -> None:
+        self.refusals += 1
+        gang.refusals += 1
+        if gang.refusals >= self._max_refusals:
+            gang.refused = True
+            for member in muster(self._books, gang).seats[:1]:
+                self._outbox.say(member.ref, "GangRefused", f"gang {gang.name}: {gang.reason}")
+
+    def _expire(self, gang: Gang, now: float) -> None:
+        found = muster(self._books, gang)
+        if found.started or found.flying or gang.expired or found.standing(gang).whole:
+            return
+        if gang.made is None or now < gang.made + self._timeout_of(found):
+            return
+        for member in found.planned:
+            # Nothing else tells why it was never bound, so at least another node is tried.
+            if member.template is not None:
+                node = self._books.plans[member.uid].plan.node
+                self.learned.refuse(member.template, node)
+        unbound = ", ".join(m.ref.name for m in found.seats if not m.node)
+        gang.reason = f"not all members were bound in time ({unbound or 'some are missing'})"
+        self._withdraw(found.planned)
+        gang.expired = bool(found.bound)
+        for member in found.seats[:1]:
+            self._outbox.say(member.ref, "GangExpired", f"gang {gang.name}: {gang.reason}")
+        self._refuse(gang)
+
+    def _start_or_evict(self, gang: Gang, now: float) -> None:
+        found = muster(self._books, gang)
+        if gang.expired and (not found.bound or found.standing(gang).whole):
+            gang.expired = False
+        if gang.expired:
+            for member in found.bound:
+                self._outbox.evict(member, f"gang {gang.name}: {gang.reason}", now)
+        elif found.started or found.standing(gang).whole:
+            gang.reason = ""
+            gang.marked = {member.uid for member in found.bound}
+            for member in found.bound:
+                if not member.started:
+                    self._outbox.mark_started(member, now)
+            self._renew_late_repairs(gang, found, now)
+
+    def _renew_late_repairs(self, gang: Gang, found: Muster, now: float) -> None:
+        """A gang that has started is never evicted, but a repair that takes too long moves on."""
+        for member in found.planned:
+            plan = self._books.plans[member.uid].plan
+            if now >= plan.made + self._timeout_of(found) and member.template is not None:
+                self.learned.refuse(member.template, plan.node)
+                self._withdraw([member])
+                gang.tried_room = -1
+
+    def _wants_plan(self, gang: Gang) -> bool:
+        found = muster(self._books, gang)
+        if not found.open or found.clash or gang.refused or gang.expired:
+            return False
+        return found.started or found.complete
+
+    # Planning.
+
+    def _plan(self, gang: Gang, now: float) -> None:
+        found = muster(self._books, gang)
+        spots = self._seek(found, now)
+        if isinstance(spots, Refusal) and found.planned and not found.started:
+            # Around these there is no room; without them there may be, and they need not wait.
+            self._withdraw(found.planned)
+            found = muster(self._books, gang)
+            spots = self._seek(found, now)
+        if isinstance(spots, Refusal):
+            gang.no_room, gang.tried_room = spots, self._books.room
+            return
+        gang.no_room, gang.tried_room, gang.reason = None, -1, ""
+        self._waiting.discard(gang.key)
+        self._hold(gang, found, spots, now)
+
+    def _seek(self, found: Muster, now: float) -> list[Spot] | Refusal:
+        beside = spots_of(self._books, found)
+
+        def nodes(template: Template) -> Bools:
+            return self.feasible.rows(template) & self.learned.rows(template)
+
+        def known_nodes(template: Template) -> Bools:
+            known = self.learned.known_to_pass(template, now)
+            return nodes(template) if known is None else nodes(template) & known
+
+        spots = place(self._books, orders_of(found.open, known_nodes), beside)
+        if isinstance(spots, Refusal):
+            spots = place(self._books, orders_of(found.open, nodes), beside)
+        return spots
+
+    def _hold(self, gang: Gang, found: Muster, spots: Sequence[Spot], now: float) -> None:
+        epoch = self._outbox.next_epoch([member.uid for member in found.seats])
+        anew = not (found.bound or found.flying or found.planned)
+        if anew or not gang.plan_id:
+            gang.plan_id = plan_id(*gang.key, now, [member.uid for member in found.seats])
+        if anew or gang.made is None:
+            gang.made = now
+        for member, spot in zip(found.open, spots, strict=True):
+            plan = Plan(
+                id=gang.plan_id,
+                node=spot.node,
+                epoch=epoch,
+                made=now if found.started else gang.made,
+                refusals=gang.refusals,
+            )
+            self._books.plan(member.uid, written_plan(self._books, member, plan, spot.gpus))
+
+    def _withdraw(self, members: Iterable[PodRecord]) -> None:
+        for member in members:
+            self._books.plan(member.uid, None)
+
+    def _finish(self, gang: Gang, now: float) -> None:
+        """Bring what was decided to the API server, and name the phase."""
+        found = muster(self._books, gang)
+        for member in (*found.planned, *found.open, *found.extra):
+            self._outbox.bring_plan(member, self._books.plans.get(member.uid), now)
+        gang.enter(phase_of(found.standing(gang)))
+        deadline = self._deadline_of(gang, found)
+        if deadline is not None:
+            self._deadlines[gang.key] = deadline
+
+    def _deadline_of(self, gang: Gang, found: Muster) -> float | None:
+        timeout = self._timeout_of(found)
+        if found.started:
+            plans = [self._books.plans[member.uid].plan.made for member in found.planned]
+            return min(plans) + timeout if plans else None
+        partial = bool(found.planned or found.bound) and not found.standing(gang).whole
+        if gang.made is None or not partial or gang.expired or found.flying:
+            return None
+        return gang.made + timeout
+
+    def _timeout_of(self, found: Muster) -> float:
+        return found.timeout_seconds or self._timeout_seconds
+
+    def _correct(self, mismatch: Mismatch, now: float) -> None:
+        """The kubelet's word is the truth: the pod's plan is made to say it."""
+        record = mismatch.record
+        book = self._books.nodes[record.node]
+        assert book.machine is not None
+        assert book.kind is not None
+        assert record.written is not None
+        real = frozenset(uuid for gpus in mismatch.gpus.values() for uuid in gpus)
+        truth = WrittenPlan(
+            with_worth(record.written.plan, book.kind, book.machine.mask_of(real)), mismatch.gpus
+        )
+        self._outbox.correct(record, truth, now)
+        if mismatch.swapped and self._counted.get(record.uid) != real:
+            self._counted[record.uid] = real
+            self.swaps += 1
+            message = "the kubelet gave this pod other GPUs than planned; the plan was corrected"
+            self._outbox.say(record.ref, "GpuSwap", message)
+
+
+def written_plan(books: Books, record: PodRecord, plan: Plan, gpus: int) -> WrittenPlan:
+    """What to write on *record* for these GPUs of `plan.node`."""
+    book = books.nodes[plan.node]
+    assert book.machine is not None, "planned on a usable node"
+    assert book.kind is not None, "planned on a usable node"
+    wish = Wish(record.demand, record.ask.requirement)
+    containers = containers_on(book.kind, book.machine, wish, gpus)
+    return WrittenPlan(with_worth(plan, book.kind, gpus), containers)
+
+
+def with_worth(plan: Plan, kind: Kind, gpus: int) -> Plan:
+    return msgspec.structs.replace(
+        plan,
+        link=LinkClass(int(kind.table.ring_classes[gpus])).name,
+        gbytes_per_s=float(kind.table.values[gpus]),
+    )
+
+
+def plan_id(namespace: str, name: str, now: float, uids: Sequence[str]) -> str:
+    """Different for every plan, and no random number, so that a run can be repeated."""
+    digest = blake2b(repr((namespace, name, now, sorted(uids))).encode(), digest_size=6)
+    return digest.hexdigest()
+
+
+def _same_member(before: PodRecord, record: PodRecord) -> bool:
+    """Whether nothing changed that could help a gang that was left to wait."""
+    return (
+        before.live == record.live
+        and before.node == record.node
+        and before.demand == record.demand
+        and before.ask == record.ask
+        and before.template is record.template
+    )

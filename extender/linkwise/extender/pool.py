@@ -1,0 +1,116 @@
+"""The nodes that could take some of a gang's equal members, and how many each could at which worth.
+
+A node with room for three members at 100 GB/s may have room for four at 50: so a *level* is chosen
+first, the highest at which all members fit, then nodes are counted at that level.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linkwise.extender.books import Books
+from linkwise.extender.kinds import Kind, Wish
+from linkwise.extender.rows import Ints
+from linkwise.topology import subsets
+from linkwise.topology.model import MAX_GPUS
+
+_POPCOUNT = subsets.sizes(MAX_GPUS).astype(np.int64)
+
+
+def popcount(masks: Ints) -> Ints:
+    return _POPCOUNT[masks]
+
+
+class Pool:
+    """Arrays over the candidates; a candidate is known by its place in them.
+
+    `rows` [c] of the books, `free_counts` [c] free GPUs, `cliques` [c], `ranks` [c] by name.
+    """
+
+    def __init__(
+        self, books: Books, wish: Wish, wanted: int, rows: Ints, free: Ints, room: Ints
+    ) -> None:
+        self.wanted = wanted
+        self.rows = rows
+        self.cliques = books.rows.cliques[rows]
+        self.ranks = books.rows.name_ranks()[rows]
+        self.free_counts = popcount(free)
+        self._books = books
+        self._wish = wish
+        self._room = np.minimum(room, self.free_counts // wish.size)
+        self._alike, self._which = np.unique(
+            books.rows.kinds[rows] << MAX_GPUS | free, return_inverse=True
+        )
+        self._profiles: NDArray[np.float64] | None = None
+
+    def best_level(self) -> float | None:
+        """The quality (`Kind.quality`) that every member can have; None without room for all."""
+        if self._room.sum() < self.wanted:
+            return None  # there are not even enough GPUs, so no set needs to be sought
+        profiles = self._qualities()
+        for level in np.unique(profiles[profiles > -np.inf])[::-1]:
+            if self.room_at(level).sum() >= self.wanted:
+                return float(level)
+        return None
+
+    def room_at(self, level: float) -> Ints:
+        """[c] how many members each candidate can take so that none gets less than *level*."""
+        profiles = self._qualities()
+        of_alike = ((profiles >= level) & (profiles > -np.inf)).sum(axis=1)
+        room: Ints = np.minimum(np.minimum(of_alike[self._which], self._room), self.wanted)
+        return room
+
+    def sets(self, candidate: int, count: int) -> tuple[int, ...]:
+        kind, free = self._kind_and_free(int(self._which[candidate]))
+        return kind.pack(self._wish, free, count)
+
+    def losses(self, candidates: Ints, counts: Ints) -> NDArray[np.float64]:
+        """What so many members on each of these candidates take from the jobs to come."""
+        pairs, position = np.unique(
+            self._which[candidates] * (self.wanted + 1) + counts, return_inverse=True
+        )
+        losses = []
+        for pair in pairs.tolist():
+            kind, free = self._kind_and_free(pair // (self.wanted + 1))
+            taken = sum(kind.pack(self._wish, free, pair % (self.wanted + 1)))
+            losses.append(kind.loss(free, taken))
+        return np.array(losses, dtype=np.float64)[position]
+
+    def sorted(self, candidates: Ints, keys: Sequence[NDArray[np.generic]]) -> Ints:
+        """By these keys, the first counts most; then the fullest node, then its name."""
+        last = (self.ranks[candidates], self.free_counts[candidates])
+        return candidates[np.lexsort((*last, *reversed(keys)))]
+
+    def first(self, candidates: Ints, keys: Sequence[NDArray[np.generic]]) -> int | None:
+        in_order = self.sorted(candidates, keys)
+        return int(in_order[0]) if len(in_order) else None
+
+    def _qualities(self) -> NDArray[np.float64]:
+        """[alike, k] the quality that each of k+1 members gets at least; -inf beyond the room."""
+        if self._profiles is None:
+            most = min(self.wanted, MAX_GPUS // self._wish.size) or 1
+            self._profiles = np.full((len(self._alike), most), -np.inf)
+            for number in range(len(self._alike)):
+                kind, free = self._kind_and_free(number)
+                profile = _profile(kind, self._wish, free, min(most, free.bit_count()))
+                self._profiles[number, : len(profile)] = profile
+        return self._profiles
+
+    def _kind_and_free(self, number: int) -> tuple[Kind, int]:
+        key = int(self._alike[number])
+        return self._books.kinds[key >> MAX_GPUS], key & (1 << MAX_GPUS) - 1
+
+
+@lru_cache(maxsize=65536)
+def _profile(kind: Kind, wish: Wish, free: int, most: int) -> tuple[float, ...]:
+    """The least quality among 1, 2 … *most* sets side by side, as far as there is room."""
+    profile: list[float] = []
+    for count in range(1, most + 1):
+        sets = kind.pack(wish, free, count)
+        if len(sets) < count:
+            break
+        least = min(kind.quality(wish, gpus) for gpus in sets)
+        profile.append(min(least, profile[-1]) if profile else least)
+    return tuple(profile)

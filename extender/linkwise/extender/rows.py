@@ -1,0 +1,115 @@
+"""Every node as one row of a few arrays, so that 5,000 nodes are asked at once and not in a loop.
+
+A row belongs to one node name for as long as a node or a pod uses that name, then to another.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linkwise.extender.records import Resources, natural
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+NOT_USABLE = -1
+NO_CLIQUE = -1
+
+
+class Rows:
+    """`kinds` is NOT_USABLE where a node offers no GPU to plan with; `free` are bitmasks."""
+
+    def __init__(self) -> None:
+        self.names: list[str | None] = []
+        self.row_of: dict[str, int] = {}
+        self._unused: list[int] = []
+        self._cliques: dict[str, int] = {}
+        self._name_ranks: Ints | None = None
+        self.kinds: Ints = np.full(64, NOT_USABLE)
+        self.free: Ints = np.zeros(64, dtype=np.int64)
+        self.cliques: Ints = np.full(64, NO_CLIQUE)
+        self.milli_cpu: Ints = np.zeros(64, dtype=np.int64)  # these four: what is left
+        self.memory: Ints = np.zeros(64, dtype=np.int64)
+        self.gpus: Ints = np.zeros(64, dtype=np.int64)
+        self.pods: Ints = np.zeros(64, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def add(self, name: str) -> int:
+        if self._unused:
+            row = self._unused.pop()
+            self.names[row] = name
+        else:
+            row = len(self.names)
+            self.names.append(name)
+            if row == len(self.kinds):
+                self._grow()
+        self.row_of[name] = row
+        self._name_ranks = None
+        return row
+
+    def remove(self, name: str) -> None:
+        row = self.row_of.pop(name)
+        self.names[row] = None
+        self.kinds[row] = NOT_USABLE
+        self.free[row] = 0
+        self.cliques[row] = NO_CLIQUE
+        self._unused.append(row)
+        self._name_ranks = None
+
+    def rows_of(self, names: Sequence[str]) -> Ints:
+        """The rows of these nodes, -1 for an unknown one."""
+        row_of = self.row_of
+        return np.fromiter((row_of.get(name, -1) for name in names), np.int64, len(names))
+
+    def clique_number(self, clique: str | None) -> int:
+        if clique is None:
+            return NO_CLIQUE
+        return self._cliques.setdefault(clique, len(self._cliques))
+
+    def name_ranks(self) -> Ints:
+        """[rows] the place of each node among all by its name, node-2 before node-10."""
+        if self._name_ranks is None:
+            known = [(natural(name), row) for row, name in enumerate(self.names) if name]
+            ranks = np.zeros(len(self.names), dtype=np.int64)
+            ranks[[row for _, row in sorted(known)]] = np.arange(len(known))
+            self._name_ranks = ranks
+        return self._name_ranks
+
+    def pods_that_fit(self, needs: Resources) -> Ints:
+        """[rows] how many pods of these needs have room beside all that is there, or planned."""
+        count = self.pods[: len(self)].copy()
+        for left, need in (
+            (self.milli_cpu, needs.milli_cpu),
+            (self.memory, needs.memory),
+            (self.gpus, needs.gpus),
+        ):
+            if need:
+                np.minimum(count, left[: len(self)] // need, out=count)
+        return np.maximum(count, 0)
+
+    def pods_that_fit_beside(self, row: int, others: Sequence[Resources], needs: Resources) -> int:
+        """The same for one row, once these *others* are there too."""
+        count = int(self.pods[row]) - len(others)
+        for left, need, spent in (
+            (self.milli_cpu, needs.milli_cpu, sum(other.milli_cpu for other in others)),
+            (self.memory, needs.memory, sum(other.memory for other in others)),
+            (self.gpus, needs.gpus, sum(other.gpus for other in others)),
+        ):
+            if need:
+                count = min(count, (int(left[row]) - spent) // need)
+        return max(count, 0)
+
+    def _grow(self) -> None:
+        for attribute, filler in (
+            ("kinds", NOT_USABLE),
+            ("free", 0),
+            ("cliques", NO_CLIQUE),
+            ("milli_cpu", 0),
+            ("memory", 0),
+            ("gpus", 0),
+            ("pods", 0),
+        ):
+            old = getattr(self, attribute)
+            setattr(self, attribute, np.concatenate([old, np.full_like(old, filler)]))

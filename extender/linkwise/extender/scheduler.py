@@ -1,0 +1,169 @@
+"""The extender's core: facts in, answers and actions out. No I/O, no clock, no threads.
+
+Not thread-safe: the shell holds one lock around every call. `now` is in seconds since 1970.
+`filter` changes no plan and no hold (newer kube-schedulers call it as a simulation); what it learns
+from a call is kept in memory only.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from linkwise.extender import answers
+from linkwise.extender.actions import Action
+from linkwise.extender.audit import audit
+from linkwise.extender.bind import Binder
+from linkwise.extender.books import Books
+from linkwise.extender.calls import (
+    AlreadyBound,
+    BindCall,
+    BindOrder,
+    BindRefusal,
+    FilterAnswer,
+    FilterCall,
+    Outcome,
+    PreemptAnswer,
+    PreemptCall,
+    PriorityAnswer,
+)
+from linkwise.extender.explain import explain, view_counts, view_gangs, view_nodes
+from linkwise.extender.outbox import Outbox
+from linkwise.extender.planner import Planner
+from linkwise.extender.records import PodRecord, Reader
+from linkwise.extender.views import Counts, Explanation, GangView, NodeView
+from linkwise.kube.objects import Node, Pod
+from linkwise.topology.names import DEFAULT_RESOURCE
+
+
+@dataclass(frozen=True, slots=True)
+class CoreSettings:
+    resource_name: str = DEFAULT_RESOURCE
+    gang_timeout_seconds: float = 600.0
+    max_refusals: int = 3  # plans of one gang that kube-scheduler may refuse in a row
+
+
+class Scheduler:
+    def __init__(self, settings: CoreSettings) -> None:
+        self._reader = Reader(settings.resource_name)
+        self._books = Books()
+        self._planner = Planner(
+            self._books,
+            Outbox(),
+            gang_timeout_seconds=settings.gang_timeout_seconds,
+            max_refusals=settings.max_refusals,
+        )
+        self._binder = Binder(self._books, self._planner)
+        self._seen_nodes = self._seen_pods = False
+
+    @property
+    def synced(self) -> bool:
+        """Whether both nodes and pods have been listed once; before that nothing is decided."""
+        return self._seen_nodes and self._seen_pods
+
+    # Facts.
+
+    def replace_nodes(self, nodes: Iterable[Node], now: float) -> None:  # noqa: ARG002
+        """All nodes there are: those not named are gone."""
+        records = {node.metadata.name: self._reader.node(node) for node in nodes}
+        for name in [book.name for book in self._books.nodes.values() if book.record]:
+            if name not in records:
+                self._books.drop_node(name)
+        for record in records.values():
+            self._books.put_node(record)
+        self._seen_nodes = True
+
+    def node_event(self, kind: str, node: Node, now: float) -> None:  # noqa: ARG002
+        """*kind* is ADDED, MODIFIED or DELETED."""
+        if kind == "DELETED":
+            self._books.drop_node(node.metadata.name)
+        else:
+            self._books.put_node(self._reader.node(node))
+
+    def replace_pods(self, pods: Iterable[Pod], now: float) -> None:  # noqa: ARG002
+        """All pods there are: those not named are gone."""
+        records = {pod.metadata.uid: self._reader.pod(pod) for pod in pods}
+        for uid in [uid for uid in self._books.pods if uid not in records]:
+            self._drop_pod(uid)
+        for record in records.values():
+            self._put_pod(record)
+        self._seen_pods = True
+
+    def pod_event(self, kind: str, pod: Pod, now: float) -> None:  # noqa: ARG002
+        """*kind* is ADDED, MODIFIED or DELETED."""
+        if kind == "DELETED":
+            self._drop_pod(pod.metadata.uid)
+        else:
+            self._put_pod(self._reader.pod(pod))
+
+    def _put_pod(self, record: PodRecord) -> None:
+        namesake = self._books.pod_named(record.ref.namespace, record.ref.name)
+        if namesake is not None and namesake.uid != record.uid:
+            self._drop_pod(namesake.uid)  # its deletion was not seen, but names are unique
+        before = self._books.pods.get(record.uid)
+        if before != record:
+            self._books.put_pod(record)
+            self._planner.pod_changed(before, record)
+
+    def _drop_pod(self, uid: str) -> None:
+        record = self._books.pods.get(uid)
+        if record is not None:
+            self._books.drop_pod(uid)
+            self._planner.pod_gone(record)
+
+    # kube-scheduler's questions.
+
+    def filter(self, call: FilterCall, now: float) -> FilterAnswer:
+        return answers.filter_nodes(self._books, self._planner, self._record(call.pod), call, now)
+
+    def prioritize(self, call: FilterCall, now: float) -> PriorityAnswer:  # noqa: ARG002
+        return answers.prioritize(self._books, self._record(call.pod), call.node_names)
+
+    def preempt(self, call: PreemptCall, now: float) -> PreemptAnswer:  # noqa: ARG002
+        return answers.preempt(self._books, self._record(call.pod), call.victims)
+
+    def begin_bind(self, call: BindCall, now: float) -> BindOrder | AlreadyBound | BindRefusal:
+        """Choose the GPUs, or confirm the plan, and hold them until `end_bind`."""
+        return self._binder.begin(call, now)
+
+    def end_bind(self, order: BindOrder, outcome: Outcome, now: float) -> None:
+        self._binder.end(order, outcome, now)
+
+    def _record(self, pod: Pod) -> PodRecord:
+        """kube-scheduler's pod may be newer than our watch's, or older; its wishes are the same."""
+        return self._reader.pod(pod)
+
+    # Work outside.
+
+    def decide(self, now: float) -> tuple[Action, ...]:
+        """What to write; call it after facts and outcomes, and when `next_due` has come."""
+        if not self.synced:
+            return ()
+        self._binder.end_doubts(now)
+        return self._planner.decide(now)
+
+    def done(self, action: Action, outcome: Outcome, now: float) -> None:
+        """How carrying out *action* ended."""
+        self._planner.wrote(action, outcome, now)
+
+    def next_due(self) -> float | None:
+        """When `decide` has something to do even if nothing happens until then; it may be past."""
+        times = (self._planner.next_due(), self._binder.next_due())
+        return min((time for time in times if time is not None), default=None)
+
+    # Views.
+
+    def explain(self, namespace: str, name: str, now: float) -> Explanation | None:  # noqa: ARG002
+        record = self._books.pod_named(namespace, name)
+        return None if record is None else explain(self._books, self._planner, record)
+
+    def gangs(self, now: float) -> tuple[GangView, ...]:  # noqa: ARG002
+        return view_gangs(self._books, self._planner)
+
+    def nodes(self, now: float) -> tuple[NodeView, ...]:  # noqa: ARG002
+        return view_nodes(self._books)
+
+    def counts(self, now: float) -> Counts:  # noqa: ARG002
+        return view_counts(self._books, self._planner)
+
+    def audit(self) -> list[str]:
+        """Every promise about the books that does not hold; empty when sound."""
+        return audit(self._books, self._planner)
