@@ -133,6 +133,37 @@ def test_the_node_follows_what_it_is_told_with_one_write_for_each_change(
     assert cluster.patches() == 3
 
 
+def test_the_node_is_not_read_again_for_each_gpu_that_is_taken(
+    cluster: Cluster, publisher: Callable[..., NodePublisher]
+) -> None:
+    ours = publisher()
+    ours.machine(DGX_A100)
+    wait_for(lambda: ours.published, "the first write")
+    cluster.server.fail_next("GET", "/nodes/n1", 500)
+    ours.in_use(IN_USE)
+    wait_for(lambda: cluster.patches() == 2, "the second write")
+    assert cluster.errors == 0
+    cluster.server.clear_faults()
+    assert cluster.annotation(names.IN_USE)
+
+
+def test_a_write_that_was_done_though_it_failed_is_found_and_corrected(
+    cluster: Cluster, publisher: Callable[..., NodePublisher]
+) -> None:
+    ours = publisher()
+    ours.machine(DGX_A100)
+    ours.in_use(InUse())
+    wait_for(lambda: cluster.annotation(names.IN_USE), "the first write")
+    cluster.server.fail_next("PATCH", "/nodes/n1", 500, carry_out=True)
+    ours.in_use(IN_USE)
+    wait_for(lambda: cluster.errors, "the failed write")
+    ours.in_use(InUse())
+    wait_for(
+        lambda: read_in_use(cluster.annotation(names.IN_USE) or "") == InUse() and ours.published,
+        "the correction",
+    )
+
+
 def test_a_failed_write_is_counted_and_done_again(
     cluster: Cluster, publisher: Callable[..., NodePublisher]
 ) -> None:

@@ -63,6 +63,7 @@ class Caretaker:
         self._wake = Event()
         self._discover_now = False
         self._warned: tuple[str, ...] = ()
+        self._told_version = book.now.version
         self._thread = Thread(target=self._run, name="caretaker", daemon=True)
 
     def start(self) -> None:
@@ -118,7 +119,9 @@ class Caretaker:
                 log.info("GPU %d (%s) is healthy: %s", index, change.uuid, change.reason)
             else:
                 log.error("GPU %d (%s) is unhealthy: %s", index, change.uuid, change.reason)
-        self._on_devices(now)
+        if changes or now.version != self._told_version:
+            self._told_version = now.version
+            self._on_devices(now)
 
 
 def warn(warnings: Sequence[str], *, known: Sequence[str] = ()) -> None:

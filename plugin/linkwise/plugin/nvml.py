@@ -259,15 +259,13 @@ class NvmlInventory:
         return distances
 
     def _fabric(self, handle: Handle) -> Any:
-        """NVML's fabric info, newest form first; None where the driver or the GPU has none."""
-        for kind in (pynvml.c_nvmlGpuFabricInfo_v3_t, pynvml.c_nvmlGpuFabricInfo_v2_t):
-            info = kind()
-            try:
-                self._nvml.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(info))
-            except pynvml.NVMLError:
-                continue
-            return info
-        return None
+        """NVML's fabric info, in the form of drivers since 535; None where there is none."""
+        info = pynvml.c_nvmlGpuFabricInfo_v2_t()
+        try:
+            self._nvml.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(info))
+        except pynvml.NVMLError:
+            return None
+        return info
 
     def _clique(self, handle: Handle) -> str | None:
         """`<ClusterUUID>.<CliqueID>`; None unless the fabric is up and spans several nodes."""

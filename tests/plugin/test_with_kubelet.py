@@ -1,0 +1,177 @@
+"""The whole plugin under the simulator's kubelet, which admits pods by itself and shuffles its ids:
+each pod holds, in podresources, exactly what its plan says."""
+
+import random
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Thread
+
+import msgspec
+import pytest
+
+from linkwise.kube.client import KubeClient
+from linkwise.kube.objects import Node, Pod
+from linkwise.plugin.in_use import PodResources
+from linkwise.plugin.pods import demand_of
+from linkwise.plugin.program import Program
+from linkwise.plugin.recorded import RecordedInventory
+from linkwise.plugin.settings import Settings
+from linkwise.simulator.api_server import ApiServer
+from linkwise.simulator.kubelet import Kubelet, KubeletSettings
+from linkwise.topology import names
+from linkwise.topology.demand import split
+from linkwise.topology.plan import ContainerGpus, read_in_use, write_gpus
+from linkwise.topology.recorded import recorded_machine
+from tests.plugin.pods import RESOURCE, manifest, pod
+from tests.plugin.waiting import wait_for
+
+MACHINE = "dgx2-v100"
+UUIDS = tuple(gpu.uuid for gpu in recorded_machine(MACHINE, node="n1").gpus)  # 16
+PLAN = '{"v":1,"id":"p","node":"n1"}'
+
+
+class PodList(msgspec.Struct):
+    items: tuple[Pod, ...]
+
+
+class World:
+    """One node: API server, kubelet, plugin."""
+
+    def __init__(self, directory: Path, server: ApiServer, seed: int) -> None:
+        self.client = KubeClient.load(kubeconfig=None, server=server.url)
+        self.kubelet = Kubelet(
+            "n1", directory, self.client, seed=seed, settings=KubeletSettings(status_seconds=0.02)
+        )
+        self.resources = PodResources(self.kubelet.pod_resources_socket, RESOURCE)
+        self.settings = Settings(
+            node_name="n1",
+            kubelet_dir=self.kubelet.device_plugin_directory,
+            pod_resources_socket=self.kubelet.pod_resources_socket,
+            listen_address="127.0.0.1",
+            listen_port=0,
+            in_use_seconds=0.05,
+        )
+        self.kubelet.start()
+        self.start_plugin()
+
+    def start_plugin(self) -> None:
+        inventory = RecordedInventory.named(MACHINE, node="n1")
+        self.program = Program(self.settings, inventory, self.client)
+        self.thread = Thread(target=self.program.run)
+        self.thread.start()
+        self.wait_for_gpus()
+
+    def stop_plugin(self) -> None:
+        self.program.stop()
+        self.thread.join(20)
+
+    def wait_for_gpus(self) -> None:
+        wait_for(lambda: self.program.not_ready() == "", "a ready plugin")
+        wait_for(lambda: self.node().status.allocatable.get(RESOURCE) in (16, "16"), "16 GPUs")
+
+    def stop(self) -> None:
+        self.stop_plugin()
+        self.kubelet.stop()
+        self.resources.close()
+
+    def node(self) -> Node:
+        return self.client.get("/api/v1/nodes/n1", Node)
+
+    def in_use(self) -> dict[str, dict[str, tuple[str, ...]]]:
+        """As the Node says."""
+        notes = self.node().metadata.annotations
+        return read_in_use(notes[names.IN_USE]).pods if names.IN_USE in notes else {}
+
+    def phases(self) -> list[str]:
+        return [pod.status.phase for pod in self.client.get("/api/v1/pods", PodList).items]
+
+    def submit(self, name: str, gpus: ContainerGpus, **containers: int) -> None:
+        """A pod with a plan, bound, as the extender's Binding leaves it."""
+        sizes = containers or {container: len(held) for container, held in gpus.items()}
+        notes = {names.GPUS: write_gpus(gpus), names.PLAN: PLAN}
+        body = manifest(name, *((c, str(n)) for c, n in sizes.items()), annotations=notes)
+        self.client.post("/api/v1/namespaces/ml/pods", body)
+
+    def wait_for_running(self, count: int) -> None:
+        wait_for(lambda: self.phases().count("Running") == count, f"{count} running pods")
+
+
+@pytest.fixture
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    seed = getattr(request, "param", 0)
+    with tempfile.TemporaryDirectory(prefix="lw-") as directory, ApiServer() as server:
+        running = World(Path(directory), server, seed)
+        yield running
+        running.stop()
+
+
+def shuffled_plans(seed: int, sizes: list[int]) -> dict[str, ContainerGpus]:
+    order = list(UUIDS)
+    random.Random(seed).shuffle(order)
+    plans: dict[str, ContainerGpus] = {}
+    for number, size in enumerate(sizes):
+        plans[f"w{number}"] = {"main": tuple(order[:size])}
+        order = order[size:]
+    return plans
+
+
+def as_held(plans: dict[str, ContainerGpus]) -> dict[str, dict[str, tuple[str, ...]]]:
+    return {
+        f"ml/{name}": {container: tuple(sorted(gpus)) for container, gpus in plan.items()}
+        for name, plan in plans.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("world", "sizes"),
+    [(1, [2] * 8), (2, [1] * 16), (3, [4, 4, 2, 2, 1, 1, 1, 1]), (4, [8, 8]), (5, [3] * 5)],
+    indirect=["world"],
+)
+def test_pods_that_arrive_at_once_hold_what_was_planned(world: World, sizes: list[int]) -> None:
+    plans = shuffled_plans(len(sizes), sizes)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda item: world.submit(*item), plans.items()))
+    world.wait_for_running(len(sizes))
+    assert world.resources.read().pods == as_held(plans)
+    wait_for(lambda: world.in_use() == as_held(plans), "the same on the node")
+
+
+def test_init_containers_sidecars_and_containers_stay_within_the_pods_plan(world: World) -> None:
+    """The pod recorded on kubelet v1.36.3, four times, beside each other."""
+    init: list[tuple[str, object] | tuple[str, object, str]] = [
+        ("i1", "2"),
+        ("side", "1", "Always"),
+    ]
+    demand = demand_of(pod("x", ("c1", "2"), ("c2", "1"), init=init), RESOURCE)
+    order = list(UUIDS)
+    random.Random(7).shuffle(order)
+    plans = {f"job{n}": order[n * demand.gpus : (n + 1) * demand.gpus] for n in range(4)}
+    for name, gpus in plans.items():
+        notes = {names.GPUS: write_gpus(split(demand, gpus)), names.PLAN: PLAN}
+        body = manifest(name, ("c1", "2"), ("c2", "1"), init=init, annotations=notes)
+        world.client.post("/api/v1/namespaces/ml/pods", body)
+    world.wait_for_running(4)
+    held = world.resources.read().pods
+    for name, gpus in plans.items():
+        assert {gpu for share in held[f"ml/{name}"].values() for gpu in share} <= set(gpus)
+
+
+def test_plans_are_kept_over_restarts_of_the_kubelet_and_of_the_plugin(world: World) -> None:
+    plans = shuffled_plans(11, [2] * 8)
+    names_ = list(plans)
+    for name in names_[:3]:
+        world.submit(name, plans[name])
+    world.wait_for_running(3)
+    world.kubelet.restart()
+    world.wait_for_gpus()
+    for name in names_[3:6]:
+        world.submit(name, plans[name])
+    world.wait_for_running(6)
+    world.stop_plugin()
+    world.start_plugin()
+    for name in names_[6:]:
+        world.submit(name, plans[name])
+    world.wait_for_running(8)
+    assert world.resources.read().pods == as_held(plans)
