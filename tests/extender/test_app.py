@@ -132,3 +132,9 @@ def test_the_metrics_parse_and_count_what_was_asked(http: FlaskClient) -> None:
 
 def test_alive_and_ready(http: FlaskClient) -> None:
     assert (http.get("/healthz").text, http.get("/readyz").text) == ("ok\n", "ok\n")
+
+
+def test_each_verb_tells_how_long_it_took(http: FlaskClient) -> None:
+    for verb in ("filter", "prioritize", "bind", "preempt"):
+        told = http.post(f"/{verb}", data="{").headers["Server-Timing"]
+        assert 0 < float(told.removeprefix("app;dur=")) < 10_000
