@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
-from linkwise.extender.scheduler import CoreSettings, Scheduler
 from prometheus_client.parser import text_string_to_metric_families
 
 from linkwise.extender.app import create_app
 from linkwise.extender.metrics import Metrics
+from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.extender.shell import Shell
 from linkwise.simulator.api_server import ApiServer
 from tests.extender.world import World, body, wait_for

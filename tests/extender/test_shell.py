@@ -7,10 +7,10 @@ from typing import Any, NoReturn
 
 import pytest
 from flask.testing import FlaskClient
-from linkwise.extender.scheduler import CoreSettings, Scheduler
 
 from linkwise.extender.app import create_app
 from linkwise.extender.metrics import Metrics
+from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.extender.shell import Shell
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
@@ -53,6 +53,9 @@ class Extender:
 
     def get(self, path: str) -> Any:
         return body(self.http.get(path))
+
+    def state(self, pod: str) -> str:
+        return str(self.get(f"/explain/ml/{pod}").get("state", "unknown"))
 
     def free(self) -> dict[str, int]:
         return {node["name"]: node["free"] for node in self.get("/nodes")}
@@ -138,17 +141,18 @@ def test_a_single_pod_gets_its_gpus_in_the_binding(world: World, started: Extend
 
 def test_binding_twice_is_no_error(world: World, started: Extender) -> None:
     pod = world.add_pod("single", gpus=4)
-    wait_for(lambda: started.get("/explain/ml/single"))
+    wait_for(lambda: started.state("single") == "waiting")
 
     assert started.bind(pod, "n1") == ""
+    wait_for(lambda: started.state("single") == "bound")
     assert started.bind(pod, "n1") == ""
-    assert started.bind(pod, "n2") != ""
+    assert started.bind(pod, "n2") == "linkwise: pod is bound to node n1"
     assert started.free()["n1"] == 4
 
 
 def test_a_binding_whose_answer_was_lost_is_found_done(world: World, started: Extender) -> None:
     pod = world.add_pod("single", gpus=4)
-    wait_for(lambda: started.http.get("/explain/ml/single").status_code == 200)
+    wait_for(lambda: started.state("single") == "waiting")
     world.server.fail_next("POST", "/binding", 0, carry_out=True)
 
     assert "linkwise: binding ml/single to n1" in started.bind(pod, "n1")
@@ -161,7 +165,7 @@ def test_a_binding_whose_answer_was_lost_is_found_done(world: World, started: Ex
 
 def test_a_refused_binding_gives_its_gpus_back(world: World, started: Extender) -> None:
     pod = world.add_pod("single", gpus=8)
-    wait_for(lambda: started.http.get("/explain/ml/single").status_code == 200)
+    wait_for(lambda: started.state("single") == "waiting")
     world.server.fail_next("POST", "/binding", 409)
 
     assert started.bind(pod, "n1") != ""
@@ -259,18 +263,21 @@ def test_a_stop_does_not_wait_for_an_api_server_that_is_gone(
     assert time.monotonic() - began < 5
 
 
-class Defective(Scheduler):
-    """A core with a bug in everything that the shell calls."""
+def defective_core() -> Scheduler:
+    """A core with a bug in almost everything that the shell calls."""
 
-    def _fail(self, *_: object) -> NoReturn:
+    def fail(*_: object) -> NoReturn:
         raise ZeroDivisionError("a bug")
 
-    filter = prioritize = preempt = begin_bind = decide = pod_event = _fail
+    core = Scheduler(CoreSettings())
+    for name in ("filter", "prioritize", "preempt", "begin_bind", "decide", "pod_event"):
+        setattr(core, name, fail)
+    return core
 
 
 def test_a_defect_in_the_core_is_answered_counted_and_survived(world: World) -> None:
     world.add_node("n1")
-    extender = Extender(world, Defective(CoreSettings())).start()
+    extender = Extender(world, defective_core()).start()
     pod = world.add_pod("single")
     wait_for(lambda: extender.count("errors_total", where="pods") == 1)
     wait_for(lambda: extender.count("errors_total", where="decide") >= 1)

@@ -12,7 +12,6 @@ from types import FrameType
 from typing import NoReturn
 
 import click
-from linkwise.extender.scheduler import CoreSettings, Scheduler
 from waitress.server import (  # type: ignore[import-untyped]
     BaseWSGIServer,
     MultiSocketServer,
@@ -21,6 +20,7 @@ from waitress.server import (  # type: ignore[import-untyped]
 
 from linkwise.extender.app import create_app
 from linkwise.extender.metrics import Metrics
+from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.extender.settings import Settings, SettingsError, seconds_of
 from linkwise.extender.shell import Shell
 from linkwise.kube.client import KubeClient
@@ -105,7 +105,8 @@ def command(log_level: str, gang_timeout: float, **flags: object) -> None:
     logging.basicConfig(
         level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # a full queue is no event
+    for chatty in ("urllib3", "waitress.queue"):  # what matters of it we say ourselves
+        logging.getLogger(chatty).setLevel(logging.ERROR)
     try:
         serve(Settings(gang_timeout_seconds=gang_timeout, **flags))  # type: ignore[arg-type]
     except (SettingsError, LoadError) as error:
@@ -122,7 +123,7 @@ def serve(settings: Settings) -> None:
             max_refusals=settings.max_refusals,
         )
     )
-    client = KubeClient.load(kubeconfig=settings.kubeconfig, server=settings.api_server)
+    client = _connect(settings)
     shell = Shell(core, client, metrics, write_threads=settings.write_threads)
     server = _listen(settings, shell, metrics)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -134,6 +135,15 @@ def serve(settings: Settings) -> None:
         shell.stop()
         server.close()
     log.info("ended")
+
+
+def _connect(settings: Settings) -> KubeClient:
+    try:
+        return KubeClient.load(kubeconfig=settings.kubeconfig, server=settings.api_server)
+    except LoadError:
+        raise
+    except Exception as error:  # whatever the kubernetes package trips over in a mangled file
+        raise LoadError(f"kubeconfig {settings.kubeconfig}: not one: {error!r}") from error
 
 
 def _listen(

@@ -15,8 +15,6 @@ from collections.abc import Callable, Sequence
 from threading import Event, Lock, Thread
 from typing import TypeVar
 
-from linkwise.extender.scheduler import Scheduler
-
 from linkwise.extender.actions import Action
 from linkwise.extender.calls import (
     BindCall,
@@ -32,6 +30,7 @@ from linkwise.extender.calls import (
 from linkwise.extender.kube_actions import KubeActions
 from linkwise.extender.lanes import Lanes
 from linkwise.extender.metrics import Census, Metrics
+from linkwise.extender.scheduler import Scheduler
 from linkwise.extender.views import Explanation
 from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Node, Pod
@@ -41,8 +40,9 @@ from linkwise.topology.errors import LinkwiseError
 log = logging.getLogger(__name__)
 T = TypeVar("T", Node, Pod)
 
-# Often enough for a timeout of a gang, which is minutes.
-_TICK_SECONDS = 1.0
+# The longest and the shortest time the planner sleeps where the core says when it has something to
+# do: the one so that a clock that was set is noticed, the other so that "now" is no busy loop.
+_LONGEST_SLEEP_SECONDS, _SHORTEST_SLEEP_SECONDS = 1.0, 0.05
 # The first change after a quiet moment is acted on at once; a flood of them, such as a job of a
 # thousand pods, in rounds this far apart, so that calls of kube-scheduler get the lock in between.
 _BREATH_SECONDS = 0.005
@@ -228,13 +228,21 @@ class Shell:
 
     def _work(self) -> None:
         while not self._stopping.is_set():
-            self._changed.wait(_TICK_SECONDS)
+            self._changed.wait(self._sleep_seconds())
             self._changed.clear()
             self._beat = time.monotonic()
             if self._stopping.is_set() or self.waits_for():
                 continue  # half of the books would make every plan look impossible
             self._decide()
             self._stopping.wait(_BREATH_SECONDS)
+
+    def _sleep_seconds(self) -> float:
+        with self._lock:
+            due = self._core.next_due()
+        if due is None:
+            return _LONGEST_SLEEP_SECONDS
+        left = due - self._clock()
+        return min(max(left, _SHORTEST_SLEEP_SECONDS), _LONGEST_SLEEP_SECONDS)
 
     def _decide(self) -> None:
         try:
