@@ -31,16 +31,24 @@ _SECONDS = click.FloatRange(min=0.01)
     type=click.Path(path_type=Path),
     help='Faults of a played machine: JSON {"<uuid or index>": "reason"}, read at every probe.',
 )
-@click.option("--kubelet-dir", type=click.Path(path_type=Path), default=_DEFAULTS.kubelet_dir)
+@click.option(
+    "--kubelet-dir",
+    type=click.Path(path_type=Path),
+    default=_DEFAULTS.kubelet_dir,
+    help="Where kubelet.sock is, and our own socket is made.",
+)
 @click.option(
     "--pod-resources-socket",
     type=click.Path(path_type=Path),
     default=_DEFAULTS.pod_resources_socket,
+    help="Where the kubelet says who has what.",
 )
 @click.option("--kubeconfig", help="Default: the service account of our own pod.")
 @click.option("--api-server", help="URL of an API server that asks for no credentials.")
-@click.option("--resource-name", default=_DEFAULTS.resource_name)
-@click.option("--listen-address", default=_DEFAULTS.listen_address)
+@click.option("--resource-name", default=_DEFAULTS.resource_name, help="What pods ask for.")
+@click.option(
+    "--listen-address", default=_DEFAULTS.listen_address, help="HTTP: /metrics, /healthz, /readyz."
+)
 @click.option("--listen-port", type=click.IntRange(0, 65535), default=_DEFAULTS.listen_port)
 @click.option("--pass-device-specs", is_flag=True, help="Hand over /dev/nvidia* files as well.")
 @click.option("--cdi", is_flag=True, help="Name CDI devices, in place of NVIDIA_VISIBLE_DEVICES.")
@@ -56,9 +64,24 @@ _SECONDS = click.FloatRange(min=0.01)
     default=_DEFAULTS.policy,
     help="For pods without a plan: the best rings, or as NVIDIA's go-gpuallocator.",
 )
-@click.option("--health-seconds", type=_SECONDS, default=_DEFAULTS.health_seconds)
-@click.option("--discovery-seconds", type=_SECONDS, default=_DEFAULTS.discovery_seconds)
-@click.option("--in-use-seconds", type=_SECONDS, default=_DEFAULTS.in_use_seconds)
+@click.option(
+    "--health-seconds",
+    type=_SECONDS,
+    default=_DEFAULTS.health_seconds,
+    help="Between probes of the GPUs.",
+)
+@click.option(
+    "--discovery-seconds",
+    type=_SECONDS,
+    default=_DEFAULTS.discovery_seconds,
+    help="Between full readings; SIGHUP reads at once.",
+)
+@click.option(
+    "--in-use-seconds",
+    type=_SECONDS,
+    default=_DEFAULTS.in_use_seconds,
+    help="Between readings of podresources; after an Allocate at once.",
+)
 @click.option(
     "--pod-wait-seconds",
     type=click.FloatRange(min=0),
