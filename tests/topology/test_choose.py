@@ -165,6 +165,13 @@ def test_two_pods_side_by_side_get_an_island_each() -> None:
     assert [indices(c) for c in pack(TWO_ISLANDS, ALL_8, 4, 2)] == [(0, 1, 2, 3), (4, 5, 6, 7)]
 
 
+def test_each_of_the_pods_stays_on_one_numa_node_where_all_else_is_equal() -> None:
+    free = set_of(1, 2, 3, 4, 5, 6)  # NUMA nodes 0-3 and 4-7
+    assert [indices(c) for c in pack(HGX_H100, free, 3, 2)] == [(1, 2, 3), (4, 5, 6)]
+    assert [indices(c) for c in pack(HGX_H100, free & ~set_of(1), 3, 1)] == [(4, 5, 6)]
+    assert [indices(c) for c in pack(HGX_H100, free, 2, 2)] == [(1, 2), (4, 5)]
+
+
 def test_one_takes_less_so_that_both_get_more() -> None:
     """Free {0,2,4,5} of a DGX-1V: 0-4 alone has two links, but then 2-5 has none."""
     free = set_of(0, 2, 4, 5)

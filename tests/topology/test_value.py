@@ -98,6 +98,12 @@ def test_a_pair_takes_pcie_where_its_nvlink_is_slower() -> None:
     assert pair_gbytes_per_s(one_nvlink, 0, 1) == 48.0
 
 
+def test_between_sockets_a_pair_is_never_faster_than_its_way_out() -> None:
+    """An L40S leaves its slot at 20 GB/s, so 22 between the sockets do not help."""
+    far = pair_of(Link(LinkClass.SYS), "NVIDIA L40S", "NVIDIA L40S")
+    assert pair_gbytes_per_s(far, 0, 1) == 20.0
+
+
 def pair_of(link: Link, *models: str) -> Machine:
     gpus = tuple(Gpu(f"GPU-{index}", index, model, 1) for index, model in enumerate(models))
     return Machine(gpus, (link,))
@@ -153,6 +159,9 @@ def mesh(count: int, links: int) -> tuple[tuple[int, ...], ...]:
         pytest.param(mesh(7, 1), 3, id="K7: all its edges (Walecki)"),
         pytest.param(mesh(8, 1), 3, id="K8: all but a matching (Walecki)"),
         pytest.param(mesh(8, 2), 7, id="K8 doubled: all its edges"),
+        pytest.param(
+            ((0, 3, 4, 3), (3, 0, 2, 2), (4, 2, 0, 2), (3, 2, 2, 0)), 3, id="odd links stay unused"
+        ),
         pytest.param(mesh(2, 3), 0, id="a pair is no ring"),
         pytest.param(mesh(9, 2), 2, id="nine: one ring, as often as it has links"),
         pytest.param(mesh(4, 30), 30, id="more links than a chip has: one ring, so often"),

@@ -1,15 +1,18 @@
 """What holds of the value of GPU sets on every machine, however odd."""
 
+from collections import Counter
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from linkwise.topology.model import LinkClass, Machine
+from linkwise.topology.rings import disjoint_rings
 from linkwise.topology.tables import MachineTable, fingerprint
 from linkwise.topology.value import pair_gbytes_per_s, ring_class, value
-from tests.topology.brute_force import members
+from tests.topology.brute_force import members, most_disjoint, rings
 from tests.topology.laws.strategies import machines, renamed, renamed_set
 
 
@@ -102,3 +105,17 @@ def test_what_more_gpus_leave_is_never_worth_less(machine: Machine) -> None:
 def test_requiring_more_never_gives_more(machine: Machine, require: LinkClass) -> None:
     table = MachineTable(machine)
     assert np.all(table.best_with(require) <= table.best)
+
+
+@given(st.integers(3, 5), st.data())
+def test_disjoint_rings_are_as_many_as_trying_all_ways_finds(
+    count: int, data: st.DataObject
+) -> None:
+    edges = list(combinations(range(count), 2))
+    links = {edge: data.draw(st.integers(0, 4)) for edge in edges}
+    matrix = tuple(
+        tuple(links.get((min(a, b), max(a, b)), 0) for b in range(count)) for a in range(count)
+    )
+    left = Counter({edge: number for edge, number in links.items() if number})
+    found = {frozenset(ring) for ring in rings(tuple(range(count))) if set(ring) <= set(left)}
+    assert disjoint_rings(matrix) == most_disjoint(left, [Counter(ring) for ring in found])
