@@ -9,7 +9,7 @@ import pytest
 
 from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Node
-from linkwise.plugin.publish import OWN_LABELS, NodePublisher, Wanted, difference, wanted
+from linkwise.plugin.publish import NodePublisher, Wanted, difference, wanted
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
 from linkwise.topology.node_annotation import read_topology
@@ -39,7 +39,7 @@ def test_a_bare_node_is_told_everything() -> None:
 
 def test_a_node_that_says_it_all_is_left_alone() -> None:
     want = Wanted({"a": "1"}, {"linkwise.dev/x": "1"})
-    told = node({"linkwise.dev/x": "1"}, {"a": "1", OWN_LABELS: "linkwise.dev/x"})
+    told = node({"linkwise.dev/x": "1"}, {"a": "1", names.OWN_LABELS: "linkwise.dev/x"})
     assert difference(told, want) == {}
 
 
@@ -50,11 +50,11 @@ def test_before_the_kubelet_has_spoken_nothing_is_said_of_what_is_in_use() -> No
 def test_labels_of_ours_that_are_true_no_more_are_taken_away() -> None:
     was = node(
         {"linkwise.dev/clique": "c.1", "linkwise.dev/x": "1", "mine": "yes"},
-        {OWN_LABELS: "linkwise.dev/clique,linkwise.dev/x,gone-already"},
+        {names.OWN_LABELS: "linkwise.dev/clique,linkwise.dev/x,gone-already"},
     )
     assert difference(was, Wanted({}, {"linkwise.dev/x": "1"})) == {
         "labels": {"linkwise.dev/clique": None},
-        "annotations": {OWN_LABELS: "linkwise.dev/x"},
+        "annotations": {names.OWN_LABELS: "linkwise.dev/x"},
     }
 
 
@@ -62,11 +62,11 @@ def test_labels_that_feature_discovery_wrote_are_its_own() -> None:
     was = node({PRODUCT: "A100-SXM4-40GB-SHARED", "nvidia.com/gpu.present": "true"})
     patch = difference(was, Wanted({}, {PRODUCT: "NVIDIA-A100-SXM4-40GB", "linkwise.dev/x": "1"}))
     assert patch["labels"] == {"linkwise.dev/x": "1"}
-    assert patch["annotations"][OWN_LABELS] == "linkwise.dev/x"
+    assert patch["annotations"][names.OWN_LABELS] == "linkwise.dev/x"
 
 
 def test_labels_of_ours_under_nvidias_names_follow_the_machine() -> None:
-    was = node({PRODUCT: "Tesla-T4"}, {OWN_LABELS: PRODUCT})
+    was = node({PRODUCT: "Tesla-T4"}, {names.OWN_LABELS: PRODUCT})
     assert difference(was, Wanted({}, {PRODUCT: "NVIDIA-L4"}))["labels"] == {PRODUCT: "NVIDIA-L4"}
 
 

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import NoReturn
 
 import click
-from waitress.server import (  # type: ignore[import-untyped]
+from waitress.server import (
     BaseWSGIServer,
     MultiSocketServer,
     create_server,

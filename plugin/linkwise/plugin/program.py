@@ -3,7 +3,7 @@
 import logging
 from threading import Event, Thread
 
-from waitress.server import create_server  # type: ignore[import-untyped]
+from waitress.server import create_server
 
 from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Pod

@@ -29,9 +29,6 @@ from linkwise.topology.plan import InUse, write_in_use
 
 log = logging.getLogger(__name__)
 
-OWN_LABELS = names.PREFIX + "own-labels"
-"""On the Node: the label keys that Linkwise wrote, with commas between them."""
-
 Patch = dict[str, dict[str, str | None]]
 
 
@@ -53,7 +50,7 @@ def wanted(machine: Machine, in_use: InUse | None) -> Wanted:
 def difference(node: Node, want: Wanted) -> Patch:
     """What to patch into the Node's metadata; empty when it says all that already."""
     has, notes = node.metadata.labels, node.metadata.annotations
-    written = {key for key in notes.get(OWN_LABELS, "").split(",") if key}
+    written = {key for key in notes.get(names.OWN_LABELS, "").split(",") if key}
     ours = {
         key
         for key in want.labels
@@ -65,7 +62,7 @@ def difference(node: Node, want: Wanted) -> Patch:
     labels |= {key: None for key in sorted(written - want.labels.keys()) if key in has}
     annotations: dict[str, str | None] = {
         key: value
-        for key, value in {**want.annotations, OWN_LABELS: ",".join(sorted(ours))}.items()
+        for key, value in {**want.annotations, names.OWN_LABELS: ",".join(sorted(ours))}.items()
         if notes.get(key) != value
     }
     patch = {"labels": labels, "annotations": annotations}

@@ -6,6 +6,7 @@ DEFAULT_RESOURCE = "nvidia.com/gpu"
 # On the Node, written by the plugin.
 TOPOLOGY = PREFIX + "topology"
 IN_USE = PREFIX + "in-use"
+OWN_LABELS = PREFIX + "own-labels"  # the label keys the plugin wrote, commas between them
 
 # On the Pod, written by its author (docs/annotations.md).
 GANG = PREFIX + "gang"
