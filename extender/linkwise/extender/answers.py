@@ -5,6 +5,7 @@ texts, equal on all nodes with the same reason (see `calls.FilterAnswer`); numbe
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import compress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,28 +121,32 @@ def problem_text(books: Books, name: str) -> str:
 def rooms(books: Books, wish: Wish, names: Sequence[str]) -> FilterAnswer:
     rows = books.rows.rows_of(names)
     fits = np.zeros(len(names), dtype=np.bool_)
-    reasons: list[str | None] = [None] * len(names)
+    reasons: dict[str, list[int]] = {}  # text -> places in *names*
     never: set[str] = set()
+    told = np.zeros(len(names), dtype=np.bool_)
     for kind, places, free in by_kind(books, rows):
         fits[places] = kind.qualities(wish, free) > -np.inf
+        told[places] = True
         misses = places[~fits[places]]
         if not len(misses):
             continue
         text, is_never = why_no_room(kind, wish, 0)
         if is_never:
             never.add(text)
-            texts = [text] * len(misses)
-        else:
-            counts = popcount(books.rows.free[rows[misses]] & kind.allowed(wish.requirement))
-            texts = [FEWER if count < wish.size else NO_LINK for count in counts.tolist()]
-        for place, text in zip(misses.tolist(), texts, strict=True):
-            reasons[place] = text
-    failed, unresolvable = {}, {}
-    for place in np.flatnonzero(~fits).tolist():
-        name = names[place]
-        reason = reasons[place] or problem_text(books, name)
-        (unresolvable if reason in never else failed)[name] = reason
-    fitting = tuple(names[place] for place in np.flatnonzero(fits).tolist())
+            reasons.setdefault(text, []).extend(misses.tolist())
+            continue
+        counts = popcount(books.rows.free[rows[misses]] & kind.allowed(wish.requirement))
+        fewer = counts < wish.size
+        reasons.setdefault(FEWER, []).extend(misses[fewer].tolist())
+        reasons.setdefault(NO_LINK, []).extend(misses[~fewer].tolist())
+    for place in np.flatnonzero(~told).tolist():
+        reasons.setdefault(problem_text(books, names[place]), []).append(place)
+    failed: dict[str, str] = {}
+    unresolvable: dict[str, str] = {}
+    for text, told_of in reasons.items():
+        by_name = dict.fromkeys([names[place] for place in told_of], text)
+        (unresolvable if text in never else failed).update(by_name)
+    fitting = tuple(compress(names, fits.tolist()))
     return FilterAnswer(fitting, failed, unresolvable)
 
 
@@ -151,9 +156,7 @@ def _scores(books: Books, wish: Wish, names: Sequence[str]) -> list[int]:
     loss, free_share = np.ones(len(names)), np.ones(len(names))
     for kind, places, free in by_kind(books, rows):
         quality[places] = kind.qualities(wish, free)
-        distinct, which = np.unique(free, return_inverse=True)
-        losses = [kind.loss(mask, kind.take(wish, mask) or 0) for mask in distinct.tolist()]
-        loss[places] = np.array(losses)[which]
+        loss[places] = kind.losses(wish, free)
         free_share[places] = popcount(free) / kind.all_gpus.bit_count()
     best = quality.max()
     if best == -np.inf:
@@ -161,11 +164,19 @@ def _scores(books: Books, wish: Wish, names: Sequence[str]) -> list[int]:
     ratio = np.where(quality > -np.inf, quality / best, 0.0)
     scores = _BANDWIDTH * ratio + _FUTURE * (1 - loss) + _FULLNESS * (1 - free_share)
     scores = np.where(quality > -np.inf, np.clip(scores, 0, BEST_SCORE - 1), 0).astype(np.int64)
-    by_name = np.array(names)
     ranks = np.where(rows >= 0, books.rows.name_ranks()[rows], len(books.rows))
-    scores[np.lexsort((by_name, ranks, free_share, loss, -quality))[0]] = BEST_SCORE
+    scores[_first(-quality, loss, free_share, ranks)] = BEST_SCORE
     as_list: list[int] = scores.tolist()
     return as_list
+
+
+def _first(*keys: NDArray[np.generic]) -> int:
+    """The place that sorts first by these keys, one after the other; sorts none of the others."""
+    places = np.arange(len(keys[0]))
+    for key in keys:
+        of_places = key[places]
+        places = places[of_places == of_places.min()]
+    return int(places[0])
 
 
 def _fits_without(books: Books, wish: Wish, node: str, victims: Victims) -> bool:

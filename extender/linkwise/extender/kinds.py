@@ -23,6 +23,8 @@ ENOUGH = 1e6
 """The quality, in GB/s, of any set that keeps to a preferred link below NVLink: more bandwidth is
 worth nothing to such a pod, so all those sets are alike and better than every other."""
 
+_MOST_MASKS = 8192  # remembered for each kind and wish; a kind of 16 GPUs has 65,536
+
 
 @dataclass(frozen=True, slots=True)
 class Wish:
@@ -51,6 +53,8 @@ class Kind:
         self.all_gpus = machine.all_gpus
         self.models = tuple(sorted({gpu.model for gpu in machine.gpus}))
         self._allowed: dict[tuple[object, int], int] = {}
+        # wish -> free GPUs -> the set to take, 0 for none
+        self._sets = lru_cache(maxsize=64)(_no_sets)
 
     def allowed(self, requirement: Requirement) -> int:
         """The GPUs of the models and the memory asked for, as a bitmask."""
@@ -108,9 +112,28 @@ class Kind:
         enough = preferred if prefer is LinkClass.NVLINK else ENOUGH
         return np.where(preferred > -np.inf, enough, best)
 
+    def losses(self, wish: Wish, free: Masks) -> Floats:
+        """What the pod would take from the jobs to come, within each mask of free GPUs, as `loss`;
+        0 where no set will do."""
+        sets = self._sets(wish)  # once: to hash a wish costs more than to look a mask up
+        if len(sets) > _MOST_MASKS:
+            sets.clear()
+        distinct, position = np.unique(free, return_inverse=True)
+        masks = distinct.tolist()
+        for mask in masks:
+            if mask not in sets:
+                sets[mask] = self.take(wish, mask) or 0
+        taken = np.array([sets[mask] for mask in masks], dtype=np.int64)
+        lost: Floats = self.table.future[distinct] - self.table.future[distinct & ~taken]
+        return lost[position]
+
     def loss(self, free: int, taken: int) -> float:
         """What taking these GPUs takes from the jobs to come: 0 to 1 of the idle machine."""
         return float(self.table.future[free] - self.table.future[free & ~taken])
+
+
+def _no_sets(_wish: Wish) -> dict[int, int]:
+    return {}
 
 
 def kind_key(machine: Machine) -> Hashable:

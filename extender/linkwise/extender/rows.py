@@ -4,6 +4,7 @@ A row belongs to one node name for as long as a node or a pod uses that name, th
 """
 
 from collections.abc import Sequence
+from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,8 +61,8 @@ class Rows:
 
     def rows_of(self, names: Sequence[str]) -> Ints:
         """The rows of these nodes, -1 for an unknown one."""
-        row_of = self.row_of
-        return np.fromiter((row_of.get(name, -1) for name in names), np.int64, len(names))
+        # No generator: 5,000 steps of one cost more than everything else that filter does.
+        return np.fromiter(map(self.row_of.get, names, repeat(-1)), np.int64, len(names))
 
     def clique_number(self, clique: str | None) -> int:
         if clique is None:

@@ -1,0 +1,27 @@
+"""Questions about many nodes at once are answered as each would be alone."""
+
+import numpy as np
+import pytest
+
+from linkwise.extender.asks import Requirement
+from linkwise.extender.kinds import Kind, Wish
+from linkwise.topology.demand import ContainerDemand, PodDemand, Role
+from linkwise.topology.model import LinkClass, Machine
+from tests.machines import DGX_1V, MIXED_5
+
+TWO = PodDemand((ContainerDemand("main", Role.MAIN, 2),))
+TWO_CONTAINERS = PodDemand((*TWO.containers, ContainerDemand("side", Role.MAIN, 1)))
+
+
+@pytest.mark.parametrize("demand", [TWO, TWO_CONTAINERS])
+@pytest.mark.parametrize("require", [LinkClass.SYS, LinkClass.NVLINK])
+@pytest.mark.parametrize("machine", [DGX_1V, MIXED_5])
+def test_the_losses_of_all_masks_are_those_of_each(
+    machine: Machine, require: LinkClass, demand: PodDemand
+) -> None:
+    kind = Kind(machine, 0)
+    wish = Wish(demand, Requirement(require=require))
+    free = np.arange(kind.all_gpus, -1, -1)
+    alone = [kind.loss(mask, kind.take(wish, mask) or 0) for mask in free.tolist()]
+    assert kind.losses(wish, free).tolist() == alone
+    assert kind.losses(wish, free[::-1]).tolist() == alone[::-1]
