@@ -10,7 +10,8 @@ from threading import Thread
 
 
 class ScriptedServer(ThreadingHTTPServer):
-    """`script` holds (status, body) pairs; when it is used up, the answer is 503."""
+    """`script` holds (status, body) pairs; when it is used up, the answer is 503. A 429 asks to be
+    left alone for five seconds."""
 
     daemon_threads = True
 
@@ -33,6 +34,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.authorizations.append(self.headers["authorization"])
         status, body = self.server.script.pop(0) if self.server.script else (503, b"")
         self.send_response(status)
+        if status == 429:
+            self.send_header("retry-after", "5")
         self.end_headers()
         self.wfile.write(body)
 

@@ -113,6 +113,18 @@ def test_a_read_survives_one_broken_connection(server: ApiServer, client: KubeCl
     assert client.get(f"{PODS}/worker-0", Pod).metadata.name == "worker-0"
 
 
+def test_a_busy_server_is_reported_at_once_and_not_asked_again() -> None:
+    busy = b'{"reason":"TooManyRequests","message":"slow down","details":{"retryAfterSeconds":5}}'
+    with scripted((429, busy), (200, b"{}")) as server:
+        client = KubeClient.load(kubeconfig=None, server=server.url)
+        began = time.monotonic()
+        with pytest.raises(ApiError, match="429 TooManyRequests: slow down") as refused:
+            client.get("/version", dict)
+        assert time.monotonic() - began < 4
+    assert refused.value.retry_after_seconds == 5
+    assert server.asked == ["/version"]
+
+
 def test_a_server_that_cannot_be_reached_was_not_asked(
     server: ApiServer, client: KubeClient
 ) -> None:

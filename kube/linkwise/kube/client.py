@@ -5,8 +5,8 @@ its generated models decode twenty times slower than msgspec and hold everything
 straight into the structs a caller names. Safe to use from several threads.
 
 Writes are never repeated here: whether to do a thing again is its caller's decision, and
-`ApiError.maybe_done` says what there is to know. Reads are repeated once when a kept connection
-turns out to be closed.
+`ApiError.maybe_done` says what there is to know. Reads are repeated once where the connection
+breaks or says nothing: a kept one may turn out to be closed. An answer is never asked for again.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,6 +26,13 @@ __all__ = ["ApiError", "KubeClient", "LoadError", "Stream"]
 
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
+
+_ONCE_MORE = urllib3.Retry(
+    # A connection the server closed while it lay idle shows only when it is used.
+    total=1,
+    # To wait for a busy server is its caller's decision, as it may have other things to do.
+    respect_retry_after_header=False,
+)
 
 T = TypeVar("T")
 Params = Mapping[str, str | int]
@@ -150,8 +157,7 @@ class KubeClient:
                 body=None if body is None else msgspec.json.encode(body),
                 headers=headers,
                 timeout=timeout or self._timeout,
-                # A connection the server closed while it lay idle shows only when it is used.
-                retries=urllib3.Retry(total=1, backoff_factor=0) if method == "GET" else False,
+                retries=_ONCE_MORE if method == "GET" else False,
                 redirect=False,
                 preload_content=False,
             )
