@@ -111,3 +111,8 @@ def test_a_machine_that_contradicts_itself_is_refused(
 ) -> None:
     with pytest.raises(MachineError, match=error):
         Machine(gpus=gpus, links=links, nics=nics)
+
+
+def test_a_nic_has_no_nvlink() -> None:
+    with pytest.raises(MachineError, match="NIC mlx5_0: NVLINK: expected SYS, NODE, PHB, PXB"):
+        Nic("mlx5_0", (LinkClass.PIX, LinkClass.NVLINK))

@@ -104,6 +104,10 @@ class Nic:
     name: str
     closeness: tuple[LinkClass, ...]
 
+    def __post_init__(self) -> None:
+        if LinkClass.NVLINK in self.closeness:
+            raise MachineError(f"NIC {self.name}: NVLINK: expected SYS, NODE, PHB, PXB or PIX")
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
