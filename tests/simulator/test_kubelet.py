@@ -5,6 +5,7 @@ import socket as sockets
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Event
 
@@ -281,12 +282,41 @@ def test_a_plugin_that_offers_no_preference_is_not_asked(start: Start) -> None:
 
 
 def test_a_kubelet_can_be_told_not_to_ask(start: Start) -> None:
-    world = start(asks_preference=False)
+    world = start()
     plugin = world.plugin()
     world.devices_are(8, 8)
-    world.create("p", 2)
-    world.phase_is("p", "Running")
-    assert [type(call) for call in plugin.calls] == [Allocated]
+    drawn = []
+    world.kubelet.asks_preference = False
+    for name in ("p", "q"):
+        world.kubelet.reseed(3)
+        world.create(name, 2)
+        world.phase_is(name, "Running")
+        drawn.append(world.held()[name])
+        world.delete(name)
+        wait_for(partial(world.gone, name), "gone")
+    assert drawn[0] == drawn[1]
+    world.kubelet.asks_preference = True
+    world.create("r", 2)
+    world.phase_is("r", "Running")
+    kinds = [type(call) for call in plugin.calls]
+    assert kinds == [Allocated, Allocated, Preferred, Allocated]
+
+
+def test_odd_words_of_a_pod_harm_neither_it_nor_others(start: Start) -> None:
+    world = start()
+    world.plugin()
+    world.devices_are(8, 8)
+    world.create("odd", 2, annotations={RUN_SECONDS: "soon", STOP_SECONDS: "later"})
+    world.phase_is("odd", "Running")
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "worse"}}
+    limits = {"limits": {RESOURCE: "many"}}
+    containers = [{"name": "main", "image": "x", "resources": limits}]
+    spec = {"nodeName": "n1", "containers": containers}
+    world.client.post("/api/v1/namespaces/ml/pods", {**body, "spec": spec})
+    world.create("next", 2)
+    world.phase_is("next", "Running")
+    world.delete("odd")
+    wait_for(lambda: world.gone("odd"), "gone")
 
 
 def test_a_resource_that_the_node_does_not_show_yet_is_dropped_from_the_pod(start: Start) -> None:

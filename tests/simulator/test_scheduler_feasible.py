@@ -162,13 +162,22 @@ def test_overhead_counts_and_each_pod_is_one() -> None:
 
 
 def test_an_emptier_node_scores_higher_and_gpus_do_not_count() -> None:
-    allocatable = {"cpu": 1000, "memory": 1000 << 20, GPU: 8}
-    request = {"cpu": 100, "memory": 100 << 20}
-    empty = scoring.score(request, allocatable, {})
-    full = scoring.score(request, allocatable, {"cpu": 500, "memory": 500 << 20})
-    assert (empty, full) == (90 + 100, 40 + 100)
-    assert scoring.score(request, allocatable, {GPU: 8}) == empty
-    assert scoring.score(request, allocatable, {"cpu": 800}) < empty
+    allocatable = {"cpu": 1000, "memory": 1000, GPU: 8}
+    assert scoring.least_allocated(allocatable, {}) == 100
+    assert scoring.least_allocated(allocatable, {GPU: 8}) == 100
+    assert scoring.least_allocated(allocatable, {"cpu": 500, "memory": 100}) == 70
+    assert scoring.least_allocated(allocatable, {"cpu": 2000, "memory": 1000}) == 0
+
+
+def test_cpu_and_memory_in_balance_score_higher() -> None:
+    allocatable = {"cpu": 1000, "memory": 1000}
+    assert scoring.balanced(allocatable, {"cpu": 500, "memory": 500}) == 100
+    assert scoring.balanced(allocatable, {"cpu": 500}) == 75
+
+
+def test_a_container_without_requests_is_presumed_to_use_a_little() -> None:
+    assert scoring.presumed(pod(cpu="2")) == {"cpu": 2000, "memory": 200 << 20}
+    assert scoring.presumed(pod(cpu="0", memory="1Gi")) == {"cpu": 0, "memory": 1 << 30}
 
 
 @pytest.mark.parametrize(

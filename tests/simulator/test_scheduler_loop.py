@@ -369,6 +369,25 @@ def test_a_refused_nomination_leads_to_all_nodes_and_is_cleared(world: World) ->
     ]
 
 
+def test_a_nomination_that_comes_while_the_pod_is_tried_is_kept_and_tried(world: World) -> None:
+    world.nodes("n1", "n2")
+
+    def nominate_and_refuse(body: dict[str, Any]) -> Any:
+        world.extender.answers["filter"] = pass_all
+        world.nominate("p", "n2")
+        return refuse_all("not yet")(body)
+
+    world.extender.answers["filter"] = nominate_and_refuse
+    world.start()
+    world.create("p")
+    assert world.node_of("p") == "n2"
+    assert world.extender.calls == [
+        Call("filter", "p", ("n1", "n2")),
+        Call("filter", "p", ("n2",)),
+        Call("bind", "p", ("n2",)),
+    ]
+
+
 def test_a_gate_lifted_with_a_nomination_leads_to_one_call_with_that_node(world: World) -> None:
     world.nodes("n1", "n2")
     world.start()

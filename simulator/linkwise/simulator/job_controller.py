@@ -45,6 +45,7 @@ class JobController:
         self._ledgers: defaultdict[str, Ledger] = defaultdict(Ledger)
         self._not_before: dict[str, float] = {}  # after failures, when the next pod may come
         self._due: dict[str, float] = {}  # job uid -> when to look at it
+        self._written: dict[str, dict[str, object]] = {}  # the worker's alone
         self._stopping = False
         self._reflectors = (
             Reflector(
@@ -213,14 +214,16 @@ class JobController:
                     raise
 
     def _write_status(self, job: Job, decision: Decision) -> None:
-        """A status equal to the one before changes nothing on the API server, so it is sent."""
+        uid = job.metadata.uid
         with self._changed:
-            ledger = self._ledgers[job.metadata.uid]
-            status = jobs.status_of(job, decision, ledger, _moment())
+            status = jobs.status_of(job, decision, self._ledgers[uid], _moment())
+        counts = {field: value for field, value in status.items() if not field.endswith("Time")}
+        if self._written.get(uid) == counts:
+            return
         path = f"/apis/batch/v1/namespaces/{job.metadata.namespace}/jobs/{job.metadata.name}"
-        body = {"metadata": {"uid": job.metadata.uid}, "status": status}
         try:
-            self._client.patch(f"{path}/status", body)
+            self._client.patch(f"{path}/status", {"metadata": {"uid": uid}, "status": status})
+            self._written[uid] = counts
         except ApiError as error:
             if error.status not in (404, 409):
                 raise
@@ -231,6 +234,7 @@ class JobController:
             self._created.pop(uid, None)
             self._ledgers.pop(uid, None)
             self._not_before.pop(uid, None)
+            self._written.pop(uid, None)
 
 
 def _owner_of(pod: Pod) -> str:

@@ -87,6 +87,11 @@ class DeviceManager:
         self._resources: dict[str, _Resource] = {}
         self._held: dict[str, Held] = {}  # pod uid -> what its containers hold
 
+    def reseed(self, seed: int) -> None:
+        """Begin the random orders anew, from *seed*."""
+        with self._lock:
+            self._random = random.Random(seed)
+
     # What the plugins say
 
     def set_plugin(self, resource: str, plugin: Plugin) -> None:

@@ -28,9 +28,9 @@ class DialError(Exception):
 
 
 class Endpoint:
-    """`asks_preference=False` makes the kubelet treat every plugin as one that gives no advice."""
+    """While *asks_preference* says no, the plugin is treated as one that gives no advice."""
 
-    def __init__(self, resource: str, socket: Path, *, asks_preference: bool = True) -> None:
+    def __init__(self, resource: str, socket: Path, *, asks_preference: Callable[[], bool]) -> None:
         self.resource = resource
         self._socket = socket
         # The kubelet, a Go program, sends `localhost`; grpcio would send the escaped path.
@@ -78,7 +78,7 @@ class Endpoint:
     def preferred(
         self, available: Sequence[str], must_include: Sequence[str], size: int
     ) -> Sequence[str]:
-        if not (self._asks_preference and self._options.get_preferred_allocation_available):
+        if not (self._asks_preference() and self._options.get_preferred_allocation_available):
             return ()
         request = api.ContainerPreferredAllocationRequest(
             available_deviceIDs=available,

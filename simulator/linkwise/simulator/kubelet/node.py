@@ -51,7 +51,6 @@ class KubeletSettings:
     init_seconds: float = 0.0  # how long each pod's init containers take together
     stop_seconds: float = 0.1  # how long containers take to end, where their pod does not say
     endpoint_grace_seconds: float = 300.0  # a plugin gone for longer: the resource counts 0
-    asks_preference: bool = True  # False: devices at random, as without GetPreferredAllocation
 
 
 class _Phase(Enum):
@@ -75,7 +74,8 @@ class Kubelet:
     """One node's kubelet, with its sockets under *directory* (a short path: a socket's is at most
     107 bytes long): `device-plugins/kubelet.sock` and `pod-resources/kubelet.sock`.
 
-    *seed* decides every random order it hands to the plugin and every random device.
+    *seed* decides every random order it hands to the plugin and every random device. While
+    `asks_preference` is False it takes devices at random, as if no plugin offered advice.
     """
 
     def __init__(
@@ -88,6 +88,7 @@ class Kubelet:
         settings: KubeletSettings | None = None,
     ) -> None:
         self.node_name = node_name
+        self.asks_preference = True
         self.device_plugin_directory = directory / "device-plugins"
         self.pod_resources_socket = directory / "pod-resources" / "kubelet.sock"
         self._client = client
@@ -149,6 +150,10 @@ class Kubelet:
         self._reflector = self._worker = None
         self._servers = []
 
+    def reseed(self, seed: int) -> None:
+        """Begin the random orders anew: a later run does not depend on an earlier one."""
+        self._manager.reseed(seed)
+
     def restart(self) -> None:
         """Stop and start: running pods keep their devices and are not admitted again; devices
         count as none until their plugin has registered again."""
@@ -163,7 +168,7 @@ class Kubelet:
         if not domain or not name or domain.endswith("kubernetes.io"):
             raise RegistrationError(f'the ResourceName "{resource}" is invalid')
         socket = self.device_plugin_directory / socket_name
-        endpoint = Endpoint(resource, socket, asks_preference=self._settings.asks_preference)
+        endpoint = Endpoint(resource, socket, asks_preference=lambda: self.asks_preference)
         endpoint.dial()
         with self._lock:
             if self._stopping:
@@ -234,7 +239,10 @@ class Kubelet:
                 job = self._inbox.get(timeout=max(0.0, min(moments) - time.monotonic()))
             except Empty:
                 continue
-            job()
+            try:
+                job()
+            except Exception:  # one odd pod must not end the node for all others
+                log.exception("%s: left undone", self.node_name)
 
     def _replace(self, pods: Iterable[Pod]) -> None:
         """Oldest first, as the kubelet sorts what it hears of at the same time."""
@@ -260,8 +268,9 @@ class Kubelet:
         if leaves:
             if record.phase is not _Phase.STOPPING:
                 record.phase, record.told_to_end = _Phase.STOPPING, time.monotonic()
-            seconds = pod.metadata.annotations.get(STOP_SECONDS, self._settings.stop_seconds)
-            record.until = record.told_to_end + float(seconds)
+            seconds = _seconds(pod, STOP_SECONDS)
+            takes = self._settings.stop_seconds if seconds is None else seconds
+            record.until = record.told_to_end + takes
 
     def _meet(self, pod: Pod) -> None:
         """A pod that runs nothing here: new, or over."""
@@ -272,12 +281,12 @@ class Kubelet:
             self._admit(pod)
 
     def _admit(self, pod: Pod) -> None:
-        uid, record = pod.metadata.uid, _Record(pod)
-        with self._lock:
-            self._pods[uid] = record
         # A resource that the Node's status does not name yet is dropped from the pod: it then
         # runs without any. So does the real one.
         requests = container_requests(pod, self._written)
+        uid, record = pod.metadata.uid, _Record(pod)
+        with self._lock:
+            self._pods[uid] = record
         try:
             self._manager.admit(uid, requests)
         except AdmissionError as error:
@@ -298,8 +307,8 @@ class Kubelet:
     def _run(self, record: _Record) -> None:
         pod = record.pod
         record.phase = _Phase.RUNNING
-        seconds = pod.metadata.annotations.get(RUN_SECONDS)
-        record.until = None if seconds is None else time.monotonic() + float(seconds)
+        seconds = _seconds(pod, RUN_SECONDS)
+        record.until = None if seconds is None else time.monotonic() + seconds
         self._outbox.say(pod, statuses.running(pod, _moment()))
 
     def _end_phases(self, now: float) -> None:
@@ -365,6 +374,16 @@ def _listed_containers(pod: Pod, phase: _Phase) -> Iterable[str]:
             yield container.name
     for container in pod.spec.containers:
         yield container.name
+
+
+def _seconds(pod: Pod, key: str) -> float | None:
+    """What the pod says about itself; what is no number counts as not said."""
+    text = pod.metadata.annotations.get(key)
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        log.warning("pod %s: %s: %r: expected seconds", pod.metadata.name, key, text)
+        return None
 
 
 def _age(pod: Pod) -> tuple[datetime, str]:

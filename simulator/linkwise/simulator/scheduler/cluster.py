@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from linkwise.kube.objects import Node, Pod
+from linkwise.simulator.scheduler import scoring
 from linkwise.simulator.scheduler.feasible import (
     Rejection,
     Resources,
@@ -24,6 +25,7 @@ class NodeInfo:
     allocatable: dict[str, int] = field(default_factory=dict)
     pods: dict[str, tuple[Pod, Resources]] = field(default_factory=dict)
     used: dict[str, int] = field(default_factory=dict)
+    presumed: dict[str, int] = field(default_factory=dict)  # see scoring.presumed
 
 
 class Cluster:
@@ -37,9 +39,10 @@ class Cluster:
     # Nodes
 
     def set_node(self, node: Node) -> None:
+        """Raises ValueError where an amount of the node is none."""
+        allocatable = {r: amount(r, q) for r, q in node.status.allocatable.items()}
         info = self._infos.setdefault(node.metadata.name, NodeInfo())
-        info.node = node
-        info.allocatable = {r: amount(r, q) for r, q in node.status.allocatable.items()}
+        info.node, info.allocatable = node, allocatable
 
     def remove_node(self, name: str) -> None:
         """Its pods are still known: they go when they themselves are deleted."""
@@ -81,9 +84,9 @@ class Cluster:
         if name is None:
             return False
         info = self._infos[name]
-        _, requests = info.pods.pop(uid)
-        for resource, needed in requests.items():
-            info.used[resource] -= needed
+        pod, requests = info.pods.pop(uid)
+        _add(info.used, requests, -1)
+        _add(info.presumed, scoring.presumed(pod), -1)
         self._drop_if_empty(name)
         return True
 
@@ -95,8 +98,8 @@ class Cluster:
         info = self._infos.setdefault(name, NodeInfo())
         requests = requests_of(pod)
         info.pods[uid] = (pod, requests)
-        for resource, needed in requests.items():
-            info.used[resource] = info.used.get(resource, 0) + needed
+        _add(info.used, requests)
+        _add(info.presumed, scoring.presumed(pod))
         self._node_of[uid] = name
 
     def _drop_if_empty(self, name: str) -> None:
@@ -146,15 +149,28 @@ class Cluster:
         assert info.node is not None, name
         used = dict(info.used)
         for other in self._beside(pod, name):
-            for resource, needed in self.requests(other).items():
-                used[resource] = used.get(resource, 0) + needed
+            _add(used, self.requests(other))
         for uid in without:
-            for resource, needed in info.pods[uid][1].items():
-                used[resource] -= needed
+            _add(used, info.pods[uid][1], -1)
         return rejection(pod, self.requests(pod), info.node, info.allocatable, used)
+
+    def score(self, pod: Pod, name: str) -> int:
+        """What the score plugins give the node with *pod* on it, 0 to 200."""
+        info = self._infos[name]
+        used, presumed = dict(info.used), dict(info.presumed)
+        _add(used, self.requests(pod))
+        _add(presumed, scoring.presumed(pod))
+        return scoring.least_allocated(info.allocatable, presumed) + scoring.balanced(
+            info.allocatable, used
+        )
 
     def _beside(self, pod: Pod, name: str) -> Iterator[Pod]:
         """Pods nominated to the node that are at least as important."""
         for uid, other in self._nominated.get(name, {}).items():
             if uid != pod.metadata.uid and other.spec.priority >= pod.spec.priority:
                 yield other
+
+
+def _add(total: dict[str, int], more: Resources, times: int = 1) -> None:
+    for resource, needed in more.items():
+        total[resource] = total.get(resource, 0) + times * needed

@@ -114,17 +114,13 @@ class Cycle:
 
     def _best(self, pod: Pod, names: list[str]) -> str:
         with self._lock:
-            requests = self._cluster.requests(pod)
-            scores = {name: self._plugin_score(requests, name) for name in names}
+            there = [name for name in names if self._cluster.node(name) is not None]
+            scores = {name: self._cluster.score(pod, name) for name in there}
+        if not scores:
+            return names[0]  # all gone while the extender was asked: the bind will say so
         if self._extender is not None and self._extender.is_interested(pod):
             for name, score in self._extender.prioritize(pod, names).items():
                 if name in scores:
                     scores[name] += score * self._weight * _EXTENDER_SHARE
         best = max(scores.values())
         return self._random.choice([name for name, score in scores.items() if score == best])
-
-    def _plugin_score(self, requests: Mapping[str, int], name: str) -> int:
-        if self._cluster.node(name) is None:
-            return 0
-        info = self._cluster.info(name)
-        return scoring.score(requests, info.allocatable, info.used)

@@ -21,6 +21,7 @@ from linkwise.simulator.scheduler import preemption, words
 from linkwise.simulator.scheduler.cluster import Cluster
 from linkwise.simulator.scheduler.cycle import Cycle, Unfit
 from linkwise.simulator.scheduler.extender import Extender, ExtenderError
+from linkwise.simulator.scheduler.feasible import requests_of
 from linkwise.simulator.scheduler.queue import (
     ClusterEvent,
     QueueCounts,
@@ -157,7 +158,11 @@ class SchedulerLoop:
                 self._cluster.remove_node(node.metadata.name)
                 return
             before = self._cluster.node(node.metadata.name)
-            self._cluster.set_node(node)
+            try:
+                self._cluster.set_node(node)
+            except ValueError as error:  # an amount that is none
+                log.warning("node %s left out: %s", node.metadata.name, error)
+                return
             for event in _node_changes(before, node):
                 self._queue.move_all(event, time.monotonic())
             self._changed.notify_all()
@@ -178,6 +183,11 @@ class SchedulerLoop:
             seen = known is not None and known.metadata.resource_version
             if kind != "DELETED" and seen == pod.metadata.resource_version:
                 return  # listed anew, and nothing happened to it
+            try:
+                requests_of(pod)
+            except ValueError as error:
+                log.warning("pod %s left out: %s", pod.metadata.name, error)
+                return
             # Ended pods are no pods to the scheduler: its watch leaves them out.
             if kind == "DELETED" or pod.status.phase in _ENDED_PHASES:
                 self._forget(uid, now)
@@ -246,39 +256,41 @@ class SchedulerLoop:
     def _unfit(self, queued: QueuedPod, unfit: Unfit) -> None:
         """Make room where that helps; back into the queue; then say so on the pod. That write is
         an update of the pod like any other, and so wakes what the extender refused."""
-        nomination = self._preempt(queued.pod, unfit)
+        tried = queued.pod
+        nomination = self._preempt(tried, unfit)
         with self._changed:
-            pod = self._latest(queued)
-            if pod is None:
+            if not self._still_waits(queued):
                 return
             self._queue.add_unschedulable(queued, unfit.rejected_by, time.monotonic())
         helpful = sum(r.resolvable for r in unfit.rejections.values())
         message = words.fit_error(unfit.nodes, unfit.reasons, helpful)
-        self._say(pod, "Unschedulable", message, nomination)
+        self._say(tried, "Unschedulable", message, nomination)
 
     def _error(self, queued: QueuedPod, message: str) -> None:
         """Back into the queue, to be tried again after its back-off whatever happens."""
+        tried = queued.pod
         with self._changed:
-            pod = self._latest(queued)
-            if pod is None:
+            if not self._still_waits(queued):
                 return
             self._queue.add_error(queued, time.monotonic())
-        self._say(pod, "SchedulerError", message, nomination="")
+        self._say(tried, "SchedulerError", message, nomination="")
 
-    def _latest(self, queued: QueuedPod) -> Pod | None:
-        """The pod as last seen; None where it waits no longer, and then it is out of the queue."""
+    def _still_waits(self, queued: QueuedPod) -> bool:
+        """Bring it up to what was last seen; where it waits no longer, out of the queue."""
         pod = self._pods.get(queued.uid)
         if pod is None or pod.spec.node_name:
             self._queue.done(queued.uid)
-            return None
+            return False
         queued.pod = pod
         self._cluster.nominate(pod)
-        return pod
+        return True
 
-    def _say(self, pod: Pod, reason: str, message: str, nomination: str | None) -> None:
-        patch = words.condition_patch(pod, reason, message, _moment(), nomination=nomination)
+    def _say(self, tried: Pod, reason: str, message: str, nomination: str | None) -> None:
+        """The patch is against the pod as it was tried: what others wrote meanwhile, such as a
+        nomination, is not taken back."""
+        patch = words.condition_patch(tried, reason, message, _moment(), nomination=nomination)
         if patch is not None:
-            self._ask(pod, lambda: self._client.patch(f"{_path_of(pod)}/status", patch))
+            self._ask(tried, lambda: self._client.patch(f"{_path_of(tried)}/status", patch))
 
     def _ask(self, pod: Pod, request: Callable[[], None]) -> None:
         """What is refused here is no harm: the next try says it again."""
@@ -348,11 +360,11 @@ class SchedulerLoop:
             if self._cluster.is_assumed(queued.uid):
                 self._cluster.remove_pod(queued.uid)
                 self._queue.move_all(ClusterEvent.ASSIGNED_POD_GONE, now)
-            pod = self._latest(queued)
-            if pod is None:
+            tried = queued.pod
+            if not self._still_waits(queued):
                 return
             self._queue.add_error(queued, now)
-        self._say(pod, "SchedulerError", error, nomination="")
+        self._say(tried, "SchedulerError", error, nomination="")
 
     def _ask_to_bind(self, pod: Pod, node: str) -> None:
         extender = self._extender

@@ -6,26 +6,46 @@ Scored are those that tell nodes apart where pods say nothing about placement: N
 images) would give every such node the same.
 """
 
-from linkwise.simulator.scheduler.feasible import Resources
+from linkwise.kube.objects import Container, Pod
+from linkwise.simulator.scheduler.feasible import Resources, amount
 
-_DEFAULTS = {"cpu": 100, "memory": 200 << 20}  # what a pod without requests counts for
+_DEFAULTS = {"cpu": 100, "memory": 200 << 20}  # what a container that asks for none counts for
 MAX_SCORE = 100
 
 
-def score(requests: Resources, allocatable: Resources, used: Resources) -> int:
-    """The node's score with the pod on it, 0 to 200."""
-    fractions = []
-    for resource, default in _DEFAULTS.items():
-        capacity = allocatable.get(resource, 0)
-        if capacity:
-            wanted = used.get(resource, 0) + (requests.get(resource, 0) or default)
-            fractions.append(min(1.0, wanted / capacity))
-    if not fractions:
-        return 0
-    least = sum(int((1 - fraction) * MAX_SCORE) for fraction in fractions) // len(fractions)
-    mean = sum(fractions) / len(fractions)
-    spread = (sum((fraction - mean) ** 2 for fraction in fractions) / len(fractions)) ** 0.5
-    return least + int((1 - spread) * MAX_SCORE)
+def presumed(pod: Pod) -> dict[str, int]:
+    """CPU and memory that LeastAllocated counts: a container that asks for none still counts a
+    little, so that pods without requests spread too."""
+    sidecars = [c for c in pod.spec.init_containers if c.restart_policy == "Always"]
+    containers = (*pod.spec.containers, *sidecars)
+    return {name: sum(_asked(c, name) for c in containers) for name in _DEFAULTS}
+
+
+def _asked(container: Container, resource: str) -> int:
+    given = container.resources.requests.get(resource)
+    given = container.resources.limits.get(resource) if given is None else given
+    return _DEFAULTS[resource] if given is None else amount(resource, given)
+
+
+def least_allocated(allocatable: Resources, presumed_use: Resources) -> int:
+    """0 to 100, the emptier the higher. *presumed_use*: of the node's pods and the new one."""
+    shares = [
+        max(0, capacity - presumed_use.get(resource, 0)) * MAX_SCORE // capacity
+        for resource in _DEFAULTS
+        if (capacity := allocatable.get(resource, 0))
+    ]
+    return sum(shares) // len(shares) if shares else 0
+
+
+def balanced(allocatable: Resources, use: Resources) -> int:
+    """0 to 100, the more alike the shares of CPU and memory in use, the higher."""
+    shares = [
+        min(1.0, use.get(resource, 0) / capacity)
+        for resource in _DEFAULTS
+        if (capacity := allocatable.get(resource, 0))
+    ]
+    spread = abs(shares[0] - shares[1]) / 2 if len(shares) == 2 else 0.0  # standard deviation
+    return int((1 - spread) * MAX_SCORE)
 
 
 def nodes_to_find(nodes: int, percentage: int = 0) -> int:
