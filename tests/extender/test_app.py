@@ -33,6 +33,27 @@ def http() -> Iterator[FlaskClient]:
         shell.stop()
 
 
+def test_whole_nodes_are_answered_with_whole_nodes(http: FlaskClient) -> None:
+    pod = {
+        "metadata": {"name": "w", "namespace": "ml", "uid": "u"},
+        "spec": {
+            "containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "8"}}}]
+        },
+    }
+    nodes = [{"metadata": {"name": name}, "spec": {"x": name}} for name in ("n1", "n2", "n9")]
+    sent = {"Pod": pod, "Nodes": {"metadata": {}, "items": nodes}, "NodeNames": None}
+
+    filtered = body(http.post("/filter", json=sent))
+    scored = body(http.post("/prioritize", json=sent))
+
+    assert filtered["Nodes"]["items"] == nodes[:2]
+    assert filtered["NodeNames"] is None
+    assert list(filtered["FailedNodes"] | filtered["FailedAndUnresolvableNodes"]) == ["n9"]
+    scores = {found["Host"]: found["Score"] for found in scored}
+    assert max(scores, key=lambda name: scores[name]) == "n1"
+    assert all(type(score) is int for score in scores.values())
+
+
 NAMELESS: dict[str, Any] = {"metadata": {"namespace": "ml", "uid": "u"}}
 MALFORMED = [
     ("filter", "", "$: expected JSON"),

@@ -63,7 +63,7 @@ def test_a_waiting_member_of_a_gang() -> None:
         "ml/too-large-0: waiting",
         "  Its gang too-large waits: no room for the whole gang.",
         "  wanted    8 GPUs, link nvlink preferred",
-        "  nodes     1 would do; of the others",
+        "  nodes     1 of 8 would do; the others:",
         "                5  fewer free GPUs than wanted",
         "                2  no topology published",
         "  nearest   n3: 1 free GPU more",
@@ -98,8 +98,9 @@ def test_a_bound_pod_shows_its_gpus_and_what_they_are_worth() -> None:
         "ml/w: bound",
         "  wanted    3 GPUs (a 2, b 1), model H100 or H200, 40960 MiB each, link switch required",
         "  node      n1",
-        "  GPUs      a: GPU-1, GPU-2",
-        "  GPUs      b: GPU-3",
+        "  GPU       a: GPU-1",
+        "  GPU       a: GPU-2",
+        "  GPU       b: GPU-3",
         "  link      NVLINK, 362 GB/s estimated",
     ]
 

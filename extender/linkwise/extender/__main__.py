@@ -12,11 +12,7 @@ from types import FrameType
 from typing import NoReturn
 
 import click
-from waitress.server import (
-    BaseWSGIServer,
-    MultiSocketServer,
-    create_server,
-)
+from waitress.server import BaseWSGIServer, MultiSocketServer, create_server
 
 from linkwise.extender.app import create_app
 from linkwise.extender.metrics import Metrics

@@ -25,11 +25,12 @@ def _lines(it: Explanation) -> Iterator[str]:
     if it.node:
         yield _fact("node", it.node)
     for container, uuids in it.gpus.items():
-        yield _fact("GPUs", f"{container}: {', '.join(uuids)}")
+        yield from (_fact("GPU", f"{container}: {uuid}") for uuid in uuids)
     if it.link:
         yield _fact("link", f"{it.link}, {it.gbytes_per_s:.0f} GB/s estimated")
     if it.reasons:
-        yield _fact("nodes", f"{it.fitting_nodes} would do; of the others")
+        nodes = it.fitting_nodes + sum(count.nodes for count in it.reasons)
+        yield _fact("nodes", f"{it.fitting_nodes} of {nodes} would do; the others:")
         yield from (_fact("", f"{count.nodes:>5}  {count.reason}") for count in it.reasons)
     if it.nearest is not None:
         yield _fact("nearest", f"{it.nearest.node}: {it.nearest.lacks}")
