@@ -101,6 +101,14 @@ def test_partition_answers_as_gpuallocator_and_shows_where_ring_differs() -> Non
     assert answer.exit_code == 0
     assert "chosen  0,3   NVLINK  40.0" in answer.stdout
     assert "The ring policy would take the same." in answer.stdout
+    assert "ring  " not in answer.stdout
+
+
+def test_must_holds_for_what_the_ring_policy_would_take_too() -> None:
+    words = "--machine dgx1-v100 --free 0,2,4,5 --size 2 --must 2 --policy partition"
+    answer = as_json(*words.split())
+    assert gpus_of(answer, "chosen") == [0, 2]
+    assert answer["why"] == "the ring policy would take the same"
 
 
 def test_where_ring_differs_from_partition_both_are_shown() -> None:
@@ -127,6 +135,11 @@ def test_where_ring_differs_from_partition_both_are_shown() -> None:
             "--machine rtx4090-8-phb --size 4 --require-link host-bridge",
             "no 4 of the 8 free GPUs keep to PHB or closer",
             "NODE",
+        ),
+        (
+            "--machine p100-pcie-8 --free 0-4 --size 4 --require-link nvlink --must 4",
+            "no 4 of the 5 free GPUs with 4 keep to NVLINK or closer",
+            "PHB",
         ),
         ("--machine dgx-a100 --free 0,1 --size 3", "3 GPUs wanted, 2 free", None),
         ("--machine dgx-a100 --size 9 --policy partition", "9 GPUs wanted, 8 free", None),
@@ -167,11 +180,25 @@ def test_a_printed_table_is_read_from_standard_input() -> None:
     assert gpus_of(as_json("--machine", "-", "--size", "2", stdin=TABLE), "chosen") == [0, 2]
 
 
+def test_what_the_speeds_rest_on_is_said_where_the_model_is_not_known() -> None:
+    note = "note     a model is not known: it counts as the slowest; see --model\n"
+    assert note in choose("--machine", "-", "--size", "2", stdin=TABLE).stdout
+    assert note in choose("--machine", "-", "--size", "9", stdin=TABLE).stdout
+    known = choose("--machine", "-", "--size", "2", "--model", "NVIDIA A100", stdin=TABLE)
+    assert "note" not in known.stdout
+
+
 def test_a_machine_is_picked_out_of_a_file_by_its_name(tmp_path: Path) -> None:
     file = tmp_path / "mine#1.json"
     file.write_text(CliRunner().invoke(main, ["machines", "-o", "json"]).stdout)
     answer = as_json("--machine", f"{file}#a100-pcie-8-bridged", "--size", "2")
     assert gpus_of(answer, "chosen") == [0, 2]
+
+
+def test_a_file_may_have_a_number_sign_in_its_own_name(tmp_path: Path) -> None:
+    file = tmp_path / "rack#7"
+    file.write_text(TABLE)
+    assert gpus_of(as_json("--machine", str(file), "--size", "2"), "chosen") == [0, 2]
 
 
 BAD = [
@@ -181,6 +208,9 @@ BAD = [
     ("--machine dgx-a100 --size two", "'two' is not a valid integer"),
     ("--machine dgx-a199 --size 2", "did you mean dgx-a100?; see `linkwise machines`"),
     ("--machine . --size 2", "--machine .: Is a directory"),
+    ("--machine= --size 2", "--machine '': expected a recorded machine, a file, or -"),
+    ("--machine #dgx-a100 --size 2", "--machine '#dgx-a100': expected a recorded machine"),
+    ("--machine - --size 2 --model=", '--model: expected a name like "NVIDIA L40S"'),
     ("--machine - --size 2", "--machine -: table: no header"),
     ("--machine dgx-a100 --size 2 --free ,", "expected GPU indices like 0,2,5-7"),
     ("--machine dgx-a100 --size 2 --free 7-5", "--free 7-5: 7-5: expected 5-7"),

@@ -8,6 +8,7 @@ from linkwise.cli.comparison import word_for
 from linkwise.cli.gpu_list import write_gpus
 from linkwise.cli.table import aligned
 from linkwise.topology.choose import Choice
+from linkwise.topology.hardware import UNKNOWN, facts_of_gpu
 from linkwise.topology.model import Machine
 
 
@@ -40,9 +41,11 @@ def write_text(answer: Answer) -> str:
         ("machine", f"{answer.name}: {len(machine.gpus)} x {', '.join(models)}"),
         ("asked", f"{answer.size} of the free GPUs {write_gpus(machine, answer.free)}"),
     ]
+    if any(facts_of_gpu(gpu) is UNKNOWN for gpu in machine.gpus):
+        rows.append(("note", "a model is not known: it counts as the slowest; see --model"))
     header = ("", "GPUs", "link", "GB/s", "left")
     if answer.chosen is None:
-        text = _lines(rows) + f"\nNothing fits: {answer.why}.\n"
+        text = aligned(rows) + f"\nNothing fits: {answer.why}.\n"
         if answer.runner_up is not None:
             word = word_for(answer.runner_up.ring_class)
             text += "\n" + aligned([header, _row(machine, "nearest", answer.runner_up)], _FIGURES)
@@ -51,7 +54,7 @@ def write_text(answer: Answer) -> str:
     table = [header, _row(machine, "chosen", answer.chosen)]
     if answer.runner_up is not None:
         table.append(_row(machine, _second_name(answer), answer.runner_up))
-    return _lines(rows) + "\n" + aligned(table, _FIGURES) + f"\n{_sentence(answer)}\n{_LEGEND}"
+    return aligned(rows) + "\n" + aligned(table, _FIGURES) + f"\n{_sentence(answer)}\n{_LEGEND}"
 
 
 def _second_name(answer: Answer) -> str:
@@ -62,10 +65,6 @@ def _sentence(answer: Answer) -> str:
     if answer.runner_up is None or answer.policy != "ring":
         return answer.why[0].upper() + answer.why[1:] + "."
     return f"Why not the runner-up: {answer.why}."
-
-
-def _lines(rows: list[tuple[str, str]]) -> str:
-    return aligned(rows)
 
 
 def _row(machine: Machine, name: str, choice: Choice) -> tuple[str, ...]:

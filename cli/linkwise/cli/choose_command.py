@@ -98,7 +98,7 @@ def _read_question(
         raise BadInputError(f"--must {must}: {must_gpus.bit_count()} GPUs, but --size {size}")
     require = LINK_WORDS[require_link or "node"]
     prefer = LINK_WORDS[prefer_link or "nvlink"]
-    if prefer < require and prefer_link:
+    if prefer < require:
         raise BadInputError(
             f"--prefer-link {prefer_link}: farther than --require-link {require_link}"
         )

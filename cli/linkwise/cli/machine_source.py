@@ -20,6 +20,8 @@ class NamedMachine:
 
 def read_machine(source: str, model: str | None) -> NamedMachine:
     """*source* is NAME, FILE, FILE#NAME or `-`; *model* says what a printed table cannot."""
+    if model is not None and not model.strip():
+        raise BadInputError('--model: expected a name like "NVIDIA L40S"')
     try:
         if source in machine_names():
             if model is not None:
@@ -40,9 +42,10 @@ def suggestion(name: str) -> str:
 def _split(source: str) -> tuple[str, str | None]:
     """A file whose own name has a # in it is found before its part."""
     path, hash_sign, name = source.rpartition("#")
-    if not hash_sign or Path(source).is_file():
-        return source, None
-    return path, name
+    whole = not hash_sign or Path(source).is_file()
+    if not (source if whole else path):  # as a path it would be the folder we are in
+        raise BadInputError(f"--machine {source!r}: expected a recorded machine, a file, or -")
+    return (source, None) if whole else (path, name)
 
 
 def _read(path: str) -> str:

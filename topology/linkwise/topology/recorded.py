@@ -92,6 +92,8 @@ def read_machine_file(
         machines = msgspec.json.decode(text, type=_MachinesFile).machines
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise MachineError(f"machines file: {error}") from None
+    if not machines:
+        raise MachineError("machines file: no machine in it: expected one or more")
     if name is None:
         if len(machines) != 1:
             raise MachineError(
