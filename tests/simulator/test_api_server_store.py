@@ -277,7 +277,7 @@ def test_a_json_patch_goes_step_by_step_and_a_failed_test_changes_nothing() -> N
 
 def test_a_binding_writes_node_and_annotations_in_one_update() -> None:
     store = store_with(pod())
-    merge(store, {"metadata": {"annotations": {"kept": "yes"}}})
+    merge(store, {"metadata": {"annotations": {"kept": "yes", "linkwise.dev/gpus": "old"}}})
     merge(store, {"status": {"nominatedNodeName": "n1"}}, status=True)
     before = store.version
     bound = store.bind(

@@ -151,6 +151,15 @@ def test_equal_sets_are_told_apart_by_a_common_nic() -> None:
     assert indices(choose(replace(HGX_H100, nics=(nic,)), ALL_8, 2)) == (2, 3)
 
 
+def test_one_numa_node_counts_for_more_than_a_near_nic() -> None:
+    """The NIC is beside GPUs 3 and 4, which are on two NUMA nodes."""
+    near = [LinkClass.PIX if gpu in (3, 4) else LinkClass.SYS for gpu in range(8)]
+    machine = replace(HGX_H100, nics=(Nic("mlx5_0", tuple(near)),))
+    free = set_of(3, 4, 5)
+    assert indices(choose(machine, free, 2)) == (4, 5)
+    assert [indices(choice) for choice in pack(machine, free, 2, 1)] == [(4, 5)]
+
+
 def test_of_sets_equal_in_everything_the_lowest_indices_are_taken() -> None:
     assert indices(choose(HGX_H100, ALL_8, 2)) == (0, 1)
     assert indices(choose(HGX_H100, ALL_8 & ~1, 2)) == (1, 2)

@@ -19,7 +19,7 @@ from linkwise.topology.rings import MOST_GPUS, Counts, best_bottleneck, disjoint
 LOCAL_GBYTES_PER_S = 5000.0
 """A lone GPU: NCCL's "local", finite so that it fits into JSON."""
 
-_ROOT_COST = 1.2  # NCCL: peer to peer through the CPU's root costs 6/5
+_ROOT_COST = 1.2  # NCCL: peer to peer through an Intel root costs 6/5; no node tells its CPU
 
 
 def _pcie_gbytes_per_s(pcie: LinkClass, first: Gpu, second: Gpu) -> float:
