@@ -67,16 +67,17 @@ def refusal(error: pytest.ExceptionInfo[RefusedError]) -> tuple[int, str]:
 
 
 def test_a_new_pod_is_pending_with_the_defaults_of_the_api() -> None:
-    limits = {"nvidia.com/gpu": 4}
-    made = (
-        new_store()
-        .create(POD, "ml", pod(containers=[{"name": "main", "resources": {"limits": limits}}]))
-        .obj
-    )
+    sent = {"limits": {"nvidia.com/gpu": 4, "cpu": 8}, "requests": {"cpu": 2}}
+    main = {"name": "main", "resources": sent}
+    made = new_store().create(POD, "ml", pod(containers=[main])).obj
     assert made["status"] == {"phase": "Pending"}
     assert made["spec"]["schedulerName"] == "default-scheduler"
     assert made["spec"]["terminationGracePeriodSeconds"] == 30
-    resources = {"limits": {"nvidia.com/gpu": "4"}, "requests": {"nvidia.com/gpu": "4"}}
+    assert made["spec"]["priority"] == 0
+    resources = {
+        "limits": {"nvidia.com/gpu": "4", "cpu": "8"},
+        "requests": {"nvidia.com/gpu": "4", "cpu": "2"},
+    }
     assert made["spec"]["containers"] == [{"name": "main", "resources": resources}]
     assert made["metadata"]["creationTimestamp"] == "2026-03-01T12:00:00Z"
     assert (made["kind"], made["apiVersion"]) == ("Pod", "v1")
@@ -193,6 +194,15 @@ def test_an_update_leaves_the_status_and_a_status_update_the_spec() -> None:
         {"phase": "Running"},
         9,
     )
+
+
+def test_a_status_update_does_not_change_the_owner() -> None:
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u"}
+    body = pod()
+    body["metadata"]["ownerReferences"] = [owner]
+    store = store_with(body)
+    changed = merge(store, {"metadata": {"ownerReferences": []}}, status=True)
+    assert changed["metadata"]["ownerReferences"] == [owner]
 
 
 def test_plan_and_nomination_are_one_write_of_the_status() -> None:
@@ -357,10 +367,20 @@ def test_the_grace_of_a_deleted_pod_only_becomes_shorter() -> None:
     store.delete(POD, "ml", "w", grace_seconds=10)
     CLOCK.pass_seconds(2)
     store.delete(POD, "ml", "w")
+    store.delete(POD, "ml", "w", grace_seconds=60)
     assert store.get(POD, "ml", "w").obj["metadata"]["deletionGracePeriodSeconds"] == 10
     store.delete(POD, "ml", "w", grace_seconds=3)
     metadata = store.get(POD, "ml", "w").obj["metadata"]
     assert metadata["deletionTimestamp"] == "2026-03-01T12:00:03Z"
+
+
+def test_a_grace_below_zero_is_one_second() -> None:
+    store = store_with(pod("a", nodeName="n1"), pod("b", nodeName="n1"))
+    marked, _ = store.delete(POD, "ml", "a", grace_seconds=-5)
+    assert marked.obj["metadata"]["deletionGracePeriodSeconds"] == 1
+    store.delete(POD, "ml", "b")
+    marked, _ = store.delete(POD, "ml", "b", grace_seconds=-5)
+    assert marked.obj["metadata"]["deletionGracePeriodSeconds"] == 1
 
 
 def test_a_pod_that_fails_while_it_terminates_still_waits_for_its_kubelet() -> None:
@@ -444,6 +464,15 @@ def test_the_pages_of_a_list_are_of_one_moment() -> None:
     rest = store.page(store.rest_of_list(first.rest), limit=2)
     assert (len(first.items), first.remaining, len(rest.items), rest.rest) == (2, 1, 1, "")
     assert rest.version == first.version < store.version
+
+
+def test_a_page_can_be_asked_for_again_and_the_oldest_are_forgotten_first() -> None:
+    store = store_with(pod("a"), pod("b"))
+    # The test's uids come in pairs, so every other list takes the token of the one before.
+    tokens = [store.page(store.list(POD), limit=1).rest for _ in range(200)]
+    assert store.rest_of_list(tokens[-1]) == store.rest_of_list(tokens[-1])
+    with pytest.raises(RefusedError, match="too old"):
+        store.rest_of_list(tokens[0])
 
 
 def test_a_page_that_waited_too_long_is_expired() -> None:

@@ -87,8 +87,9 @@ class Store:
         return Page(full.items[:limit], full.version, token, len(full.items) - limit)
 
     def rest_of_list(self, token: str) -> Page:
-        """Raises RefusedError 410 where it has been waited for too long."""
-        found = self._open_lists.pop(token, None)
+        """The same however often it is asked for, as an answer may be lost. Raises RefusedError
+        410 where it has been waited for too long."""
+        found = self._open_lists.get(token)
         if found is None:
             raise expired("The provided continue parameter is too old to display a consistent list")
         return found
