@@ -247,6 +247,7 @@ def _gpus_of_node(books: Books, book: NodeBook) -> tuple[GpuView, ...]:
         for position in range(mask.bit_length())
         if mask >> position & 1
     }
+    listed = {uid: key for key, uid in book.listed_as.items()}
     views = []
     for position, gpu in enumerate(book.machine.gpus):
         holder = holder_of.get(position)
@@ -255,6 +256,6 @@ def _gpus_of_node(books: Books, book: NodeBook) -> tuple[GpuView, ...]:
         else:
             state = "used" if book.used >> position & 1 else "held"
         record = books.pods.get(holder or "")
-        shown = record.key if record is not None else holder or ""
+        shown = record.key if record is not None else listed.get(holder or "", holder or "")
         views.append(GpuView(gpu.index, gpu.uuid, gpu.model, gpu.healthy, state, shown))
     return tuple(views)

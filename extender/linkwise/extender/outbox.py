@@ -67,8 +67,7 @@ class Outbox:
         if record.written is None or epoch < self._newest.get(record.uid, 0):
             return False
         news = epoch > self._newest.get(record.uid, -1)
-        if news:
-            self._newest[record.uid] = self._there[record.uid] = epoch
+        self._newest[record.uid] = self._there[record.uid] = epoch
         return news
 
     def next_epoch(self, uids: list[str]) -> int:

@@ -1,0 +1,362 @@
+"""A cluster around the core: the API server, kube-scheduler and the kubelets as the core sees them.
+
+Everything is a value in memory and happens when a test says so; only the core is real.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+import msgspec
+
+from linkwise.extender.actions import (
+    Action,
+    Correct,
+    Emit,
+    Evict,
+    MarkStarted,
+    WithdrawPlan,
+    WritePlan,
+)
+from linkwise.extender.calls import (
+    BindCall,
+    BindOrder,
+    BindRefusal,
+    FilterAnswer,
+    FilterCall,
+    Outcome,
+    PriorityAnswer,
+)
+from linkwise.extender.scheduler import CoreSettings, Scheduler
+from linkwise.kube.objects import (
+    Condition,
+    Container,
+    Node,
+    NodeSpec,
+    NodeStatus,
+    ObjectMeta,
+    Pod,
+    PodSpec,
+    Resources,
+    Taint,
+)
+from linkwise.topology import names
+from linkwise.topology.model import Machine
+from linkwise.topology.node_annotation import read_topology, write_topology
+from linkwise.topology.plan import InUse, Plan, read_gpus, read_in_use, read_plan, write_in_use
+from linkwise.topology.recorded import recorded_machine
+
+GPU = names.DEFAULT_RESOURCE
+START = 1_000_000.0
+change = msgspec.structs.replace
+
+
+def container(name: str, gpus: int, *, cpu: str = "1", restart_policy: str = "") -> Container:
+    limits: dict[str, str | int | float] = {GPU: str(gpus)} if gpus else {}
+    return Container(
+        name=name,
+        restart_policy=restart_policy,
+        resources=Resources(limits=limits, requests={"cpu": cpu, "memory": "1Gi", **limits}),
+    )
+
+
+@dataclass
+class Cluster:
+    settings: CoreSettings = field(default_factory=CoreSettings)
+    now: float = START
+    nodes: dict[str, Node] = field(default_factory=dict)
+    pods: dict[str, Pod] = field(default_factory=dict)  # by uid
+    events: list[Emit] = field(default_factory=list)
+    evicted: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._made = 0
+        self.core = Scheduler(self.settings)
+        self.restart()
+
+    def restart(self) -> None:
+        """A new extender, told by the API server alone."""
+        self.core = Scheduler(self.settings)
+        self.core.replace_nodes(self.nodes.values(), self.now)
+        self.core.replace_pods(self.pods.values(), self.now)
+
+    # Nodes.
+
+    def add_node(
+        self, name: str, machine: str | Machine = "dgx1-v100", *, cpu: str = "96", pods: str = "110"
+    ) -> Node:
+        hardware = machine if isinstance(machine, Machine) else recorded_machine(machine, node=name)
+        healthy = hardware.healthy_gpus.bit_count()
+        node = Node(
+            metadata=ObjectMeta(
+                name=name,
+                uid=f"node-{name}",
+                labels={"kubernetes.io/hostname": name},
+                annotations={names.TOPOLOGY: write_topology(hardware)},
+            ),
+            status=NodeStatus(
+                allocatable={"cpu": cpu, "memory": "1Ti", "pods": pods, GPU: str(healthy)},
+                conditions=(Condition(type="Ready", status="True"),),
+            ),
+        )
+        return self.put_node(node)
+
+    def put_node(self, node: Node) -> Node:
+        kind = "MODIFIED" if node.metadata.name in self.nodes else "ADDED"
+        self.nodes[node.metadata.name] = node
+        self.core.node_event(kind, node, self.now)
+        return node
+
+    def annotate_node(self, name: str, key: str, text: str | None) -> None:
+        node = self.nodes[name]
+        annotations = {**node.metadata.annotations, key: text}
+        kept = {k: t for k, t in annotations.items() if t is not None}
+        self.put_node(change(node, metadata=change(node.metadata, annotations=kept)))
+
+    def machine(self, node: str) -> Machine:
+        return read_topology(self.nodes[node].metadata.annotations[names.TOPOLOGY])
+
+    def uuids(self, node: str, *positions: int) -> tuple[str, ...]:
+        return tuple(self.machine(node).gpus[position].uuid for position in positions)
+
+    def set_health(self, node: str, *unhealthy: int) -> None:
+        machine = self.machine(node)
+        gpus = tuple(replace(g, healthy=p not in unhealthy) for p, g in enumerate(machine.gpus))
+        self.annotate_node(node, names.TOPOLOGY, write_topology(replace(machine, gpus=gpus)))
+
+    def cordon(self, name: str, *taints: Taint) -> None:
+        spec = NodeSpec(unschedulable=not taints, taints=taints)
+        self.put_node(change(self.nodes[name], spec=spec))
+
+    def set_ready(self, name: str, *, ready: bool) -> None:
+        condition = Condition(type="Ready", status="True" if ready else "False")
+        node = self.nodes[name]
+        self.put_node(change(node, status=change(node.status, conditions=(condition,))))
+
+    def remove_node(self, name: str) -> None:
+        self.core.node_event("DELETED", self.nodes.pop(name), self.now)
+
+    # Pods.
+
+    def add_pod(
+        self,
+        name: str,
+        gpus: int = 0,
+        *,
+        containers: Iterable[Container] = (),
+        init: Iterable[Container] = (),
+        cpu: str = "1",
+        priority: int = 0,
+        node: str = "",
+        **said: str,
+    ) -> Pod:
+        """`gang_size="2"` is the annotation linkwise.dev/gang-size."""
+        self._made += 1
+        pod = Pod(
+            metadata=ObjectMeta(
+                name=name,
+                namespace="ml",
+                uid=f"uid-{self._made}",
+                annotations={
+                    names.PREFIX + key.replace("_", "-"): text for key, text in said.items()
+                },
+                creation_timestamp=datetime.fromtimestamp(self.now, UTC),
+            ),
+            spec=PodSpec(
+                containers=tuple(containers) or (container("main", gpus, cpu=cpu),),
+                init_containers=tuple(init),
+                priority=priority,
+                node_name=node,
+            ),
+        )
+        return self.put_pod(pod)
+
+    def add_gang(self, name: str, size: int, gpus: int = 8, **said: str) -> list[str]:
+        members = [f"{name}-{rank}" for rank in range(size)]
+        for rank, member in enumerate(members):
+            words = {"gang": name, "gang_size": str(size), "rank": str(rank), **said}
+            self.add_pod(member, gpus, **words)
+        return members
+
+    def put_pod(self, pod: Pod) -> Pod:
+        kind = "MODIFIED" if pod.metadata.uid in self.pods else "ADDED"
+        self.pods[pod.metadata.uid] = pod
+        self.core.pod_event(kind, pod, self.now)
+        return pod
+
+    def find(self, name: str) -> Pod | None:
+        return next((p for p in self.pods.values() if p.metadata.name == name), None)
+
+    def pod(self, name: str) -> Pod:
+        found = self.find(name)
+        assert found is not None, f"no pod {name}"
+        return found
+
+    def set_phase(self, name: str, phase: str) -> None:
+        pod = self.pod(name)
+        self.put_pod(change(pod, status=change(pod.status, phase=phase)))
+
+    def annotate(self, name: str, **said: str) -> None:
+        pod = self.pod(name)
+        words = {names.PREFIX + key.replace("_", "-"): text for key, text in said.items()}
+        annotations = {**pod.metadata.annotations, **words}
+        self.put_pod(change(pod, metadata=change(pod.metadata, annotations=annotations)))
+
+    def terminate(self, name: str) -> None:
+        """Delete with grace: the pod stays, leaving, until the kubelet is done with it."""
+        pod = self.pod(name)
+        leaving = datetime.fromtimestamp(self.now, UTC)
+        self.put_pod(change(pod, metadata=change(pod.metadata, deletion_timestamp=leaving)))
+
+    def delete(self, name: str) -> None:
+        pod = self.pods.pop(self.pod(name).metadata.uid)
+        self.core.pod_event("DELETED", pod, self.now)
+
+    # What the extender writes.
+
+    def settle(self, rounds: int = 20) -> list[Action]:
+        """Carry out what the core decides until it has nothing more to say."""
+        carried: list[Action] = []
+        for _ in range(rounds):
+            actions = self.core.decide(self.now)
+            if not actions:
+                return carried
+            for action in actions:
+                self.core.done(action, self.carry_out(action), self.now)
+            carried += actions
+        raise AssertionError(f"no end of actions: {carried[-3:]}")
+
+    def pass_time(self, seconds: float) -> list[Action]:
+        self.now += seconds
+        return self.settle()
+
+    def carry_out(self, action: Action) -> Outcome:
+        if isinstance(action, Emit):
+            self.events.append(action)
+            return Outcome.DONE
+        pod = self.pods.get(action.pod.uid)
+        if pod is None:
+            return Outcome.REFUSED
+        if isinstance(action, Evict):
+            self.evicted.append(pod.metadata.name)
+            self.terminate(pod.metadata.name)
+            return Outcome.DONE
+        annotations = dict(pod.metadata.annotations)
+        nominated = pod.status.nominated_node_name
+        match action:
+            case WritePlan():
+                annotations |= action.annotations
+                nominated = action.node
+            case WithdrawPlan():
+                for key in action.annotations:
+                    annotations.pop(key, None)
+                nominated = ""
+            case Correct() | MarkStarted():
+                annotations |= action.annotations
+        metadata = change(pod.metadata, annotations=annotations)
+        status = change(pod.status, nominated_node_name=nominated)
+        self.put_pod(change(pod, metadata=metadata, status=status))
+        return Outcome.DONE
+
+    # What kube-scheduler does.
+
+    def filter(self, name: str, nodes: Iterable[str] | None = None) -> FilterAnswer:
+        asked = tuple(sorted(self.nodes)) if nodes is None else tuple(nodes)
+        return self.core.filter(FilterCall(self.pod(name), asked), self.now)
+
+    def prioritize(self, name: str) -> PriorityAnswer:
+        return self.core.prioritize(FilterCall(self.pod(name), tuple(sorted(self.nodes))), self.now)
+
+    def begin_bind(self, name: str, node: str) -> object:
+        meta = self.pod(name).metadata
+        return self.core.begin_bind(BindCall("ml", name, meta.uid, node), self.now)
+
+    def post_binding(self, order: BindOrder) -> bool:
+        """The API server's side: annotations and nodeName in one update."""
+        pod = self.pods.get(order.uid)
+        if pod is None or pod.spec.node_name:
+            return False
+        annotations = {**pod.metadata.annotations, **order.annotations}
+        self.put_pod(
+            change(
+                pod,
+                metadata=change(pod.metadata, annotations=annotations),
+                spec=change(pod.spec, node_name=order.node),
+            )
+        )
+        return True
+
+    def bind(self, name: str, node: str) -> None:
+        order = self.begin_bind(name, node)
+        assert isinstance(order, BindOrder), order
+        done = self.post_binding(order)
+        self.core.end_bind(order, Outcome.DONE if done else Outcome.REFUSED, self.now)
+
+    def schedule(self, name: str) -> str:
+        """One attempt, as kube-scheduler makes it; the node, or empty."""
+        pod = self.pod(name)
+        nominated = pod.status.nominated_node_name
+        passed = self.filter(name, [nominated]).node_names if nominated in self.nodes else ()
+        if not passed:
+            passed = self.filter(name).node_names
+        if not passed:
+            return ""
+        scores = dict(self.core.prioritize(FilterCall(pod, passed), self.now).scores)
+        node = max(sorted(passed), key=lambda each: scores[each])
+        order = self.begin_bind(name, node)
+        if isinstance(order, BindRefusal):
+            return ""
+        assert isinstance(order, BindOrder)
+        done = self.post_binding(order)
+        self.core.end_bind(order, Outcome.DONE if done else Outcome.REFUSED, self.now)
+        return node if done else ""
+
+    # What the kubelet does.
+
+    def in_use(self, node: str) -> dict[str, dict[str, tuple[str, ...]]]:
+        found = self.nodes.get(node)
+        text = found.metadata.annotations.get(names.IN_USE) if found else None
+        return dict(read_in_use(text).pods) if text else {}
+
+    def set_in_use(self, node: str, pods: dict[str, dict[str, tuple[str, ...]]]) -> None:
+        self.annotate_node(node, names.IN_USE, write_in_use(InUse(pods=pods)))
+
+    def start(self, name: str, gpus: dict[str, tuple[str, ...]] | None = None) -> None:
+        """The kubelet gives the pod its GPUs: the planned ones, or *gpus*."""
+        pod = self.pod(name)
+        given = self.gpus(name) if gpus is None else gpus
+        node = pod.spec.node_name
+        self.set_in_use(node, {**self.in_use(node), f"ml/{name}": given})
+        self.set_phase(name, "Running")
+
+    def stop(self, name: str, node: str) -> None:
+        """The kubelet has its GPUs back."""
+        self.set_in_use(node, {k: g for k, g in self.in_use(node).items() if k != f"ml/{name}"})
+
+    # What a test looks at.
+
+    def gpus(self, name: str) -> dict[str, tuple[str, ...]]:
+        return read_gpus(self.pod(name).metadata.annotations[names.GPUS])
+
+    def plan(self, name: str) -> Plan | None:
+        text = self.pod(name).metadata.annotations.get(names.PLAN)
+        return None if text is None else read_plan(text)
+
+    def indices(self, name: str) -> tuple[int, ...]:
+        """The GPU indices that the pod's annotation names, on its node or planned node."""
+        plan = self.plan(name)
+        assert plan is not None
+        machine = self.machine(plan.node)
+        uuids = [uuid for share in self.gpus(name).values() for uuid in share]
+        return machine.indices_of(machine.mask_of(uuids))
+
+    def free(self, node: str) -> int:
+        return next(view.free for view in self.core.nodes(self.now) if view.name == node)
+
+    def phase(self, gang: str) -> str:
+        return next((g.phase for g in self.core.gangs(self.now) if g.name == gang), "")
+
+    def sound(self) -> bool:
+        found = self.core.audit()
+        assert found == [], found
+        return True
