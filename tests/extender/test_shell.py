@@ -149,6 +149,24 @@ def test_binding_twice_is_no_error(world: World, started: Extender) -> None:
     assert started.free()["n1"] == 4
 
 
+def test_a_pod_that_kube_scheduler_saw_before_us_is_bound_all_the_same(
+    world: World, started: Extender
+) -> None:
+    """Its bind call names the pod alone, and is here before our watch tells of it."""
+    for number in range(20):
+        pod = world.add_pod(f"new-{number}", gpus=1)
+        assert started.bind(pod, "n1" if number < 8 else "n2" if number < 16 else "n3") == ""
+
+
+def test_a_pod_that_nobody_knows_is_refused(world: World, started: Extender) -> None:
+    pod = world.add_pod("short-lived", gpus=1)
+    wait_for(lambda: started.state("short-lived") == "waiting")
+    world.delete("short-lived")
+    wait_for(lambda: started.state("short-lived") == "unknown")
+
+    assert started.bind(pod, "n1") == "linkwise: pod ml/short-lived is not known yet"
+
+
 def test_a_binding_whose_answer_was_lost_is_found_done(world: World, started: Extender) -> None:
     pod = world.add_pod("single", gpus=4)
     wait_for(lambda: started.state("single") == "waiting")

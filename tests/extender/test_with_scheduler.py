@@ -39,8 +39,10 @@ class Deployed:
 
     def stop(self) -> None:
         """As SIGTERM does: no new calls, then the rest."""
-        self._server.asyncore.close_all(self._server._map)
+        server = self._server  # its sockets belong to its own thread
+        server.trigger.pull_trigger(lambda: server.asyncore.close_all(server._map))
         self._thread.join(5)
+        assert not self._thread.is_alive()
         self._server.task_dispatcher.shutdown(timeout=1)
         self.shell.stop()
 

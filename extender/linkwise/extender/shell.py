@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from linkwise.extender.actions import Action
 from linkwise.extender.calls import (
+    AlreadyBound,
     BindCall,
     BindOrder,
     BindRefusal,
@@ -46,6 +47,8 @@ _LONGEST_SLEEP_SECONDS, _SHORTEST_SLEEP_SECONDS = 1.0, 0.05
 # The first change after a quiet moment is acted on at once; a flood of them, such as a job of a
 # thousand pods, in rounds this far apart, so that calls of kube-scheduler get the lock in between.
 _BREATH_SECONDS = 0.005
+# Watches of one API server are milliseconds apart; kube-scheduler waits 5 s for the bind verb.
+_NEW_POD_SECONDS, _NEW_POD_POLL_SECONDS = 2.0, 0.01
 # An audit recounts everything, 50 ms at 5,000 nodes: often enough to be told of a defect the same
 # hour, and not with every scrape.
 _AUDIT_SECONDS = 60.0
@@ -119,8 +122,7 @@ class Shell:
     def bind(self, call: BindCall) -> str:
         """Bind the pod; the text says why not, and is empty where it is bound."""
         self._require_ready()
-        with self._lock:
-            order = self._core.begin_bind(call, self._clock())
+        order = self._begin_bind(call)
         if isinstance(order, BindRefusal):
             return order.reason
         if not isinstance(order, BindOrder):
@@ -133,6 +135,20 @@ class Shell:
                 self._core.end_bind(order, outcome, self._clock())
             self._changed.set()
         return refusal
+
+    def _begin_bind(self, call: BindCall) -> BindOrder | AlreadyBound | BindRefusal:
+        """kube-scheduler's watch may show it a pod before ours does, and a bind call names the
+        pod only: wait a moment for it, since a refusal costs the pod a second and more."""
+        patience_ends = time.monotonic() + _NEW_POD_SECONDS
+        while True:
+            with self._lock:
+                order = self._core.begin_bind(call, self._clock())
+                if not isinstance(order, BindRefusal):
+                    return order
+                known = self._core.explain(call.namespace, call.name, self._clock())
+            if (known is not None and known.uid == call.uid) or time.monotonic() > patience_ends:
+                return order
+            self._stopping.wait(_NEW_POD_POLL_SECONDS)
 
     # What people ask
 
