@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
+_HEADERS = {302: ("location", "/elsewhere"), 429: ("retry-after", "5")}
+
 
 class ScriptedServer(ThreadingHTTPServer):
-    """`script` holds (status, body) pairs; when it is used up, the answer is 503. A 429 asks to be
-    left alone for five seconds."""
+    """`script` holds (status, body) pairs; when it is used up, the answer is 503."""
 
     daemon_threads = True
 
@@ -34,8 +35,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.authorizations.append(self.headers["authorization"])
         status, body = self.server.script.pop(0) if self.server.script else (503, b"")
         self.send_response(status)
-        if status == 429:
-            self.send_header("retry-after", "5")
+        if status in _HEADERS:
+            self.send_header(*_HEADERS[status])
         self.end_headers()
         self.wfile.write(body)
 

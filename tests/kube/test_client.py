@@ -96,15 +96,26 @@ def test_parameters_are_sent_quoted(client: KubeClient) -> None:
         client.get(PODS, Names, params={"fieldSelector": "spec.colour=red"})
 
 
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
 def test_a_write_that_breaks_is_not_repeated_and_may_have_happened(
-    server: ApiServer, client: KubeClient
+    server: ApiServer, client: KubeClient, method: str
 ) -> None:
-    server.fail_next("POST", "/pods", 0, carry_out=True)
-    with pytest.raises(ApiError) as broken:
+    path = f"{PODS}/worker-0"
+    labelled = {"metadata": {"name": "worker-0", "labels": {"step": "1"}}}
+    if method != "POST":
         client.post(PODS, WORKER)
+    writes = {
+        "POST": lambda: client.post(PODS, WORKER),
+        "PUT": lambda: client.put(path, client.get(path, dict[str, object]) | labelled),
+        "PATCH": lambda: client.patch(path, labelled),
+        "DELETE": lambda: client.delete(path),
+    }
+    before = server.requests().get(f"{method} pods", 0)
+    server.fail_next(method, "/pods", 0, carry_out=True)
+    with pytest.raises(ApiError) as broken:
+        writes[method]()
     assert (broken.value.status, broken.value.maybe_done) == (0, True)
-    assert server.requests()["POST pods"] == 1
-    assert client.get(f"{PODS}/worker-0", Pod).metadata.name == "worker-0"
+    assert server.requests()[f"{method} pods"] == before + 1
 
 
 def test_a_read_survives_one_broken_connection(server: ApiServer, client: KubeClient) -> None:
@@ -123,6 +134,23 @@ def test_a_busy_server_is_reported_at_once_and_not_asked_again() -> None:
         assert time.monotonic() - began < 4
     assert refused.value.retry_after_seconds == 5
     assert server.asked == ["/version"]
+
+
+def test_a_server_that_sends_us_elsewhere_is_not_followed() -> None:
+    """Our token is for this server alone."""
+    with scripted((302, b""), (200, b"{}")) as server:
+        client = KubeClient.load(kubeconfig=None, server=server.url)
+        with pytest.raises(ApiError, match="302"):
+            client.get("/version", dict)
+    assert server.asked == ["/version"]
+
+
+def test_a_server_named_outright_is_reached_without_a_proxy(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    client = KubeClient.load(kubeconfig=None, server=server.url)
+    assert client.get("/version", dict)["major"] == "1"
 
 
 def test_a_server_that_cannot_be_reached_was_not_asked(

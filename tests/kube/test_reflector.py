@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pytest
 
-from linkwise.kube.client import KubeClient, Params
+from linkwise.kube.client import KubeClient, Params, Stream
 from linkwise.kube.objects import Node, Pod
 from linkwise.kube.reflector import Reflector
 from linkwise.simulator.api_server import ApiServer
@@ -132,6 +132,20 @@ def test_no_change_is_lost_while_connections_break(server: ApiServer, client: Ku
     assert owner.told == ["=a"] + ["~a"] * 30
 
 
+def test_a_watch_that_worked_and_broke_is_opened_again_without_ado(
+    server: ApiServer, client: KubeClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    add(client, "a")
+    owner = Owner()
+    with reflecting(client, owner):
+        for step in (1, 2):
+            label(client, "a", step)
+            wait_for(lambda: len(owner.told) > step)  # noqa: B023 - called within this turn
+            server.cut_watches()
+        wait_for(lambda: server.requests()["WATCH nodes"] == 3 and server.watch_count() == 1)
+    assert "trying again" not in caplog.text
+
+
 def test_a_watch_that_ends_by_itself_goes_on_where_it_was(
     server: ApiServer, client: KubeClient
 ) -> None:
@@ -215,8 +229,10 @@ def test_an_object_that_does_not_decode_is_skipped_and_named(client: KubeClient)
     add(client, "a")
     client.post(NODES, {"metadata": {"name": "odd"}, "spec": {"taints": "many"}})
     owner = Owner()
-    with reflecting(client, owner):
+    with reflecting(client, owner) as reflector:
+        before = reflector.version
         client.patch(f"{NODES}/odd", {"spec": {"taints": "more"}})
+        wait_for(lambda: reflector.version != before)  # it is not watched from again
         label(client, "a", 1)
         wait_for(lambda: "~a" in owner.told)
     assert owner.told == ["=a", "~a"]
@@ -295,6 +311,25 @@ def test_an_owner_may_stop_it_from_within(client: KubeClient) -> None:
     add(client, "a", "b")
     wait_for(lambda: not reflector.running)
     assert heard == ["ADDED a"]
+
+
+def test_stopped_while_it_opens_a_watch_it_does_not_wait_for_bytes(server: ApiServer) -> None:
+    class Stopping(KubeClient):
+        def stream(self, path: str, *, params: Params, idle_seconds: float) -> Stream:
+            stream = super().stream(path, params=params, idle_seconds=idle_seconds)
+            reflector.stop()
+            return stream
+
+    owner = Owner()
+    reflector = Reflector(
+        Stopping.load(kubeconfig=None, server=server.url),
+        NODES,
+        Node,
+        on_replace=owner.replace,
+        on_event=owner.event,
+    )
+    reflector.start()
+    wait_for(lambda: owner.told == ["="] and not reflector.running)
 
 
 def test_selectors_narrow_what_is_heard(client: KubeClient) -> None:
