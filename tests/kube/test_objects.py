@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from linkwise.kube.objects import Node, Pod, milli, whole
+from linkwise.kube.objects import LARGEST, Node, Pod, milli, whole
 
 POD = b"""{"kind":"Pod","apiVersion":"v1","metadata":{"name":"w-0","namespace":"ml","uid":"u1",
 "resourceVersion":"17","creationTimestamp":"2026-01-02T03:04:05Z","managedFields":[{"a":1}],
@@ -67,3 +67,15 @@ def test_memory_and_devices_are_counted_in_units_rounded_up(
 def test_what_is_no_quantity_is_refused_and_shown(text: str) -> None:
     with pytest.raises(ValueError, match=f"'{text}': expected a quantity"):
         whole(text)
+
+
+@pytest.mark.parametrize("text", ["1e30", "16Ei", "1e999999"])
+def test_a_quantity_beyond_all_measure_is_capped_as_kubernetes_does(text: str) -> None:
+    assert whole(text) == LARGEST
+    assert LARGEST - 1000 < milli(text) <= LARGEST
+    assert whole(f"-{text}") == -LARGEST
+
+
+def test_an_exponent_beyond_all_numbers_is_no_quantity() -> None:
+    with pytest.raises(ValueError, match="'1e9999999Ki': expected a quantity"):
+        whole("1e9999999Ki")

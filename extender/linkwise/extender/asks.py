@@ -151,10 +151,10 @@ def _rank(
         return _read(said, names.RANK, _index, "a whole number from 0")
     index = annotations.get(COMPLETION_INDEX, labels.get(COMPLETION_INDEX, ""))
     # Not ours, so a strange one is no error: the pod is then ordered by its name.
-    return int(index) if index.isascii() and index.isdigit() else None
+    return int(index) if index.isascii() and index.isdigit() and len(index) <= 9 else None
 
 
-_LINKS = ", ".join(LINK_WORDS)
+_LINKS = f"one of {', '.join(LINK_WORDS)}"
 _Read = TypeVar("_Read")
 
 

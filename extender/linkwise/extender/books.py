@@ -12,6 +12,7 @@ from linkwise.extender.kinds import Kind, kind_key
 from linkwise.extender.node_book import NodeBook, plan_on
 from linkwise.extender.records import GangKey, NodeRecord, PodRecord, Resources, WrittenPlan
 from linkwise.extender.rows import NOT_USABLE, Rows
+from linkwise.kube.objects import LARGEST
 from linkwise.topology.errors import LinkwiseError
 from linkwise.topology.model import Machine
 from linkwise.topology.node_annotation import read_topology
@@ -276,9 +277,10 @@ class Books:
     def _show_room(self, book: NodeBook) -> None:
         rows, row = self.rows, book.row
         offers = book.record.offers if book.record else Resources()
-        rows.milli_cpu[row] = offers.milli_cpu - book.spent.milli_cpu
-        rows.memory[row] = offers.memory - book.spent.memory
-        rows.gpus[row] = offers.gpus - book.spent.gpus
+        # No lower: pods that want more than there is in the world are counted all the same.
+        rows.milli_cpu[row] = max(offers.milli_cpu - book.spent.milli_cpu, -LARGEST)
+        rows.memory[row] = max(offers.memory - book.spent.memory, -LARGEST)
+        rows.gpus[row] = max(offers.gpus - book.spent.gpus, -LARGEST)
         rows.pods[row] = (book.record.max_pods if book.record else 0) - book.charged
 
     def _changed(self, book: NodeBook) -> None:

@@ -58,7 +58,7 @@ class NodeBook:
         nobody_planned = []
         for record in sorted(self.bound.values(), key=_by_plan):
             plan = plan_on(record, self.name)
-            if plan is not None:
+            if plan is not None and self._can_be(plan, record):
                 shares = (s for c, s in plan.gpus.items() if c not in listed.get(record.uid, ()))
                 settling.give(record.uid, self.machine.mask_of([u for s in shares for u in s]))
             elif record.uid not in listed:
@@ -103,6 +103,12 @@ class NodeBook:
             if key not in kept and key in by_key:
                 kept[key] = by_key[key]
         self.listed_as = kept
+
+    def _can_be(self, plan: WrittenPlan, record: PodRecord) -> bool:
+        """Whether the plan names enough GPUs of this machine; one that was copied from another
+        pod, or mangled, would leave GPUs in the books that the kubelet gives to this pod."""
+        assert self.machine is not None, "settle() checked it"
+        return self.machine.mask_of(plan.uuids).bit_count() >= record.demand.gpus
 
     def _settle_truth(self, settling: "_Settling") -> dict[str, Mapping[str, tuple[str, ...]]]:
         listed: dict[str, Mapping[str, tuple[str, ...]]] = {}

@@ -15,6 +15,7 @@ import msgspec
 from linkwise.extender.actions import PodRef
 from linkwise.extender.asks import NOTHING_SAID, Ask, ask_of, demand_of
 from linkwise.kube.objects import (
+    LARGEST,
     Affinity,
     Container,
     Node,
@@ -285,10 +286,11 @@ def _needs(pod: Pod, demand: PodDemand) -> Resources:
     for container in spec.containers:
         together = [have + more for have, more in zip(together, _request(container), strict=True)]
     cpu, memory = (max(pair) for pair in zip(peak, together, strict=True))
+    # Capped, as a sum of capped quantities may be more than the arrays of the books can hold.
     return Resources(
-        milli_cpu=cpu + _quantity(spec.overhead.get("cpu"), milli),
-        memory=memory + _quantity(spec.overhead.get("memory"), whole),
-        gpus=demand.gpus,
+        milli_cpu=min(cpu + _quantity(spec.overhead.get("cpu"), milli), LARGEST),
+        memory=min(memory + _quantity(spec.overhead.get("memory"), whole), LARGEST),
+        gpus=min(demand.gpus, LARGEST),
     )
 
 

@@ -16,6 +16,9 @@ from kubernetes.utils.quantity import parse_quantity
 Quantity = str | int | float
 """As in a manifest: "500m", "64Gi", 8. `milli` and `whole` read it."""
 
+LARGEST = 2**63 - 1
+"""What Kubernetes caps a quantity at: "1e30" is well-formed, and must not become a huge int."""
+
 
 class _Object(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """`frozen` is said again below for the type checker's sake: it does not inherit it."""
@@ -171,8 +174,9 @@ def whole(quantity: Quantity) -> int:
 def _rounded_up(quantity: Quantity, scale: int) -> int:
     try:
         number: Decimal = parse_quantity(quantity)  # type: ignore[no-untyped-call]
-    except ValueError as error:
-        raise ValueError(f'{quantity!r}: expected a quantity like "500m" or "64Gi"') from error
+    except (ValueError, ArithmeticError) as error:  # the second: an exponent beyond Decimal's
+        raise ValueError(f'{quantity!r}: expected a quantity like 8, "500m" or "64Gi"') from error
     if not number.is_finite():  # Decimal reads "nan" and "inf" as numbers
-        raise ValueError(f'{quantity!r}: expected a quantity like "500m" or "64Gi"')
-    return ceil(number * scale)
+        raise ValueError(f'{quantity!r}: expected a quantity like 8, "500m" or "64Gi"')
+    largest = Decimal(LARGEST // scale)
+    return ceil(max(-largest, min(number, largest)) * scale)

@@ -274,7 +274,8 @@ class _Reader:
         for name, quantity in mapping.items():
             place = (*path, field, name)
             if isinstance(quantity, bool) or not isinstance(quantity, str | int | float):
-                raise self._error(place, f'{quantity!r}: expected a quantity like "500m" or "64Gi"')
+                expected = 'a quantity like 8, "500m" or "64Gi"'
+                raise self._error(place, f"{quantity!r}: expected {expected}")
             read = milli if name == "cpu" else whole
             try:
                 found[name] = read(quantity)

@@ -98,7 +98,7 @@ def read_topology(text: str) -> Machine:
         )
     try:
         return Machine(
-            gpus=tuple(_read_gpu(topology, gpu, text) for gpu in topology.gpus),
+            gpus=tuple(_read_gpu(topology, gpu) for gpu in topology.gpus),
             links=tuple(_read_links(topology, text)),
             nics=tuple(_read_nic(nic) for nic in topology.nics),
             clique=topology.clique,
@@ -126,11 +126,11 @@ def _token(link: Link) -> str:
     return f"NV{link.nvlinks}{'s' if link.through_switch else ''}/{link.pcie.name}"
 
 
-def _read_gpu(topology: _Topology, gpu: _Gpu, text: str) -> Gpu:
+def _read_gpu(topology: _Topology, gpu: _Gpu) -> Gpu:
     if not 0 <= gpu.model < len(topology.models):
-        raise AnnotationError(
-            names.TOPOLOGY, text, f"GPU {gpu.index}: one of the {len(topology.models)} models"
-        )
+        last = len(topology.models) - 1
+        expected = f"expected a place in models, 0 to {last}"
+        raise MachineError(f"GPU {gpu.index}: model {gpu.model}: {expected}")
     model = topology.models[gpu.model]
     return Gpu(
         uuid=gpu.uuid,
