@@ -10,7 +10,7 @@ never called under it.
 """
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Protocol
@@ -50,6 +50,7 @@ class ContainerRequest:
     devices: Mapping[str, int]  # resource -> count
 
 
+Meddle = Callable[[frozenset[str], frozenset[str]], frozenset[str]]
 Held = dict[str, dict[str, tuple[str, ...]]]
 """container -> resource -> device ids."""
 
@@ -81,8 +82,13 @@ def _counts(container: Container, wanted: set[str]) -> dict[str, int]:
 
 
 class DeviceManager:
-    def __init__(self, seed: int) -> None:
+    """*meddle* may change what was chosen, after the plugin's advice and before it is told: the
+    kubelet is free to (CPU manager, Topology Manager), and tests make it do so. It is handed the
+    chosen devices and those that are free beside them."""
+
+    def __init__(self, seed: int, *, meddle: Meddle = lambda chosen, _: chosen) -> None:
         self._random = random.Random(seed)
+        self._meddle = meddle
         self._lock = Lock()
         self._resources: dict[str, _Resource] = {}
         self._held: dict[str, Held] = {}  # pod uid -> what its containers hold
@@ -213,7 +219,7 @@ class DeviceManager:
         # A short, long or wrong answer is no error: its free ones count, chance gives the rest.
         for source in (set(advice) & free, free):
             chosen |= set(self._shuffled(source - chosen)[: count - len(chosen)])
-        return chosen
+        return set(self._meddle(frozenset(chosen), frozenset(free - chosen)))
 
     def _in_use(self, resource: str) -> set[str]:
         return {

@@ -26,6 +26,7 @@ from linkwise.simulator.kubelet.devices import (
     AdmissionError,
     Device,
     DeviceManager,
+    Meddle,
     container_requests,
 )
 from linkwise.simulator.kubelet.endpoint import Endpoint
@@ -75,7 +76,8 @@ class Kubelet:
     107 bytes long): `device-plugins/kubelet.sock` and `pod-resources/kubelet.sock`.
 
     *seed* decides every random order it hands to the plugin and every random device. While
-    `asks_preference` is False it takes devices at random, as if no plugin offered advice.
+    `asks_preference` is False it takes devices at random, as if no plugin offered advice. `meddle`
+    stands between the advice and what is taken (see DeviceManager).
     """
 
     def __init__(
@@ -89,11 +91,13 @@ class Kubelet:
     ) -> None:
         self.node_name = node_name
         self.asks_preference = True
+        self.meddle: Meddle = lambda chosen, _: chosen
         self.device_plugin_directory = directory / "device-plugins"
         self.pod_resources_socket = directory / "pod-resources" / "kubelet.sock"
         self._client = client
         self._settings = settings or KubeletSettings()
-        self._manager = DeviceManager(seed)  # with _pods, what a restart leaves: the checkpoint
+        # With _pods, what a restart leaves: the checkpoint.
+        self._manager = DeviceManager(seed, meddle=lambda *devices: self.meddle(*devices))
         self._pods: dict[str, _Record] = {}
         self._lock = Lock()  # around _pods, _endpoints and _gone_since; never held in a call
         self._endpoints: dict[str, Endpoint] = {}

@@ -1,0 +1,229 @@
+"""What a run of the simulator shows: who got which GPUs, what they are worth, and what is wrong.
+
+Two printers (`report_text`, `report_html`) show the same `Report`, so they cannot disagree. GPUs
+are those that the kubelet's podresources names, never those that were planned. Pure.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from statistics import fmean
+from string import ascii_uppercase
+
+from linkwise.topology.model import LinkClass, Machine
+
+FREE = "·"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The GPUs that a pod really holds, by index, and the ring through them."""
+
+    node: str
+    gpus: tuple[int, ...]
+    link: LinkClass
+    gbytes_per_s: float
+
+    @property
+    def talks(self) -> bool:
+        """A lone GPU has no other to talk to, so its bandwidth says nothing."""
+        return len(self.gpus) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class PodReport:
+    """One pod. `stock` has a place (or None: it got none) for each draw of the baseline."""
+
+    pod: str  # namespace/name
+    member: str  # completion index, or what else tells it from the workload's other pods
+    place: Place | None
+    waits: str = ""  # why there is no place, in words
+    stock: tuple[Place | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadReport:
+    """A gang, a Job or a lone Pod, with the letter that stands for it in the pictures."""
+
+    name: str
+    letter: str
+    pods: tuple[PodReport, ...]
+    needed: int = 0  # members that a gang must have to start; 0: not a gang
+
+    @property
+    def running(self) -> int:
+        return sum(1 for pod in self.pods if pod.place)
+
+    @property
+    def waiting(self) -> tuple[PodReport, ...]:
+        return tuple(pod for pod in self.pods if not pod.place)
+
+    @property
+    def slowest(self) -> float | None:
+        """GB/s of the member that the others wait for; None where nobody talks to anybody."""
+        return _slowest(pod.place for pod in self.pods)
+
+    @property
+    def stock_draws(self) -> tuple[tuple[Place | None, ...], ...]:
+        """The places of all pods, draw by draw."""
+        return tuple(zip(*(pod.stock for pod in self.pods), strict=True))
+
+    @property
+    def stock_slowest(self) -> float | None:
+        """The mean over the draws in which all that are needed have a place."""
+        speeds = [
+            speed
+            for places in self.stock_draws
+            if _placed(places) >= self._whole and (speed := _slowest(places)) is not None
+        ]
+        return fmean(speeds) if speeds else None
+
+    @property
+    def stock_running(self) -> tuple[int, ...]:
+        """How many pods have a place, draw by draw."""
+        return tuple(_placed(places) for places in self.stock_draws)
+
+    @property
+    def stock_halves(self) -> int:
+        """In how many draws the gang runs with some of its members and not with enough."""
+        return sum(1 for count in self.stock_running if 0 < count < self.needed)
+
+    @property
+    def _whole(self) -> int:
+        return self.needed or 1
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    name: str
+    title: str  # the machine in words
+    machine: Machine
+
+    @property
+    def gpu_count(self) -> int:
+        return len(self.machine.gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    nodes: tuple[NodeReport, ...]
+    workloads: tuple[WorkloadReport, ...]
+    compared: int = 0  # pods whose plan was held against what the kubelet says
+    faults: tuple[str, ...] = ()  # what must never be: empty, or the run has failed
+    draws: int = 0  # of the baseline
+    seed: int = 0
+
+    @property
+    def pods(self) -> Iterator[tuple[WorkloadReport, PodReport]]:
+        return ((workload, pod) for workload in self.workloads for pod in workload.pods)
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """Who holds a GPU: the workload and its member."""
+
+    workload: WorkloadReport
+    pod: PodReport
+
+    @property
+    def short(self) -> str:
+        """The workload's letter, and the member where there are several: `A3`."""
+        if len(self.workload.pods) == 1:
+            return self.workload.letter
+        return f"{self.workload.letter}{self.pod.member}"
+
+
+def tenants(report: Report, node: str) -> dict[int, Tenant]:
+    """GPU index -> who holds it on *node*."""
+    return {
+        gpu: Tenant(workload, pod)
+        for workload, pod in report.pods
+        if pod.place and pod.place.node == node
+        for gpu in pod.place.gpus
+    }
+
+
+def stock_tenants(report: Report, node: str, draw: int = 0) -> dict[int, Tenant]:
+    """The same for one draw of the baseline."""
+    return {
+        gpu: Tenant(workload, pod)
+        for workload, pod in report.pods
+        if draw < len(pod.stock) and (place := pod.stock[draw]) and place.node == node
+        for gpu in place.gpus
+    }
+
+
+def letters() -> Iterator[str]:
+    """A, B … Z, AA, AB … : a letter for each workload, in the order of the manifests."""
+    yield from ascii_uppercase
+    for first in letters():
+        for second in ascii_uppercase:
+            yield first + second
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was seen of one pod: what was planned at its binding, and what the kubelet lists."""
+
+    pod: str
+    workload: str
+    needed: int
+    node: str = ""
+    planned: dict[str, tuple[str, ...]] = field(default_factory=dict)  # container -> GPU uuids
+    held: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def held_gpus(self) -> frozenset[str]:
+        return frozenset(uuid for uuids in self.held.values() for uuid in uuids)
+
+
+def faults(seen: Iterable[Seen]) -> tuple[str, ...]:
+    """All that must never be: a pod on other GPUs than planned, a GPU held twice, half a gang."""
+    pods = tuple(seen)
+    return (*_unplanned(pods), *_held_twice(pods), *_half_gangs(pods))
+
+
+def _unplanned(pods: tuple[Seen, ...]) -> Iterator[str]:
+    for pod in pods:
+        # An ended init container is in the plan and no longer in the kubelet's list.
+        for container, gpus in pod.held.items():
+            planned = pod.planned.get(container)
+            if planned is None:
+                yield f"{pod.pod}, container {container}: holds {_list(gpus)} without a plan"
+            elif set(planned) != set(gpus):
+                yield (
+                    f"{pod.pod}, container {container}: planned {_list(planned)}, "
+                    f"holds {_list(gpus)}"
+                )
+
+
+def _held_twice(pods: tuple[Seen, ...]) -> Iterator[str]:
+    holders: dict[str, str] = {}
+    for pod in pods:
+        for gpu in sorted(pod.held_gpus):
+            if gpu in holders:
+                yield f"{gpu} on {pod.node}: held by {holders[gpu]} and by {pod.pod}"
+            holders[gpu] = pod.pod
+
+
+def _half_gangs(pods: tuple[Seen, ...]) -> Iterator[str]:
+    gangs: dict[str, list[Seen]] = {}
+    for pod in pods:
+        if pod.needed:
+            gangs.setdefault(pod.workload, []).append(pod)
+    for name, members in gangs.items():
+        running = sum(1 for member in members if member.held)
+        needed = max(member.needed for member in members)
+        if 0 < running < needed:
+            yield f"gang {name}: {running} of {needed} members run"
+
+
+def _list(gpus: Iterable[str]) -> str:
+    return ", ".join(sorted(gpus))
+
+
+def _placed(places: Iterable[Place | None]) -> int:
+    return sum(1 for place in places if place)
+
+
+def _slowest(places: Iterable[Place | None]) -> float | None:
+    return min((p.gbytes_per_s for p in places if p and p.talks), default=None)

@@ -1,0 +1,243 @@
+"""The report for a terminal: a table of all pods, a picture of every node, and why pods wait.
+
+Made to be read at 80 columns and without colour (a CI log): a letter stands for each workload,
+colour only repeats it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from rich.text import Text
+
+from linkwise.simulator.report import (
+    FREE,
+    Place,
+    PodReport,
+    Report,
+    Tenant,
+    WorkloadReport,
+    tenants,
+)
+from linkwise.simulator.report_layout import Island, islands, numa_runs, written
+from linkwise.topology.model import Machine
+
+WIDTH = 79
+_CELL = 4  # columns for one GPU
+_IN_A_ROW = 8  # GPUs side by side in one island
+_COLOURS = ("cyan", "yellow", "green", "magenta", "bright_blue", "red", "white")
+
+
+def render(report: Report) -> Text:
+    """Everything that there is to say after a run."""
+    blocks = [_table(report), *_pictures(report), _legend(report)]
+    waiting = [_waiting(workload) for workload in report.workloads if workload.waiting]
+    if waiting:
+        blocks.append(_lines([_title("Why pods wait"), *waiting]))
+    if report.draws:
+        blocks.append(_about_the_baseline(report))
+    blocks.append(_verdict(report))
+    return Text("\n\n").join(blocks)
+
+
+def place_words(place: Place) -> tuple[str, str, str, str]:
+    """Node, GPUs, link and GB/s; a lone GPU has no link and no bandwidth to tell."""
+    gpus = written(place.gpus)
+    if not place.talks:
+        return place.node, gpus, "", ""
+    return place.node, gpus, place.link.name, f"{place.gbytes_per_s:.1f}"
+
+
+def workload_words(workload: WorkloadReport, draws: int) -> str:
+    """What became of a workload, in one line."""
+    pods = len(workload.pods)
+    kind = f"gang of {pods}" if workload.needed else f"{pods} pods" if pods > 1 else "pod"
+    parts = [f"{kind} {_running(workload.running, pods)}"]
+    if workload.slowest is not None and pods > 1:
+        parts.append(f"slowest {workload.slowest:.1f} GB/s")
+    if draws:
+        parts.append(f"alone: {_stock_words(workload, draws)}")
+    return "; ".join(parts)
+
+
+def _running(running: int, pods: int) -> str:
+    return "runs" if running == pods else "waits" if not running else f"runs {running} of them"
+
+
+def _stock_words(workload: WorkloadReport, draws: int) -> str:
+    pods = len(workload.pods)
+    if workload.stock_halves:
+        return f"half of it ran in {workload.stock_halves} of {draws}"
+    if workload.stock_slowest is not None:
+        return f"{workload.stock_slowest:.1f} GB/s"
+    return _running(min(workload.stock_running, default=0), pods)
+
+
+def _table(report: Report) -> Text:
+    places = [p for _, pod in report.pods for p in (pod.place, *pod.stock[:1]) if p]
+    words = [place_words(place) for place in places]
+    widths = tuple(
+        max([len(head), *(len(row[column]) for row in words)])
+        for column, head in enumerate(("node", "GPUs", "NVLINK", "GB/s"))
+    )
+    heads = _row(("node", "GPUs", "link", "GB/s"), widths)
+    lines = [
+        Text(f"{'':6}{'Linkwise':{len(heads)}}" + "  kube-scheduler and kubelet alone")
+        if report.draws
+        else Text(),
+        Text(f"{'':6}{heads}" + (f"  {heads}" if report.draws else "")),
+    ]
+    for line in lines:
+        line.stylize("bold")
+    for workload in report.workloads:
+        lines.append(
+            Text.assemble(
+                (f" {workload.letter} ", colour_of(report, workload)),
+                (f" {workload.name}", "bold"),
+                f"  {workload_words(workload, report.draws)}",
+            )
+        )
+        lines += [_pod_line(workload, pod, widths, report.draws) for pod in workload.pods]
+    return _lines(lines)
+
+
+def _pod_line(workload: WorkloadReport, pod: PodReport, widths: Sequence[int], draws: int) -> Text:
+    ours = _row(place_words(pod.place), widths) if pod.place else _row(("waits",), widths)
+    line = f"  {Tenant(workload, pod).short:<4}{ours}"
+    if draws:
+        stock = pod.stock[0] if pod.stock else None
+        line += "  " + (_row(place_words(stock), widths) if stock else "waits")
+    return Text(line.rstrip())
+
+
+def _row(words: Sequence[str], widths: Sequence[int]) -> str:
+    padded = [*words, *[""] * (len(widths) - len(words))]
+    node, gpus, link, speed = padded
+    return f"{node:<{widths[0]}}  {gpus:<{widths[1]}}  {link:<{widths[2]}}  {speed:>{widths[3]}}"
+
+
+def _pictures(report: Report) -> Iterator[Text]:
+    for node in report.nodes:
+        holders = tenants(report, node.name)
+        free = len(node.machine.gpus) - len(holders)
+        head = Text.assemble((node.name, "bold"), f"  {node.title}  ({free} free)")
+        styles = {index: colour_of(report, t.workload) for index, t in holders.items()}
+        yield _lines([head, *picture(node.machine, holders, styles)])
+
+
+def picture(
+    machine: Machine, holders: Mapping[int, Tenant], styles: Mapping[int, str]
+) -> list[Text]:
+    """One node: a box for every island, in it each GPU's index and below it who holds it."""
+    rows: list[list[list[Text]]] = [[]]
+    for island in islands(machine):
+        box = _box(machine, island, holders, styles)
+        if sum(len(other[0]) + 1 for other in rows[-1]) + len(box[0]) > WIDTH:
+            rows.append([])
+        rows[-1].append(box)
+    return [Text(" ").join(parts) for row in rows for parts in zip(*_same_height(row), strict=True)]
+
+
+def _box(
+    machine: Machine, island: Island, holders: Mapping[int, Tenant], styles: Mapping[int, str]
+) -> list[Text]:
+    left, right, bottom_left, bottom_right, rule = "╭╮╰╯─" if island.nvlinked else "┌┐└┘╌"
+    inside: list[Text] = []
+    for start in range(0, len(island.positions), _IN_A_ROW):
+        inside += _cells(machine, island.positions[start : start + _IN_A_ROW], holders, styles)
+    width = max(len(island.title) + 2, *(len(line) for line in inside))
+    for line in inside:
+        line.pad_right(width - len(line))
+    top = f"{left}{f' {island.title} ':{rule}^{width}}{right}"
+    side = "│" if island.nvlinked else "╎"
+    return [
+        Text(top),
+        *(Text.assemble(side, line, side) for line in inside),
+        Text(f"{bottom_left}{rule * width}{bottom_right}"),
+    ]
+
+
+def _cells(
+    machine: Machine,
+    positions: Sequence[int],
+    holders: Mapping[int, Tenant],
+    styles: Mapping[int, str],
+) -> list[Text]:
+    """Three lines: indices, holders, NUMA nodes; neighbours on other NUMA nodes stand apart."""
+    indices, who, numa = Text(), Text(), Text()
+    start = 0
+    for title, count in numa_runs(machine, positions):
+        gap = "┆" if start else ""
+        for line in (indices, who, numa):
+            line.append(gap)
+        for position in positions[start : start + count]:
+            gpu = machine.gpus[position]
+            holder = holders.get(gpu.index)
+            indices.append(f"{gpu.index:^{_CELL}}")
+            who.append(
+                f"{holder.short if holder else FREE if gpu.healthy else '×':^{_CELL}}",
+                styles.get(gpu.index, ""),
+            )
+        numa.append(f"{title:^{_CELL * count}}", "dim")
+        start += count
+    return [indices, who, numa]
+
+
+def _same_height(boxes: list[list[Text]]) -> list[list[Text]]:
+    height = max(len(box) for box in boxes)
+    return [box + [Text(" " * len(box[0]))] * (height - len(box)) for box in boxes]
+
+
+def _legend(report: Report) -> Text:
+    legend = Text("Who: ")
+    for workload in report.workloads:
+        if workload.running:
+            legend.append(f" {workload.letter} ", colour_of(report, workload))
+            legend.append(f" {workload.name}  ")
+    legend.append(f"{FREE} free\n")
+    legend.append(
+        "Boxes: ╭─╮ GPUs joined by NVLink, ┌╌┐ GPUs without; ┆ between NUMA nodes.", "dim"
+    )
+    return legend
+
+
+def _waiting(workload: WorkloadReport) -> Text:
+    return Text.assemble(
+        (f"  {workload.name}", "bold"),
+        f" ({len(workload.waiting)} of {len(workload.pods)} pods): ",
+        # Members of a gang wait for the same reason: say it once.
+        "\n    ".join(dict.fromkeys(pod.waits for pod in workload.waiting)),
+    )
+
+
+def _about_the_baseline(report: Report) -> Text:
+    draws = f"{report.draws} draws" if report.draws > 1 else "one draw"
+    return Text(
+        f"Alone: the same manifests on the same cluster, {draws} (seed {report.seed}), with the "
+        "simulator's kube-scheduler without extender and its kubelet asking no plugin, so that "
+        "it takes free devices at random. The table shows the first draw; GB/s beside a "
+        "workload's name are the mean of its slowest member over the draws that ran it whole.",
+        "dim",
+    )
+
+
+def _verdict(report: Report) -> Text:
+    if report.faults:
+        return _lines([Text("FAILED", "bold red"), *(Text(f"  {f}") for f in report.faults)])
+    return Text.assemble(
+        ("OK", "bold green"),
+        f": {report.compared} of {report.compared} pods hold exactly the GPUs of their plan; "
+        "no GPU held twice, no gang runs half.",
+    )
+
+
+def colour_of(report: Report, workload: WorkloadReport) -> str:
+    """A rich style: the workload's own colour as far as there are enough."""
+    position = report.workloads.index(workload)
+    return f"black on {_COLOURS[position % len(_COLOURS)]}"
+
+
+def _title(words: str) -> Text:
+    return Text(words, "bold")
+
+
+def _lines(lines: Iterable[Text]) -> Text:
+    return Text("\n").join(lines)
