@@ -3,7 +3,7 @@
 Everything is a value in memory and happens when a test says so; only the core is real.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -148,9 +148,10 @@ class Cluster:
         cpu: str = "1",
         priority: int = 0,
         node: str = "",
-        **said: str,
+        said: Mapping[str, str] | None = None,
+        **words: str,
     ) -> Pod:
-        """`gang_size="2"` is the annotation linkwise.dev/gang-size."""
+        """`gang_size="2"` is the annotation linkwise.dev/gang-size, as is *said* of the same."""
         self._made += 1
         pod = Pod(
             metadata=ObjectMeta(
@@ -158,7 +159,8 @@ class Cluster:
                 namespace="ml",
                 uid=f"uid-{self._made}",
                 annotations={
-                    names.PREFIX + key.replace("_", "-"): text for key, text in said.items()
+                    names.PREFIX + key.replace("_", "-"): text
+                    for key, text in {**(said or {}), **words}.items()
                 },
                 creation_timestamp=datetime.fromtimestamp(self.now, UTC),
             ),
@@ -175,7 +177,7 @@ class Cluster:
         members = [f"{name}-{rank}" for rank in range(size)]
         for rank, member in enumerate(members):
             words = {"gang": name, "gang_size": str(size), "rank": str(rank), **said}
-            self.add_pod(member, gpus, **words)
+            self.add_pod(member, gpus, said=words)
         return members
 
     def put_pod(self, pod: Pod) -> Pod:

@@ -64,7 +64,7 @@ class ClusterMachine(RuleBasedStateMachine):
         self.number += 1
         name = f"{gang}-{self.number}"
         words = {"gang": gang, "gang_size": str(size), "rank": str(rank), "gang_timeout": "5m"}
-        self.cluster.add_pod(name, gpus, priority=priority, **words)
+        self.cluster.add_pod(name, gpus, priority=priority, said=words)
 
     @precondition(lambda self: self.cluster.pods)
     @rule(data=st.data(), force=st.booleans())

@@ -1,6 +1,6 @@
 """A gang's members, sorted by how far each one is. Made anew for each look: never out of date."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -61,6 +61,7 @@ def muster(books: Books, gang: Gang) -> Muster:
     seats = tuple(member for member in live if member.uid in taken)
     unbound = [member for member in seats if not member.node]
     flying = tuple(member for member in unbound if member.uid in books.holds)
+    flying_uids = {member.uid for member in flying}
     return Muster(
         members=members,
         size=size,
@@ -70,9 +71,9 @@ def muster(books: Books, gang: Gang) -> Muster:
         extra=tuple(member for member in live if member.uid not in taken),
         bound=tuple(member for member in seats if member.node),
         flying=flying,
-        planned=_those(unbound, flying, books, planned=True),
-        idle=tuple(member for member in unbound if not member.demand.gpus),
-        open=_those(unbound, flying, books, planned=False),
+        planned=_those(unbound, flying_uids, books, planned=True),
+        idle=tuple(member for member in unbound if not member.needs.gpus),
+        open=_those(unbound, flying_uids, books, planned=False),
         done=done,
         started=any(m.started or m.uid in gang.marked for m in live if m.node),
     )
@@ -100,12 +101,12 @@ def spots_of(books: Books, muster: Muster) -> list[Spot]:
 
 
 def _those(
-    unbound: Sequence[PodRecord], flying: Members, books: Books, *, planned: bool
+    unbound: Sequence[PodRecord], flying: Container[str], books: Books, *, planned: bool
 ) -> Members:
     return tuple(
         member
         for member in unbound
-        if member.demand.gpus and member not in flying and (member.uid in books.plans) is planned
+        if member.needs.gpus and member.uid not in flying and (member.uid in books.plans) is planned
     )
 
 

@@ -294,10 +294,11 @@ class Planner:
             known = self.learned.known_to_pass(template, now)
             return nodes(template) if known is None else nodes(template) & known
 
-        spots = place(self._books, orders_of(found.open, known_nodes), beside)
-        if isinstance(spots, Refusal):
-            spots = place(self._books, orders_of(found.open, nodes), beside)
-        return spots
+        if any(self.learned.refused(template) for template in _templates(found.open)):
+            spots = place(self._books, orders_of(found.open, known_nodes), beside)
+            if not isinstance(spots, Refusal):
+                return spots
+        return place(self._books, orders_of(found.open, nodes), beside)
 
     def _hold(self, gang: Gang, found: Muster, spots: Sequence[Spot], now: float) -> None:
         epoch = self._outbox.next_epoch([member.uid for member in found.seats])
@@ -384,6 +385,10 @@ def plan_id(namespace: str, name: str, now: float, uids: Sequence[str]) -> str:
     """Different for every plan, and no random number, so that a run can be repeated."""
     digest = blake2b(repr((namespace, name, now, sorted(uids))).encode(), digest_size=6)
     return digest.hexdigest()
+
+
+def _templates(members: Iterable[PodRecord]) -> set[Template]:
+    return {member.template for member in members if member.template is not None}
 
 
 def _same_member(before: PodRecord, record: PodRecord) -> bool:
