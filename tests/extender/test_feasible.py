@@ -1,0 +1,201 @@
+from datetime import UTC, datetime
+
+import pytest
+
+from linkwise.extender.feasible import may_run, why_not
+from linkwise.extender.records import PodRecord, Reader, Template, natural
+from linkwise.kube.objects import (
+    Affinity,
+    Condition,
+    Container,
+    Node,
+    NodeAffinity,
+    NodeSelector,
+    NodeSelectorTerm,
+    NodeSpec,
+    NodeStatus,
+    ObjectMeta,
+    Pod,
+    PodSpec,
+    Requirement,
+    Resources,
+    Taint,
+    Toleration,
+)
+from tests.extender.cluster import GPU, container
+
+READER = Reader(GPU)
+GPU_TAINT = Taint(key="nvidia.com/gpu", value="present", effect="NoSchedule")
+
+
+def node(*taints: Taint, ready: str = "True", cordoned: bool = False, **labels: str) -> Node:
+    return Node(
+        metadata=ObjectMeta(name="n1", labels=labels),
+        spec=NodeSpec(unschedulable=cordoned, taints=taints),
+        status=NodeStatus(conditions=(Condition(type="Ready", status=ready),)),
+    )
+
+
+def template(
+    *tolerations: Toleration,
+    selector: dict[str, str] | None = None,
+    terms: tuple[NodeSelectorTerm, ...] | None = None,
+) -> Template:
+    affinity = None
+    if terms is not None:
+        required = NodeSelector(node_selector_terms=terms)
+        affinity = Affinity(
+            node_affinity=NodeAffinity(required_during_scheduling_ignored_during_execution=required)
+        )
+    spec = PodSpec(
+        containers=(container("main", 1),),
+        tolerations=tolerations,
+        node_selector=selector or {},
+        affinity=affinity,
+    )
+    found = READER.pod(Pod(metadata=ObjectMeta(name="p", uid="u"), spec=spec)).template
+    assert found is not None
+    return found
+
+
+def runs(made: Template, on: Node) -> bool:
+    return may_run(made, READER.node(on))
+
+
+def test_a_node_must_be_ready_and_not_cordoned() -> None:
+    assert runs(template(), node())
+    assert not runs(template(), node(ready="Unknown"))
+    assert not runs(template(), node(cordoned=True))
+    cordon = Toleration(key="node.kubernetes.io/unschedulable", operator="Exists")
+    assert runs(template(cordon), node(cordoned=True))
+
+
+@pytest.mark.parametrize(
+    ("toleration", "tolerated"),
+    [
+        (Toleration(key="nvidia.com/gpu", operator="Exists"), True),
+        (Toleration(key="nvidia.com/gpu", operator="Exists", effect="NoSchedule"), True),
+        (Toleration(key="nvidia.com/gpu", operator="Exists", effect="NoExecute"), False),
+        (Toleration(key="nvidia.com/gpu", value="present"), True),
+        (Toleration(key="nvidia.com/gpu", value="absent"), False),
+        (Toleration(key="nvidia.com/gpu"), False),
+        (Toleration(operator="Exists"), True),
+        (Toleration(value="present"), False),
+        (Toleration(key="other", operator="Exists"), False),
+    ],
+)
+def test_a_taint_keeps_out_who_does_not_tolerate_it(
+    toleration: Toleration, tolerated: bool
+) -> None:
+    assert runs(template(toleration), node(GPU_TAINT)) is tolerated
+
+
+def test_a_taint_that_only_prefers_keeps_nobody_out() -> None:
+    assert runs(template(), node(Taint(key="slow", effect="PreferNoSchedule")))
+    assert why_not(template(), READER.node(node(GPU_TAINT))) == "taint nvidia.com/gpu not tolerated"
+
+
+def test_the_node_selector_must_match_whole() -> None:
+    selector = {"zone": "a", "pool": "train"}
+    assert runs(template(selector=selector), node(zone="a", pool="train"))
+    assert not runs(template(selector=selector), node(zone="a"))
+
+
+@pytest.mark.parametrize(
+    ("operator", "values", "holds"),
+    [
+        ("In", ("a", "b"), True),
+        ("In", ("b",), False),
+        ("NotIn", ("b",), True),
+        ("NotIn", ("a",), False),
+        ("Exists", (), True),
+        ("DoesNotExist", (), False),
+        ("Gt", ("0",), False),
+        ("Like", ("a",), False),
+    ],
+)
+def test_required_affinity_knows_every_operator(
+    operator: str, values: tuple[str, ...], holds: bool
+) -> None:
+    each = Requirement(key="zone", operator=operator, values=values)
+    term = NodeSelectorTerm(match_expressions=(each,))
+    assert runs(template(terms=(term,)), node(zone="a")) is holds
+
+
+@pytest.mark.parametrize(
+    ("operator", "value", "holds"),
+    [
+        ("Gt", "3", True),
+        ("Gt", "4", False),
+        ("Lt", "5", True),
+        ("Lt", "4", False),
+        ("Gt", "x", False),
+    ],
+)
+def test_affinity_compares_numbers(operator: str, value: str, holds: bool) -> None:
+    each = Requirement(key="rack", operator=operator, values=(value,))
+    term = NodeSelectorTerm(match_expressions=(each,))
+    assert runs(template(terms=(term,)), node(rack="4")) is holds
+
+
+def test_a_label_that_is_missing_is_not_in_and_not_greater() -> None:
+    for operator, holds in (("NotIn", True), ("DoesNotExist", True), ("In", False), ("Gt", False)):
+        each = Requirement(key="rack", operator=operator, values=("1",))
+        term = NodeSelectorTerm(match_expressions=(each,))
+        assert runs(template(terms=(term,)), node()) is holds
+
+
+def test_one_term_is_enough_and_all_of_it_must_hold() -> None:
+    zone = Requirement(key="zone", operator="In", values=("a",))
+    rack = Requirement(key="rack", operator="Exists")
+    both = NodeSelectorTerm(match_expressions=(zone, rack))
+    by_name = NodeSelectorTerm(
+        match_fields=(Requirement(key="metadata.name", operator="In", values=("n1",)),)
+    )
+    assert not runs(template(terms=(both,)), node(zone="a"))
+    assert runs(template(terms=(both, by_name)), node(zone="a"))
+    assert not runs(template(terms=(NodeSelectorTerm(),)), node(zone="a"))  # matches nothing
+
+
+def record(pod: Pod) -> PodRecord:
+    return READER.pod(pod)
+
+
+def test_a_pods_needs_are_its_largest_moment() -> None:
+    spec = PodSpec(
+        init_containers=(
+            container("i", 0, cpu="4"),
+            container("side", 0, cpu="500m", restart_policy="Always"),
+            container("j", 0, cpu="3"),
+        ),
+        containers=(container("a", 0, cpu="1"), container("b", 0, cpu="1")),
+        overhead={"cpu": "250m"},
+    )
+    # i alone: 4; side and j: 3.5; side, a and b: 2.5.
+    assert record(Pod(spec=spec)).needs.milli_cpu == 4250
+
+
+def test_only_a_limit_is_a_request_too() -> None:
+    only_limit = Container(name="main", resources=Resources(limits={"cpu": "2", "memory": "1Gi"}))
+    needs = record(Pod(spec=PodSpec(containers=(only_limit,)))).needs
+    assert (needs.milli_cpu, needs.memory) == (2000, 2**30)
+
+
+def test_pods_that_the_scheduler_treats_alike_share_a_template() -> None:
+    def made(name: str, cpu: str) -> PodRecord:
+        meta = ObjectMeta(name=name, uid=name, creation_timestamp=datetime.now(UTC))
+        return record(Pod(metadata=meta, spec=PodSpec(containers=(container("m", 1, cpu=cpu),))))
+
+    first, second, other = made("a", "1"), made("b", "1"), made("c", "2")
+    assert first.template is second.template
+    assert first.template is not other.template
+
+
+def test_a_quantity_that_is_none_makes_the_pod_invalid_and_stops_nobody() -> None:
+    broken = Container(name="main", resources=Resources(limits={GPU: "many"}))
+    assert "many" in record(Pod(spec=PodSpec(containers=(broken,)))).invalid
+
+
+def test_names_are_ordered_as_people_do() -> None:
+    names = ["worker-10", "worker-2", "worker", "worker-2-a"]
+    assert sorted(names, key=natural) == ["worker", "worker-2", "worker-2-a", "worker-10"]
