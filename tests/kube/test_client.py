@@ -17,6 +17,7 @@ from linkwise.simulator.api_server import ApiServer
 from tests.kube.scripted_server import scripted
 
 PODS = "/api/v1/namespaces/ml/pods"
+N1 = {"kind": "Node", "name": "n1"}
 WORKER = Pod(
     metadata=ObjectMeta(name="worker-0"), spec=PodSpec(containers=(Container(name="main"),))
 )
@@ -24,9 +25,12 @@ WORKER = Pod(
 
 def test_what_is_created_can_be_read_changed_and_deleted(client: KubeClient) -> None:
     client.post(PODS, WORKER)
+    client.post(f"{PODS}/worker-0/binding", {"metadata": {"name": "worker-0"}, "target": N1})
     client.patch(f"{PODS}/worker-0", {"metadata": {"annotations": {"linkwise.dev/rank": "3"}}})
     found = client.get(f"{PODS}/worker-0", Pod)
     assert found.metadata.annotations == {"linkwise.dev/rank": "3"}
+    client.delete(f"{PODS}/worker-0", uid=found.metadata.uid)  # it may take its time to end
+    assert client.get(f"{PODS}/worker-0", Pod).metadata.deletion_timestamp is not None
     client.delete(f"{PODS}/worker-0", uid=found.metadata.uid, grace_seconds=0)
     with pytest.raises(ApiError, match='404 NotFound: pods "worker-0" not found'):
         client.get(f"{PODS}/worker-0", Pod)
@@ -185,7 +189,9 @@ def test_a_stream_gives_lines_until_another_thread_closes_it(client: KubeClient)
 
 def test_a_stream_that_says_nothing_for_too_long_ends(client: KubeClient) -> None:
     stream = client.stream(PODS, params={"watch": "true"}, idle_seconds=0.05)
+    began = time.monotonic()
     assert list(stream) == []
+    assert time.monotonic() - began < 5
 
 
 def test_a_stream_that_breaks_is_an_error(server: ApiServer, client: KubeClient) -> None:

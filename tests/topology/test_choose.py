@@ -7,7 +7,7 @@ import pytest
 
 from linkwise.topology.choose import Choice, choose, nearest_miss, pack, ranked
 from linkwise.topology.errors import RequestError
-from linkwise.topology.model import LinkClass, Nic
+from linkwise.topology.model import Link, LinkClass, Machine, Nic
 from linkwise.topology.recorded import recorded_machine
 from tests.machines import BRIDGED_8, DGX_1V, DGX_2, HGX_H100, PCIE_8, TWO_ISLANDS
 from tests.topology.brute_force import JUDGES, PCIE_TREE_16, Judge, judge_of, members, subsets
@@ -108,6 +108,16 @@ def test_no_sets_side_by_side_are_better_together(
         assert total == pytest.approx(best[2])
 
 
+@pytest.mark.parametrize("name", JUDGES)
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_single_gpus_side_by_side_leave_the_most(name: str, count: int) -> None:
+    judge = judge_of(name)
+    for free in judge.everything:
+        found = pack(judge.machine, free, 1, count)
+        left = [judge.future[free & ~taken] for taken in subsets(free, min(count, len(found)))]
+        assert all(choice.future == pytest.approx(max(left), abs=2e-9) for choice in found)
+
+
 # --- what an operator would expect -----------------------------------------------------------
 
 
@@ -148,7 +158,9 @@ def test_equal_links_are_told_apart_by_numa_nodes() -> None:
 def test_equal_sets_are_told_apart_by_a_common_nic() -> None:
     far, near = LinkClass.NODE, LinkClass.PIX
     nic = Nic("mlx5_0", (far, far, near, near, *[LinkClass.SYS] * 4))
-    assert indices(choose(replace(HGX_H100, nics=(nic,)), ALL_8, 2)) == (2, 3)
+    machine = replace(HGX_H100, nics=(nic,))
+    assert indices(choose(machine, ALL_8, 2)) == (2, 3)
+    assert [indices(choice) for choice in pack(machine, ALL_8, 2, 1)] == [(2, 3)]
 
 
 def test_one_numa_node_counts_for_more_than_a_near_nic() -> None:
@@ -158,6 +170,27 @@ def test_one_numa_node_counts_for_more_than_a_near_nic() -> None:
     free = set_of(3, 4, 5)
     assert indices(choose(machine, free, 2)) == (4, 5)
     assert [indices(choice) for choice in pack(machine, free, 2, 1)] == [(4, 5)]
+
+
+def test_bandwidth_counts_where_the_preferred_class_cannot_be_had() -> None:
+    """No two of GPUs 0, 8 and 12 share a switch; 8 and 12 at least a socket."""
+    gpus = tuple(replace(gpu, numa_nodes=()) for gpu in PCIE_TREE_16.gpus)
+    machine = replace(PCIE_TREE_16, gpus=gpus)
+    assert indices(choose(machine, set_of(0, 8, 12), 2, prefer=LinkClass.PXB)) == (8, 12)
+
+
+def test_side_by_side_each_gets_the_preferred_class_before_one_gets_more_bandwidth() -> None:
+    """(0,1) has 18 NVLinks, but leaves (2,3) with none."""
+    links = (
+        Link(LinkClass.SYS, nvlinks=18),
+        Link(LinkClass.SYS, nvlinks=1),
+        Link(LinkClass.SYS),
+        Link(LinkClass.SYS),
+        Link(LinkClass.SYS, nvlinks=1),
+        Link(LinkClass.PIX),
+    )
+    machine = Machine(HGX_H100.gpus[:4], links)
+    assert [indices(c) for c in pack(machine, 0b1111, 2, 2)] == [(0, 2), (1, 3)]
 
 
 def test_of_sets_equal_in_everything_the_lowest_indices_are_taken() -> None:

@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from linkwise.topology.model import Gpu, LinkClass, Machine, Nic
+from linkwise.topology.model import Gpu, Link, LinkClass, Machine, Nic
 from linkwise.topology.recorded import recorded_machine
 from linkwise.topology.tables import MachineTable, fingerprint, table_of
-from tests.machines import DGX_1V, DGX_2, DGX_A100, HGX_H100, MIXED_5, TWO_ISLANDS
+from tests.machines import DGX_1V, DGX_2, HGX_H100, MIXED_5, TWO_ISLANDS
 from tests.topology.brute_force import JUDGES, PCIE_TREE_16, judge_of, subsets
 
 
@@ -99,23 +99,41 @@ def test_health_names_and_memory_make_no_other_kind() -> None:
     assert fingerprint(replace(DGX_1V, gpus=gpus, nics=nics)) == fingerprint(DGX_1V)
 
 
+def of_model(model: str, capability: tuple[int, int] | None = None) -> Machine:
+    gpus = (replace(g, model=model, compute_capability=capability) for g in HGX_H100.gpus)
+    return replace(HGX_H100, gpus=tuple(gpus))
+
+
+def with_first_link(link: Link) -> Machine:
+    return replace(HGX_H100, links=(link, *HGX_H100.links[1:]))
+
+
+FIRST_LINK = HGX_H100.links[0]
+
+
 @pytest.mark.parametrize(
-    "other",
+    ("one", "other"),
     [
-        pytest.param(replace(HGX_H100, links=DGX_A100.links), id="links"),
-        pytest.param(replace(HGX_H100, nics=(Nic("eth0", (LinkClass.PIX,) * 8),)), id="NICs"),
+        pytest.param(HGX_H100, with_first_link(replace(FIRST_LINK, nvlinks=9)), id="NVLinks"),
+        pytest.param(HGX_H100, with_first_link(replace(FIRST_LINK, pcie=LinkClass.PIX)), id="PCIe"),
         pytest.param(
+            HGX_H100, with_first_link(replace(FIRST_LINK, through_switch=False)), id="NVSwitch"
+        ),
+        pytest.param(
+            HGX_H100, replace(HGX_H100, nics=(Nic("eth0", (LinkClass.PIX,) * 8),)), id="NICs"
+        ),
+        pytest.param(
+            HGX_H100,
             replace(HGX_H100, gpus=tuple(replace(g, numa_nodes=()) for g in HGX_H100.gpus)),
             id="NUMA",
         ),
-        pytest.param(
-            replace(HGX_H100, gpus=tuple(replace(g, model="B200") for g in HGX_H100.gpus)),
-            id="model",
-        ),
+        pytest.param(of_model("P100"), of_model("V100"), id="speed of NVLink"),
+        pytest.param(of_model("GB200"), of_model("GPU", (13, 0)), id="speed of PCIe"),
+        pytest.param(of_model("GB200"), of_model("B200"), id="speed between sockets"),
     ],
 )
-def test_what_makes_another_kind(other: Machine) -> None:
-    assert fingerprint(other) != fingerprint(HGX_H100)
+def test_what_makes_another_kind(one: Machine, other: Machine) -> None:
+    assert fingerprint(other) != fingerprint(one)
 
 
 def test_a_table_cannot_be_spoilt_by_who_reads_it() -> None:
