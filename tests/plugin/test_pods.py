@@ -61,7 +61,7 @@ def test_a_plan_for_another_node_does_not_count() -> None:
 @pytest.mark.parametrize(
     ("notes", "complaint"),
     [
-        ({"linkwise.dev/gpus": "{"}, "linkwise.dev/gpus: '{': expected JSON as Linkwise writes"),
+        ({"linkwise.dev/gpus": "{"}, "linkwise.dev/gpus: '{': expected JSON like {"),
         ({"linkwise.dev/gpus": '{"main":"GPU-a"}'}, "Expected `array`, got `str` - at `$[...]`"),
         ({"linkwise.dev/gpus": '{"main":[""]}'}, "length >= 1"),
         ({"linkwise.dev/gpus": GPUS, "linkwise.dev/plan": "[]"}, "linkwise.dev/plan: '[]'"),

@@ -76,14 +76,14 @@ GPU_1 = ["GPU-b", 1, 0]
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("", "JSON as Linkwise writes it"),
-        ("no JSON", "JSON as Linkwise writes it"),
+        ("", "JSON as the plugin writes it"),
+        ("no JSON", "JSON as the plugin writes it"),
         ("[]", "Expected `object`, got `array`"),
         ("{}", "missing required field `models`"),
         ('{"v":1}', "missing required field `models`"),
         ('{"v":"1"}', r"Expected `int`, got `str` - at `\$.v`"),
         ('{"v":0}', r"Invalid value 0 - at `\$.v`"),
-        ('{"v":1,"x":' + "[" * 99999, "JSON as Linkwise writes it"),
+        ('{"v":1,"x":' + "[" * 99999, "JSON as the plugin writes it"),
         ('{"v":"\ud800"}', "surrogates not allowed"),
         (changed(gpus=None), r"Expected `array`, got `null` - at `\$.gpus`"),
         (changed(gpus=[["GPU-a"]]), r"at `\$.gpus\[0\]`"),

@@ -56,14 +56,14 @@ def test_a_newer_version_is_refused_whatever_its_shape(read: object) -> None:
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("", "JSON as Linkwise writes it"),
+        ("", "JSON like {"),
         ("null", "Expected `object`, got `null`"),
         ("{}", "missing required field `id`"),
         ('{"id":"","node":"n1"}', r"length >= 1 - at `\$.id`"),
         ('{"id":"a","node":7}', r"Expected `str`, got `int` - at `\$.node`"),
         ('{"id":"a","node":"n1","epoch":"1"}', r"at `\$.epoch`"),
         ('{"v":"one","id":"a","node":"n1"}', r"Expected `int`, got `str` - at `\$.v`"),
-        ('{"x":' + "[" * 99999, "JSON as Linkwise writes it"),
+        ('{"x":' + "[" * 99999, "JSON like {"),
     ],
 )
 def test_a_bad_plan_is_refused_with_the_key_and_the_place(text: str, error: str) -> None:

@@ -26,6 +26,7 @@ from linkwise.topology.link_words import read_pcie_class
 from linkwise.topology.model import Gpu, Link, Machine, Nic
 
 VERSION = 1
+_AS_WRITTEN = "JSON as the plugin writes it"
 
 _LINK = re.compile(r"(?:NV([1-9][0-9]?)(s?)/)?([A-Z]+)")
 
@@ -89,8 +90,8 @@ def read_topology(text: str) -> Machine:
     Raises AnnotationError where *text* is not what `write_topology` writes (of a newer version:
     VersionError), and MachineError where it is, but of a machine that cannot be.
     """
-    check_version(names.TOPOLOGY, text, VERSION)
-    topology = decode(names.TOPOLOGY, text, _Topology)
+    check_version(names.TOPOLOGY, text, VERSION, _AS_WRITTEN)
+    topology = decode(names.TOPOLOGY, text, _Topology, _AS_WRITTEN)
     unknown = set(topology.unhealthy) - {gpu.index for gpu in topology.gpus}
     if unknown:
         raise AnnotationError(

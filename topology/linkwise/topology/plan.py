@@ -16,6 +16,9 @@ from linkwise.topology import names
 from linkwise.topology.annotation_json import check_version, decode
 
 VERSION = 1
+_GPUS = 'JSON like {"main":["GPU-8f…"]}'
+_PLAN = 'JSON like {"v":1,"id":"7c1e","node":"gpu-3"}'
+_IN_USE = 'JSON like {"v":1,"pods":{"ml/train-0":{"main":["GPU-8f…"]}}}'
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 ContainerGpus = Mapping[str, tuple[str, ...]]
 
@@ -51,7 +54,7 @@ def write_gpus(gpus: ContainerGpus) -> str:
 
 def read_gpus(text: str) -> dict[str, tuple[str, ...]]:
     """Raises AnnotationError where *text* is not container -> GPU uuids."""
-    return decode(names.GPUS, text, dict[str, tuple[Text, ...]])
+    return decode(names.GPUS, text, dict[str, tuple[Text, ...]], _GPUS)
 
 
 def write_plan(plan: Plan) -> str:
@@ -60,8 +63,8 @@ def write_plan(plan: Plan) -> str:
 
 def read_plan(text: str) -> Plan:
     """Raises AnnotationError (of a newer version: VersionError)."""
-    check_version(names.PLAN, text, VERSION)
-    return decode(names.PLAN, text, Plan)
+    check_version(names.PLAN, text, VERSION, _PLAN)
+    return decode(names.PLAN, text, Plan, _PLAN)
 
 
 def write_in_use(in_use: InUse) -> str:
@@ -70,5 +73,5 @@ def write_in_use(in_use: InUse) -> str:
 
 def read_in_use(text: str) -> InUse:
     """Raises AnnotationError (of a newer version: VersionError)."""
-    check_version(names.IN_USE, text, VERSION)
-    return decode(names.IN_USE, text, InUse)
+    check_version(names.IN_USE, text, VERSION, _IN_USE)
+    return decode(names.IN_USE, text, InUse, _IN_USE)
