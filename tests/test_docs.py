@@ -1,0 +1,129 @@
+"""Whatever a user can set, read or be told stands in the docs, and nothing that does not exist."""
+
+import re
+from pathlib import Path
+from typing import cast
+
+import click
+import pytest
+from flask import Flask
+from prometheus_client.core import CollectorRegistry
+
+from linkwise.cli.__main__ import main as cli
+from linkwise.extender import answers
+from linkwise.extender.__main__ import command as extender
+from linkwise.extender.app import create_app as create_extender_app
+from linkwise.extender.metrics import Census
+from linkwise.extender.metrics import Metrics as ExtenderMetrics
+from linkwise.extender.shell import Shell
+from linkwise.extender.views import Counts
+from linkwise.plugin.__main__ import main as plugin
+from linkwise.plugin.app import create_app as create_plugin_app
+from linkwise.plugin.metrics import Metrics as PluginMetrics
+from linkwise.topology import names
+from linkwise.topology.labels import node_labels
+from linkwise.topology.recorded import recorded_machine
+
+ROOT = Path(__file__).parent.parent
+OPERATING = (ROOT / "docs" / "operating.md").read_text()
+ANNOTATIONS = (ROOT / "docs" / "annotations.md").read_text()
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def flags(command: click.Command) -> set[str]:
+    return {
+        flag
+        for option in command.params
+        if isinstance(option, click.Option)
+        for flag in option.opts
+        if flag.startswith("--") and flag not in ("--help", "--version")
+    }
+
+
+def section(title: str) -> str:
+    """A part of docs/operating.md, by how its headline begins."""
+    parts = re.split(r"^## ", OPERATING, flags=re.MULTILINE)
+    return next(part for part in parts if part.startswith(title))
+
+
+def quoted(text: str) -> set[str]:
+    return set(re.findall(r"`([^`\n]+)`", text))
+
+
+@pytest.mark.parametrize(("command", "title"), [(plugin, "The plugin"), (extender, "The extender")])
+def test_every_flag_is_documented_and_every_documented_flag_exists(
+    command: click.Command, title: str
+) -> None:
+    said = {word for word in quoted(section(title)) if re.fullmatch(r"--[a-z-]+", word)}
+    assert said == flags(command)
+
+
+def metric_names(registry: CollectorRegistry, prefix: str) -> set[str]:
+    return {
+        family.name.removeprefix(prefix) + ("_total" if family.type == "counter" else "")
+        for family in registry.collect()
+        if family.name.startswith(prefix)
+    }
+
+
+def documented_metrics(title: str) -> set[str]:
+    table = section(title).split("| metric (", 1)[1].split("\n\n", 1)[0]
+    rows = [line.split("|")[1] for line in table.splitlines()[2:]]
+    return set().union(*(quoted(cell) for cell in rows))
+
+
+def test_every_metric_is_documented() -> None:
+    of_plugin = PluginMetrics().registry
+    assert metric_names(of_plugin, "linkwise_plugin_") == documented_metrics("The plugin")
+    metrics = ExtenderMetrics()
+    metrics.watch_books(lambda: Census(Counts({}, {}, {}, 0, 0), 0, {}))
+    of_extender = metric_names(metrics.registry, "linkwise_extender_")
+    assert of_extender == documented_metrics("The extender")
+
+
+def routes(app: Flask) -> set[str]:
+    return {rule.rule for rule in app.url_map.iter_rules() if rule.endpoint != "static"}
+
+
+def test_every_route_is_documented() -> None:
+    plugin_app = create_plugin_app(CollectorRegistry(), lambda: "")
+    no_shell = cast("Shell", None)  # the routes are told, none is called
+    extender_app = create_extender_app(no_shell, ExtenderMetrics())
+    for app, title in ((plugin_app, "The plugin"), (extender_app, "The extender")):
+        said = section(title)
+        assert len(routes(app)) >= 3
+        assert not [rule for rule in routes(app) if rule not in said]
+
+
+def test_every_annotation_and_label_is_documented() -> None:
+    said = quoted(ANNOTATIONS)
+    keys = {
+        value
+        for name, value in vars(names).items()
+        if name.isupper() and isinstance(value, str) and value.startswith(names.PREFIX)
+    } - {names.PREFIX}
+    labels = node_labels(recorded_machine("gb200-tray")) | node_labels(recorded_machine("dgx-a100"))
+    missing = {key for key in {*keys, *labels} if not {key, key.removeprefix(names.PREFIX)} & said}
+    assert not missing
+
+
+def test_every_reason_that_kube_scheduler_shows_is_explained() -> None:
+    reasons = [
+        value
+        for name, value in vars(answers).items()
+        if name.isupper() and isinstance(value, str) and value.startswith("linkwise: ")
+    ]
+    assert len(reasons) >= 8
+    assert not [reason for reason in reasons if f"`{reason}`" not in OPERATING]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
+    assert not [target for target in targets if not (page.parent / target).exists()]
+
+
+def test_every_command_of_the_linkwise_program_is_shown_in_the_readme() -> None:
+    assert isinstance(cli, click.Group)
+    readme = (ROOT / "README.md").read_text()
+    assert not [name for name in cli.commands if f"linkwise {name}" not in readme]
