@@ -172,6 +172,14 @@ def test_one_numa_node_counts_for_more_than_a_near_nic() -> None:
     assert [indices(choice) for choice in pack(machine, free, 2, 1)] == [(4, 5)]
 
 
+def test_what_is_left_counts_for_more_than_one_numa_node() -> None:
+    """Each GPU of the broken island is on a NUMA node of its own; the whole one is on one."""
+    gpus = tuple(replace(g, numa_nodes=(min(g.index, 4),)) for g in TWO_ISLANDS.gpus)
+    machine, free = replace(TWO_ISLANDS, gpus=gpus), ALL_8 & ~set_of(3)
+    assert indices(choose(machine, free, 2)) == (0, 1)
+    assert [indices(choice) for choice in pack(machine, free, 2, 1)] == [(0, 1)]
+
+
 def test_bandwidth_counts_where_the_preferred_class_cannot_be_had() -> None:
     """No two of GPUs 0, 8 and 12 share a switch; 8 and 12 at least a socket."""
     gpus = tuple(replace(gpu, numa_nodes=()) for gpu in PCIE_TREE_16.gpus)

@@ -93,6 +93,14 @@ def test_of_two_models_the_slower_one_counts() -> None:
     assert pair_gbytes_per_s(pair_of(nvlinks, "NVIDIA H100", "NVIDIA A40"), 0, 1) == 48.0
 
 
+def test_of_two_models_the_slower_ones_nvlinks_count_for_a_whole_ring() -> None:
+    models = ("NVIDIA H100", "NVIDIA H100", "NVIDIA A40")
+    gpus = tuple(Gpu(f"GPU-{index}", index, model, 1) for index, model in enumerate(models))
+    machine = Machine(gpus, (Link(LinkClass.PIX, nvlinks=4),) * 3)
+    assert value(machine, 0b111) == 2 * 4 * 12.0
+    assert table_of(machine).values[0b111] == 2 * 4 * 12.0
+
+
 def test_a_pair_takes_pcie_where_its_nvlink_is_slower() -> None:
     one_nvlink = pair_of(Link(LinkClass.PIX, nvlinks=1), "NVIDIA H100 NVL", "NVIDIA H100 NVL")
     assert pair_gbytes_per_s(one_nvlink, 0, 1) == 48.0
@@ -169,6 +177,13 @@ def mesh(count: int, links: int) -> tuple[tuple[int, ...], ...]:
 )
 def test_disjoint_rings(links: tuple[tuple[int, ...], ...], number: int) -> None:
     assert disjoint_rings(links) == number
+
+
+def test_in_an_island_of_nine_only_copies_of_one_ring_count() -> None:
+    gpus = tuple(Gpu(f"GPU-{index}", index, "NVIDIA A100", 1) for index in range(9))
+    machine = Machine(gpus, (Link(LinkClass.SYS, nvlinks=2),) * 36)
+    assert disjoint_rings(mesh(4, 2)) == 3  # as of an island of four
+    assert value(machine, 0b1111) == table_of(machine).values[0b1111] == 2 * 2 * 20.0
 
 
 def test_a_mesh_that_nobody_builds_ends_all_the_same() -> None:
