@@ -87,6 +87,14 @@ class _Scratch:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Near:
+    """Where members of the gang are already."""
+
+    nodes: Bools  # of the candidates
+    cliques: Ints  # numbers
+
+
 def orders_of(members: Sequence[PodRecord], nodes: Callable[[Template], Bools]) -> list[Order]:
     """Group *members*, given in the order of their ranks, by what they want; largest first."""
     groups: dict[tuple[Wish, Resources, Template], list[int]] = {}
@@ -186,10 +194,10 @@ def _answer(scratch: _Scratch, pool: Pool) -> _Answer | None:
         return None
     room = pool.room_at(level)
     fewest = 1 + int(np.searchsorted(np.cumsum(np.sort(room)[::-1]), pool.wanted))
-    near = np.isin(pool.rows, sorted(scratch.near))
+    near = _near(scratch, pool)
     among = np.arange(len(room))
     if fewest > 1:
-        among = _of_one_clique(pool, room, fewest, near)
+        among = _of_one_clique(pool, room, fewest, near.cliques)
     chosen, loss = _fewest_nodes(pool, room, fewest, near, among)
     cliques = {int(pool.cliques[i]) for i, _ in chosen}
     in_order = sorted(chosen, key=lambda pair: (pool.cliques[pair[0]], pool.ranks[pair[0]]))
@@ -198,22 +206,22 @@ def _answer(scratch: _Scratch, pool: Pool) -> _Answer | None:
 
 
 def _fewest_nodes(
-    pool: Pool, room: Ints, fewest: int, near: Bools, among: Ints
+    pool: Pool, room: Ints, fewest: int, near: _Near, among: Ints
 ) -> tuple[list[tuple[int, int]], float]:
     """(candidate, members there) for *fewest* candidates of *among*, and what they lose in all.
 
     All but one take as many members as they can; the one for the rest is the best fit.
     """
-    near_clique = _in_cliques(pool, pool.cliques[near])
+    near_clique = np.isin(pool.cliques, near.cliques)
     losses = pool.losses(among, room[among])
-    tied = (-room[among], ~near[among], ~near_clique[among], losses)
+    tied = (-room[among], ~near.nodes[among], ~near_clique[among], losses)
     order = pool.sorted(among, tied)[: fewest - 1]
     chosen = [(int(i), int(room[i])) for i in order]
     rest = pool.wanted - sum(count for _, count in chosen)
-    near_clique |= _in_cliques(pool, pool.cliques[order])
+    near_clique |= np.isin(pool.cliques, _cliques(pool.cliques[order]))
     enough = np.setdiff1d(among[room[among] >= rest], order)
     counts = np.full(len(enough), rest)
-    keys = (~near[enough], ~near_clique[enough], pool.losses(enough, counts))
+    keys = (~near.nodes[enough], ~near_clique[enough], pool.losses(enough, counts))
     last = pool.first(enough, keys)
     assert last is not None, "fewest nodes are enough nodes"
     chosen.append((last, rest))
@@ -221,20 +229,26 @@ def _fewest_nodes(
     return chosen, loss
 
 
-def _in_cliques(pool: Pool, cliques: Ints) -> Bools:
-    return np.isin(pool.cliques, cliques[cliques != NO_CLIQUE])
+def _near(scratch: _Scratch, pool: Pool) -> _Near:
+    """Also of nodes that have no room left the clique is near."""
+    rows = np.array(sorted(scratch.near), dtype=np.int64)
+    return _Near(np.isin(pool.rows, rows), _cliques(scratch.books.rows.cliques[rows]))
 
 
-def _of_one_clique(pool: Pool, room: Ints, fewest: int, near: Bools) -> Ints:
+def _cliques(numbers: Ints) -> Ints:
+    return np.unique(numbers[numbers != NO_CLIQUE])
+
+
+def _of_one_clique(pool: Pool, room: Ints, fewest: int, near: Ints) -> Ints:
     """The candidates of one clique that can do it with no more nodes; all, where none can."""
     everywhere = np.arange(len(room))
     best: tuple[bool, int, int] | None = None
     among = everywhere
-    for clique in np.unique(pool.cliques[pool.cliques != NO_CLIQUE]):
+    for clique in _cliques(pool.cliques):
         inside = everywhere[pool.cliques == clique]
         if np.sort(room[inside])[::-1][:fewest].sum() >= pool.wanted:
             # Near the others, then the fullest clique, so that whole ones stay whole.
-            worth = (not near[inside].any(), int(room[inside].sum()), int(pool.ranks[inside].min()))
+            worth = (clique not in near, int(room[inside].sum()), int(pool.ranks[inside].min()))
             if best is None or worth < best:
                 best, among = worth, inside
     return among

@@ -1,0 +1,168 @@
+"""The bind verb: which GPUs, how often asked, and what is held until the outcome shows."""
+
+from linkwise.extender.bind import DOUBT_SECONDS
+from linkwise.extender.calls import AlreadyBound, BindCall, BindOrder, BindRefusal, Outcome
+from linkwise.topology import names
+from linkwise.topology.plan import read_gpus, read_plan
+from tests.extender.cluster import Cluster, container
+
+
+def cluster(nodes: int = 2, machine: str = "dgx1-v100") -> Cluster:
+    made = Cluster()
+    for number in range(1, nodes + 1):
+        made.add_node(f"n{number}", machine)
+    return made
+
+
+def order(at: Cluster, name: str, node: str) -> BindOrder:
+    given = at.begin_bind(name, node)
+    assert isinstance(given, BindOrder), given
+    return given
+
+
+def refusal(at: Cluster, name: str, node: str) -> str:
+    given = at.begin_bind(name, node)
+    assert isinstance(given, BindRefusal), given
+    return given.reason
+
+
+def test_a_single_pods_gpus_are_chosen_and_written_with_what_they_are_worth() -> None:
+    at = cluster(machine="a100-pcie-8-bridged")
+    at.add_pod("a", 2)
+    given = order(at, "a", "n1")
+    plan = read_plan(given.annotations[names.PLAN])
+    assert (plan.node, plan.link, plan.epoch, plan.made) == ("n1", "NVLINK", 1, at.now)
+    assert plan.gbytes_per_s == 240.0  # a bridged A100 pair: 12 links of 20 GB/s
+    (gpus,) = read_gpus(given.annotations[names.GPUS]).values()
+    assert frozenset(gpus) in [
+        frozenset(at.uuids("n1", *pair)) for pair in ((0, 2), (1, 3), (4, 5), (6, 7))
+    ]
+
+
+def test_the_same_question_gets_the_same_answer_while_the_binding_is_on_its_way() -> None:
+    at = cluster()
+    at.add_pod("a", 2)
+    assert order(at, "a", "n1") == order(at, "a", "n1")
+    assert at.free("n1") == 6
+
+
+def test_of_two_orders_for_one_binding_the_one_that_lost_takes_nothing_back() -> None:
+    at = cluster()
+    at.add_pod("a", 2)
+    first, second = order(at, "a", "n1"), order(at, "a", "n1")
+    at.core.end_bind(second, Outcome.REFUSED, at.now)  # 409: the first was quicker
+    assert at.free("n1") == 6
+    at.core.end_bind(first, Outcome.DONE, at.now)
+    assert at.free("n1") == 6
+    assert at.post_binding(first)
+    assert at.free("n1") == 6
+    assert at.sound()
+
+
+def test_binding_again_where_it_is_bound_is_no_error() -> None:
+    at = cluster()
+    at.add_pod("a", 2)
+    at.bind("a", "n1")
+    assert at.begin_bind("a", "n1") == AlreadyBound()
+    assert "bound to node n1" in refusal(at, "a", "n2")
+
+
+def test_a_pod_of_another_uid_or_an_unknown_one_is_refused() -> None:
+    at = cluster()
+    at.add_pod("a", 2)
+    given = at.core.begin_bind(BindCall("ml", "a", "another-uid", "n1"), at.now)
+    assert given == BindRefusal("linkwise: pod ml/a is not known yet")
+
+
+def test_what_was_free_at_filter_may_be_gone_at_bind() -> None:
+    at = cluster()
+    at.add_pod("a", 8)
+    at.add_pod("b", 8)
+    assert "n1" in at.filter("b").node_names
+    at.bind("a", "n1")
+    assert refusal(at, "b", "n1") == "linkwise: node n1: no free GPU set that will do"
+    assert "no such node" in refusal(at, "b", "stranger")
+
+
+def test_a_pod_that_ends_or_was_never_valid_is_refused() -> None:
+    at = cluster()
+    at.add_pod("going", 1)
+    at.terminate("going")
+    at.add_pod("wrong", 1, gpu_memory="lots")
+    assert "ending" in refusal(at, "going", "n1")
+    assert "linkwise.dev/gpu-memory" in refusal(at, "wrong", "n1")
+
+
+def test_a_pod_without_gpus_is_bound_as_it_is() -> None:
+    at = cluster()
+    at.add_pod("web")
+    assert order(at, "web", "n1").annotations == {}
+
+
+def test_a_binding_without_an_answer_is_held_until_the_pod_tells() -> None:
+    at = cluster()
+    at.add_pod("a", 8)
+    given = order(at, "a", "n1")
+    at.core.end_bind(given, Outcome.UNKNOWN, at.now)
+    at.pass_time(DOUBT_SECONDS / 2)
+    assert at.free("n1") == 0
+    assert at.filter("a").node_names == ("n1",)
+    assert at.post_binding(given)
+    at.pass_time(DOUBT_SECONDS)
+    assert at.free("n1") == 0
+    assert at.sound()
+
+
+def test_a_binding_that_never_shows_is_let_go_after_a_while() -> None:
+    at = cluster()
+    at.add_pod("a", 8)
+    given = order(at, "a", "n1")
+    at.core.end_bind(given, Outcome.UNKNOWN, at.now)
+    assert at.core.next_due() == at.now + DOUBT_SECONDS
+    at.pass_time(DOUBT_SECONDS)
+    assert at.free("n1") == 8
+    assert at.filter("a").node_names == ("n1", "n2")
+
+
+def test_a_refusal_after_a_binding_in_doubt_leaves_the_doubt() -> None:
+    at = cluster()
+    at.add_pod("a", 8)
+    at.core.end_bind(order(at, "a", "n1"), Outcome.UNKNOWN, at.now)
+    at.core.end_bind(order(at, "a", "n1"), Outcome.REFUSED, at.now)  # 409 of one that is bound
+    assert at.free("n1") == 0
+
+
+def test_a_hold_goes_with_its_pod() -> None:
+    at = cluster()
+    at.add_pod("a", 8)
+    given = order(at, "a", "n1")
+    at.delete("a")
+    assert at.free("n1") == 8
+    at.core.end_bind(given, Outcome.REFUSED, at.now)
+    assert at.sound()
+
+
+def test_a_member_is_bound_where_it_is_planned_and_with_what_was_planned() -> None:
+    at = cluster()
+    at.add_gang("g", 2, 8)
+    assert "has no plan" in refusal(at, "g-0", "n1")
+    at.settle()
+    assert refusal(at, "g-0", "n2") == "linkwise: gang g: planned on node n1"
+    written = at.pod("g-0").metadata.annotations
+    given = order(at, "g-0", "n1").annotations
+    assert given == {key: written[key] for key in (names.GPUS, names.PLAN)}
+
+
+def test_init_containers_reuse_what_later_containers_get() -> None:
+    at = cluster(machine="hgx-h100")
+    at.add_pod(
+        "a",
+        init=[container("i1", 2), container("side", 1, restart_policy="Always")],
+        containers=[container("c1", 2), container("c2", 1)],
+    )
+    at.bind("a", "n1")
+    gpus = at.gpus("a")
+    assert [len(gpus[name]) for name in ("i1", "side", "c1", "c2")] == [2, 1, 2, 1]
+    assert at.free("n1") == 4
+    assert set(gpus["i1"]) <= set(gpus["side"]) | set(gpus["c1"])
+    assert len({*gpus["side"], *gpus["c1"], *gpus["c2"]}) == 4
