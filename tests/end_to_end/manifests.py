@@ -1,0 +1,76 @@
+"""The pods and jobs of the tests' workloads, as a user writes them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from linkwise.topology import names
+from linkwise.topology.names import DEFAULT_RESOURCE
+
+RUN_SECONDS = "simulator.linkwise.dev/run-seconds"
+
+
+def container(name: str, gpus: int, *, sidecar: bool = False) -> dict[str, Any]:
+    amounts = {"cpu": "1", "memory": "1Gi"} | ({DEFAULT_RESOURCE: str(gpus)} if gpus else {})
+    body = {"name": name, "image": "registry.example/train:1", "resources": {"limits": amounts}}
+    return body | ({"restartPolicy": "Always"} if sidecar else {})
+
+
+def pod(
+    name: str,
+    gpus: int = 0,
+    *,
+    containers: Sequence[dict[str, Any]] = (),
+    init: Sequence[dict[str, Any]] = (),
+    said: Mapping[str, str] | None = None,
+    run_seconds: float | None = None,
+    priority: int = 0,
+) -> dict[str, Any]:
+    """*said*: annotations without their prefix."""
+    annotations = {names.PREFIX + key: text for key, text in (said or {}).items()}
+    if run_seconds is not None:
+        annotations[RUN_SECONDS] = str(run_seconds)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "ml", "annotations": annotations},
+        "spec": {
+            "restartPolicy": "Never",
+            "priority": priority,
+            "terminationGracePeriodSeconds": 1,
+            "containers": list(containers) or [container("main", gpus)],
+            "initContainers": list(init),
+        },
+    }
+
+
+def gang(
+    name: str, size: int, gpus: int, *, timeout: str = "", members: int | None = None
+) -> list[dict[str, Any]]:
+    """*members*: how many of its *size* ever come."""
+    said = {"gang": name, "gang-size": str(size)} | ({"gang-timeout": timeout} if timeout else {})
+    return [
+        pod(f"{name}-{rank}", gpus, said={**said, "rank": str(rank)})
+        for rank in range(size if members is None else members)
+    ]
+
+
+def gang_job(
+    name: str, size: int, gpus: int, *, timeout: str = "", run_seconds: float | None = None
+) -> dict[str, Any]:
+    template = gang(name, size, gpus, timeout=timeout, members=1)[0]
+    annotations = template["metadata"]["annotations"]
+    del annotations[names.RANK]  # the index that the Job writes is the rank
+    if run_seconds is not None:
+        annotations[RUN_SECONDS] = str(run_seconds)
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": "ml"},
+        "spec": {
+            "completions": size,
+            "parallelism": size,
+            "completionMode": "Indexed",
+            "backoffLimit": 100,
+            "template": {"metadata": {"annotations": annotations}, "spec": template["spec"]},
+        },
+    }

@@ -1,0 +1,167 @@
+"""What must be true of a world once it has come to rest, and once everything is deleted.
+
+Each check reads what the kubelets hold, what the API server says and what the extender believes,
+and says in a line what does not agree. Nothing here knows how the extender works: its books are
+compared with those of a second one that starts from the API server alone.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from linkwise.extender.actions import WritePlan
+from linkwise.extender.calls import FilterCall
+from linkwise.extender.scheduler import CoreSettings, Scheduler
+from linkwise.extender.views import GangView
+from linkwise.kube.objects import Node, Pod
+from linkwise.topology import names
+from linkwise.topology.names import DEFAULT_RESOURCE
+from linkwise.topology.plan import read_gpus, read_in_use, read_plan
+from tests.end_to_end.live_extender import GANG_TIMEOUT_SECONDS, hurried_clock
+from tests.end_to_end.world import World
+
+_ENDED = ("Succeeded", "Failed")
+
+
+def unsettled(world: World) -> list[str]:
+    """What is still on its way, or wrong; empty once all is as it should be."""
+    pods, nodes = world.read_pods(), world.read_nodes()
+    return [
+        *world.broken,
+        *_on_their_way(pods),
+        *_not_as_planned(world, pods),
+        *_partial_gangs(pods),
+        *world.extender.shell.audit(),
+        *_books_differ(world, pods, nodes),
+        *_could_be_placed(pods, nodes),
+    ]
+
+
+def leaks(world: World) -> list[str]:
+    """What is left although every pod was deleted."""
+    pods, nodes = world.read_pods(), world.read_nodes()
+    found = [f"pod {pod.metadata.name} is still there" for pod in pods]
+    for live in world.nodes.values():
+        found += [f"{live.name}: kubelet: {key} holds GPUs" for key in live.held()]
+    for node in nodes:
+        listed = read_in_use(node.metadata.annotations.get(names.IN_USE, '{"v":1}')).pods
+        found += [f"{node.metadata.name}: listed in use by {key}" for key in listed]
+    shell = world.extender.shell
+    for view in world.extender.core.nodes(hurried_clock()):
+        found += [
+            f"{view.name}: GPU {gpu.index} is {gpu.state}, by {gpu.holder}"
+            for gpu in view.gpus
+            if gpu.state not in ("free", "unhealthy")
+        ]
+    found += [f"gang still known: {gang}" for gang in shell.gangs()]
+    return [*world.broken, *found, *shell.audit()]
+
+
+def _on_their_way(pods: Sequence[Pod]) -> Iterator[str]:
+    for pod in pods:
+        if pod.metadata.deletion_timestamp is not None:
+            yield f"pod {pod.metadata.name} is still ending"
+        elif pod.spec.node_name and pod.status.phase == "Pending":
+            yield f"pod {pod.metadata.name} is on {pod.spec.node_name} and does not run"
+
+
+def _not_as_planned(world: World, pods: Sequence[Pod]) -> Iterator[str]:
+    """Pods whose GPUs, by the kubelet, are not those that their annotation names."""
+    running = {_key(pod): pod for pod in pods if pod.status.phase == "Running" and _gpus_of(pod)}
+    for node in world.nodes.values():
+        held = node.held()
+        for key in held.keys() - running.keys():
+            yield f"{node.name}: {key} holds GPUs and does not run"
+        for key, pod in running.items():
+            if pod.spec.node_name != node.name:
+                continue
+            plan = read_gpus(pod.metadata.annotations.get(names.GPUS, "{}"))
+            shares = held.get(key, {})
+            if not shares:
+                yield f"{node.name}: {key} runs without GPUs"
+            for container, gpus in shares.items():
+                if frozenset(plan.get(container, ())) != gpus:
+                    wanted = sorted(plan.get(container, ()))
+                    yield f"{node.name}: {key}: {container} has {sorted(gpus)}, plan {wanted}"
+
+
+def _partial_gangs(pods: Sequence[Pod]) -> Iterator[str]:
+    gangs: defaultdict[str, list[Pod]] = defaultdict(list)
+    for pod in pods:
+        if names.GANG in pod.metadata.annotations:
+            gangs[pod.metadata.annotations[names.GANG]].append(pod)
+    for name, members in gangs.items():
+        bound = [pod for pod in members if pod.spec.node_name and pod.status.phase not in _ENDED]
+        started = any(names.STARTED in pod.metadata.annotations for pod in bound)
+        done = sum(pod.status.phase == "Succeeded" for pod in members)
+        size = int(members[0].metadata.annotations[names.GANG_SIZE])
+        if bound and not started and len(bound) + done < size:
+            yield f"gang {name}: {len(bound)} of {size} members run, and it never started"
+
+
+def _books_differ(world: World, pods: Sequence[Pod], nodes: Sequence[Node]) -> Iterator[str]:
+    """Between the extender that has lived through it all, and one that starts now."""
+    now = hurried_clock()
+    fresh = _fresh(pods, nodes, now)
+    old, new = world.extender.core.nodes(now), fresh.nodes(now)
+    for had, has in zip(old, new, strict=False):
+        if had != has:
+            yield f"books of {had.name}: {had}, from the start {has}"
+    if len(old) != len(new):
+        yield f"books of {len(old)} nodes, from the start {len(new)}"
+    fresh.decide(now)
+    before = {gang.name: _lasting(gang) for gang in world.extender.core.gangs(now)}
+    after = {gang.name: _lasting(gang) for gang in fresh.gangs(now)}
+    for name in sorted(before.keys() | after.keys()):
+        if before.get(name) != after.get(name):
+            yield f"gang {name}: {before.get(name)}, from the start {after.get(name)}"
+
+
+def _lasting(gang: GangView) -> GangView:
+    """What of a gang is on the API server; the rest is remembered and may be forgotten."""
+    return replace(gang, reason="", refusals=0, made=None, deadline=None, plan="")
+
+
+def _could_be_placed(pods: Sequence[Pod], nodes: Sequence[Node]) -> Iterator[str]:
+    """Pods that wait although a fresh extender finds them a place."""
+    now = hurried_clock()
+    fresh = _fresh(pods, nodes, now)
+    for action in fresh.decide(now):
+        if isinstance(action, WritePlan):
+            yield f"pod {action.pod.name} waits, and a fresh extender plans it on {action.node}"
+    node_names = tuple(node.metadata.name for node in nodes if _takes_pods(node))
+    for pod in pods:
+        if (
+            pod.spec.node_name
+            or pod.status.phase in _ENDED
+            or names.GANG in (pod.metadata.annotations)
+        ):
+            continue
+        passed = fresh.filter(FilterCall(pod, node_names), now).node_names
+        if passed:
+            yield f"pod {pod.metadata.name} waits, and would do on {', '.join(passed)}"
+
+
+def _takes_pods(node: Node) -> bool:
+    ready = any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)
+    return ready and not node.spec.unschedulable and not node.spec.taints
+
+
+def _fresh(pods: Sequence[Pod], nodes: Sequence[Node], now: float) -> Scheduler:
+    core = Scheduler(CoreSettings(gang_timeout_seconds=GANG_TIMEOUT_SECONDS))
+    core.replace_nodes(nodes, now)
+    core.replace_pods(pods, now)
+    return core
+
+
+def _key(pod: Pod) -> str:
+    return f"{pod.metadata.namespace}/{pod.metadata.name}"
+
+
+def _gpus_of(pod: Pod) -> bool:
+    containers = (*pod.spec.init_containers, *pod.spec.containers)
+    return any(DEFAULT_RESOURCE in container.resources.limits for container in containers)
+
+
+def planned_node(pod: Pod) -> str:
+    return read_plan(pod.metadata.annotations[names.PLAN]).node

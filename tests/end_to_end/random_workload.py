@@ -1,0 +1,178 @@
+"""Runs random worlds: `python -m tests.end_to_end.random_workload --seeds 0-199 --jobs 2`.
+
+A seed decides what happens; then all is healed, and when the world has come to rest every promise
+must hold. Then every pod is deleted, and nothing may be left. See docs/testing.md.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+
+import click
+
+from tests.end_to_end import promises
+from tests.end_to_end.workload import bring_back, cordon, workload
+from tests.end_to_end.world import JOBS, PODS, World, running_world
+
+REST_SECONDS = 25.0  # of ours; the longest timeout inside is 10
+_STILL_SECONDS = 0.15  # for so long nothing may change before a world counts as at rest
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    seed: int
+    seconds: float
+    broken: tuple[str, ...]
+    pods: int
+    running: int  # at rest
+    swaps: int
+    refusals: int
+    turned_away: int  # pods that a kubelet could not give the devices they were promised
+    extenders: int
+    journal: str
+
+
+def run(seed: int) -> Result:
+    """Live through one world."""
+    began = time.monotonic()
+    script = workload(seed)
+    with running_world(script.machines, seed) as world:
+        world.journal.say("machines", ", ".join(script.machines))
+        for step in script.steps:
+            time.sleep(step.pause_seconds)
+            world.journal.say("FATE", step.what)
+            step.do(world)
+        heal(world)
+        broken = rest(world, promises.unsettled)
+        running = sum(pod.status.phase == "Running" for pod in world.read_pods())
+        if not broken:
+            delete_all(world)
+            broken = rest(world, promises.leaks)
+        if world.counted_by_all("errors"):
+            broken.append("the extender caught a defect of its own; see its traceback")
+        journal = world.journal.text()
+        return Result(
+            seed,
+            time.monotonic() - began,
+            tuple(broken),
+            pods=world.journal.pods_seen,
+            running=running,
+            swaps=world.counted_by_all("swaps"),
+            refusals=world.counted_by_all("refusals"),
+            turned_away=journal.count("requested number of devices unavailable"),
+            extenders=journal.count("extender  starts"),
+            journal=journal,
+        )
+
+
+def heal(world: World) -> None:
+    """End every misfortune, and wait until those who suffer one are through with it."""
+    world.journal.say("FATE", "all is healed")
+    world.server.clear_faults()
+    world.wait_for_errands()
+    for name, node in world.nodes.items():
+        node.happens(partial(bring_back, world, name)).result(30)
+        node.set_faults({})
+        cordon(world, name, cordoned=False)
+    world.server.clear_faults()
+
+
+def delete_all(world: World) -> None:
+    world.journal.say("FATE", "everything is deleted")
+    for collection in (JOBS, PODS):
+        for name in world.names(collection):
+            world.delete(f"{collection}/{name}")
+
+
+def rest(world: World, judge: Callable[[World], list[str]]) -> list[str]:
+    """Wait until nothing is amiss, and stays so while nothing changes; what is amiss if not."""
+    deadline = time.monotonic() + REST_SECONDS
+    before: str | None = None
+    while True:
+        version = world.version()
+        amiss = judge(world)
+        if not amiss and before == version:
+            return []
+        before = None if amiss else version
+        if world.broken:
+            return list(world.broken)
+        if time.monotonic() > deadline:
+            return amiss or ["it never comes to rest"]
+        time.sleep(_STILL_SECONDS)
+
+
+def told(result: Result) -> str:
+    """A readable account of a seed that broke a promise."""
+    lines = "\n".join(f"  BROKEN: {text}" for text in dict.fromkeys(result.broken))
+    return f"--- seed {result.seed}\n{result.journal}\n{lines}\n  replay: {replay(result.seed)}"
+
+
+def replay(seed: int) -> str:
+    return f"python -m tests.end_to_end.random_workload --seeds {seed} --journal"
+
+
+def summary(results: list[Result]) -> str:
+    bad = [result for result in results if result.broken]
+    slowest = max(results, key=lambda result: result.seconds)
+    mean = sum(result.seconds for result in results) / len(results)
+    numbers = ", ".join(str(result.seed) for result in sorted(bad, key=lambda r: r.seed))
+    return (
+        f"{len(results)} seeds: {len(results) - len(bad)} kept every promise, {len(bad)} broke one"
+        f"{f' ({numbers})' if bad else ''}; {sum(r.pods for r in results)} pods, "
+        f"{sum(r.running for r in results)} running at rest, "
+        f"{sum(r.extenders for r in results)} extenders, "
+        f"{sum(r.swaps for r in results)} swaps repaired, "
+        f"{sum(r.refusals for r in results)} plans refused or late, "
+        f"{sum(r.turned_away for r in results)} pods turned away by a kubelet; "
+        f"{mean:.1f} s a seed, the slowest {slowest.seconds:.1f} s (seed {slowest.seed})"
+    )
+
+
+def seeds_of(text: str) -> list[int]:
+    """`0-9,17` -> the ten and the one. Raises ValueError."""
+    seeds: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        seeds += range(int(first), int(last or first) + 1)
+    return seeds
+
+
+def _run_all(seeds: list[int], jobs: int) -> Iterator[Result]:
+    if jobs == 1:
+        yield from map(run, seeds)
+        return
+    # Spawned: gRPC does not live through a fork.
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        for future in as_completed([pool.submit(run, seed) for seed in seeds]):
+            yield future.result()
+
+
+@click.command()
+@click.option("--seeds", default="0-19", show_default=True, help="Like 7 or 0-199 or 3,10-19.")
+@click.option("--jobs", default=1, show_default=True, help="Worlds at the same time.")
+@click.option("--journal", is_flag=True, help="Print what happened even where all went well.")
+def main(seeds: str, jobs: int, journal: bool) -> None:
+    """Live through random worlds and check every promise in each."""
+    try:
+        numbers = seeds_of(seeds)
+    except ValueError:
+        raise click.BadParameter(f"{seeds!r}: expected numbers like 0-199 or 3,7") from None
+    results: list[Result] = []
+    for result in _run_all(numbers, jobs):
+        results.append(result)
+        if result.broken or journal:
+            click.echo(told(result))
+        click.echo(
+            f"seed {result.seed}: {'BROKEN' if result.broken else 'ok'}, {result.seconds:.1f} s, "
+            f"{result.pods} pods, {result.running} running at rest"
+        )
+    click.echo(summary(results))
+    sys.exit(any(result.broken for result in results))
+
+
+if __name__ == "__main__":
+    main()

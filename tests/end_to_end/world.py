@@ -1,0 +1,262 @@
+"""A small cluster in one process, for tests that play with its fate.
+
+The extender and the plugins are the real programs; the API server, the kubelets, kube-scheduler
+and the Job controller are the simulator's. They talk over real sockets: HTTP, and gRPC on unix
+sockets. Everything can be restarted, killed or lied to while the others go on.
+"""
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Event, Thread
+from typing import Any
+
+import msgspec
+
+from linkwise.kube.client import ApiError, KubeClient
+from linkwise.kube.objects import Node, ObjectMeta, Pod
+from linkwise.kube.reflector import Reflector
+from linkwise.simulator.api_server import ApiServer
+from linkwise.simulator.job_controller import JobController
+from linkwise.simulator.scheduler import SchedulerLoop, SchedulerSettings
+from linkwise.topology.names import DEFAULT_RESOURCE
+from tests.end_to_end.journal import Journal
+from tests.end_to_end.live_extender import HURRY, Death, LiveExtender
+from tests.end_to_end.live_node import LiveNode
+
+NAMESPACE = "ml"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+JOBS = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
+_SCHEDULER = SchedulerSettings(  # kube-scheduler's own, in hurried seconds
+    initial_backoff_seconds=1 / HURRY,
+    max_backoff_seconds=10 / HURRY,
+    max_unschedulable_seconds=300 / HURRY,
+    extender_weight=2,
+)
+_WATCH_SECONDS = 0.03  # between two looks of the watchman
+
+
+class Pods(msgspec.Struct):
+    items: tuple[Pod, ...]
+
+
+class Nodes(msgspec.Struct):
+    items: tuple[Node, ...]
+
+
+class Events(msgspec.Struct):
+    items: list[dict[str, Any]]
+
+
+class _Named(msgspec.Struct):
+    metadata: ObjectMeta
+
+
+class Named(msgspec.Struct):
+    metadata: dict[str, str]
+    items: tuple[_Named, ...]
+
+
+def wait_for(predicate: Callable[[], object], what: str, seconds: float = 15.0) -> None:
+    """Poll until *predicate* holds."""
+    deadline = time.monotonic() + seconds
+    while not predicate():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"after {seconds:g} s still not so: {what}")
+        time.sleep(0.005)
+
+
+class World:
+    def __init__(
+        self, server: ApiServer, directory: Path, machines: Sequence[str], seed: int
+    ) -> None:
+        self.server = server
+        self.journal = Journal()
+        self.client = KubeClient.load(kubeconfig=None, server=server.url)
+        self.nodes = {
+            f"n{number}": LiveNode(
+                f"n{number}",
+                machine,
+                directory / f"n{number}",
+                server.url,
+                seed=seed * 100 + number,
+                journal=self.journal,
+            )
+            for number, machine in enumerate(machines, 1)
+        }
+        self.extender = LiveExtender(server.url, self.journal)
+        self.scheduler = SchedulerLoop(
+            self.client, self.extender.url, seed=seed, settings=_SCHEDULER
+        )
+        self.jobs = JobController(self.client, seed=seed, failure_backoff_seconds=0.05)
+        self.counted: Counter[str] = Counter()  # what extenders that are no more had counted
+        self.broken: list[str] = []  # promises that the watchman saw broken
+        self._lives = ThreadPoolExecutor(1, thread_name_prefix="fate of the extender")
+        self._users = ThreadPoolExecutor(2, thread_name_prefix="user")
+        self._errands: list[Future[None]] = []
+        self._watchman = Thread(target=self._watch, name="watchman", daemon=True)
+        self._watch_over = Event()
+        self._witness = Reflector(
+            self.client,
+            "/api/v1/pods",
+            Pod,
+            on_replace=self.journal.pods,
+            on_event=self.journal.pod,
+        )
+
+    # Life
+
+    def start(self) -> None:
+        self.journal.attach()
+        self._witness.start()
+        for node in self.nodes.values():
+            node.start()
+        self.extender.start()
+        wait_for(self._all_ready, "all nodes with GPUs, the extender in sync")
+        self.scheduler.start()
+        self.jobs.start()
+        self._watchman.start()
+
+    def _all_ready(self) -> bool:
+        counts = {node.metadata.name: node.status.allocatable for node in self.read_nodes()}
+        return not self.extender.shell.waits_for() and all(
+            node.ready
+            and str(counts.get(name, {}).get(DEFAULT_RESOURCE)) == str(len(node.machine.gpus))
+            for name, node in self.nodes.items()
+        )
+
+    def stop(self) -> None:
+        self._watch_over.set()
+        self._lives.shutdown()
+        self._users.shutdown()
+        self.jobs.stop()
+        self.scheduler.stop()
+        self.extender.stop()
+        for node in self.nodes.values():
+            node.stop()
+        self._witness.stop()
+        self.journal.detach()
+
+    # What the API server says
+
+    def read_pods(self) -> tuple[Pod, ...]:
+        return self.client.get("/api/v1/pods", Pods).items
+
+    def read_nodes(self) -> tuple[Node, ...]:
+        return self.client.get("/api/v1/nodes", Nodes).items
+
+    def events(self) -> list[dict[str, Any]]:
+        return self.client.get("/api/v1/events", Events).items
+
+    def pod(self, name: str) -> Pod:
+        return self.client.get(f"{PODS}/{name}", Pod)
+
+    # What users do
+
+    def read_pods_patiently(self) -> tuple[Pod, ...]:
+        """Also while the API server fails."""
+        while True:
+            try:
+                return self.read_pods()
+            except ApiError:
+                time.sleep(0.02)
+
+    def names(self, collection: str) -> list[str]:
+        return [item.metadata.name for item in self.client.get(collection, Named).items]
+
+    def version(self) -> str:
+        """Rises with every write of anybody."""
+        return self.client.get("/api/v1/pods", Named).metadata["resourceVersion"]
+
+    def submit(self, body: Mapping[str, Any]) -> None:
+        self.client.post(JOBS if body["kind"] == "Job" else PODS, body)
+
+    def delete(self, path: str, *, grace_seconds: int | None = None) -> bool:
+        """False where there is nothing of that name."""
+        try:
+            self.client.delete(path, grace_seconds=grace_seconds)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+            return False
+        return True
+
+    # What fate does
+
+    def replace_extender(self, death: Death | None, *, absent_seconds: float) -> "Future[None]":
+        """Let the extender die as told, or at once, and another one take its place."""
+
+        def live_on() -> None:
+            before = self.extender
+            if death is not None:
+                before.mortal.will_die(death)
+                before.mortal.dead.wait(0.7)  # it may never come to that
+            before.die()
+            for name in ("swaps", "errors", "refusals"):
+                self.counted[name] += int(before.counted(f"linkwise_extender_{name}_total"))
+            time.sleep(absent_seconds)
+            self.extender = LiveExtender(self.server.url, self.journal, before.port)
+            self.extender.start()
+
+        future = self._lives.submit(live_on)
+        self._errands.append(future)
+        return future
+
+    def counted_by_all(self, name: str) -> int:
+        """By this extender and all before it."""
+        now = self.extender.counted(f"linkwise_extender_{name}_total")
+        return self.counted[name] + int(now)
+
+    def errand(self, what: Callable[[], None]) -> None:
+        """Something a user does meanwhile."""
+        self._errands.append(self._users.submit(what))
+
+    def wait_for_errands(self) -> None:
+        """Until users, and lives of the extender that have begun to end, are through."""
+        while self._errands:
+            self._errands.pop().result(30)
+
+    # The watchman
+
+    def _watch(self) -> None:
+        """Look all the time at what must never be."""
+        twice_before: set[str] = set()
+        while not self._watch_over.wait(_WATCH_SECONDS):
+            # Two pods are read one after the other, so only what stays is believed.
+            twice = set(self.given_twice())
+            self.broken += sorted(twice & twice_before)
+            twice_before = twice
+            extender = self.extender
+            if not extender.shell.waits_for():
+                self.broken += [f"audit: {text}" for text in extender.shell.audit()]
+
+    def given_twice(self) -> list[str]:
+        """GPUs that two pods hold, by the kubelets."""
+        found = []
+        for node in self.nodes.values():
+            holders: defaultdict[str, list[str]] = defaultdict(list)
+            for key, shares in sorted(node.held().items()):
+                for gpu in frozenset[str]().union(*shares.values()):
+                    holders[gpu].append(key)
+            found += [
+                f"{node.name}: {gpu} is held by {' and '.join(keys)}"
+                for gpu, keys in holders.items()
+                if len(keys) > 1
+            ]
+        return found
+
+
+@contextmanager
+def running_world(machines: Sequence[str], seed: int = 0) -> Iterator[World]:
+    # A short path: a unix socket's is at most 107 bytes long.
+    with TemporaryDirectory(prefix="lw-") as directory, ApiServer() as server:
+        world = World(server, Path(directory), machines, seed)
+        try:
+            world.start()
+            yield world
+        finally:
+            world.stop()
