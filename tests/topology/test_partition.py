@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from linkwise.topology.model import Machine
 from linkwise.topology.partition import (
     PairScores,
     best_of_partition,
@@ -19,7 +20,7 @@ from linkwise.topology.partition import (
     lowest_indices,
     pair_scores,
 )
-from tests.machines import BRIDGED_8, DGX_1V, DGX_2, DGX_A100
+from tests.machines import BRIDGED_8, DGX_1V, DGX_2, DGX_A100, machine
 
 FACTS: dict[str, Any] = json.loads(
     (Path(__file__).parent / "gpuallocator_cases.json").read_text(encoding="utf-8")
@@ -85,6 +86,22 @@ def test_a_machine_scores_as_upstreams_fixture_of_it() -> None:
     assert pair_scores(DGX_1V) == fixture_scores("dgx1-v100")
 
 
+def test_a_pair_scores_by_its_pcie_class_and_its_nvlinks() -> None:
+    pairs = machine("""
+        GPU0 GPU1 GPU2 GPU3
+    GPU0 X   SYS  NODE PHB
+    GPU1 SYS  X   PXB  PIX
+    GPU2 NODE PXB  X   NV4
+    GPU3 PHB  PIX NV4   X
+    """)
+    assert pair_scores(pairs) == (
+        (0, 10, 20, 30),
+        (10, 0, 40, 50),
+        (20, 40, 0, 410),  # four NVLinks, and SYS for want of a better word
+        (30, 50, 410, 0),
+    )
+
+
 def test_nvswitch_counts_for_nothing_as_upstream_does_not_see_it() -> None:
     assert max(map(max, pair_scores(DGX_A100))) == 40  # PXB: as if there were no NVLink
 
@@ -129,12 +146,12 @@ def score(scores: PairScores, part: Iterable[int]) -> int:
     return sum(scores[a][b] for a, b in combinations(part, 2))
 
 
-@pytest.mark.parametrize("machine", [DGX_1V, BRIDGED_8, DGX_A100], ids=["1v", "bridged", "switch"])
+@pytest.mark.parametrize("server", [DGX_1V, BRIDGED_8, DGX_A100], ids=["1v", "bridged", "switch"])
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 7])
-def test_the_answer_is_the_best_whole_set_of_some_best_cut(machine: Any, size: int) -> None:
-    scores = pair_scores(machine)
+def test_the_answer_is_the_best_whole_set_of_some_best_cut(server: Machine, size: int) -> None:
+    scores = pair_scores(server)
     for free in range(256):
-        found = choose_partition(machine, free, size)
+        found = choose_partition(server, free, size)
         if free.bit_count() < size:
             assert found is None
             continue
@@ -203,6 +220,11 @@ def test_many_sets_with_one_that_must_be(must: list[int]) -> None:
 def test_nonsense_has_no_answer(free: int, size: int, must: int) -> None:
     assert choose_partition(DGX_1V, free, size, must=must) is None
     assert lowest_indices(free, size, must) is None
+
+
+def test_gpus_that_the_machine_does_not_have_are_not_free() -> None:
+    assert choose_partition(DGX_1V, 0b1_0000_0001, 2) is None
+    assert choose_partition(DGX_1V, 0b1_0000_0011, 2) == 0b11
 
 
 @pytest.mark.parametrize("size", range(1, 17))
