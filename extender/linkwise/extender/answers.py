@@ -215,6 +215,8 @@ def _learn(
         return
     if placed is None or placed not in names:
         planner.learned.passed(record.template, names, now)
+    if placed is None:
+        planner.asked(record, now)
     if placed is not None and placed not in names and record.nominated == placed:
         planner.refused(record, placed)
 

@@ -135,6 +135,7 @@ class Gang:
     made: float | None = None  # when its present plan was made; its timeout counts from here
     refusals: int = 0
     refused: bool = False  # too often: left to wait
+    refused_at: float = 0.0
     expired: bool = False  # members are being evicted
     was_refused: bool = False  # since the last look, kube-scheduler refused a planned node
     marked: set[str] = field(default_factory=set)  # members told that the gang has started

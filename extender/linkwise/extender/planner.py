@@ -75,6 +75,14 @@ class Planner:
         gang.reason = f"kube-scheduler refused node {node} for pod {record.ref.name}"
         self._due.add(gang.key)
 
+    def asked(self, record: PodRecord, now: float) -> None:
+        """kube-scheduler found nodes for a member that has no plan. To a gang that was refused and
+        has waited long, that is a reason to try again."""
+        gang = self.gangs.get(record.gang) if record.gang is not None else None
+        if gang is not None and gang.refused and now >= gang.refused_at + self._timeout_seconds:
+            self._take_up(gang.key)
+            self._due.add(gang.key)
+
     def bind_ended(self, record: PodRecord) -> None:
         if record.gang is not None:
             self._due.add(record.gang)
@@ -158,12 +166,14 @@ class Planner:
             return
         gang = self.gangs.setdefault(key, Gang(key))
         found = muster(self._books, gang)
+        if not any(member.live for member in found.members):
+            gang.plan_id = ""  # that run is over; who comes now is of another
         if found.clash:
             gang.reason = found.clash
             self._withdraw(found.planned)
         self._drop_lost_plans(gang, muster(self._books, gang))
         self._read_plans(gang, now)
-        self._count_refusal(gang)
+        self._count_refusal(gang, now)
         self._expire(gang, now)
         self._start_or_evict(gang, now)
         if self._wants_plan(gang):
@@ -203,18 +213,18 @@ class Planner:
         found = (plan_of(self._books, member) for member in members)
         return [written.plan for written in found if written is not None]
 
-    def _count_refusal(self, gang: Gang) -> None:
+    def _count_refusal(self, gang: Gang, now: float) -> None:
         if not gang.was_refused:
             return
         gang.was_refused = False
-        self._refuse(gang)
+        self._refuse(gang, now)
         self._withdraw(muster(self._books, gang).planned)
 
-    def _refuse(self, gang: Gang) -> None:
+    def _refuse(self, gang: Gang, now: float) -> None:
         self.refusals += 1
         gang.refusals += 1
         if gang.refusals >= self._max_refusals:
-            gang.refused = True
+            gang.refused, gang.refused_at = True, now
             for member in muster(self._books, gang).seats[:1]:
                 self._outbox.say(member.ref, "GangRefused", f"gang {gang.name}: {gang.reason}")
 
@@ -224,18 +234,13 @@ class Planner:
             return
         if gang.made is None or now < gang.made + self._timeout_of(found):
             return
-        for member in found.planned:
-            # Nothing else tells why it was never bound, so at least another node is tried.
-            if member.template is not None:
-                node = self._books.plans[member.uid].plan.node
-                self.learned.refuse(member.template, node)
         unbound = ", ".join(m.ref.name for m in found.seats if not m.node)
         gang.reason = f"not all members were bound in time ({unbound or 'some are missing'})"
         self._withdraw(found.planned)
         gang.expired = bool(found.bound)
         for member in found.seats[:1]:
             self._outbox.say(member.ref, "GangExpired", f"gang {gang.name}: {gang.reason}")
-        self._refuse(gang)
+        self._refuse(gang, now)
 
     def _start_or_evict(self, gang: Gang, now: float) -> None:
         found = muster(self._books, gang)
@@ -250,16 +255,6 @@ class Planner:
             for member in found.bound:
                 if not member.started:
                     self._outbox.mark_started(member, now)
-            self._renew_late_repairs(gang, found, now)
-
-    def _renew_late_repairs(self, gang: Gang, found: Muster, now: float) -> None:
-        """A gang that has started is never evicted, but a repair that takes too long moves on."""
-        for member in found.planned:
-            plan = self._books.plans[member.uid].plan
-            if now >= plan.made + self._timeout_of(found) and member.template is not None:
-                self.learned.refuse(member.template, plan.node)
-                self._withdraw([member])
-                gang.tried_room = -1
 
     def _wants_plan(self, gang: Gang) -> bool:
         found = muster(self._books, gang)
@@ -332,14 +327,11 @@ class Planner:
             self._deadlines[gang.key] = deadline
 
     def _deadline_of(self, gang: Gang, found: Muster) -> float | None:
-        timeout = self._timeout_of(found)
-        if found.started:
-            plans = [self._books.plans[member.uid].plan.made for member in found.planned]
-            return min(plans) + timeout if plans else None
+        """When a partial gang gives everything back; one that has started never does."""
         partial = bool(found.planned or found.bound) and not found.standing(gang).whole
-        if gang.made is None or not partial or gang.expired or found.flying:
+        if gang.made is None or not partial or found.started or gang.expired or found.flying:
             return None
-        return gang.made + timeout
+        return gang.made + self._timeout_of(found)
 
     def _timeout_of(self, found: Muster) -> float:
         return found.timeout_seconds or self._timeout_seconds
