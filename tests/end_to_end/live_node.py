@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from threading import Event, Thread
+from traceback import format_exception
 
 import msgspec
 
@@ -35,7 +36,7 @@ class LiveNode:
     ) -> None:
         self.name, self.machine_name = name, machine
         self.machine = recorded_machine(machine, node=name)
-        self.was_lost = False  # what it admitted then is nobody's fault
+        self.failures: list[str] = []  # of the stand-ins, not of what is tested
         self.client = KubeClient.load(kubeconfig=None, server=url)
         self.kubelet = Kubelet(name, directory, self.client, seed=seed, settings=HASTE)
         self._faults = directory / "faults.json"
@@ -70,7 +71,15 @@ class LiveNode:
 
     def happens(self, what: Callable[[], None]) -> "Future[None]":
         """Let it happen after all that is happening already."""
-        return self._fate.submit(what)
+        future = self._fate.submit(what)
+        future.add_done_callback(self._note_failure)
+        return future
+
+    def _note_failure(self, future: "Future[None]") -> None:
+        error = future.exception()
+        if error is not None:
+            self.failures.append(f"{self.name}: {error!r}")
+            self._say("".join(format_exception(error)))
 
     @property
     def ready(self) -> bool:
@@ -136,7 +145,6 @@ class LiveNode:
     def die(self) -> None:
         """Power off: neither kubelet nor plugin, and nobody is told."""
         self._say("dies")
-        self.was_lost = True
         if not self._dead:
             self._dead = True
             self.kubelet.stop()

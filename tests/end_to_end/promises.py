@@ -27,7 +27,7 @@ def unsettled(world: World) -> list[str]:
     """What is still on its way, or wrong; empty once all is as it should be."""
     pods, nodes = world.read_pods(), world.read_nodes()
     return [
-        *world.broken,
+        *_broken(world),
         *_on_their_way(pods),
         *_not_as_planned(world, pods),
         *_partial_gangs(pods),
@@ -54,7 +54,12 @@ def leaks(world: World) -> list[str]:
             if gpu.state not in ("free", "unhealthy")
         ]
     found += [f"gang still known: {gang}" for gang in shell.gangs()]
-    return [*world.broken, *found, *shell.audit()]
+    return [*_broken(world), *found, *shell.audit()]
+
+
+def _broken(world: World) -> list[str]:
+    """What was seen to go wrong meanwhile."""
+    return [*world.broken, *(text for node in world.nodes.values() for text in node.failures)]
 
 
 def _on_their_way(pods: Sequence[Pod]) -> Iterator[str]:

@@ -18,6 +18,7 @@ from linkwise.plugin.kubelet import podresources_pb2 as resources
 from linkwise.plugin.kubelet.podresources_pb2_grpc import PodResourcesListerStub
 from linkwise.simulator.api_server import ApiServer
 from linkwise.simulator.kubelet import Kubelet, KubeletSettings
+from linkwise.simulator.kubelet.servers import wipe_sockets
 from linkwise.simulator.manifests import RUN_SECONDS, STOP_SECONDS
 from tests.simulator.tiny_plugin import RESOURCE, Allocated, Preferred, TinyPlugin
 from tests.simulator.waiting import wait_for
@@ -537,3 +538,15 @@ def test_podresources_says_which_pod_it_does_not_know(start: Start) -> None:
     with world.pod_resources() as lister, pytest.raises(grpc.RpcError) as caught:
         lister.Get(resources.GetPodResourcesRequest(pod_name="p", pod_namespace="ml"))
     assert "pod p in namespace ml not found" in str(caught.value)
+
+
+def test_sockets_that_vanish_while_they_are_wiped_are_no_error(tmp_path: Path) -> None:
+    class Changing(type(tmp_path)):  # type: ignore[misc]
+        def iterdir(self) -> Iterator[Path]:
+            yield tmp_path / "gone.sock"  # a plugin that ends removes its own
+            yield from tmp_path.iterdir()
+
+    with sockets.socket(sockets.AF_UNIX) as left, (tmp_path / "a-file").open("w"):
+        left.bind(str(tmp_path / "left.sock"))
+        wipe_sockets(Changing(tmp_path))
+    assert [file.name for file in tmp_path.iterdir()] == ["a-file"]

@@ -6,7 +6,6 @@ writes); the reflector and the gRPC servers only hand it something to do.
 """
 
 import logging
-import stat
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -118,7 +117,7 @@ class Kubelet:
         """Wipe the socket directory, serve, register the Node and watch its pods."""
         for socket in (self.device_plugin_directory / "kubelet.sock", self.pod_resources_socket):
             socket.parent.mkdir(parents=True, exist_ok=True)
-            _wipe_sockets(socket.parent)
+            servers.wipe_sockets(socket.parent)
         self._stopping = self._registered = False
         self._inbox = SimpleQueue()
         self._servers = [
@@ -397,9 +396,3 @@ def _age(pod: Pod) -> tuple[datetime, str]:
 
 def _moment() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _wipe_sockets(directory: Path) -> None:
-    for file in directory.iterdir():
-        if stat.S_ISSOCK(file.lstat().st_mode):
-            file.unlink()

@@ -5,8 +5,10 @@ Servicers read, ask and write; what a registration does and who holds what is th
 
 # ruff: noqa: ARG002, N802 - gRPC gives a servicer's methods their names and arguments
 
+import stat
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -66,6 +68,14 @@ def serve_pod_resources(socket: Path, bookkeeper: Bookkeeper) -> grpc.Server:
     add_PodResourcesListerServicer_to_server(_PodResources(bookkeeper), server)
     server.start()
     return server
+
+
+def wipe_sockets(directory: Path) -> None:
+    """As the kubelet does when it starts; plugins find their own gone, and register anew."""
+    for file in directory.iterdir():
+        with suppress(FileNotFoundError):  # a plugin that ends removes its own meanwhile
+            if stat.S_ISSOCK(file.lstat().st_mode):
+                file.unlink()
 
 
 def _server(socket: Path) -> grpc.Server:
