@@ -75,8 +75,8 @@ def test_both_name_the_clique() -> None:
 
 MIXED = Machine(
     gpus=(
-        Gpu("GPU-a", 0, "NVIDIA H200", 143771),
-        Gpu("GPU-b", 1, "Tesla T4", 15360, compute_capability=(7, 5)),
+        Gpu("GPU-a", 0, "Tesla T4", 15360, compute_capability=(7, 5)),
+        Gpu("GPU-b", 1, "NVIDIA H200", 143771),
         Gpu("GPU-c", 2, "NVIDIA H200", 143771),
     ),
     links=(Link(LinkClass.SYS),) * 3,
@@ -96,6 +96,19 @@ def test_of_mixed_models_gfds_labels_tell_the_last_one_as_gfd_does() -> None:
     assert labels["nvidia.com/gpu.count"] == "2"
     assert labels["nvidia.com/gpu.memory"] == "143771"
     assert labels["nvidia.com/gpu.family"] == "hopper"
+
+
+def test_nvlinks_are_through_a_switch_where_all_of_them_are() -> None:
+    direct = replace(DGX_A100.links[0], through_switch=False)
+    partly = replace(DGX_A100, links=(direct, *DGX_A100.links[1:]))
+    assert node_labels(partly)["linkwise.dev/nvlink"] == "NV12"
+
+
+def test_a_model_not_known_is_told_by_what_the_driver_says_of_it() -> None:
+    gpu = Gpu("GPU-a", 0, "NVIDIA Secret", 1024, compute_capability=(9, 0))
+    labels = node_labels(Machine(gpus=(gpu,), links=()))
+    assert labels["nvidia.com/gpu.family"] == "hopper"
+    assert labels["nvidia.com/gpu.compute.major"] == "9"
 
 
 def test_what_is_not_known_is_left_out() -> None:
