@@ -273,6 +273,8 @@ class ClusterMachine(RuleBasedStateMachine):
             self._land(self.flights.pop().order, "done")
         self.cluster.now += 200  # doubts end
         self.cluster.settle(rounds=60)
+        for gang in self.cluster.core.gangs(self.cluster.now):
+            assert gang.deadline is None or gang.deadline > self.cluster.now, gang
         before = self.cluster.core.nodes(self.cluster.now)
         self.cluster.restart()
         assert self.cluster.core.nodes(self.cluster.now) == before

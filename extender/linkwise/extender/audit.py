@@ -9,7 +9,7 @@ from linkwise.extender.gang import Phase
 from linkwise.extender.muster import muster
 from linkwise.extender.node_book import NodeBook, plan_on
 from linkwise.extender.planner import Planner
-from linkwise.extender.records import PodRecord
+from linkwise.extender.records import PodRecord, WrittenPlan
 from linkwise.extender.rows import NOT_USABLE
 
 
@@ -20,6 +20,11 @@ def audit(books: Books, planner: Planner) -> list[str]:
         if record.node and not record.ended and record.demand.gpus:
             facts.bound[record.node][uid] = record
         facts.charged[_charged_on(books, record)].append(record)
+    for uid, plan in books.plans.items():
+        facts.plans[plan.plan.node][uid] = plan
+    for uid, holds in books.holds.items():
+        for node, hold in holds.items():
+            facts.holds[node][uid] = hold
     return [
         *(text for book in books.nodes.values() for text in _of_node(books, book, facts)),
         *_holds_without_pod(books),
@@ -29,9 +34,11 @@ def audit(books: Books, planner: Planner) -> list[str]:
 
 @dataclass(slots=True)
 class _Facts:
-    """The pods by node, from the records alone."""
+    """Pods, plans and holds by node, from the lists of all of them."""
 
     bound: dict[str, dict[str, PodRecord]] = field(default_factory=lambda: defaultdict(dict))
+    plans: dict[str, dict[str, WrittenPlan]] = field(default_factory=lambda: defaultdict(dict))
+    holds: dict[str, dict[str, WrittenPlan]] = field(default_factory=lambda: defaultdict(dict))
     charged: dict[str, list[PodRecord]] = field(default_factory=lambda: defaultdict(list))
 
 
@@ -40,6 +47,8 @@ def _of_node(books: Books, book: NodeBook, facts: _Facts) -> Iterator[str]:
     bound = facts.bound.get(book.name, {})
     if bound != book.bound:
         yield f"node {book.name}: {len(book.bound)} pods with GPUs, there are {len(bound)}"
+    if (book.plans, book.holds) != (facts.plans[book.name], facts.holds[book.name]):
+        yield f"node {book.name}: plans or holds that are not its own"
     again = replace(book, owned={}, used=0, free=0)
     again.settle()
     if (again.free, again.used, again.owned) != (book.free, book.used, book.owned):

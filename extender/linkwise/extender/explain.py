@@ -13,7 +13,6 @@ from linkwise.extender.kinds import Kind, Wish
 from linkwise.extender.muster import Muster, muster, plan_of
 from linkwise.extender.node_book import NodeBook
 from linkwise.extender.planner import Planner
-from linkwise.extender.pool import popcount
 from linkwise.extender.records import PodRecord
 from linkwise.extender.views import (
     Counts,
@@ -179,23 +178,23 @@ def _reasons(books: Books, wish: Wish) -> tuple[tuple[ReasonCount, ...], int]:
 
 
 def _nearest(books: Books, wish: Wish) -> NearestMiss | None:
-    """The node with the most GPUs that would do; of equals, the one with the closest link."""
-    rows = np.arange(len(books.rows))
-    best: tuple[int, int, int] | None = None
-    found: tuple[Kind, int, int] | None = None
-    ranks = books.rows.name_ranks()
-    for kind, places, free in answers.by_kind(books, rows):
-        masks = free & kind.allowed(wish.requirement)
-        counts = np.minimum(popcount(masks), wish.size)
-        for place in places[counts == counts.max()].tolist():
-            mask = int(books.rows.free[place]) & kind.allowed(wish.requirement)
-            worth = (mask.bit_count(), _closest(kind, wish, mask), -int(ranks[place]))
+    """Of the nodes that could ever do, else of all, the one with the most GPUs that would; of
+    equals, the one with the closest link."""
+    best: tuple[bool, int, int, int] | None = None
+    nearest: NearestMiss | None = None
+    for kind, rows, free in answers.by_kind(books, np.arange(len(books.rows))):
+        ever = kind.take(wish, kind.all_gpus) is not None
+        by_name = np.argsort(books.rows.name_ranks()[rows])
+        # Nodes with the same GPUs free are alike: the first by name stands for them.
+        masks, first = np.unique(free[by_name] & kind.allowed(wish.requirement), return_index=True)
+        for mask, row in zip(masks.tolist(), rows[by_name][first].tolist(), strict=True):
+            count = min(mask.bit_count(), wish.size)
+            rank = int(books.rows.name_ranks()[row])
+            worth = (ever, count, _closest(kind, wish, mask), -rank)
             if best is None or worth > best:
-                best, found = worth, (kind, mask, place)
-    if found is None:
-        return None
-    kind, mask, row = found
-    return NearestMiss(books.rows.names[row] or "", _lacks(kind, wish, mask))
+                best = worth
+                nearest = NearestMiss(books.rows.names[row] or "", _lacks(kind, wish, mask))
+    return nearest
 
 
 def _closest(kind: Kind, wish: Wish, mask: int) -> int:

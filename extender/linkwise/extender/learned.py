@@ -18,6 +18,7 @@ from linkwise.extender.records import Template
 from linkwise.extender.rows import Bools
 
 FRESH_SECONDS = 30.0
+_MOST_TEMPLATES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,8 @@ class _Passing:
 class Learned:
     def __init__(self, books: Books) -> None:
         self._books = books
-        self._refused: WeakKeyDictionary[Template, dict[str, int]] = WeakKeyDictionary()
+        # Not weak: a pod made anew must find what was learned with the one before it.
+        self._refused: dict[Template, dict[str, int]] = {}
         self._passing: WeakKeyDictionary[Template, _Passing] = WeakKeyDictionary()
 
     def passed(self, template: Template, names: tuple[str, ...], now: float) -> None:
@@ -38,18 +40,22 @@ class Learned:
     def refuse(self, template: Template, node: str) -> None:
         book = self._books.nodes.get(node)
         if book is not None:
+            if template not in self._refused and len(self._refused) >= _MOST_TEMPLATES:
+                del self._refused[next(iter(self._refused))]
             self._refused.setdefault(template, {})[node] = book.version
 
     def lapse(self, touched: Iterable[str]) -> bool:
         """Forget refusals on nodes that changed since; whether there were any."""
         nodes = set(touched)
         lapsed = False
-        for refused in list(self._refused.values()):
+        for template, refused in list(self._refused.items()):
             for node in refused.keys() & nodes:
                 book = self._books.nodes.get(node)
                 if book is None or book.version != refused[node]:
                     del refused[node]
                     lapsed = True
+            if not refused:
+                del self._refused[template]
         return lapsed
 
     def refused(self, template: Template) -> tuple[str, ...]:

@@ -1,0 +1,162 @@
+"""What kube-scheduler's own calls teach: a nominated node that it leaves out was refused."""
+
+from linkwise.extender.learned import FRESH_SECONDS
+from linkwise.kube.objects import Taint
+from tests.extender.cluster import Cluster
+
+
+def cluster(nodes: int = 3) -> Cluster:
+    made = Cluster()
+    for number in range(1, nodes + 1):
+        made.add_node(f"n{number}", "hgx-h100")
+    return made
+
+
+def planned_on(at: Cluster, member: str) -> str:
+    at.settle()
+    plan = at.plan(member)
+    return "" if plan is None else plan.node
+
+
+def refuse(at: Cluster, member: str) -> None:
+    """The nominated node fails a plugin; the others pass."""
+    node = planned_on(at, member)
+    at.filter(member, [other for other in sorted(at.nodes) if other != node])
+
+
+def test_a_refused_node_is_left_out_of_the_next_plan() -> None:
+    at = cluster()
+    at.add_gang("g", 1, 8)
+    assert planned_on(at, "g-0") == "n1"
+    refuse(at, "g-0")
+    assert planned_on(at, "g-0") == "n2"
+    plan = at.plan("g-0")
+    assert plan is not None
+    assert (plan.epoch, plan.refusals) == (2, 1)
+    assert at.core.counts(at.now).refusals == 1
+
+
+def test_a_call_that_merely_lacks_the_node_proves_nothing() -> None:
+    at = cluster()
+    at.add_gang("g", 1, 8)
+    (action,) = at.core.decide(at.now)  # planned, not nominated yet
+    answer = at.filter("g-0", ["n2", "n3"])
+    assert answer.node_names == ()
+    at.core.done(action, at.carry_out(action), at.now)
+    assert planned_on(at, "g-0") == "n1"
+    assert at.core.counts(at.now).refusals == 0
+
+
+def test_a_refusal_makes_the_whole_gang_anew_but_for_who_is_bound() -> None:
+    at = cluster(nodes=4)
+    first, second, third = at.add_gang("g", 3, 8)
+    assert [planned_on(at, each) for each in (first, second, third)] == ["n1", "n2", "n3"]
+    at.schedule(first)
+    refuse(at, second)
+    assert planned_on(at, first) == "n1"
+    assert sorted(planned_on(at, each) for each in (second, third)) == ["n3", "n4"]
+    assert at.phase("g") == "binding"
+
+
+def test_the_nodes_that_passed_are_tried_first() -> None:
+    at = cluster(nodes=4)
+    at.add_gang("g", 1, 8)
+    assert planned_on(at, "g-0") == "n1"
+    at.filter("g-0", ["n3"])  # n1 was refused, and n2 and n4 did not pass either
+    assert planned_on(at, "g-0") == "n3"
+
+
+def test_what_passed_long_ago_does_not_bind() -> None:
+    at = cluster(nodes=4)
+    at.add_gang("g", 1, 8)
+    assert planned_on(at, "g-0") == "n1"
+    at.filter("g-0", ["n3"])
+    at.now += FRESH_SECONDS + 1
+    assert planned_on(at, "g-0") == "n2"
+
+
+def test_a_refused_node_is_tried_again_once_it_or_its_pods_change() -> None:
+    at = cluster(nodes=2)
+    at.add_pod("on-1", 1, node="n1")
+    at.add_gang("g", 1, 7)
+    assert planned_on(at, "g-0") == "n1"
+    refuse(at, "g-0")
+    assert planned_on(at, "g-0") == "n2"
+    at.set_ready("n2", ready=False)
+    assert planned_on(at, "g-0") == ""  # n1 is refused, n2 is gone
+    at.delete("on-1")
+    assert planned_on(at, "g-0") == "n1"
+
+
+def test_a_refusal_is_for_pods_of_one_template_only() -> None:
+    at = cluster(nodes=2)
+    at.add_gang("g", 1, 8)
+    assert planned_on(at, "g-0") == "n1"
+    refuse(at, "g-0")
+    assert planned_on(at, "g-0") == "n2"
+    at.add_pod("h-0", 8, cpu="2", gang="h", gang_size="1")
+    assert planned_on(at, "h-0") == "n1"
+
+
+def test_after_three_refusals_a_gang_is_left_to_wait_and_said_so_with_the_node() -> None:
+    at = cluster(nodes=5)
+    at.add_gang("g", 1, 8)
+    for _ in range(3):
+        refuse(at, "g-0")
+    at.settle()
+    assert at.phase("g") == "refused"
+    assert planned_on(at, "g-0") == ""
+    assert at.free("n3") == 8
+    assert [(event.reason, event.message) for event in at.events] == [
+        ("GangRefused", "gang ml/g: kube-scheduler refused node n3 for pod g-0")
+    ]
+    assert at.filter("g-0").failed["n5"] == "linkwise: gang g: kube-scheduler refused its nodes"
+    assert at.pass_time(60) == []
+
+
+def refused(nodes: int = 5) -> Cluster:
+    at = cluster(nodes)
+    at.add_gang("g", 1, 8)
+    for _ in range(3):
+        refuse(at, "g-0")
+    at.settle()
+    assert at.phase("g") == "refused"
+    return at
+
+
+def test_a_change_of_a_node_lets_a_refused_gang_try_again() -> None:
+    at = refused()
+    at.cordon("n5", Taint(key="maintenance", effect="NoSchedule"))
+    assert planned_on(at, "g-0") == "n4"
+    assert at.phase("g") == "planned"
+
+
+def test_a_change_of_a_member_lets_a_refused_gang_try_again() -> None:
+    at = refused()
+    at.delete("g-0")
+    at.add_pod("again", 8, gang="g", gang_size="1")
+    assert planned_on(at, "again") == "n4"
+
+
+def test_nodes_found_by_kube_scheduler_much_later_let_a_refused_gang_try_again() -> None:
+    at = refused()
+    at.filter("g-0")
+    assert planned_on(at, "g-0") == ""
+    at.pass_time(600)
+    assert planned_on(at, "g-0") == ""  # time alone is no reason
+    at.filter("g-0")
+    assert planned_on(at, "g-0") == "n4"
+
+
+def test_refusals_are_remembered_over_a_restart() -> None:
+    at = cluster(nodes=5)
+    at.add_gang("g", 1, 8)
+    for _ in range(2):
+        refuse(at, "g-0")
+    at.settle()
+    at.restart()
+    at.settle()
+    assert at.core.gangs(at.now)[0].refusals == 2
+    refuse(at, "g-0")
+    at.settle()
+    assert at.phase("g") == "refused"
