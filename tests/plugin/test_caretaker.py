@@ -10,7 +10,7 @@ import pytest
 
 from linkwise.plugin.caretaker import Caretaker, first_reading
 from linkwise.plugin.devices import DeviceBook, Devices
-from linkwise.plugin.errors import InventoryError, NoDriverError
+from linkwise.plugin.errors import InventoryError
 from linkwise.plugin.inventory import Snapshot
 from linkwise.plugin.recorded import RecordedInventory
 from linkwise.topology.model import Machine
@@ -55,6 +55,7 @@ class Care:
             health_seconds=health_seconds,
             discovery_seconds=3600,
             on_devices=self.told.append,
+            warned=("GPU 1: known",),
         )
         self.taker.start()
 
@@ -109,13 +110,26 @@ def test_a_reading_that_fails_leaves_the_last_one_and_still_probes(
 
 
 def test_a_warning_is_said_once(resting: Care, caplog: pytest.LogCaptureFixture) -> None:
-    resting.source.snapshot = Snapshot(DGX_1V, warnings=("GPU 3: odd",))
+    resting.source.snapshot = Snapshot(DGX_1V, warnings=("GPU 1: known", "GPU 3: odd"))
     resting.taker.discover()
     wait_for(lambda: resting.source.readings == 1, "the first reading")
     resting.taker.discover()
     wait_for(lambda: resting.source.readings == 2, "the second reading")
     resting.taker.stop()
     assert caplog.text.count("GPU 3: odd") == 1
+    assert "GPU 1: known" not in caplog.text  # said at the start
+
+
+def test_a_gpu_put_in_place_of_another_is_not_offered_and_that_is_said(
+    resting: Care, caplog: pytest.LogCaptureFixture
+) -> None:
+    new = replace(DGX_1V.gpus[0], uuid="GPU-new")
+    resting.source.snapshot = Snapshot(replace(DGX_1V, gpus=(new, *DGX_1V.gpus[1:])))
+    resting.taker.discover()
+    wait_for(lambda: resting.told, "the new reading")
+    assert [gpu.healthy for gpu in resting.book.now.machine.gpus] == [False] + [True] * 7
+    assert resting.book.now.known == set(UUIDS)
+    wait_for(lambda: "GPU GPU-new is new" in caplog.text, "the warning")
 
 
 def test_a_fault_of_ours_does_not_end_the_care(
@@ -130,7 +144,7 @@ def test_a_fault_of_ours_does_not_end_the_care(
 
 def test_gpus_that_come_later_are_waited_for_and_the_reason_told() -> None:
     source, reasons = Source(), []
-    source.error = NoDriverError("nvmlInit: NVML Shared Library Not Found")
+    source.error = InventoryError("nvmlInit: NVML Shared Library Not Found")
 
     def told(reason: str) -> None:
         reasons.append(reason)
@@ -143,7 +157,7 @@ def test_gpus_that_come_later_are_waited_for_and_the_reason_told() -> None:
 
 def test_waiting_for_gpus_ends_when_told_to_stop() -> None:
     source, stopping = Source(), Event()
-    source.error = NoDriverError("none")
+    source.error = InventoryError("none")
     answers: list[Snapshot | None] = []
     waiting = Thread(
         target=lambda: answers.append(

@@ -60,6 +60,15 @@ def test_a_gpu_gone_from_a_reading_stays_listed_and_is_unhealthy() -> None:
     assert healthy(devices) == [True] + [False] * 7
 
 
+def test_of_a_gpu_that_is_gone_the_probes_reason_stays() -> None:
+    """Else two reasons would take turns, with a line of log each time."""
+    devices = book()
+    devices.probed({UUIDS[7]: "NVML: Not Found"})
+    rest = Machine(gpus=DGX_1V.gpus[:7], links=DGX_1V.links[:21])
+    assert devices.discovered(Snapshot(rest)) == ()
+    assert devices.now.faults[UUIDS[7]].reason == "NVML: Not Found"
+
+
 def test_a_new_reading_replaces_links_and_minors() -> None:
     devices = book()
     other = replace(DGX_1V, driver_version="560.35.03")

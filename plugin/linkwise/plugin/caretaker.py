@@ -21,6 +21,8 @@ from linkwise.plugin.inventory import Inventory, Snapshot
 
 log = logging.getLogger(__name__)
 
+NOT_OFFERED = "GPU {} is new and others are gone: not offered until the plugin is restarted"
+
 
 def first_reading(
     inventory: Inventory, *, stopping: Event, on_waiting: Callable[[str], None]
@@ -46,7 +48,7 @@ def first_reading(
 
 
 class Caretaker:
-    """`on_devices` hears of the devices after every change."""
+    """`on_devices` hears of the devices after every change; *warned* has been said already."""
 
     def __init__(
         self,
@@ -56,13 +58,14 @@ class Caretaker:
         health_seconds: float,
         discovery_seconds: float,
         on_devices: Callable[[Devices], None],
+        warned: Sequence[str] = (),
     ) -> None:
         self._inventory, self._book, self._on_devices = inventory, book, on_devices
         self._health_seconds, self._discovery_seconds = health_seconds, discovery_seconds
         self._stopping = False
         self._wake = Event()
         self._discover_now = False
-        self._warned: tuple[str, ...] = ()
+        self._warned = tuple(warned)
         self._told_version = book.now.version
         self._thread = Thread(target=self._run, name="caretaker", daemon=True)
 
@@ -107,9 +110,11 @@ class Caretaker:
             problems = self._inventory.probe(machine)
             self._told(self._book.probed(problems))
             return
-        warn(snapshot.warnings, known=self._warned)
-        self._warned = snapshot.warnings
         self._told(self._book.discovered(snapshot))
+        left_out = {gpu.uuid for gpu in snapshot.machine.gpus} - self._book.now.known
+        warnings = (*snapshot.warnings, *map(NOT_OFFERED.format, sorted(left_out)))
+        warn(warnings, known=self._warned)
+        self._warned = warnings
 
     def _told(self, changes: Sequence[Change]) -> None:
         now = self._book.now

@@ -63,11 +63,13 @@ class DeviceBook:
         """Take a new reading in. One that lacks a GPU changes nothing but that GPU's health."""
         with self._changed:
             missing = self._now.known - {gpu.uuid for gpu in snapshot.machine.gpus}
-            problems = {**snapshot.problems, **dict.fromkeys(missing, GONE)}
-            if missing:
-                problems = {u: why for u, why in problems.items() if u in self._now.known}
-                return self._take(self._now.machine, self._now.minors, problems)
-            return self._take(snapshot.machine, dict(snapshot.minors), problems)
+            if not missing:
+                return self._take(snapshot.machine, dict(snapshot.minors), snapshot.problems)
+            problems = {u: why for u, why in snapshot.problems.items() if u in self._now.known}
+            for uuid in missing:  # what a probe has found of it says more
+                fault = self._now.faults.get(uuid)
+                problems[uuid] = fault.reason if fault else GONE
+            return self._take(self._now.machine, self._now.minors, problems)
 
     def _take(
         self, machine: Machine, minors: Mapping[str, int], problems: Mapping[str, str]

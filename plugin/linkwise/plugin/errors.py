@@ -2,7 +2,7 @@
 
 PluginError
 ├── InventoryError         the GPUs of this node cannot be told; names the call or the file
-│   └── NoDriverError      no NVIDIA driver here at all: wait for it, or leave
+├── ListenError            HTTP cannot be served at the address that was asked for
 ├── UnknownDeviceError     the kubelet named a device that this node does not have
 └── PodResourcesError      the kubelet does not say who has what
 """
@@ -18,7 +18,7 @@ class InventoryError(PluginError):
     pass
 
 
-class NoDriverError(InventoryError):
+class ListenError(PluginError):
     pass
 
 

@@ -27,7 +27,7 @@ class Snapshot:
 
 class Inventory(Protocol):
     def read(self) -> Snapshot:
-        """Everything, anew. Raises InventoryError (with no driver at all: NoDriverError)."""
+        """Everything, anew. Raises InventoryError."""
 
     def probe(self, machine: Machine) -> Mapping[str, str]:
         """The GPUs of *machine* that are not well now: uuid -> reason. Never raises."""

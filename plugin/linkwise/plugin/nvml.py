@@ -19,7 +19,7 @@ from uuid import UUID
 import pynvml
 
 from linkwise.plugin import sysfs
-from linkwise.plugin.errors import InventoryError, NoDriverError
+from linkwise.plugin.errors import InventoryError
 from linkwise.plugin.inventory import Snapshot
 from linkwise.plugin.wiring import ActiveLink, End, RawGpu, clique_of, link_all
 from linkwise.topology.errors import MachineError
@@ -29,7 +29,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Handle = Any  # a ctypes pointer that only NVML reads
 
-_NO_DRIVER = {pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED}
 _DISTANCES = (  # rising; a level in between counts as the next farther one
     (pynvml.NVML_TOPOLOGY_SINGLE, LinkClass.PIX),  # and "internal", two GPUs of one board
     (pynvml.NVML_TOPOLOGY_MULTIPLE, LinkClass.PXB),
@@ -78,11 +77,38 @@ class NvmlInventory:
 
     def read(self) -> Snapshot:
         self._start()
-        asked = _Questions(self._nvml)
+        try:
+            return self._read()
+        except InventoryError:
+            self.close()  # a driver that was reloaded answers only to a fresh start of its library
+            raise
+
+    def probe(self, machine: Machine) -> Mapping[str, str]:
+        try:
+            self._start()
+        except InventoryError as error:
+            return {gpu.uuid: str(error) for gpu in machine.gpus}
+        problems: dict[str, str] = {}
+        silent = 0
+        for gpu in machine.gpus:
+            try:
+                problem = self._problem(gpu.uuid)
+            except pynvml.NVMLError as error:
+                problem = f"NVML: {error}"
+                silent += 1
+            if problem:
+                problems[gpu.uuid] = problem
+        if silent == len(machine.gpus):
+            self.close()  # as in `read`; the next probe starts it anew
+        return problems
+
+    def _read(self) -> Snapshot:
+        asked = _Questions()
         count = asked.required("nvmlDeviceGetCount", "the driver", self._nvml.nvmlDeviceGetCount)
         found = [gpu for index in range(count) if (gpu := self._read_gpu(asked, index))]
         if not found:
-            raise NoDriverError(f"the driver names no usable GPU ({count} counted)")
+            told = "".join(f"; {warning}" for warning in asked.warnings)
+            raise InventoryError(f"the driver names no usable GPU ({count} counted){told}")
         links, bent = link_all([raw for _, raw, _ in found], self._distances(asked, found))
         clique, torn = clique_of([raw.fabric for _, raw, _ in found])
         try:
@@ -105,17 +131,6 @@ class NvmlInventory:
             warnings=(*asked.warnings, *bent, *torn),
         )
 
-    def probe(self, machine: Machine) -> Mapping[str, str]:
-        problems: dict[str, str] = {}
-        for gpu in machine.gpus:
-            try:
-                problem = self._problem(gpu.uuid)
-            except pynvml.NVMLError as error:
-                problem = f"NVML: {error}"
-            if problem:
-                problems[gpu.uuid] = problem
-        return problems
-
     def close(self) -> None:
         if self._open:
             self._open = False
@@ -125,14 +140,13 @@ class NvmlInventory:
                 log.warning("nvmlShutdown: %s", error)
 
     def _start(self) -> None:
-        """Load the library, and once more after a failure: a driver may be installed later."""
+        """Raises InventoryError where the driver is not there, or in trouble; it may come later."""
         if self._open:
             return
         try:
             self._nvml.nvmlInit()
         except pynvml.NVMLError as error:
-            kind = NoDriverError if error.value in _NO_DRIVER else InventoryError
-            raise kind(f"nvmlInit: {error}") from error
+            raise InventoryError(f"nvmlInit: {error}") from error
         self._open = True
 
     def _read_gpu(self, asked: "_Questions", index: int) -> tuple[Gpu, RawGpu, Handle] | None:
@@ -310,8 +324,7 @@ class NvmlInventory:
 class _Questions:
     """Asks, and keeps what should have been answered and was not."""
 
-    def __init__(self, nvml: Nvml) -> None:
-        self._nvml = nvml
+    def __init__(self) -> None:
         self.warnings: list[str] = []
 
     def required(self, call: str, whom: str, ask: Callable[[], T]) -> T:

@@ -51,15 +51,13 @@ def link_all(
     warnings: list[str] = []
     direct = _direct_links(gpus, warnings)
     links: list[Link] = []
+    unknown: list[str] = []
     for first, second in combinations(range(len(gpus)), 2):
         pcie = distances.get((first, second))
         if pcie is None:
             pcie = _distance_by_numa(gpus[first], gpus[second])
-            warnings.append(
-                f"GPUs {gpus[first].index} and {gpus[second].index}: the driver does not know "
-                f"their distance; {pcie.name} taken, from their NUMA nodes"
-            )
-        nvlinks, there, back = 0, direct[first, second], direct[second, first]
+            unknown.append(f"{gpus[first].index}-{gpus[second].index} {pcie.name}")
+        there, back = direct[first, second], direct[second, first]
         if there != back:
             warnings.append(
                 f"NVLink: GPU {gpus[first].index} counts {there} to GPU {gpus[second].index}, "
@@ -68,6 +66,11 @@ def link_all(
         nvlinks = min(there, back)
         switched = _switched_links(gpus[first], gpus[second])
         links.append(Link(pcie, max(nvlinks, switched), through_switch=switched > nvlinks))
+    if unknown:  # in many virtual machines all of them
+        warnings.append(
+            f"the driver does not know the distance of {len(unknown)} pairs of GPUs; "
+            f"taken from their NUMA nodes: {', '.join(unknown)}"
+        )
     return tuple(links), tuple(dict.fromkeys(warnings))
 
 
