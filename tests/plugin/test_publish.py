@@ -9,6 +9,7 @@ import pytest
 
 from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Node
+from linkwise.plugin import publish
 from linkwise.plugin.publish import NodePublisher, Wanted, difference, wanted
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
@@ -173,6 +174,36 @@ def test_a_failed_write_is_counted_and_done_again(
     wait_for(lambda: ours.published, "the write")
     assert cluster.errors == 2
     assert cluster.annotation(names.TOPOLOGY)
+
+
+def test_a_fault_of_ours_does_not_end_the_writing(
+    cluster: Cluster,
+    publisher: Callable[..., NodePublisher],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(publish, "wanted", lambda *_: 1 // 0)
+    ours = publisher()
+    ours.machine(DGX_A100)
+    wait_for(lambda: cluster.errors, "a failed write")
+    assert "ZeroDivisionError" in caplog.text
+    monkeypatch.setattr(publish, "wanted", wanted)
+    wait_for(lambda: ours.published, "the write")
+
+
+def test_each_new_reason_of_a_failure_is_said_once(
+    cluster: Cluster,
+    publisher: Callable[..., NodePublisher],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster.server.fail_next("GET", "/nodes/n1", 500, times=2)
+    cluster.client.delete("/api/v1/nodes/n1")
+    ours = publisher()
+    ours.machine(DGX_A100)
+    wait_for(lambda: cluster.errors >= 4, "failed writes")
+    assert "404 NotFound" in ours.trouble
+    said = [record.message[:9] for record in caplog.records if record.levelname == "WARNING"]
+    assert said == ["node: 500", "node: 404"]
 
 
 def test_a_node_that_is_not_there_yet_is_waited_for(

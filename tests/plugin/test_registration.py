@@ -4,12 +4,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tenacity import RetryCallState
 
+from linkwise.plugin import registration
 from linkwise.plugin.advisor import Advisor
 from linkwise.plugin.allocate import pick_ring
 from linkwise.plugin.containers import Granting
 from linkwise.plugin.devices import DeviceBook
+from linkwise.plugin.dial import dial
 from linkwise.plugin.inventory import Snapshot
+from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
 from linkwise.plugin.metrics import Metrics
 from linkwise.plugin.registration import Registrar
 from linkwise.plugin.server import DevicePlugin
@@ -74,15 +78,62 @@ def test_serving_comes_first_then_one_registration_and_the_list(
 
 
 def test_a_kubelet_that_comes_later_or_refuses_at_first_is_tried_again(
-    kubelet_dir: Path, make_registrar: Callable[[], Registrar]
+    kubelet_dir: Path, make_registrar: Callable[[], Registrar], caplog: pytest.LogCaptureFixture
 ) -> None:
     registrar = make_registrar()
     registrar.start()
+    wait_for(lambda: registrar.trouble.endswith("kubelet.sock: no kubelet yet"), "the first reason")
     kubelet = FakeKubelet(kubelet_dir, refusals=2)
     kubelet.start()
     wait_for(lambda: listening(kubelet, registrar, 1), "a registered plugin")
     assert kubelet.refusals == 0
+    assert registrar.trouble == ""
+    reasons = [r.message.split("the kubelet: ")[1] for r in caplog.records if "cannot" in r.message]
+    assert reasons[0].endswith("no kubelet yet; trying again")
+    assert "UNKNOWN: not now; trying again" in reasons
+    assert len(set(reasons)) == len(reasons)
     kubelet.stop()
+
+
+def test_a_kubelet_that_drops_us_at_once_each_time_is_given_more_and_more_time(
+    kubelet: FakeKubelet,
+    make_registrar: Callable[[], Registrar],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    attempts: list[int] = []
+
+    def waiting(**_: float) -> Callable[[RetryCallState], float]:
+        def seconds(state: RetryCallState) -> float:
+            attempts.append(state.attempt_number)
+            return 0.0
+
+        return seconds
+
+    def drop(request: wire.RegisterRequest) -> None:
+        take(request)
+        kubelet.plugin.cancel()
+
+    take = kubelet.take
+    monkeypatch.setattr(kubelet, "take", drop)
+    monkeypatch.setattr(registration, "wait_random_exponential", waiting)
+    make_registrar().start()
+    wait_for(lambda: len(attempts) >= 3, "several attempts")
+    assert attempts[:3] == [1, 2, 3]
+    monkeypatch.setattr(kubelet, "take", take)
+
+
+def test_a_fault_of_ours_does_not_end_the_registering(
+    kubelet: FakeKubelet,
+    make_registrar: Callable[[], Registrar],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(registration, "dial", lambda _: 1 // 0)
+    registrar = make_registrar()
+    registrar.start()
+    wait_for(lambda: "ZeroDivisionError" in caplog.text, "the complaint")
+    monkeypatch.setattr(registration, "dial", dial)
+    wait_for(lambda: listening(kubelet, registrar, 1), "a registered plugin")
 
 
 def test_a_restarted_kubelet_gets_a_new_socket(

@@ -1,6 +1,8 @@
 """The kubelet's calls over a real unix socket."""
 
+import errno
 import random
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -187,15 +189,43 @@ def test_stopping_removes_our_socket_and_never_that_of_the_next(kubelet_dir: Pat
     assert list(kubelet_dir.iterdir()) == []
 
 
-def test_sockets_of_a_killed_process_are_removed_and_living_ones_left(kubelet_dir: Path) -> None:
-    import socket
+def leave_socket(path: Path) -> Path:
+    """As a process that was killed leaves it."""
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(path))
+    return path
 
+
+def test_a_dead_socket_that_cannot_be_removed_is_named_and_left(
+    kubelet_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def read_only(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    dead = leave_socket(kubelet_dir / "linkwise-nvidia-com-gpu-0a1b.sock")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", read_only)
+        remove_dead_sockets(kubelet_dir, RESOURCE)
+    assert f"{dead}: [Errno 30] Read-only file system; left alone" in caplog.text
+
+
+def test_a_socket_that_cannot_be_made_is_named(kubelet_dir: Path) -> None:
+    service = DevicePlugin(
+        DeviceBook(Snapshot(DGX_1V)),
+        Advisor(node="n1", resource=RESOURCE, pick=pick_ring),
+        Granting(),
+        Metrics(),
+    )
+    server = PluginServer(kubelet_dir / "absent", RESOURCE, service)
+    with pytest.raises(OSError, match=r"/absent/linkwise-nvidia-com-gpu-[0-9a-f]{8}\.sock: "):
+        server.start()
+    server.stop()
+
+
+def test_sockets_of_a_killed_process_are_removed_and_living_ones_left(kubelet_dir: Path) -> None:
     node = Node(kubelet_dir)
-    dead = kubelet_dir / "linkwise-nvidia-com-gpu-1-1.sock"
-    foreign = kubelet_dir / "other.sock"
-    for path in (dead, foreign):
-        with socket.socket(socket.AF_UNIX) as bound:
-            bound.bind(str(path))
+    dead = leave_socket(kubelet_dir / "linkwise-nvidia-com-gpu-0a1b.sock")
+    foreign = leave_socket(kubelet_dir / "other.sock")
     remove_dead_sockets(kubelet_dir, RESOURCE)
     assert not dead.exists()
     assert foreign.exists()

@@ -95,13 +95,18 @@ class NodePublisher:
         self._stopping = Event()
         self._told: Wanted | None = None  # what the Node says, as far as we know
         self._read_at = 0.0
-        self._failing = False
+        self._trouble = ""
         self._thread = Thread(target=self._run, name="publisher", daemon=True)
 
     @property
     def published(self) -> bool:
         """Whether the Node has been told our topology, and the last write went well."""
-        return self._told is not None and not self._failing
+        return self._told is not None and not self._trouble
+
+    @property
+    def trouble(self) -> str:
+        """What the last write failed of; empty when it went well."""
+        return self._trouble
 
     def machine(self, machine: Machine) -> None:
         with self._changed:
@@ -125,7 +130,7 @@ class NodePublisher:
 
     def _run(self) -> None:
         retrying = Retrying(
-            retry=retry_if_exception_type((ApiError, msgspec.MsgspecError)),
+            retry=retry_if_exception_type(Exception),  # this thread ends only by stop()
             wait=wait_random_exponential(multiplier=0.2, max=30),
             stop=stop_when_event_set(self._stopping),
             sleep=sleep_using_event(self._stopping),
@@ -160,16 +165,17 @@ class NodePublisher:
             log.info(
                 "node: wrote %s", ", ".join(sorted({k for part in patch.values() for k in part}))
             )
-        if self._failing:
+        if self._trouble:
             log.info("node: the API server takes our writes again")
-        self._told, self._failing = want, False
+        self._told, self._trouble = want, ""
 
     def _note_failure(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
-        if not self._failing:
+        before, self._trouble = self._trouble, str(error) or repr(error)
+        if not isinstance(error, ApiError | msgspec.MsgspecError):
+            log.error("node: writing failed; trying again", exc_info=error)
+        elif self._trouble != before:
             log.warning("node: %s; trying again", error)
-        self._failing = True
-        self._told = (
-            None  # a write that failed may have been done all the same: read before the next
-        )
+        # A write that failed may have been done all the same: read before the next.
+        self._told = None
         self._on_error()

@@ -32,6 +32,9 @@ _REGISTER_SECONDS = 15.0  # inside the call the kubelet dials us, for up to 10 s
 _STREAM_SECONDS = 10.0  # a kubelet that registered us opens its stream within milliseconds
 
 
+_SHORT_LIFE_SECONDS = 10.0  # a kubelet that drops us sooner is not asked again at once
+
+
 class Lost(Enum):
     """Why the kubelet cannot count on this life of the server any more."""
 
@@ -39,6 +42,10 @@ class Lost(Enum):
     OWN_SOCKET = "our own socket is gone"
     STREAM = "the kubelet ended its stream"
     NO_STREAM = "the kubelet opened no stream"
+
+
+class _DroppedError(Exception):
+    """The kubelet took us and dropped us again."""
 
 
 class Registrar:
@@ -62,6 +69,7 @@ class Registrar:
         self._stream_seconds = stream_seconds
         self._server: PluginServer | None = None
         self._registered = False
+        self._trouble = ""
         self._stopping = Event()
         self._thread = Thread(target=self._run, name="registrar", daemon=True)
 
@@ -70,6 +78,11 @@ class Registrar:
         """Registered, and the kubelet listens."""
         server = self._server
         return self._registered and server is not None and server.service.streaming
+
+    @property
+    def trouble(self) -> str:
+        """What the last attempt to register failed of; empty when it went well."""
+        return self._trouble
 
     def start(self) -> None:
         remove_dead_sockets(self._kubelet_socket.parent, self._resource)
@@ -82,7 +95,7 @@ class Registrar:
 
     def _run(self) -> None:
         retrying = Retrying(
-            retry=retry_if_exception_type((grpc.RpcError, OSError)),
+            retry=retry_if_exception_type(Exception),  # this thread ends only by stop()
             wait=wait_random_exponential(multiplier=0.1, max=self._longest_wait),
             stop=stop_when_event_set(self._stopping),
             sleep=sleep_using_event(self._stopping),
@@ -104,7 +117,8 @@ class Registrar:
         try:
             server.start()
             self._register(server)
-            self._registered = True
+            self._registered, self._trouble = True, ""
+            registered = time.monotonic()
             self._metrics.registrations.labels("done").inc()
             log.info("registered %s with the kubelet at %s", self._resource, server.socket.name)
             lost = self._stay(server, kubelet)
@@ -113,8 +127,10 @@ class Registrar:
             self._server = None
             server.stop()
         if lost is not None:
-            log.warning("%s: registering again", lost.value)
             self._on_lost()
+            if time.monotonic() - registered < _SHORT_LIFE_SECONDS:
+                raise _DroppedError(lost.value)
+            log.warning("%s: registering again", lost.value)
 
     def _register(self, server: PluginServer) -> None:
         with dial(self._kubelet_socket) as channel:
@@ -143,10 +159,16 @@ class Registrar:
         return None
 
     def _note_failure(self, state: RetryCallState) -> None:
-        self._metrics.registrations.labels("failed").inc()
         error = state.outcome.exception() if state.outcome else None
-        if state.attempt_number == 1:
-            log.warning("cannot register with the kubelet: %s; trying again", reason_of(error))
+        if isinstance(error, _DroppedError):
+            log.warning("%s: registering again", error)
+            return
+        self._metrics.registrations.labels("failed").inc()
+        before, self._trouble = self._trouble, reason_of(error)
+        if not isinstance(error, grpc.RpcError | OSError):
+            log.error("registering with the kubelet failed; trying again", exc_info=error)
+        elif self._trouble != before:
+            log.warning("cannot register with the kubelet: %s; trying again", self._trouble)
 
 
 def _identity(path: Path) -> tuple[int, int, int] | None:

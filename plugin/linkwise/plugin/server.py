@@ -7,13 +7,12 @@ when a newer server has bound the same path since.
 # ruff: noqa: ARG002, N802 - gRPC gives a servicer's methods their names and arguments
 
 import logging
-import os
 import re
+import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count
 from pathlib import Path
 from threading import Lock
 
@@ -34,7 +33,6 @@ from linkwise.plugin.metrics import Metrics
 log = logging.getLogger(__name__)
 
 _WORKERS = 6  # every open ListAndWatch holds one, also one that a newer stream replaces
-_instances = count(1)
 
 
 class DevicePlugin(DevicePluginServicer):
@@ -219,7 +217,8 @@ class PluginServer:
 
     def __init__(self, directory: Path, resource: str, service: DevicePlugin) -> None:
         self.service = service
-        self.socket = directory / f"{_stem(resource)}{os.getpid()}-{next(_instances)}.sock"
+        # By chance and not by process id: in a container that is 1, time and again.
+        self.socket = directory / f"{_stem(resource)}{secrets.token_hex(4)}.sock"
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="kubelet-call")
         self._server = grpc.server(self._workers)
         add_DevicePluginServicer_to_server(service, self._server)
@@ -247,10 +246,18 @@ def _stem(resource: str) -> str:
 def remove_dead_sockets(directory: Path, resource: str) -> None:
     """Remove what an earlier, killed process of ours left: sockets that nobody serves."""
     for path in directory.glob(f"{_stem(resource)}*.sock"):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            try:
-                probe.connect(str(path))
-            except ConnectionRefusedError:
+        try:
+            if not _served(path):
                 path.unlink(missing_ok=True)
-            except OSError as error:
-                log.info("%s: %s; left alone", path, error)
+        except OSError as error:
+            log.warning("%s: %s; left alone", path, error)
+
+
+def _served(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)  # of a process that is stopped the backlog may be full
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+        return True
