@@ -101,8 +101,38 @@ def test_what_the_kubelet_gives_without_asking_is_put_down_to_the_pod_that_plann
 def test_after_a_restart_of_ours_pods_that_hold_devices_wait_no_more() -> None:
     desk = advisor()
     desk.replace_pods([planned("a", 1, 6), planned("b", 0, 3)])
-    desk.restore({"ml/a": {"main": gpus(1, 6)}})
+    desk.account_for({"ml/a": {"main": gpus(1, 6)}})
     assert desk.ask(DGX_1V, question(2)).gpus == gpus(0, 3)
+
+
+def test_a_pod_that_our_watch_shows_after_it_got_its_gpus_is_not_taken_for_the_next() -> None:
+    desk = advisor()
+    late = desk.ask(DGX_1V, question(2)).gpus
+    desk.allocated(frozenset(late))
+    desk.replace_pods([planned("late", 1, 6), planned("next", 5, 7)])
+    assert not set(late) & set(gpus(1, 5, 6, 7))
+    desk.account_for({"ml/late": {"main": late}})
+    answer = desk.ask(DGX_1V, question(2, ALL - set(late)))
+    assert (answer.source, answer.gpus) == (Source.PLAN, gpus(5, 7))
+
+
+def test_containers_before_one_that_holds_gpus_have_been_served_and_those_after_it_not() -> None:
+    desk = advisor()
+    desk.pod_event("ADDED", pod("job", ("main", 2), init=[("ended", 2), ("side", 1, "Always")]))
+    desk.account_for({"ml/job": {"side": gpus(5), "unheard-of": gpus(6)}})
+    (waiting,) = desk.waiting
+    assert waiting.served == {"ended": (), "side": gpus(5)}
+    assert waiting.next is not None
+    assert waiting.next.name == "main"
+
+
+def test_two_pods_taken_for_each_other_swap_their_plans() -> None:
+    """The first was not the one that asked: what it was given shows under the second's name."""
+    desk = advisor()
+    desk.replace_pods([planned("a", 1, 6), planned("b", 0, 3)])
+    desk.allocated(frozenset(desk.ask(DGX_1V, question(2)).gpus))
+    desk.account_for({"ml/b": {"main": gpus(1, 6)}})
+    assert desk.ask(DGX_1V, question(2, ALL - set(gpus(1, 6)))).gpus == gpus(0, 3)
 
 
 def test_pods_that_start_fail_or_go_wait_no_more() -> None:

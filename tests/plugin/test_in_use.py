@@ -40,8 +40,15 @@ def test_entries_of_one_resource_add_up_and_other_resources_do_not_count() -> No
 
 class Told:
     def __init__(self) -> None:
+        self.readings: list[InUse] = []
         self.changes: list[InUse] = []
         self.errors = 0
+        self.fault: Exception | None = None
+
+    def change(self, in_use: InUse) -> None:
+        if self.fault is not None:
+            raise self.fault
+        self.changes.append(in_use)
 
     def error(self) -> None:
         self.errors += 1
@@ -57,7 +64,8 @@ def poller(kubelet_dir: Path, told: Told) -> Iterator[InUsePoller]:
     running = InUsePoller(
         PodResources(kubelet_dir / "pod-resources", RESOURCE),
         every_seconds=3600,
-        on_change=told.changes.append,
+        on_reading=told.readings.append,
+        on_change=told.change,
         on_error=told.error,
     )
     yield running
@@ -74,6 +82,19 @@ def test_a_change_is_told_once_and_at_once_after_a_poke(
     wait_for(lambda: told.changes == [InUse(), HELD], "the change")
     assert poller.poll() == HELD
     assert len(told.changes) == 2
+    assert told.readings == [InUse(), HELD, HELD]
+
+
+@pytest.mark.usefixtures("kubelet")
+def test_a_listener_that_fails_is_told_again_and_nothing_stands_still(
+    poller: InUsePoller, told: Told, caplog: pytest.LogCaptureFixture
+) -> None:
+    told.fault = ZeroDivisionError()
+    poller.start()
+    wait_for(lambda: "telling what is in use failed" in caplog.text, "the complaint")
+    told.fault = None
+    poller.poke()
+    wait_for(lambda: told.changes == [InUse()], "the change")
 
 
 def test_a_kubelet_that_does_not_answer_says_nothing_and_what_was_said_stays(

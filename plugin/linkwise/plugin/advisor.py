@@ -104,17 +104,27 @@ class Advisor:
         self._waiting[uid] = replace(reading.pod, served=known.served if known else {})
         self._changed.notify_all()
 
-    def restore(self, in_use: Mapping[str, ContainerGpus]) -> None:
-        """After a start of ours: what containers got from the one before, as podresources says.
+    def account_for(self, in_use: Mapping[str, ContainerGpus]) -> None:
+        """Mark as served what podresources shows and no question was put down to: pods that were
+        admitted before our start, or before our watch showed them.
 
-        A pod is admitted whole, so one that shows there has been served whole.
+        The kubelet serves containers in their order, so those before one that shows there have
+        been served too, also where they have ended since. GPUs that a question was put down to
+        are left alone: where that was the wrong pod, the two swap their plans.
         """
         with self._changed:
+            marked = {
+                gpu for pod in self._waiting.values() for got in pod.served.values() for gpu in got
+            }
             for uid, pod in self._waiting.items():
-                if pod.key in in_use:
-                    got = in_use[pod.key]
-                    served = {c.name: tuple(got.get(c.name, ())) for c in pod.containers}
-                    self._waiting[uid] = replace(pod, served=served)
+                got = in_use.get(pod.key, {})
+                shown = [place for place, c in enumerate(pod.containers) if c.name in got]
+                held = {gpu for gpus in got.values() for gpu in gpus}
+                if shown and not pod.served and marked.isdisjoint(held):
+                    served = pod.containers[: shown[-1] + 1]
+                    self._waiting[uid] = replace(
+                        pod, served={c.name: tuple(got.get(c.name, ())) for c in served}
+                    )
 
     def judge(self, in_use: Mapping[str, ContainerGpus]) -> list[Judgement]:
         """Compare what planned containers really hold with their pods' plans, each one once."""
@@ -138,7 +148,7 @@ class Advisor:
     # What the kubelet asks.
 
     def ask(self, machine: Machine, question: Question) -> Answer:
-        """The devices to prefer; marks their container as served. Never raises."""
+        """The devices to prefer; marks their container as served. Raises only what `pick` does."""
         with self._changed:
             if self._watching():
                 self._changed.wait_for(

@@ -63,20 +63,22 @@ class PodResources:
 
 
 class InUsePoller:
-    """Tells `on_change` what is in use whenever it has changed, and after the first reading."""
+    """Tells `on_reading` what is in use at each reading, and `on_change` whenever it is not what
+    it was: first of all after the first reading."""
 
     def __init__(
         self,
         source: PodResources,
         *,
         every_seconds: float,
+        on_reading: Callable[[InUse], None],
         on_change: Callable[[InUse], None],
         on_error: Callable[[], None],
     ) -> None:
         self._source, self._every_seconds = source, every_seconds
-        self._on_change, self._on_error = on_change, on_error
+        self._on_reading, self._on_change, self._on_error = on_reading, on_change, on_error
         self._last: InUse | None = None
-        self._failing = False
+        self._trouble = ""
         self._stopping = False
         self._poke = Event()
         self._thread = Thread(target=self._run, name="in-use", daemon=True)
@@ -100,22 +102,27 @@ class InUsePoller:
         try:
             found = self._source.read()
         except PodResourcesError as error:
-            if not self._failing:
+            if str(error) != self._trouble:
                 log.warning("%s; trying again every %g s", error, self._every_seconds)
-            self._failing = True
+            self._trouble = str(error)
             self._on_error()
             return None
-        if self._failing:
+        if self._trouble:
             log.info("podresources answers again")
-        self._failing = False
+        self._trouble = ""
+        self._on_reading(found)
         if found != self._last:
-            self._last = found
             self._on_change(found)
+            self._last = found
         return found
 
     def _run(self) -> None:
         while not self._stopping:
-            self.poll()
+            try:
+                self.poll()
+            except Exception:
+                # What is in use, standing still unnoticed, would be taken for the truth.
+                log.exception("telling what is in use failed; trying again")
             if self._poke.wait(self._every_seconds):
                 self._poke.clear()
                 # Not a race lost: what comes later is seen at the next round.

@@ -14,6 +14,7 @@ from linkwise.plugin.app import create_app
 from linkwise.plugin.caretaker import Caretaker, first_reading, warn
 from linkwise.plugin.containers import Granting
 from linkwise.plugin.devices import DeviceBook, Devices
+from linkwise.plugin.errors import ListenError
 from linkwise.plugin.in_use import InUsePoller, PodResources
 from linkwise.plugin.inventory import Inventory, Snapshot
 from linkwise.plugin.metrics import Metrics
@@ -31,6 +32,8 @@ _WATCH_DEAD_SECONDS = 10.0  # the API server not heard for so long: waiting for 
 
 
 class Program:
+    """Raises ListenError where HTTP cannot be served."""
+
     def __init__(self, settings: Settings, inventory: Inventory, client: KubeClient) -> None:
         self._settings, self._inventory, self._client = settings, inventory, client
         self._metrics = Metrics()
@@ -38,16 +41,21 @@ class Program:
         self._stopping = Event()
         self._node: Node | None = None
         app = create_app(self._metrics.registry, self.not_ready)
-        # Few threads: scrapes and probes are all that comes.
-        self._http = create_server(
-            app, host=settings.listen_address, port=settings.listen_port, threads=2
-        )
-        self._http_thread = Thread(target=self._http.run, name="http", daemon=True)
+        try:
+            # Few threads: scrapes and probes are all that comes.
+            self._http = create_server(
+                app, host=settings.listen_address, port=settings.listen_port, threads=2
+            )
+        except (OSError, ValueError) as error:
+            where = f"--listen-address {settings.listen_address} --listen-port"
+            raise ListenError(f"{where} {settings.listen_port}: {error}") from error
+        self._http_thread = Thread(target=self._serve_http, name="http", daemon=True)
 
     @property
     def port(self) -> int:
         """Where HTTP listens; useful when it was told port 0."""
-        return int(self._http.effective_port)
+        # An address with several sockets ("localhost" of both IP versions) has no one port 0.
+        return int(getattr(self._http, "effective_port", self._settings.listen_port))
 
     def not_ready(self) -> str:
         """What is missing until all is well; empty then."""
@@ -68,6 +76,7 @@ class Program:
                 self._node.start(self._stopping)
                 self._stopping.wait()
         finally:
+            self._stopping.set()
             if self._node is not None:
                 self._node.stop()
             self._inventory.close()
@@ -75,6 +84,13 @@ class Program:
             # No longer: a scraper's open connection keeps this thread, a daemon, for minutes.
             self._http_thread.join(0.5)
             log.info("stopped")
+
+    def _serve_http(self) -> None:
+        try:
+            self._http.run()
+        except (OSError, ValueError):  # its sockets were closed while it waited for them
+            if not self._stopping.is_set():
+                raise
 
     def stop(self) -> None:
         """Safe to call from a signal handler."""
@@ -126,6 +142,7 @@ class Node:
         self._in_use = InUsePoller(
             PodResources(settings.pod_resources_socket, settings.resource_name),
             every_seconds=settings.in_use_seconds,
+            on_reading=self._in_use_read,
             on_change=self._in_use_changed,
             on_error=metrics.pod_resources_errors.inc,
         )
@@ -147,6 +164,7 @@ class Node:
             health_seconds=settings.health_seconds,
             discovery_seconds=settings.discovery_seconds,
             on_devices=lambda devices: self._devices_changed(devices, pick),
+            warned=snapshot.warnings,
         )
 
     def start(self, stopping: Event) -> None:
@@ -159,9 +177,7 @@ class Node:
             waited += 0.1
             if stopping.is_set():
                 return
-        held = self._in_use.poll()
-        if held is not None:
-            self._advisor.restore(held.pods)
+        self._in_use.poll()
         self._in_use.start()
         self._caretaker.start()
         self._registrar.start()
@@ -178,9 +194,11 @@ class Node:
 
     def not_ready(self) -> str:
         if not self._registrar.ready:
-            return "not registered with the kubelet, or it does not listen"
+            return _because(
+                "not registered with the kubelet, or it does not listen", self._registrar.trouble
+            )
         if not self._publisher.published:
-            return "topology not published on the node"
+            return _because("topology not published on the node", self._publisher.trouble)
         return ""
 
     def _devices_changed(self, devices: Devices, pick: Pick | None) -> None:
@@ -194,13 +212,9 @@ class Node:
         for uuid, fault in devices.faults.items():
             self._metrics.device_unhealthy.labels(uuid, fault.reason).set(1)
 
-    def _in_use_changed(self, in_use: InUse) -> None:
-        self._publisher.in_use(in_use)
-        self._metrics.allocated.clear()
-        for key, containers in in_use.pods.items():
-            namespace, _, name = key.partition("/")
-            for container, gpus in containers.items():
-                self._metrics.allocated.labels(namespace, name, container).set(len(gpus))
+    def _in_use_read(self, in_use: InUse) -> None:
+        """At each reading, as a pod may show in our watch only after it has got its GPUs."""
+        self._advisor.account_for(in_use.pods)
         for judgement in self._advisor.judge(in_use.pods):
             outcome = "kept" if judgement.as_planned else "swapped"
             self._metrics.planned_containers.labels(outcome).inc()
@@ -208,6 +222,18 @@ class Node:
                 log.warning(
                     "%s/%s holds other GPUs than planned", judgement.pod, judgement.container
                 )
+
+    def _in_use_changed(self, in_use: InUse) -> None:
+        self._publisher.in_use(in_use)
+        self._metrics.allocated.clear()
+        for key, containers in in_use.pods.items():
+            namespace, _, name = key.partition("/")
+            for container, gpus in containers.items():
+                self._metrics.allocated.labels(namespace, name, container).set(len(gpus))
+
+
+def _because(what: str, why: str) -> str:
+    return f"{what}: {why}" if why else what
 
 
 def warm_up(pick: Pick, machine: Machine) -> None:
