@@ -2,12 +2,14 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
+from threading import Thread
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -15,6 +17,9 @@ import pytest
 
 from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Node
+from linkwise.plugin import program
+from linkwise.plugin.recorded import RecordedInventory
+from linkwise.plugin.settings import Settings
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
 from linkwise.topology.node_annotation import read_topology
@@ -211,6 +216,12 @@ def test_without_a_driver_it_says_so_and_waits(kubelet_dir: Path) -> None:
         (("--machine", "dgx1-v100", "--kubeconfig", "/nonexistent"), "kubeconfig /nonexistent"),
         (("--policy", "worst"), "Invalid value for '--policy': 'worst'"),
         (("--health-seconds", "0"), "Invalid value for '--health-seconds'"),
+        (("--api-server", "nonsense"), "'nonsense': expected http://HOST:PORT or https://HOST"),
+        (("--machine-faults", "x"), "--machine-faults: expected beside --machine or"),
+        (
+            ("--machine", "dgx1-v100", "--listen-address", "absent.invalid"),
+            "--listen-address absent.invalid --listen-port 0: ",
+        ),
     ],
 )
 def test_what_cannot_work_ends_at_once_with_one_clear_line(
@@ -221,6 +232,74 @@ def test_what_cannot_work_ends_at_once_with_one_clear_line(
     assert plugin.process.wait(20) != 0
     assert said in plugin.log
     assert "Traceback" not in plugin.log
+
+
+@pytest.mark.parametrize("content", [b"a: [", b"\xff\xfe", b"[]", b"clusters: 7"])
+def test_a_kubeconfig_that_is_none_is_named_in_one_line(kubelet_dir: Path, content: bytes) -> None:
+    file = kubelet_dir / "config"
+    file.write_bytes(content)
+    plugin = Process(kubelet_dir, "--machine", "dgx1-v100", "--kubeconfig", str(file))
+    assert plugin.process.wait(20) == 1
+    assert plugin.log.startswith(f"Error: kubeconfig {file}: ")
+    assert plugin.log.count("\n") == 1
+
+
+def test_a_port_that_is_taken_is_named(kubelet_dir: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        flags = ("--machine", "dgx1-v100", "--api-server", "http://127.0.0.1:9")
+        plugin = Process(kubelet_dir, *flags, "--listen-port", port)
+        assert plugin.process.wait(20) == 1
+    assert f"--listen-address 127.0.0.1 --listen-port {port}: [Errno 98]" in plugin.log
+
+
+def test_without_an_api_server_gpus_are_offered_and_when_it_comes_plans_are_kept(
+    kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pod `early` is admitted before we can see any pod; it is not taken for one that waits."""
+    monkeypatch.setattr(program, "_FIRST_PODS_SECONDS", 0.1)
+    monkeypatch.setattr(program, "_WATCH_DEAD_SECONDS", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = int(free.getsockname()[1])
+    client = KubeClient.load(kubeconfig=None, server=f"http://127.0.0.1:{port}")
+    settings = Settings(
+        node_name="n1",
+        kubelet_dir=kubelet.directory,
+        pod_resources_socket=kubelet.pod_resources_socket,
+        listen_address="127.0.0.1",
+        listen_port=0,
+        in_use_seconds=0.05,
+    )
+    running = program.Program(settings, RecordedInventory(MACHINE), client)
+    thread = Thread(target=running.run)
+    thread.start()
+    try:
+        wait_for(lambda: kubelet.plugins and len(kubelet.plugin.health) == 8, "the GPUs")
+        assert "topology not published on the node: Unreachable: GET" in running.not_ready()
+        early = kubelet.plugin.preferred(UUIDS, 2)
+        kubelet.plugin.allocate(early)
+        kubelet.holds = {"ml/early": {"main": early}}
+        with ApiServer(port=port) as server:
+            client.post(
+                "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
+            )
+            planned = [uuid for uuid in UUIDS if uuid not in early]
+            bind(client, "early", planned[0], planned[1])
+            bind(client, "next", planned[2], planned[5])
+            wait_for(lambda: running.not_ready() == "", "readiness")
+            swapped = 'planned_containers_total{outcome="swapped"} 1.0'
+            wait_for(lambda: swapped in metrics_of(running), "the early pod, accounted for")
+            assert kubelet.plugin.preferred(planned, 2) == [planned[2], planned[5]]
+            assert server.url.endswith(str(port))
+    finally:
+        running.stop()
+        thread.join(20)
+    assert not thread.is_alive()
+
+
+def metrics_of(running: program.Program) -> str:
+    with urlopen(f"http://127.0.0.1:{running.port}/metrics", timeout=5) as answer:
+        return str(answer.read().decode())
 
 
 def test_a_scraper_that_stays_connected_does_not_delay_the_end(

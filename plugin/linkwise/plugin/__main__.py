@@ -10,7 +10,7 @@ import click
 from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import LoadError
 from linkwise.plugin.allocate import POLICIES
-from linkwise.plugin.errors import InventoryError
+from linkwise.plugin.errors import InventoryError, ListenError
 from linkwise.plugin.inventory import Inventory
 from linkwise.plugin.nvml import NvmlInventory
 from linkwise.plugin.program import Program
@@ -20,6 +20,12 @@ from linkwise.plugin.settings import Settings
 log = logging.getLogger("linkwise.plugin")
 _DEFAULTS = Settings(node_name="")
 _SECONDS = click.FloatRange(min=0.01)
+
+
+def _url(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not value.startswith(("http://", "https://")):
+        raise click.BadParameter(f"{value!r}: expected http://HOST:PORT or https://HOST:PORT")
+    return value
 
 
 @click.command(context_settings={"auto_envvar_prefix": "LINKWISE_PLUGIN", "show_default": True})
@@ -44,12 +50,19 @@ _SECONDS = click.FloatRange(min=0.01)
     help="Where the kubelet says who has what.",
 )
 @click.option("--kubeconfig", help="Default: the service account of our own pod.")
-@click.option("--api-server", help="URL of an API server that asks for no credentials.")
+@click.option(
+    "--api-server", callback=_url, help="URL of an API server that asks for no credentials."
+)
 @click.option("--resource-name", default=_DEFAULTS.resource_name, help="What pods ask for.")
 @click.option(
     "--listen-address", default=_DEFAULTS.listen_address, help="HTTP: /metrics, /healthz, /readyz."
 )
-@click.option("--listen-port", type=click.IntRange(0, 65535), default=_DEFAULTS.listen_port)
+@click.option(
+    "--listen-port",
+    type=click.IntRange(0, 65535),
+    default=_DEFAULTS.listen_port,
+    help="0 takes any that is free, and logs it.",
+)
 @click.option("--pass-device-specs", is_flag=True, help="Hand over /dev/nvidia* files as well.")
 @click.option("--cdi", is_flag=True, help="Name CDI devices, in place of NVIDIA_VISIBLE_DEVICES.")
 @click.option(
@@ -98,18 +111,21 @@ _SECONDS = click.FloatRange(min=0.01)
     "--log-level",
     type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]),
     default="INFO",
+    help="Least severe messages to log.",
 )
+@click.version_option(package_name="linkwise")
 def main(*, no_driver: str, log_level: str, **chosen: object) -> None:
     """Tell the kubelet about this node's GPUs, and the cluster about their topology."""
     logging.basicConfig(
         level=log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # what matters of it we say ourselves
     settings = Settings(wait_for_driver=no_driver == "wait", **chosen)  # type: ignore[arg-type]
     try:
         inventory = open_inventory(settings)
-        client = KubeClient.load(kubeconfig=settings.kubeconfig, server=settings.api_server)
+        client = connect(settings)
         program = Program(settings, inventory, client)
-    except (InventoryError, LoadError, OSError) as error:
+    except (ListenError, InventoryError, LoadError) as error:
         raise click.ClickException(str(error)) from error
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: program.stop())
@@ -122,6 +138,8 @@ def open_inventory(settings: Settings) -> Inventory:
     a driver where that should not be waited for."""
     if settings.machine and settings.machine_file:
         raise InventoryError("--machine and --machine-file: expected one of them")
+    if settings.machine_faults and not (settings.machine or settings.machine_file):
+        raise InventoryError("--machine-faults: expected beside --machine or --machine-file only")
     if settings.machine or settings.machine_file:
         if settings.machine_file:
             return RecordedInventory.from_file(
@@ -134,6 +152,17 @@ def open_inventory(settings: Settings) -> Inventory:
     if not settings.wait_for_driver:
         inventory.read()
     return inventory
+
+
+def connect(settings: Settings) -> KubeClient:
+    """Raises LoadError."""
+    try:
+        return KubeClient.load(kubeconfig=settings.kubeconfig, server=settings.api_server)
+    except LoadError:
+        raise
+    except Exception as error:  # whatever the kubernetes package trips over in a mangled file
+        told = " ".join(str(error).split())
+        raise LoadError(f"kubeconfig {settings.kubeconfig}: not one: {told}") from error
 
 
 if __name__ == "__main__":
