@@ -99,10 +99,12 @@ class Planner:
         looked_at = self._take_due(now)
         for key in sorted(looked_at):
             self._put_in_order(key, now)
-        for gang in self._by_urgency(self._waiting):
-            if gang.tried_room != self._books.room:
-                self._plan(gang, now)
-                looked_at.add(gang.key)
+        # What one gang gives up while looking for room may be room for one before it.
+        while untried := [g for g in self._by_urgency(self._waiting) if self._untried(g)]:
+            for gang in untried:
+                if self._untried(gang):
+                    self._plan(gang, now)
+                    looked_at.add(gang.key)
         for key in sorted(looked_at):
             if key in self.gangs:
                 self._finish(self.gangs[key], now)
@@ -139,6 +141,9 @@ class Planner:
                 self._due.add(record.gang)
         due, self._due = self._due, set()
         return due
+
+    def _untried(self, gang: Gang) -> bool:
+        return gang.tried_room != self._books.room
 
     def _take_up(self, key: GangKey | None) -> None:
         """A gang that was left to wait may be tried again."""
