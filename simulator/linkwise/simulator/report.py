@@ -4,7 +4,7 @@ Two printers (`report_text`, `report_html`) show the same `Report`, so they cann
 are those that the kubelet's podresources names, never those that were planned. Pure.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import fmean
 from string import ascii_uppercase
@@ -37,6 +37,7 @@ class PodReport:
     member: str  # completion index, or what else tells it from the workload's other pods
     place: Place | None
     waits: str = ""  # why there is no place, in words
+    ended: bool = False  # it has run to its end: the place is where it ran
     stock: tuple[Place | None, ...] = ()
 
 
@@ -51,11 +52,15 @@ class WorkloadReport:
 
     @property
     def running(self) -> int:
-        return sum(1 for pod in self.pods if pod.place)
+        return sum(1 for pod in self.pods if pod.place and not pod.ended)
+
+    @property
+    def ended(self) -> int:
+        return sum(1 for pod in self.pods if pod.ended)
 
     @property
     def waiting(self) -> tuple[PodReport, ...]:
-        return tuple(pod for pod in self.pods if not pod.place)
+        return tuple(pod for pod in self.pods if not pod.place and not pod.ended)
 
     @property
     def slowest(self) -> float | None:
@@ -137,7 +142,7 @@ def tenants(report: Report, node: str) -> dict[int, Tenant]:
     return {
         gpu: Tenant(workload, pod)
         for workload, pod in report.pods
-        if pod.place and pod.place.node == node
+        if pod.place and pod.place.node == node and not pod.ended
         for gpu in pod.place.gpus
     }
 
@@ -167,9 +172,13 @@ class Seen:
     pod: str
     workload: str
     needed: int
+    member: str = ""
     node: str = ""
-    planned: dict[str, tuple[str, ...]] = field(default_factory=dict)  # container -> GPU uuids
-    held: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    planned: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # container -> GPU uuids
+    held: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    had: frozenset[str] = frozenset()  # all GPUs it was ever seen to hold
+    ended: bool = False  # well: it has given them back
+    waits: str = ""  # why it holds none, in words
 
     @property
     def held_gpus(self) -> frozenset[str]:
@@ -211,7 +220,7 @@ def _half_gangs(pods: tuple[Seen, ...]) -> Iterator[str]:
         if pod.needed:
             gangs.setdefault(pod.workload, []).append(pod)
     for name, members in gangs.items():
-        running = sum(1 for member in members if member.held)
+        running = sum(1 for member in members if member.held or member.ended)
         needed = max(member.needed for member in members)
         if 0 < running < needed:
             yield f"gang {name}: {running} of {needed} members run"

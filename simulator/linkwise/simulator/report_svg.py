@@ -238,9 +238,7 @@ def _numa_nodes(
     return tuple(bars)
 
 
-def _box(
-    gpu: Gpu, x: float, y: float, holder: Tenant | None, colours: Mapping[str, int]
-) -> GpuBox:
+def _box(gpu: Gpu, x: float, y: float, holder: Tenant | None, colours: Mapping[str, int]) -> GpuBox:
     words = [f"GPU {gpu.index}", gpu.model]
     if gpu.memory_mib:
         words.append(f"{gpu.memory_mib} MiB")

@@ -51,6 +51,8 @@ def workload_words(workload: WorkloadReport, draws: int) -> str:
     pods = len(workload.pods)
     kind = f"gang of {pods}" if workload.needed else f"{pods} pods" if pods > 1 else "pod"
     parts = [f"{kind} {_running(workload.running, pods)}"]
+    if workload.ended:
+        parts = [f"{kind}: {workload.running} run, {workload.ended} have ended"]
     if workload.slowest is not None and pods > 1:
         parts.append(f"slowest {workload.slowest:.1f} GB/s")
     if draws:
@@ -100,7 +102,8 @@ def _table(report: Report) -> Text:
 
 
 def _pod_line(workload: WorkloadReport, pod: PodReport, widths: Sequence[int], draws: int) -> Text:
-    ours = _row(place_words(pod.place), widths) if pod.place else _row(("waits",), widths)
+    none = "ended" if pod.ended else "waits"
+    ours = _row(place_words(pod.place) if pod.place else (none,), widths)
     line = f"  {Tenant(workload, pod).short:<4}{ours}"
     if draws:
         stock = pod.stock[0] if pod.stock else None

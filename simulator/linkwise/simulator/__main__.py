@@ -1,0 +1,176 @@
+"""`linkwise-simulator`: a simulated cluster, the real programs, and the user's manifests on it.
+
+The only place that exits: 0 when all is as planned, 1 when it is not or a program failed, 2 for
+what was asked wrongly, 130 and the like when a signal ended it. Nothing is left running.
+"""
+
+import logging
+import re
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryFile
+from types import FrameType
+from typing import NoReturn
+
+import click
+
+from linkwise.kube.client import ApiError
+from linkwise.simulator.child import ChildError
+from linkwise.simulator.cluster import NodeSpec, NotReadyError
+from linkwise.simulator.manifests import ManifestError, read_manifest_files
+from linkwise.simulator.simulation import Simulation
+from linkwise.topology.errors import MachineError
+from linkwise.topology.recorded import recorded_machine
+
+DEFAULT_NODES = (
+    *(NodeSpec(f"hgx-h100-{number}", "hgx-h100") for number in range(1, 5)),
+    NodeSpec("dgx-a100", "dgx-a100"),
+    NodeSpec("dgx1-v100", "dgx1-v100"),
+    NodeSpec("a100-pcie", "a100-pcie-8-bridged"),
+    NodeSpec("h200-nvl", "h200-nvl-2x4"),
+)
+"""A mixed cluster: NVSwitch of two ages, a mesh of NVLinks, pairs and islands of four."""
+
+_ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_NODE_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?")
+
+
+class _InterruptedError(BaseException):
+    """A signal asks us to end; not an Exception, so that nobody takes it for a fault."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+class _Node(click.ParamType[NodeSpec]):
+    name = "name=machine"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> NodeSpec:
+        if isinstance(value, NodeSpec):
+            return value
+        name, equals, machine = str(value).partition("=")
+        if not equals:
+            self.fail(f"{value!r}: expected NAME=MACHINE", param, ctx)
+        if not _NODE_NAME.fullmatch(name):
+            expected = "lower-case letters, digits, - and ., at most 63"
+            self.fail(f"{value!r}: node name {name!r}: expected {expected}", param, ctx)
+        try:
+            recorded_machine(machine)
+        except MachineError as error:
+            self.fail(f"{value!r}: {error}", param, ctx)
+        return NodeSpec(name, machine)
+
+
+@click.command(context_settings={"auto_envvar_prefix": "LINKWISE_SIMULATOR", "show_default": True})
+@click.argument("files", nargs=-1, required=True, metavar="FILE.yaml...")
+@click.option(
+    "--node",
+    "nodes",
+    type=_Node(),
+    multiple=True,
+    default=DEFAULT_NODES,
+    show_default="a mixed cluster of eight",
+    help="A node and the recorded machine it is (`linkwise machines` lists them); once for each.",
+)
+@click.option(
+    "--report", type=click.Path(dir_okay=False, path_type=Path), help="Write the pictures as HTML."
+)
+@click.option("--seed", default=1, help="Decides all that is random in the simulated world.")
+@click.option(
+    "--draws",
+    type=click.IntRange(1),
+    default=5,
+    help="How often the manifests are also run with kube-scheduler and kubelet alone.",
+)
+@click.option("--no-baseline", is_flag=True, help="Do not run them without Linkwise.")
+@click.option("--keep", is_flag=True, help="Leave everything running until Ctrl-C.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=1),
+    default=60.0,
+    help="Seconds for each run of the manifests, until nothing moves any more.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Show what the programs log.")
+@click.version_option(package_name="linkwise")
+def command(
+    files: Sequence[str],
+    nodes: Sequence[NodeSpec],
+    report: Path | None,
+    seed: int,
+    draws: int,
+    no_baseline: bool,
+    keep: bool,
+    timeout: float,
+    verbose: bool,
+) -> None:
+    """Run Kubernetes manifests on a simulated GPU cluster with the real Linkwise programs, and
+    show who got which GPUs."""
+    if twice := next((n.name for n in nodes if [m.name for m in nodes].count(n.name) > 1), ""):
+        raise click.BadParameter(f"{twice} stands there twice", param_hint="--node")
+    try:
+        manifests = read_manifest_files(files)
+    except ManifestError as error:
+        _end(str(error), 2)
+    if report is not None:
+        _make_writable(report)
+    simulation = Simulation(
+        manifests=manifests,
+        nodes=nodes,
+        report_file=report,
+        seed=seed,
+        draws=0 if no_baseline else draws,
+        timeout=timeout,
+        keep=keep,
+        verbose=verbose,
+    )
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.ERROR, format="%(name)s: %(message)s"
+    )
+    for number in _ENDING_SIGNALS:
+        signal.signal(number, _interrupt)
+    try:
+        good = simulation.run()
+    except (ChildError, NotReadyError, ApiError) as error:
+        _end(str(error), 1)
+    except _InterruptedError as interrupt:
+        _end(f"{interrupt}: ended, nothing is left running", 128 + interrupt.number)
+    sys.exit(0 if good else 1)
+
+
+def _make_writable(file: Path) -> None:
+    """Better now than after the run."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if file.exists():
+            file.open("ab").close()
+        else:
+            TemporaryFile(dir=file.parent).close()
+    except OSError as error:
+        raise click.BadParameter(
+            f"{file}: {error.strerror or error}", param_hint="--report"
+        ) from error
+
+
+def _interrupt(number: int, _frame: FrameType | None) -> NoReturn:
+    # Once is enough: what follows is the ending, and it must not be interrupted.
+    for each in _ENDING_SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+    raise _InterruptedError(number)
+
+
+def _end(text: str, status: int) -> NoReturn:
+    click.echo(f"linkwise-simulator: {text}", err=True)
+    sys.exit(status)
+
+
+def main() -> None:
+    command(prog_name="linkwise-simulator")
+
+
+if __name__ == "__main__":
+    main()

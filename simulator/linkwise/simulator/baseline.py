@@ -1,0 +1,35 @@
+"""What the same manifests would get from kube-scheduler and kubelet alone, drawn several times.
+
+Stock Kubernetes decides much by chance (nodes of equal score, the kubelet's order of devices), so
+one run says little: each draw has its own seed.
+"""
+
+from collections.abc import Callable, Sequence
+
+from linkwise.simulator.cluster import Cluster
+from linkwise.simulator.manifests import Manifest
+from linkwise.simulator.report import Seen
+from linkwise.simulator.world import Run
+
+
+def draw(
+    cluster: Cluster,
+    manifests: Sequence[Manifest],
+    *,
+    draws: int,
+    seed: int,
+    seconds: float,
+    say: Callable[[str], None],
+) -> tuple[tuple[Seen, ...], ...]:
+    """Run the manifests *draws* times without Linkwise, and leave the cluster as it was.
+
+    Raises ChildError, and NotReadyError where a draw takes longer than *seconds*.
+    """
+    outcomes = []
+    for number in range(draws):
+        say(f"draw {number + 1} of {draws}")
+        with Run(cluster, manifests, seed=seed + number, linkwise=False) as run:
+            run.settle(seconds)
+            outcomes.append(run.seen())
+            run.clean_away(seconds)
+    return tuple(outcomes)

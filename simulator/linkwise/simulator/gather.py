@@ -1,0 +1,167 @@
+"""From what was seen of pods to a report: which belong together, what their GPUs are worth.
+
+Pods with the same `linkwise.dev/gang` are one workload, then pods of one Job, then each pod alone.
+The same pod of another run (a draw of the baseline) is the one with the same workload and member,
+as names end in random letters. Pure.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from linkwise.kube.objects import Pod
+from linkwise.simulator.jobs import INDEX
+from linkwise.simulator.report import (
+    NodeReport,
+    Place,
+    PodReport,
+    Report,
+    Seen,
+    WorkloadReport,
+    faults,
+    letters,
+)
+from linkwise.simulator.witness import Sighting
+from linkwise.topology import names
+from linkwise.topology.model import Machine
+from linkwise.topology.value import ring_class, value
+
+Held = Mapping[str, Mapping[str, tuple[str, ...]]]
+"""namespace/name -> container -> GPU uuids, as the kubelets list them."""
+
+
+def key_of(pod: Pod) -> str:
+    return f"{pod.metadata.namespace}/{pod.metadata.name}"
+
+
+def takes_gpus(pod: Pod) -> bool:
+    resource = names.DEFAULT_RESOURCE
+    return any(
+        resource in (container.resources.limits | container.resources.requests)
+        for container in (*pod.spec.init_containers, *pod.spec.containers)
+    )
+
+
+def gather(
+    sightings: Sequence[Sighting],
+    held: Held,
+    had: Mapping[str, frozenset[str]],
+    waits: Mapping[str, str],
+) -> tuple[Seen, ...]:
+    """What became of every pod that takes GPUs, in the order of *sightings*. By namespace/name:
+    what it holds, all that it was seen to hold, and why it has no node."""
+    found = [
+        Seen(
+            pod=key_of(sighting.pod),
+            workload=_workload(sighting.pod),
+            needed=_needed(sighting.pod),
+            member=sighting.pod.metadata.annotations.get(INDEX, ""),
+            node=sighting.pod.spec.node_name,
+            planned=sighting.planned,
+            held=held.get(key_of(sighting.pod), {}),
+            had=had.get(key_of(sighting.pod), frozenset()),
+            ended=sighting.pod.status.phase == "Succeeded",
+            waits=waits.get(key_of(sighting.pod), ""),
+        )
+        for sighting in sightings
+        if takes_gpus(sighting.pod) and not _was_replaced(sighting, sightings)
+    ]
+    return tuple(_with_members(found))
+
+
+def report_of(
+    nodes: Sequence[NodeReport],
+    ours: Sequence[Seen],
+    draws: Sequence[Sequence[Seen]],
+    *,
+    seed: int,
+) -> Report:
+    """*draws* are the runs of the baseline."""
+    machines = {node.name: node.machine for node in nodes}
+    stock = [{(s.workload, s.member): place_of(s, machines) for s in draw} for draw in draws]
+    letter = letters()
+    workloads = []
+    for name in dict.fromkeys(seen.workload for seen in ours):
+        members = [seen for seen in ours if seen.workload == name]
+        pods = tuple(
+            PodReport(
+                pod=seen.pod,
+                member=seen.member,
+                place=place_of(seen, machines),
+                waits=seen.waits,
+                ended=seen.ended,
+                stock=tuple(draw.get((name, seen.member)) for draw in stock),
+            )
+            for seen in sorted(members, key=_rank)
+        )
+        needed = max(seen.needed for seen in members)
+        workloads.append(WorkloadReport(name, next(letter), pods, needed))
+    return Report(
+        nodes=tuple(nodes),
+        workloads=tuple(workloads),
+        compared=sum(1 for seen in ours if seen.held),
+        faults=faults(ours),
+        draws=len(draws),
+        seed=seed,
+    )
+
+
+def place_of(seen: Seen, machines: Mapping[str, Machine]) -> Place | None:
+    """What the pod's GPUs are worth together; None where it never had any."""
+    gpus = seen.held_gpus or (seen.had if seen.ended else frozenset())
+    if not gpus:
+        return None
+    machine = machines[seen.node]
+    mask = machine.mask_of(gpus)
+    return Place(
+        node=seen.node,
+        gpus=machine.indices_of(mask),
+        link=ring_class(machine, mask),
+        gbytes_per_s=value(machine, mask),
+    )
+
+
+def _workload(pod: Pod) -> str:
+    meta = pod.metadata
+    job = next((owner.name for owner in meta.owner_references if owner.controller), "")
+    name = meta.annotations.get(names.GANG) or job or meta.name
+    return name if meta.namespace == "default" else f"{meta.namespace}/{name}"
+
+
+def _needed(pod: Pod) -> int:
+    """The size of its gang; 0 without one, and where it is said wrongly: then none can form."""
+    if names.GANG not in pod.metadata.annotations:
+        return 0
+    size = pod.metadata.annotations.get(names.GANG_SIZE, "")
+    return int(size) if size.isascii() and size.isdecimal() else 0
+
+
+def _was_replaced(sighting: Sighting, others: Sequence[Sighting]) -> bool:
+    """A failed pod of a Job for which the Job has made another one."""
+    if sighting.pod.status.phase != "Failed":
+        return False
+    uids = {owner.uid for owner in sighting.pod.metadata.owner_references}
+    index = sighting.pod.metadata.annotations.get(INDEX)
+    return any(
+        other.order > sighting.order
+        and other.pod.metadata.annotations.get(INDEX) == index
+        and uids & {owner.uid for owner in other.pod.metadata.owner_references}
+        for other in others
+    )
+
+
+def _with_members(found: Sequence[Seen]) -> Iterator[Seen]:
+    """Where completion indices do not tell the pods of a workload apart, their order does."""
+    counted = Counter((seen.workload, seen.member) for seen in found)
+    by_order = {seen.workload for seen in found if counted[seen.workload, seen.member] > 1}
+    numbers: Counter[str] = Counter()
+    for seen in found:
+        if seen.workload in by_order or not seen.member:
+            yield replace(seen, member=str(numbers[seen.workload]))
+            numbers[seen.workload] += 1
+        else:
+            yield seen
+
+
+def _rank(seen: Seen) -> int:
+    return int(seen.member)

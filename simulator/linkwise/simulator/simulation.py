@@ -1,0 +1,114 @@
+"""The main job, step by step: start the cluster, draw the baseline, run with Linkwise, show it."""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from linkwise.simulator import baseline
+from linkwise.simulator.cluster import Cluster, NodeSpec
+from linkwise.simulator.gather import report_of
+from linkwise.simulator.manifests import Manifest
+from linkwise.simulator.progress import Progress
+from linkwise.simulator.report import NodeReport, Report, Seen
+from linkwise.simulator.report_html import render_html
+from linkwise.simulator.report_text import render
+from linkwise.simulator.world import Run
+from linkwise.topology.recorded import records
+
+_KEEP_LOOK_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """What was asked for on the command line. `draws` 0: no baseline."""
+
+    manifests: Sequence[Manifest]
+    nodes: Sequence[NodeSpec]
+    report_file: Path | None
+    seed: int
+    draws: int
+    timeout: float
+    keep: bool
+    verbose: bool
+
+    def run(self) -> bool:
+        """Whether all is as it must be.
+
+        Raises ChildError, NotReadyError, ApiError, and OSError where the report cannot be written.
+        """
+        began = time.monotonic()
+        # The report alone is for standard output.
+        progress = Progress(Console(stderr=True))
+        with ExitStack() as things:
+            with progress.step(f"Start {len(self.nodes)} nodes, a linkwise-plugin on each"):
+                tell = _teller(progress) if self.verbose else None
+                cluster = things.enter_context(Cluster(self.nodes, tell=tell))
+            stock = self._draw(cluster, progress)
+            with progress.step("Start linkwise-extender"):
+                cluster.start_extender()
+            run = Run(cluster, self.manifests, seed=self.seed, linkwise=True)
+            with progress.step("Run the manifests with Linkwise") as say:
+                things.enter_context(run)
+                run.settle(self.timeout, lambda counts: say(str(counts)))
+                report = report_of(_reports(self.nodes), run.seen(), stock, seed=self.seed)
+            self._show(report, progress)
+            progress.line(f"{time.monotonic() - began:.1f} s in all")
+            if self.keep:
+                _stay(cluster, progress)
+        return not report.faults
+
+    def _draw(self, cluster: Cluster, progress: Progress) -> tuple[tuple[Seen, ...], ...]:
+        if not self.draws:
+            return ()
+        with progress.step("Run them with kube-scheduler and kubelet alone") as say:
+            return baseline.draw(
+                cluster,
+                self.manifests,
+                draws=self.draws,
+                seed=self.seed,
+                seconds=self.timeout,
+                say=say,
+            )
+
+    def _show(self, report: Report, progress: Progress) -> None:
+        out = Console(highlight=False)
+        out.print()
+        out.print(render(report))
+        out.print()
+        if self.report_file is not None:
+            self.report_file.write_text(render_html(report), encoding="utf-8")
+            progress.line(f"The same with drawings: {self.report_file}")
+
+
+def _reports(nodes: Sequence[NodeSpec]) -> tuple[NodeReport, ...]:
+    recorded = records()
+    return tuple(
+        NodeReport(node.name, recorded[node.machine_name].title, node.machine) for node in nodes
+    )
+
+
+def _teller(progress: Progress) -> Callable[[str, str], None]:
+    return lambda program, line: progress.line(f"{program}: {line}")
+
+
+def _stay(cluster: Cluster, progress: Progress) -> None:
+    """Until a signal comes; programs that end meanwhile are named."""
+    progress.line(
+        f"""Everything still runs; Ctrl-C ends it. Ask it:
+  curl {cluster.extender_url}/gangs
+  curl {cluster.extender_url}/nodes
+  curl {cluster.extender_url}/explain/NAMESPACE/POD?format=text
+  kubectl --server {cluster.server.url} get pods --output wide
+  ls {cluster.directory}/*.log"""
+    )
+    named: set[str] = set()
+    while True:
+        for child in cluster.dead():
+            if child.name not in named:
+                named.add(child.name)
+                progress.line(child.obituary())
+        time.sleep(_KEEP_LOOK_SECONDS)

@@ -1,0 +1,253 @@
+"""One run of the user's manifests on a cluster: create, wait until nothing moves, look, clean away.
+
+With the extender and the plugins' advice it is the real thing; without both it is what
+kube-scheduler and the kubelets alone do. Everything else is the same.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from linkwise.kube.client import ApiError
+from linkwise.simulator.cluster import Cluster
+from linkwise.simulator.gather import gather, key_of
+from linkwise.simulator.job_controller import JobController
+from linkwise.simulator.manifests import Manifest
+from linkwise.simulator.report import Seen
+from linkwise.simulator.scheduler import SchedulerLoop, SchedulerSettings
+from linkwise.simulator.witness import Sighting, Witness
+from linkwise.topology import names
+
+_QUIET_SECONDS = 0.4  # nothing has happened for so long: nothing will
+_ENDED = ("Succeeded", "Failed")
+_HASTE = SchedulerSettings(
+    extender_weight=2,  # as in daemonset/scheduler-config.yaml
+    initial_backoff_seconds=0.1,
+    max_backoff_seconds=1.0,
+)
+
+
+class _Gang(msgspec.Struct):
+    name: str
+    phase: str
+
+
+class _Explained(msgspec.Struct):
+    """The part of /explain that says why a pod waits."""
+
+    class Gang(msgspec.Struct):
+        reason: str = ""
+
+    class Nearest(msgspec.Struct):
+        node: str
+        lacks: str
+
+    summary: str
+    gang: Gang | None = None
+    nearest: Nearest | None = None
+
+    def words(self) -> str:
+        parts = [self.summary]
+        if self.gang is not None and self.gang.reason:
+            parts.append(f"{self.gang.reason[:1].upper()}{self.gang.reason[1:]}.")
+        if self.nearest is not None:
+            parts.append(f"Nearest is {self.nearest.node}: {self.nearest.lacks}.")
+        return " ".join(dict.fromkeys(parts))
+
+
+class _Items(msgspec.Struct):
+    items: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How far a run is; `of` is how many pods there will be."""
+
+    running: int
+    waiting: int
+    of: int
+
+    def __str__(self) -> str:
+        waits = f", {self.waiting} wait" if self.waiting else ""
+        return f"{self.running} of {self.of} pods run{waits}"
+
+
+class Run:
+    """`with Run(cluster, manifests, …) as run:` has the manifests created; `settle` waits."""
+
+    def __init__(
+        self, cluster: Cluster, manifests: Sequence[Manifest], *, seed: int, linkwise: bool
+    ) -> None:
+        self._cluster, self._manifests, self._linkwise = cluster, manifests, linkwise
+        self._expected = sum(_pods_of(manifest) for manifest in manifests)
+        self._witness = Witness(cluster.client)
+        self._jobs = JobController(cluster.client, seed=seed)
+        self._scheduler = SchedulerLoop(
+            cluster.client,
+            cluster.extender_url if linkwise else None,
+            seed=seed,
+            settings=_HASTE,
+        )
+        self._had: defaultdict[str, frozenset[str]] = defaultdict(frozenset)
+        self._changes, self._changed_at = -1, 0.0
+        self._things = ExitStack()
+        for number, kubelet in enumerate(cluster.kubelets):
+            kubelet.reseed(seed * len(cluster.kubelets) + number)
+            kubelet.asks_preference = linkwise
+
+    def __enter__(self) -> Self:
+        with ExitStack() as things:
+            for thing in (self._witness, self._jobs, self._scheduler):
+                things.callback(thing.stop)
+                thing.start()
+            for manifest in self._manifests:
+                self._cluster.client.post(manifest.collection, manifest.body)
+            self._things = things.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._things.close()
+
+    # Waiting
+
+    def settle(self, seconds: float, say: Callable[[Counts], None] = lambda _: None) -> None:
+        """Until every pod runs, has ended, or waits for something that nobody is doing.
+
+        Raises ChildError, and NotReadyError after *seconds*.
+        """
+
+        def moves() -> str:
+            say(self.counts())
+            return self._moves()
+
+        self._cluster.wait_for(moves, "the manifests' pods", seconds)
+
+    def counts(self) -> Counts:
+        pods = [sighting.pod for sighting in self._witness.sightings()]
+        running = sum(1 for pod in pods if pod.status.phase in ("Running", "Succeeded"))
+        waiting = sum(1 for pod in pods if not pod.spec.node_name and _was_refused(pod))
+        return Counts(running, waiting, max(self._expected, len(pods)))
+
+    def _moves(self) -> str:
+        """What goes on; empty once nothing has for a while."""
+        for key, shares in self.held().items():
+            self._had[key] |= {uuid for uuids in shares.values() for uuid in uuids}
+        if going_on := self._goes_on():
+            self._changes = -1
+            return going_on
+        now = time.monotonic()
+        if self._changes != self._witness.changes:
+            self._changes, self._changed_at = self._witness.changes, now
+        if now - self._changed_at < _QUIET_SECONDS:
+            return "things have just become quiet"
+        return "a gang is on its way" if self._linkwise and self._gangs_move() else ""
+
+    def _goes_on(self) -> str:
+        sightings = self._witness.sightings()
+        if len(sightings) < self._expected:
+            return f"{len(sightings)} of {self._expected} pods are created"
+        for sighting in sightings:
+            if going_on := _goes_on(sighting):
+                return f"{key_of(sighting.pod)} {going_on}"
+        return "" if self._scheduler.idle else "kube-scheduler is trying pods"
+
+    def _gangs_move(self) -> bool:
+        gangs = self._cluster.ask_extender("/gangs", list[_Gang]) or []
+        return any(gang.phase in ("planned", "binding") for gang in gangs)
+
+    # Looking
+
+    def held(self) -> dict[str, dict[str, tuple[str, ...]]]:
+        """namespace/name -> container -> GPU uuids, as the kubelets list them."""
+        found = {}
+        for kubelet in self._cluster.kubelets:
+            for pod in kubelet.pod_devices():
+                shares = {
+                    container: tuple(sorted(pod.held[container].get(names.DEFAULT_RESOURCE, ())))
+                    for container in pod.containers
+                    if container in pod.held
+                }
+                found[f"{pod.namespace}/{pod.name}"] = {c: g for c, g in shares.items() if g}
+        return found
+
+    def seen(self) -> tuple[Seen, ...]:
+        """What became of the pods; for those that wait, why."""
+        sightings = self._witness.sightings()
+        waits = {
+            key_of(s.pod): self._why(s.pod.metadata.namespace, s.pod.metadata.name)
+            for s in sightings
+            if not s.pod.spec.node_name and self._linkwise
+        }
+        waits |= {
+            key_of(s.pod): f"{s.pod.status.reason}: {s.pod.status.message}"
+            for s in sightings
+            if s.pod.status.phase == "Failed"
+        }
+        return gather(sightings, self.held(), self._had, waits)
+
+    def _why(self, namespace: str, name: str) -> str:
+        explained = self._cluster.ask_extender(f"/explain/{namespace}/{name}", _Explained)
+        return explained.words() if explained else "The extender does not know this pod."
+
+    # Cleaning
+
+    def clean_away(self, seconds: float) -> None:
+        """Delete all jobs, pods and events, and wait until every node is free again."""
+        for collection in ("/apis/batch/v1/jobs", "/api/v1/pods"):
+            self._delete_all(collection)
+
+        def remains() -> str:
+            pods = self._witness.sightings()
+            if pods:
+                return f"{key_of(pods[0].pod)} is still there"
+            return next(iter(self.held()), "") or self._cluster.holders()
+
+        self._cluster.wait_for(remains, "cleaning away", seconds)
+        self._delete_all("/api/v1/events")
+
+    def _delete_all(self, collection: str) -> None:
+        client = self._cluster.client
+        base, _, plural = collection.rpartition("/")
+        for item in client.get(collection, _Items).items:
+            meta: Mapping[str, str] = item["metadata"]
+            try:
+                client.delete(f"{base}/namespaces/{meta['namespace']}/{plural}/{meta['name']}")
+            except ApiError as error:
+                if error.status != 404:  # the job controller was faster
+                    raise
+
+
+def _goes_on(sighting: Sighting) -> str:
+    pod = sighting.pod
+    if pod.spec.node_name:
+        settled = pod.status.phase in ("Running", *_ENDED)
+        return "" if settled else f"starts on {pod.spec.node_name}"
+    ours = pod.spec.scheduler_name == _HASTE.scheduler_name and not pod.spec.scheduling_gates
+    return "" if _was_refused(pod) or not ours else "has not been tried"
+
+
+def _was_refused(pod: Any) -> bool:
+    return any(c.type == "PodScheduled" and c.status == "False" for c in pod.status.conditions)
+
+
+def _pods_of(manifest: Manifest) -> int:
+    """How many pods it makes at first."""
+    if manifest.kind == "Pod":
+        return 1
+    spec: Any = manifest.body["spec"]
+    completions, parallelism = spec.get("completions"), spec.get("parallelism")
+    wanted = 1 if parallelism is None else parallelism
+    if spec.get("suspend"):
+        return 0
+    return int(wanted if completions is None else min(wanted, completions))
