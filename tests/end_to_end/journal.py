@@ -4,7 +4,8 @@ import logging
 import time
 from threading import Lock
 
-from linkwise.kube.objects import Pod
+from linkwise.kube.objects import Node, Pod
+from linkwise.topology.names import DEFAULT_RESOURCE
 
 _QUIET = ("linkwise.plugin.server",)  # each advice: the pods' own lines say enough
 
@@ -18,6 +19,7 @@ class Journal(logging.Handler):
         self._lines: list[str] = []
         self._writing = Lock()
         self._pods: dict[str, str] = {}  # uid -> the state last noted
+        self._nodes: dict[str, str] = {}
         self._level_before = logging.NOTSET
 
     def attach(self) -> None:
@@ -54,6 +56,16 @@ class Journal(logging.Handler):
             self._pods[pod.metadata.uid] = state
             self.say("pod", f"{pod.metadata.name} ({pod.metadata.uid[:8]}): {state}")
 
+    def nodes(self, listed: list[Node]) -> None:
+        for node in listed:
+            self.node("LISTED", node)
+
+    def node(self, kind: str, node: Node) -> None:
+        state = "gone" if kind == "DELETED" else _state_of_node(node)
+        if self._nodes.get(node.metadata.name) != state:
+            self._nodes[node.metadata.name] = state
+            self.say("node", f"{node.metadata.name}: {state}")
+
     @property
     def pods_seen(self) -> int:
         return len(self._pods)
@@ -77,3 +89,10 @@ def _state(pod: Pod) -> str:
         if key in ("linkwise.dev/gpus", "linkwise.dev/plan", "linkwise.dev/gang-started")
     ]
     return ", ".join(words)
+
+
+def _state_of_node(node: Node) -> str:
+    ready = next((c.status for c in node.status.conditions if c.type == "Ready"), "not said")
+    words = [f"Ready {ready}", f"{node.status.allocatable.get(DEFAULT_RESOURCE, 'no')} GPUs"]
+    words += [f"taint {taint.key}" for taint in node.spec.taints]
+    return ", ".join(words + ["cordoned"] * node.spec.unschedulable)

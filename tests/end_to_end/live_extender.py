@@ -4,7 +4,7 @@ Its clock runs faster than ours, so its pauses, doubts and timeouts pass in a te
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import Event, Lock, Thread
 
@@ -20,7 +20,7 @@ from linkwise.kube.errors import UNREACHED, ApiError
 from tests.end_to_end.journal import Journal
 
 HURRY = 30.0  # of its seconds pass in one of ours
-GANG_TIMEOUT_SECONDS = 300.0  # of its own; 10 of ours
+GANG_TIMEOUT_SECONDS = 120.0  # of its own; 4 of ours
 _BEGAN = time.time()
 
 
@@ -136,7 +136,7 @@ class LiveExtender:
         self._close()
 
     def _close(self) -> None:
-        self._server.asyncore.close_all(self._server._map)
+        self._server.asyncore.close_all(self._server._map)  # ends its loop, and every connection
         self._thread.join(5)
         self._server.task_dispatcher.shutdown(timeout=1)
         self.shell.stop()
@@ -149,6 +149,3 @@ class LiveExtender:
             for sample in family.samples
             if sample.name == metric
         )
-
-
-Fate = Callable[[LiveExtender], None]

@@ -24,8 +24,9 @@ def pod(
     said: Mapping[str, str] | None = None,
     run_seconds: float | None = None,
     priority: int = 0,
+    node: str = "",
 ) -> dict[str, Any]:
-    """*said*: annotations without their prefix."""
+    """*said*: annotations without their prefix. *node*: put there past every scheduler."""
     annotations = {names.PREFIX + key: text for key, text in (said or {}).items()}
     if run_seconds is not None:
         annotations[RUN_SECONDS] = str(run_seconds)
@@ -39,6 +40,7 @@ def pod(
             "terminationGracePeriodSeconds": 1,
             "containers": list(containers) or [container("main", gpus)],
             "initContainers": list(init),
+            **({"nodeName": node} if node else {}),
         },
     }
 

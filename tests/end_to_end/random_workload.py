@@ -18,7 +18,7 @@ from tests.end_to_end import promises
 from tests.end_to_end.workload import bring_back, cordon, workload
 from tests.end_to_end.world import JOBS, PODS, World, running_world
 
-REST_SECONDS = 25.0  # of ours; the longest timeout inside is 10
+REST_SECONDS = 25.0  # of ours; the longest wait inside is 10, for kube-scheduler's five minutes
 _STILL_SECONDS = 0.15  # for so long nothing may change before a world counts as at rest
 
 
@@ -92,9 +92,14 @@ def rest(world: World, judge: Callable[[World], list[str]]) -> list[str]:
     """Wait until nothing is amiss, and stays so while nothing changes; what is amiss if not."""
     deadline = time.monotonic() + REST_SECONDS
     before: str | None = None
+    noted = ""
     while True:
         version = world.version()
         amiss = judge(world)
+        note = "; ".join(text[:150] for text in amiss)
+        if note != noted:
+            noted = note
+            world.journal.say("JUDGE", note or "all is well")
         if not amiss and before == version:
             return []
         before = None if amiss else version

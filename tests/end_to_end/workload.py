@@ -96,7 +96,15 @@ class _Author:
     def _single(self) -> list[dict[str, Any]]:
         gpus = self._random.choice([1, 1, 2, 2, 3, 4, 5, 8])
         said = self._random.choice([{}, {}, {"require-link": "nvlink"}, {"prefer-link": "node"}])
-        return [manifests.pod(self._name("single"), gpus, said=said, run_seconds=self._runs())]
+        return [
+            manifests.pod(
+                self._name("single"),
+                gpus,
+                said=said,
+                run_seconds=self._runs(),
+                priority=self._random.choice([0] * 7 + [10]),  # for which others are evicted
+            )
+        ]
 
     def _equals(self) -> list[dict[str, Any]]:
         gpus, count = self._random.choice([1, 2, 2, 4]), self._random.randint(3, 5)
@@ -117,6 +125,13 @@ class _Author:
         timeout = self._random.choice(["", "30s", "60s"])
         members = size - 1 if missing else size
         return manifests.gang(self._name("gang"), size, gpus, timeout=timeout, members=members)
+
+    def _submits_past_us(self) -> tuple[str, Do]:
+        """Somebody else puts a pod on a node, who asks nobody."""
+        name, node = self._name("foreign"), self._random.choice(self._nodes)
+        body = manifests.pod(name, self._random.randint(1, 3), node=node)
+        self._bodies[name] = body
+        return f"submits {name} past everybody", lambda world: _submit(world, body)
 
     def _runs(self) -> float | None:
         return self._random.choice([None, None, round(self._random.uniform(0.1, 1.5), 2)])
@@ -219,7 +234,10 @@ class _Author:
             partial(call, world)
         )
 
-    # The API server
+    # Others
+
+    def _scheduler_restarts(self) -> tuple[str, Do]:
+        return "kube-scheduler restarts", World.restart_scheduler
 
     def _api_fails(self) -> tuple[str, Do]:
         method, part, status, carried_out = self._random.choice(FAULTS)
@@ -263,6 +281,7 @@ _A = _Author
 _LIKELY: Sequence[tuple[Callable[[_Author], tuple[str, Do]], float]] = (
     (_A._submits, 10),
     (_A._submits_job, 2),
+    (_A._submits_past_us, 0.7),
     (_A._deletes, 5),
     (_A._recreates, 3),
     (_A._deletes_job, 0.5),
@@ -272,6 +291,7 @@ _LIKELY: Sequence[tuple[Callable[[_Author], tuple[str, Do]], float]] = (
     (_A._gpu_breaks, 1),
     (_A._extender_dies, 2),
     (_A._stray_calls, 2),
+    (_A._scheduler_restarts, 0.5),
     (_A._api_fails, 3),
     (_A._patches_conflict, 1),
     (_A._watches_break, 1.5),
@@ -380,7 +400,8 @@ def call_astray(world: World, body: Mapping[str, Any], nodes: Sequence[str]) -> 
         asked = {"Pod": pod, "Nodes": None, "NodeNames": list(nodes)}
         _call(world, "filter", asked)
         _call(world, "prioritize", asked)
-    uids = ["never-was", *(pod.metadata.uid for pod in known if pod.spec.node_name)]
+    # Not of the made-up one: its bind verb waits for the pod to appear.
+    uids = [pod.metadata.uid for pod in known if pod.spec.node_name]
     for uid, node in zip(uids, nodes, strict=False):
         target = {"PodName": _name(body), "PodNamespace": "ml", "PodUID": uid, "Node": node}
         _call(world, "bind", target)

@@ -89,9 +89,8 @@ class World:
             for number, machine in enumerate(machines, 1)
         }
         self.extender = LiveExtender(server.url, self.journal)
-        self.scheduler = SchedulerLoop(
-            self.client, self.extender.url, seed=seed, settings=_SCHEDULER
-        )
+        self._seed = seed
+        self.scheduler = self._new_scheduler()
         self.jobs = JobController(self.client, seed=seed, failure_backoff_seconds=0.05)
         self.counted: Counter[str] = Counter()  # what extenders that are no more had counted
         self.broken: list[str] = []  # promises that the watchman saw broken
@@ -100,19 +99,23 @@ class World:
         self._errands: list[Future[None]] = []
         self._watchman = Thread(target=self._watch, name="watchman", daemon=True)
         self._watch_over = Event()
-        self._witness = Reflector(
-            self.client,
-            "/api/v1/pods",
-            Pod,
-            on_replace=self.journal.pods,
-            on_event=self.journal.pod,
+        pods, nodes = self.journal.pods, self.journal.nodes
+        self._witnesses: tuple[Reflector[Pod], Reflector[Node]] = (
+            Reflector(self.client, "/api/v1/pods", Pod, on_replace=pods, on_event=self.journal.pod),
+            Reflector(
+                self.client, "/api/v1/nodes", Node, on_replace=nodes, on_event=self.journal.node
+            ),
         )
+
+    def _new_scheduler(self) -> SchedulerLoop:
+        return SchedulerLoop(self.client, self.extender.url, seed=self._seed, settings=_SCHEDULER)
 
     # Life
 
     def start(self) -> None:
         self.journal.attach()
-        self._witness.start()
+        for witness in self._witnesses:
+            witness.start()
         for node in self.nodes.values():
             node.start()
         self.extender.start()
@@ -138,7 +141,8 @@ class World:
         self.extender.stop()
         for node in self.nodes.values():
             node.stop()
-        self._witness.stop()
+        for witness in self._witnesses:
+            witness.stop()
         self.journal.detach()
 
     # What the API server says
@@ -206,6 +210,12 @@ class World:
         self._errands.append(future)
         return future
 
+    def restart_scheduler(self) -> None:
+        """It starts again with what the API server says, and none of what it had in mind."""
+        self.scheduler.stop()
+        self.scheduler = self._new_scheduler()
+        self.scheduler.start()
+
     def counted_by_all(self, name: str) -> int:
         """By this extender and all before it."""
         now = self.extender.counted(f"linkwise_extender_{name}_total")
@@ -226,13 +236,17 @@ class World:
         """Look all the time at what must never be."""
         twice_before: set[str] = set()
         while not self._watch_over.wait(_WATCH_SECONDS):
-            # Two pods are read one after the other, so only what stays is believed.
-            twice = set(self.given_twice())
+            try:
+                # Two pods are read one after the other, so only what stays is believed.
+                twice = set(self.given_twice())
+                shell = self.extender.shell
+                audit = [] if shell.waits_for() else shell.audit()
+            except Exception as error:
+                self.broken.append(f"the watchman: {error!r}")
+                return
             self.broken += sorted(twice & twice_before)
+            self.broken += [f"audit: {text}" for text in audit]
             twice_before = twice
-            extender = self.extender
-            if not extender.shell.waits_for():
-                self.broken += [f"audit: {text}" for text in extender.shell.audit()]
 
     def given_twice(self) -> list[str]:
         """GPUs that two pods hold, by the kubelets."""
