@@ -180,7 +180,7 @@ class Cluster:
         while lacking := lacks():
             self.look()
             if time.monotonic() > deadline:
-                raise NotReadyError(f"{what}: after {seconds:g} s: {lacking}")
+                raise NotReadyError(f"{what}: out of time: {lacking}")
             time.sleep(_LOOK_SECONDS)
 
     def _nodes_lack(self) -> str:

@@ -1,5 +1,7 @@
 """One run of the user's manifests on a cluster: create, wait until nothing moves, look, clean away.
 
+Files are applied one after the other, each once the pods of the one before have been tried, as
+people do; what stands in one file is created at once.
 With the extender and the plugins' advice it is the real thing; without both it is what
 kube-scheduler and the kubelets alone do. Everything else is the same.
 """
@@ -9,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import groupby
 from types import TracebackType
 from typing import Any, Self
 
@@ -25,6 +28,7 @@ from linkwise.simulator.witness import Sighting, Witness
 from linkwise.topology import names
 
 _QUIET_SECONDS = 0.4  # nothing has happened for so long: nothing will
+_APPLIED_SECONDS = 0.1  # the same between two files, where a mistake only changes their order
 _ENDED = ("Succeeded", "Failed")
 _HASTE = SchedulerSettings(
     extender_weight=2,  # as in daemonset/scheduler-config.yaml
@@ -79,13 +83,15 @@ class Counts:
 
 
 class Run:
-    """`with Run(cluster, manifests, …) as run:` has the manifests created; `settle` waits."""
+    """`with Run(cluster, manifests, …) as run:` has kube-scheduler and the Job controller running;
+    `settle` creates what the manifests say."""
 
     def __init__(
         self, cluster: Cluster, manifests: Sequence[Manifest], *, seed: int, linkwise: bool
     ) -> None:
         self._cluster, self._manifests, self._linkwise = cluster, manifests, linkwise
-        self._expected = sum(_pods_of(manifest) for manifest in manifests)
+        self._of = sum(_pods_of(manifest) for manifest in manifests)
+        self._expected = 0  # pods of what has been created so far
         self._witness = Witness(cluster.client)
         self._jobs = JobController(cluster.client, seed=seed)
         self._scheduler = SchedulerLoop(
@@ -106,8 +112,6 @@ class Run:
             for thing in (self._witness, self._jobs, self._scheduler):
                 things.callback(thing.stop)
                 thing.start()
-            for manifest in self._manifests:
-                self._cluster.client.post(manifest.collection, manifest.body)
             self._things = things.pop_all()
         return self
 
@@ -122,24 +126,33 @@ class Run:
     # Waiting
 
     def settle(self, seconds: float, say: Callable[[Counts], None] = lambda _: None) -> None:
-        """Until every pod runs, has ended, or waits for something that nobody is doing.
+        """Apply the manifests, and wait until every pod runs, has ended, or waits for something
+        that nobody is doing.
 
-        Raises ChildError, and NotReadyError after *seconds*.
+        Raises ApiError, ChildError, and NotReadyError after *seconds*.
         """
+        deadline = time.monotonic() + seconds
+        quiet_seconds = _APPLIED_SECONDS
 
         def moves() -> str:
             say(self.counts())
-            return self._moves()
+            return self._moves(quiet_seconds)
 
-        self._cluster.wait_for(moves, "the manifests' pods", seconds)
+        for file, manifests in groupby(self._manifests, key=lambda manifest: manifest.file):
+            for manifest in manifests:
+                self._cluster.client.post(manifest.collection, manifest.body)
+                self._expected += _pods_of(manifest)
+            self._cluster.wait_for(moves, f"the pods of {file}", deadline - time.monotonic())
+        quiet_seconds = _QUIET_SECONDS
+        self._cluster.wait_for(moves, "the pods", deadline - time.monotonic())
 
     def counts(self) -> Counts:
         pods = [sighting.pod for sighting in self._witness.sightings()]
         running = sum(1 for pod in pods if pod.status.phase in ("Running", "Succeeded"))
         waiting = sum(1 for pod in pods if not pod.spec.node_name and _was_refused(pod))
-        return Counts(running, waiting, max(self._expected, len(pods)))
+        return Counts(running, waiting, max(self._of, len(pods)))
 
-    def _moves(self) -> str:
+    def _moves(self, quiet_seconds: float) -> str:
         """What goes on; empty once nothing has for a while."""
         for key, shares in self.held().items():
             self._had[key] |= {uuid for uuids in shares.values() for uuid in uuids}
@@ -149,7 +162,7 @@ class Run:
         now = time.monotonic()
         if self._changes != self._witness.changes:
             self._changes, self._changed_at = self._witness.changes, now
-        if now - self._changed_at < _QUIET_SECONDS:
+        if now - self._changed_at < quiet_seconds:
             return "things have just become quiet"
         return "a gang is on its way" if self._linkwise and self._gangs_move() else ""
 
