@@ -48,9 +48,9 @@ def place_words(place: Place) -> tuple[str, str, str, str]:
 
 def workload_words(workload: WorkloadReport, draws: int) -> str:
     """What became of a workload, in one line."""
-    pods = len(workload.pods)
+    pods, one = len(workload.pods), _is_one(workload)
     kind = f"gang of {pods}" if workload.needed else f"{pods} pods" if pods > 1 else "pod"
-    parts = [f"{kind} {_running(workload.running, pods)}"]
+    parts = [f"{kind} {_running(workload.running, pods, one=one)}"]
     if workload.ended:
         parts = [f"{kind}: {workload.running} run, {workload.ended} have ended"]
     if workload.slowest is not None and pods > 1:
@@ -60,8 +60,16 @@ def workload_words(workload: WorkloadReport, draws: int) -> str:
     return "; ".join(parts)
 
 
-def _running(running: int, pods: int) -> str:
-    return "runs" if running == pods else "waits" if not running else f"runs {running} of them"
+def _is_one(workload: WorkloadReport) -> bool:
+    return bool(workload.needed) or len(workload.pods) == 1
+
+
+def _running(running: int, pods: int, *, one: bool) -> str:
+    """A verb for *one* thing (a pod, a gang), or for several pods."""
+    if 0 < running < pods:
+        return f"{'runs' if one else 'run'} {running} of them"
+    verb = "run" if running else "wait"
+    return f"{verb}s" if one else verb
 
 
 def _stock_words(workload: WorkloadReport, draws: int) -> str:
@@ -70,7 +78,7 @@ def _stock_words(workload: WorkloadReport, draws: int) -> str:
         return f"half of it ran in {workload.stock_halves} of {draws}"
     if workload.stock_slowest is not None:
         return f"{workload.stock_slowest:.1f} GB/s"
-    return _running(min(workload.stock_running, default=0), pods)
+    return _running(min(workload.stock_running, default=0), pods, one=_is_one(workload))
 
 
 def _table(report: Report) -> Text:
