@@ -217,6 +217,7 @@ def test_without_a_driver_it_says_so_and_waits(kubelet_dir: Path) -> None:
         (("--policy", "worst"), "Invalid value for '--policy': 'worst'"),
         (("--health-seconds", "0"), "Invalid value for '--health-seconds'"),
         (("--api-server", "nonsense"), "'nonsense': expected http://HOST:PORT or https://HOST"),
+        (("--kubelet-dir", "/etc/passwd"), "Invalid value for '--kubelet-dir'"),
         (("--machine-faults", "x"), "--machine-faults: expected beside --machine or"),
         (
             ("--machine", "dgx1-v100", "--listen-address", "absent.invalid"),

@@ -209,7 +209,7 @@ def test_a_dead_socket_that_cannot_be_removed_is_named_and_left(
     assert f"{dead}: [Errno 30] Read-only file system; left alone" in caplog.text
 
 
-def test_a_socket_that_cannot_be_made_is_named(kubelet_dir: Path) -> None:
+def test_a_directory_where_no_socket_can_be_made_is_named(kubelet_dir: Path) -> None:
     service = DevicePlugin(
         DeviceBook(Snapshot(DGX_1V)),
         Advisor(node="n1", resource=RESOURCE, pick=pick_ring),
@@ -217,7 +217,7 @@ def test_a_socket_that_cannot_be_made_is_named(kubelet_dir: Path) -> None:
         Metrics(),
     )
     server = PluginServer(kubelet_dir / "absent", RESOURCE, service)
-    with pytest.raises(OSError, match=r"/absent/linkwise-nvidia-com-gpu-[0-9a-f]{8}\.sock: "):
+    with pytest.raises(OSError, match="/absent: no socket can be made there: No such file or"):
         server.start()
     server.stop()
 

@@ -16,6 +16,7 @@ from linkwise.plugin.nvml import NvmlInventory
 from linkwise.plugin.program import Program
 from linkwise.plugin.recorded import RecordedInventory
 from linkwise.plugin.settings import Settings
+from linkwise.topology.names import DEFAULT_RESOURCE, RESOURCE_NAME
 
 log = logging.getLogger("linkwise.plugin")
 _DEFAULTS = Settings(node_name="")
@@ -39,7 +40,7 @@ def _url(_context: click.Context, _option: click.Parameter, value: str | None) -
 )
 @click.option(
     "--kubelet-dir",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, file_okay=False),
     default=_DEFAULTS.kubelet_dir,
     help="Where kubelet.sock is, and our own socket is made.",
 )
@@ -120,6 +121,9 @@ def main(*, no_driver: str, log_level: str, **chosen: object) -> None:
         level=log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
     logging.getLogger("urllib3").setLevel(logging.ERROR)  # what matters of it we say ourselves
+    if not RESOURCE_NAME.fullmatch(str(chosen["resource_name"])):
+        problem = f"{chosen['resource_name']!r}: expected domain/name, like {DEFAULT_RESOURCE}"
+        raise click.BadParameter(problem, param_hint="'--resource-name'")
     settings = Settings(wait_for_driver=no_driver == "wait", **chosen)  # type: ignore[arg-type]
     try:
         inventory = open_inventory(settings)

@@ -225,10 +225,15 @@ class PluginServer:
 
     def start(self) -> None:
         """Serve. Raises OSError where the socket cannot be made."""
-        try:
-            self._server.add_insecure_port(f"unix:{self.socket}")
-        except RuntimeError as error:  # all that grpcio says
-            raise OSError(f"{self.socket}: {error}") from error
+        try:  # grpcio would say only that it failed
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as trial:
+                trial.bind(str(self.socket))
+            self.socket.unlink()
+        except OSError as error:
+            # Without the name, which is another one each time: the same trouble, the same text.
+            why = error.strerror or error
+            raise OSError(f"{self.socket.parent}: no socket can be made there: {why}") from error
+        self._server.add_insecure_port(f"unix:{self.socket}")
         self._server.start()
 
     def stop(self) -> None:
