@@ -90,6 +90,21 @@ def test_allocate_is_compared_with_what_was_preferred() -> None:
     assert desk.allocated(frozenset(gpus(0))) == Allocation("", "", None, True)
 
 
+def test_an_allocate_of_another_size_is_not_the_answer_to_the_last_question() -> None:
+    desk = advisor()
+    desk.replace_pods([planned("asks", 1, 6), planned("silent", 5)])
+    desk.ask(DGX_1V, question(2))
+    assert desk.allocated(frozenset(gpus(5))) == Allocation("ml/silent", "main", None, True)
+
+
+def test_a_change_of_a_pod_that_was_served_does_not_make_it_ask_again() -> None:
+    desk = advisor()
+    desk.replace_pods([planned("a", 1, 6), planned("b", 0, 3)])
+    desk.ask(DGX_1V, question(2))
+    desk.pod_event("MODIFIED", planned("a", 1, 6))
+    assert desk.ask(DGX_1V, question(2)).gpus == gpus(0, 3)
+
+
 def test_what_the_kubelet_gives_without_asking_is_put_down_to_the_pod_that_planned_it() -> None:
     desk = advisor()
     desk.pod_event("ADDED", planned("a", 1, 6))

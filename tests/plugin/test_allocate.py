@@ -120,6 +120,16 @@ def test_init_sidecar_and_main_get_their_own_shares_also_when_the_kubelet_reuses
     assert preferred(DGX_1V, ask(1, available=left), [job], pick_ring).gpus == gpus(1)
 
 
+def test_what_a_later_container_is_to_get_goes_last() -> None:
+    """The kubelet gave GPU 5 in place of one of the plan's, which is so free for the next."""
+    later, spared = sorted(gpus(0, 1))
+    job = pod("job", ("i1", 2, (spared, *gpus(3))), ("c1", 2, gpus(3, 6)), ("c2", 1, (later,)))
+    job = replace(job, served={"i1": gpus(3, 5)})
+    left = frozenset((later, spared, *gpus(5)))
+    answer = preferred(DGX_1V, ask(2, available=left, must=gpus(5)), [job], pick_ring)
+    assert set(answer.gpus) == {spared, *gpus(5)}
+
+
 def test_a_plan_of_the_wrong_size_or_of_another_machine_is_no_plan() -> None:
     short = pod("short", ("main", 2, gpus(0)))
     foreign = pod("foreign", ("main", 2, ("GPU-x", "GPU-y")))
@@ -133,6 +143,20 @@ def test_ids_of_no_gpu_here_are_the_last_resort() -> None:
     question = Question(frozenset({"b", "a", *gpus(5)}), frozenset(), 2)
     answer = preferred(DGX_1V, question, [], pick_ring)
     assert (answer.gpus, answer.source) == ((*gpus(5), "a"), Source.FALLBACK)
+
+
+def test_a_pod_whose_plan_cannot_be_met_may_still_have_what_is_left_of_it() -> None:
+    """GPU 3 has become unhealthy since the plan was made."""
+    planned = pod("p", ("main", 2, gpus(0, 3)))
+    answer = preferred(DGX_1V, ask(2, available=frozenset(gpus(0, 5))), [planned], pick_ring)
+    assert (answer.gpus, answer.source) == (gpus(0, 5), Source.FREE_CHOICE)
+    assert (answer.pod, answer.container) == (planned, "main")
+
+
+def test_what_must_be_is_taken_though_it_is_planned_for_another() -> None:
+    other = pod("other", ("main", 4, gpus(0, 1, 2, 3)))
+    answer = preferred(DGX_1V, ask(2, must=gpus(0)), [other], pick_ring)
+    assert (answer.gpus, answer.source) == (gpus(0, 4), Source.FREE_CHOICE)
 
 
 def test_the_partition_policy_leaves_good_sets_for_the_next_job() -> None:

@@ -120,7 +120,7 @@ class Advisor:
                 got = in_use.get(pod.key, {})
                 shown = [place for place, c in enumerate(pod.containers) if c.name in got]
                 held = {gpu for gpus in got.values() for gpu in gpus}
-                if shown and not pod.served and marked.isdisjoint(held):
+                if shown and marked.isdisjoint(held):
                     served = pod.containers[: shown[-1] + 1]
                     self._waiting[uid] = replace(
                         pod, served={c.name: tuple(got.get(c.name, ())) for c in served}
