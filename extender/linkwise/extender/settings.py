@@ -7,13 +7,8 @@ import re
 from dataclasses import dataclass
 
 from linkwise.topology.errors import LinkwiseError
-from linkwise.topology.names import DEFAULT_RESOURCE
+from linkwise.topology.names import DEFAULT_RESOURCE, RESOURCE_NAME
 
-# prefix/name, as Kubernetes wants an extended resource to be called
-_RESOURCE = re.compile(
-    r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
-    r"/[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?"
-)
 _DURATION = re.compile(r"(?:([0-9]{1,9})h)?(?:([0-9]{1,9})m)?(?:([0-9]{1,9})s)?")
 _LONGEST_HOURS = 8760  # a year; more is a mistake, and no date
 
@@ -45,7 +40,7 @@ class Settings:
     )
 
     def __post_init__(self) -> None:
-        if not _RESOURCE.fullmatch(self.resource_name):
+        if not RESOURCE_NAME.fullmatch(self.resource_name):
             raise SettingsError("resource-name", self.resource_name, "like nvidia.com/gpu")
         if self.api_server is not None and not self.api_server.startswith(("http://", "https://")):
             raise SettingsError("api-server", self.api_server, "a URL like http://127.0.0.1:8001")

@@ -33,7 +33,9 @@ class RecordedInventory:
         file, _, name = where.partition("#")
         try:
             return cls(read_machine_file(Path(file).read_text(), name or None), faults=faults)
-        except (OSError, UnicodeDecodeError, LinkwiseError) as error:
+        except OSError as error:
+            raise InventoryError(f"machine file {where}: {error.strerror}") from error
+        except (UnicodeDecodeError, LinkwiseError) as error:
             raise InventoryError(f"machine file {where}: {error}") from error
 
     def read(self) -> Snapshot:

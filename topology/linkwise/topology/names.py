@@ -1,7 +1,14 @@
 """Every annotation, label and resource name that Linkwise writes or reads, once each."""
 
+import re
+
 PREFIX = "linkwise.dev/"
 DEFAULT_RESOURCE = "nvidia.com/gpu"
+RESOURCE_NAME = re.compile(
+    r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+    r"/[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?"
+)
+"""What Kubernetes lets an extended resource be called: domain/name."""
 
 # On the Node, written by the plugin.
 TOPOLOGY = PREFIX + "topology"
