@@ -19,6 +19,7 @@ from linkwise.plugin.settings import Settings
 from linkwise.simulator.kubelet import Kubelet, KubeletSettings
 from linkwise.topology.names import DEFAULT_RESOURCE
 from linkwise.topology.recorded import recorded_machine
+from tests.end_to_end.clients import AT_ONCE, Pace, SluggishClient
 from tests.end_to_end.journal import Journal
 
 HASTE = KubeletSettings(
@@ -32,13 +33,22 @@ ContainerGpus = dict[str, frozenset[str]]
 
 class LiveNode:
     def __init__(
-        self, name: str, machine: str, directory: Path, url: str, *, seed: int, journal: Journal
+        self,
+        name: str,
+        machine: str,
+        directory: Path,
+        url: str,
+        *,
+        seed: int,
+        journal: Journal,
+        pace: Pace = AT_ONCE,
     ) -> None:
         self.name, self.machine_name = name, machine
         self.machine = recorded_machine(machine, node=name)
         self.failures: list[str] = []  # of the stand-ins, not of what is tested
-        self.client = KubeClient.load(kubeconfig=None, server=url)
-        self.kubelet = Kubelet(name, directory, self.client, seed=seed, settings=HASTE)
+        client = KubeClient.load(kubeconfig=None, server=url)
+        self.kubelet = Kubelet(name, directory, client, seed=seed, settings=HASTE)
+        self._client = SluggishClient.at(url, pace)
         self._faults = directory / "faults.json"
         self._journal = journal
         self._settings = Settings(
@@ -165,7 +175,7 @@ class LiveNode:
 
     def _start_plugin(self) -> None:
         inventory = RecordedInventory.named(self.machine_name, node=self.name, faults=self._faults)
-        self._program = Program(self._settings, inventory, self.client)
+        self._program = Program(self._settings, inventory, self._client)
         self._thread = Thread(target=self._program.run, name=f"plugin {self.name}", daemon=True)
         self._thread.start()
 

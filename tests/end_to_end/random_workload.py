@@ -40,8 +40,8 @@ def run(seed: int) -> Result:
     """Live through one world."""
     began = time.monotonic()
     script = workload(seed)
-    with running_world(script.machines, seed) as world:
-        world.journal.say("machines", ", ".join(script.machines))
+    with running_world(script.machines, seed, script.pace) as world:
+        world.journal.say("WORLD", f"{', '.join(script.machines)}; {script.pace}")
         for step in script.steps:
             time.sleep(step.pause_seconds)
             world.journal.say("FATE", step.what)

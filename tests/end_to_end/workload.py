@@ -15,7 +15,7 @@ import urllib3
 
 from linkwise.kube.client import ApiError
 from tests.end_to_end import manifests
-from tests.end_to_end.live_extender import Death
+from tests.end_to_end.clients import Death, Pace
 from tests.end_to_end.world import JOBS, PODS, World
 
 MACHINES = (
@@ -43,6 +43,7 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class Workload:
     machines: tuple[str, ...]
+    pace: Pace
     steps: tuple[Step, ...]
 
 
@@ -56,6 +57,8 @@ class _Author:
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
         self._machines = tuple(self._random.sample(MACHINES, 3))
+        writes, watches = self._random.choice(PACES)
+        self._pace = Pace(writes, watches, seed)
         self._nodes = [f"n{number}" for number in range(1, len(self._machines) + 1)]
         self._bodies: dict[str, dict[str, Any]] = {}  # pods by name, as first submitted
         self._jobs: list[str] = []
@@ -66,7 +69,7 @@ class _Author:
         drawn = self._random.choices(kinds, weights, k=STEPS)
         first = self._step(self._submits)
         rest = [self._step(partial(kind, self)) for kind in drawn]
-        return Workload(self._machines, (first, *rest))
+        return Workload(self._machines, self._pace, (first, *rest))
 
     def _step(self, kind: Callable[[], tuple[str, Do]]) -> Step:
         pause = self._random.expovariate(1 / _PAUSE_SECONDS)
@@ -253,7 +256,7 @@ class _Author:
         times = self._random.randint(1, 4)
         return (
             f"{times} patches of the extender conflict",
-            lambda world: world.extender.mortal.conflict_next(times),
+            lambda world: world.extender.client.conflict_next(times),
         )
 
     def _watches_break(self) -> tuple[str, Do]:
@@ -297,6 +300,9 @@ _LIKELY: Sequence[tuple[Callable[[_Author], tuple[str, Do]], float]] = (
     (_A._watches_break, 1.5),
     (_A._api_pauses, 0.5),
 )
+
+# How late writes are, and watches, in seconds: a quick cluster, and busy ones.
+PACES = ((0.0, 0.0), (0.003, 0.003), (0.02, 0.0), (0.0, 0.02), (0.03, 0.03))
 
 DEATHS: Sequence[tuple[str, Death | None]] = (
     ("at once", None),

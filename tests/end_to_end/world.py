@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
@@ -24,8 +25,9 @@ from linkwise.simulator.api_server import ApiServer
 from linkwise.simulator.job_controller import JobController
 from linkwise.simulator.scheduler import SchedulerLoop, SchedulerSettings
 from linkwise.topology.names import DEFAULT_RESOURCE
+from tests.end_to_end.clients import AT_ONCE, Death, Pace
 from tests.end_to_end.journal import Journal
-from tests.end_to_end.live_extender import HURRY, Death, LiveExtender
+from tests.end_to_end.live_extender import HURRY, LiveExtender
 from tests.end_to_end.live_node import LiveNode
 
 NAMESPACE = "ml"
@@ -72,9 +74,9 @@ def wait_for(predicate: Callable[[], object], what: str, seconds: float = 15.0) 
 
 class World:
     def __init__(
-        self, server: ApiServer, directory: Path, machines: Sequence[str], seed: int
+        self, server: ApiServer, directory: Path, machines: Sequence[str], seed: int, pace: Pace
     ) -> None:
-        self.server = server
+        self.server, self._pace = server, pace
         self.journal = Journal()
         self.client = KubeClient.load(kubeconfig=None, server=server.url)
         self.nodes = {
@@ -85,10 +87,11 @@ class World:
                 server.url,
                 seed=seed * 100 + number,
                 journal=self.journal,
+                pace=replace(pace, seed=pace.seed + number),
             )
             for number, machine in enumerate(machines, 1)
         }
-        self.extender = LiveExtender(server.url, self.journal)
+        self.extender = LiveExtender(server.url, self.journal, pace=pace)
         self._seed = seed
         self.scheduler = self._new_scheduler()
         self.jobs = JobController(self.client, seed=seed, failure_backoff_seconds=0.05)
@@ -197,13 +200,13 @@ class World:
         def live_on() -> None:
             before = self.extender
             if death is not None:
-                before.mortal.will_die(death)
-                before.mortal.dead.wait(0.7)  # it may never come to that
+                before.client.will_die(death)
+                before.client.dead.wait(0.7)  # it may never come to that
             before.die()
             for name in ("swaps", "errors", "refusals"):
                 self.counted[name] += int(before.counted(f"linkwise_extender_{name}_total"))
             time.sleep(absent_seconds)
-            self.extender = LiveExtender(self.server.url, self.journal, before.port)
+            self.extender = LiveExtender(self.server.url, self.journal, before.port, self._pace)
             self.extender.start()
 
         future = self._lives.submit(live_on)
@@ -265,10 +268,10 @@ class World:
 
 
 @contextmanager
-def running_world(machines: Sequence[str], seed: int = 0) -> Iterator[World]:
+def running_world(machines: Sequence[str], seed: int = 0, pace: Pace = AT_ONCE) -> Iterator[World]:
     # A short path: a unix socket's is at most 107 bytes long.
     with TemporaryDirectory(prefix="lw-") as directory, ApiServer() as server:
-        world = World(server, Path(directory), machines, seed)
+        world = World(server, Path(directory), machines, seed, pace)
         try:
             world.start()
             yield world
