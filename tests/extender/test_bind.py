@@ -153,6 +153,29 @@ def test_a_member_is_bound_where_it_is_planned_and_with_what_was_planned() -> No
     assert given == {key: written[key] for key in (names.GPUS, names.PLAN)}
 
 
+def test_a_member_whose_gpus_were_taken_is_not_let_through_on_its_plan() -> None:
+    at = cluster(nodes=1)
+    at.add_gang("g", 1, 4)
+    at.settle()
+    at.add_pod("foreign", 4, node="n1")
+    at.set_in_use("n1", {"ml/foreign": {"main": at.uuids("n1", *at.indices("g-0"))}})
+    # Before the next decision: the plan is still written, and is not to be had.
+    assert at.filter("g-0").failed == {"n1": "linkwise: gang g: its plan is being made"}
+    assert refusal(at, "g-0", "n1") == "linkwise: gang g: its plan is being made anew"
+    at.settle()
+    assert at.schedule("g-0") == "n1"
+
+
+def test_the_largest_container_chooses_first() -> None:
+    at = cluster(nodes=1, machine="h200-nvl-2x4")  # islands 0-3 and 4-7
+    at.add_pod("busy", 3, node="n1")
+    at.set_in_use("n1", {"ml/busy": {"main": at.uuids("n1", 3, 6, 7)}})
+    at.add_pod("a", containers=[container("small", 2), container("large", 3)])
+    at.bind("a", "n1")
+    assert set(at.gpus("a")["large"]) == set(at.uuids("n1", 0, 1, 2))
+    assert set(at.gpus("a")["small"]) == set(at.uuids("n1", 4, 5))
+
+
 def test_init_containers_reuse_what_later_containers_get() -> None:
     at = cluster(machine="hgx-h100")
     at.add_pod(

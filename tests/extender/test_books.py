@@ -308,6 +308,63 @@ def test_a_tainted_node_keeps_its_bound_pods_and_loses_its_plans() -> None:
     assert holders(at, "n1") == {"a": ("held", 2)}
 
 
+def test_a_namesake_without_a_deletion_seen_is_another_pod() -> None:
+    at = cluster()
+    at.add_pod("a", 4)
+    at.schedule("a")
+    lost = at.pod("a").metadata.uid
+    del at.pods[lost]  # its DELETED event was missed
+    at.add_pod("a", 2)
+    assert at.free("n1") == 8
+    at.schedule("a")
+    assert at.free("n1") == 6
+    assert at.sound()
+
+
+def test_gpus_that_come_free_by_the_kubelets_word_alone_are_room_for_a_gang() -> None:
+    at = cluster()
+    at.add_pod("a", 4)
+    at.schedule("a")
+    at.start("a")
+    at.delete("a")
+    at.add_gang("g", 1, 8)
+    assert at.settle() == []
+    at.stop("a", "n1")
+    at.settle()
+    assert at.plan("g-0") is not None
+
+
+def test_cpu_that_comes_free_is_room_for_a_gang() -> None:
+    at = Cluster()
+    at.add_node("n1", cpu="4")
+    at.add_pod("eater", 0, cpu="4", node="n1")
+    at.add_gang("g", 1, 1)
+    assert at.settle() == []
+    at.set_phase("eater", "Succeeded")
+    at.settle()
+    assert at.plan("g-0") is not None
+
+
+def test_of_two_unbound_plans_for_one_gpu_the_newer_counts() -> None:
+    """The older was about to be withdrawn when the extender before us died."""
+    at = cluster()
+    at.add_gang("g", 1, 8)
+    at.settle()
+    written = at.pod("g-0").metadata.annotations
+    old = {key: written[key] for key in (names.GPUS, names.PLAN)}
+    at.delete("g-0")
+    at.now += 10
+    at.add_gang("new", 1, 8)
+    at.settle()
+    said = {key.removeprefix(names.PREFIX): text for key, text in old.items()}
+    at.add_pod("a-0", 8, said={**said, "gang": "a", "gang-size": "1"})
+    at.restart()
+    at.settle()
+    assert at.plan("new-0") is not None
+    assert at.plan("a-0") is None
+    assert at.sound()
+
+
 def test_a_binding_on_its_way_holds_its_gpus() -> None:
     at = cluster()
     at.add_pod("a", 8)

@@ -166,13 +166,13 @@ def test_a_pods_needs_are_its_largest_moment() -> None:
         init_containers=(
             container("i", 0, cpu="4"),
             container("side", 0, cpu="500m", restart_policy="Always"),
-            container("j", 0, cpu="3"),
+            container("j", 0, cpu="3800m"),
         ),
         containers=(container("a", 0, cpu="1"), container("b", 0, cpu="1")),
         overhead={"cpu": "250m"},
     )
-    # i alone: 4; side and j: 3.5; side, a and b: 2.5.
-    assert record(Pod(spec=spec)).needs.milli_cpu == 4250
+    # i alone: 4; side and j: 4.3; side, a and b: 2.5.
+    assert record(Pod(spec=spec)).needs.milli_cpu == 4550
 
 
 def test_only_a_limit_is_a_request_too() -> None:

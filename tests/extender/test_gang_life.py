@@ -197,6 +197,31 @@ def test_members_beyond_the_size_wait() -> None:
     assert "has all its members" in at.filter("g-2").failed["n1"]
 
 
+def test_a_member_bound_past_us_takes_the_seat_of_a_planned_one() -> None:
+    at = cluster(nodes=3)
+    planned(at)
+    at.add_pod("stranger", 8, gang="g", gang_size="2", rank="7", node="n3")
+    at.settle()
+    assert at.plan("g-0") is not None
+    assert at.plan("g-1") is None  # the last by rank of those not bound
+    assert at.phase("g") == "binding"
+
+
+def test_a_late_echo_of_a_withdrawn_plan_is_no_plan() -> None:
+    at = cluster(nodes=1)
+    planned(at, size=1)
+    echo = at.pod("g-0")
+    at.cordon("n1")
+    at.settle()
+    assert at.plan("g-0") is None
+    now_there = at.pod("g-0")
+    at.core.pod_event("MODIFIED", echo, at.now)
+    at.core.pod_event("MODIFIED", now_there, at.now)
+    at.settle()
+    assert at.free("n1") == 8
+    assert at.filter("g-0").node_names == ()
+
+
 def test_members_that_contradict_each_other_are_refused_with_both_named() -> None:
     at = cluster()
     at.add_pod("a", 8, gang="g", gang_size="2")

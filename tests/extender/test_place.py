@@ -78,6 +78,27 @@ def test_where_one_model_is_not_enough_models_are_mixed() -> None:
     assert sorted(where(at, *at.add_gang("g", 2, 8))) == ["h100", "v100"]
 
 
+def test_of_two_models_that_are_as_good_the_one_on_fewer_nodes_is_taken() -> None:
+    at = Cluster()
+    for node in ("n0", "n1"):
+        at.add_node(node, "p100-pcie-8")
+        at.add_pod(f"on-{node}", 6, node=node)
+    at.add_node("n2", "dgx1-v100")
+    assert where(at, *at.add_gang("g", 4, 1)) == ["n2"] * 4
+
+
+def test_new_members_go_to_the_clique_of_the_others_as_far_as_it_has_room() -> None:
+    at = Cluster()
+    for name, of in (("n0", "a.1"), ("n1", "a.1"), ("n2", "b.1"), ("n3", "b.1"), ("n4", "b.1")):
+        at.add_node(name, replace(recorded_machine("hgx-h100", node=name), clique=of))
+    members = [
+        at.add_pod(f"g-{rank}", 8, gang="g", gang_size="4", rank=str(rank), node=node)
+        for rank, node in enumerate(["n4", "", "", ""])
+    ]
+    # Beside the one on n4, clique b has room for two of the three; a comes first by name.
+    assert sorted(where(at, *(pod.metadata.name for pod in members[1:]))) == ["n0", "n2", "n3"]
+
+
 def test_a_gang_stays_in_one_clique_if_that_takes_no_more_nodes() -> None:
     at = Cluster()
     for number, of in enumerate(("a.1", "b.1", "a.1", "b.1", "b.1")):
@@ -122,6 +143,15 @@ def test_cpu_memory_and_pod_counts_are_kept() -> None:
     # 96 - 8 - 85 = 3 CPUs are left: one member there, one on each of the others.
     assert sorted(where(at, "h-0", "h-1", "h-2")) == ["few-pods", "little-cpu", "z-roomy"]
     assert at.sound()
+
+
+def test_members_of_different_needs_share_a_nodes_cpu() -> None:
+    at = Cluster()
+    at.add_node("n0", cpu="4")
+    at.add_node("n1", cpu="4")
+    at.add_pod("big", 2, cpu="3", gang="g", gang_size="2", rank="0")
+    at.add_pod("small", 1, cpu="2", gang="g", gang_size="2", rank="1")
+    assert sorted(where(at, "big", "small")) == ["n0", "n1"]
 
 
 def test_containers_of_a_member_each_get_their_link() -> None:

@@ -31,7 +31,8 @@ class Binder:
     def begin(self, call: BindCall, now: float) -> BindOrder | AlreadyBound | BindRefusal:
         record = self._books.pods.get(call.uid)
         if record is None:
-            return BindRefusal(f"linkwise: pod {call.namespace}/{call.name} is not known yet")
+            reason = f"linkwise: pod {call.namespace}/{call.name} is not known yet"
+            return BindRefusal(reason, passing=True)
         if record.node == call.node:
             return AlreadyBound()
         if record.node:
@@ -42,6 +43,9 @@ class Binder:
             return BindRefusal(f"linkwise: {record.invalid}")
         if not record.demand.gpus:
             return _order(call, {})
+        if self._planner.is_writing(call.uid):
+            # It may be of an older plan, and must not come after the Binding and overwrite it.
+            return BindRefusal("linkwise: a plan is being written on the pod", passing=True)
         held = self._books.holds.get(call.uid, {}).get(call.node)
         chosen = held or self._choose(record, call.node, now)
         if isinstance(chosen, BindRefusal):
@@ -97,7 +101,7 @@ class Binder:
         if gpus is None:
             return BindRefusal(f"linkwise: node {node}: no free GPU set that will do")
         epoch = 1 + (record.written.plan.epoch if record.written else 0)
-        ident = plan_id(record.ref.namespace, record.ref.name, now, [record.uid])
+        ident = plan_id(record.ref.namespace, record.ref.name, epoch, now, [record.uid])
         plan = Plan(id=ident, node=node, epoch=epoch, made=now)
         return written_plan(self._books, record, plan, gpus)
 

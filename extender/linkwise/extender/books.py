@@ -78,9 +78,6 @@ class Books:
         self._settle(book)
 
     def put_pod(self, record: PodRecord) -> None:
-        namesake = self._uid_of.get(record.key)
-        if namesake is not None and namesake != record.uid:
-            self.drop_pod(namesake)
         before = self.pods.get(record.uid)
         if before == record:
             return

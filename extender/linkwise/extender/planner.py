@@ -117,6 +117,10 @@ class Planner:
         times = [*self._deadlines.values(), self._outbox.next_due()]
         return min((time for time in times if time is not None), default=None)
 
+    def is_writing(self, uid: str) -> bool:
+        """Whether a write of the pod's plan is on its way."""
+        return self._outbox.busy(uid)
+
     def deadline(self, gang: Gang) -> float | None:
         return self._deadlines.get(gang.key)
 
@@ -304,7 +308,8 @@ class Planner:
         epoch = self._outbox.next_epoch([member.uid for member in found.seats])
         anew = not (found.bound or found.flying or found.planned)
         if anew or not gang.plan_id:
-            gang.plan_id = plan_id(*gang.key, now, [member.uid for member in found.seats])
+            uids = [member.uid for member in found.seats]
+            gang.plan_id = plan_id(*gang.key, epoch, now, uids)
         if anew or gang.made is None:
             gang.made = now
         for member, spot in zip(found.open, spots, strict=True):
@@ -378,9 +383,9 @@ def with_worth(plan: Plan, kind: Kind, gpus: int) -> Plan:
     )
 
 
-def plan_id(namespace: str, name: str, now: float, uids: Sequence[str]) -> str:
+def plan_id(namespace: str, name: str, epoch: int, now: float, uids: Sequence[str]) -> str:
     """Different for every plan, and no random number, so that a run can be repeated."""
-    digest = blake2b(repr((namespace, name, now, sorted(uids))).encode(), digest_size=6)
+    digest = blake2b(repr((namespace, name, epoch, now, sorted(uids))).encode(), digest_size=6)
     return digest.hexdigest()
 
 
