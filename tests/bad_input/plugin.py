@@ -1,0 +1,349 @@
+"""Places of the plugin: the driver below it, the kubelet beside it, the pods of its node."""
+
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import count, pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import pynvml
+
+from bench.programs import Program, running
+from linkwise.kube.client import KubeClient
+from linkwise.plugin.dial import reason_of
+from linkwise.plugin.errors import InventoryError
+from linkwise.plugin.nvml import NvmlInventory
+from linkwise.simulator.api_server import ApiServer
+from linkwise.topology import names
+from linkwise.topology.model import Machine
+from linkwise.topology.plan import write_gpus
+from linkwise.topology.recorded import recorded_machine
+from tests.bad_input.table import Place, Row
+from tests.machines import DGX_1V, HGX_H100, PCIE_8
+from tests.plugin.fake_kubelet import FakeKubelet
+from tests.plugin.fake_nvml import Fabric, FakeNvml, nvml_bus_id
+from tests.plugin.pods import manifest
+from tests.plugin.waiting import wait_for
+
+MACHINE = recorded_machine("dgx1-v100", node="n1")
+UUIDS = tuple(gpu.uuid for gpu in MACHINE.gpus)
+NO_SYSFS = Path("/nonexistent")
+NOT_SUPPORTED = pynvml.NVML_ERROR_NOT_SUPPORTED
+LOST = pynvml.NVML_ERROR_GPU_IS_LOST
+UNKNOWN = pynvml.NVML_ERROR_UNKNOWN
+
+
+class DriverAnswers:
+    """A driver that is broken in this way: what the plugin warns of, what it finds wrong with a
+    GPU, or why it takes no GPU at all. Of its GPUs, 2 is the one that is broken."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._driver = FakeNvml(machine)
+        self._inventory = NvmlInventory(self._driver, sys_root=NO_SYSFS)
+
+    def give(self, given: Callable[[FakeNvml], None]) -> str:
+        self._driver = FakeNvml(self._machine)
+        self._inventory = NvmlInventory(self._driver, sys_root=NO_SYSFS)
+        given(self._driver)
+        try:
+            found = self._inventory.read()
+        except InventoryError as error:
+            return str(error)
+        indices = {gpu.uuid: gpu.index for gpu in found.machine.gpus}
+        problems = [f"GPU {indices[uuid]}: {why}" for uuid, why in found.problems.items()]
+        self._others_are_as_they_are(found.machine)
+        return "\n".join([*found.warnings, *problems])
+
+    def _others_are_as_they_are(self, found: Machine) -> None:
+        place = {gpu.index: position for position, gpu in enumerate(found.gpus)}
+        others = [gpu for gpu in self._machine.gpus if gpu.index != 2]
+        for gpu in others:
+            assert found.gpus[place[gpu.index]].uuid == gpu.uuid
+        for first, second in pairwise(others):
+            link = found.link(place[first.index], place[second.index])
+            assert link == self._machine.link(first.index, second.index)
+
+    def neighbour_goes_on(self) -> None:
+        """The next reading, of a driver that is well again, is whole."""
+        self._driver.faults.clear()
+        self._driver.fabric.clear()
+        found = self._inventory.read()
+        assert (found.machine.links, found.warnings) == (self._machine.links, ())
+        assert found.problems == {}
+
+
+class Node:
+    """The program on node n1, its kubelet, and the API server."""
+
+    def __init__(self, kubelet: FakeKubelet, program: Program, client: KubeClient) -> None:
+        self.kubelet, self.program, self.client = kubelet, program, client
+        self._numbers = count(1)
+
+    def bind(self, size: object, annotations: Mapping[str, str]) -> str:
+        """A pod on this node that waits for its start; its name."""
+        name = f"w{next(self._numbers)}"
+        pod = manifest(name, ("main", size), annotations=annotations)
+        self.client.post("/api/v1/namespaces/ml/pods", pod)
+        return name
+
+    def neighbour_goes_on(self) -> None:
+        """A pod with a plan still gets its GPUs, and the list is still open."""
+        plan = (UUIDS[1], UUIDS[6], UUIDS[7])
+        name = self.bind("3", {names.GPUS: write_gpus({"main": plan})})
+        plugin = self.kubelet.plugin
+        # The plugin waits for the pod that asks, so there is no race with its watch.
+        assert plugin.preferred(UUIDS, 3) == list(plan)
+        assert plugin.allocate(plan).envs["NVIDIA_VISIBLE_DEVICES"] == ",".join(plan)
+        assert not plugin.ended
+        self.client.delete(f"/api/v1/namespaces/ml/pods/{name}", grace_seconds=0)
+        assert "Traceback" not in "".join(self.program.lines)
+
+
+@contextmanager
+def node() -> Iterator[Node]:
+    with tempfile.TemporaryDirectory(prefix="lw-") as temporary, ApiServer() as server:
+        client = KubeClient.load(kubeconfig=None, server=server.url)
+        client.post("/api/v1/nodes", {"metadata": {"name": "n1"}})
+        kubelet = FakeKubelet(Path(temporary))
+        kubelet.start()
+        flags = f"""--node-name n1 --machine dgx1-v100 --api-server {server.url}
+            --kubelet-dir {temporary} --pod-resources-socket {temporary}/pod-resources
+            --listen-address 127.0.0.1 --listen-port 0 --pod-wait-seconds 2""".split()
+        with running("linkwise.plugin", *flags) as program:
+            program.wait(lambda: kubelet.plugins, "its registration")
+            yield Node(kubelet, program, client)
+        kubelet.stop()
+
+
+class KubeletCalls:
+    """A call of the kubelet: the status and text it fails with, or the GPUs it gets."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.neighbour_goes_on = node.neighbour_goes_on
+
+    def give(self, given: tuple[str, Mapping[str, Any]]) -> str:
+        call, arguments = given
+        plugin = self._node.kubelet.plugin
+        try:
+            if call == "Allocate":
+                return plugin.allocate(**arguments).envs["NVIDIA_VISIBLE_DEVICES"]
+            ids = plugin.preferred(**arguments)
+        except grpc.RpcError as error:
+            return reason_of(error)
+        return f"GPUs {[UUIDS.index(uuid) if uuid in UUIDS else uuid for uuid in ids]}"
+
+
+class PodsOfTheNode:
+    """A pod that is bound to the node and says this: what is logged of it."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.neighbour_goes_on = node.neighbour_goes_on
+
+    def give(self, given: tuple[object, Mapping[str, str]]) -> str:
+        size, notes = given
+        name = self._node.bind(size, {names.PREFIX + key: text for key, text in notes.items()})
+        found = re.compile(rf"WARNING \S+ pod ml/{name}: (.*)\n")
+        lines = self._node.program.lines
+        wait_for(lambda: any(map(found.search, lines)), "a warning")
+        self._node.client.delete(f"/api/v1/namespaces/ml/pods/{name}", grace_seconds=0)
+        (said,) = [match[1] for line in lines if (match := found.search(line))]
+        return said
+
+
+def places(node: Node) -> dict[str, Place]:
+    return {
+        "NVML": DriverAnswers(PCIE_8),
+        "NVML with NVLinks": DriverAnswers(DGX_1V),
+        "NVML with NVSwitch": DriverAnswers(HGX_H100),
+        "kubelet call": KubeletCalls(node),
+        "pod on the node": PodsOfTheNode(node),
+    }
+
+
+def _fails(call: str, error: int, *, gpu: object = 2) -> Callable[[FakeNvml], None]:
+    return lambda driver: driver.fail(call, error, gpu=gpu)
+
+
+def _answers(call: str, answer: Callable[..., Any], *, gpu: int = 2) -> Callable[[FakeNvml], None]:
+    """*answer* in place of the driver's, for one GPU."""
+    right = getattr(FakeNvml, call)
+
+    def give(driver: FakeNvml) -> None:
+        driver.faults[call] = lambda handle, *rest: (
+            answer(handle, *rest) if handle == gpu else right(driver, handle, *rest)
+        )
+
+    return give
+
+
+def _one_link_less(driver: FakeNvml) -> None:
+    """GPU 2 counts one link to GPU 1, which counts two back."""
+    ends = [list(FakeNvml.ends(driver, gpu)) for gpu in range(8)]
+    ends[2].remove((pynvml.NVML_NVLINK_DEVICE_TYPE_GPU, nvml_bus_id(1)))
+    driver.faults["nvmlDeviceGetNvLinkState"] = lambda gpu, link: int(link < len(ends[gpu]))
+    driver.faults["nvmlDeviceGetNvLinkRemotePciInfo"] = lambda gpu, link: SimpleNamespace(
+        busId=ends[gpu][link][1]
+    )
+
+
+def _no_distance(driver: FakeNvml) -> None:
+    """The driver does not know how far GPU 3 is from GPU 2."""
+
+    def answer(first: int, second: int) -> int:
+        if (first, second) == (2, 3):
+            raise pynvml.NVMLError(UNKNOWN)
+        return FakeNvml.nvmlDeviceGetTopologyCommonAncestor(driver, first, second)
+
+    driver.faults["nvmlDeviceGetTopologyCommonAncestor"] = answer
+
+
+def _seventeen(driver: FakeNvml) -> None:
+    driver.faults["nvmlDeviceGetCount"] = lambda: 17
+    driver.faults["nvmlDeviceGetHandleByIndex"] = lambda index: index % 8
+    uuids = (f"GPU-{number}" for number in range(17))
+    driver.faults["nvmlDeviceGetUUID"] = lambda _: next(uuids)
+
+
+def _fabric(state: int) -> Callable[[FakeNvml], None]:
+    return lambda driver: driver.fabric.update({2: Fabric(state=state)})
+
+
+def _asks(available: Sequence[str], size: int, must: Sequence[str] = ()) -> tuple[str, Any]:
+    return "GetPreferredAllocation", {"available": available, "size": size, "must": must}
+
+
+ROWS = (
+    Row(
+        "NVML with NVLinks",
+        "asymmetric links",
+        _one_link_less,
+        "NVLink: GPU 1 counts 2 to GPU 2, which counts 1 back; 1 taken",
+    ),
+    Row(
+        "NVML",
+        "a lost GPU",
+        _fails("nvmlDeviceGetUUID", LOST),
+        "GPU 2: GPU is lost: no handle or no uuid; left out",
+    ),
+    Row("NVML", "memory not supported", _fails("nvmlDeviceGetMemoryInfo", NOT_SUPPORTED), ""),
+    Row(
+        "NVML",
+        "memory fails",
+        _fails("nvmlDeviceGetMemoryInfo", UNKNOWN),
+        "GPU 2: nvmlDeviceGetMemoryInfo: Unknown Error\nGPU 2: NVML: Unknown Error",
+    ),
+    Row(
+        "NVML",
+        "no bus id",
+        _fails("nvmlDeviceGetPciInfo", UNKNOWN),
+        "GPU 2: nvmlDeviceGetPciInfo: Unknown Error",
+    ),
+    Row(
+        "NVML",
+        "a bus id that is none",
+        _answers("nvmlDeviceGetPciInfo", lambda *_: SimpleNamespace(busId=b"[N/A]")),
+        "GPU 2: PCI bus id '[n/a]:': expected like 0000:1a:00.0; left out",
+    ),
+    Row(
+        "NVML",
+        "an empty uuid",
+        _answers("nvmlDeviceGetUUID", lambda *_: ""),
+        "GPU 2: uuid '': expected 1 to 63 characters, no blanks; left out",
+    ),
+    Row(
+        "NVML",
+        "no distance",
+        _no_distance,
+        "GPUs 2 and 3: nvmlDeviceGetTopologyCommonAncestor: Unknown Error\n"
+        "the driver does not know the distance of 1 pairs of GPUs; taken from their NUMA "
+        "nodes: 2-3 NODE",
+    ),
+    Row(
+        "NVML",
+        "uuid of another GPU",
+        _answers("nvmlDeviceGetUUID", lambda _: PCIE_8.gpus[0].uuid),
+        f"what the driver says makes no machine: machine: uuid {PCIE_8.gpus[0].uuid} on two GPUs",
+    ),
+    Row(
+        "NVML",
+        "count fails",
+        _fails("nvmlDeviceGetCount", UNKNOWN, gpu=None),
+        "nvmlDeviceGetCount, the driver: Unknown Error",
+    ),
+    Row(
+        "NVML",
+        "17 GPUs",
+        _seventeen,
+        "what the driver says makes no machine: machine: 17 GPUs: expected 1 to 16",
+    ),
+    Row(
+        "NVML",
+        "no permission",
+        _fails("nvmlInit", pynvml.NVML_ERROR_NO_PERMISSION, gpu=None),
+        "nvmlInit: Insufficient Permissions",
+    ),
+    Row(
+        "NVML",
+        "MIG mode",
+        _answers("nvmlDeviceGetMigMode", lambda *_: [1, 0]),
+        "GPU 2: MIG mode is on: only whole GPUs are given out",
+    ),
+    Row(
+        "NVML with NVSwitch",
+        "fabric not up",
+        _fabric(pynvml.NVML_GPU_FABRIC_STATE_IN_PROGRESS),
+        "GPU 2: NVLink fabric in state 2: expected 3 (completed)",
+    ),
+    Row("kubelet call", "size 0", _asks(UUIDS, 0), "GPUs []"),
+    Row("kubelet call", "negative size", _asks(UUIDS, -5), "GPUs []"),
+    Row("kubelet call", "more than there are", _asks(UUIDS[:2], 4), "GPUs [0, 1]"),
+    Row(
+        "kubelet call",
+        "an unknown id is available",
+        _asks(["GPU-x", *UUIDS[4:6]], 2),
+        "GPUs [4, 5]",
+    ),
+    Row("kubelet call", "must not among available", _asks(UUIDS[4:], 2, UUIDS[:1]), "GPUs [0, 4]"),
+    Row("kubelet call", "more must than size", _asks(UUIDS, 1, UUIDS[2:4]), "GPUs [2, 3]"),
+    Row("kubelet call", "one id twice", _asks([UUIDS[0], UUIDS[0]], 2), "GPUs [0]"),
+    Row(
+        "kubelet call",
+        "Allocate an unknown id",
+        ("Allocate", {"ids": ["GPU-x", UUIDS[0]]}),
+        "INVALID_ARGUMENT: unknown devices GPU-x: expected some of this node's 8",
+    ),
+    Row("kubelet call", "Allocate nothing", ("Allocate", {"ids": []}), ""),
+    Row(
+        "pod on the node",
+        "gpus is a list",
+        ("1", {"gpus": '["GPU-a"]'}),
+        'linkwise.dev/gpus: \'["GPU-a"]\': expected JSON like {"main":["GPU-8f…"]} '
+        "(Expected `object`, got `array`)",
+    ),
+    Row(
+        "pod on the node",
+        "gpus with an empty uuid",
+        ("1", {"gpus": '{"main":[""]}'}),
+        'linkwise.dev/gpus: \'{"main":[""]}\': expected JSON like {"main":["GPU-8f…"]} '
+        "(Expected `str` of length >= 1 - at `$[...][0]`)",
+    ),
+    Row(
+        "pod on the node",
+        "newer plan",
+        ("1", {"gpus": "{}", "plan": '{"v":3}'}),
+        "linkwise.dev/plan: 'version 3': expected version 1 or older; upgrade this program",
+    ),
+    Row(
+        "pod on the node",
+        "unknown link word",
+        ("1", {"prefer-link": "fast"}),
+        "linkwise.dev/prefer-link: 'fast': expected one of nvlink, switch, host-bridge, numa, node",
+    ),
+)
