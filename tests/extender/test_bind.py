@@ -1,5 +1,6 @@
 """The bind verb: which GPUs, how often asked, and what is held until the outcome shows."""
 
+from linkwise.extender.actions import WritePlan
 from linkwise.extender.bind import DOUBT_SECONDS
 from linkwise.extender.calls import AlreadyBound, BindCall, BindOrder, BindRefusal, Outcome
 from linkwise.topology import names
@@ -71,7 +72,22 @@ def test_a_pod_of_another_uid_or_an_unknown_one_is_refused() -> None:
     at = cluster()
     at.add_pod("a", 2)
     given = at.core.begin_bind(BindCall("ml", "a", "another-uid", "n1"), at.now)
-    assert given == BindRefusal("linkwise: pod ml/a is not known yet")
+    assert given == BindRefusal("linkwise: pod ml/a is not known yet", passing=True)
+
+
+def test_no_binding_overtakes_the_write_of_a_plan() -> None:
+    """The write would come after it, and say of a bound pod what an older plan said."""
+    at = cluster()
+    members = at.add_gang("g", 2)
+    writes = [write for write in at.core.decide(at.now) if isinstance(write, WritePlan)]
+    assert len(writes) == 2
+    given = at.begin_bind(members[0], read_plan(writes[0].annotations[names.PLAN]).node)
+    assert given == BindRefusal("linkwise: a plan is being written on the pod", passing=True)
+    for write in writes:
+        at.core.done(write, at.carry_out(write), at.now)
+    plan = at.plan(members[0])
+    assert plan is not None
+    assert read_plan(order(at, members[0], plan.node).annotations[names.PLAN]) == plan
 
 
 def test_what_was_free_at_filter_may_be_gone_at_bind() -> None:

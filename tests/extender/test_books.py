@@ -3,7 +3,7 @@
 from linkwise.extender.calls import BindOrder, Outcome
 from linkwise.kube.objects import Taint
 from linkwise.topology import names
-from tests.extender.cluster import Cluster, container
+from tests.extender.cluster import Cluster, change, container
 
 
 def cluster(nodes: int = 1, machine: str = "dgx1-v100") -> Cluster:
@@ -153,6 +153,27 @@ def test_gpus_dealt_otherwise_among_a_pods_own_containers_are_corrected_without_
     assert at.gpus("a") == {"x": planned["y"], "y": planned["x"]}
     assert at.core.counts(at.now).swaps == 0
     assert at.events == []
+
+
+def test_a_plan_for_another_node_than_the_pods_is_made_to_say_what_it_has() -> None:
+    """Some other scheduler bound a planned member past us."""
+    at = cluster(2)
+    members = at.add_gang("g", 2, gpus=8)
+    at.settle()
+    pod = at.pod(members[0])
+    plan = at.plan(members[0])
+    assert plan is not None
+    elsewhere = next(node for node in at.nodes if node != plan.node)
+    at.put_pod(change(pod, spec=change(pod.spec, node_name=elsewhere)))
+    real = {"main": at.uuids(elsewhere, *range(8))}
+    at.start(members[0], real)
+    at.settle()
+    corrected = at.plan(members[0])
+    assert corrected is not None
+    assert (corrected.node, corrected.id) == (elsewhere, plan.id)
+    assert at.gpus(members[0]) == real
+    assert at.core.counts(at.now).swaps == 0  # the kubelet did what it was told
+    assert at.sound()
 
 
 def test_an_unhealthy_gpu_is_not_free() -> None:

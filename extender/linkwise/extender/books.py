@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from linkwise.extender.kinds import Kind, kind_key
-from linkwise.extender.node_book import NodeBook, plan_on
+from linkwise.extender.node_book import NodeBook
 from linkwise.extender.records import GangKey, NodeRecord, PodRecord, Resources, WrittenPlan
 from linkwise.extender.rows import NOT_USABLE, Rows
 from linkwise.kube.objects import LARGEST
@@ -331,13 +331,15 @@ def _holder(record: PodRecord | None) -> PodRecord | None:
 
 
 def _mismatch(book: NodeBook, record: PodRecord) -> Mismatch | None:
-    plan, truth = plan_on(record, book.name), book.truth_of(record)
-    if plan is None or truth is None:
+    written, truth = record.written, book.truth_of(record)
+    if written is None or truth is None:
         return None
-    if all(set(plan.gpus.get(c, ())) == set(gpus) for c, gpus in truth.items()):
+    if written.plan.node != book.name:  # bound past us, elsewhere than planned
+        return Mismatch(record, truth, swapped=False)
+    if all(set(written.gpus.get(c, ())) == set(gpus) for c, gpus in truth.items()):
         return None
     real = {uuid for gpus in truth.values() for uuid in gpus}
-    return Mismatch(record, {**plan.gpus, **truth}, swapped=not real <= plan.uuids)
+    return Mismatch(record, {**written.gpus, **truth}, swapped=not real <= written.uuids)
 
 
 @lru_cache(maxsize=8192)

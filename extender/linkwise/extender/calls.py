@@ -91,3 +91,4 @@ class AlreadyBound:
 @dataclass(frozen=True, slots=True)
 class BindRefusal:
     reason: str
+    passing: bool = False  # in a moment the answer may be another: worth a short wait

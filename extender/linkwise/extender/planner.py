@@ -354,9 +354,8 @@ class Planner:
         assert book.kind is not None
         assert record.written is not None
         real = frozenset(uuid for gpus in mismatch.gpus.values() for uuid in gpus)
-        truth = WrittenPlan(
-            with_worth(record.written.plan, book.kind, book.machine.mask_of(real)), mismatch.gpus
-        )
+        plan = msgspec.structs.replace(record.written.plan, node=record.node)
+        truth = WrittenPlan(with_worth(plan, book.kind, book.machine.mask_of(real)), mismatch.gpus)
         self._outbox.correct(record, truth, now)
         if mismatch.swapped and self._counted.get(record.uid) != real:
             self._counted[record.uid] = real

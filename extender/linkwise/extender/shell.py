@@ -48,7 +48,7 @@ _LONGEST_SLEEP_SECONDS, _SHORTEST_SLEEP_SECONDS = 1.0, 0.05
 # thousand pods, in rounds this far apart, so that calls of kube-scheduler get the lock in between.
 _BREATH_SECONDS = 0.005
 # Watches of one API server are milliseconds apart; kube-scheduler waits 5 s for the bind verb.
-_NEW_POD_SECONDS, _NEW_POD_POLL_SECONDS = 2.0, 0.01
+_BIND_PATIENCE_SECONDS, _BIND_POLL_SECONDS = 2.0, 0.01
 # An audit recounts everything, 50 ms at 5,000 nodes: often enough to be told of a defect the same
 # hour, and not with every scrape.
 _AUDIT_SECONDS = 60.0
@@ -137,18 +137,16 @@ class Shell:
         return refusal
 
     def _begin_bind(self, call: BindCall) -> BindOrder | AlreadyBound | BindRefusal:
-        """kube-scheduler's watch may show it a pod before ours does, and a bind call names the
-        pod only: wait a moment for it, since a refusal costs the pod a second and more."""
-        patience_ends = time.monotonic() + _NEW_POD_SECONDS
+        """kube-scheduler's watch may show it a pod before ours does, and it may bind while we
+        still write: a refusal costs the pod a second and more, so wait a moment."""
+        patience_ends = time.monotonic() + _BIND_PATIENCE_SECONDS
         while True:
             with self._lock:
                 order = self._core.begin_bind(call, self._clock())
-                if not isinstance(order, BindRefusal):
-                    return order
-                known = self._core.explain(call.namespace, call.name, self._clock())
-            if (known is not None and known.uid == call.uid) or time.monotonic() > patience_ends:
+            passing = isinstance(order, BindRefusal) and order.passing
+            if not passing or time.monotonic() > patience_ends:
                 return order
-            self._stopping.wait(_NEW_POD_POLL_SECONDS)
+            self._stopping.wait(_BIND_POLL_SECONDS)
 
     # What people ask
 
