@@ -69,6 +69,16 @@ def test_of_a_gpu_that_is_gone_the_probes_reason_stays() -> None:
     assert devices.now.faults[UUIDS[7]].reason == "NVML: Not Found"
 
 
+def test_a_new_gpu_that_is_not_offered_has_no_health_to_tell() -> None:
+    devices = book()
+    new = replace(DGX_1V.gpus[0], uuid="GPU-new")
+    snapshot = Snapshot(
+        replace(DGX_1V, gpus=(new, *DGX_1V.gpus[1:])), problems={"GPU-new": "MIG mode is on"}
+    )
+    assert devices.discovered(snapshot) == (Change(UUIDS[0], False, GONE),)
+    assert set(devices.now.faults) == {UUIDS[0]}
+
+
 def test_a_new_reading_replaces_links_and_minors() -> None:
     devices = book()
     other = replace(DGX_1V, driver_version="560.35.03")

@@ -71,6 +71,12 @@ def test_labels_of_ours_under_nvidias_names_follow_the_machine() -> None:
     assert difference(was, Wanted({}, {PRODUCT: "NVIDIA-L4"}))["labels"] == {PRODUCT: "NVIDIA-L4"}
 
 
+def test_labels_under_our_own_name_are_ours_whoever_wrote_them() -> None:
+    was = node({"linkwise.dev/x": "0"})
+    patch = difference(was, Wanted({}, {"linkwise.dev/x": "1"}))
+    assert patch["labels"] == {"linkwise.dev/x": "1"}
+
+
 class Cluster:
     def __init__(self, server: ApiServer) -> None:
         self.server = server

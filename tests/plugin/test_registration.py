@@ -1,5 +1,6 @@
 """The kubelet forgets plugins without a word; each way in which it does is noticed."""
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -147,6 +148,16 @@ def test_a_restarted_kubelet_gets_a_new_socket(
     first, second = (plugin.request.endpoint for plugin in kubelet.plugins)
     assert first != second
     assert lost == ["lost"]
+
+
+def test_a_new_kubelet_is_noticed_though_our_stream_and_our_socket_stand(
+    kubelet: FakeKubelet, make_registrar: Callable[[], Registrar]
+) -> None:
+    registrar = make_registrar()
+    registrar.start()
+    wait_for(lambda: listening(kubelet, registrar, 1), "the first registration")
+    os.utime(kubelet.socket)  # the new socket may have the old one's inode number
+    wait_for(lambda: listening(kubelet, registrar, 2), "the second registration")
 
 
 def test_a_removed_socket_of_ours_is_noticed(

@@ -76,7 +76,7 @@ def test_every_device_is_listed_and_again_whenever_one_changes(node: Node) -> No
 def test_numa_nodes_are_told_and_minus_one_is_not(kubelet_dir: Path) -> None:
     machine = Machine(
         gpus=(
-            Gpu("GPU-a", 0, "T4", 15360, numa_nodes=(1,)),
+            Gpu("GPU-a", 0, "T4", 15360, numa_nodes=(-1, 1)),
             Gpu("GPU-b", 1, "T4", 15360, numa_nodes=(-1,)),
         ),
         links=(DGX_1V.link(0, 1),),
@@ -179,9 +179,11 @@ def test_many_streams_leave_workers_for_other_calls(node: Node) -> None:
 
 def test_stopping_removes_our_socket_and_never_that_of_the_next(kubelet_dir: Path) -> None:
     first, second = Node(kubelet_dir), Node(kubelet_dir)
-    first.kubelet.close()
     first.server.stop()
     assert not first.server.socket.exists()
+    with pytest.raises(grpc.RpcError, match="UNAVAILABLE"):
+        first.kubelet.preferred(UUIDS, 1)
+    first.kubelet.close()
     assert second.server.socket.exists()
     assert len(second.kubelet.preferred(UUIDS, 1)) == 1
     second.kubelet.close()

@@ -68,16 +68,15 @@ class Registrar:
         self._look_seconds, self._longest_wait = look_seconds, longest_wait_seconds
         self._stream_seconds = stream_seconds
         self._server: PluginServer | None = None
-        self._registered = False
         self._trouble = ""
         self._stopping = Event()
         self._thread = Thread(target=self._run, name="registrar", daemon=True)
 
     @property
     def ready(self) -> bool:
-        """Registered, and the kubelet listens."""
+        """Registered: the kubelet, and nobody else, holds our stream open."""
         server = self._server
-        return self._registered and server is not None and server.service.streaming
+        return server is not None and server.service.streaming
 
     @property
     def trouble(self) -> str:
@@ -117,13 +116,12 @@ class Registrar:
         try:
             server.start()
             self._register(server)
-            self._registered, self._trouble = True, ""
+            self._trouble = ""
             registered = time.monotonic()
             self._metrics.registrations.labels("done").inc()
             log.info("registered %s with the kubelet at %s", self._resource, server.socket.name)
             lost = self._stay(server, kubelet)
         finally:
-            self._registered = False
             self._server = None
             server.stop()
         if lost is not None:
