@@ -222,6 +222,24 @@ def test_a_late_echo_of_a_withdrawn_plan_is_no_plan() -> None:
     assert at.filter("g-0").node_names == ()
 
 
+def test_a_late_echo_of_an_earlier_plan_is_not_answered() -> None:
+    at = cluster()
+    planned(at, size=1)
+    echo = at.pod("g-0")
+    at.cordon("n1")
+    at.settle()
+    at.core.pod_event("MODIFIED", echo, at.now)
+    assert at.settle() == []
+    assert at.filter("g-0").node_names == ("n2",)
+    at.put_pod(at.pod("g-0"))
+    at.add_node("n3")
+    at.cordon("n2")
+    at.settle()
+    plan = at.plan("g-0")
+    assert plan is not None
+    assert plan.epoch == 3
+
+
 def test_members_that_contradict_each_other_are_refused_with_both_named() -> None:
     at = cluster()
     at.add_pod("a", 8, gang="g", gang_size="2")
