@@ -141,6 +141,10 @@ class MortalClient(SluggishClient):
         self._must_live()
         return super().stream(path, params=params, idle_seconds=idle_seconds)
 
+    def dawdle(self, seconds: float) -> None:
+        super().dawdle(seconds)
+        self._must_live()  # what was not sent yet never is
+
     def _must_live(self, *, maybe_done: bool = False) -> None:
         if self.dead.is_set():
             raise ApiError(UNREACHED, "Dead", "its process has ended", maybe_done=maybe_done)

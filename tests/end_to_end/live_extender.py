@@ -4,6 +4,7 @@ Its clock runs faster than ours, so its pauses, doubts and timeouts pass in a te
 """
 
 import time
+from socket import SO_REUSEADDR, SOL_SOCKET, socket
 from threading import Thread
 
 from waitress.server import create_server
@@ -12,12 +13,21 @@ from linkwise.extender.app import create_app
 from linkwise.extender.metrics import Metrics
 from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.extender.shell import Shell
-from tests.end_to_end.clients import AT_ONCE, MortalClient, Pace
+from tests.end_to_end.clients import MortalClient, Pace
 from tests.end_to_end.journal import Journal
 
 HURRY = 30.0  # of its seconds pass in one of ours
 GANG_TIMEOUT_SECONDS = 120.0  # of its own; 4 of ours
 _BEGAN = time.time()
+
+
+def reserved_port() -> socket:
+    """A port that nobody else gets while this socket is open, though one may listen on it: else
+    any connection of this machine could take it between two lives."""
+    reservation = socket()
+    reservation.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+    reservation.bind(("127.0.0.1", 0))
+    return reservation
 
 
 def hurried_clock() -> float:
@@ -28,7 +38,7 @@ def hurried_clock() -> float:
 class LiveExtender:
     """One life; the next one takes over its port."""
 
-    def __init__(self, url: str, journal: Journal, port: int = 0, pace: Pace = AT_ONCE) -> None:
+    def __init__(self, url: str, journal: Journal, port: int, pace: Pace) -> None:
         self._journal = journal
         self.client = MortalClient.at(url, pace)
         self.metrics = Metrics()
@@ -36,12 +46,8 @@ class LiveExtender:
         self.shell = Shell(self.core, self.client, self.metrics, clock=hurried_clock)
         app = create_app(self.shell, self.metrics)
         self._server = create_server(app, host="127.0.0.1", port=port, threads=8)
-        self.port = int(self._server.effective_port)
+        self.url = f"http://127.0.0.1:{port}"
         self._thread = Thread(target=self._server.run, name="extender", daemon=True)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
         self._journal.say("extender", "starts")

@@ -69,6 +69,8 @@ def _on_their_way(pods: Sequence[Pod]) -> Iterator[str]:
             yield f"pod {pod.metadata.name} is still ending"
         elif pod.spec.node_name and pod.status.phase == "Pending":
             yield f"pod {pod.metadata.name} is on {pod.spec.node_name} and does not run"
+        elif pod.spec.node_name and pod.status.nominated_node_name:
+            yield f"pod {pod.metadata.name} is bound and still nominated"
 
 
 def _not_as_planned(world: World, pods: Sequence[Pod]) -> Iterator[str]:

@@ -11,11 +11,12 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
+from traceback import format_exc
 
 import click
 
 from tests.end_to_end import promises
-from tests.end_to_end.workload import bring_back, cordon, workload
+from tests.end_to_end.workload import Workload, bring_back, cordon, workload
 from tests.end_to_end.world import JOBS, PODS, World, running_world
 
 REST_SECONDS = 25.0  # of ours; the longest wait inside is 10, for kube-scheduler's five minutes
@@ -42,18 +43,18 @@ def run(seed: int) -> Result:
     script = workload(seed)
     with running_world(script.machines, seed, script.pace) as world:
         world.journal.say("WORLD", f"{', '.join(script.machines)}; {script.pace}")
-        for step in script.steps:
-            time.sleep(step.pause_seconds)
-            world.journal.say("FATE", step.what)
-            step.do(world)
-        heal(world)
-        broken = rest(world, promises.unsettled)
-        running = sum(pod.status.phase == "Running" for pod in world.read_pods())
-        if not broken:
-            delete_all(world)
-            broken = rest(world, promises.leaks)
-        if world.counted_by_all("errors"):
-            broken.append("the extender caught a defect of its own; see its traceback")
+        running = 0
+        try:
+            live_through(world, script)
+            broken = rest(world, promises.unsettled)
+            running = sum(pod.status.phase == "Running" for pod in world.read_pods())
+            if not broken:
+                delete_all(world)
+                broken = rest(world, promises.leaks)
+            if world.counted_by_all("errors"):
+                broken.append("the extender caught a defect of its own; see its traceback")
+        except Exception:  # of the test itself, or of a stand-in: the journal says more
+            broken = [format_exc()]
         journal = world.journal.text()
         return Result(
             seed,
@@ -67,6 +68,14 @@ def run(seed: int) -> Result:
             extenders=journal.count("extender  starts"),
             journal=journal,
         )
+
+
+def live_through(world: World, script: Workload) -> None:
+    for step in script.steps:
+        time.sleep(step.pause_seconds)
+        world.journal.say("FATE", step.what)
+        step.do(world)
+    heal(world)
 
 
 def heal(world: World) -> None:
@@ -96,7 +105,7 @@ def rest(world: World, judge: Callable[[World], list[str]]) -> list[str]:
     while True:
         version = world.version()
         amiss = judge(world)
-        note = "; ".join(text[:150] for text in amiss)
+        note = "; ".join(text[:150] for text in amiss[:4]) + "; …" * (len(amiss) > 4)
         if note != noted:
             noted = note
             world.journal.say("JUDGE", note or "all is well")

@@ -302,7 +302,7 @@ _LIKELY: Sequence[tuple[Callable[[_Author], tuple[str, Do]], float]] = (
 )
 
 # How late writes are, and watches, in seconds: a quick cluster, and busy ones.
-PACES = ((0.0, 0.0), (0.003, 0.003), (0.02, 0.0), (0.0, 0.02), (0.03, 0.03))
+PACES = ((0.0, 0.0), (0.003, 0.003), (0.02, 0.0), (0.0, 0.008), (0.02, 0.008))
 
 DEATHS: Sequence[tuple[str, Death | None]] = (
     ("at once", None),

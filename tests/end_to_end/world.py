@@ -27,7 +27,7 @@ from linkwise.simulator.scheduler import SchedulerLoop, SchedulerSettings
 from linkwise.topology.names import DEFAULT_RESOURCE
 from tests.end_to_end.clients import AT_ONCE, Death, Pace
 from tests.end_to_end.journal import Journal
-from tests.end_to_end.live_extender import HURRY, LiveExtender
+from tests.end_to_end.live_extender import HURRY, LiveExtender, reserved_port
 from tests.end_to_end.live_node import LiveNode
 
 NAMESPACE = "ml"
@@ -91,7 +91,8 @@ class World:
             )
             for number, machine in enumerate(machines, 1)
         }
-        self.extender = LiveExtender(server.url, self.journal, pace=pace)
+        self._port = reserved_port()
+        self.extender = self._new_extender()
         self._seed = seed
         self.scheduler = self._new_scheduler()
         self.jobs = JobController(self.client, seed=seed, failure_backoff_seconds=0.05)
@@ -109,6 +110,10 @@ class World:
                 self.client, "/api/v1/nodes", Node, on_replace=nodes, on_event=self.journal.node
             ),
         )
+
+    def _new_extender(self) -> LiveExtender:
+        _, port = self._port.getsockname()
+        return LiveExtender(self.server.url, self.journal, port, self._pace)
 
     def _new_scheduler(self) -> SchedulerLoop:
         return SchedulerLoop(self.client, self.extender.url, seed=self._seed, settings=_SCHEDULER)
@@ -142,6 +147,7 @@ class World:
         self.jobs.stop()
         self.scheduler.stop()
         self.extender.stop()
+        self._port.close()
         for node in self.nodes.values():
             node.stop()
         for witness in self._witnesses:
@@ -206,7 +212,7 @@ class World:
             for name in ("swaps", "errors", "refusals"):
                 self.counted[name] += int(before.counted(f"linkwise_extender_{name}_total"))
             time.sleep(absent_seconds)
-            self.extender = LiveExtender(self.server.url, self.journal, before.port, self._pace)
+            self.extender = self._new_extender()
             self.extender.start()
 
         future = self._lives.submit(live_on)
@@ -231,7 +237,7 @@ class World:
     def wait_for_errands(self) -> None:
         """Until users, and lives of the extender that have begun to end, are through."""
         while self._errands:
-            self._errands.pop().result(30)
+            self._errands.pop(0).result(30)
 
     # The watchman
 
