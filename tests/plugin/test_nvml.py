@@ -295,6 +295,11 @@ def test_an_all_zero_cluster_means_one_machine_only() -> None:
     assert read(driver).machine.clique is None
 
 
+def test_a_fabric_that_came_up_with_an_error_is_no_clique() -> None:
+    driver = FakeNvml(HGX_H100, fabric={gpu: Fabric(status=UNKNOWN) for gpu in range(8)})
+    assert read(driver).machine.clique is None
+
+
 def test_gpus_of_two_cliques_have_none_in_common_and_no_links_between() -> None:
     fabric = {gpu: Fabric(clique=gpu // 4) for gpu in range(8)}
     snapshot = read(FakeNvml(HGX_H100, fabric=fabric))

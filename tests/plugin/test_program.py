@@ -109,7 +109,8 @@ def test_a_node_with_a_recorded_machine_from_start_to_stop(
     plugin = Process(
         kubelet.directory,
         *("--machine", "dgx1-v100", "--machine-faults", str(faults)),
-        *("--health-seconds", "0.05", "--in-use-seconds", "0.1"),
+        # What is in use is read only where an Allocate asks for it.
+        *("--health-seconds", "0.05", "--in-use-seconds", "3600"),
         LINKWISE_PLUGIN_API_SERVER=server.url,  # a flag may also come from the environment
     )
     try:
@@ -128,9 +129,12 @@ def test_a_node_with_a_recorded_machine_from_start_to_stop(
 
         faults.write_text('{"3": "XID 79"}')
         wait_for(lambda: kubelet.plugin.health[UUIDS[3]] == "Unhealthy", "the sick GPU")
+        sick = f'linkwise_plugin_device_unhealthy{{gpu="{UUIDS[3]}",reason="XID 79"}} 1.0'
+        wait_for(lambda: sick in plugin.get("/metrics")[1], "the reason among the metrics")
         faults.unlink()
         wait_for(lambda: kubelet.plugin.health[UUIDS[3]] == "Healthy", "its recovery")
 
+        wait_for(lambda: "XID 79" not in plugin.get("/metrics")[1], "the end of the reason")
         metrics = plugin.get("/metrics")[1]
         assert 'linkwise_plugin_devices{health="healthy"} 8.0' in metrics
         assert 'linkwise_plugin_preferred_total{source="plan"} 1.0' in metrics
@@ -139,6 +143,9 @@ def test_a_node_with_a_recorded_machine_from_start_to_stop(
         )
         assert 'linkwise_plugin_planned_containers_total{outcome="kept"} 1.0' in metrics
         assert plugin.get("/healthz") == (200, "ok\n")
+        kubelet.holds = {}
+        kubelet.plugin.allocate(UUIDS[:1])
+        wait_for(lambda: 'pod="w"' not in plugin.get("/metrics")[1], "the end of what it held")
 
         kubelet.stop()
         wait_for(lambda: plugin.get("/readyz")[0] == 503, "the loss of the kubelet")

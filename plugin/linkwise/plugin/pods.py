@@ -65,9 +65,9 @@ def _role(container: Container) -> Role:
 
 
 def _wanted(container: Container, resource: str) -> int:
-    """The kubelet goes by the limit; for such a resource the request is the same."""
-    resources = container.resources
-    return whole(resources.limits.get(resource, resources.requests.get(resource, 0)))
+    """The kubelet goes by the limit; of such a resource the API server wants request and limit
+    to be the same."""
+    return whole(container.resources.limits.get(resource, 0))
 
 
 def _plan_of(pod: Pod, node: str) -> tuple[ContainerGpus, str]:
