@@ -22,9 +22,8 @@ from linkwise.extender.gang import Gang, Phase
 from linkwise.extender.kinds import Kind, Wish
 from linkwise.extender.muster import muster
 from linkwise.extender.planner import Planner
-from linkwise.extender.pool import popcount
 from linkwise.extender.records import PodRecord
-from linkwise.extender.rows import NOT_USABLE, Ints
+from linkwise.extender.rows import NOT_USABLE, Ints, popcount
 
 FEWER = "linkwise: fewer free GPUs than wanted"
 NO_LINK = "linkwise: no free GPU set with the required link"

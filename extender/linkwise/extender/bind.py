@@ -10,7 +10,8 @@ from linkwise.extender.books import Books
 from linkwise.extender.calls import AlreadyBound, BindCall, BindOrder, BindRefusal, Outcome
 from linkwise.extender.kinds import Wish
 from linkwise.extender.outbox import annotations_of
-from linkwise.extender.planner import Planner, plan_id, written_plan
+from linkwise.extender.plan_making import plan_id, written_plan
+from linkwise.extender.planner import Planner
 from linkwise.extender.records import PodRecord, WrittenPlan
 from linkwise.topology.plan import Plan
 

@@ -5,8 +5,8 @@ refusals), so that what is given back is there for all, and then plans those tha
 then age. A gang that does not fit holds nothing and is not tried again before room appears.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from hashlib import blake2b
 
 import msgspec
 
@@ -15,14 +15,13 @@ from linkwise.extender.books import Books, Mismatch
 from linkwise.extender.calls import Outcome
 from linkwise.extender.feasible import Feasible
 from linkwise.extender.gang import Gang, phase_of
-from linkwise.extender.kinds import Kind, Wish, containers_on
 from linkwise.extender.learned import Learned
 from linkwise.extender.muster import Muster, muster, plan_of, spots_of
 from linkwise.extender.outbox import Outbox
 from linkwise.extender.place import Refusal, Spot, orders_of, place
+from linkwise.extender.plan_making import plan_id, with_worth, written_plan
 from linkwise.extender.records import GangKey, PodRecord, Template, WrittenPlan
 from linkwise.extender.rows import Bools
-from linkwise.topology.model import LinkClass
 from linkwise.topology.plan import Plan
 
 
@@ -100,8 +99,8 @@ class Planner:
         for key in sorted(looked_at):
             self._put_in_order(key, now)
         # What one gang gives up while looking for room may be room for one before it.
-        while untried := [g for g in self._by_urgency(self._waiting) if self._untried(g)]:
-            for gang in untried:
+        while untried := [key for key in self._waiting if self._untried(self.gangs[key])]:
+            for gang in self._by_urgency(untried):
                 if self._untried(gang):
                     self._plan(gang, now)
                     looked_at.add(gang.key)
@@ -147,13 +146,16 @@ class Planner:
         return due
 
     def _untried(self, gang: Gang) -> bool:
+        most = self._books.rows.most_of_size
+        if any(count > most(size) for size, count in gang.lacking.items()):
+            gang.tried_room = self._books.room  # sure, without a look at every member
         return gang.tried_room != self._books.room
 
     def _take_up(self, key: GangKey | None) -> None:
         """A gang that was left to wait may be tried again."""
         gang = self.gangs.get(key) if key is not None else None
         if gang is not None:
-            gang.tried_room = -1
+            gang.tried_room, gang.lacking = -1, {}
             if gang.refused:
                 gang.refused, gang.refusals = False, 0
 
@@ -283,8 +285,9 @@ class Planner:
             spots = self._seek(found, now)
         if isinstance(spots, Refusal):
             gang.no_room, gang.tried_room = spots, self._books.room
+            gang.lacking = Counter(member.needs.gpus for member in found.open)
             return
-        gang.no_room, gang.tried_room, gang.reason = None, -1, ""
+        gang.no_room, gang.tried_room, gang.lacking, gang.reason = None, -1, {}, ""
         self._waiting.discard(gang.key)
         self._hold(gang, found, spots, now)
 
@@ -362,30 +365,6 @@ class Planner:
             self.swaps += 1
             message = "the kubelet gave this pod other GPUs than planned; the plan was corrected"
             self._outbox.say(record.ref, "GpuSwap", message)
-
-
-def written_plan(books: Books, record: PodRecord, plan: Plan, gpus: int) -> WrittenPlan:
-    """What to write on *record* for these GPUs of `plan.node`."""
-    book = books.nodes[plan.node]
-    assert book.machine is not None, "planned on a usable node"
-    assert book.kind is not None, "planned on a usable node"
-    wish = Wish(record.demand, record.ask.requirement)
-    containers = containers_on(book.kind, book.machine, wish, gpus)
-    return WrittenPlan(with_worth(plan, book.kind, gpus), containers)
-
-
-def with_worth(plan: Plan, kind: Kind, gpus: int) -> Plan:
-    return msgspec.structs.replace(
-        plan,
-        link=LinkClass(int(kind.table.ring_classes[gpus])).name,
-        gbytes_per_s=float(kind.table.values[gpus]),
-    )
-
-
-def plan_id(namespace: str, name: str, epoch: int, now: float, uids: Sequence[str]) -> str:
-    """Different for every plan, and no random number, so that a run can be repeated."""
-    digest = blake2b(repr((namespace, name, epoch, now, sorted(uids))).encode(), digest_size=6)
-    return digest.hexdigest()
 
 
 def _templates(members: Iterable[PodRecord]) -> set[Template]:

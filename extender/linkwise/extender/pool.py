@@ -12,15 +12,8 @@ from numpy.typing import NDArray
 
 from linkwise.extender.books import Books
 from linkwise.extender.kinds import Kind, Wish
-from linkwise.extender.rows import Ints
-from linkwise.topology import subsets
+from linkwise.extender.rows import Ints, popcount
 from linkwise.topology.model import MAX_GPUS
-
-_POPCOUNT = subsets.sizes(MAX_GPUS).astype(np.int64)
-
-
-def popcount(masks: Ints) -> Ints:
-    return _POPCOUNT[masks]
 
 
 class Pool:

@@ -10,11 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkwise.extender.records import Resources, natural
+from linkwise.topology import subsets
+from linkwise.topology.model import MAX_GPUS
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+_POPCOUNT = subsets.sizes(MAX_GPUS).astype(np.int64)
 NOT_USABLE = -1
 NO_CLIQUE = -1
+
+
+def popcount(masks: Ints) -> Ints:
+    """How many GPUs are in each mask."""
+    return _POPCOUNT[masks]
 
 
 class Rows:
@@ -77,6 +85,10 @@ class Rows:
             ranks[[row for _, row in sorted(known)]] = np.arange(len(known))
             self._name_ranks = ranks
         return self._name_ranks
+
+    def most_of_size(self, size: int) -> int:
+        """No more sets of so many GPUs than this can be free at once, whatever their links."""
+        return int((popcount(self.free[: len(self)]) // size).sum())
 
     def pods_that_fit(self, needs: Resources) -> Ints:
         """[rows] how many pods of these needs have room beside all that is there, or planned."""

@@ -1,0 +1,39 @@
+"""From GPUs that were decided on to what is written on the pod.
+
+Both ways to a plan, ahead for a gang and at the bind for a single pod, write the same.
+"""
+
+from collections.abc import Sequence
+from hashlib import blake2b
+
+import msgspec
+
+from linkwise.extender.books import Books
+from linkwise.extender.kinds import Kind, Wish, containers_on
+from linkwise.extender.records import PodRecord, WrittenPlan
+from linkwise.topology.model import LinkClass
+from linkwise.topology.plan import Plan
+
+
+def written_plan(books: Books, record: PodRecord, plan: Plan, gpus: int) -> WrittenPlan:
+    """What to write on *record* for these GPUs of `plan.node`."""
+    book = books.nodes[plan.node]
+    assert book.machine is not None, "planned on a usable node"
+    assert book.kind is not None, "planned on a usable node"
+    wish = Wish(record.demand, record.ask.requirement)
+    containers = containers_on(book.kind, book.machine, wish, gpus)
+    return WrittenPlan(with_worth(plan, book.kind, gpus), containers)
+
+
+def with_worth(plan: Plan, kind: Kind, gpus: int) -> Plan:
+    return msgspec.structs.replace(
+        plan,
+        link=LinkClass(int(kind.table.ring_classes[gpus])).name,
+        gbytes_per_s=float(kind.table.values[gpus]),
+    )
+
+
+def plan_id(namespace: str, name: str, epoch: int, now: float, uids: Sequence[str]) -> str:
+    """Different for every plan, and no random number, so that a run can be repeated."""
+    digest = blake2b(repr((namespace, name, epoch, now, sorted(uids))).encode(), digest_size=6)
+    return digest.hexdigest()
