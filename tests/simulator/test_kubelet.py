@@ -17,7 +17,7 @@ from linkwise.kube.objects import Node, Pod
 from linkwise.plugin.kubelet import podresources_pb2 as resources
 from linkwise.plugin.kubelet.podresources_pb2_grpc import PodResourcesListerStub
 from linkwise.simulator.api_server import ApiServer
-from linkwise.simulator.kubelet import Kubelet, KubeletSettings
+from linkwise.simulator.kubelet import Kubelet, KubeletSettings, endpoint
 from linkwise.simulator.kubelet.servers import wipe_sockets
 from linkwise.simulator.manifests import RUN_SECONDS, STOP_SECONDS
 from tests.simulator.tiny_plugin import RESOURCE, Allocated, Preferred, TinyPlugin
@@ -209,6 +209,8 @@ def test_a_second_registration_takes_the_first_one_s_place(start: Start) -> None
         ({"version": "v1alpha"}, "requested API version 'v1alpha' is not supported"),
         ({"resource": "gpu"}, 'the ResourceName "gpu" is invalid'),
         ({"resource": "kubernetes.io/gpu"}, 'the ResourceName "kubernetes.io/gpu" is invalid'),
+        ({"resource": "requests.a.io/gpu"}, 'the ResourceName "requests.a.io/gpu" is invalid'),
+        ({"resource": "nvidia.com/my gpu"}, 'the ResourceName "nvidia.com/my gpu" is invalid'),
     ],
 )
 def test_a_bad_registration_is_refused(start: Start, more: dict[str, object], refusal: str) -> None:
@@ -216,6 +218,36 @@ def test_a_bad_registration_is_refused(start: Start, more: dict[str, object], re
     with pytest.raises(grpc.RpcError) as caught:
         world.plugin(EIGHT, **more)
     assert refusal in str(caught.value)
+
+
+def test_the_plugin_is_reached_and_asked_its_options_while_it_registers(start: Start) -> None:
+    world = start()
+    assert world.plugin().options_asked == 1  # Register has returned
+    world.devices_are(8, 8)
+
+
+def test_a_plugin_that_does_not_serve_when_it_registers_is_refused(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint, "DIAL_SECONDS", 0.2)
+    world = start()
+    directory = world.kubelet.device_plugin_directory
+    with pytest.raises(grpc.RpcError) as caught:
+        TinyPlugin(directory, EIGHT).register()
+    assert f"failed to dial device plugin at {directory}/tiny.sock" in str(caught.value)
+    assert world.kubelet.devices() == {}
+
+
+def test_the_endpoint_is_a_file_name_and_no_path(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kubelet appends it to its directory, so a whole path leads nowhere."""
+    monkeypatch.setattr(endpoint, "DIAL_SECONDS", 0.2)
+    world = start()
+    directory = world.kubelet.device_plugin_directory
+    with pytest.raises(grpc.RpcError) as caught:
+        world.plugin(socket=str(directory / "tiny.sock"))
+    assert f"failed to dial device plugin at {directory}{directory}/tiny.sock" in str(caught.value)
 
 
 def test_sockets_of_plugins_that_are_gone_are_wiped_and_other_files_stay(start: Start) -> None:
@@ -424,7 +456,7 @@ def test_a_pod_deleted_by_force_keeps_its_devices_until_its_containers_are_gone(
 
 def test_init_containers_leave_podresources_when_they_end_and_sidecars_stay(start: Start) -> None:
     world = start(init_seconds=1.0)
-    world.plugin()
+    plugin = world.plugin()
     world.devices_are(8, 8)
     limits = {"limits": {RESOURCE: "2"}}
     side = {"name": "side", "restartPolicy": "Always", "resources": {"limits": {RESOURCE: "1"}}}
@@ -437,7 +469,16 @@ def test_init_containers_leave_podresources_when_they_end_and_sidecars_stay(star
     world.client.post("/api/v1/namespaces/ml/pods", body)
     wait_for(lambda: set(world.held().get("p", {})) == {"i1", "side", "c1"}, "i1 is listed")
     world.phase_is("p", "Running")
-    assert {name: len(held) for name, held in world.held()["p"].items()} == {"side": 1, "c1": 2}
+    held = world.held()["p"]
+    assert {name: len(devices) for name, devices in held.items()} == {"side": 1, "c1": 2}
+    of_i1, to_i1, to_side, of_c1, to_c1 = plugin.calls
+    assert isinstance(of_i1, Preferred)
+    assert isinstance(of_c1, Preferred)
+    (left,) = {"GPU-6", "GPU-7"} - held["side"]
+    assert [of_i1.must_include, of_c1.must_include] == [(), (left,)]
+    assert set(of_c1.available) == set(EIGHT) - held["side"]
+    allocated = [set(call.devices) for call in (to_i1, to_side, to_c1) if type(call) is Allocated]
+    assert allocated == [{"GPU-6", "GPU-7"}, held["side"], {left, "GPU-5"}]
 
 
 # Restart

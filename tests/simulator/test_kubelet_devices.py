@@ -176,6 +176,17 @@ def test_after_the_stream_s_end_nothing_may_be_allocated_and_capacity_stays() ->
         admit(manager, "u", pod(c=1))
 
 
+def test_a_device_that_turns_unhealthy_stays_with_its_pod_and_goes_to_no_other() -> None:
+    manager = manager_of(Plugin(["0"]))
+    assert admit(manager, "u", pod(c=1)) == {"c": {"0"}}
+    manager.set_devices(GPU, [Device(d, healthy=d not in "01") for d in EIGHT])
+    assert manager.held("u") == {"c": {GPU: ("0",)}}
+    assert admit(manager, "v", pod(c=6)) == {"c": set(EIGHT) - {"0", "1"}}
+    manager.release("u")
+    with pytest.raises(AdmissionError, match="Requested: 1, Available: 0"):
+        admit(manager, "w", pod(c=1))
+
+
 def test_a_forgotten_resource_counts_zero() -> None:
     manager = manager_of(Plugin())
     manager.forget_resource(GPU)

@@ -96,6 +96,18 @@ def test_scores_of_unknown_hosts_are_ignored() -> None:
         assert cycle_of(cluster, extender).schedule(pod("p")) in ("a", "b")
 
 
+@pytest.mark.parametrize("score", [0.5, 7.0, "7"])
+def test_a_score_that_is_no_whole_number_drops_the_whole_answer(score: object) -> None:
+    cluster = cluster_of([node("a"), node("b")], pod("x", on="b"), pod("y", on="b"))
+    with RecordingExtender() as recording:
+        recording.answers["prioritize"] = lambda _: [
+            {"Host": "b", "Score": 100},
+            {"Host": "a", "Score": score},
+        ]
+        extender = Extender(recording.url, managed_resources=[GPU])
+        assert cycle_of(cluster, extender).schedule(pod("p")) == "a"
+
+
 def test_equal_nodes_are_drawn_at_random_and_each_comes_up() -> None:
     cluster = cluster_of([node("a"), node("b"), node("c")])
     cycle = cycle_of(cluster)

@@ -369,6 +369,20 @@ def test_a_refused_nomination_leads_to_all_nodes_and_is_cleared(world: World) ->
     ]
 
 
+def test_an_error_about_the_nominated_node_leads_to_all_nodes(world: World) -> None:
+    """kube-scheduler logs such an error and goes on, so a plan is not safe behind it."""
+    world.nodes("n1", "n2", "n3")
+    world.start()
+    world.extender.answers["filter"] = lambda b: 500 if b["NodeNames"] == ["n2"] else pass_all(b)
+    world.extender.answers["prioritize"] = lambda _: [{"Host": "n3", "Score": 10}]
+    world.create("p", schedulingGates=[{"name": "linkwise.dev/plan"}])
+    world.nominate("p", "n2")
+    world.patch("p", {"spec": {"schedulingGates": None}})
+    assert world.node_of("p") == "n3"
+    filters = [set(call.nodes) for call in world.extender.of("filter")]
+    assert filters == [{"n2"}, {"n1", "n2", "n3"}]
+
+
 def test_a_nomination_that_comes_while_the_pod_is_tried_is_kept_and_tried(world: World) -> None:
     world.nodes("n1", "n2")
 
@@ -427,17 +441,6 @@ def test_no_names_at_all_means_no_node(world: World) -> None:
     world.start()
     world.create("p")
     assert world.says("p", "Unschedulable").startswith("0/1 nodes are available: preemption:")
-
-
-def test_a_score_that_is_no_whole_number_drops_the_whole_answer(world: World) -> None:
-    world.nodes("n1", "n2")
-    world.extender.answers["prioritize"] = lambda _: [
-        {"Host": "n1", "Score": 7.5},
-        {"Host": "n2", "Score": 1},
-    ]
-    world.start()
-    world.create("p")
-    assert world.node_of("p") in ("n1", "n2")
 
 
 def test_a_failed_bind_frees_the_room_and_is_tried_again(world: World) -> None:
@@ -510,6 +513,20 @@ def test_the_extender_may_refuse_to_make_room(world: World) -> None:
     world.create("urgent", 8, priority=10)
     world.says("urgent", "Unschedulable")
     assert world.extender.of("preempt")
+    assert world.pod("a").metadata.deletion_timestamp is None
+
+
+def test_where_the_extender_fails_about_making_room_the_pod_sleeps(world: World) -> None:
+    world.nodes("n1")
+    loop = world.start()
+    world.extender.answers["preempt"] = lambda _: 500
+    world.create("a", 8, priority=1)
+    world.node_of("a")
+    world.create("urgent", 8, priority=10)
+    assert "Insufficient" in world.says("urgent", "Unschedulable")
+    world.quiet(loop)
+    assert len(world.extender.of("preempt")) == 1
+    assert loop.counts().unschedulable == 1
     assert world.pod("a").metadata.deletion_timestamp is None
 
 

@@ -43,7 +43,11 @@ def highest(asked: Preferred) -> Sequence[str]:
 
 
 class TinyPlugin(DevicePluginServicer):
-    """`devices` are ids, all healthy unless they begin with `bad`."""
+    """`devices` are ids, all healthy unless they begin with `bad`.
+
+    What it says in its registration about its options is the contrary of what it answers when it
+    is asked for them: the answer counts.
+    """
 
     def __init__(
         self,
@@ -58,6 +62,7 @@ class TinyPlugin(DevicePluginServicer):
         numa_node: int | None = None,
     ) -> None:
         self.calls: list[Call] = []
+        self.options_asked = 0
         self._directory, self._socket = directory, socket
         self._resource, self._version = resource, version
         self._prefer, self._allocate, self._numa_node = prefer, allocate, numa_node
@@ -77,7 +82,12 @@ class TinyPlugin(DevicePluginServicer):
         kubelet = f"unix://{self._directory / 'kubelet.sock'}"
         with grpc.insecure_channel(kubelet, options=options) as channel:
             request = api.RegisterRequest(
-                version=self._version, endpoint=self._socket, resource_name=self._resource
+                version=self._version,
+                endpoint=self._socket,
+                resource_name=self._resource,
+                options=api.DevicePluginOptions(
+                    get_preferred_allocation_available=not self._prefer
+                ),
             )
             RegistrationStub(channel).Register(request, timeout=10)
 
@@ -95,6 +105,7 @@ class TinyPlugin(DevicePluginServicer):
     def GetDevicePluginOptions(
         self, request: api.Empty, context: grpc.ServicerContext
     ) -> api.DevicePluginOptions:
+        self.options_asked += 1
         return api.DevicePluginOptions(get_preferred_allocation_available=bool(self._prefer))
 
     def ListAndWatch(

@@ -6,6 +6,7 @@ writes); the reflector and the gRPC servers only hand it something to do.
 """
 
 import logging
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -36,6 +37,9 @@ from linkwise.simulator.manifests import RUN_SECONDS, STOP_SECONDS
 log = logging.getLogger(__name__)
 
 _ENDED_PHASES = ("Succeeded", "Failed")
+_EXTENDED_RESOURCE = re.compile(
+    r"(?!requests\.)[a-z0-9]([-.a-z0-9]*[a-z0-9])?/[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?"
+)
 _RETRY_SECONDS = 0.5  # between attempts to write what the API server did not take
 
 
@@ -167,10 +171,10 @@ class Kubelet:
     # What plugins say (servers.Registrar)
 
     def register(self, resource: str, socket_name: str) -> None:
-        domain, _, name = resource.partition("/")
-        if not domain or not name or domain.endswith("kubernetes.io"):
+        if not _EXTENDED_RESOURCE.fullmatch(resource) or "kubernetes.io/" in resource:
             raise RegistrationError(f'the ResourceName "{resource}" is invalid')
-        socket = self.device_plugin_directory / socket_name
+        # Joined as texts, as in Go: a whole path is no way out of the directory.
+        socket = Path(f"{self.device_plugin_directory}/{socket_name}")
         endpoint = Endpoint(resource, socket, asks_preference=lambda: self.asks_preference)
         endpoint.dial()
         with self._lock:
@@ -180,7 +184,7 @@ class Kubelet:
             before = self._endpoints.get(resource)
             self._endpoints[resource] = endpoint
             self._gone_since.pop(resource, None)
-        self._manager.set_plugin(resource, endpoint)
+            self._manager.set_plugin(resource, endpoint)
         endpoint.watch(
             lambda devices: self._listed(endpoint, devices), lambda: self._gone(endpoint)
         )

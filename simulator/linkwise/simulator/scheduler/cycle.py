@@ -5,6 +5,7 @@ is asked about the nodes that passed the plugins, and not at all when none did. 
 nobody is asked for scores.
 """
 
+import logging
 import random
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -13,9 +14,11 @@ from dataclasses import dataclass, field
 from linkwise.kube.objects import Pod
 from linkwise.simulator.scheduler import scoring
 from linkwise.simulator.scheduler.cluster import Cluster
-from linkwise.simulator.scheduler.extender import Extender
+from linkwise.simulator.scheduler.extender import Extender, ExtenderError
 from linkwise.simulator.scheduler.feasible import Rejection
 from linkwise.simulator.scheduler.queue import EXTENDER
+
+log = logging.getLogger(__name__)
 
 _EXTENDER_SHARE = 10  # MaxNodeScore / MaxExtenderPriority: an extender's 10 is a plugin's 100
 
@@ -73,7 +76,11 @@ class Cycle:
             if not name or self._cluster.node(name) is None:
                 return []
             passed = self._plugins_pass(pod, name, unfit)
-        return self._extender_passes(pod, [name], unfit) if passed else []
+        try:
+            return self._extender_passes(pod, [name], unfit) if passed else []
+        except ExtenderError as error:  # logged and no more: all nodes are looked at next
+            log.info("%s: nominated node %s: %s", pod.metadata.name, name, error)
+            return []
 
     def _all(self, pod: Pod, names: Sequence[str], unfit: Unfit) -> list[str]:
         unfit.rejections.clear()

@@ -238,11 +238,11 @@ class SchedulerLoop:
             return
         try:
             found = self._cycle.schedule(pod)
-            if isinstance(found, Unfit):
-                self._unfit(queued, found)
-                return
         except ExtenderError as error:
             self._error(queued, str(error))
+            return
+        if isinstance(found, Unfit):
+            self._unfit(queued, found)
             return
         with self._changed:
             latest = self._pods.get(queued.uid)
@@ -257,7 +257,11 @@ class SchedulerLoop:
         """Make room where that helps; back into the queue; then say so on the pod. That write is
         an update of the pod like any other, and so wakes what the extender refused."""
         tried = queued.pod
-        nomination = self._preempt(tried, unfit)
+        try:
+            nomination = self._preempt(tried, unfit)
+        except ExtenderError as error:  # the pod fits nowhere all the same, and sleeps
+            log.info("%s: preemption: %s", tried.metadata.name, error)
+            nomination = None
         with self._changed:
             if not self._still_waits(queued):
                 return
