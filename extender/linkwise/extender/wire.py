@@ -8,6 +8,7 @@ k8s.io/kube-scheduler/extender/v1 spells it. Replies are bytes: 5,000 node names
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Any, TypeVar
 
 import msgspec
@@ -63,7 +64,7 @@ class _FilterResult(msgspec.Struct, rename="pascal"):
     error: str = ""
 
 
-class _HostPriority(msgspec.Struct, rename="pascal"):
+class _HostPriority(msgspec.Struct, rename="pascal", gc=False):  # 5,000 of them a call
     host: str
     score: int
 
@@ -151,7 +152,7 @@ def write_filter_error(text: str) -> bytes:
 
 def write_priorities(answer: PriorityAnswer) -> bytes:
     """A HostPriorityList."""
-    return msgspec.json.encode([_HostPriority(host, score) for host, score in answer.scores])
+    return msgspec.json.encode(list(starmap(_HostPriority, answer.scores)))
 
 
 def write_bind_result(error: str = "") -> bytes:
