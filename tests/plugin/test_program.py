@@ -192,6 +192,23 @@ def test_a_plugin_that_restarts_knows_which_pods_have_been_served(
         plugin.kill()
 
 
+def test_a_kubelet_that_restarts_before_it_allocates_is_told_the_same_again(
+    kubelet: FakeKubelet, server: ApiServer
+) -> None:
+    client = KubeClient.load(kubeconfig=None, server=server.url)
+    bind(client, "w", UUIDS[1], UUIDS[6])
+    plugin = Process(kubelet.directory, "--machine", "dgx1-v100", "--api-server", server.url)
+    try:
+        wait_for(plugin.ready, "readiness")
+        assert kubelet.plugin.preferred(UUIDS, 2) == [UUIDS[1], UUIDS[6]]
+        kubelet.restart()
+        wait_for(lambda: len(kubelet.plugins) == 2 and kubelet.plugin.health, "the GPUs again")
+        assert kubelet.plugin.preferred(UUIDS, 2) == [UUIDS[1], UUIDS[6]]
+        assert plugin.stop() == 0
+    finally:
+        plugin.kill()
+
+
 def without_driver(directory: Path) -> dict[str, str]:
     """As on a node without one, also where this computer has a driver: the loader stops at a
     library that is none."""
