@@ -339,7 +339,7 @@ def test_odd_words_of_a_pod_harm_neither_it_nor_others(start: Start) -> None:
     world = start()
     world.plugin()
     world.devices_are(8, 8)
-    world.create("odd", 2, annotations={RUN_SECONDS: "soon", STOP_SECONDS: "later"})
+    world.create("odd", 2, annotations={RUN_SECONDS: "soon", STOP_SECONDS: "nan"})
     world.phase_is("odd", "Running")
     body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "worse"}}
     limits = {"limits": {RESOURCE: "many"}}

@@ -1,5 +1,6 @@
 """The user's YAML files: what is read, and how each slip is refused with its place."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,15 @@ MALFORMED = {
     "a control character": ("kind: \x01", "f.yaml:1: document 1: character"),
     "an unknown alias": (_pod("image: x", "image: *x"), "f.yaml:9: document 1: found undefined"),
     "an alias of itself": ("a: &a [*a]", "an alias that contains itself"),
+    "lists without end": ("a: " + "[" * 2000, "f.yaml:1: document 1: nested too deeply"),
+    "aliases of aliases": (
+        "a: &a [1, 2, 3, 4, 5, 6, 7, 8, 9, 0]\n"
+        + "".join(
+            f"{key}: &{key} [{', '.join([f'*{last}'] * 10)}]\n"
+            for last, key in pairwise("abcdefghij")
+        ),
+        "more than 100000 values in one document",
+    ),
     "an unknown tag": (_pod("image: x", "image: !ruby x"), "f.yaml:9: document 1: could not"),
     "a key twice": (
         _pod("  name: one", "  name: one\n  name: two"),
@@ -176,6 +186,10 @@ MALFORMED = {
     "milli GPUs": (_pod("gpu: 2", "gpu: 500m"), "'500m': expected a whole number of devices"),
     "fewer GPUs than none": (_pod("gpu: 2", "gpu: -1"), "-1: expected 0 or more"),
     "true GPUs": (_pod("gpu: 2", "gpu: yes"), "True: expected a quantity"),
+    "a resource without its name": (
+        _pod("nvidia.com/gpu: 2", '"nvidia.com/": 2'),
+        "limits[nvidia.com/]: expected a resource's name like cpu or nvidia.com/gpu",
+    ),
     "no quantity": (
         _pod(LIMIT, "          memory: 64 GB\n"),
         "resources.limits.memory: '64 GB': expected a quantity like",
@@ -211,7 +225,19 @@ MALFORMED = {
     ),
     "half a completion": (
         _job("completions: 2", "completions: 1.5"),
-        "f.yaml:6: document 1: spec.completions: 1.5: expected a whole number, 0 or more",
+        "f.yaml:6: document 1: spec.completions: 1.5: expected a whole number from 0 to 100000",
+    ),
+    "a completion too many": (
+        _job("completions: 2", "completions: 100001"),
+        "spec.completions: 100001: expected a whole number from 0 to 100000",
+    ),
+    "fewer retries than none": (
+        _job("completions: 2", "completions: 2\n  backoffLimit: -1"),
+        "f.yaml:7: document 1: spec.backoffLimit: -1: expected a whole number from 0 to 2147483647",
+    ),
+    "a job that may be suspended": (
+        _job("completions: 2", "completions: 2\n  suspend: maybe"),
+        "f.yaml:7: document 1: spec.suspend: expected `bool`, got `str`",
     ),
     "another completion mode": (_job("Indexed", "Index"), "'Index': expected Indexed or NonInd"),
     "an Indexed job without completions": (
@@ -249,6 +275,14 @@ MALFORMED = {
         "f.yaml:5: document 1: items[0].kind: 'Service': expected Pod, Job or List",
     ),
 }
+
+
+def test_a_field_that_is_null_is_a_field_that_is_not_there() -> None:
+    """So the API server reads it, and templates leave such fields behind."""
+    text = POD.replace("  namespace: ml\n", "  namespace:\n  labels:\n  annotations: null\n")
+    (pod,) = read_manifests(text + "  initContainers:\n  tolerations: ~\n")
+    (plain,) = read_manifests(POD.replace("  namespace: ml\n", ""))
+    assert (pod.body, pod.namespace) == (plain.body, "default")
 
 
 @pytest.mark.parametrize("slip", MALFORMED)

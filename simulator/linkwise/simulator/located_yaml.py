@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import yaml
 
+_MOST_VALUES = 100_000  # in one document: a few aliases of aliases make far more
+
 Path = tuple[str | int, ...]
 """Keys and list positions from the top of a document: ("spec", "containers", 0, "name")."""
 
@@ -68,6 +70,9 @@ def read_documents(text: str) -> Iterator[Document]:
         line = text.count("\n", 0, error.position) + 1
         problem = f"character {error.character!r}: {error.reason}"
         raise LocatedYamlError(line, number, "", problem) from None
+    except RecursionError:
+        line = loader.line + 1 if loader else 1
+        raise LocatedYamlError(line, number, "", "nested too deeply") from None
     finally:
         if loader is not None:
             loader.dispose()
@@ -81,6 +86,8 @@ class _Builder:
 
     def build(self, node: yaml.Node, path: Path, inside: tuple[yaml.Node, ...]) -> object:
         self._lines[path] = node.start_mark.line + 1
+        if len(self._lines) > _MOST_VALUES:
+            raise self._error(node, path, f"more than {_MOST_VALUES} values in one document")
         if any(node is outer for outer in inside):
             raise self._error(node, path, "an alias that contains itself")
         if isinstance(node, yaml.MappingNode):

@@ -14,6 +14,7 @@ from pathlib import Path as FilePath
 import msgspec
 
 from linkwise.kube.objects import Pod, milli, whole
+from linkwise.simulator.jobs import Job
 from linkwise.simulator.located_yaml import (
     Document,
     LocatedYamlError,
@@ -32,6 +33,8 @@ _COLLECTIONS = {"Pod": "/api/v1", "Job": "/apis/batch/v1"}
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _JOB_NAME_LENGTH = 57  # "-0-xxxxx" follows in the names of its pods, which are at most 63 long
+_LARGEST = {"completions": 100_000, "parallelism": 100_000, "backoffLimit": 2**31 - 1}
+_RESOURCE = re.compile(r"([a-z0-9][-.a-z0-9]*/)?[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?")
 _MSGSPEC_PATH = re.compile(r" - at `\$(?P<path>[^`]*)`$")
 _STEP = re.compile(r"\.(?P<key>[A-Za-z0-9_]+)|\[(?P<index>\d+)\]")
 
@@ -141,7 +144,9 @@ class _Reader:
             self._pod(body, path)
         else:
             self._job(body, path)
-        yield Manifest(kind, namespace, name, body, self._file, self._document.line_of(path))
+        given = _without_nulls(body)
+        self._as_the_programs_read_it(given, path, Pod if kind == "Pod" else Job)
+        yield Manifest(kind, namespace, name, given, self._file, self._document.line_of(path))
 
     # What every object has
 
@@ -185,10 +190,11 @@ class _Reader:
     def _job(self, body: dict[str, object], path: Path) -> None:
         spec = self._child(body, path, "spec", "the job's spec")
         path = (*path, "spec")
-        for field in ("completions", "parallelism", "backoffLimit"):
+        for field, largest in _LARGEST.items():
             value = spec.get(field)
-            if value is not None and (type(value) is not int or value < 0):
-                raise self._error((*path, field), f"{value!r}: expected a whole number, 0 or more")
+            if value is not None and (type(value) is not int or not 0 <= value <= largest):
+                expected = f"expected a whole number from 0 to {largest}"
+                raise self._error((*path, field), f"{_shown(value)}: {expected}")
         mode = self._text(
             spec, path, "completionMode", "Indexed or NonIndexed", default="NonIndexed"
         )
@@ -203,6 +209,7 @@ class _Reader:
         metadata = self._child(template, path, "metadata", "a mapping", default=True)
         self._texts(metadata, (*path, "metadata"))
         self._pod(template, path)
+        self._as_the_programs_read_it(_without_nulls(template), path, Pod)
         policy = self._pod_field(template, "restartPolicy")
         if policy not in ("Never", "OnFailure"):
             found = "missing" if policy is None else repr(policy)
@@ -224,7 +231,6 @@ class _Reader:
         self._containers(spec, spec_path, "containers", names, required=True)
         self._containers(spec, spec_path, "initContainers", names, required=False)
         self._quantities(spec, spec_path, "overhead")
-        self._as_the_programs_read_it(body, path)
 
     def _containers(
         self, spec: dict[str, object], path: Path, field: str, names: set[str], *, required: bool
@@ -273,6 +279,8 @@ class _Reader:
         found: dict[str, int] = {}
         for name, quantity in mapping.items():
             place = (*path, field, name)
+            if not _RESOURCE.fullmatch(name):
+                raise self._error(place, "expected a resource's name like cpu or nvidia.com/gpu")
             if isinstance(quantity, bool) or not isinstance(quantity, str | int | float):
                 expected = 'a quantity like 8, "500m" or "64Gi"'
                 raise self._error(place, f"{quantity!r}: expected {expected}")
@@ -288,10 +296,12 @@ class _Reader:
                 raise self._error(place, f"{quantity!r}: expected a whole number of devices")
         return found
 
-    def _as_the_programs_read_it(self, body: dict[str, object], path: Path) -> None:
-        """The last net: whatever else `linkwise.kube.objects` reads has to have its type."""
+    def _as_the_programs_read_it(
+        self, body: dict[str, object], path: Path, kind: type[Pod | Job]
+    ) -> None:
+        """The last net: whatever else the programs read has to have its type."""
         try:
-            msgspec.convert(body, type=Pod)
+            msgspec.convert(body, type=kind)
         except msgspec.ValidationError as error:
             text = str(error)
             place = path
@@ -360,6 +370,17 @@ class _Reader:
 
 def _is_extended(resource: str) -> bool:
     return "/" in resource and not resource.startswith("kubernetes.io/")
+
+
+def _without_nulls(body: dict[str, object]) -> dict[str, object]:
+    """To the API server a field that is null is a field that is not there."""
+    return {key: _pruned(value) for key, value in body.items() if value is not None}
+
+
+def _pruned(value: object) -> object:
+    if isinstance(value, list):
+        return [_pruned(item) for item in value]
+    return _without_nulls(value) if isinstance(value, dict) else value
 
 
 def _shown(value: object) -> str:

@@ -9,9 +9,11 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
+from math import isfinite
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
@@ -386,11 +388,13 @@ def _listed_containers(pod: Pod, phase: _Phase) -> Iterable[str]:
 def _seconds(pod: Pod, key: str) -> float | None:
     """What the pod says about itself; what is no number counts as not said."""
     text = pod.metadata.annotations.get(key)
-    try:
-        return None if text is None else float(text)
-    except ValueError:
-        log.warning("pod %s: %s: %r: expected seconds", pod.metadata.name, key, text)
+    if text is None:
         return None
+    with suppress(ValueError):
+        if isfinite(seconds := float(text)):
+            return seconds
+    log.warning("pod %s: %s: %r: expected seconds", pod.metadata.name, key, text)
+    return None
 
 
 def _age(pod: Pod) -> tuple[datetime, str]:
