@@ -52,6 +52,13 @@ def test_a_card_is_as_close_as_nvidia_smi_would_print_it(
     assert sysfs.nics(["0000:03:00.0"], sysfs=tree) == (Nic("mlx5_0", (closeness,)),)
 
 
+def test_two_devices_whose_numa_node_nobody_knows_share_none(tree: Path) -> None:
+    for way in (GPU0, OTHER_BRIDGE):
+        (tree / "devices" / way / "numa_node").write_text("-1\n")
+    plug(tree, "mlx5_0", OTHER_BRIDGE)
+    assert sysfs.nics(["0000:03:00.0"], sysfs=tree) == (Nic("mlx5_0", (LinkClass.SYS,)),)
+
+
 def test_cards_come_by_name_with_one_entry_per_gpu(tree: Path) -> None:
     plug(tree, "mlx5_1", OTHER_SOCKET)
     plug(tree, "mlx5_0", SAME_SWITCH)
