@@ -155,6 +155,24 @@ def test_gpus_dealt_otherwise_among_a_pods_own_containers_are_corrected_without_
     assert at.events == []
 
 
+def test_an_init_container_that_has_ended_claims_nothing_that_another_pod_has() -> None:
+    """podresources lists it no more, so only the others tell that it never had what was planned."""
+    at = cluster()
+    at.add_pod("a", init=[container("init", 1)], containers=[container("main", 1)])
+    at.add_pod("b", 1)
+    for name in ("a", "b"):
+        at.schedule(name)
+    mine, theirs = at.gpus("a")["main"], at.gpus("b")["main"]
+    assert at.gpus("a")["init"] == mine
+    at.start("a", {"main": theirs})
+    at.start("b", {"main": mine})
+    at.settle()
+    assert at.gpus("a") == {"main": theirs}
+    assert at.gpus("b") == {"main": mine}
+    at.set_in_use("n1", {})  # both have ended, and their pods are still there
+    assert at.sound()
+
+
 def test_a_plan_for_another_node_than_the_pods_is_made_to_say_what_it_has() -> None:
     """Some other scheduler bound a planned member past us."""
     at = cluster(2)

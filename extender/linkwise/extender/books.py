@@ -16,7 +16,7 @@ from linkwise.kube.objects import LARGEST
 from linkwise.topology.errors import LinkwiseError
 from linkwise.topology.model import Machine
 from linkwise.topology.node_annotation import read_topology
-from linkwise.topology.plan import read_in_use
+from linkwise.topology.plan import ContainerGpus, read_in_use
 
 NO_TOPOLOGY = "no topology published"
 NOT_SEEN = "no such node"
@@ -336,10 +336,31 @@ def _mismatch(book: NodeBook, record: PodRecord) -> Mismatch | None:
         return None
     if written.plan.node != book.name:  # bound past us, elsewhere than planned
         return Mismatch(record, truth, swapped=False)
-    if all(set(written.gpus.get(c, ())) == set(gpus) for c, gpus in truth.items()):
+    right = {**_left_of_plan(book, record, truth), **truth}
+    if written.gpus.keys() == right.keys() and all(
+        set(written.gpus[container]) == set(gpus) for container, gpus in right.items()
+    ):
         return None
     real = {uuid for gpus in truth.values() for uuid in gpus}
-    return Mismatch(record, {**written.gpus, **truth}, swapped=not real <= written.uuids)
+    return Mismatch(record, right, swapped=not real <= written.uuids)
+
+
+def _left_of_plan(book: NodeBook, record: PodRecord, truth: ContainerGpus) -> ContainerGpus:
+    """What the plan gives to containers that are not listed, as init containers that have ended:
+    still theirs for the kubelet, but for what others are known to have."""
+    assert record.written is not None, "there is a plan to compare with"
+    ended = record.written.gpus.keys() - truth.keys()
+    if not ended:
+        return {}
+    others = {
+        uuid
+        for key, containers in book.in_use.items()
+        if key != record.key
+        for gpus in containers.values()
+        for uuid in gpus
+    }
+    shares = {c: tuple(u for u in record.written.gpus[c] if u not in others) for c in ended}
+    return {container: gpus for container, gpus in shares.items() if gpus}
 
 
 @lru_cache(maxsize=8192)
