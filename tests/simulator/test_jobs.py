@@ -8,6 +8,7 @@ import pytest
 
 from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Pod
+from linkwise.simulator import jobs
 from linkwise.simulator.api_server import ApiServer
 from linkwise.simulator.job_controller import JobController
 from linkwise.simulator.jobs import INDEX, Decision, Job, Ledger, decide, pod_of, status_of
@@ -116,6 +117,11 @@ def test_beyond_its_backoff_limit_it_fails_and_its_pods_go() -> None:
     assert failed.outcome == "Failed"
     assert [gone.metadata.name for gone in failed.delete] == ["c"]
     assert decided(indexed(2, backoffLimit=2), pods).create == (0,)
+
+
+def test_the_wait_doubles_with_each_failure_up_to_ten_minutes() -> None:
+    waits = [jobs.seconds_after(failures, first=10.0) for failures in (1, 2, 3, 7, 8, 5000)]
+    assert waits == [10.0, 20.0, 40.0, 600.0, 600.0, 600.0]
 
 
 def test_a_suspended_job_runs_nothing() -> None:

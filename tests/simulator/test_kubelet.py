@@ -194,6 +194,7 @@ def test_a_second_registration_takes_the_first_one_s_place(start: Start) -> None
     first = world.plugin()
     world.devices_are(8, 8)
     second = world.plugin(EIGHT[:4], socket="second.sock")
+    wait_for(first.stream_over.is_set, "the first stream over")
     world.devices_are(4, 4)
     first.stop()
     world.create("p", 1)

@@ -44,14 +44,14 @@ def cluster_of(nodes: Iterable[Node], *pods: Pod) -> Cluster:
     return cluster
 
 
-def cycle_of(cluster: Cluster, extender: Extender | None = None, *, seed: int = 0) -> Cycle:
+def cycle_of(cluster: Cluster, extender: Extender | None = None, *, weight: int = 1) -> Cycle:
     return Cycle(
         cluster,
         Lock(),
         extender,
-        seed=seed,
+        seed=0,
         percentage_of_nodes_to_score=0,
-        extender_weight=1,
+        extender_weight=weight,
     )
 
 
@@ -78,13 +78,25 @@ def test_in_a_large_cluster_the_extender_sees_a_window_that_moves_on() -> None:
     assert windows[2] == (*names[240:], *names[:110])
 
 
-def test_a_score_of_ten_counts_like_a_plugin_s_hundred() -> None:
+def test_the_window_moves_on_by_all_it_looked_at() -> None:
+    names = [f"n{number:03}" for number in range(250)]
+    cluster = cluster_of(node(name, gpus=0 if name < "n010" else 8) for name in names)
+    with RecordingExtender() as recording:
+        cycle = cycle_of(cluster, Extender(recording.url, managed_resources=[GPU]))
+        cycle.schedule(pod("p"))
+        cycle.schedule(pod("q"))
+        windows = [call.nodes for call in recording.of("filter")]
+    assert windows == [tuple(names[10:130]), tuple(names[130:250])]
+
+
+@pytest.mark.parametrize(("score", "weight"), [(10, 1), (2, 5)])
+def test_a_score_of_ten_counts_like_a_plugin_s_hundred(score: int, weight: int) -> None:
     cluster = cluster_of([node("a"), node("b")], pod("x", on="b"), pod("y", on="b"))
     alone = cycle_of(cluster).schedule(pod("p"))
     with RecordingExtender() as recording:
-        recording.answers["prioritize"] = lambda _: [{"Host": "b", "Score": 10}]
+        recording.answers["prioritize"] = lambda _: [{"Host": "b", "Score": score}]
         extender = Extender(recording.url, managed_resources=[GPU])
-        with_extender = cycle_of(cluster, extender).schedule(pod("p"))
+        with_extender = cycle_of(cluster, extender, weight=weight).schedule(pod("p"))
     assert (alone, with_extender) == ("a", "b")
 
 

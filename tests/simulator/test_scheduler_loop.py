@@ -440,7 +440,10 @@ def test_no_names_at_all_means_no_node(world: World) -> None:
     world.extender.answers["filter"] = lambda _: {"NodeNames": None}
     world.start()
     world.create("p")
-    assert world.says("p", "Unschedulable").startswith("0/1 nodes are available: preemption:")
+    assert world.says("p", "Unschedulable") == (
+        "0/1 nodes are available: preemption: "
+        "0/1 nodes are available: 1 Preemption is not helpful for scheduling."
+    )
 
 
 def test_a_failed_bind_frees_the_room_and_is_tried_again(world: World) -> None:

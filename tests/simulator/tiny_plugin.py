@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
+from threading import Event
 
 import grpc
 
@@ -63,6 +64,7 @@ class TinyPlugin(DevicePluginServicer):
     ) -> None:
         self.calls: list[Call] = []
         self.options_asked = 0
+        self.stream_over = Event()
         self._directory, self._socket = directory, socket
         self._resource, self._version = resource, version
         self._prefer, self._allocate, self._numa_node = prefer, allocate, numa_node
@@ -111,6 +113,7 @@ class TinyPlugin(DevicePluginServicer):
     def ListAndWatch(
         self, request: api.Empty, context: grpc.ServicerContext
     ) -> Iterator[api.ListAndWatchResponse]:
+        context.add_callback(self.stream_over.set)
         while (devices := self._lists.get()) is not None:
             yield api.ListAndWatchResponse(devices=[self._device(device) for device in devices])
 

@@ -24,7 +24,6 @@ log = logging.getLogger(__name__)
 
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # those of Kubernetes' generated names
 _RETRY_SECONDS = 0.5
-_LONGEST_BACKOFF_SECONDS = 600.0
 
 
 class JobController:
@@ -127,7 +126,7 @@ class JobController:
                 self._deleted.discard(pod.metadata.uid)
             ledger = self._ledgers[job]
             if not given_up and ledger.note(pod, gone=gone):
-                wait = min(self._backoff * 2 ** (len(ledger.failed) - 1), _LONGEST_BACKOFF_SECONDS)
+                wait = jobs.seconds_after(len(ledger.failed), first=self._backoff)
                 self._not_before[job] = time.monotonic() + wait
             self._look_at(job)
 

@@ -15,6 +15,7 @@ from linkwise.kube.objects import Condition, ObjectMeta, Pod
 
 INDEX = "batch.kubernetes.io/job-completion-index"  # label and annotation of an Indexed job's pods
 INDEXED = "Indexed"
+_LONGEST_BACKOFF_SECONDS = 600.0
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -135,6 +136,12 @@ def _counted(spec: JobSpec, active: Sequence[Pod], ledger: Ledger) -> Decision:
 
 def _parallelism(spec: JobSpec) -> int:
     return 1 if spec.parallelism is None else spec.parallelism
+
+
+def seconds_after(failures: int, *, first: float) -> float:
+    """How long the next pod waits after so many failures: *first* seconds, doubled each time."""
+    doublings = min(failures - 1, 16)  # far beyond the longest wait
+    return min(first * 2.0**doublings, _LONGEST_BACKOFF_SECONDS)
 
 
 def pod_of(job: Job, index: int | None, suffix: str) -> dict[str, Any]:

@@ -83,7 +83,6 @@ class Cycle:
             return []
 
     def _all(self, pod: Pod, names: Sequence[str], unfit: Unfit) -> list[str]:
-        unfit.rejections.clear()
         enough = scoring.nodes_to_find(len(names), self._percentage)
         passed: list[str] = []
         seen = 0
@@ -115,8 +114,8 @@ class Cycle:
             unfit.rejections[name] = Rejection(EXTENDER, (reason,), resolvable=False)
         passed = set(answer.passed)
         silent = [n for n in names if n not in passed and n not in unfit.rejections]
-        for name in silent:  # no reason of its own in the event
-            unfit.rejections[name] = Rejection(EXTENDER, (), resolvable=True)
+        for name in silent:  # no reason of its own in the event, and no candidate for preemption
+            unfit.rejections[name] = Rejection(EXTENDER, (), resolvable=False)
         return [name for name in names if name in passed]
 
     def _best(self, pod: Pod, names: list[str]) -> str:
