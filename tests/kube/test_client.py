@@ -256,6 +256,15 @@ def test_a_kubeconfig_that_is_not_there_is_named(tmp_path: Path) -> None:
         KubeClient.load(kubeconfig=str(tmp_path / "no-such-file"))
 
 
+@pytest.mark.parametrize("content", [b"- 1\n", b"contexts: 3\n", b"{", b"\xff\xfe\x00", b"a: b: c"])
+def test_a_file_that_is_no_kubeconfig_is_named_in_one_line(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "config"
+    file.write_bytes(content)
+    with pytest.raises(LoadError, match=f"^kubeconfig {file}: ") as refusal:
+        KubeClient.load(kubeconfig=str(file))
+    assert "\n" not in str(refusal.value)
+
+
 def test_outside_a_pod_a_kubeconfig_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(os.environ, "KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(LoadError, match="not in a pod"):

@@ -119,7 +119,7 @@ def serve(settings: Settings) -> None:
             max_refusals=settings.max_refusals,
         )
     )
-    client = _connect(settings)
+    client = KubeClient.load(kubeconfig=settings.kubeconfig, server=settings.api_server)
     shell = Shell(core, client, metrics, write_threads=settings.write_threads)
     server = _listen(settings, shell, metrics)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -131,15 +131,6 @@ def serve(settings: Settings) -> None:
         shell.stop()
         server.close()
     log.info("ended")
-
-
-def _connect(settings: Settings) -> KubeClient:
-    try:
-        return KubeClient.load(kubeconfig=settings.kubeconfig, server=settings.api_server)
-    except LoadError:
-        raise
-    except Exception as error:  # whatever the kubernetes package trips over in a mangled file
-        raise LoadError(f"kubeconfig {settings.kubeconfig}: not one: {error!r}") from error
 
 
 def _listen(

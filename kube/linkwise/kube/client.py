@@ -77,9 +77,11 @@ class KubeClient:
                 )
             else:
                 load_incluster_config(configuration)  # type: ignore[no-untyped-call]
-        except (ConfigException, OSError) as error:
+        except Exception as error:  # a mangled file trips the kubernetes package up anywhere
             source = f"kubeconfig {kubeconfig}" if kubeconfig else "no kubeconfig, and not in a pod"
-            raise LoadError(f"{source}: {error}") from error
+            told = " ".join(str(error).split()) or type(error).__name__
+            foreseen = isinstance(error, (ConfigException, OSError))
+            raise LoadError(f"{source}: {told if foreseen else f'not one: {told}'}") from error
         return cls(configuration)
 
     def get(self, path: str, kind: type[T], *, params: Params | None = None) -> T:

@@ -127,7 +127,7 @@ def main(*, no_driver: str, log_level: str, **chosen: object) -> None:
     settings = Settings(wait_for_driver=no_driver == "wait", **chosen)  # type: ignore[arg-type]
     try:
         inventory = open_inventory(settings)
-        client = connect(settings)
+        client = KubeClient.load(kubeconfig=settings.kubeconfig, server=settings.api_server)
         program = Program(settings, inventory, client)
     except (ListenError, InventoryError, LoadError) as error:
         raise click.ClickException(str(error)) from error
@@ -156,17 +156,6 @@ def open_inventory(settings: Settings) -> Inventory:
     if not settings.wait_for_driver:
         inventory.read()
     return inventory
-
-
-def connect(settings: Settings) -> KubeClient:
-    """Raises LoadError."""
-    try:
-        return KubeClient.load(kubeconfig=settings.kubeconfig, server=settings.api_server)
-    except LoadError:
-        raise
-    except Exception as error:  # whatever the kubernetes package trips over in a mangled file
-        told = " ".join(str(error).split())
-        raise LoadError(f"kubeconfig {settings.kubeconfig}: not one: {told}") from error
 
 
 if __name__ == "__main__":
