@@ -67,7 +67,7 @@ class Job:
 
 
 def fill(url: str, nodes: int, seed: int) -> list[str]:
-    """Create that many nodes, more than half of their GPUs in use; the nodes' names."""
+    """Create that many nodes, about a third of their GPUs in use; the nodes' names."""
     draw = random.Random(seed)
     client = KubeClient.load(kubeconfig=None, server=url)
     node_names = [f"gpu-node-{number:05d}.eu-west.example.internal" for number in range(nodes)]
