@@ -143,6 +143,24 @@ def test_a_swap_is_the_truth_it_is_counted_said_once_and_written_on_the_pods() -
     assert at.sound()
 
 
+def test_a_swap_on_a_node_whose_topology_cannot_be_read_waits_until_it_can() -> None:
+    at = cluster(nodes=2)
+    at.add_pod("a", 2)
+    node = at.schedule("a")
+    topology = at.nodes[node].metadata.annotations[names.TOPOLOGY]
+    real = {"main": tuple(set(at.uuids(node, *range(8))) - set(at.gpus("a")["main"]))[:2]}
+    at.annotate_node(node, names.TOPOLOGY, '{"v":99}')
+    at.start("a", real)
+    at.add_gang("other", 1)  # of which nothing of this is to be felt
+    at.settle()
+    assert at.phase("other") == "planned"
+    assert at.gpus("a") != real
+    at.annotate_node(node, names.TOPOLOGY, topology)
+    at.settle()
+    assert at.gpus("a") == real
+    assert at.sound()
+
+
 def test_gpus_dealt_otherwise_among_a_pods_own_containers_are_corrected_without_alarm() -> None:
     at = cluster()
     at.add_pod("a", containers=[container("x", 2), container("y", 2)])

@@ -332,8 +332,8 @@ def _holder(record: PodRecord | None) -> PodRecord | None:
 
 def _mismatch(book: NodeBook, record: PodRecord) -> Mismatch | None:
     written, truth = record.written, book.truth_of(record)
-    if written is None or truth is None:
-        return None
+    if written is None or truth is None or book.machine is None:
+        return None  # without the machine no set can be named; it shows again once it is known
     if written.plan.node != book.name:  # bound past us, elsewhere than planned
         return Mismatch(record, truth, swapped=False)
     right = {**_left_of_plan(book, record, truth), **truth}
