@@ -6,7 +6,7 @@ The simulator has one that admits pods by itself; here each call is the test's.
 # ruff: noqa: ARG002, N802 - gRPC gives a servicer's methods their names and arguments
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -38,25 +38,31 @@ class Plugin:
         self.stub = DevicePluginStub(self.channel)
         self.lists: list[api.ListAndWatchResponse] = []
         self.ended = False
-        self._stream = self.stub.ListAndWatch(api.Empty())
-        self._thread = Thread(target=self._follow, daemon=True)
+        self._cancel: Callable[[], object] | None = None
+        self._thread: Thread | None = None
 
     def listen(self) -> None:
+        """The plugin counts as ready from here on."""
+        stream = self.stub.ListAndWatch(api.Empty())
+        self._cancel = stream.cancel
+        self._thread = Thread(target=self._follow, args=(stream,), daemon=True)
         self._thread.start()
 
-    def _follow(self) -> None:
+    def _follow(self, stream: Iterable[api.ListAndWatchResponse]) -> None:
         with suppress(grpc.RpcError):
-            for message in self._stream:
+            for message in stream:
                 self.lists.append(message)
         self.ended = True
 
     def cancel(self) -> None:
         """End the stream, and stay connected."""
-        self._stream.cancel()
+        if self._cancel is not None:
+            self._cancel()
 
     def close(self) -> None:
-        self._stream.cancel()
-        self._thread.join(5)
+        self.cancel()
+        if self._thread is not None:
+            self._thread.join(5)
         self.channel.close()
 
     @property
