@@ -1,12 +1,16 @@
 """A gang's life from its first pod to its last, phase by phase."""
 
+from collections.abc import Sequence
 from itertools import product
 
 import pytest
 
+from linkwise.extender import place as place_module
 from linkwise.extender.actions import Evict, MarkStarted, WithdrawPlan, WritePlan
+from linkwise.extender.books import Books
 from linkwise.extender.calls import BindOrder, Outcome
 from linkwise.extender.gang import TRANSITIONS, Phase, Standing, phase_of
+from linkwise.extender.place import Order, Spot
 from linkwise.extender.scheduler import CoreSettings
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
@@ -580,4 +584,32 @@ def test_everything_given_out_comes_back(size: int, gpus: int) -> None:
     at.settle()
     assert [at.free(f"n{number}") for number in (1, 2, 3)] == [8, 8, 8]
     assert at.core.gangs(at.now) == ()
+    assert at.sound()
+
+
+def test_a_gang_that_meets_a_defect_of_ours_keeps_no_other_from_its_plan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    place = place_module.place
+
+    def fails_for_three(books: Books, orders: Sequence[Order], beside: Sequence[Spot]) -> object:
+        if len(orders[0].members) == 3:
+            raise ZeroDivisionError("a bug")
+        return place(books, orders, beside)
+
+    monkeypatch.setattr("linkwise.extender.planner.place", fails_for_three)
+    at = cluster()
+    at.add_gang("a-bad", 3, 1)
+    at.add_gang("good", 2, 1)
+    at.settle()
+    assert at.phase("good") == "planned"
+    assert at.phase("a-bad") == "forming"
+    (defect,) = at.core.take_defects()
+    assert defect.__notes__ == ["while deciding about ml/a-bad"]
+    assert at.core.take_defects() == []
+
+    monkeypatch.undo()
+    at.delete("good-0")  # room: a reason to try again
+    at.settle()
+    assert at.phase("a-bad") == "planned"
     assert at.sound()

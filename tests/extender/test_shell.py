@@ -310,3 +310,16 @@ def test_a_defect_in_the_core_is_answered_counted_and_survived(world: World) -> 
     assert extender.free() == {"n1": 8}
     assert extender.count("requests_total", verb="filter", result="failed") == 1
     extender.shell.stop()
+
+
+def test_a_defect_that_the_core_lived_through_is_counted(world: World) -> None:
+    core = Scheduler(CoreSettings())
+    met: list[Exception] = [ZeroDivisionError("a bug")]
+    setattr(core, "take_defects", lambda: [met.pop()] if met else [])  # noqa: B010
+    extender = Extender(world, core).start()
+
+    wait_for(lambda: extender.count("errors_total", where="decide") == 1)
+    world.add_node("n1")
+    world.add_gang("g", 2, 4)
+    wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
+    extender.shell.stop()

@@ -6,7 +6,8 @@ then age. A gang that does not fit holds nothing and is not tried again before r
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import msgspec
 
@@ -42,6 +43,7 @@ class Planner:
         self._waiting: set[GangKey] = set()
         self._deadlines: dict[GangKey, float] = {}
         self._changes_seen = 0
+        self._defects: list[Exception] = []
         self._counted: dict[str, frozenset[str]] = {}  # uid -> the swapped GPUs already counted
 
     # What happened.
@@ -97,19 +99,37 @@ class Planner:
     def decide(self, now: float) -> tuple[Action, ...]:
         looked_at = self._take_due(now)
         for key in sorted(looked_at):
-            self._put_in_order(key, now)
+            with self._surviving("/".join(key)):
+                self._put_in_order(key, now)
         # What one gang gives up while looking for room may be room for one before it.
         while untried := [key for key in self._waiting if self._untried(self.gangs[key])]:
             for gang in self._by_urgency(untried):
                 if self._untried(gang):
-                    self._plan(gang, now)
-                    looked_at.add(gang.key)
+                    with self._surviving(gang.name):
+                        self._plan(gang, now)
+                        looked_at.add(gang.key)
         for key in sorted(looked_at):
             if key in self.gangs:
-                self._finish(self.gangs[key], now)
-        for mismatch in self._books.mismatches.values():
-            self._correct(mismatch, now)
+                with self._surviving("/".join(key)):
+                    self._finish(self.gangs[key], now)
+        for mismatch in list(self._books.mismatches.values()):
+            with self._surviving(mismatch.record.ref):
+                self._correct(mismatch, now)
         return self._outbox.take()
+
+    def take_defects(self) -> list[Exception]:
+        """What went wrong since this was last asked, and must not have: mistakes of ours."""
+        defects, self._defects = self._defects, []
+        return defects
+
+    @contextmanager
+    def _surviving(self, what: object) -> Iterator[None]:
+        """A gang or a pod that trips over a mistake of ours is left out; all others go on."""
+        try:
+            yield
+        except Exception as defect:
+            defect.add_note(f"while deciding about {what}")
+            self._defects.append(defect)
 
     def next_due(self) -> float | None:
         """When `decide` has something to do even if nothing happens until then."""
@@ -276,6 +296,7 @@ class Planner:
     # Planning.
 
     def _plan(self, gang: Gang, now: float) -> None:
+        gang.tried_room = self._books.room  # whatever comes of it: once for each room
         found = muster(self._books, gang)
         spots = self._seek(found, now)
         if isinstance(spots, Refusal) and found.planned and not found.started:

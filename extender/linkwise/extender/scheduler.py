@@ -140,6 +140,10 @@ class Scheduler:
         self._binder.end_doubts(now)
         return self._planner.decide(now)
 
+    def take_defects(self) -> list[Exception]:
+        """The mistakes of ours that `decide` met, each to be told once; it went on without them."""
+        return self._planner.take_defects()
+
     def done(self, action: Action, outcome: Outcome, now: float) -> None:
         """How carrying out *action* ended."""
         self._planner.wrote(action, outcome, now)

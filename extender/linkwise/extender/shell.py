@@ -274,6 +274,9 @@ class Shell:
             with self._metrics.decide_seconds.time():
                 actions = self._core.decide(self._clock())
             due = self._core.next_due()
+            defects = self._core.take_defects()
+        for defect in defects:
+            self._defect("decide", "left out of this round", defect)
         for action in actions:
             self._lanes.add(action.pod.uid, action)
         if due is None:
@@ -301,6 +304,6 @@ class Shell:
             self._defect("done", f"{type(action).__name__} {action.pod} was not taken note of")
         self._changed.set()
 
-    def _defect(self, where: str, text: str) -> None:
-        log.exception("%s", text)
+    def _defect(self, where: str, text: str, defect: Exception | None = None) -> None:
+        log.error("%s", text, exc_info=defect or True)
         self._metrics.errors.labels(where).inc()
