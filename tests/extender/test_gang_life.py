@@ -5,6 +5,7 @@ from itertools import product
 
 import pytest
 
+from linkwise.extender import explain_text
 from linkwise.extender import place as place_module
 from linkwise.extender.actions import Evict, MarkStarted, WithdrawPlan, WritePlan
 from linkwise.extender.books import Books
@@ -13,6 +14,7 @@ from linkwise.extender.gang import TRANSITIONS, Phase, Standing, phase_of
 from linkwise.extender.place import Order, Spot
 from linkwise.extender.scheduler import CoreSettings
 from linkwise.topology import names
+from linkwise.topology.plan import Plan, write_gpus, write_plan
 from tests.extender.cluster import Cluster, change
 
 
@@ -356,6 +358,38 @@ def test_a_plan_that_nobody_binds_is_not_held_for_ever() -> None:
     assert at.filter("g-0").failed["n1"] == "linkwise: gang g: kube-scheduler refused its nodes"
 
 
+def test_a_plan_of_a_time_to_come_is_as_old_as_its_extender() -> None:
+    at = cluster(nodes=1)
+    first, _ = planned(at, gpus=2)
+    plan = at.plan(first)
+    assert plan is not None
+    for member in ("g-0", "g-1"):  # written by a clock that went wrong
+        at.annotate(member, plan=write_plan(change(plan, made=1e300)))
+    at.restart()
+    at.settle()
+    assert at.phase("g") == "planned"
+    assert at.core.next_due() == at.now + 600
+    at.schedule(first)
+    at.pass_time(599)
+    assert at.evicted == []
+    at.pass_time(1)
+    assert at.evicted == [first]
+
+
+def test_a_plan_from_before_all_time_can_be_told_of() -> None:
+    at = cluster(nodes=1)
+    first, second = running(at, gpus=2)
+    for member in (first, second):
+        plan = at.plan(member)
+        assert plan is not None
+        at.annotate(member, plan=write_plan(change(plan, made=-1e300)))
+    at.restart()
+    at.settle()
+    found = at.core.explain("ml", first, at.now)
+    assert found is not None
+    assert "made 1970-01-01" in explain_text.render(found)
+
+
 def test_a_binding_on_its_way_is_waited_for() -> None:
     at = cluster()
     first, second = planned(at)
@@ -514,6 +548,43 @@ def test_a_half_written_plan_is_completed_around_what_is_there() -> None:
     assert other is not None
     assert one.id == other.id
     assert isinstance(second, WritePlan)
+
+
+@pytest.mark.parametrize(
+    ("container", "positions", "wishes"),
+    [
+        ("other", (0, 3), {}),  # not of this pod's container
+        ("main", (0, 5), {"require-link": "nvlink"}),  # they have no NVLink between them
+        ("main", (0,), {}),
+    ],
+)
+def test_a_plan_that_came_with_the_manifest_must_be_what_the_pod_wants(
+    container: str, positions: tuple[int, ...], wishes: dict[str, str]
+) -> None:
+    at = cluster(nodes=1)
+    copied = write_gpus({container: at.uuids("n1", *positions)})
+    plan = write_plan(Plan(id="copied", node="n1", epoch=7, made=at.now))
+    said = {"gang": "g", "gang-size": "1", "gpus": copied, "plan": plan, **wishes}
+    at.add_pod("g-0", 2, said=said)
+    at.settle()
+    found = at.plan("g-0")
+    assert found is not None
+    assert found.id != "copied"
+    assert (found.epoch, found.link) == (8, "NVLINK")
+    assert len(at.gpus("g-0")["main"]) == 2
+    assert at.sound()
+
+
+def test_a_plan_on_gpus_of_another_model_than_wanted_is_withdrawn() -> None:
+    at = cluster(nodes=1)
+    copied = write_gpus({"main": at.uuids("n1", 0, 3)})
+    plan = write_plan(Plan(id="copied", node="n1", epoch=7, made=at.now))
+    wishes = {"gang": "g", "gang-size": "1", "gpu-model": "A100"}
+    at.add_pod("g-0", 2, said={**wishes, "gpus": copied, "plan": plan})
+    at.settle()
+    assert at.plan("g-0") is None
+    assert at.phase("g") == "forming"
+    assert at.free("n1") == 8
 
 
 def test_a_half_written_plan_that_cannot_be_completed_is_withdrawn() -> None:

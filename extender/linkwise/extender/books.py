@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from linkwise.extender.kinds import Kind, kind_key
+from linkwise.extender.kinds import Kind, Wish, kind_key, will_do
 from linkwise.extender.node_book import NodeBook
 from linkwise.extender.records import GangKey, NodeRecord, PodRecord, Resources, WrittenPlan
 from linkwise.extender.rows import NOT_USABLE, Rows
@@ -139,13 +139,17 @@ class Books:
     # Questions.
 
     def keeps_plan(self, uid: str) -> bool:
-        """Whether an unbound pod's plan can still be carried out, as far as GPUs go."""
+        """Whether an unbound pod's plan can still be carried out, as far as GPUs go. Not so if its
+        links broke, or if the plan came with the manifest, copied from a pod of other wishes."""
         written = self.plans.get(uid)
         record = self.pods.get(uid)
         if written is None or record is None:
             return False
         book = self.nodes[written.plan.node]
-        return len(written.uuids) == record.demand.gpus and book.keeps(uid)
+        if book.kind is None or book.machine is None or not book.keeps(uid):
+            return False
+        wish = Wish(record.demand, record.ask.requirement)
+        return will_do(book.kind, book.machine, wish, written.gpus)
 
     def usable(self) -> Iterator[NodeBook]:
         return (book for book in self.nodes.values() if not book.problem)

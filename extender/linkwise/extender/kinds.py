@@ -4,9 +4,10 @@ Nodes of one kind differ in uuids and in what is free, so questions are asked of
 bitmask of free GPUs: 5,000 nodes are a handful of kinds with some hundred distinct masks.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import or_
 
 import numpy as np
 from numpy.typing import NDArray
@@ -147,6 +148,21 @@ def containers_on(
     """Deal a pod's set out: container -> uuids of *machine*, in the order the kubelet asks."""
     order = _order(kind, wish, gpus)
     return split(wish.demand, [machine.gpus[position].uuid for position in order])
+
+
+def will_do(kind: Kind, machine: Machine, wish: Wish, shares: Mapping[str, Sequence[str]]) -> bool:
+    """Whether these uuids by container are what the pod wants: how many, which, and how joined."""
+    if {name: len(share) for name, share in shares.items()} != {
+        container.name: container.gpus for container in wish.demand.containers
+    }:
+        return False
+    masks = [machine.mask_of(share) for share in shares.values()]
+    together = reduce(or_, masks, 0)
+    return (
+        together.bit_count() == wish.size
+        and not together & ~kind.allowed(wish.requirement)
+        and all(kind.table.ring_classes[mask] >= wish.requirement.require for mask in masks)
+    )
 
 
 @lru_cache(maxsize=65536)

@@ -225,8 +225,11 @@ class Planner:
         plans = self._plans_of(found.bound) or self._plans_of((*found.flying, *found.planned))
         if plans:
             newest = max(plans, key=lambda plan: (plan.made, plan.id))
+            # A time to come, of a clock that went wrong or of a plan somebody copied, is now.
+            seen = gang.made if gang.made is not None and gang.plan_id == newest.id else now
             gang.plan_id = newest.id
-            gang.made = min(plan.made for plan in plans if plan.id == newest.id)
+            made = min(plan.made for plan in plans if plan.id == newest.id)
+            gang.made = max(0.0, min(seen, made))
             gang.refusals = max(gang.refusals, *(plan.refusals for plan in plans))
         elif found.bound:  # past us; the time runs from when we saw it
             gang.made = now if gang.made is None else gang.made
