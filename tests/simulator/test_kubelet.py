@@ -3,6 +3,7 @@
 import shutil
 import socket as sockets
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -187,6 +188,23 @@ def test_after_the_grace_capacity_is_zero_too(start: Start) -> None:
     world = start(endpoint_grace_seconds=0.0)
     world.plugin().end_stream()
     world.devices_are(0, 0)
+
+
+def test_a_plugin_that_comes_back_within_the_grace_stays(start: Start) -> None:
+    world = start(endpoint_grace_seconds=0.4)
+    first = world.plugin()
+    world.devices_are(8, 8)
+
+    def healthy() -> int:
+        return sum(device.healthy for device in world.kubelet.devices()[RESOURCE])
+
+    first.end_stream()
+    wait_for(lambda: not healthy(), "the stream's end")
+    gone = time.monotonic()
+    world.plugin(socket="again.sock")
+    wait_for(lambda: time.monotonic() > gone + 0.6, "the grace is over")
+    wait_for(lambda: healthy() == 8, "devices")
+    world.devices_are(8, 8)
 
 
 def test_a_second_registration_takes_the_first_one_s_place(start: Start) -> None:
@@ -424,6 +442,21 @@ def test_a_pod_with_a_time_to_run_succeeds_and_frees_its_devices(start: Start) -
     world.phase_is("q", "Running")
 
 
+def test_a_pod_that_ended_is_not_run_again_by_older_news_of_it(start: Start) -> None:
+    world = start()
+    plugin = world.plugin()
+    world.devices_are(8, 8)
+    world.create("p", 8, annotations={RUN_SECONDS: "0.5"})
+    world.phase_is("p", "Running")
+    world.server.fail_next("PATCH", "/pods/p/status", 503, times=1000)
+    wait_for(lambda: not world.held(), "p ended")
+    world.client.patch("/api/v1/namespaces/ml/pods/p", {"metadata": {"annotations": {"a": "b"}}})
+    assert world.pod("p").status.phase == "Running"  # the API server is told only now
+    world.server.clear_faults()
+    world.phase_is("p", "Succeeded")
+    assert [type(call) for call in plugin.calls] == [Preferred, Allocated]
+
+
 def test_a_terminating_pod_keeps_its_devices_until_its_containers_are_gone(start: Start) -> None:
     world = start()
     world.plugin()
@@ -525,7 +558,8 @@ def test_a_pod_in_the_middle_of_allocate_is_admitted_anew_after_a_restart(start:
     leave.set()
     assert world.pod("p").status.phase == "Pending"
     world.kubelet.restart()
-    world.phase_is("p", "Failed")  # its plugin has not registered again: no healthy devices
+    failed = world.phase_is("p", "Failed")  # for its plugin has not registered again
+    assert "no healthy devices present" in failed.status.message
 
 
 def test_what_the_api_server_did_not_take_is_told_again(start: Start) -> None:
@@ -552,6 +586,21 @@ def test_a_lost_watch_loses_no_pod(start: Start) -> None:
     world.server.resume()
     world.create("after", 1)
     world.phase_is("after", "Running")
+
+
+def test_a_pod_that_went_while_nobody_watched_gives_its_devices_back(start: Start) -> None:
+    world = start()
+    world.plugin()
+    world.devices_are(8, 8)
+    world.create("p", 8)
+    world.phase_is("p", "Running")
+    world.server.fail_next("GET", "/api/v1/pods", 503, times=1000)
+    world.server.cut_watches()
+    world.client.delete("/api/v1/namespaces/ml/pods/p", grace_seconds=0)
+    world.server.compact()
+    assert set(world.held()) == {"p"}
+    world.server.clear_faults()
+    wait_for(lambda: not world.held(), "devices free")
 
 
 # podresources

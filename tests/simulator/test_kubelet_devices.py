@@ -38,6 +38,7 @@ class Plugin:
 
     def allocate(self, devices: Sequence[str]) -> None:
         self.allocated.append(set(devices))
+        self.orders.append(tuple(devices))
         if self._refuses:
             raise AdmissionError(self._refuses)
 
@@ -98,6 +99,15 @@ def test_the_plugin_is_asked_even_if_all_free_devices_are_needed() -> None:
     plugin = Plugin()
     admit(manager_of(plugin), "u", pod(c=8))
     assert plugin.preferred_calls == [(set(EIGHT), set(), 8)]
+
+
+def test_devices_to_allocate_come_in_random_order_too() -> None:
+    orders = set()
+    for seed in range(20):
+        plugin = Plugin(("6", "7"))
+        admit(manager_of(plugin, seed=seed), "u", pod(c=2))
+        orders.add(plugin.orders[-1])
+    assert orders == {("6", "7"), ("7", "6")}
 
 
 def test_free_devices_come_in_random_order_that_a_seed_repeats() -> None:

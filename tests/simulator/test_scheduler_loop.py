@@ -341,6 +341,21 @@ def test_another_waiting_pod_wakes_nobody(world: World) -> None:
     assert {call.pod for call in world.extender.calls} == {"second"}
 
 
+def test_to_be_listed_anew_wakes_nobody(world: World) -> None:
+    world.nodes("n1")
+    world.extender.answers["filter"] = refuse_all("gang waits")
+    loop = world.start()
+    world.create("p")
+    world.quiet(loop)
+    world.extender.calls.clear()
+    world.server.fail_next("GET", "/api/v1/pods", 410)
+    world.server.cut_watches()
+    world.create("q", 0)
+    world.node_of("q")  # heard, so the new list has been too
+    world.quiet(loop)
+    assert world.extender.calls == []
+
+
 def test_a_nominated_node_is_tried_first_and_alone(world: World) -> None:
     world.nodes("n1", "n2", "n3")
     world.extender.answers["filter"] = refuse_all("gang waits")
@@ -456,6 +471,23 @@ def test_a_failed_bind_frees_the_room_and_is_tried_again(world: World) -> None:
     assert world.extender.verbs() == ["filter", "bind"] * 3
 
 
+def test_the_room_of_a_failed_bind_goes_to_who_waits_for_it(world: World) -> None:
+    world.nodes("n1")
+
+    def refuse_p(body: dict[str, Any]) -> dict[str, str]:
+        if body["PodName"] == "q":
+            return world.bind(body)
+        world.says("q", "Unschedulable")
+        return {"Error": "no such plan"}
+
+    world.extender.answers["bind"] = refuse_p
+    world.start()
+    world.create("p", 8)
+    wait_for(lambda: world.extender.of("filter"), "p tried")
+    world.create("q", 8)
+    assert world.node_of("q") == "n1"
+
+
 def test_a_bind_that_was_done_but_not_answered_is_not_done_again(world: World) -> None:
     world.nodes("n1")
 
@@ -469,6 +501,23 @@ def test_a_bind_that_was_done_but_not_answered_is_not_done_again(world: World) -
     assert world.node_of("p") == "n1"
     world.quiet(loop)
     assert len(world.extender.of("bind")) == 1
+
+
+def test_a_pod_that_changes_while_it_is_bound_is_not_tried_again(world: World) -> None:
+    world.nodes("n1")
+
+    def change_and_bind(body: dict[str, Any]) -> dict[str, str]:
+        world.patch("p", {"metadata": {"annotations": {"a": "b"}}})
+        world.create("q", 0)
+        world.node_of("q")  # the change was heard before
+        return world.bind(body)
+
+    world.extender.answers["bind"] = change_and_bind
+    loop = world.start()
+    world.create("p", 4)
+    assert world.node_of("p") == "n1"
+    world.quiet(loop)
+    assert world.extender.calls == [Call("filter", "p", ("n1",)), Call("bind", "p", ("n1",))]
 
 
 def test_binds_do_not_hold_up_the_next_tries(world: World) -> None:
@@ -519,10 +568,17 @@ def test_the_extender_may_refuse_to_make_room(world: World) -> None:
     assert world.pod("a").metadata.deletion_timestamp is None
 
 
-def test_where_the_extender_fails_about_making_room_the_pod_sleeps(world: World) -> None:
+def victims_of(node: str, *uids: str) -> dict[str, Any]:
+    return {"NodeNameToMetaVictims": {node: {"Pods": [{"UID": uid} for uid in uids]}}}
+
+
+@pytest.mark.parametrize("answer", [500, victims_of("n1"), victims_of("n1", "nobody")])
+def test_where_the_extender_fails_about_making_room_the_pod_sleeps(
+    world: World, answer: object
+) -> None:
     world.nodes("n1")
     loop = world.start()
-    world.extender.answers["preempt"] = lambda _: 500
+    world.extender.answers["preempt"] = lambda _: answer
     world.create("a", 8, priority=1)
     world.node_of("a")
     world.create("urgent", 8, priority=10)
@@ -530,6 +586,7 @@ def test_where_the_extender_fails_about_making_room_the_pod_sleeps(world: World)
     world.quiet(loop)
     assert len(world.extender.of("preempt")) == 1
     assert loop.counts().unschedulable == 1
+    assert not world.pod("urgent").status.nominated_node_name
     assert world.pod("a").metadata.deletion_timestamp is None
 
 

@@ -41,7 +41,6 @@ class SchedulerSettings:
     scheduler_name: str = "default-scheduler"
     managed_resources: tuple[str, ...] = ("nvidia.com/gpu",)
     extender_weight: int = 1
-    extender_binds: bool = True
     extender_timeout_seconds: float = 5.0
     initial_backoff_seconds: float = 1.0
     max_backoff_seconds: float = 10.0
@@ -372,7 +371,7 @@ class SchedulerLoop:
 
     def _ask_to_bind(self, pod: Pod, node: str) -> None:
         extender = self._extender
-        if extender is not None and self._settings.extender_binds and extender.is_interested(pod):
+        if extender is not None and extender.is_interested(pod):
             extender.bind(pod, node)
             return
         meta = pod.metadata
