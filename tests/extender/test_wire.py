@@ -168,6 +168,7 @@ MALFORMED = [
     ("nodes", b"\xff\xfe{}", "$", "JSON"),
     ("nodes", b"[]", "$", "`object`, got `array`"),
     ("nodes", b"null", "$", "`object`, got `null`"),
+    ("nodes", b'{"Pod":' * 100_000, "$", "recursion"),
     ("nodes", body(NodeNames=["n1"]), "$.Pod", "`object`, got `null`"),
     ("nodes", body(Pod="w-0", NodeNames=[]), "$.Pod", "`object`, got `str`"),
     ("nodes", body(Pod=pod_with(name=7), NodeNames=[]), "$.Pod.metadata.name", "got `int`"),

@@ -236,5 +236,5 @@ def _decode(raw: bytes | msgspec.Raw, kind: type[_Decoded], path: str) -> _Decod
         what, _, inside = str(error).partition(" - at `$")
         where = path + inside.rstrip("`")
         raise WireError(where, f"{what[:1].lower()}{what[1:]}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(path, f"expected JSON ({error})") from None
