@@ -140,6 +140,20 @@ def test_a_binding_that_never_shows_is_let_go_after_a_while() -> None:
     assert at.filter("a").node_names == ("n1", "n2")
 
 
+def test_no_doubt_ends_while_nothing_can_be_heard_of_the_pod() -> None:
+    at = cluster()
+    at.add_pod("a", 8)
+    given = order(at, "a", "n1")
+    at.core.end_bind(given, Outcome.UNKNOWN, at.now)
+    at.now += DOUBT_SECONDS
+    at.core.unheard(at.now)
+    at.settle()
+    assert at.free("n1") == 0
+    assert at.post_binding(given)  # what the broken watch did not show
+    assert at.free("n1") == 0
+    assert at.sound()
+
+
 def test_a_refusal_after_a_binding_in_doubt_leaves_the_doubt() -> None:
     at = cluster()
     at.add_pod("a", 8)

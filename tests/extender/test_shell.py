@@ -11,7 +11,7 @@ from flask.testing import FlaskClient
 from linkwise.extender.app import create_app
 from linkwise.extender.metrics import Metrics
 from linkwise.extender.scheduler import CoreSettings, Scheduler
-from linkwise.extender.shell import Shell
+from linkwise.extender.shell import Shell, steady_clock
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
 from linkwise.topology.plan import read_gpus, read_plan
@@ -23,7 +23,8 @@ class Extender:
 
     def __init__(self, world: World, core: Scheduler | None = None) -> None:
         self.metrics = Metrics()
-        self.shell = Shell(core or Scheduler(CoreSettings()), world.client, self.metrics)
+        self.core = core or Scheduler(CoreSettings())
+        self.shell = Shell(self.core, world.client, self.metrics)
         self.http: FlaskClient = create_app(self.shell, self.metrics).test_client()
 
     def start(self) -> "Extender":
@@ -246,6 +247,23 @@ def test_nothing_is_lost_when_watches_break_and_history_is_gone(
 
     wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"), 20)
     assert started.count("watch_events_total", kind="pods", type="LISTED") >= 1
+
+
+def test_the_core_is_told_while_the_watch_of_pods_is_broken(
+    world: World, started: Extender
+) -> None:
+    unheard: list[float] = []
+    setattr(started.core, "unheard", unheard.append)  # noqa: B010
+    world.server.pause()
+    world.server.cut_watches()
+    wait_for(lambda: unheard)
+    world.server.resume()
+
+
+def test_the_clock_goes_on_evenly_whatever_is_set() -> None:
+    wall, steady = iter([1_000_000.0]), iter([50.0, 51.0, 60.0])
+    clock = steady_clock(lambda: next(wall), lambda: next(steady))
+    assert [clock(), clock()] == [1_000_001.0, 1_000_010.0]
 
 
 def test_until_everything_is_read_each_verb_refuses_in_its_own_way(world: World) -> None:

@@ -15,7 +15,9 @@ from linkwise.extender.planner import Planner
 from linkwise.extender.records import PodRecord, WrittenPlan
 from linkwise.topology.plan import Plan
 
-DOUBT_SECONDS = 120.0  # a Binding without an answer has happened by then, or never will
+# A Binding without an answer has happened by then, and was seen, or never will. More than twice
+# what it takes to notice that a watch is dead (`Reflector`: 120 s); from then on it is prolonged.
+DOUBT_SECONDS = 300.0
 
 
 _Key = tuple[str, str]  # uid, node
@@ -81,6 +83,10 @@ class Binder:
                 del self._doubts[key]
                 self._books.drop_hold(*key)
                 self._planner.bind_ended(self._books.pods[key[0]])
+
+    def unheard(self, now: float) -> None:
+        """No pod's event can come at present, so no doubt ends by time alone."""
+        self._doubts = dict.fromkeys(self._doubts, now + DOUBT_SECONDS)
 
     def _settled(self, key: _Key) -> bool:
         """Whether the pod's own record says how it ended."""

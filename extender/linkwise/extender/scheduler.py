@@ -109,6 +109,10 @@ class Scheduler:
             self._books.drop_pod(uid)
             self._planner.pod_gone(record)
 
+    def unheard(self, now: float) -> None:
+        """The watch of pods is broken: what happened to them may show much later."""
+        self._binder.unheard(now)
+
     # kube-scheduler's questions.
 
     def filter(self, call: FilterCall, now: float) -> FilterAnswer:

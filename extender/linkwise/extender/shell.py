@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T", Node, Pod)
 
 # The longest and the shortest time the planner sleeps where the core says when it has something to
-# do: the one so that a clock that was set is noticed, the other so that "now" is no busy loop.
+# do: the one so that a watch that broke is noticed, the other so that "now" is no busy loop.
 _LONGEST_SLEEP_SECONDS, _SHORTEST_SLEEP_SECONDS = 1.0, 0.05
 # The first change after a quiet moment is acted on at once; a flood of them, such as a job of a
 # thousand pods, in rounds this far apart, so that calls of kube-scheduler get the lock in between.
@@ -60,6 +60,15 @@ class NotReadyError(LinkwiseError):
     """Asked before the books are complete; its text says what is awaited."""
 
 
+def steady_clock(
+    wall: Callable[[], float] = time.time, steady: Callable[[], float] = time.monotonic
+) -> Callable[[], float]:
+    """Seconds since 1970 that never jump: where somebody sets the machine's clock back by an hour,
+    no pause before a second try, and no gang's timeout, may last an hour longer."""
+    offset = wall() - steady()
+    return lambda: steady() + offset
+
+
 class Shell:
     """`start()` it, ask it from any thread, `stop()` it; it cannot be started again."""
 
@@ -70,11 +79,12 @@ class Shell:
         metrics: Metrics,
         *,
         write_threads: int = 16,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
     ) -> None:
-        self._core, self._metrics, self._clock = core, metrics, clock
+        self._core, self._metrics = core, metrics
+        self._clock = clock or steady_clock()
         self._lock = Lock()  # around every use of the core
-        self._kube = KubeActions(client, metrics, clock)
+        self._kube = KubeActions(client, metrics, clock or time.time)
         self._lanes: Lanes[Action] = Lanes(self._act, threads=write_threads)
         self._nodes = self._reflector(client, "nodes", Node, core.replace_nodes, core.node_event)
         self._pods = self._reflector(client, "pods", Pod, core.replace_pods, core.pod_event)
@@ -271,6 +281,8 @@ class Shell:
     def _decide(self) -> float:
         """Hand out what the core wants written; for how long it then has nothing to do."""
         with self._lock:
+            if self._pods.failing_seconds:
+                self._core.unheard(self._clock())
             with self._metrics.decide_seconds.time():
                 actions = self._core.decide(self._clock())
             due = self._core.next_due()
