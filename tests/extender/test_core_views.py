@@ -52,7 +52,11 @@ def test_a_waiting_pod_is_told_why_by_numbers_of_nodes_and_what_came_nearest() -
     assert found.nearest == NearestMiss("n2", "6 of 8 suitable GPUs are free, 7 are wanted")
     at.add_pod("b", 9)
     nearest = explain(at, "b").nearest
-    assert nearest == NearestMiss("old", "8 of 8 suitable GPUs are free, 9 are wanted")
+    assert nearest == NearestMiss("old", "it has 8 GPUs, 9 are wanted")
+    at.add_pod("c", 2, gpu_model="A100")
+    nearest = explain(at, "c").nearest
+    assert nearest is not None
+    assert nearest.lacks == "0 of its 8 GPUs have the model and memory wanted, not 2"
 
 
 def test_a_link_that_is_missing_is_named_with_the_best_there_is() -> None:
@@ -62,7 +66,7 @@ def test_a_link_that_is_missing_is_named_with_the_best_there_is() -> None:
     at.set_in_use("n1", {"ml/busy": {"main": at.uuids("n1", 0, 1)}})
     at.add_pod("a", 6, require_link="nvlink")
     assert explain(at, "a").nearest == NearestMiss(
-        "n1", "6 free GPUs are joined by node at best, nvlink is required"
+        "n1", "the best link of 6 of its free GPUs is node, nvlink is required"
     )
 
 
@@ -74,6 +78,9 @@ def test_a_pod_that_fits_says_on_how_many_nodes() -> None:
     found = explain(at, "a")
     assert found.fitting_nodes == 2
     assert found.nearest is None
+    assert found.summary.startswith("2 nodes have GPUs for the pod; kube-scheduler has not tried")
+    at.remove_node("n2")
+    assert explain(at, "a").summary.startswith("1 node has GPUs for the pod; kube-scheduler has")
 
 
 def test_states_in_words() -> None:
@@ -90,6 +97,21 @@ def test_states_in_words() -> None:
     assert states == {"web": "not-ours", "wrong": "invalid", "ended": "ended", "g-0": "planned"}
     assert "linkwise.dev/require-link" in explain(at, "wrong").summary
     assert at.core.explain("ml", "nobody", at.now) is None
+
+
+def test_a_pod_that_ends_says_for_how_long_its_gpus_are_taken() -> None:
+    at = Cluster()
+    at.add_node("n1")
+    at.add_pod("a", 2)
+    at.schedule("a")
+    at.start("a")
+    at.terminate("a")
+    held = "2 of its GPUs are in use until its node says otherwise."
+    assert explain(at, "a").summary == f"The pod is ending on node n1. {held}"
+    at.set_phase("a", "Succeeded")
+    assert explain(at, "a").summary == f"The pod has ended. {held}"
+    at.stop("a", "n1")
+    assert explain(at, "a").summary == "The pod has ended."
 
 
 def test_a_gang_shows_its_members_its_plan_and_its_deadline() -> None:

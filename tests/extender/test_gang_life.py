@@ -355,7 +355,9 @@ def test_a_plan_that_nobody_binds_is_not_held_for_ever() -> None:
     at.pass_time(600)
     assert at.phase("g") == "refused"
     assert at.free("n1") == 8
-    assert at.filter("g-0").failed["n1"] == "linkwise: gang g: kube-scheduler refused its nodes"
+    assert (
+        at.filter("g-0").failed["n1"] == "linkwise: gang g: kube-scheduler did not take its plans"
+    )
 
 
 def test_a_plan_of_a_time_to_come_is_as_old_as_its_extender() -> None:

@@ -110,7 +110,13 @@ def test_after_three_refusals_a_gang_is_left_to_wait_and_said_so_with_the_node()
     assert [(event.reason, event.message) for event in at.events] == [
         ("GangRefused", "gang ml/g: kube-scheduler refused node n3 for pod g-0")
     ]
-    assert at.filter("g-0").failed["n5"] == "linkwise: gang g: kube-scheduler refused its nodes"
+    assert (
+        at.filter("g-0").failed["n5"] == "linkwise: gang g: kube-scheduler did not take its plans"
+    )
+    (view,) = at.core.gangs(at.now)
+    assert view.reason == (
+        "kube-scheduler refused node n3 for pod g-0; it waits until a node or a member changes"
+    )
     assert at.pass_time(60) == []
 
 

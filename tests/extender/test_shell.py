@@ -277,6 +277,10 @@ def test_until_everything_is_read_each_verb_refuses_in_its_own_way(world: World)
     assert extender.http.get("/healthz").status_code == 200
     assert extender.filter(pod, "n1")["Error"].startswith("linkwise: not ready: still reading")
     assert extender.bind(pod, "n1").startswith("linkwise: not ready")
+    for view in ("explain/ml/single", "gangs", "nodes"):  # empty answers would be lies
+        shown = extender.http.get(f"/{view}")
+        assert (shown.status_code, body(shown)["Error"][:19]) == (503, "linkwise: not ready")
+        assert extender.http.get(f"/{view}?format=text").text.startswith("linkwise: not ready")
     for verb in ("prioritize", "preempt"):
         reply = extender.http.post(f"/{verb}", data=json.dumps({"Pod": pod, "NodeNames": ["n1"]}))
         assert (reply.status_code, body(reply)["Error"][:19]) == (503, "linkwise: not ready")

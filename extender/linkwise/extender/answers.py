@@ -229,7 +229,7 @@ def _why(books: Books, gang: Gang | None, record: PodRecord) -> str:
     if found.clash:
         return f": {found.clash}"
     if gang.refused:
-        return ": kube-scheduler refused its nodes"
+        return ": kube-scheduler did not take its plans"
     if any(member.uid == record.uid for member in found.extra):
         return " has all its members without this one"
     if not found.complete and not found.started:

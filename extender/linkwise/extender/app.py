@@ -94,6 +94,11 @@ def create_app(shell: Shell, metrics: Metrics, *, max_body_mib: int = 64) -> Fla
         text = f"linkwise: {request.method} {request.path}: {error.name}"
         return _json(wire.write_error(text), error.code or 500)
 
+    @app.errorhandler(NotReadyError)
+    def not_ready(error: NotReadyError) -> Response:
+        text = str(error)
+        return _text(text, 503) if _wants_text() else _json(wire.write_error(text), 503)
+
     @app.errorhandler(Exception)
     def fail(_error: Exception) -> Response:
         log.exception("%s %s failed", request.method, request.path)

@@ -128,8 +128,10 @@ def _state(books: Books, record: PodRecord) -> str:
 
 def _summary(books: Books, planner: Planner, record: PodRecord, state: str, fitting: int) -> str:
     if state == "ended":
-        return "The pod has ended."
+        return f"The pod has ended.{_still_held(books, record)}"
     if state == "bound":
+        if record.leaving:
+            return f"The pod is ending on node {record.node}.{_still_held(books, record)}"
         return f"The pod is bound to node {record.node}."
     if state == "invalid":
         return f"The pod cannot be placed: {record.invalid}"
@@ -141,11 +143,18 @@ def _summary(books: Books, planner: Planner, record: PodRecord, state: str, fitt
         text = answers.gang_text(books, planner, record).removeprefix("linkwise: ")
         return f"{text[:1].upper()}{text[1:]}."
     if fitting:
+        nodes, them = ("1 node has", "it") if fitting == 1 else (f"{fitting} nodes have", "them")
         return (
-            f"{fitting} nodes have GPUs for the pod; kube-scheduler has not tried them yet, "
+            f"{nodes} GPUs for the pod; kube-scheduler has not tried {them} yet, "
             "or objects for other reasons (see the pod's events)."
         )
     return "No node has a GPU set for the pod now."
+
+
+def _still_held(books: Books, record: PodRecord) -> str:
+    book = books.nodes.get(record.node)
+    held = book.owned.get(record.uid, 0).bit_count() if book is not None else 0
+    return f" {held} of its GPUs are in use until its node says otherwise." if held else ""
 
 
 def _wanted(record: PodRecord) -> Wanted:
@@ -205,11 +214,15 @@ def _closest(kind: Kind, wish: Wish, mask: int) -> int:
 def _lacks(kind: Kind, wish: Wish, mask: int) -> str:
     wanted, require = wish.size, link_word(wish.requirement.require)
     if mask.bit_count() < wanted:
-        suitable = kind.allowed(wish.requirement).bit_count()
+        suitable, has = kind.allowed(wish.requirement).bit_count(), kind.all_gpus.bit_count()
+        if has < wanted:
+            return f"it has {has} GPUs, {wanted} are wanted"
+        if suitable < wanted:
+            return f"{suitable} of its {has} GPUs have the model and memory wanted, not {wanted}"
         return f"{mask.bit_count()} of {suitable} suitable GPUs are free, {wanted} are wanted"
     link = nearest_miss(kind.machine, mask, wanted, wish.requirement.require)
-    has = "no link at all" if link is None else link_word(link)
-    return f"{wanted} free GPUs are joined by {has} at best, {require} is required"
+    joined = "no link at all" if link is None else link_word(link)
+    return f"the best link of {wanted} of its free GPUs is {joined}, {require} is required"
 
 
 def _gang_reason(gang: Gang, found: Muster) -> str:
@@ -221,6 +234,8 @@ def _gang_reason(gang: Gang, found: Muster) -> str:
         return f"room for {room.had} of {room.wanted} members{near}"
     if not found.complete:
         return f"{len(found.seats) + found.done} of {found.size} members are there"
+    if gang.refused:
+        return f"{gang.reason}; it waits until a node or a member changes"
     return gang.reason
 
 

@@ -30,7 +30,9 @@ def _lines(it: Explanation) -> Iterator[str]:
         yield _fact("link", f"{it.link}, {it.gbytes_per_s:.0f} GB/s estimated")
     if it.reasons:
         nodes = it.fitting_nodes + sum(count.nodes for count in it.reasons)
-        yield _fact("nodes", f"{it.fitting_nodes} of {nodes} would do; the others:")
+        yield _fact(
+            "nodes", f"{it.fitting_nodes} of {nodes} have GPUs for this pod by itself; the others:"
+        )
         yield from (_fact("", f"{count.nodes:>5}  {count.reason}") for count in it.reasons)
     if it.nearest is not None:
         yield _fact("nearest", f"{it.nearest.node}: {it.nearest.lacks}")
@@ -39,7 +41,7 @@ def _lines(it: Explanation) -> Iterator[str]:
 
 
 def _gang(gang: GangView) -> Iterator[str]:
-    yield _fact("gang", f"{gang.name}: {gang.phase}, {len(gang.members)} of {gang.size} members")
+    yield _fact("gang", f"{gang.name}: {gang.phase}, a gang of {gang.size}")
     if gang.reason:
         yield _fact("", gang.reason)
     if gang.plan:
@@ -48,7 +50,9 @@ def _gang(gang: GangView) -> Iterator[str]:
     if gang.deadline is not None and not gang.started:
         yield _fact("deadline", f"{_time(gang.deadline)}; then a partial gang gives all back")
     if gang.refusals:
-        yield _fact("refused", f"{gang.refusals} plans, by kube-scheduler")
+        yield _fact(
+            "given up", f"{gang.refusals} plan{'' if gang.refusals == 1 else 's'} until now"
+        )
     longest = max((len(member.pod) for member in gang.members), default=0)
     yield from (_fact("", _member(member, longest)) for member in gang.members)
 

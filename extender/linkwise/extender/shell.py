@@ -161,14 +161,17 @@ class Shell:
     # What people ask
 
     def explain(self, namespace: str, name: str) -> Explanation | None:
+        self._require_ready()
         with self._lock:
             return self._core.explain(namespace, name, self._clock())
 
     def gangs(self) -> Sequence[object]:
+        self._require_ready()
         with self._lock:
             return self._core.gangs(self._clock())
 
     def nodes(self) -> Sequence[object]:
+        self._require_ready()
         with self._lock:
             return self._core.nodes(self._clock())
 
