@@ -279,6 +279,40 @@ def test_what_the_api_server_refused_is_tried_again(world: World) -> None:
     assert len(world.pods()) == 2
 
 
+def test_a_pod_that_is_not_seen_yet_is_not_created_twice(world: World) -> None:
+    world.server.fail_next("GET", "/api/v1/pods", 503, times=1000)
+    world.server.cut_watches()
+    world.gang(2)
+    wait_for(lambda: world.job().get("status", {}).get("active") == 2, "two pods")
+    path = "/apis/batch/v1/namespaces/ml/jobs/train"
+    world.client.patch(path, {"spec": {"completions": 3, "parallelism": 3}})
+    wait_for(lambda: world.job()["status"]["active"] == 3, "a third")
+    assert world.server.requests()["POST pods"] == 3
+    world.server.clear_faults()
+
+
+def test_pods_that_it_deletes_itself_are_no_failures(world: World) -> None:
+    world.gang(2, backoffLimit=0)
+    world.lives("0", "1")
+    path = "/apis/batch/v1/namespaces/ml/jobs/train"
+    world.client.patch(path, {"spec": {"suspend": True}})
+    wait_for(lambda: not world.pods(), "suspended")
+    world.client.patch(path, {"spec": {"suspend": False}})
+    world.lives("0", "1")
+    assert world.job()["status"]["failed"] == 0
+
+
+def test_after_a_failure_the_next_pod_waits(world: World) -> None:
+    world.controller.stop()
+    patient = JobController(world.client, failure_backoff_seconds=3600.0)
+    patient.start()
+    world.gang(1)
+    world.phase(world.lives("0")["0"], "Failed")
+    wait_for(lambda: world.job()["status"].get("failed") == 1, "counted")
+    assert world.live() == {}
+    patient.stop()
+
+
 def test_a_restarted_controller_adopts_what_is_there(world: World) -> None:
     world.gang(2)
     before = world.lives("0", "1")

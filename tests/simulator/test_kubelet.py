@@ -15,10 +15,12 @@ import pytest
 
 from linkwise.kube.client import ApiError, KubeClient
 from linkwise.kube.objects import Node, Pod
+from linkwise.plugin.kubelet import deviceplugin_pb2 as api
 from linkwise.plugin.kubelet import podresources_pb2 as resources
 from linkwise.plugin.kubelet.podresources_pb2_grpc import PodResourcesListerStub
 from linkwise.simulator.api_server import ApiServer
-from linkwise.simulator.kubelet import Kubelet, KubeletSettings, endpoint
+from linkwise.simulator.kubelet import Kubelet, KubeletSettings, endpoint, statuses
+from linkwise.simulator.kubelet.outbox import Outbox
 from linkwise.simulator.kubelet.servers import wipe_sockets
 from linkwise.simulator.manifests import RUN_SECONDS, STOP_SECONDS
 from tests.simulator.tiny_plugin import RESOURCE, Allocated, Preferred, TinyPlugin
@@ -419,6 +421,18 @@ def test_an_error_of_allocate_fails_the_pod(start: Start) -> None:
     assert world.held() == {}
 
 
+def test_an_empty_answer_to_allocate_fails_the_pod(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TinyPlugin, "Allocate", lambda *_: api.AllocateResponse())
+    world = start()
+    world.plugin()
+    world.devices_are(8, 8)
+    world.create("p", 2)
+    status = world.phase_is("p", "Failed").status
+    assert "no containers return in allocation response" in status.message
+
+
 def test_an_error_of_the_advice_fails_the_pod(start: Start) -> None:
     def refuse(_: Preferred) -> tuple[str, ...]:
         raise RuntimeError("confused")
@@ -576,6 +590,42 @@ def test_what_the_api_server_did_not_take_is_told_again(start: Start) -> None:
     wait_for(lambda: world.gone("p"), "p gone")
 
 
+@pytest.fixture
+def told(start: Start) -> tuple[World, Outbox, Pod]:
+    """A pod of a node without kubelet, and the outbox of one."""
+    world = start()
+    world.registered()
+    world.kubelet.stop()
+    world.create("p")
+    return world, Outbox(world.client), world.pod("p")
+
+
+def test_a_pod_is_not_deleted_before_its_end_was_told(told: tuple[World, Outbox, Pod]) -> None:
+    world, outbox, pod = told
+    world.server.fail_next("PATCH", "/pods/p/status", 503)
+    outbox.say(pod, statuses.ended(pod, "2026-01-02T00:00:00Z", well=False))
+    outbox.delete(pod)
+    outbox.flush()
+    assert outbox
+    assert not world.gone("p")
+    outbox.flush()
+    assert not outbox
+    assert world.gone("p")
+
+
+def test_nothing_is_told_of_a_pod_whose_name_another_has_now(
+    told: tuple[World, Outbox, Pod],
+) -> None:
+    world, outbox, pod = told
+    world.client.delete("/api/v1/namespaces/ml/pods/p", grace_seconds=0)
+    world.create("p")
+    outbox.say(pod, statuses.ended(pod, "2026-01-02T00:00:00Z", well=False))
+    outbox.delete(pod)
+    outbox.flush()
+    assert not outbox
+    assert world.pod("p").status.phase == "Pending"
+
+
 def test_a_lost_watch_loses_no_pod(start: Start) -> None:
     world = start()
     world.plugin()
@@ -608,8 +658,8 @@ def test_a_pod_that_went_while_nobody_watched_gives_its_devices_back(start: Star
 
 def test_podresources_lists_one_entry_per_device_with_its_numa_node(start: Start) -> None:
     world = start()
-    world.plugin(numa_node=1)
-    world.devices_are(8, 8)
+    world.plugin((*EIGHT, "bad-8"), numa_node=1)
+    world.devices_are(9, 8)
     world.create("p", 2)
     world.phase_is("p", "Running")
     with world.pod_resources() as lister:

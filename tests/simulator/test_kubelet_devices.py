@@ -139,6 +139,15 @@ def test_a_short_or_wrong_answer_is_filled_up_at_random(
     assert surely <= held <= set(EIGHT) - {"0"}
 
 
+@pytest.mark.parametrize("answer", [(), ("no-such",), ("1", "2", "3")])
+def test_chance_decides_what_the_advice_leaves_open(answer: Sequence[str]) -> None:
+    drawn = set()
+    for seed in range(20):
+        (held,) = admit(manager_of(Plugin(answer), seed=seed), "u", pod(c=2)).values()
+        drawn.add(frozenset(held))
+    assert len(drawn) >= 3
+
+
 def test_too_many_preferred_devices_are_cut_to_the_number_wanted() -> None:
     (held,) = admit(manager_of(Plugin(["1", "2", "3"])), "u", pod(c=2)).values()
     assert len(held) == 2

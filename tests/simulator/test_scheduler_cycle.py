@@ -12,6 +12,7 @@ from linkwise.simulator.scheduler import preemption, words
 from linkwise.simulator.scheduler.cluster import Cluster
 from linkwise.simulator.scheduler.cycle import Cycle, Unfit
 from linkwise.simulator.scheduler.extender import Extender
+from linkwise.simulator.scheduler.feasible import Rejection
 from tests.simulator.recording_extender import RecordingExtender
 
 GPU = "nvidia.com/gpu"
@@ -183,6 +184,24 @@ def test_a_nomination_to_a_node_that_is_gone_leads_to_the_others() -> None:
     assert cycle_of(cluster).schedule(pod("p", nominatedNodeName="gone")) == "a"
 
 
+def test_nominated_pods_count_for_those_who_are_not_more_important() -> None:
+    cluster = cluster_of([node("a")])
+    cluster.nominate(pod("p", 8, priority=5, nominatedNodeName="a"))
+    chosen = {
+        priority: cycle_of(cluster).schedule(pod("q", 8, priority=priority)) == "a"
+        for priority in (4, 5, 6)
+    }
+    assert chosen == {4: False, 5: False, 6: True}
+
+
+def test_a_nominated_pod_counts_once_when_it_gets_its_node() -> None:
+    cluster = cluster_of([node("a"), node("b", gpus=4)])
+    planned = pod("p", 4, nominatedNodeName="a")
+    cluster.nominate(planned)
+    cluster.assume_pod(planned, "b")
+    assert cycle_of(cluster).schedule(pod("q", 8)) == "a"
+
+
 def test_an_assumed_pod_counts_until_it_is_given_up() -> None:
     cluster = cluster_of([node("a")])
     cluster.assume_pod(pod("p", 8), "a")
@@ -279,5 +298,7 @@ def test_while_room_is_being_made_nobody_else_goes() -> None:
     cluster = cluster_of([node("a"), node("b")], leaving, pod("other", 8, on="b"))
     urgent = pod("urgent", 8, priority=9, nominatedNodeName="a")
     assert not preemption.is_eligible(urgent, cluster, unfit(cluster, urgent).rejections)
+    never = {"a": Rejection("NodeUnschedulable", (), resolvable=False)}
+    assert preemption.is_eligible(urgent, cluster, never)  # the room there is of no use to it
     cluster.remove_pod("low")
     assert preemption.is_eligible(urgent, cluster, {})

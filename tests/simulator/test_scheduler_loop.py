@@ -450,6 +450,18 @@ def test_an_error_is_tried_again_after_a_back_off_and_never_bound_blind(
     assert world.node_of("p") == "n1"
 
 
+@pytest.mark.parametrize("verb", ["filter", "bind"])
+def test_an_error_takes_the_nomination_away(world: World, verb: str) -> None:
+    world.nodes("n1", "n2")
+    world.extender.answers[verb] = lambda _: 500
+    world.start()
+    world.create("p", schedulingGates=[{"name": "linkwise.dev/plan"}])
+    world.nominate("p", "n2")
+    world.patch("p", {"spec": {"schedulingGates": None}})
+    world.says("p", "SchedulerError")
+    wait_for(lambda: not world.pod("p").status.nominated_node_name, "nomination taken away")
+
+
 def test_no_names_at_all_means_no_node(world: World) -> None:
     world.nodes("n1")
     world.extender.answers["filter"] = lambda _: {"NodeNames": None}

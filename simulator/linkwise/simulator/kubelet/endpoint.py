@@ -19,7 +19,6 @@ from linkwise.simulator.kubelet.devices import AdmissionError, Device
 log = logging.getLogger(__name__)
 
 DIAL_SECONDS = 10.0  # how long the kubelet waits for the plugin's socket inside Register
-PRE_START_SECONDS = 30.0
 HEALTHY = "Healthy"
 
 
@@ -100,10 +99,6 @@ class Endpoint:
         request = api.ContainerAllocateRequest(devices_ids=devices)
         try:
             response = self._stub.Allocate(api.AllocateRequest(container_requests=[request]))
-            if self._options.pre_start_required:
-                self._stub.PreStartContainer(
-                    api.PreStartContainerRequest(devices_ids=devices), timeout=PRE_START_SECONDS
-                )
         except (grpc.RpcError, ValueError) as error:
             raise AdmissionError(_told(error)) from error
         if not response.container_responses:
