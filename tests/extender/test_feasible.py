@@ -2,7 +2,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from linkwise.extender.feasible import may_run, why_not
+from linkwise.extender import feasible as feasible_module
+from linkwise.extender.books import Books
+from linkwise.extender.feasible import Feasible, may_run, why_not
 from linkwise.extender.records import PodRecord, Reader, Template, natural
 from linkwise.kube.objects import (
     Affinity,
@@ -22,7 +24,7 @@ from linkwise.kube.objects import (
     Taint,
     Toleration,
 )
-from tests.extender.cluster import GPU, container
+from tests.extender.cluster import GPU, Cluster, container
 
 READER = Reader(GPU)
 GPU_TAINT = Taint(key="nvidia.com/gpu", value="present", effect="NoSchedule")
@@ -199,3 +201,29 @@ def test_a_quantity_that_is_none_makes_the_pod_invalid_and_stops_nobody() -> Non
 def test_names_are_ordered_as_people_do() -> None:
     names = ["worker-10", "worker-2", "worker", "worker-2-a"]
     assert sorted(names, key=natural) == ["worker", "worker-2", "worker-2-a", "worker-10"]
+
+
+def test_the_log_of_changes_begins_anew_and_no_answer_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(feasible_module, "LONG_LOG", 10)
+    books = Books()
+    feasible = Feasible(books)
+    here = template()
+    for number in range(100):
+        books.put_node(READER.node(node(ready="True" if number % 2 else "False")))
+        feasible.trim()
+        assert feasible.rows(here).tolist() == [number % 2 == 1]
+        assert len(books.changed_rows) <= 10
+
+
+def test_the_log_of_changes_is_bounded_where_no_gang_ever_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(feasible_module, "LONG_LOG", 10)
+    at = Cluster()
+    at.add_node("n1")
+    for number in range(30):
+        at.set_ready("n1", ready=bool(number % 2))
+        at.settle()
+    assert len(at.core._books.changed_rows) <= 10

@@ -1,8 +1,10 @@
 """What kube-scheduler's own calls teach: a nominated node that it leaves out was refused."""
 
-from linkwise.extender.learned import FRESH_SECONDS
+from linkwise.extender.books import Books
+from linkwise.extender.learned import FRESH_SECONDS, Learned
+from linkwise.extender.records import Reader
 from linkwise.kube.objects import Taint
-from tests.extender.cluster import Cluster
+from tests.extender.cluster import GPU, Cluster
 
 
 def cluster(nodes: int = 3) -> Cluster:
@@ -73,6 +75,17 @@ def test_what_passed_long_ago_does_not_bind() -> None:
     at.filter("g-0", ["n3"])
     at.now += FRESH_SECONDS + 1
     assert planned_on(at, "g-0") == "n2"
+
+
+def test_what_passed_long_ago_is_not_kept() -> None:
+    learned, reader = Learned(Books()), Reader(GPU)
+    at = Cluster()
+    for number in range(3):
+        at.now += FRESH_SECONDS * 0.6
+        record = reader.pod(at.add_pod(f"p-{number}", 1, priority=number))
+        assert record.template is not None
+        learned.passed(record.template, ("n1",), at.now)
+    assert learned.templates == 2
 
 
 def test_a_refused_node_is_tried_again_once_it_or_its_pods_change() -> None:

@@ -16,7 +16,7 @@ from linkwise.extender.rows import Bools
 from linkwise.kube.objects import NodeSelectorTerm, Requirement, Taint, Toleration
 
 _CORDONED = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
-_LONG_LOG = 100_000
+LONG_LOG = 100_000
 _KEEPS_OUT = frozenset({"NoSchedule", "NoExecute"})
 
 
@@ -31,9 +31,6 @@ class Feasible:
         """[rows] whether a pod of this template may run there. Not to be written to."""
         books = self._books
         count, log = len(books.rows), books.changed_rows
-        if len(log) > _LONG_LOG:
-            log.clear()
-            self._known.clear()
         known, seen = self._known.get(template, (None, 0))
         if known is not None and seen == len(log):
             return known
@@ -48,6 +45,12 @@ class Feasible:
             fresh[row] = book is not None and may_run(template, book.record)
         self._known[template] = (fresh, len(log))
         return fresh
+
+    def trim(self) -> None:
+        """Begin the log of changes anew before it takes memory without end: judge all afresh."""
+        if len(self._books.changed_rows) > LONG_LOG:
+            self._books.changed_rows.clear()
+            self._known.clear()
 
     def on(self, template: Template | None, node: str) -> bool:
         book = self._books.nodes.get(node)

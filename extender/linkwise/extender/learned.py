@@ -9,7 +9,6 @@ In memory only; a new extender learns anew.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -32,10 +31,19 @@ class Learned:
         self._books = books
         # Not weak: a pod made anew must find what was learned with the one before it.
         self._refused: dict[Template, dict[str, int]] = {}
-        self._passing: WeakKeyDictionary[Template, _Passing] = WeakKeyDictionary()
+        self._passing: dict[Template, _Passing] = {}  # the latest last; none that is not fresh
 
     def passed(self, template: Template, names: tuple[str, ...], now: float) -> None:
+        self._passing.pop(template, None)
         self._passing[template] = _Passing(names, now)
+        # Each may name 5,000 nodes, and pods of very many templates may wait for weeks.
+        while now - self._passing[first := next(iter(self._passing))].at > FRESH_SECONDS:
+            del self._passing[first]
+
+    @property
+    def templates(self) -> int:
+        """How many of them something is remembered of that filter calls named."""
+        return len(self._passing)
 
     def refuse(self, template: Template, node: str) -> None:
         book = self._books.nodes.get(node)

@@ -145,6 +145,7 @@ class Planner:
 
     def _take_due(self, now: float) -> set[GangKey]:
         books = self._books
+        self.feasible.trim()
         touched = books.take_touched()
         for name in touched:
             book = books.nodes.get(name)
