@@ -17,6 +17,7 @@ from tests.simulator.waiting import wait_for
 
 GPU = "nvidia.com/gpu"
 HASTE = SchedulerSettings(initial_backoff_seconds=0.02, max_backoff_seconds=0.1)
+PATIENCE = SchedulerSettings(initial_backoff_seconds=3600.0, max_backoff_seconds=3600.0)
 
 
 class World:
@@ -385,9 +386,9 @@ def test_a_refused_nomination_leads_to_all_nodes_and_is_cleared(world: World) ->
 
 
 def test_an_error_about_the_nominated_node_leads_to_all_nodes(world: World) -> None:
-    """kube-scheduler logs such an error and goes on, so a plan is not safe behind it."""
+    """kube-scheduler logs such an error and goes on in the same try."""
     world.nodes("n1", "n2", "n3")
-    world.start()
+    world.start(settings=PATIENCE)
     world.extender.answers["filter"] = lambda b: 500 if b["NodeNames"] == ["n2"] else pass_all(b)
     world.extender.answers["prioritize"] = lambda _: [{"Host": "n3", "Score": 10}]
     world.create("p", schedulingGates=[{"name": "linkwise.dev/plan"}])
@@ -493,7 +494,7 @@ def test_the_room_of_a_failed_bind_goes_to_who_waits_for_it(world: World) -> Non
         return {"Error": "no such plan"}
 
     world.extender.answers["bind"] = refuse_p
-    world.start()
+    world.start(settings=PATIENCE)
     world.create("p", 8)
     wait_for(lambda: world.extender.of("filter"), "p tried")
     world.create("q", 8)
