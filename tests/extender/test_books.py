@@ -3,6 +3,7 @@
 from linkwise.extender.calls import BindOrder, Outcome
 from linkwise.kube.objects import Taint
 from linkwise.topology import names
+from linkwise.topology.plan import write_gpus
 from tests.extender.cluster import Cluster, change, container
 
 
@@ -188,6 +189,21 @@ def test_an_init_container_that_has_ended_claims_nothing_that_another_pod_has() 
     assert at.gpus("a") == {"main": theirs}
     assert at.gpus("b") == {"main": mine}
     at.set_in_use("n1", {})  # both have ended, and their pods are still there
+    assert at.sound()
+
+
+def test_what_a_pod_has_given_back_may_go_to_others_before_its_end_is_heard() -> None:
+    """The watch of nodes may be ahead of that of pods, which then tells late of a correction."""
+    at = cluster()
+    at.add_pod("a", 4)
+    at.schedule("a")
+    others = tuple(u for u in at.uuids("n1", *range(8)) if u not in at.gpus("a")["main"])
+    at.start("a", {"main": others})
+    at.set_in_use("n1", {})  # its containers have ended
+    at.add_pod("b", 4)
+    assert at.schedule("b") == "n1"
+    assert at.gpus("b") == {"main": others}
+    at.annotate("a", gpus=write_gpus({"main": others}))  # as written before that
     assert at.sound()
 
 

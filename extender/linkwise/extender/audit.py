@@ -78,7 +78,7 @@ def _promised_twice(book: NodeBook) -> Iterator[str]:
     bound = {
         uid: plan
         for uid, record in book.bound.items()
-        if (plan := plan_on(record, book.name)) and book.truth_of(record) is None
+        if uid not in book.given and (plan := plan_on(record, book.name))
     }
     for uid, written in sorted({**book.plans, **book.holds, **bound}.items()):
         if uid in book.plans and uid not in book.holds and not book.keeps(uid):

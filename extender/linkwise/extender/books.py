@@ -230,6 +230,7 @@ class Books:
         if old is not None and (new is None or new.node != old.node):
             book = self._book(old.node)
             del book.bound[uid]
+            book.given.discard(uid)
             book.version += 1
             self.room += 1
             self.mismatches.pop(uid, None)

@@ -27,6 +27,7 @@ class NodeBook:
     kind: Kind | None = None
     in_use: InUsePods = field(default_factory=dict)
     listed_as: dict[str, str] = field(default_factory=dict)  # a name in `in_use` -> its pod's uid
+    given: set[str] = field(default_factory=set)  # of the bound: those that were once listed
     bound: dict[str, PodRecord] = field(default_factory=dict)  # those that take GPUs, by uid
     holds: dict[str, WrittenPlan] = field(default_factory=dict)  # bindings on their way
     plans: dict[str, WrittenPlan] = field(default_factory=dict)  # of pods not yet bound
@@ -103,6 +104,7 @@ class NodeBook:
             if key not in kept and key in by_key:
                 kept[key] = by_key[key]
         self.listed_as = kept
+        self.given |= self.bound.keys() & set(kept.values())
 
     def _can_be(self, plan: WrittenPlan, record: PodRecord) -> bool:
         """Whether the plan names enough GPUs of this machine; one that was copied from another
