@@ -301,6 +301,32 @@ def test_binding_goes_from_planned_to_running_and_marks_the_start() -> None:
     assert all(names.STARTED in at.pod(each).metadata.annotations for each in (first, second))
 
 
+def test_gangs_that_are_alike_wait_for_room_by_one_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searched: list[int] = []
+    place = place_module.place
+
+    def counts(books: Books, orders: Sequence[Order], beside: Sequence[Spot]) -> object:
+        searched.append(len(orders[0].members))
+        return place(books, orders, beside)
+
+    monkeypatch.setattr("linkwise.extender.planner.place", counts)
+    at = cluster(nodes=2, machine="a100-pcie-8-bridged")  # four pairs each
+    for name in ("g", "h", "i"):
+        at.add_gang(name, 3, 4, require_link="nvlink")
+    at.add_gang("other", 2, 4, require_link="nvlink")
+    at.settle()
+    assert sorted(searched) == [2, 3]
+    at.add_node("n3", "dgx1-v100")
+    at.add_node("n4", "dgx1-v100")
+    at.settle()
+    phases = [at.phase(name) for name in ("g", "h", "i", "other")]
+    assert phases == ["planned", "forming", "forming", "forming"]  # as 1 of 4 sets is left
+    assert sorted(searched) == [2, 2, 3, 3, 3]
+    assert at.sound()
+
+
 # Timeouts.
 
 

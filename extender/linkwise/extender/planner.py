@@ -16,6 +16,7 @@ from linkwise.extender.books import Books, Mismatch
 from linkwise.extender.calls import Outcome
 from linkwise.extender.feasible import Feasible
 from linkwise.extender.gang import Gang, phase_of
+from linkwise.extender.hopeless import Hopeless
 from linkwise.extender.learned import Learned
 from linkwise.extender.muster import Muster, muster, plan_of, spots_of
 from linkwise.extender.outbox import Outbox
@@ -32,6 +33,7 @@ class Planner:
     ) -> None:
         self.feasible = Feasible(books)
         self.learned = Learned(books)
+        self._hopeless = Hopeless(books)
         self.gangs: dict[GangKey, Gang] = {}
         self.refusals = 0
         self.swaps = 0
@@ -152,6 +154,8 @@ class Planner:
             keys = (books.pods[uid].gang for uid in (book.plans if book is not None else ()))
             self._due |= {key for key in keys if key is not None}
         lapsed = self.learned.lapse(touched)
+        if lapsed:
+            books.room += 1  # for all who wait: what refused them then may let them in now
         if lapsed or len(books.changed_rows) != self._changes_seen:
             self._changes_seen = len(books.changed_rows)
             for key, gang in self.gangs.items():
@@ -318,7 +322,11 @@ class Planner:
 
     def _seek(self, found: Muster, now: float) -> list[Spot] | Refusal:
         beside = spots_of(self._books, found)
+        if beside:
+            return self._search(found, beside, now)
+        return self._hopeless.seek(found.open, lambda: self._search(found, beside, now))
 
+    def _search(self, found: Muster, beside: Sequence[Spot], now: float) -> list[Spot] | Refusal:
         def nodes(template: Template) -> Bools:
             return self.feasible.rows(template) & self.learned.rows(template)
 

@@ -49,7 +49,7 @@ _LONGEST_SLEEP_SECONDS, _SHORTEST_SLEEP_SECONDS = 1.0, 0.05
 _BREATH_SECONDS = 0.005
 # Watches of one API server are milliseconds apart; kube-scheduler waits 5 s for the bind verb.
 _BIND_PATIENCE_SECONDS, _BIND_POLL_SECONDS = 2.0, 0.01
-# An audit recounts everything, 50 ms at 5,000 nodes: often enough to be told of a defect the same
+# An audit recounts everything, 0.15 s at 5,000 nodes: often enough to be told of a defect the same
 # hour, and not with every scrape.
 _AUDIT_SECONDS = 60.0
 # The worker takes milliseconds a round. A minute without one is a defect that a restart may cure.

@@ -1,0 +1,41 @@
+"""Gangs that are alike fail alike: what had no room is not sought again before there is more.
+
+A hundred gangs may wait for the same kind of GPUs, and every pod that ends is a reason to look for
+room: one search of 5,000 nodes does for all of them.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+
+from linkwise.extender.books import Books
+from linkwise.extender.place import Refusal, Spot
+from linkwise.extender.records import PodRecord
+
+
+class Hopeless:
+    """Good while `Books.room` stays as it is: until then, what is free only gets less."""
+
+    def __init__(self, books: Books) -> None:
+        self._books = books
+        self._room = -1
+        self._refusals: dict[Hashable, Refusal] = {}
+
+    def seek(
+        self, members: Sequence[PodRecord], search: Callable[[], list[Spot] | Refusal]
+    ) -> list[Spot] | Refusal:
+        """What *search* finds for these members, or found for others like them."""
+        if self._room != self._books.room:
+            self._room = self._books.room
+            self._refusals.clear()
+        alike = frozenset(Counter(map(_wishes, members)).items())
+        known = self._refusals.get(alike)
+        if known is not None:
+            return known
+        found = search()
+        if isinstance(found, Refusal):
+            self._refusals[alike] = found
+        return found
+
+
+def _wishes(member: PodRecord) -> Hashable:
+    return member.demand, member.ask.requirement, member.needs, member.template
