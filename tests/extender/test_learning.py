@@ -1,5 +1,7 @@
 """What kube-scheduler's own calls teach: a nominated node that it leaves out was refused."""
 
+import pytest
+
 from linkwise.extender.books import Books
 from linkwise.extender.learned import FRESH_SECONDS, Learned
 from linkwise.extender.records import Reader
@@ -88,9 +90,10 @@ def test_what_passed_long_ago_is_not_kept() -> None:
     assert learned.templates == 2
 
 
-def test_a_refused_node_is_tried_again_once_it_or_its_pods_change() -> None:
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_a_refused_node_is_tried_again_once_it_or_its_pods_change(gpus: int) -> None:
     at = cluster(nodes=2)
-    at.add_pod("on-1", 1, node="n1")
+    at.add_pod("on-1", gpus, node="n1")
     at.add_gang("g", 1, 7)
     assert planned_on(at, "g-0") == "n1"
     refuse(at, "g-0")
@@ -98,6 +101,17 @@ def test_a_refused_node_is_tried_again_once_it_or_its_pods_change() -> None:
     at.set_ready("n2", ready=False)
     assert planned_on(at, "g-0") == ""  # n1 is refused, n2 is gone
     at.delete("on-1")
+    assert planned_on(at, "g-0") == "n1"
+
+
+def test_a_pod_that_comes_may_be_what_a_gang_was_refused_without() -> None:
+    """Such as one that its members must run beside."""
+    at = cluster(nodes=1)
+    at.add_gang("g", 1, 8)
+    assert planned_on(at, "g-0") == "n1"
+    refuse(at, "g-0")
+    assert planned_on(at, "g-0") == ""
+    at.add_pod("beside", 0, node="n1")
     assert planned_on(at, "g-0") == "n1"
 
 

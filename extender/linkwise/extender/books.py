@@ -223,6 +223,10 @@ class Books:
             self.plan(uid, None)
         self._charge(uid)
         self._settle_named(nodes)
+        for node in {_place(before)} ^ {_place(record)}:  # where its coming or going is a change
+            if node in self.nodes:
+                self.nodes[node].version += 1
+                self.touched.add(node)
 
     def _move_bound(self, uid: str, old: PodRecord | None, new: PodRecord | None) -> set[str]:
         """Keep `bound` of the nodes; *old* and *new* are None where the pod holds nothing."""
@@ -231,14 +235,11 @@ class Books:
             book = self._book(old.node)
             del book.bound[uid]
             book.given.discard(uid)
-            book.version += 1
             self.room += 1
             self.mismatches.pop(uid, None)
             nodes.add(old.node)
         if new is not None:
             book = self._book(new.node)
-            if uid not in book.bound:
-                book.version += 1
             book.bound[uid] = new
             book.attribute(book.in_use)
             nodes.add(new.node)
@@ -333,6 +334,11 @@ def _holder(record: PodRecord | None) -> PodRecord | None:
     if record is None or not record.node or record.ended or not record.demand.gpus:
         return None
     return record
+
+
+def _place(record: PodRecord | None) -> str:
+    """The node on which the pod runs, whether or not it takes GPUs; empty for none."""
+    return record.node if record is not None and not record.ended else ""
 
 
 def _mismatch(book: NodeBook, record: PodRecord) -> Mismatch | None:
