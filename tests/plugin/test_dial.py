@@ -4,6 +4,8 @@ import socket
 from pathlib import Path
 
 from linkwise.plugin.dial import dial
+from linkwise.plugin.kubelet import deviceplugin_pb2 as api
+from linkwise.plugin.kubelet.deviceplugin_pb2_grpc import RegistrationStub
 
 _EMPTY_SETTINGS = b"\0\0\0\x04\0\0\0\0\0"  # the HTTP/2 frame that a server opens with
 
@@ -18,7 +20,7 @@ def heard_by_a_kubelet(path: Path) -> bytes:
         listener.listen()
         listener.settimeout(10)
         channel = dial(path)
-        call = channel.unary_unary("/v1beta1.Registration/Register").future(b"", timeout=10)
+        call = RegistrationStub(channel).Register.future(api.RegisterRequest(), timeout=10)
         connection, _ = listener.accept()
         with connection:
             connection.settimeout(10)
