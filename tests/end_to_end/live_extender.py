@@ -65,11 +65,14 @@ class LiveExtender:
         self._close()
 
     def _close(self) -> None:
-        self._server.task_dispatcher.shutdown(timeout=5)
-        # In its own thread, which ends with the last of its sockets.
-        self._server.trigger.pull_trigger(
-            lambda: self._server.asyncore.close_all(self._server._map)
-        )
+        server = self._server
+        server.task_dispatcher.shutdown(timeout=5)
+        try:
+            # In its own thread, which ends with the last of its sockets.
+            server.trigger.pull_trigger(lambda: server.asyncore.close_all(server._map))
+        except OSError as error:  # rare, and not explained yet: its wake-up pipe is closed
+            self._journal.say("extender", f"its HTTP server is closed already: {error}")
+            server.asyncore.close_all(server._map)
         self._thread.join(5)
         self.shell.stop()
 
