@@ -214,6 +214,18 @@ def test_no_victims_are_a_fair_question() -> None:
     assert preempt(at, "a", {"n1": []}) == {"n1"}
 
 
+def test_an_unhealthy_gpu_of_a_victim_is_no_gain() -> None:
+    at = Cluster()
+    at.add_node("n1")
+    at.add_pod("victim", 8)
+    at.schedule("victim")
+    at.set_health("n1", 3)
+    at.add_pod("a", 8)
+    at.add_pod("b", 7)
+    assert preempt(at, "a", {"n1": ["victim"]}) == set()
+    assert preempt(at, "b", {"n1": ["victim"]}) == {"n1"}
+
+
 def test_victims_must_leave_gpus_with_the_required_link() -> None:
     at = Cluster()
     at.add_node("n1", "a100-pcie-8-bridged")

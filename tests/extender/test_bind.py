@@ -140,6 +140,19 @@ def test_a_binding_that_never_shows_is_let_go_after_a_while() -> None:
     assert at.filter("a").node_names == ("n1", "n2")
 
 
+def test_no_doubt_ends_while_another_order_is_on_its_way() -> None:
+    at = cluster()
+    at.add_pod("a", 8)
+    at.core.end_bind(order(at, "a", "n1"), Outcome.UNKNOWN, at.now)
+    at.now += DOUBT_SECONDS - 1
+    again = order(at, "a", "n1")
+    at.pass_time(2)
+    assert at.free("n1") == 0
+    at.core.end_bind(again, Outcome.REFUSED, at.now)
+    at.settle()
+    assert at.free("n1") == 8
+
+
 def test_no_doubt_ends_while_nothing_can_be_heard_of_the_pod() -> None:
     at = cluster()
     at.add_pod("a", 8)

@@ -421,6 +421,7 @@ def test_cpu_that_comes_free_is_room_for_a_gang() -> None:
 def test_of_two_unbound_plans_for_one_gpu_the_newer_counts() -> None:
     """The older was about to be withdrawn when the extender before us died."""
     at = cluster()
+    at.add_pod("first-by-uid", 0, gang="a", gang_size="1")
     at.add_gang("g", 1, 8)
     at.settle()
     written = at.pod("g-0").metadata.annotations
@@ -429,6 +430,8 @@ def test_of_two_unbound_plans_for_one_gpu_the_newer_counts() -> None:
     at.now += 10
     at.add_gang("new", 1, 8)
     at.settle()
+    at.delete("first-by-uid")
+    at._made = 0  # so that the older plan comes first by uid, and only by uid
     said = {key.removeprefix(names.PREFIX): text for key, text in old.items()}
     at.add_pod("a-0", 8, said={**said, "gang": "a", "gang-size": "1"})
     at.restart()

@@ -65,6 +65,10 @@ def running(at: Cluster, size: int = 2, gpus: int = 8) -> list[str]:
             Standing(size=2, live=2, bound=0, planned=0, done=0, started=False, refused=True),
             Phase.REFUSED,
         ),
+        (  # what it has is given back before it is left to wait
+            Standing(2, 2, bound=1, planned=0, done=0, started=False, refused=True, expired=True),
+            Phase.EXPIRED,
+        ),
     ],
 )
 def test_the_phase_is_what_the_members_are_doing(standing: Standing, phase: Phase) -> None:
@@ -519,6 +523,74 @@ def test_members_that_succeed_leave_the_others_running() -> None:
     at.delete(second)
     at.settle()
     assert at.core.gangs(at.now) == ()
+
+
+def test_a_member_that_succeeded_keeps_its_seat() -> None:
+    at = cluster()
+    first, _ = running(at, gpus=2)
+    at.set_phase(first, "Succeeded")
+    at.add_pod("late", 2, gang="g", gang_size="2", rank="5")
+    at.settle()
+    assert at.plan("late") is None
+    assert at.filter("late").failed["n1"] == (
+        "linkwise: gang g has all its members without this one"
+    )
+
+
+def test_a_gang_that_was_whole_has_started_also_while_its_mark_is_being_written() -> None:
+    at = cluster()
+    first, second = planned(at)
+    at.schedule(first)
+    at.schedule(second)
+    actions = at.core.decide(at.now)
+    assert {type(each) for each in actions} == {MarkStarted}  # on their way, and slow
+    at.delete(second)
+    at.now += 600
+    assert not [each for each in at.core.decide(at.now) if isinstance(each, Evict)]
+    assert at.phase("g") == "repairing"
+
+
+def test_a_member_that_changes_its_gang_leaves_nothing_of_the_old_one() -> None:
+    at = cluster()
+    planned(at, size=1)
+    at.annotate("g-0", gang="h")
+    at.settle()
+    assert [view.name for view in at.core.gangs(at.now)] == ["h"]
+    assert at.sound()
+
+
+def test_an_unbound_member_that_is_leaving_gives_its_gpus_back_at_once() -> None:
+    """A finalizer may keep it for long."""
+    at = cluster(nodes=1)
+    planned(at, size=1)
+    at.terminate("g-0")
+    at.settle()
+    assert at.free("n1") == 8
+
+
+def test_nothing_is_remembered_of_pods_that_are_gone() -> None:
+    at = cluster()
+    planned(at, gpus=4)
+    at.schedule("g-0")
+    at.pass_time(600)  # late: said, evicted and withdrawn
+    at.add_pod("single", 2)
+    at.schedule("single")
+    at.start("single", {"main": at.uuids(at.pod("single").spec.node_name, 6, 7)})
+    at.settle()
+    for pod in list(at.pods.values()):
+        at.delete(pod.metadata.name)
+    for node in list(at.nodes):
+        at.remove_node(node)
+    at.settle()
+    core = at.core
+    bounded = {"kinds", "_kind_of", "changed_rows"}  # by kinds of machines, and `Feasible.trim`
+    kept = {
+        f"{type(owner).__name__}.{name}"
+        for owner in (core._books, core._planner, core._planner._outbox, core._binder)
+        for name, value in vars(owner).items()
+        if isinstance(value, dict | set | list) and value and name not in bounded
+    }
+    assert kept == set()
 
 
 def test_a_later_run_of_the_same_name_is_a_new_gang() -> None:
