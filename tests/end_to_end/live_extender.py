@@ -4,6 +4,7 @@ Its clock runs faster than ours, so its pauses, doubts and timeouts pass in a te
 """
 
 import time
+from contextlib import suppress
 from socket import SO_REUSEADDR, SOL_SOCKET, socket
 from threading import Thread
 
@@ -67,12 +68,10 @@ class LiveExtender:
     def _close(self) -> None:
         server = self._server
         server.task_dispatcher.shutdown(timeout=5)
-        try:
-            # In its own thread, which ends with the last of its sockets.
+        # In its own thread, which ends with the last of its sockets; it may be awake already and
+        # do so before it is woken, and then there is nothing left to wake.
+        with suppress(OSError):
             server.trigger.pull_trigger(lambda: server.asyncore.close_all(server._map))
-        except OSError as error:  # rare, and not explained yet: its wake-up pipe is closed
-            self._journal.say("extender", f"its HTTP server is closed already: {error}")
-            server.asyncore.close_all(server._map)
         self._thread.join(5)
         self.shell.stop()
 
