@@ -20,6 +20,7 @@ from linkwise.extender.views import Counts
 from linkwise.plugin.__main__ import main as plugin
 from linkwise.plugin.app import create_app as create_plugin_app
 from linkwise.plugin.metrics import Metrics as PluginMetrics
+from linkwise.simulator.__main__ import command as simulator
 from linkwise.topology import names
 from linkwise.topology.labels import node_labels
 from linkwise.topology.recorded import recorded_machine
@@ -27,6 +28,7 @@ from linkwise.topology.recorded import recorded_machine
 ROOT = Path(__file__).parent.parent
 OPERATING = (ROOT / "docs" / "operating.md").read_text()
 ANNOTATIONS = (ROOT / "docs" / "annotations.md").read_text()
+SIMULATOR = (ROOT / "docs" / "simulator.md").read_text()
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -56,6 +58,11 @@ def test_every_flag_is_documented_and_every_documented_flag_exists(
 ) -> None:
     said = {word for word in quoted(section(title)) if re.fullmatch(r"--[a-z-]+", word)}
     assert said == flags(command)
+
+
+def test_every_flag_of_the_simulator_is_documented() -> None:
+    said = set(re.findall(r"^\| `(--[a-z-]+)", SIMULATOR, flags=re.MULTILINE))
+    assert said == flags(simulator)
 
 
 def metric_names(registry: CollectorRegistry, prefix: str) -> set[str]:

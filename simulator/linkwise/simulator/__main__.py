@@ -84,7 +84,7 @@ class _Node(click.ParamType[NodeSpec]):
 @click.option(
     "--draws",
     type=click.IntRange(1),
-    default=5,
+    default=3,
     help="How often the manifests are also run with kube-scheduler and kubelet alone.",
 )
 @click.option("--no-baseline", is_flag=True, help="Do not run them without Linkwise.")
