@@ -9,8 +9,7 @@ are asked, as with percentageOfNodesToScore 100: by default kube-scheduler would
 Server: what the program itself measured (the header Server-Timing): reading the body, waiting for
 the lock, deciding, writing the reply. CPU: what the thread that answered worked of that, which is
 the same on a machine with other things to do. Round trip: from the request to the whole reply, in
-this process. On a machine that others use too, --first keeps their work out of the server's time
-(not out of the round trip's).
+this process.
 """
 
 import random
@@ -104,15 +103,13 @@ class Scheduler:
         return reply.data, Seconds(server, cpu, took)
 
 
-def measure(nodes: int, rounds: int, seed: int, *, first: bool) -> Size:
+def measure(nodes: int, rounds: int, seed: int) -> Size:
     with api_server() as url:
         node_names = fill(url, nodes, seed)
         flags = f"--api-server {url} --listen-address 127.0.0.1 --listen-port 0".split()
         with running("linkwise.extender", *flags) as program:
             address = program.logged(r"listening on (http://\S+)")
             ready = program.wait(lambda: is_ready(address), "readiness")
-            if first:
-                program.go_first()
             timings = play(url, address, node_names, rounds, seed)
             return Size(nodes, timings, ready, program.resident_mib())
 
@@ -209,10 +206,9 @@ def rows_of(size: Size, smallest: Size) -> list[tuple[str, ...]]:
 @click.option("--nodes", type=click.IntRange(1), multiple=True, default=(100, 1000, 5000))
 @click.option("--rounds", type=click.IntRange(20), default=400, show_default=True)
 @click.option("--seed", type=int, default=1, show_default=True)
-@click.option("--first", is_flag=True, help="Run the extender before all else; needs root.")
-def main(nodes: tuple[int, ...], rounds: int, seed: int, first: bool) -> None:
+def main(nodes: tuple[int, ...], rounds: int, seed: int) -> None:
     click.echo(f"filter, prioritize, bind; {rounds} pods each, times in ms: {this_machine()}\n")
-    sizes = [measure(count, rounds, seed, first=first) for count in nodes]
+    sizes = [measure(count, rounds, seed) for count in nodes]
     print_table(HEADER, [row for size in sizes for row in rows_of(size, sizes[0])])
     click.echo()
     for size in sizes:

@@ -1,6 +1,5 @@
 """Runs the programs as in a cluster: processes of their own, which share no lock with us."""
 
-import os
 import re
 import subprocess
 import sys
@@ -47,11 +46,6 @@ class Program:
         status = Path(f"/proc/{self._process.pid}/status").read_text()
         found = re.search(r"VmRSS:\s+(\d+) kB", status)
         return int(found[1]) / 1024 if found else 0.0
-
-    def go_first(self) -> None:
-        """Let its threads run before everything else on the machine. Raises PermissionError."""
-        for task in Path(f"/proc/{self._process.pid}/task").iterdir():
-            os.sched_setscheduler(int(task.name), os.SCHED_RR, os.sched_param(1))
 
     def end(self) -> None:
         self._process.terminate()
