@@ -163,5 +163,6 @@ def _with_members(found: Sequence[Seen]) -> Iterator[Seen]:
             yield seen
 
 
-def _rank(seen: Seen) -> int:
-    return int(seen.member)
+def _rank(seen: Seen) -> tuple[int, str]:
+    """By completion index; a pod's own annotation may say anything there."""
+    return (int(seen.member), "") if seen.member.isdecimal() else (-1, seen.member)

@@ -22,6 +22,7 @@ from linkwise.topology.model import Machine
 
 WIDTH = 79
 _CELL = 4  # columns for one GPU
+_BROKEN = "×"
 _IN_A_ROW = 8  # GPUs side by side in one island
 _COLOURS = ("cyan", "yellow", "green", "magenta", "bright_blue", "red", "white")
 
@@ -52,7 +53,8 @@ def workload_words(workload: WorkloadReport, draws: int) -> str:
     kind = f"gang of {pods}" if workload.needed else f"{pods} pods" if pods > 1 else "pod"
     parts = [f"{kind} {_running(workload.running, pods, one=one)}"]
     if workload.ended:
-        parts = [f"{kind}: {workload.running} run, {workload.ended} have ended"]
+        ended = f": {workload.running} run, {workload.ended} ended" if pods > 1 else " has ended"
+        parts = [f"{kind}{ended}"]
     if workload.slowest is not None and pods > 1:
         parts.append(f"slowest {workload.slowest:.1f} GB/s")
     if draws:
@@ -112,7 +114,7 @@ def _table(report: Report) -> Text:
 def _pod_line(workload: WorkloadReport, pod: PodReport, widths: Sequence[int], draws: int) -> Text:
     none = "ended" if pod.ended else "waits"
     ours = _row(place_words(pod.place) if pod.place else (none,), widths)
-    line = f"  {Tenant(workload, pod).short:<4}{ours}"
+    line = f"  {Tenant(workload, pod).short:<3} {ours}"
     if draws:
         stock = pod.stock[0] if pod.stock else None
         line += "  " + (_row(place_words(stock), widths) if stock else "waits")
@@ -128,7 +130,7 @@ def _row(words: Sequence[str], widths: Sequence[int]) -> str:
 def _pictures(report: Report) -> Iterator[Text]:
     for node in report.nodes:
         holders = tenants(report, node.name)
-        free = len(node.machine.gpus) - len(holders)
+        free = sum(gpu.healthy and gpu.index not in holders for gpu in node.machine.gpus)
         head = Text.assemble((node.name, "bold"), f"  {node.title}  ({free} free)")
         styles = {index: colour_of(report, t.workload) for index, t in holders.items()}
         yield _lines([head, *picture(node.machine, holders, styles)])
@@ -179,15 +181,21 @@ def _cells(
         gap = "┆" if start else ""
         for line in (indices, who, numa):
             line.append(gap)
+        room = max(_CELL * count, len(title) + 2)
+        before = (room - _CELL * count) // 2
+        for line in (indices, who):
+            line.append(" " * before)
         for position in positions[start : start + count]:
             gpu = machine.gpus[position]
             holder = holders.get(gpu.index)
             indices.append(f"{gpu.index:^{_CELL}}")
             who.append(
-                f"{holder.short if holder else FREE if gpu.healthy else '×':^{_CELL}}",
+                f"{holder.short if holder else FREE if gpu.healthy else _BROKEN:^{_CELL}}",
                 styles.get(gpu.index, ""),
             )
-        numa.append(f"{title:^{_CELL * count}}", "dim")
+        for line in (indices, who):
+            line.append(" " * (room - _CELL * count - before))
+        numa.append(f"{title:^{room}}", "dim")
         start += count
     return [indices, who, numa]
 
@@ -203,7 +211,8 @@ def _legend(report: Report) -> Text:
         if workload.running:
             legend.append(f" {workload.letter} ", colour_of(report, workload))
             legend.append(f" {workload.name}  ")
-    legend.append(f"{FREE} free\n")
+    broken = any(not gpu.healthy for node in report.nodes for gpu in node.machine.gpus)
+    legend.append(f"{FREE} free" + (f"  {_BROKEN} unhealthy\n" if broken else "\n"))
     legend.append(
         "Boxes: ╭─╮ GPUs joined by NVLink, ┌╌┐ GPUs without; ┆ between NUMA nodes.", "dim"
     )
