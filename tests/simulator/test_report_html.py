@@ -40,7 +40,8 @@ class Page(HTMLParser):
         assert self._open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        self.words.append(data)
+        if self._open[-1:] != ["style"]:
+            self.words.append(data)
 
     @property
     def text(self) -> str:
