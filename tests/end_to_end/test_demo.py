@@ -1,0 +1,395 @@
+"""The demo as users run it: one command, a whole cluster of real programs, nothing left behind.
+
+Everything that one command starts carries the same word in its environment, which is how what is
+left of it is found, wherever it has gone.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from uuid import uuid4
+
+import pytest
+from click.testing import CliRunner
+
+from linkwise.simulator.__main__ import command
+from linkwise.topology.recorded import machine_names
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = [str(file) for file in sorted((ROOT / "examples").glob("*.yaml"))]
+SMALL = ("--no-baseline", "--node", "n1=a100-pcie-2", "--node", "n2=a100-pcie-4-bridged")
+RUN_SECONDS = 90.0  # far beyond what the demo takes, on a machine that others use as well
+END_SECONDS = 15.0
+ORPHAN_SECONDS = 10.0
+_ROOTS = ("topology", "kube", "plugin", "extender", "simulator", "cli")
+_MARK = "TEST_DEMO_MARK"
+
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: lone
+spec:
+  containers:
+    - name: trainer
+      image: registry.example/trainer:1
+      resources:
+        limits:
+          nvidia.com/gpu: 2
+"""
+
+
+class Demo:
+    """What a command started; its temporary files are all in *directory*/tmp."""
+
+    def __init__(self, directory: Path, *arguments: str) -> None:
+        self.mark = f"{_MARK}={uuid4()}"
+        self.temp = directory / "tmp"
+        self.temp.mkdir()
+        self._out, self._err = directory / "out.txt", directory / "err.txt"
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "linkwise.simulator", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                cwd=directory,
+                env=_environment(self.temp, self.mark),
+            )
+
+    @property
+    def output(self) -> str:
+        return self._out.read_text()
+
+    @property
+    def errors(self) -> str:
+        return self._err.read_text()
+
+    def programs(self) -> dict[int, str]:
+        """Its plugins and its extender, by pid."""
+        return {
+            pid: line
+            for pid, line in _marked(self.mark).items()
+            if "linkwise.plugin" in line or "linkwise.extender" in line
+        }
+
+    def left(self) -> dict[int, str]:
+        """All processes that it started, itself included."""
+        return _marked(self.mark)
+
+    def ends(self, seconds: float) -> int:
+        return self.process.wait(seconds)
+
+
+@contextmanager
+def started(directory: Path, *arguments: str) -> Iterator[Demo]:
+    demo = Demo(directory, *arguments)
+    try:
+        yield demo
+    finally:
+        demo.process.kill()
+        demo.process.wait()
+        for pid in demo.left():
+            _kill(pid)
+
+
+def wait_for(demo: Demo, predicate: Callable[[], object], what: str, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not predicate():
+        if time.monotonic() > deadline:
+            raise AssertionError(
+                f"after {seconds:g} s still not so: {what}; left: {demo.left()}\n{demo.errors}"
+            )
+        time.sleep(0.02)
+
+
+def _environment(temp: Path, mark: str) -> Mapping[str, str]:
+    name, _, value = mark.partition("=")
+    paths = [str(path) for path in (ROOT / root for root in _ROOTS)]
+    # Nothing of the user's own may change what is shown, and a bare checkout must do.
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("LINKWISE_")}
+    return kept | {
+        "TMPDIR": str(temp),
+        "PYTHONPATH": os.pathsep.join(paths),
+        "COLUMNS": "80",
+        name: value,
+    }
+
+
+def _marked(mark: str) -> dict[int, str]:
+    """pid -> command line of the living processes with *mark* in their environment."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            if mark.encode() in (entry / "environ").read_bytes().split(b"\0"):
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                found[int(entry.name)] = line.strip()
+        except OSError:  # it has just ended, or is somebody else's
+            continue
+    return found
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+@contextmanager
+def short_directory() -> Iterator[Path]:
+    """With a pod in it. Unix sockets have little room for their path, and where TMPDIR is long the
+    demo goes elsewhere."""
+    with TemporaryDirectory(prefix="demo-", dir="/tmp") as name:
+        directory = Path(name)
+        (directory / "pod.yaml").write_text(POD)
+        yield directory
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    with short_directory() as directory:
+        yield directory
+
+
+# One run of all examples
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    status: int
+    output: str
+    errors: str
+    page: str
+    left: Mapping[int, str]
+    files: Sequence[Path]
+
+
+@pytest.fixture(scope="module")
+def outcome() -> Iterator[Outcome]:
+    with short_directory() as directory:
+        page = directory / "pictures" / "demo.html"
+        with started(directory, "--no-baseline", "--report", str(page), *EXAMPLES) as demo:
+            status = demo.ends(RUN_SECONDS)
+            yield Outcome(
+                status,
+                demo.output,
+                demo.errors,
+                page.read_text() if page.exists() else "",
+                left=demo.left(),
+                files=list(demo.temp.iterdir()),
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    short: str
+    node: str
+    gpus: str
+    link: str
+
+
+def rows(output: str) -> dict[str, list[Row]]:
+    """workload -> its pods that have a place, as the table shows them."""
+    found: dict[str, list[Row]] = {}
+    table = output.split("\n\nhgx-h100-1 ")[0].splitlines()
+    workload = ""
+    for line in table:
+        if head := re.match(r" [A-Z]  (\S+)  ", line):
+            workload = head[1]
+            found[workload] = []
+        elif pod := re.match(r"  ([A-Z]\d*) +(\S+) +([\d,-]+)(?: +([A-Z]+) +[\d.]+)?$", line):
+            found[workload].append(Row(pod[1], pod[2], pod[3], pod[4] or ""))
+    return found
+
+
+def test_all_is_as_planned_and_all_examples_but_one_have_their_gpus(outcome: Outcome) -> None:
+    assert outcome.status == 0, outcome.errors
+    words = " ".join(outcome.output.split())
+    assert "OK: 14 of 14 pods hold exactly the GPUs of their plan;" in words
+    assert {name: len(pods) for name, pods in rows(outcome.output).items()} == {
+        "finetune": 1,
+        "pretrain": 4,
+        "dialogue": 4,
+        "vision": 2,
+        "evaluate": 3,
+        "too-large": 0,
+    }
+
+
+def test_each_example_gets_what_it_asks_for(outcome: Outcome) -> None:
+    placed = rows(outcome.output)
+
+    # One gang of whole nodes: four of one kind, or its slowest member slows down the others.
+    assert sorted(row.node for row in placed["pretrain"]) == [f"hgx-h100-{n}" for n in range(1, 5)]
+    assert {row.gpus for row in placed["pretrain"]} == {"0-7"}
+    assert {row.link for row in placed["dialogue"]} == {"NVLINK"}
+    assert {row.link for row in placed["finetune"] + placed["vision"]} == {"NVLINK"}
+    held = [(row.node, row.gpus) for row in chain(*placed.values())]
+    assert len(set(held)) == len(held)
+
+
+def test_it_says_why_the_gang_that_is_too_large_waits(outcome: Outcome) -> None:
+    reasons = outcome.output.partition("Why pods wait\n")[2]
+
+    words = " ".join(reasons.split())
+    assert words.startswith("too-large (3 of 3 pods): ")
+    assert "no room for the whole gang. Room for 1 of 3 members" in words
+
+
+def test_it_can_be_read_in_eighty_columns_without_colour(outcome: Outcome) -> None:
+    assert max(map(len, outcome.output.splitlines())) <= 80
+    assert "\x1b" not in outcome.output + outcome.errors
+
+
+def test_it_shows_its_progress_beside_the_report(outcome: Outcome) -> None:
+    assert "Start 8 nodes, a linkwise-plugin on each (" in outcome.errors
+    assert "Run the manifests with Linkwise: 14 of 17 pods run, 3 wait (" in outcome.errors
+    assert "Start 8 nodes" not in outcome.output
+
+
+def test_the_page_has_a_drawing_of_every_node(outcome: Outcome) -> None:
+    assert outcome.page.count("<svg") == 8
+    assert outcome.page.rstrip().endswith("</html>")
+    assert "14 of 14 pods hold exactly the GPUs" in outcome.page
+
+
+def test_nothing_is_left_of_it(outcome: Outcome) -> None:
+    assert outcome.left == {}
+    assert outcome.files == []
+
+
+# What is asked wrongly
+
+
+def refused(directory: Path, *arguments: str) -> str:
+    """What it says, having started nothing meanwhile."""
+    with started(directory, *arguments) as demo:
+        programs: set[str] = set()
+
+        def ended() -> bool:
+            programs.update(demo.programs().values())
+            return demo.process.poll() is not None
+
+        wait_for(demo, ended, "it has ended", RUN_SECONDS)
+        assert demo.process.returncode == 2, demo.errors
+        assert programs == set()
+        assert demo.output == ""
+        return demo.errors
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "says"),
+    [
+        ("name: lone", "name: Lone!", "pod.yaml:4: document 1: metadata.name: 'Lone!': expected "),
+        (
+            "gpu: 2",
+            "gpu: two",
+            "pod.yaml:11: document 1: spec.containers[0].resources.limits[nvidia.com/gpu]: 'two': ",
+        ),
+        ("gpu: 2", "gpu: [2", "pod.yaml:12: document 1: expected ',' or ']'"),
+    ],
+)
+def test_a_broken_manifest_is_refused_before_anything_starts(
+    directory: Path, right: str, wrong: str, says: str
+) -> None:
+    (directory / "pod.yaml").write_text(POD.replace(right, wrong))
+
+    assert says in refused(directory, *EXAMPLES, "pod.yaml")
+
+
+def test_an_unknown_machine_is_refused_with_the_names_of_all(directory: Path) -> None:
+    said = refused(directory, "--node", "n1=dgx-z", *EXAMPLES)
+
+    assert "'n1=dgx-z'" in said
+    assert set(re.findall(r"[\w.-]+", said)) >= set(machine_names())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["absent.yaml"], "absent.yaml: No such file"),
+        (["--node", "n1"], "'n1': expected NAME=MACHINE"),
+        (["--node", "N_1=hgx-h100"], "node name 'N_1': expected lower-case letters"),
+        (["--node", "n=dgx-a100", "--node", "n=dgx-a100"], "n stands there twice"),
+        (["--report", "/proc/none/x.html"], "/proc/none/x.html: "),
+        (["--draws", "0"], "'--draws'"),
+        (["--timeout", "0"], "'--timeout'"),
+    ],
+)
+def test_other_wrong_words_are_refused_too(arguments: Sequence[str], says: str) -> None:
+    result = CliRunner().invoke(command, [*arguments, *EXAMPLES])
+
+    assert result.exit_code == 2, result.output
+    assert says in result.stderr
+
+
+# How it ends before its time
+
+
+def a_program_runs(demo: Demo) -> bool:
+    return bool(demo.programs())
+
+
+def all_of_it_runs(demo: Demo) -> bool:
+    return "Everything still runs" in demo.errors and len(demo.programs()) == 3
+
+
+def wait_until(demo: Demo, so: Callable[[Demo], bool]) -> None:
+    """See, too, what it keeps in the meantime."""
+    wait_for(demo, lambda: so(demo), so.__name__, RUN_SECONDS)
+    assert [path.name[:3] for path in demo.temp.iterdir()] == ["lw-"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("when", [a_program_runs, all_of_it_runs])
+def test_a_signal_ends_it_and_all_that_it_started(
+    directory: Path, when: Callable[[Demo], bool], number: signal.Signals
+) -> None:
+    with started(directory, *SMALL, "--keep", "pod.yaml") as demo:
+        wait_until(demo, when)
+
+        demo.process.send_signal(number)
+
+        assert demo.ends(END_SECONDS) == 128 + number
+        assert demo.left() == {}
+        assert list(demo.temp.iterdir()) == []
+        assert f"{number.name}: ended, nothing is left running" in demo.errors
+        assert "Traceback" not in demo.errors
+
+
+def test_a_program_that_is_killed_ends_the_run_with_its_name_and_its_last_words(
+    directory: Path,
+) -> None:
+    with started(directory, *SMALL, "pod.yaml") as demo:
+        wait_until(demo, a_program_runs)
+        (killed,) = (pid for pid, line in demo.programs().items() if "--node-name n1" in line)
+
+        os.kill(killed, signal.SIGKILL)
+
+        assert demo.ends(END_SECONDS) == 1
+        assert f"linkwise-plugin on n1 (pid {killed}) ended by signal SIGKILL" in demo.errors
+        assert demo.left() == {}
+        assert list(demo.temp.iterdir()) == []
+
+
+def test_no_program_outlives_a_demo_that_is_killed(directory: Path) -> None:
+    """The kernel sees to it: nobody is left to end them in order."""
+    with started(directory, *SMALL, "--keep", "pod.yaml") as demo:
+        wait_until(demo, all_of_it_runs)
+
+        demo.process.kill()
+
+        demo.ends(END_SECONDS)
+        wait_for(demo, lambda: not demo.left(), "all programs have ended", ORPHAN_SECONDS)
