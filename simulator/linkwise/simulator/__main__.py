@@ -135,7 +135,7 @@ def command(
         signal.signal(number, _interrupt)
     try:
         good = simulation.run()
-    except (ChildError, NotReadyError, ApiError) as error:
+    except (ChildError, NotReadyError, ApiError, OSError) as error:
         _end(str(error), 1)
     except _InterruptedError as interrupt:
         _end(f"{interrupt}: ended, nothing is left running", 128 + interrupt.number)

@@ -44,7 +44,8 @@ class Simulation:
         # The report alone is for standard output.
         progress = Progress(Console(stderr=True))
         with ExitStack() as things:
-            with progress.step(f"Start {len(self.nodes)} nodes, a linkwise-plugin on each"):
+            nodes = "1 node" if len(self.nodes) == 1 else f"{len(self.nodes)} nodes"
+            with progress.step(f"Start {nodes}, a linkwise-plugin on each"):
                 tell = _teller(progress) if self.verbose else None
                 cluster = things.enter_context(Cluster(self.nodes, tell=tell))
             stock = self._draw(cluster, progress)
@@ -101,8 +102,8 @@ def _stay(cluster: Cluster, progress: Progress) -> None:
         f"""Everything still runs; Ctrl-C ends it. Ask it:
   curl {cluster.extender_url}/gangs
   curl {cluster.extender_url}/nodes
-  curl {cluster.extender_url}/explain/NAMESPACE/POD?format=text
-  kubectl --server {cluster.server.url} get pods --output wide
+  curl '{cluster.extender_url}/explain/NAMESPACE/POD?format=text'
+  curl {cluster.server.url}/api/v1/pods
   ls {cluster.directory}/*.log"""
     )
     named: set[str] = set()

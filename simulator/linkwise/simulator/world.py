@@ -140,11 +140,19 @@ class Run:
 
         for file, manifests in groupby(self._manifests, key=lambda manifest: manifest.file):
             for manifest in manifests:
-                self._cluster.client.post(manifest.collection, manifest.body)
+                self._cluster.client.post(manifest.collection, self._body(manifest))
                 self._expected += _pods_of(manifest)
             self._cluster.wait_for(moves, f"the pods of {file}", deadline - time.monotonic())
         quiet_seconds = _QUIET_SECONDS
         self._cluster.wait_for(moves, "the pods", deadline - time.monotonic())
+
+    def _body(self, manifest: Manifest) -> Mapping[str, object]:
+        """Under a name of ours where one is to be generated: the same in every run."""
+        metadata: Any = manifest.body["metadata"]
+        if manifest.name:
+            return manifest.body
+        name = f"{metadata['generateName']}{self._manifests.index(manifest):05}"
+        return {**manifest.body, "metadata": {**metadata, "name": name}}
 
     def counts(self) -> Counts:
         pods = [sighting.pod for sighting in self._witness.sightings()]
