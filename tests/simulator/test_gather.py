@@ -1,107 +1,121 @@
-"""Which pods are shown, and which belong together: on pods as the API server has them."""
+"""Which pods belong together, and what was seen of them: on pods as the API server has them."""
 
-from collections.abc import Mapping
+from typing import Any
 
+import msgspec
 import pytest
 
-from linkwise.kube.objects import (
-    Container,
-    ObjectMeta,
-    OwnerReference,
-    Pod,
-    PodSpec,
-    PodStatus,
-    Quantity,
-    Resources,
-)
+from linkwise.kube.objects import Pod
 from linkwise.simulator.gather import gather
 from linkwise.simulator.jobs import INDEX
 from linkwise.simulator.report import Seen
 from linkwise.simulator.witness import Sighting
-from linkwise.topology import names
 
-GPU = names.DEFAULT_RESOURCE
+GPU = {"limits": {"nvidia.com/gpu": 2}}
 
 
 def pod(
     name: str,
     *,
-    limits: Mapping[str, Quantity] | None = None,
-    annotations: Mapping[str, str] | None = None,
-    job: str = "",
     namespace: str = "default",
-    phase: str = "Pending",
-    node: str = "",
+    job: str = "",
+    phase: str = "Running",
+    node: str = "n1",
+    resources: Any = GPU,
+    **annotations: str,
 ) -> Pod:
-    owners = (OwnerReference(kind="Job", name=job, uid=f"uid-{job}", controller=True),)
-    taken = {GPU: 1} if limits is None else dict(limits)
-    return Pod(
-        metadata=ObjectMeta(
-            name=name,
-            namespace=namespace,
-            uid=f"uid-{name}",
-            annotations=dict(annotations or {}),
-            owner_references=owners if job else (),
-        ),
-        spec=PodSpec(node_name=node, containers=(Container("c", Resources(limits=taken)),)),
-        status=PodStatus(phase=phase),
-    )
+    owners = [{"kind": "Job", "name": job, "uid": f"uid-{job}", "controller": True}]
+    body = {
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "annotations": {key.replace("_", "-"): text for key, text in annotations.items()},
+            "ownerReferences": owners if job else [],
+        },
+        "spec": {"nodeName": node, "containers": [{"name": "main", "resources": resources}]},
+        "status": {"phase": phase},
+    }
+    return msgspec.convert(body, Pod)
+
+
+def gang(name: str, size: str) -> dict[str, str]:
+    return {"linkwise.dev/gang": name, "linkwise.dev/gang-size": size}
 
 
 def seen(*pods: Pod) -> tuple[Seen, ...]:
-    return gather([Sighting(each, n, {}) for n, each in enumerate(pods)], {}, {}, {})
+    sightings = [Sighting(pod, order, {}) for order, pod in enumerate(pods)]
+    return gather(sightings, {}, {}, {})
 
 
-@pytest.mark.parametrize("limits", [{}, {GPU: 0}, {GPU: "0"}, {"cpu": 1}])
-def test_pods_that_take_no_gpu_are_not_shown(limits: Mapping[str, Quantity]) -> None:
-    assert seen(pod("p", limits=limits)) == ()
+def members(*pods: Pod) -> list[tuple[str, str]]:
+    return [(each.workload, each.member) for each in seen(*pods)]
 
 
-@pytest.mark.parametrize("quantity", [1, "1", "8"])
-def test_pods_that_take_gpus_are_shown(quantity: Quantity) -> None:
-    assert [s.pod for s in seen(pod("p", limits={GPU: quantity}))] == ["default/p"]
+def test_pods_of_one_job_are_told_apart_by_their_completion_index() -> None:
+    pods = [pod(f"train-{i}-x", job="train", **{INDEX: str(i)}) for i in (1, 0)]
+
+    assert members(*pods) == [("train", "1"), ("train", "0")]
 
 
-def test_pods_belong_to_their_gang_or_their_job_or_stand_alone() -> None:
-    gang = {names.GANG: "g", names.GANG_SIZE: "2"}
-    found = seen(
-        pod("a", annotations=gang, job="j"),
-        pod("b", job="j"),
-        pod("c"),
-        pod("d", annotations=gang, namespace="ml"),
+def test_pods_without_an_index_are_told_apart_by_the_order_of_their_coming() -> None:
+    pods = [pod("eval-x", job="eval"), pod("lone"), pod("eval-a", job="eval")]
+
+    assert members(*pods) == [("eval", "0"), ("lone", "0"), ("eval", "1")]
+
+
+def test_a_gang_of_two_jobs_is_one_workload_whose_indices_do_not_tell_its_members() -> None:
+    pods = [
+        pod(f"{job}-{i}", job=job, **{INDEX: str(i)}, **gang("big", "4"))
+        for job in ("a", "b")
+        for i in (0, 1)
+    ]
+
+    assert members(*pods) == [("big", str(number)) for number in range(4)]
+    assert {each.needed for each in seen(*pods)} == {4}
+
+
+def test_equal_names_in_two_namespaces_are_two_workloads() -> None:
+    assert members(pod("a", namespace="ml"), pod("a")) == [("ml/a", "0"), ("a", "0")]
+
+
+@pytest.mark.parametrize("size", ["", "four", "-1", "²"])
+def test_a_gang_whose_size_is_no_number_can_never_be_half(size: str) -> None:
+    assert [each.needed for each in seen(pod("a", **gang("g", size)))] == [0]
+
+
+def test_pods_that_take_no_gpu_are_left_out() -> None:
+    assert members(pod("web", resources={"limits": {"cpu": 1}}), pod("a")) == [("a", "0")]
+
+
+def test_a_failed_pod_is_left_out_once_its_job_has_made_another() -> None:
+    failed = pod("train-0-x", job="train", phase="Failed", **{INDEX: "0"})
+    other = pod("train-1-x", job="train", **{INDEX: "1"})
+    again = pod("train-0-y", job="train", **{INDEX: "0"})
+
+    assert [each.pod for each in seen(failed, other, again)] == [
+        "default/train-1-x",
+        "default/train-0-y",
+    ]
+    assert [each.pod for each in seen(failed, other)] == ["default/train-0-x", "default/train-1-x"]
+    assert [each.pod for each in seen(pod("a", phase="Failed"))] == ["default/a"]
+
+
+def test_what_each_holds_held_and_waits_for_is_its_own() -> None:
+    sightings = [
+        Sighting(pod("runs"), 1, {"main": ("G0", "G1")}),
+        Sighting(pod("ended", phase="Succeeded"), 2, {"main": ("G2", "G3")}),
+        Sighting(pod("waits", node="", phase="Pending"), 3, {}),
+    ]
+
+    runs, ended, waits = gather(
+        sightings,
+        {"default/runs": {"main": ("G1", "G0")}},
+        {"default/runs": frozenset({"G0", "G1"}), "default/ended": frozenset({"G2", "G3"})},
+        {"default/waits": "No room."},
     )
 
-    assert [(s.workload, s.needed) for s in found] == [("g", 2), ("j", 0), ("c", 0), ("ml/g", 2)]
-
-
-@pytest.mark.parametrize("size", ["", "two", "-2", "2.5", "²"])
-def test_a_gang_whose_size_is_said_wrongly_needs_nobody(size: str) -> None:
-    (found,) = seen(pod("a", annotations={names.GANG: "g", names.GANG_SIZE: size}))
-
-    assert found.needed == 0
-
-
-def test_members_are_told_apart_by_their_index_else_by_their_order() -> None:
-    by_index = seen(*(pod(f"p{n}", job="j", annotations={INDEX: n}) for n in ("2", "0")))
-    by_order = seen(pod("x", job="j"), pod("y", job="j"))
-    same_index = seen(*(pod(f"p{n}", job="j", annotations={INDEX: "1"}) for n in range(2)))
-
-    assert [s.member for s in by_index] == ["2", "0"]
-    assert [s.member for s in by_order] == ["0", "1"]
-    assert [s.member for s in same_index] == ["0", "1"]
-
-
-def test_a_failed_pod_that_its_job_has_replaced_is_not_shown_twice() -> None:
-    failed = pod("old", job="j", phase="Failed", node="n", annotations={INDEX: "0"})
-    new = pod("new", job="j", annotations={INDEX: "0"})
-    other = pod("other", job="j", annotations={INDEX: "1"})
-
-    assert [s.pod for s in seen(failed, other, new)] == ["default/other", "default/new"]
-    assert [s.pod for s in seen(failed, other)] == ["default/old", "default/other"]
-
-
-def test_a_pod_that_runs_without_gpus_has_that_as_its_reason() -> None:
-    """Its init container has given them back; or something is wrong, and then it must be seen."""
-    (found,) = seen(pod("p", phase="Running", node="n1"))
-
-    assert found.waits == "Running on n1, and holds no GPU."
+    assert (runs.held, runs.planned) == ({"main": ("G1", "G0")}, {"main": ("G0", "G1")})
+    assert (runs.ended, runs.node) == (False, "n1")
+    assert (ended.held_gpus, ended.ended) == (frozenset(), True)
+    assert ended.had == frozenset({"G2", "G3"})
+    assert (waits.node, waits.held_gpus, waits.waits) == ("", frozenset(), "No room.")
