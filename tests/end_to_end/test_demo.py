@@ -26,7 +26,7 @@ from linkwise.topology.recorded import machine_names
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = [str(file) for file in sorted((ROOT / "examples").glob("*.yaml"))]
-SMALL = ("--no-baseline", "--node", "n1=a100-pcie-2", "--node", "n2=a100-pcie-4-bridged")
+SMALL = ("--node", "n1=a100-pcie-2", "--node", "n2=a100-pcie-4-bridged")
 RUN_SECONDS = 90.0  # far beyond what the demo takes, on a machine that others use as well
 END_SECONDS = 15.0
 ORPHAN_SECONDS = 10.0
@@ -270,6 +270,18 @@ def test_nothing_is_left_of_it(outcome: Outcome) -> None:
     assert outcome.files == []
 
 
+def test_beside_it_stands_what_kubernetes_alone_would_have_given(directory: Path) -> None:
+    page = directory / "demo.html"
+    words = ("--draws", "2", "--seed", "5", "--report", str(page), *SMALL, "pod.yaml")
+    with started(directory, *words) as demo:
+        assert demo.ends(RUN_SECONDS) == 0, demo.errors
+
+    assert re.search(r"^  A   n2 +0-1 +NVLINK  240\.0  n[12] +\S+ +[A-Z]+", demo.output, re.M)
+    assert "2 draws (seed 5)" in " ".join(demo.output.split())
+    assert "OK: 1 of 1 pods hold exactly" in demo.output
+    assert page.read_text().count("<svg") == 2 * 2
+
+
 # What is asked wrongly
 
 
@@ -357,7 +369,7 @@ def wait_until(demo: Demo, so: Callable[[Demo], bool]) -> None:
 def test_a_signal_ends_it_and_all_that_it_started(
     directory: Path, when: Callable[[Demo], bool], number: signal.Signals
 ) -> None:
-    with started(directory, *SMALL, "--keep", "pod.yaml") as demo:
+    with started(directory, *SMALL, "--no-baseline", "--keep", "pod.yaml") as demo:
         wait_until(demo, when)
 
         demo.process.send_signal(number)
@@ -372,7 +384,7 @@ def test_a_signal_ends_it_and_all_that_it_started(
 def test_a_program_that_is_killed_ends_the_run_with_its_name_and_its_last_words(
     directory: Path,
 ) -> None:
-    with started(directory, *SMALL, "pod.yaml") as demo:
+    with started(directory, *SMALL, "--no-baseline", "pod.yaml") as demo:
         wait_until(demo, a_program_runs)
         (killed,) = (pid for pid, line in demo.programs().items() if "--node-name n1" in line)
 
@@ -386,7 +398,7 @@ def test_a_program_that_is_killed_ends_the_run_with_its_name_and_its_last_words(
 
 def test_no_program_outlives_a_demo_that_is_killed(directory: Path) -> None:
     """The kernel sees to it: nobody is left to end them in order."""
-    with started(directory, *SMALL, "--keep", "pod.yaml") as demo:
+    with started(directory, *SMALL, "--no-baseline", "--keep", "pod.yaml") as demo:
         wait_until(demo, all_of_it_runs)
 
         demo.process.kill()

@@ -137,3 +137,14 @@ def test_a_member_with_a_long_number_keeps_its_distance() -> None:
     ]
 
     assert "  A100 bridged  0-1" in shown(report_of(NODES, pods, [], seed=1))
+
+
+def test_long_names_of_nodes_are_cut_in_the_table_and_whole_in_the_picture() -> None:
+    name = "a-node-with-a-very-long-name.rack-17.example.org"
+    pod = replace(OURS[0], node=name, needed=0)
+    node = replace(NODES[0], name=name, title="4 GPUs")
+    report = report_of([node], [pod], [[pod]], seed=1)
+
+    row = "a-node-…le.org  0-1   NVLINK  240.0"
+    assert f"  A   {row}  {row}\n" in shown(report)
+    assert f"{name}  4 GPUs  (2 free)\n" in shown(report)

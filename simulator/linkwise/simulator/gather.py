@@ -37,8 +37,8 @@ def key_of(pod: Pod) -> str:
 def takes_gpus(pod: Pod) -> bool:
     resource = names.DEFAULT_RESOURCE
     return any(
-        resource in (container.resources.limits | container.resources.requests)
-        for container in (*pod.spec.init_containers, *pod.spec.containers)
+        str((c.resources.requests | c.resources.limits).get(resource, 0)) != "0"
+        for c in (*pod.spec.init_containers, *pod.spec.containers)
     )
 
 
@@ -61,7 +61,7 @@ def gather(
             held=held.get(key_of(sighting.pod), {}),
             had=had.get(key_of(sighting.pod), frozenset()),
             ended=sighting.pod.status.phase == "Succeeded",
-            waits=waits.get(key_of(sighting.pod), ""),
+            waits=waits.get(key_of(sighting.pod), "") or _holds_none(sighting.pod),
         )
         for sighting in sightings
         if takes_gpus(sighting.pod) and not _was_replaced(sighting, sightings)
@@ -134,6 +134,12 @@ def _needed(pod: Pod) -> int:
         return 0
     size = pod.metadata.annotations.get(names.GANG_SIZE, "")
     return int(size) if size.isascii() and size.isdecimal() else 0
+
+
+def _holds_none(pod: Pod) -> str:
+    """In case that it does hold none, though it has a node: init containers give theirs back."""
+    where = f" on {pod.spec.node_name}" if pod.spec.node_name else ""
+    return f"{pod.status.phase or 'Pending'}{where}, and holds no GPU."
 
 
 def _was_replaced(sighting: Sighting, others: Sequence[Sighting]) -> bool:

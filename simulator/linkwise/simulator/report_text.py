@@ -23,6 +23,7 @@ from linkwise.topology.model import Machine
 WIDTH = 79
 _CELL = 4  # columns for one GPU
 _BROKEN = "×"
+_SHORTEST_NODE = 9  # columns of the table, however wide the others are
 _IN_A_ROW = 8  # GPUs side by side in one island
 _COLOURS = ("cyan", "yellow", "green", "magenta", "bright_blue", "red", "white")
 
@@ -90,6 +91,9 @@ def _table(report: Report) -> Text:
         max([len(head), *(len(row[column]) for row in words)])
         for column, head in enumerate(("node", "GPUs", "NVLINK", "GB/s"))
     )
+    sides = 2 if report.draws else 1
+    room = (WIDTH - 4) // sides - sum(widths[1:]) - 8  # 6 before the first, 2 between all others
+    widths = (min(widths[0], max(room, _SHORTEST_NODE)), *widths[1:])
     heads = _row(("node", "GPUs", "link", "GB/s"), widths)
     lines = [
         Text(f"{'':6}{'Linkwise':{len(heads)}}" + "  kube-scheduler and kubelet alone")
@@ -124,7 +128,16 @@ def _pod_line(workload: WorkloadReport, pod: PodReport, widths: Sequence[int], d
 def _row(words: Sequence[str], widths: Sequence[int]) -> str:
     padded = [*words, *[""] * (len(widths) - len(words))]
     node, gpus, link, speed = padded
+    node = _clipped(node, widths[0])
     return f"{node:<{widths[0]}}  {gpus:<{widths[1]}}  {link:<{widths[2]}}  {speed:>{widths[3]}}"
+
+
+def _clipped(name: str, width: int) -> str:
+    """Both ends of a long name, as nodes may differ in either; the pictures have it in full."""
+    if len(name) <= width:
+        return name
+    end = (width - 1) // 2
+    return f"{name[: width - 1 - end]}…{name[-end:]}"
 
 
 def _pictures(report: Report) -> Iterator[Text]:
