@@ -1,0 +1,56 @@
+"""`python -m tests.cluster`: what a person, `make e2e` and CI call."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import click
+
+from tests.cluster import binaries, logs, needs, sandbox
+
+CHECKOUT = Path(__file__).parents[2]
+
+
+@click.group()
+def main() -> None:
+    """A real Kubernetes, built here, run in namespaces of its own."""
+    if lacks := needs.missing():
+        listed = "\n".join(f"  - {lack}" for lack in lacks)
+        raise click.ClickException(f"this machine cannot run a cluster:\n{listed}")
+
+
+@main.command(context_settings={"ignore_unknown_options": True})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def test(arguments: tuple[str, ...]) -> None:
+    """Run the tests that need a cluster; ARGUMENTS are pytest's."""
+    build_all()
+    shutil.rmtree(logs.KEPT, ignore_errors=True)
+    chosen = arguments or ("tests/cluster", "tests/contract")
+    sys.exit(sandbox.run([sys.executable, "-m", "pytest", "--real", *chosen]))
+
+
+@main.command()
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
+def run(command: tuple[str, ...]) -> None:
+    """Run COMMAND inside a sandbox; what it uses must have been built."""
+    sys.exit(sandbox.run(command))
+
+
+@main.command()
+def build() -> None:
+    """Build everything the tests run, into the cache."""
+    build_all()
+
+
+def build_all() -> None:
+    """Inside the sandbox there is no way to the network, so what is built is built before."""
+    for version in (binaries.NEWEST, *binaries.OLDER):
+        binaries.kubernetes(version)
+    binaries.containerd()
+    binaries.kubeconform()
+
+
+if __name__ == "__main__":
+    os.chdir(CHECKOUT)
+    main()

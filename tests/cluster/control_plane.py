@@ -1,0 +1,230 @@
+"""etcd, kube-apiserver and kube-controller-manager, as on any cluster; kube-scheduler beside.
+
+Alone it serves the tests of the API, of the scheduler and of scale, where nodes are only objects;
+`cluster.Cluster` adds kubelets. It runs inside the sandbox, whose network is its own, so every
+address and port is free.
+"""
+
+import json
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import urllib3
+
+from linkwise.kube.client import KubeClient
+from tests.cluster import binaries
+from tests.cluster.pki import Authority
+from tests.cluster.processes import Process
+
+ADDRESS = "172.31.0.1"  # of the sandbox's bridge
+SERVICE_RANGE = "10.96.0.0/16"
+API_SERVICE_ADDRESS = "10.96.0.1"
+READY_SECONDS = 60.0
+
+
+class KubectlError(Exception):
+    """kubectl ended with another status than 0: the command, and what it said."""
+
+
+class ControlPlane:
+    """With `controllers` off nothing taints nodes, makes pods or collects garbage."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        version: str = binaries.NEWEST,
+        address: str = ADDRESS,
+        controllers: bool = True,
+        disable_admission: Sequence[str] = (),
+        api_flags: Sequence[str] = (),
+    ) -> None:
+        self.directory, self.version, self.address = directory, version, address
+        self.logs = directory / "logs"
+        self.logs.mkdir(parents=True, exist_ok=True)
+        self.programs = binaries.kubernetes()
+        self._older = binaries.kubernetes(version)
+        self.authority = Authority(directory / "pki")
+        self._token_key = self.authority.signing_key("service-account-tokens")
+        self._api_port, self._etcd_port = _free_port(address), _free_port("127.0.0.1")
+        self.url = f"https://{address}:{self._api_port}"
+        self.parts: dict[str, Process] = {}
+        self._add("etcd", self._etcd_flags())
+        self._add(
+            "kube-apiserver",
+            [
+                *self._api_server_flags(),
+                *(
+                    [f"--disable-admission-plugins={','.join(disable_admission)}"]
+                    if disable_admission
+                    else []
+                ),
+                *api_flags,
+            ],
+        )
+        if controllers:
+            self._add("kube-controller-manager", self._controller_flags())
+
+    @property
+    def ca(self) -> Path:
+        return self.authority.certificate
+
+    def start(self) -> None:
+        """Return once the API server says it is ready; 5 s on a quiet machine."""
+        for part in self.parts.values():
+            part.start()
+        self.wait_ready()
+
+    def wait_ready(self) -> None:
+        """Raises ProcessError with the end of its log where a part has ended."""
+        deadline = time.monotonic() + READY_SECONDS
+        while not self._ready():
+            for part in self.parts.values():
+                part.check()
+            if time.monotonic() > deadline:
+                server = self.parts["kube-apiserver"]
+                raise AssertionError(
+                    f"kube-apiserver not ready after {READY_SECONDS:g} s:\n{server.log_tail()}"
+                )
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        for part in reversed(list(self.parts.values())):
+            part.stop()
+        shutil.rmtree(self.directory / "etcd", ignore_errors=True)
+
+    def kubeconfig(self, user: str = "admin", group: str = "system:masters") -> Path:
+        return self.authority.kubeconfig(self.url, user, group)
+
+    def client(self, user: str = "admin", group: str = "system:masters") -> KubeClient:
+        return KubeClient.load(kubeconfig=str(self.kubeconfig(user, group)))
+
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
+        """What kubectl printed, as the cluster's administrator. Raises KubectlError."""
+        ended = subprocess.run(
+            [self.programs / "kubectl", f"--kubeconfig={self.kubeconfig()}", *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if ended.returncode != 0:
+            command = " ".join(arguments)
+            raise KubectlError(f"kubectl {command}: exit {ended.returncode}: {ended.stderr}")
+        return ended.stdout
+
+    def start_scheduler(
+        self, config: Mapping[str, object] | None = None, *, name: str = "kube-scheduler"
+    ) -> Process:
+        """Start a kube-scheduler with this KubeSchedulerConfiguration; without one, its defaults.
+
+        It is one of `parts` from then on, so `stop` ends it as well.
+        """
+        whole = {
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "KubeSchedulerConfiguration",
+            **(config or {}),
+            "leaderElection": {"leaderElect": False},
+            "clientConnection": {
+                "kubeconfig": str(self.kubeconfig("system:kube-scheduler", group="")),
+                # The client's own limits (50 and 100) would be what is measured.
+                "qps": 5000,
+                "burst": 5000,
+            },
+        }
+        path = self.directory / f"{name}.json"
+        path.write_text(json.dumps(whole))
+        scheduler = self._add(
+            name, [f"--config={path}", "--secure-port=0", "--v=2"], program="kube-scheduler"
+        )
+        scheduler.start()
+        return scheduler
+
+    def _ready(self) -> bool:
+        try:
+            # /readyz is open to everyone, so the certificate is all there is to check.
+            with urllib3.PoolManager(ca_certs=str(self.ca), retries=False, timeout=2.0) as pool:
+                return pool.request("GET", f"{self.url}/readyz").status == 200
+        except urllib3.exceptions.HTTPError:
+            return False
+
+    def _add(self, name: str, flags: Sequence[str], *, program: str = "") -> Process:
+        program = program or name
+        older = self._older / program
+        path = older if older.exists() else self.programs / program
+        process = Process(name, [str(path), *flags], self.logs / f"{name}.log")
+        self.parts[name] = process
+        return process
+
+    def _etcd_flags(self) -> list[str]:
+        url, peers = f"http://127.0.0.1:{self._etcd_port}", _free_port("127.0.0.1")
+        return [
+            f"--data-dir={self.directory / 'etcd'}",
+            f"--listen-client-urls={url}",
+            f"--advertise-client-urls={url}",
+            f"--listen-peer-urls=http://127.0.0.1:{peers}",
+            f"--initial-advertise-peer-urls=http://127.0.0.1:{peers}",
+            f"--initial-cluster=default=http://127.0.0.1:{peers}",
+            "--unsafe-no-fsync",  # nothing here outlives the machine
+            "--quota-backend-bytes=4294967296",
+            "--log-level=warn",
+        ]
+
+    def _api_server_flags(self) -> list[str]:
+        certificate, key = self.authority.server(
+            "kube-apiserver",
+            self.address,
+            API_SERVICE_ADDRESS,
+            "127.0.0.1",
+            "localhost",
+            "kubernetes",
+            "kubernetes.default",
+            "kubernetes.default.svc",
+        )
+        kubelet_certificate, kubelet_key = self.authority.client(
+            "kube-apiserver-kubelet-client", "system:masters"
+        )
+        return [
+            f"--etcd-servers=http://127.0.0.1:{self._etcd_port}",
+            f"--secure-port={self._api_port}",
+            f"--bind-address={self.address}",
+            f"--advertise-address={self.address}",
+            f"--tls-cert-file={certificate}",
+            f"--tls-private-key-file={key}",
+            f"--client-ca-file={self.ca}",
+            f"--kubelet-client-certificate={kubelet_certificate}",
+            f"--kubelet-client-key={kubelet_key}",
+            f"--kubelet-certificate-authority={self.ca}",
+            "--kubelet-preferred-address-types=InternalIP",
+            "--authorization-mode=Node,RBAC",
+            "--enable-admission-plugins=NodeRestriction",
+            f"--service-account-key-file={self._token_key}",
+            f"--service-account-signing-key-file={self._token_key}",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-cluster-ip-range={SERVICE_RANGE}",
+            "--allow-privileged",
+        ]
+
+    def _controller_flags(self) -> list[str]:
+        kubeconfig = self.kubeconfig("system:kube-controller-manager", group="")
+        return [
+            f"--kubeconfig={kubeconfig}",
+            f"--authentication-kubeconfig={kubeconfig}",
+            f"--authorization-kubeconfig={kubeconfig}",
+            f"--root-ca-file={self.ca}",
+            f"--service-account-private-key-file={self._token_key}",
+            "--use-service-account-credentials",
+            "--leader-elect=false",
+            "--secure-port=0",
+        ]
+
+
+def _free_port(address: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        port: int = probe.getsockname()[1]
+        return port

