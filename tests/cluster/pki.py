@@ -25,7 +25,7 @@ class Authority:
 
     def client(self, user: str, group: str = "") -> tuple[Path, Path]:
         """Certificate and key of *user*, member of *group*."""
-        # Kubernetes asks for no host name of a client, but Go refuses a certificate with none at all.
+        # Kubernetes asks for no host name of a client; Go refuses a certificate that has none.
         leaf = self._ca.issue_cert("client.test", common_name=user, organization_name=group or None)
         return self._issue(user.replace(":", "-"), leaf)
 
@@ -34,9 +34,11 @@ class Authority:
         return self.server(name, name)[1]
 
     def kubeconfig(self, url: str, user: str, group: str = "") -> Path:
-        """A kubeconfig file by which *user* reaches the API server at *url*."""
-        certificate, key = self.client(user, group)
+        """A kubeconfig file, made once, by which *user* reaches the API server at *url*."""
         path = self.directory / f"{user.replace(':', '-')}.kubeconfig"
+        if path.exists():
+            return path
+        certificate, key = self.client(user, group)
         path.write_text(
             yaml.safe_dump(
                 {
