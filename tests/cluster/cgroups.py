@@ -1,28 +1,124 @@
-"""The cgroups of a sandbox's nodes: one tree per run, in every hierarchy the machine has."""
+"""The cgroups of a run's nodes: one tree per run, in every hierarchy the machine has.
+
+Everything that runs on a node is in the node's cgroup, kubelet and containers alike. So a power cut
+has an exact meaning: the cgroup is frozen, everything in it killed, and no program lives to notice
+that another has ended before it.
+"""
 
 import os
+import shlex
+import signal
 import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 HIERARCHIES = Path("/sys/fs/cgroup")
 _PATIENCE_SECONDS = 20.0
+# A cgroup competes as one process does; a whole node must not have to.
+_SHARES = {"cpu.shares": "8192", "cpu.weight": "800"}
 
 
-def remove_cgroups(run_id: str) -> None:
-    """Remove every cgroup below */run_id*; those that are killed may still be ending meanwhile."""
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    roots = [*HIERARCHIES.glob(f"*/{run_id}"), HIERARCHIES / run_id]
-    while roots and time.monotonic() < deadline:
-        roots = [root for root in roots if not _removed(root)]
-        time.sleep(0.1)
+class CgroupError(Exception):
+    """Processes of a cgroup are still there when they should have ended: which cgroup, which."""
+
+
+def create(path: str) -> None:
+    """Make the cgroup *path* and those above it, each with all the processors and memory nodes."""
+    for hierarchy in _hierarchies():
+        above = hierarchy
+        for step in Path(path).parts:
+            cgroup = above / step
+            cgroup.mkdir(exist_ok=True)
+            # In version 1 a cgroup starts with none, and takes no process before it has some.
+            for name in ("cpuset.cpus", "cpuset.mems"):
+                if (cgroup / name).exists() and not (cgroup / name).read_text().strip():
+                    (cgroup / name).write_text((above / name).read_text())
+            for name, share in _SHARES.items():
+                if (cgroup / name).exists():
+                    (cgroup / name).write_text(share)
+            above = cgroup
+
+
+def joined(path: str, command: Sequence[str]) -> list[str]:
+    """*command*, as one that is in the cgroup *path* before its first instruction."""
+    files = [shlex.quote(str(root / path / "cgroup.procs")) for root in _hierarchies()]
+    joining = " && ".join(f"echo $$ > {file}" for file in files)
+    return ["/bin/sh", "-c", f'{joining} && exec "$@"', "join", *command]
+
+
+def processes(path: str) -> set[int]:
+    """Who is in the cgroup *path* or below it; those that have ended are not."""
+    found: set[int] = set()
+    for root in _hierarchies():
+        for file in (root / path).rglob("cgroup.procs"):
+            with suppress(OSError):  # removed, since it was listed
+                found.update(map(int, file.read_text().split()))
+    return found
+
+
+def kill(path: str) -> None:
+    """End everything in the cgroup *path* at one moment; return when it is gone.
+
+    Raises CgroupError where something does not end.
+    """
+    at_once = HIERARCHIES / path / "cgroup.kill"
+    if at_once.exists():
+        at_once.write_text("1")
+    else:
+        _kill_frozen(path)
+    if not _within_patience(lambda: not processes(path)):
+        raise CgroupError(f"cgroup {path}: killed, and still there: {sorted(processes(path))}")
+
+
+def remove_cgroups(path: str) -> None:
+    """Remove the cgroup *path* and all below it; what was killed there may still be ending."""
+    roots = [*HIERARCHIES.glob(f"*/{path}"), HIERARCHIES / path]
+    _within_patience(lambda: not [root for root in roots if not _removed(root)])
+
+
+def _kill_frozen(path: str) -> None:
+    state = HIERARCHIES / "freezer" / path / "freezer.state"
+    if not state.exists():
+        return  # nothing was ever started here
+    state.write_text("FROZEN")
+    # One that the kernel cannot freeze now, as it waits for a disk, dies all the same.
+    _within_patience(lambda: state.read_text().strip() == "FROZEN", seconds=2.0)
+    for pid in processes(path):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    state.write_text("THAWED")
+
+
+def _hierarchies() -> list[Path]:
+    """The root of each: one in version 2; in version 1 those that carry a controller or a name."""
+    if (HIERARCHIES / "cgroup.controllers").exists():
+        return [HIERARCHIES]
+    return [
+        root
+        for root in sorted(HIERARCHIES.iterdir())
+        # `cpu` may be a link to `cpu,cpuacct`, and `unified` is a version 2 without controllers.
+        if (root / "cgroup.procs").exists()
+        and not root.is_symlink()
+        and not (root / "cgroup.controllers").exists()
+    ]
 
 
 def _removed(root: Path) -> bool:
-    if not root.is_dir():
-        return True
     for path, _, _ in os.walk(root, topdown=False):
         try:
             Path(path).rmdir()
+        except FileNotFoundError:
+            continue
         except OSError:
             return False
+    return True
+
+
+def _within_patience(done: Callable[[], bool], seconds: float = _PATIENCE_SECONDS) -> bool:
+    deadline = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
     return True

@@ -1,0 +1,198 @@
+"""A node: kubelet and containerd in a mount namespace of their own, on a machine shared by all.
+
+The kubelet's device plugins are in `/var/lib/kubelet` whatever it is told, and a hostPath is
+resolved by containerd; so what two nodes must not share is mounted over for each: its disk at
+`/var/lib`, its logs at `/var/log`, and a `/run` that a power cut forgets. The network is the
+sandbox's.
+"""
+
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from tests.cluster import binaries, busybox, cgroups, node_files
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.processes import Process
+
+READY_SECONDS = 90.0
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class NodeError(Exception):
+    """A node is not as it should be: which, what was waited for, and the end of its log."""
+
+
+class Node:
+    """`number` makes it `node-1`, 172.31.0.11, with pods in 10.244.1.0/24."""
+
+    def __init__(self, control: ControlPlane, number: int, *, cgroup: str) -> None:
+        self.name = f"node-{number}"
+        self.address = f"172.31.0.{10 + number}"
+        self.pod_range = f"10.244.{number}.0/24"
+        self.directory = control.directory / "nodes" / self.name
+        self.logs = control.logs / self.name
+        self._control = control
+        self._client = control.client()
+        self._cgroup = f"{cgroup}/{self.name}"
+        self._started_at = 0.0
+        for directory in (self._disk, self.logs):
+            directory.mkdir(parents=True)
+        # Links to what is there only while the node is on, so that they can be named before.
+        self.root = self.directory / "root"
+        self._namespace = self.directory / "namespace"
+        self._on = self._process("node", ["unshare", "--mount", "/bin/sh", "-euc", self._mounts()])
+        self.containerd = self._process("containerd", self._containerd_command())
+        self.kubelet = self._process("kubelet", self._kubelet_command())
+
+    def start(self) -> None:
+        """Switch it on; return once the API server knows it as ready. Raises NodeError."""
+        self._started_at = time.time()
+        for part in ("system", "pods"):
+            cgroups.create(f"{self._cgroup}/{part}")
+        self._on.start()
+        self._link(self.root, f"/proc/{self._on.pid}/root")
+        self._link(self._namespace, f"/proc/{self._on.pid}/ns/mnt")
+        self._wait(lambda: (self.root / "run/on").exists(), "its mounts are made", self._on)
+        self.containerd.start()
+        self._wait(self._containerd_answers, "containerd answers", self.containerd)
+        self.import_image(self._busybox())
+        self.kubelet.start()
+        self.wait_ready()
+
+    def stop(self) -> None:
+        """Cut its power: kubelet, containerd, shims and all pods' processes end at one moment.
+
+        Its disk stays, its `/run` does not, and nobody tells the API server.
+        """
+        cgroups.kill(self._cgroup)
+        for process in (self.kubelet, self.containerd, self._on):
+            process.kill()  # dead already: this only takes note of it
+        cgroups.remove_cgroups(self._cgroup)
+        for link in (self.root, self._namespace):
+            link.unlink(missing_ok=True)
+
+    def wait_ready(self) -> None:
+        """Return once its kubelet of this start has said that it is ready. Raises NodeError."""
+        self._wait(self._is_ready, "the API server knows it as ready", self.kubelet)
+
+    def import_image(self, archive: Path) -> None:
+        """Give it the images of an OCI archive. Raises NodeError."""
+        ended = self.enter(
+            [str(binaries.containerd() / "ctr"), "-n=k8s.io", "images", "import", str(archive)]
+        )
+        if ended.returncode != 0:
+            raise NodeError(f"{self.name}: {archive} was not imported: {ended.stderr}")
+
+    def enter(self, command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+        """Run *command* where the node's files are; files alone can be had below `root`, too."""
+        return subprocess.run(
+            [*self._entered(), *command], capture_output=True, text=True, check=False
+        )
+
+    @property
+    def _disk(self) -> Path:
+        return self.directory / "disk"
+
+    def _busybox(self) -> Path:
+        archive = self.directory / "busybox.tar"
+        if not archive.exists():
+            busybox.write_images(archive)
+        return archive
+
+    def _mounts(self) -> str:
+        """Made private before, so that nothing of it is seen outside; shared then among its own,
+        as containers may ask for mounts to be handed on in both directions."""
+        return f"""
+            mount --bind {self._disk} /var/lib
+            mount --bind {self.logs} /var/log
+            mount -t tmpfs -o mode=755 tmpfs /run
+            mount --make-rshared /
+            mkdir -p /var/lib/kubelet /run/lock /run/netns /run/cdi
+            touch /run/on
+            exec sleep 2147483647
+        """
+
+    def _containerd_command(self) -> list[str]:
+        node_files.write_network(self.directory, self.pod_range)
+        config = node_files.write_containerd(self.directory)
+        return [*self._entered(), str(binaries.containerd() / "containerd"), f"--config={config}"]
+
+    def _kubelet_command(self) -> list[str]:
+        authority = self._control.authority
+        certificate, key = authority.server(self.name, self.name, self.address)
+        config = node_files.write_kubelet(
+            self.directory,
+            address=self.address,
+            authority=authority.certificate,
+            certificate=certificate,
+            key=key,
+            cgroup=f"{self._cgroup}/pods",
+        )
+        kubeconfig = self._control.kubeconfig(f"system:node:{self.name}", "system:nodes")
+        return [
+            *(*self._entered(), str(self._control.programs / "kubelet")),
+            f"--config={config}",
+            f"--kubeconfig={kubeconfig}",
+            f"--hostname-override={self.name}",
+            f"--node-ip={self.address}",
+            "--v=2",
+        ]
+
+    def _process(self, name: str, command: Sequence[str]) -> Process:
+        return Process(
+            f"{name} of {self.name}",
+            cgroups.joined(f"{self._cgroup}/system", command),
+            self._control.logs / f"{self.name}.{name}.log",
+            env={"PATH": f"{binaries.containerd()}:{_PATH}"},
+        )
+
+    def _entered(self) -> list[str]:
+        return ["nsenter", f"--mount={self._namespace}", "--"]
+
+    def _containerd_answers(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
+            probe.connect(str(self.root) + node_files.CONTAINERD_SOCKET)
+            return True
+        return False
+
+    def _is_ready(self) -> bool:
+        """A node that was cut off is called ready for a while, so its lease has to be new, too."""
+        found = self._get(f"/api/v1/nodes?fieldSelector=metadata.name={self.name}")
+        leases = self._get("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases")
+        conditions = [
+            condition["status"]
+            for node in found
+            for condition in node["status"].get("conditions", [])
+            if condition["type"] == "Ready"
+        ]
+        renewed = [
+            datetime.fromisoformat(lease["spec"]["renewTime"]).timestamp()
+            for lease in leases
+            if lease["metadata"]["name"] == self.name
+        ]
+        return conditions == ["True"] and all(when > self._started_at for when in renewed)
+
+    def _get(self, path: str) -> list[dict[str, Any]]:
+        items: list[dict[str, Any]] = self._client.get(path, dict[str, Any])["items"]
+        return items
+
+    def _wait(self, so: Callable[[], bool], what: str, process: Process) -> None:
+        deadline = time.monotonic() + READY_SECONDS
+        while not so():
+            process.check()
+            if time.monotonic() > deadline:
+                raise NodeError(
+                    f"{self.name}: after {READY_SECONDS:g} s still not so: {what}; "
+                    f"{process.log} ends:\n{process.log_tail()}"
+                )
+            time.sleep(0.1)
+
+    @staticmethod
+    def _link(link: Path, target: str) -> None:
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
