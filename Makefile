@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PROTO := proto/linkwise/plugin/kubelet
 
-.PHONY: demo test check proto clean
+.PHONY: demo test e2e cluster check proto clean
 
 # One stamp per kind of set-up: `make demo` needs only what users install.
 $(VENV)/.run: pyproject.toml
@@ -21,6 +21,14 @@ demo: $(VENV)/.run
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+# On a real Kubernetes, built here: needs Linux, root, Go and some Debian packages, and says which.
+e2e: $(VENV)/.dev
+	$(BIN)/python -m tests.cluster test
+
+# A shell with kubectl on such a cluster, Linkwise installed; everything is gone when it ends.
+cluster: $(VENV)/.dev
+	$(BIN)/python -m tests.cluster shell
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -15,6 +15,10 @@ CHECKOUT = Path(__file__).parents[2]
 @click.group()
 def main() -> None:
     """A real Kubernetes, built here, run in namespaces of its own."""
+
+
+def check_needs() -> None:
+    """Raises ClickException with everything that is missing."""
     if lacks := needs.missing():
         listed = "\n".join(f"  - {lack}" for lack in lacks)
         raise click.ClickException(f"this machine cannot run a cluster:\n{listed}")
@@ -24,6 +28,7 @@ def main() -> None:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def test(arguments: tuple[str, ...]) -> None:
     """Run the tests that need a cluster; ARGUMENTS are pytest's."""
+    check_needs()
     build_all()
     shutil.rmtree(logs.KEPT, ignore_errors=True)
     chosen = arguments or ("tests/cluster", "tests/contract")
@@ -34,12 +39,20 @@ def test(arguments: tuple[str, ...]) -> None:
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
 def run(command: tuple[str, ...]) -> None:
     """Run COMMAND inside a sandbox; what it uses must have been built."""
+    check_needs()
     sys.exit(sandbox.run(command))
+
+
+@main.command()
+def packages() -> None:
+    """Print the Debian packages that are missing, on one line."""
+    click.echo(" ".join(needs.missing_packages()))
 
 
 @main.command()
 def build() -> None:
     """Build everything the tests run, into the cache."""
+    check_needs()
     build_all()
 
 

