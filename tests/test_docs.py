@@ -10,7 +10,7 @@ from flask import Flask
 from prometheus_client.core import CollectorRegistry
 
 from linkwise.cli.__main__ import main as cli
-from linkwise.extender import answers
+from linkwise.extender import answers, rooms
 from linkwise.extender.__main__ import command as extender
 from linkwise.extender.app import create_app as create_extender_app
 from linkwise.extender.metrics import Census
@@ -117,7 +117,7 @@ def test_every_annotation_and_label_is_documented() -> None:
 def test_every_reason_that_kube_scheduler_shows_is_explained() -> None:
     reasons = [
         value
-        for name, value in vars(answers).items()
+        for name, value in (vars(answers) | vars(rooms)).items()
         if name.isupper() and isinstance(value, str) and value.startswith("linkwise: ")
     ]
     assert len(reasons) >= 8

@@ -10,7 +10,7 @@ import urllib3
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.programs import running
-from linkwise.extender import answers
+from linkwise.extender import rooms
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
 from tests.bad_input.table import Place
@@ -208,7 +208,7 @@ class NodeAnnotations:
 
     def neighbour_goes_on(self) -> None:
         answered = self._program.filter(good_pod(self._program.new_name("good")), "n1", self._bad)
-        assert answered == {"n1": "", self._bad: answers.UNREADABLE}
+        assert answered == {"n1": "", self._bad: rooms.UNREADABLE}
         self._program.neighbour_goes_on()
 
 

@@ -14,6 +14,7 @@ from linkwise.extender.actions import (
     Correct,
     Emit,
     Evict,
+    LiftGate,
     MarkStarted,
     WithdrawPlan,
     WritePlan,
@@ -38,6 +39,7 @@ from linkwise.kube.objects import (
     Pod,
     PodSpec,
     Resources,
+    SchedulingGate,
     Taint,
 )
 from linkwise.topology import names
@@ -148,6 +150,7 @@ class Cluster:
         cpu: str = "1",
         priority: int = 0,
         node: str = "",
+        gates: Iterable[str] = (),
         said: Mapping[str, str] | None = None,
         **words: str,
     ) -> Pod:
@@ -169,15 +172,28 @@ class Cluster:
                 init_containers=tuple(init),
                 priority=priority,
                 node_name=node,
+                scheduling_gates=tuple(SchedulingGate(name=gate) for gate in gates),
             ),
         )
         return self.put_pod(pod)
 
-    def add_gang(self, name: str, size: int, gpus: int = 8, **said: str) -> list[str]:
+    def gates(self, name: str) -> list[str]:
+        return [gate.name for gate in self.pod(name).spec.scheduling_gates]
+
+    def lift(self, name: str, gate: str) -> None:
+        """Take one gate off, as its owner does."""
+        pod = self.pod(name)
+        left = tuple(each for each in pod.spec.scheduling_gates if each.name != gate)
+        self.put_pod(change(pod, spec=change(pod.spec, scheduling_gates=left)))
+
+    def add_gang(
+        self, name: str, size: int, gpus: int = 8, *, gates: Iterable[str] = (), **said: str
+    ) -> list[str]:
+        gates = tuple(gates)
         members = [f"{name}-{rank}" for rank in range(size)]
         for rank, member in enumerate(members):
             words = {"gang": name, "gang_size": str(size), "rank": str(rank), **said}
-            self.add_pod(member, gpus, said=words)
+            self.add_pod(member, gpus, gates=gates, said=words)
         return members
 
     def put_pod(self, pod: Pod) -> Pod:
@@ -197,6 +213,10 @@ class Cluster:
     def set_phase(self, name: str, phase: str) -> None:
         pod = self.pod(name)
         self.put_pod(change(pod, status=change(pod.status, phase=phase)))
+
+    def nominate(self, name: str, node: str) -> None:
+        pod = self.pod(name)
+        self.put_pod(change(pod, status=change(pod.status, nominated_node_name=node)))
 
     def annotate(self, name: str, **said: str) -> None:
         pod = self.pod(name)
@@ -243,6 +263,9 @@ class Cluster:
             self.evicted.append(pod.metadata.name)
             self.terminate(pod.metadata.name)
             return Outcome.DONE
+        if isinstance(action, LiftGate):
+            self.lift(pod.metadata.name, names.GATE)
+            return Outcome.DONE
         annotations = dict(pod.metadata.annotations)
         nominated = pod.status.nominated_node_name
         match action:
@@ -276,7 +299,7 @@ class Cluster:
     def post_binding(self, order: BindOrder) -> bool:
         """The API server's side: annotations and nodeName in one update."""
         pod = self.pods.get(order.uid)
-        if pod is None or pod.spec.node_name:
+        if pod is None or pod.spec.node_name or pod.spec.scheduling_gates:
             return False
         annotations = {**pod.metadata.annotations, **order.annotations}
         self.put_pod(
@@ -297,6 +320,8 @@ class Cluster:
     def schedule(self, name: str) -> str:
         """One attempt, as kube-scheduler makes it; the node, or empty."""
         pod = self.pod(name)
+        if pod.spec.scheduling_gates:
+            return ""  # it is not tried
         nominated = pod.status.nominated_node_name
         passed = self.filter(name, [nominated]).node_names if nominated in self.nodes else ()
         if not passed:

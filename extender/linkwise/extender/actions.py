@@ -37,6 +37,13 @@ class WithdrawPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class LiftGate:
+    """Take `linkwise.dev/plan` off the pod's scheduling gates; those of others stay."""
+
+    pod: PodRef
+
+
+@dataclass(frozen=True, slots=True)
 class Correct:
     """Annotations of a running pod that must say what the kubelet really did."""
 
@@ -75,4 +82,4 @@ class Emit:
     message: str
 
 
-Action = WritePlan | WithdrawPlan | Correct | MarkStarted | Evict | Emit
+Action = WritePlan | WithdrawPlan | LiftGate | Correct | MarkStarted | Evict | Emit

@@ -4,13 +4,12 @@ Questions name up to 5,000 nodes, so they are asked of arrays, kind by kind. Ref
 texts, equal on all nodes with the same reason (see `calls.FilterAnswer`); numbers are in `explain`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import compress
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from linkwise.extender.books import NO_TOPOLOGY, NOT_SEEN, Books
+from linkwise.extender.books import Books
 from linkwise.extender.calls import (
     FilterAnswer,
     FilterCall,
@@ -18,24 +17,14 @@ from linkwise.extender.calls import (
     PriorityAnswer,
     Victims,
 )
-from linkwise.extender.gang import Gang, Phase
-from linkwise.extender.kinds import Kind, Wish
-from linkwise.extender.muster import muster
+from linkwise.extender.gates import why_gang_waits
+from linkwise.extender.kinds import Wish
 from linkwise.extender.planner import Planner
-from linkwise.extender.records import PodRecord
-from linkwise.extender.rows import NOT_USABLE, Ints, popcount
+from linkwise.extender.records import GangKey, PodRecord
+from linkwise.extender.rooms import by_kind, rooms
+from linkwise.extender.rows import popcount
 
-FEWER = "linkwise: fewer free GPUs than wanted"
-NO_LINK = "linkwise: no free GPU set with the required link"
-UNPUBLISHED = f"linkwise: {NO_TOPOLOGY}"
-UNREADABLE = "linkwise: topology or in-use annotation cannot be read"
-UNKNOWN_NODE = "linkwise: node is not known yet"
 ELSEWHERE = "linkwise: planned on another node"
-# These no preemption can change.
-TOO_SMALL = "linkwise: node has fewer GPUs than wanted"
-NEVER_LINKED = "linkwise: no GPU set of this node has the required link"
-OTHER_MODEL = "linkwise: GPU model or memory does not match"
-
 BEST_SCORE = 100
 _BANDWIDTH, _FUTURE, _FULLNESS = 85, 10, 4  # of all scores but the best, 99 at most
 
@@ -49,12 +38,12 @@ def filter_nodes(
         return FilterAnswer(unresolvable=dict.fromkeys(names, f"linkwise: {record.invalid}"))
     if not record.demand.gpus:
         return FilterAnswer(node_names=names)
-    known = books.pods.get(record.uid)
-    placed = _placed_on(books, known or record)
+    known = books.pods.get(record.uid) or record
+    placed = _placed_on(books, known)
     if placed is not None:
         _learn(planner, record, names, placed, now)
         return _exactly(placed, names)
-    if record.gang is not None:
+    if record.ask.gang is not None:
         _learn(planner, record, names, None, now)
         return FilterAnswer(failed=dict.fromkeys(names, gang_text(books, planner, record)))
     return rooms(books, Wish(record.demand, record.ask.requirement), names)
@@ -63,15 +52,15 @@ def filter_nodes(
 def gang_text(books: Books, planner: Planner, record: PodRecord) -> str:
     """Why a member without a plan waits."""
     assert record.ask.gang is not None
-    gang = planner.gangs.get((record.ref.namespace, record.ask.gang.name))
-    return f"linkwise: gang {record.ask.gang.name}{_why(books, gang, record)}"
+    gang = planner.gangs.get(GangKey(record.ref.namespace, record.ask.gang.name))
+    return f"linkwise: gang {record.ask.gang.name}{why_gang_waits(books, gang, record)}"
 
 
 def prioritize(books: Books, record: PodRecord, names: Sequence[str]) -> PriorityAnswer:
     if record.invalid or not record.demand.gpus or not names:
         return PriorityAnswer(tuple((name, 0) for name in names))
     placed = _placed_on(books, books.pods.get(record.uid) or record)
-    if placed is not None or record.gang is not None:
+    if placed is not None or record.ask.gang is not None:
         return PriorityAnswer(tuple((name, BEST_SCORE * (name == placed)) for name in names))
     wish = Wish(record.demand, record.ask.requirement)
     return PriorityAnswer(tuple(zip(names, _scores(books, wish, names), strict=True)))
@@ -80,7 +69,7 @@ def prioritize(books: Books, record: PodRecord, names: Sequence[str]) -> Priorit
 def preempt(books: Books, record: PodRecord, victims: Mapping[str, Victims]) -> PreemptAnswer:
     """The nodes where the pod has its GPUs once the victims are gone. Whole gangs are not
     preempted for one node at a time, so for a member there are none."""
-    if record.invalid or record.gang is not None:
+    if record.invalid or record.ask.gang is not None:
         return PreemptAnswer()
     if not record.demand.gpus:
         return PreemptAnswer(dict(victims))
@@ -88,65 +77,6 @@ def preempt(books: Books, record: PodRecord, victims: Mapping[str, Victims]) -> 
     return PreemptAnswer(
         {node: those for node, those in victims.items() if _fits_without(books, wish, node, those)}
     )
-
-
-def why_no_room(kind: Kind, wish: Wish, free: int) -> tuple[str, bool]:
-    """Why the pod has no set among these free GPUs, and whether it never had one there."""
-    allowed = kind.allowed(wish.requirement)
-    if kind.all_gpus.bit_count() < wish.size:
-        return TOO_SMALL, True
-    if allowed.bit_count() < wish.size:
-        return OTHER_MODEL, True
-    if kind.take(wish, kind.all_gpus) is None:
-        return NEVER_LINKED, True
-    return (FEWER if (free & allowed).bit_count() < wish.size else NO_LINK), False
-
-
-def by_kind(books: Books, rows: Ints) -> Iterator[tuple[Kind, Ints, Ints]]:
-    """The kinds among these rows (-1: unknown): kind, places in *rows*, masks of free GPUs."""
-    kinds = np.where(rows >= 0, books.rows.kinds[rows], NOT_USABLE)
-    for number in np.unique(kinds[kinds != NOT_USABLE]):
-        places = np.flatnonzero(kinds == number)
-        yield books.kinds[number], places, books.rows.free[rows[places]]
-
-
-def problem_text(books: Books, name: str) -> str:
-    book = books.nodes.get(name)
-    if book is None or book.no_topology == NOT_SEEN:
-        return UNKNOWN_NODE
-    return UNPUBLISHED if book.problem == NO_TOPOLOGY else UNREADABLE
-
-
-def rooms(books: Books, wish: Wish, names: Sequence[str]) -> FilterAnswer:
-    rows = books.rows.rows_of(names)
-    fits = np.zeros(len(names), dtype=np.bool_)
-    reasons: dict[str, list[int]] = {}  # text -> places in *names*
-    never: set[str] = set()
-    told = np.zeros(len(names), dtype=np.bool_)
-    for kind, places, free in by_kind(books, rows):
-        fits[places] = kind.qualities(wish, free) > -np.inf
-        told[places] = True
-        misses = places[~fits[places]]
-        if not len(misses):
-            continue
-        text, is_never = why_no_room(kind, wish, 0)
-        if is_never:
-            never.add(text)
-            reasons.setdefault(text, []).extend(misses.tolist())
-            continue
-        counts = popcount(books.rows.free[rows[misses]] & kind.allowed(wish.requirement))
-        fewer = counts < wish.size
-        reasons.setdefault(FEWER, []).extend(misses[fewer].tolist())
-        reasons.setdefault(NO_LINK, []).extend(misses[~fewer].tolist())
-    for place in np.flatnonzero(~told).tolist():
-        reasons.setdefault(problem_text(books, names[place]), []).append(place)
-    failed: dict[str, str] = {}
-    unresolvable: dict[str, str] = {}
-    for text, told_of in reasons.items():
-        by_name = dict.fromkeys([names[place] for place in told_of], text)
-        (unresolvable if text in never else failed).update(by_name)
-    fitting = tuple(compress(names, fits.tolist()))
-    return FilterAnswer(fitting, failed, unresolvable)
 
 
 def _scores(books: Books, wish: Wish, names: Sequence[str]) -> list[int]:
@@ -218,22 +148,3 @@ def _learn(
         planner.asked(record, now)
     if placed is not None and placed not in names and record.nominated == placed:
         planner.refused(record, placed)
-
-
-def _why(books: Books, gang: Gang | None, record: PodRecord) -> str:
-    if gang is None:
-        return " waits for its members"
-    if gang.phase is Phase.EXPIRED:
-        return " gives back its GPUs after its timeout"
-    found = muster(books, gang)
-    if found.clash:
-        return f": {found.clash}"
-    if gang.refused:
-        return ": kube-scheduler did not take its plans"
-    if any(member.uid == record.uid for member in found.extra):
-        return " has all its members without this one"
-    if not found.complete and not found.started:
-        return " waits for its members"
-    return (
-        ": no room for the whole gang" if gang.no_room is not None else ": its plan is being made"
-    )

@@ -101,7 +101,7 @@ class Binder:
         if book is None or book.kind is None or book.problem:
             reason = "no such node" if book is None else book.problem
             return BindRefusal(f"linkwise: node {node}: {reason}")
-        if record.gang is not None:
+        if record.ask.gang is not None or record.uid in self._books.plans:
             return self._planned(record, node)
         wish = Wish(record.demand, record.ask.requirement)
         gpus = book.kind.take(wish, book.free)
@@ -114,14 +114,13 @@ class Binder:
 
     def _planned(self, record: PodRecord, node: str) -> WrittenPlan | BindRefusal:
         planned = self._books.plans.get(record.uid)
-        assert record.ask.gang is not None
-        name = record.ask.gang.name
+        who = "pod" if record.ask.gang is None else f"gang {record.ask.gang.name}"
         if planned is None:
-            return BindRefusal(f"linkwise: gang {name}: this member has no plan")
+            return BindRefusal(f"linkwise: {who}: this member has no plan")
         if planned.plan.node != node:
-            return BindRefusal(f"linkwise: gang {name}: planned on node {planned.plan.node}")
+            return BindRefusal(f"linkwise: {who}: planned on node {planned.plan.node}")
         if not self._books.keeps_plan(record.uid):
-            return BindRefusal(f"linkwise: gang {name}: its plan is being made anew")
+            return BindRefusal(f"linkwise: {who}: its plan is being made anew")
         return planned
 
 

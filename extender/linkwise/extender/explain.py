@@ -14,6 +14,7 @@ from linkwise.extender.muster import Muster, muster, plan_of
 from linkwise.extender.node_book import NodeBook
 from linkwise.extender.planner import Planner
 from linkwise.extender.records import PodRecord
+from linkwise.extender.rooms import by_kind, rooms
 from linkwise.extender.views import (
     Counts,
     Explanation,
@@ -29,7 +30,7 @@ from linkwise.topology.choose import nearest_miss
 
 
 def explain(books: Books, planner: Planner, record: PodRecord) -> Explanation:
-    gang = planner.gangs.get(record.gang) if record.gang is not None else None
+    gang = planner.gangs.get(record.gang) if record.ask.gang and record.gang else None
     written = plan_of(books, record)
     state = _state(books, record)
     reasons: tuple[ReasonCount, ...] = ()
@@ -57,14 +58,18 @@ def explain(books: Books, planner: Planner, record: PodRecord) -> Explanation:
 
 
 def view_gangs(books: Books, planner: Planner) -> tuple[GangView, ...]:
-    return tuple(view_gang(books, planner, gang) for _, gang in sorted(planner.gangs.items()))
+    return tuple(
+        view_gang(books, planner, gang)
+        for _, gang in sorted(planner.gangs.items())
+        if not gang.alone
+    )
 
 
 def view_gang(books: Books, planner: Planner, gang: Gang) -> GangView:
     found = muster(books, gang)
     return GangView(
-        namespace=gang.key[0],
-        name=gang.key[1],
+        namespace=gang.key.namespace,
+        name=gang.key.name,
         phase=gang.phase.value,
         reason=_gang_reason(gang, found),
         size=found.size,
@@ -108,7 +113,7 @@ def view_counts(books: Books, planner: Planner) -> Counts:
             gpus["held"] += (taken & ~book.used).bit_count()
             gpus["free"] += book.free.bit_count()
             gpus["unhealthy"] += (book.machine.all_gpus & ~taken & ~book.free).bit_count()
-    gangs = Counter(gang.phase.value for gang in planner.gangs.values())
+    gangs = Counter(gang.phase.value for gang in planner.gangs.values() if not gang.alone)
     return Counts(gangs, gpus, nodes, planner.swaps, planner.refusals)
 
 
@@ -139,7 +144,9 @@ def _summary(books: Books, planner: Planner, record: PodRecord, state: str, fitt
         return "The pod takes no GPU, so Linkwise has no say in it."
     if state == "planned":
         return "The pod has GPUs held and waits for kube-scheduler to bind it."
-    if record.gang is not None:
+    if record.held_back:
+        return "The pod waits behind a scheduling gate that is not ours; until then no GPU is held."
+    if record.ask.gang is not None:
         text = answers.gang_text(books, planner, record).removeprefix("linkwise: ")
         return f"{text[:1].upper()}{text[1:]}."
     if fitting:
@@ -180,7 +187,7 @@ def _gpus(books: Books, record: PodRecord) -> Mapping[str, tuple[str, ...]]:
 
 def _reasons(books: Books, wish: Wish) -> tuple[tuple[ReasonCount, ...], int]:
     names = [book.name for book in books.nodes.values() if book.record is not None]
-    answer = answers.rooms(books, wish, names)
+    answer = rooms(books, wish, names)
     counted = Counter([*answer.failed.values(), *answer.unresolvable.values()])
     reasons = sorted(counted.items(), key=lambda item: (-item[1], item[0]))
     return tuple(ReasonCount(text, nodes) for text, nodes in reasons), len(answer.node_names)
@@ -191,7 +198,7 @@ def _nearest(books: Books, wish: Wish) -> NearestMiss | None:
     equals, the one with the closest link."""
     best: tuple[bool, int, int, int] | None = None
     nearest: NearestMiss | None = None
-    for kind, rows, free in answers.by_kind(books, np.arange(len(books.rows))):
+    for kind, rows, free in by_kind(books, np.arange(len(books.rows))):
         ever = kind.take(wish, kind.all_gpus) is not None
         by_name = np.argsort(books.rows.name_ranks()[rows])
         # Nodes with the same GPUs free are alike: the first by name stands for them.

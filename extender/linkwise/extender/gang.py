@@ -142,6 +142,7 @@ class Gang:
     tried_room: int = -1  # `Books.room` when it last had no room
     lacking: Mapping[int, int] = field(default_factory=dict)  # then: GPUs of a pod -> how many pods
     no_room: Refusal | None = None
+    gated_since: float | None = None  # members wait behind our gate, and cannot be let go
     broken: list[str] = field(default_factory=list)  # transitions that cannot be
 
     def enter(self, phase: Phase) -> None:
@@ -153,4 +154,9 @@ class Gang:
 
     @property
     def name(self) -> str:
-        return f"{self.key[0]}/{self.key[1]}"
+        return f"{self.key.namespace}/{self.key.name}"
+
+    @property
+    def alone(self) -> bool:
+        """A single pod, planned ahead: nobody but us calls it a gang."""
+        return bool(self.key.uid)

@@ -1,10 +1,10 @@
 """Carries the core's decisions out on the API server, and says how each ended.
 
-Everything about a pod goes through a subresource: `pods/status` takes annotations beside the
+What is decided about a pod goes through a subresource: `pods/status` takes annotations beside the
 nomination, `pods/binding` beside the node. So a plan and its nomination, or GPUs and node, are one
-update that is seen whole or not at all, and the extender needs no permission to change what a pod
-runs. Every body carries the pod's uid: the API server answers 409 where a pod of the same name has
-taken its place.
+update that is seen whole or not at all. Only a scheduling gate has no subresource: it is lifted by
+a patch of the pod itself, which names that gate and nothing else. Every body carries the pod's uid:
+the API server answers 409 where a pod of the same name has taken its place.
 """
 
 import logging
@@ -22,6 +22,7 @@ from linkwise.extender.actions import (
     Correct,
     Emit,
     Evict,
+    LiftGate,
     MarkStarted,
     PodRef,
     WithdrawPlan,
@@ -29,8 +30,9 @@ from linkwise.extender.actions import (
 )
 from linkwise.extender.calls import BindOrder, Outcome
 from linkwise.extender.metrics import Metrics
-from linkwise.kube.client import KubeClient
+from linkwise.kube.client import STRATEGIC_PATCH, KubeClient
 from linkwise.kube.errors import ApiError
+from linkwise.topology import names
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +91,8 @@ class KubeActions:
                 self._patch_status(action.pod, gone, {"nominatedNodeName": None})
             case Correct() | MarkStarted():
                 self._patch_status(action.pod, action.annotations)
+            case LiftGate():
+                self._client.patch(*_lifting(action.pod), content_type=STRATEGIC_PATCH)
             case Evict():
                 self._client.post(*_eviction(action.pod))
             case Emit():
@@ -157,6 +161,15 @@ def _wait(state: RetryCallState) -> float:
 
 def _path(namespace: str, name: str) -> str:
     return f"/api/v1/namespaces/{namespace}/pods/{name}"
+
+
+def _lifting(pod: PodRef) -> tuple[str, dict[str, object]]:
+    """By name, so that no gate of somebody else goes with it."""
+    gates = [{"$patch": "delete", "name": names.GATE}]
+    return _path(pod.namespace, pod.name), {
+        "metadata": {"uid": pod.uid},
+        "spec": {"schedulingGates": gates},
+    }
 
 
 def _eviction(pod: PodRef) -> tuple[str, dict[str, object]]:

@@ -29,6 +29,7 @@ class Muster:
     planned: Members  # GPUs held
     idle: Members  # not bound, and take no GPU
     open: Members  # not bound, and no GPUs held
+    held_back: Members  # behind a gate of somebody else: they cannot be bound, so take no GPUs yet
     done: int  # ended well, in this gang's present life
     started: bool
 
@@ -46,15 +47,15 @@ class Muster:
 
     @property
     def complete(self) -> bool:
-        """Whether every seat is taken."""
-        return len(self.seats) + self.done >= self.size
+        """Whether every seat is taken, by pods that may be bound once they have GPUs."""
+        return len(self.seats) + self.done >= self.size and not self.held_back
 
 
 def muster(books: Books, gang: Gang) -> Muster:
     members = tuple(books.members(gang.key))
     live = [member for member in members if member.live]
     ask = next((member.ask.gang for member in live or members), None)
-    size = ask.size if ask is not None else 0
+    size = ask.size if ask is not None else min(len(members), 1)
     done = sum(_done(member, gang) for member in members)
     furthest = sorted(live, key=lambda member: _progress(books, member))
     taken = {member.uid for member in furthest[: max(size - done, 0)]}
@@ -74,6 +75,7 @@ def muster(books: Books, gang: Gang) -> Muster:
         planned=_those(unbound, flying_uids, books, planned=True),
         idle=tuple(member for member in unbound if not member.needs.gpus),
         open=_those(unbound, flying_uids, books, planned=False),
+        held_back=tuple(member for member in unbound if member.held_back),
         done=done,
         started=any(m.started or m.uid in gang.marked for m in live if m.node),
     )
@@ -106,7 +108,10 @@ def _those(
     return tuple(
         member
         for member in unbound
-        if member.needs.gpus and member.uid not in flying and (member.uid in books.plans) is planned
+        if member.needs.gpus
+        and member.uid not in flying
+        and (member.uid in books.plans) is planned
+        and (planned or not member.held_back)
     )
 
 

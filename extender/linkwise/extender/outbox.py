@@ -4,6 +4,7 @@ One write per pod and purpose at a time, so that two cannot overtake each other;
 is tried again after a pause that doubles. The shell carries the writes out and says how they went.
 """
 
+import math
 from dataclasses import dataclass
 
 from linkwise.extender.actions import (
@@ -12,6 +13,7 @@ from linkwise.extender.actions import (
     Emit,
     EventType,
     Evict,
+    LiftGate,
     MarkStarted,
     PodRef,
     WithdrawPlan,
@@ -25,11 +27,14 @@ from linkwise.topology.plan import read_plan, write_gpus, write_plan
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0
 SETTLE_SECONDS = 10.0  # after a write that went well, for its effect to come back by the watch
+# The API server drops an Event an hour after it was last told.
+EVENT_SECONDS = 2400.0
 
 _Key = tuple[str, str]  # purpose, uid
 _PURPOSES: dict[type[Action], str] = {
     WritePlan: "plan",
     WithdrawPlan: "plan",
+    LiftGate: "gate",
     Correct: "correct",
     MarkStarted: "start",
     Evict: "evict",
@@ -52,7 +57,7 @@ class Outbox:
         self._wakes: dict[_Key, float] = {}
         self._there: dict[str, int] = {}  # uid -> epoch of the plan on the API server, 0: none
         self._newest: dict[str, int] = {}  # uid -> highest epoch ever seen or decided
-        self._said: set[tuple[str, str, str]] = set()
+        self._said: dict[str, dict[tuple[str, str], float]] = {}  # uid -> what, and when
 
     def take(self) -> tuple[Action, ...]:
         ready, self._ready = self._ready, []
@@ -78,14 +83,14 @@ class Outbox:
         return ("plan", uid) in self._outstanding
 
     def forget(self, uid: str) -> None:
-        for purpose in ("plan", "correct", "start", "evict", "event"):
+        for purpose in ("plan", "gate", "correct", "start", "evict", "event"):
             self._pauses.pop((purpose, uid), None)
             self._wakes.pop((purpose, uid), None)
             self._outstanding.pop((purpose, uid), None)
         self._there.pop(uid, None)
         self._newest.pop(uid, None)
         self._nominated_at.pop(uid, None)
-        self._said = {said for said in self._said if said[0] != uid}
+        self._said.pop(uid, None)
 
     def bring_plan(self, record: PodRecord, wanted: WrittenPlan | None, now: float) -> None:
         """Make the plan on the pod the one that is wanted."""
@@ -97,6 +102,14 @@ class Outbox:
         elif there:
             self._issue(WithdrawPlan(record.ref, (names.GPUS, names.PLAN)), now)
 
+    def has_brought(self, record: PodRecord, wanted: WrittenPlan) -> bool:
+        """Whether this plan and its nomination are on the API server."""
+        there = self._there.get(record.uid, 0) == wanted.plan.epoch
+        return there and not self.busy(record.uid)
+
+    def lift_gate(self, record: PodRecord, now: float) -> None:
+        self._issue(LiftGate(record.ref), now)
+
     def correct(self, record: PodRecord, truth: WrittenPlan, now: float) -> None:
         self._issue(Correct(record.ref, annotations_of(truth)), now)
 
@@ -106,11 +119,16 @@ class Outbox:
     def evict(self, record: PodRecord, reason: str, now: float) -> None:
         self._issue(Evict(record.ref, reason), now)
 
-    def say(self, pod: PodRef, reason: str, message: str) -> None:
-        """Warn once; the same words about the same pod are not repeated."""
-        if (pod.uid, reason, message) not in self._said:
-            self._said.add((pod.uid, reason, message))
+    def say(self, pod: PodRef, reason: str, message: str, now: float) -> None:
+        """Warn; the same words about the same pod are repeated only when they may be forgotten."""
+        said = self._said.setdefault(pod.uid, {})
+        if now >= said.get((reason, message), -math.inf) + EVENT_SECONDS:
+            said[reason, message] = now
             self._ready.append(Emit(pod, reason, EventType.WARNING, message))
+
+    def look_again(self, uid: str, at: float) -> None:
+        """Let `take_woken` name this pod then."""
+        self._wakes["event", uid] = at
 
     def done(self, action: Action, outcome: Outcome, now: float) -> None:
         key = _key(action)

@@ -16,6 +16,7 @@ from linkwise.extender.books import Books, Mismatch
 from linkwise.extender.calls import Outcome
 from linkwise.extender.feasible import Feasible
 from linkwise.extender.gang import Gang, phase_of
+from linkwise.extender.gates import Gates
 from linkwise.extender.hopeless import Hopeless
 from linkwise.extender.learned import Learned
 from linkwise.extender.muster import Muster, muster, plan_of, spots_of
@@ -46,12 +47,17 @@ class Planner:
         self._deadlines: dict[GangKey, float] = {}
         self._changes_seen = 0
         self._defects: list[Exception] = []
+        self._gates = Gates(books, outbox)
         self._counted: dict[str, frozenset[str]] = {}  # uid -> the swapped GPUs already counted
 
     # What happened.
 
     def pod_changed(self, before: PodRecord | None, record: PodRecord) -> None:
         """A pod came or changed; the books know it already."""
+        self._gates.pod_changed(record)
+        if record.gang is None and record.uid in self._books.plans:
+            # Let go by hand before its plan was on it, or kube-scheduler did not want the node.
+            self._books.plan(record.uid, None)
         news = self._outbox.seen(record)
         if news and record.gang and record.live and not record.node:
             self._books.plan(record.uid, record.written)
@@ -101,7 +107,7 @@ class Planner:
     def decide(self, now: float) -> tuple[Action, ...]:
         looked_at = self._take_due(now)
         for key in sorted(looked_at):
-            with self._surviving("/".join(key)):
+            with self._surviving(key.title):
                 self._put_in_order(key, now)
         # What one gang gives up while looking for room may be room for one before it.
         while untried := [key for key in self._waiting if self._untried(self.gangs[key])]:
@@ -112,8 +118,9 @@ class Planner:
                         looked_at.add(gang.key)
         for key in sorted(looked_at):
             if key in self.gangs:
-                with self._surviving("/".join(key)):
+                with self._surviving(key.title):
                     self._finish(self.gangs[key], now)
+        self._gates.look_at_strays(now)
         for mismatch in list(self._books.mismatches.values()):
             with self._surviving(mismatch.record.ref):
                 self._correct(mismatch, now)
@@ -165,8 +172,10 @@ class Planner:
         self._due |= {key for key, time in self._deadlines.items() if time <= now}
         for uid in self._outbox.take_woken(now):
             record = books.pods.get(uid)
-            if record is not None and record.gang is not None:
-                self._due.add(record.gang)
+            if record is not None:
+                self._gates.pod_changed(record)
+                if record.gang is not None:
+                    self._due.add(record.gang)
         due, self._due = self._due, set()
         return due
 
@@ -265,7 +274,7 @@ class Planner:
         if gang.refusals >= self._max_refusals:
             gang.refused, gang.refused_at = True, now
             for member in muster(self._books, gang).seats[:1]:
-                self._outbox.say(member.ref, "GangRefused", f"gang {gang.name}: {gang.reason}")
+                self._outbox.say(member.ref, *_told(gang, "Refused"), now)
 
     def _expire(self, gang: Gang, now: float) -> None:
         found = muster(self._books, gang)
@@ -278,7 +287,7 @@ class Planner:
         self._withdraw(found.planned)
         gang.expired = bool(found.bound)
         for member in found.seats[:1]:
-            self._outbox.say(member.ref, "GangExpired", f"gang {gang.name}: {gang.reason}")
+            self._outbox.say(member.ref, *_told(gang, "Expired"), now)
         self._refuse(gang, now)
 
     def _start_or_evict(self, gang: Gang, now: float) -> None:
@@ -345,7 +354,7 @@ class Planner:
         anew = not (found.bound or found.flying or found.planned)
         if anew or not gang.plan_id:
             uids = [member.uid for member in found.seats]
-            gang.plan_id = plan_id(*gang.key, epoch, now, uids)
+            gang.plan_id = plan_id(gang.key.namespace, gang.key.name, epoch, now, uids)
         if anew or gang.made is None:
             gang.made = now
         for member, spot in zip(found.open, spots, strict=True):
@@ -367,6 +376,7 @@ class Planner:
         found = muster(self._books, gang)
         for member in (*found.planned, *found.open, *found.extra):
             self._outbox.bring_plan(member, self._books.plans.get(member.uid), now)
+        self._gates.look_at(gang, found, now)
         gang.enter(phase_of(found.standing(gang)))
         deadline = self._deadline_of(gang, found)
         if deadline is not None:
@@ -397,17 +407,23 @@ class Planner:
             self._counted[record.uid] = real
             self.swaps += 1
             message = "the kubelet gave this pod other GPUs than planned; the plan was corrected"
-            self._outbox.say(record.ref, "GpuSwap", message)
+            self._outbox.say(record.ref, "GpuSwap", message, now)
 
 
 def _templates(members: Iterable[PodRecord]) -> set[Template]:
     return {member.template for member in members if member.template is not None}
 
 
+def _told(gang: Gang, what: str) -> tuple[str, str]:
+    """The reason and the message of an Event."""
+    return f"{'Plan' if gang.alone else 'Gang'}{what}", f"{gang.key.title}: {gang.reason}"
+
+
 def _same_member(before: PodRecord, record: PodRecord) -> bool:
     """Whether nothing changed that could help a gang that was left to wait."""
     return (
         before.live == record.live
+        and before.held_back == record.held_back
         and before.node == record.node
         and before.demand == record.demand
         and before.ask == record.ask

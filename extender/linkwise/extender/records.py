@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import count
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -34,8 +35,19 @@ from linkwise.topology.plan import Plan, read_gpus, read_plan
 NO_DEMAND = PodDemand(())
 _ENDED = frozenset({"Succeeded", "Failed"})
 _DIGITS = re.compile(r"(\d+)")
-GangKey = tuple[str, str]  # namespace, name
 SortKey = tuple[tuple[int, int, str], ...]
+
+
+class GangKey(NamedTuple):
+    """A single pod that is planned ahead is a gang of its own: *uid* is that pod's."""
+
+    namespace: str
+    name: str
+    uid: str = ""
+
+    @property
+    def title(self) -> str:
+        return f"{'pod' if self.uid else 'gang'} {self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +104,11 @@ class PodRecord:
     invalid: str = ""  # why its annotations or quantities cannot be read
     template: Template | None = None  # of pods that take GPUs or are in a gang
     nominated: str = ""
-    gated: bool = False
+    gated: bool = False  # behind our gate
+    held_back: bool = False  # behind a gate of somebody else
     written: WrittenPlan | None = None
     started: bool = False
+    gang: GangKey | None = None  # what it is planned with; None: nothing is planned ahead
 
     @property
     def uid(self) -> str:
@@ -104,11 +118,6 @@ class PodRecord:
     def key(self) -> str:
         """As in `linkwise.dev/in-use`."""
         return f"{self.ref.namespace}/{self.ref.name}"
-
-    @property
-    def gang(self) -> GangKey | None:
-        """The gang it belongs to: the one place where a pod's gang is recognised."""
-        return (self.ref.namespace, self.ask.gang.name) if self.ask.gang else None
 
     @property
     def live(self) -> bool:
@@ -177,10 +186,17 @@ class Reader:
             if names.PLAN in meta.annotations:
                 written = _written(meta.annotations)
         created = meta.creation_timestamp
+        ref = PodRef(meta.namespace, meta.name, meta.uid)
+        gates = {gate.name for gate in spec.scheduling_gates}
+        ended, gated = status.phase in _ENDED, names.GATE in gates
+        nominated = status.nominated_node_name
+        # Annotations come with a copied manifest too; a nomination does not.
+        planned = written is not None and nominated == written.plan.node
+        ahead = demand.gpus and not (invalid or ended or spec.node_name) and (gated or planned)
         return PodRecord(
-            ref=PodRef(meta.namespace, meta.name, meta.uid),
+            ref=ref,
             node=spec.node_name,
-            ended=status.phase in _ENDED,
+            ended=ended,
             failed=status.phase == "Failed",
             leaving=meta.deletion_timestamp is not None,
             priority=spec.priority,
@@ -190,10 +206,12 @@ class Reader:
             ask=ask,
             invalid=invalid,
             template=template,
-            nominated=status.nominated_node_name,
-            gated=bool(spec.scheduling_gates),
+            nominated=nominated,
+            gated=gated,
+            held_back=len(gates) > gated,
             written=written,
             started=names.STARTED in meta.annotations,
+            gang=_gang_of(ref, ask, ahead=bool(ahead)),
         )
 
     def node(self, node: Node) -> NodeRecord:
@@ -258,6 +276,13 @@ def natural(name: str) -> SortKey:
         for part in _DIGITS.split(name)
         if part
     )
+
+
+def _gang_of(ref: PodRef, ask: Ask, *, ahead: bool) -> GangKey | None:
+    """The one place where a pod's gang is recognised."""
+    if ask.gang is not None:
+        return GangKey(ref.namespace, ask.gang.name)
+    return GangKey(ref.namespace, ref.name, ref.uid) if ahead else None
 
 
 def _written(annotations: Mapping[str, str]) -> WrittenPlan | None:

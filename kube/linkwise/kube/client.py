@@ -26,6 +26,7 @@ __all__ = ["ApiError", "KubeClient", "LoadError", "Stream"]
 
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 
 _ONCE_MORE = urllib3.Retry(
     # A connection the server closed while it lay idle shows only when it is used.

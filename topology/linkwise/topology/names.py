@@ -25,6 +25,9 @@ PREFER_LINK = PREFIX + "prefer-link"
 GPU_MODEL = PREFIX + "gpu-model"
 GPU_MEMORY = PREFIX + "gpu-memory"
 
+# A scheduling gate of the Pod, set by its author or for him, lifted by the extender.
+GATE = PREFIX + "plan"
+
 # On the Pod, written by the extender.
 GPUS = PREFIX + "gpus"
 PLAN = PREFIX + "plan"

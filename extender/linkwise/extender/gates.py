@@ -1,0 +1,111 @@
+"""Why pods without a plan wait, and how those behind our gate are let go.
+
+Order is everything here: a plan and its nomination are on the API server first, then the gate is
+lifted, and of a gang all gates after all nominations (docs/decisions/0008-the-gate.md).
+kube-scheduler never tries a pod behind a gate, so what keeps it there is told by Events.
+"""
+
+from linkwise.extender.books import Books
+from linkwise.extender.gang import Gang, Phase
+from linkwise.extender.kinds import Wish
+from linkwise.extender.muster import Muster, muster
+from linkwise.extender.outbox import EVENT_SECONDS, Outbox
+from linkwise.extender.records import PodRecord
+from linkwise.extender.rooms import rooms
+
+# Most plans take milliseconds, and need no words.
+PATIENCE_SECONDS = 5.0
+
+
+class Gates:
+    def __init__(self, books: Books, outbox: Outbox) -> None:
+        self._books, self._outbox = books, outbox
+        self._strays: set[str] = set()  # behind our gate, and nothing is planned for them
+
+    def pod_changed(self, record: PodRecord) -> None:
+        if record.gated and record.gang is None and record.live:
+            self._strays.add(record.uid)
+
+    def look_at_strays(self, now: float) -> None:
+        """Nobody plans for a pod that takes no GPU, or one that cannot be read."""
+        strays, self._strays = self._strays, set()
+        for uid in sorted(strays):
+            record = self._books.pods.get(uid)
+            if record is None or not (record.gated and record.gang is None and record.live):
+                continue
+            if record.invalid:
+                self._tell(record, f"pod {record.key}: {record.invalid}", now)
+            else:
+                self._outbox.lift_gate(record, now)
+
+    def look_at(self, gang: Gang, found: Muster, now: float) -> None:
+        """Let members go that have what they need, or tell why they have not."""
+        gated = [m for m in (*found.seats, *found.extra) if m.gated and not m.node]
+        kept = gated
+        if found.started or (not found.open and found.complete and self._all_brought(found)):
+            ready = {m.uid for m in (*found.planned, *found.idle) if self._brought(m)}
+            for member in gated:
+                if member.uid in ready:
+                    self._outbox.lift_gate(member, now)
+            kept = [member for member in gated if member.uid not in ready]
+        if not kept:
+            gang.gated_since = None
+            return
+        gang.gated_since = now if gang.gated_since is None else gang.gated_since
+        if now < gang.gated_since + PATIENCE_SECONDS:
+            self._outbox.look_again(kept[0].uid, gang.gated_since + PATIENCE_SECONDS)
+            return
+        for member in kept:
+            why = (
+                why_pod_waits(self._books, member)
+                if gang.alone
+                else why_gang_waits(self._books, gang, member)
+            )
+            self._tell(member, f"{gang.key.title}{why}", now)
+
+    def _all_brought(self, found: Muster) -> bool:
+        return all(self._brought(member) for member in found.planned)
+
+    def _brought(self, member: PodRecord) -> bool:
+        """Whether what was decided for it is on the API server."""
+        plan = self._books.plans.get(member.uid)
+        return plan is None or self._outbox.has_brought(member, plan)
+
+    def _tell(self, record: PodRecord, message: str, now: float) -> None:
+        self._outbox.say(record.ref, "WaitsForPlan", message, now)
+        self._outbox.look_again(record.uid, now + EVENT_SECONDS)
+
+
+def why_pod_waits(books: Books, record: PodRecord) -> str:
+    """Why a single pod behind our gate has no plan: each distinct reason once, no numbers."""
+    if record.held_back:
+        return ": waits behind another scheduling gate"
+    wish = Wish(record.demand, record.ask.requirement)
+    nodes = [book.name for book in books.nodes.values() if book.record is not None]
+    answer = rooms(books, wish, nodes)
+    reasons = {*answer.failed.values(), *answer.unresolvable.values()}
+    if answer.node_names:
+        reasons.add("linkwise: nodes with GPUs for it do not take it for other reasons")
+    told = "; ".join(sorted(reason.removeprefix("linkwise: ") for reason in reasons))
+    return f": no node has room for it ({told or 'there are no nodes'})"
+
+
+def why_gang_waits(books: Books, gang: Gang | None, record: PodRecord) -> str:
+    if gang is None:
+        return " waits for its members"
+    if gang.phase is Phase.EXPIRED:
+        return " gives back its GPUs after its timeout"
+    found = muster(books, gang)
+    if found.clash:
+        return f": {found.clash}"
+    if gang.refused:
+        return ": kube-scheduler did not take its plans"
+    if any(member.uid == record.uid for member in found.extra):
+        return " has all its members without this one"
+    if found.held_back:
+        return " waits for members behind another scheduling gate"
+    if not found.complete and not found.started:
+        return " waits for its members"
+    return (
+        ": no room for the whole gang" if gang.no_room is not None else ": its plan is being made"
+    )

@@ -1,0 +1,84 @@
+"""Which nodes have a GPU set for a pod, and why the others have none.
+
+Asked of arrays, kind by kind. The texts are stable and equal on all nodes with the same reason:
+kube-scheduler counts equal ones, and tries a pod again whenever the whole changes.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import compress
+
+import numpy as np
+
+from linkwise.extender.books import NO_TOPOLOGY, NOT_SEEN, Books
+from linkwise.extender.calls import FilterAnswer
+from linkwise.extender.kinds import Kind, Wish
+from linkwise.extender.rows import NOT_USABLE, Ints, popcount
+
+FEWER = "linkwise: fewer free GPUs than wanted"
+NO_LINK = "linkwise: no free GPU set with the required link"
+UNPUBLISHED = f"linkwise: {NO_TOPOLOGY}"
+UNREADABLE = "linkwise: topology or in-use annotation cannot be read"
+UNKNOWN_NODE = "linkwise: node is not known yet"
+# These no preemption can change.
+TOO_SMALL = "linkwise: node has fewer GPUs than wanted"
+NEVER_LINKED = "linkwise: no GPU set of this node has the required link"
+OTHER_MODEL = "linkwise: GPU model or memory does not match"
+
+
+def why_no_room(kind: Kind, wish: Wish, free: int) -> tuple[str, bool]:
+    """Why the pod has no set among these free GPUs, and whether it never had one there."""
+    allowed = kind.allowed(wish.requirement)
+    if kind.all_gpus.bit_count() < wish.size:
+        return TOO_SMALL, True
+    if allowed.bit_count() < wish.size:
+        return OTHER_MODEL, True
+    if kind.take(wish, kind.all_gpus) is None:
+        return NEVER_LINKED, True
+    return (FEWER if (free & allowed).bit_count() < wish.size else NO_LINK), False
+
+
+def by_kind(books: Books, rows: Ints) -> Iterator[tuple[Kind, Ints, Ints]]:
+    """The kinds among these rows (-1: unknown): kind, places in *rows*, masks of free GPUs."""
+    kinds = np.where(rows >= 0, books.rows.kinds[rows], NOT_USABLE)
+    for number in np.unique(kinds[kinds != NOT_USABLE]):
+        places = np.flatnonzero(kinds == number)
+        yield books.kinds[number], places, books.rows.free[rows[places]]
+
+
+def problem_text(books: Books, name: str) -> str:
+    book = books.nodes.get(name)
+    if book is None or book.no_topology == NOT_SEEN:
+        return UNKNOWN_NODE
+    return UNPUBLISHED if book.problem == NO_TOPOLOGY else UNREADABLE
+
+
+def rooms(books: Books, wish: Wish, names: Sequence[str]) -> FilterAnswer:
+    rows = books.rows.rows_of(names)
+    fits = np.zeros(len(names), dtype=np.bool_)
+    reasons: dict[str, list[int]] = {}  # text -> places in *names*
+    never: set[str] = set()
+    told = np.zeros(len(names), dtype=np.bool_)
+    for kind, places, free in by_kind(books, rows):
+        fits[places] = kind.qualities(wish, free) > -np.inf
+        told[places] = True
+        misses = places[~fits[places]]
+        if not len(misses):
+            continue
+        text, is_never = why_no_room(kind, wish, 0)
+        if is_never:
+            never.add(text)
+            reasons.setdefault(text, []).extend(misses.tolist())
+            continue
+        counts = popcount(books.rows.free[rows[misses]] & kind.allowed(wish.requirement))
+        fewer = counts < wish.size
+        reasons.setdefault(FEWER, []).extend(misses[fewer].tolist())
+        reasons.setdefault(NO_LINK, []).extend(misses[~fewer].tolist())
+    for place in np.flatnonzero(~told).tolist():
+        reasons.setdefault(problem_text(books, names[place]), []).append(place)
+    failed: dict[str, str] = {}
+    unresolvable: dict[str, str] = {}
+    for text, told_of in reasons.items():
+        by_name = dict.fromkeys([names[place] for place in told_of], text)
+        (unresolvable if text in never else failed).update(by_name)
+    fitting = tuple(compress(names, fits.tolist()))
+    return FilterAnswer(fitting, failed, unresolvable)

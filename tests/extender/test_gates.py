@@ -1,0 +1,370 @@
+"""Pods behind the gate `linkwise.dev/plan`: planned while they wait, nominated, then let go."""
+
+import pytest
+
+from linkwise.extender.actions import LiftGate, WithdrawPlan, WritePlan
+from linkwise.extender.calls import BindOrder, BindRefusal, Outcome
+from linkwise.extender.gates import PATIENCE_SECONDS
+from linkwise.extender.outbox import EVENT_SECONDS
+from linkwise.topology import names
+from tests.extender.cluster import Cluster
+
+OURS = names.GATE
+KUEUE = "kueue.x-k8s.io/admission"
+
+
+def cluster(*nodes: str, machine: str = "hgx-h100") -> Cluster:
+    at = Cluster()
+    for node in nodes or ("n1", "n2"):
+        at.add_node(node, machine)
+    return at
+
+
+def told(at: Cluster, name: str) -> list[str]:
+    return [event.message for event in at.events if event.pod.name == name]
+
+
+def test_a_gated_pod_is_planned_nominated_and_then_let_go() -> None:
+    at = cluster()
+    at.add_pod("p", 4, gates=[OURS])
+    done = at.settle()
+    assert [type(action) for action in done] == [WritePlan, LiftGate]
+    assert at.pod("p").status.nominated_node_name == "n1"
+    assert at.gates("p") == []
+    assert at.schedule("p") == "n1"
+    assert at.core.gangs(at.now) == ()
+    assert at.sound()
+
+
+def test_its_gpus_are_held_from_the_plan_on() -> None:
+    at = cluster("n1")
+    at.add_pod("p", 6, gates=[OURS])
+    at.settle()
+    at.add_pod("q", 4)
+    assert at.free("n1") == 2
+    assert not at.filter("q").node_names
+    assert at.sound()
+
+
+def test_the_gate_stays_until_the_plan_is_written() -> None:
+    at = cluster()
+    at.add_pod("p", 4, gates=[OURS])
+    (write,) = at.core.decide(at.now)
+    assert isinstance(write, WritePlan)
+    assert at.core.decide(at.now) == ()
+    at.core.done(write, Outcome.REFUSED, at.now)
+    assert not [a for a in at.core.decide(at.now) if isinstance(a, LiftGate)]
+    at.pass_time(2.0)  # the plan is written after a pause, and then the gate is lifted
+    assert at.gates("p") == []
+
+
+def test_all_of_a_gang_are_nominated_before_the_first_gate_is_lifted() -> None:
+    at = cluster()
+    members = at.add_gang("g", 2, gates=[OURS])
+    first, second = at.core.decide(at.now)
+    at.core.done(first, at.carry_out(first), at.now)
+    assert at.core.decide(at.now) == ()
+    at.core.done(second, at.carry_out(second), at.now)
+    assert [type(action) for action in at.settle()] == [LiftGate, LiftGate]
+    assert [at.schedule(member) for member in members] == ["n1", "n2"]
+    at.settle()
+    assert at.phase("g") == "running"
+
+
+def test_a_gang_may_be_gated_in_part() -> None:
+    at = cluster()
+    at.add_pod("g-0", 8, gates=[OURS], gang="g", gang_size="2")
+    at.settle()
+    assert at.gates("g-0") == [OURS]
+    at.add_pod("g-1", 8, gang="g", gang_size="2")
+    at.settle()
+    assert at.gates("g-0") == []
+
+
+def test_a_member_without_gpus_is_let_go_with_its_gang() -> None:
+    at = cluster()
+    at.add_pod("g-0", 0, gates=[OURS], gang="g", gang_size="2")
+    at.settle()
+    assert at.gates("g-0") == [OURS]
+    at.add_pod("g-1", 8, gates=[OURS], gang="g", gang_size="2")
+    at.settle()
+    assert (at.gates("g-0"), at.gates("g-1")) == ([], [])
+
+
+def test_what_fits_nowhere_stays_gated_takes_nothing_and_is_told_why() -> None:
+    at = cluster("n1")
+    at.add_pod("old", 4)
+    at.schedule("old")
+    at.add_pod("p", 8, gates=[OURS])
+    at.settle()
+    assert at.free("n1") == 4
+    assert told(at, "p") == []  # not before it has waited for a moment
+    at.pass_time(PATIENCE_SECONDS)
+    assert told(at, "p") == ["pod ml/p: no node has room for it (fewer free GPUs than wanted)"]
+    assert at.gates("p") == [OURS]
+    at.delete("old")
+    at.settle()
+    assert at.gates("p") == []
+    assert at.schedule("p") == "n1"
+
+
+def test_a_gang_that_does_not_fit_stays_gated_and_is_told_why() -> None:
+    at = cluster("n1")
+    at.add_gang("g", 2, gates=[OURS])
+    at.pass_time(0)
+    at.pass_time(PATIENCE_SECONDS)
+    assert told(at, "g-1") == ["gang ml/g: no room for the whole gang"]
+    assert at.gates("g-0") == [OURS]
+    assert at.free("n1") == 8
+
+
+def test_the_reason_is_told_again_before_it_is_forgotten() -> None:
+    at = cluster("n1")
+    at.add_gang("g", 2, gates=[OURS])
+    at.settle()
+    at.pass_time(PATIENCE_SECONDS)
+    at.pass_time(EVENT_SECONDS - 1)
+    assert len(told(at, "g-0")) == 1
+    at.pass_time(1)
+    assert len(told(at, "g-0")) == 2
+
+
+def test_a_pod_behind_another_gate_too_takes_no_gpus_yet() -> None:
+    at = cluster()
+    at.add_pod("p", 4, gates=[KUEUE, OURS])
+    at.settle()
+    at.pass_time(PATIENCE_SECONDS)
+    assert at.free("n1") == 8
+    assert at.gates("p") == [KUEUE, OURS]
+    assert told(at, "p") == ["pod ml/p: waits behind another scheduling gate"]
+    explained = at.core.explain("ml", "p", at.now)
+    assert explained is not None
+    assert "not ours" in explained.summary
+    at.lift("p", KUEUE)
+    at.settle()
+    assert at.gates("p") == []
+
+
+def test_a_pod_behind_the_gates_of_others_alone_is_left_alone() -> None:
+    at = cluster()
+    at.add_pod("p", 4, gates=[KUEUE])
+    assert at.settle() == []
+    at.lift("p", KUEUE)
+    assert at.settle() == []  # it is answered in filter, as any
+    assert at.schedule("p") == "n1"
+
+
+def test_a_gang_waits_for_a_member_behind_the_gate_of_another() -> None:
+    at = cluster()
+    at.add_pod("g-0", 8, gang="g", gang_size="2")
+    at.add_pod("g-1", 8, gates=[KUEUE], gang="g", gang_size="2")
+    assert at.settle() == []
+    text = "linkwise: gang g waits for members behind another scheduling gate"
+    assert set(at.filter("g-0").failed.values()) == {text}
+    at.lift("g-1", KUEUE)
+    at.settle()
+    assert at.schedule("g-0")
+    assert at.schedule("g-1")
+
+
+def test_a_gate_with_nothing_behind_it_to_plan_is_lifted() -> None:
+    at = cluster()
+    at.add_pod("web", 0, gates=[KUEUE, OURS])
+    assert [type(action) for action in at.settle()] == [LiftGate]
+    assert at.gates("web") == [KUEUE]
+
+
+def test_a_gated_pod_that_cannot_be_read_is_told_so_and_stays() -> None:
+    at = cluster()
+    at.add_pod("p", 2, gates=[OURS], require_link="wormhole")
+    at.settle()
+    (text,) = told(at, "p")
+    assert "linkwise.dev/require-link" in text
+    assert at.gates("p") == [OURS]
+    at.annotate("p", require_link="nvlink")
+    at.settle()
+    assert at.gates("p") == []
+
+
+def test_a_new_extender_lifts_the_gate_of_what_the_old_one_nominated() -> None:
+    at = cluster()
+    at.add_pod("p", 4, gates=[OURS])
+    (write,) = at.core.decide(at.now)
+    at.carry_out(write)
+    at.restart()
+    assert at.free("n1") == 4
+    assert [type(action) for action in at.settle()] == [LiftGate]
+    assert at.schedule("p") == "n1"
+
+
+def test_a_new_extender_keeps_the_plan_of_what_was_let_go() -> None:
+    at = cluster()
+    at.add_pod("p", 4, gates=[OURS])
+    at.settle()
+    at.restart()
+    assert at.settle() == []
+    assert at.free("n1") == 4
+    assert at.filter("p").node_names == ("n1",)
+
+
+def test_a_half_nominated_gang_is_completed_by_a_new_extender_before_any_gate_is_lifted() -> None:
+    at = cluster()
+    at.add_gang("g", 2, gates=[OURS])
+    first, _ = at.core.decide(at.now)
+    at.carry_out(first)
+    at.restart()
+    assert [type(action) for action in at.settle()] == [WritePlan, LiftGate, LiftGate]
+
+
+def test_a_plan_that_came_to_nothing_is_made_anew_before_the_gate_is_lifted() -> None:
+    at = cluster()
+    at.add_pod("p", 4, gates=[OURS])
+    (write,) = at.core.decide(at.now)
+    at.cordon("n1")
+    at.core.done(write, at.carry_out(write), at.now)
+    assert at.pod("p").status.nominated_node_name == "n1"
+    at.settle()
+    assert at.pod("p").status.nominated_node_name == "n2"
+    assert at.gates("p") == []
+    assert at.schedule("p") == "n2"
+
+
+def test_a_plan_that_has_no_room_any_more_is_withdrawn_and_the_gate_stays() -> None:
+    at = cluster("n1")
+    at.add_pod("p", 4, gates=[OURS])
+    (write,) = at.core.decide(at.now)
+    at.core.done(write, at.carry_out(write), at.now)
+    at.cordon("n1")
+    assert [type(action) for action in at.settle()] == [WithdrawPlan]
+    assert at.plan("p") is None
+    assert at.gates("p") == [OURS]
+
+
+def test_a_gate_lifted_by_hand_makes_it_a_pod_as_any() -> None:
+    at = cluster("n1")
+    at.add_pod("old", 8)
+    at.schedule("old")
+    at.add_pod("p", 4, gates=[OURS])
+    at.settle()
+    at.lift("p", OURS)
+    assert at.settle() == []
+    assert at.schedule("p") == ""
+    at.delete("old")
+    assert at.schedule("p") == "n1"
+    assert at.sound()
+
+
+def test_a_gate_lifted_by_hand_while_the_plan_is_on_its_way_loses_nothing() -> None:
+    at = cluster("n1")
+    at.add_pod("p", 4, gates=[OURS])
+    (write,) = at.core.decide(at.now)
+    at.lift("p", OURS)
+    at.core.decide(at.now)
+    assert at.free("n1") == 8
+    at.core.done(write, at.carry_out(write), at.now)
+    at.settle()
+    assert at.free("n1") == 4
+    assert at.schedule("p") == "n1"
+    assert at.free("n1") == 4
+    assert at.sound()
+
+
+def test_what_was_let_go_and_is_never_bound_gives_its_gpus_back() -> None:
+    at = cluster("n1")
+    at.add_pod("p", 4, gates=[OURS])
+    at.settle()
+    for _ in range(3):
+        at.pass_time(600.0)
+    assert at.free("n1") == 8
+    assert at.plan("p") is None
+    assert told(at, "p")[-1].startswith("pod ml/p: not all members were bound in time")
+    assert at.schedule("p") == "n1"  # from now on a pod as any
+
+
+def test_a_refused_node_is_not_nominated_again() -> None:
+    at = cluster()
+    at.add_pod("p", 4, gates=[OURS])
+    at.settle()
+    assert at.filter("p", ["n2"]).node_names == ()  # n1 was not among those that passed
+    at.settle()
+    assert at.pod("p").status.nominated_node_name == "n2"
+    assert at.schedule("p") == "n2"
+
+
+def test_a_pod_whose_nomination_was_taken_away_is_answered_as_any() -> None:
+    at = cluster()
+    at.add_pod("p", 4, gates=[OURS])
+    at.settle()
+    at.nominate("p", "")
+    assert at.free("n1") == 8
+    assert at.filter("p").node_names == ("n1", "n2")
+    assert at.sound()
+
+
+@pytest.mark.parametrize("moment", ["planned", "nominated", "let go"])
+def test_deleted_while_gated_it_leaves_nothing(moment: str) -> None:
+    at = cluster("n1")
+    at.add_pod("p", 4, gates=[OURS])
+    if moment == "planned":
+        at.core.decide(at.now)
+    else:
+        (write,) = at.core.decide(at.now)
+        at.core.done(write, at.carry_out(write), at.now)
+        if moment == "let go":
+            at.settle()
+    at.delete("p")
+    at.settle()
+    assert at.free("n1") == 8
+    assert at.sound()
+
+
+def test_the_more_important_of_two_gated_pods_is_planned_first() -> None:
+    at = cluster("n1")
+    at.add_pod("low", 8, gates=[OURS])
+    at.add_pod("high", 8, gates=[OURS], priority=5)
+    at.settle()
+    assert (at.gates("low"), at.gates("high")) == ([OURS], [])
+
+
+def test_a_gated_pod_and_a_gang_are_planned_in_the_order_of_their_age() -> None:
+    at = cluster("n1")
+    at.add_pod("p", 8, gates=[OURS])
+    at.now += 1
+    at.add_gang("g", 1)
+    at.settle()
+    assert at.plan("p") is not None
+    assert at.plan("g-0") is None
+
+
+def test_a_gate_that_cannot_be_lifted_is_tried_again() -> None:
+    at = cluster()
+    at.add_pod("p", 4, gates=[OURS])
+    (write,) = at.core.decide(at.now)
+    at.core.done(write, at.carry_out(write), at.now)
+    (lift,) = at.core.decide(at.now)
+    assert isinstance(lift, LiftGate)
+    at.core.done(lift, Outcome.UNKNOWN, at.now)
+    assert at.core.decide(at.now) == ()
+    at.pass_time(1.0)
+    assert at.gates("p") == []
+
+
+def test_a_gate_lifted_is_not_lifted_again_before_the_watch_could_show_it() -> None:
+    at = cluster()
+    at.add_pod("p", 4, gates=[OURS])
+    (write,) = at.core.decide(at.now)
+    at.core.done(write, at.carry_out(write), at.now)
+    (lift,) = at.core.decide(at.now)
+    at.core.done(lift, Outcome.DONE, at.now)
+    at.now += 1
+    assert at.core.decide(at.now) == ()
+
+
+def test_the_bind_of_a_let_go_pod_confirms_its_plan() -> None:
+    at = cluster()
+    at.add_pod("p", 4, gates=[OURS])
+    at.settle()
+    assert isinstance(at.begin_bind("p", "n2"), BindRefusal)
+    order = at.begin_bind("p", "n1")
+    assert isinstance(order, BindOrder)
+    assert order.annotations[names.PLAN] == at.pod("p").metadata.annotations[names.PLAN]
