@@ -1,6 +1,7 @@
 """Clients of the API server that are slow, or die: what networks and kernels do to a program."""
 
 import random
+import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -77,8 +78,8 @@ class _Late:
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """Dies at the *at*th write (from 1) of this method whose path ends so. *carried_out*: the
-    write reaches the API server, and only its answer finds nobody."""
+    """Dies at the *at*th write (from 1) of this method whose path ends so (a pattern).
+    *carried_out*: the write reaches the API server, and only its answer finds nobody."""
 
     method: str
     path_end: str
@@ -134,7 +135,8 @@ class MortalClient(SluggishClient):
         return answer
 
     def _reaches(self, death: Death, method: str, path: str) -> bool:
-        self._seen += method == death.method and path.endswith(death.path_end)
+        if method == death.method and re.search(f"{death.path_end}$", path):
+            self._seen += 1
         return self._seen >= death.at
 
     def stream(self, path: str, *, params: Mapping[str, str | int], idle_seconds: float) -> Stream:

@@ -25,8 +25,10 @@ def pod(
     run_seconds: float | None = None,
     priority: int = 0,
     node: str = "",
+    gated: bool = False,
 ) -> dict[str, Any]:
-    """*said*: annotations without their prefix. *node*: put there past every scheduler."""
+    """*said*: annotations without their prefix. *node*: put there past every scheduler. *gated*:
+    behind the extender's gate."""
     annotations = {names.PREFIX + key: text for key, text in (said or {}).items()}
     if run_seconds is not None:
         annotations[RUN_SECONDS] = str(run_seconds)
@@ -41,25 +43,38 @@ def pod(
             "containers": list(containers) or [container("main", gpus)],
             "initContainers": list(init),
             **({"nodeName": node} if node else {}),
+            **({"schedulingGates": [{"name": names.GATE}]} if gated else {}),
         },
     }
 
 
 def gang(
-    name: str, size: int, gpus: int, *, timeout: str = "", members: int | None = None
+    name: str,
+    size: int,
+    gpus: int,
+    *,
+    timeout: str = "",
+    members: int | None = None,
+    gated: bool = False,
 ) -> list[dict[str, Any]]:
     """*members*: how many of its *size* ever come."""
     said = {"gang": name, "gang-size": str(size)} | ({"gang-timeout": timeout} if timeout else {})
     return [
-        pod(f"{name}-{rank}", gpus, said={**said, "rank": str(rank)})
+        pod(f"{name}-{rank}", gpus, said={**said, "rank": str(rank)}, gated=gated)
         for rank in range(size if members is None else members)
     ]
 
 
 def gang_job(
-    name: str, size: int, gpus: int, *, timeout: str = "", run_seconds: float | None = None
+    name: str,
+    size: int,
+    gpus: int,
+    *,
+    timeout: str = "",
+    run_seconds: float | None = None,
+    gated: bool = False,
 ) -> dict[str, Any]:
-    template = gang(name, size, gpus, timeout=timeout, members=1)[0]
+    template = gang(name, size, gpus, timeout=timeout, members=1, gated=gated)[0]
     annotations = template["metadata"]["annotations"]
     del annotations[names.RANK]  # the index that the Job writes is the rank
     if run_seconds is not None:

@@ -106,12 +106,14 @@ class _Author:
                 said=said,
                 run_seconds=self._runs(),
                 priority=self._random.choice([0] * 7 + [10]),  # for which others are evicted
+                gated=self._gated(),
             )
         ]
 
     def _equals(self) -> list[dict[str, Any]]:
         gpus, count = self._random.choice([1, 2, 2, 4]), self._random.randint(3, 5)
-        return [manifests.pod(self._name("equal"), gpus) for _ in range(count)]
+        gated = self._gated()
+        return [manifests.pod(self._name("equal"), gpus, gated=gated) for _ in range(count)]
 
     def _several_containers(self) -> list[dict[str, Any]]:
         sizes = [self._random.randint(0, 2) for _ in range(4)]
@@ -119,7 +121,8 @@ class _Author:
         init = [container("init", sizes[0]), container("side", sizes[1], sidecar=True)]
         main = [container("main", 1 + sizes[2]), container("other", sizes[3])]
         name = self._name("several")
-        return [manifests.pod(name, containers=main, init=init, run_seconds=self._runs())]
+        runs, gated = self._runs(), self._gated()
+        return [manifests.pod(name, containers=main, init=init, run_seconds=runs, gated=gated)]
 
     def _gang(self) -> list[dict[str, Any]]:
         size = self._random.randint(2, 5)
@@ -127,7 +130,9 @@ class _Author:
         missing = self._random.random() < 0.2
         timeout = self._random.choice(["", "30s", "60s"])
         members = size - 1 if missing else size
-        return manifests.gang(self._name("gang"), size, gpus, timeout=timeout, members=members)
+        return manifests.gang(
+            self._name("gang"), size, gpus, timeout=timeout, members=members, gated=self._gated()
+        )
 
     def _submits_past_us(self) -> tuple[str, Do]:
         """Somebody else puts a pod on a node, who asks nobody."""
@@ -136,6 +141,9 @@ class _Author:
         self._bodies[name] = body
         return f"submits {name} past everybody", lambda world: _submit(world, body)
 
+    def _gated(self) -> bool:
+        return self._random.random() < 0.4
+
     def _runs(self) -> float | None:
         return self._random.choice([None, None, round(self._random.uniform(0.1, 1.5), 2)])
 
@@ -143,8 +151,15 @@ class _Author:
         name = self._name("job")
         self._jobs.append(name)
         size, gpus = self._random.randint(2, 4), self._random.choice([1, 2, 4])
-        body = manifests.gang_job(name, size, gpus, timeout="60s", run_seconds=self._runs())
+        runs, gated = self._runs(), self._gated()
+        body = manifests.gang_job(name, size, gpus, timeout="60s", run_seconds=runs, gated=gated)
         return f"submits Job {name}", lambda world: _submit(world, body)
+
+    def _lifts_a_gate(self) -> tuple[str, Do]:
+        name = self._random.choice(list(self._bodies))
+        body = {"spec": {"schedulingGates": None}}
+        what = f"lifts the gate of {name} by hand"
+        return what, lambda world: _patiently(lambda: world.client.patch(f"{PODS}/{name}", body))
 
     def _deletes(self) -> tuple[str, Do]:
         name = self._random.choice(list(self._bodies))
@@ -285,6 +300,7 @@ _LIKELY: Sequence[tuple[Callable[[_Author], tuple[str, Do]], float]] = (
     (_A._submits, 10),
     (_A._submits_job, 2),
     (_A._submits_past_us, 0.7),
+    (_A._lifts_a_gate, 1),
     (_A._deletes, 5),
     (_A._recreates, 3),
     (_A._deletes_job, 0.5),
@@ -310,6 +326,8 @@ DEATHS: Sequence[tuple[str, Death | None]] = (
     ("between two plans of a gang", Death("PATCH", "/status", at=2)),
     ("as it has written the first plan of a gang", Death("PATCH", "/status", carried_out=True)),
     ("as it has nominated three", Death("PATCH", "/status", at=3, carried_out=True)),
+    ("before it lifts a gate", Death("PATCH", "/pods/[^/]+")),
+    ("when the second gate is lifted", Death("PATCH", "/pods/[^/]+", at=2, carried_out=True)),
     ("before a Binding", Death("POST", "/binding")),
     ("before the third Binding", Death("POST", "/binding", at=3)),
     ("when a Binding is done", Death("POST", "/binding", carried_out=True)),
@@ -322,6 +340,9 @@ FAULTS: Sequence[tuple[str, str, int, bool]] = (
     ("PATCH", "/status", 500, False),
     ("PATCH", "/status", 500, True),
     ("PATCH", "/status", 0, False),
+    ("PATCH", "/pods/", 500, False),
+    ("PATCH", "/pods/", 500, True),
+    ("PATCH", "/pods/", 0, True),
     ("PATCH", "/api/v1/nodes/", 500, False),
     ("PATCH", "/api/v1/nodes/", 409, False),
     ("POST", "/binding", 500, False),
