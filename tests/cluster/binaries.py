@@ -158,13 +158,20 @@ def _go(arguments: Sequence[str], directory: Path, env: Mapping[str, str] | None
 
 
 def _cached(name: str, made_of: Sequence[str], build: Callable[[Path], None]) -> Path:
-    key = hashlib.sha256("\0".join((*made_of, _go(["version"], Path.cwd()))).encode()).hexdigest()
+    return cached(name, (*made_of, _go(["version"], Path.cwd())), build)
+
+
+def cached(name: str, made_of: Sequence[str], build: Callable[[Path], None]) -> Path:
+    """Return the directory named after *made_of*; *build* fills it where it is not there yet."""
+    key = hashlib.sha256("\0".join(made_of).encode()).hexdigest()
     target = cache_directory() / f"{name}-{key[:16]}"
     if target.is_dir():
         return target
     with _lock(cache_directory() / f"{name}.lock"):
         if target.is_dir():  # another process built it while this one waited
             return target
+        for killed in cache_directory().glob(f".{name}-*"):
+            shutil.rmtree(killed, ignore_errors=True)
         # Beside the target, so that the rename is one step: a killed build leaves no half directory
         # under the final name.
         partial = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=cache_directory()))
