@@ -1,0 +1,73 @@
+"""What an OCI image says about itself, read from the archive that it is kept in."""
+
+import tarfile
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+
+class Descriptor(msgspec.Struct):
+    digest: str
+    size: int
+    annotations: dict[str, str] = {}
+
+
+class Index(msgspec.Struct):
+    manifests: list[Descriptor]
+
+
+class Manifest(msgspec.Struct):
+    config: Descriptor
+    layers: list[Descriptor]
+
+
+class Run(msgspec.Struct, rename="pascal"):
+    user: str = ""
+    env: list[str] = []
+    cmd: list[str] = []
+
+
+class Config(msgspec.Struct):
+    config: Run
+
+
+def image_digest(archive: Path) -> str:
+    """The digest of its manifest: equal for images that are equal."""
+    return _index(archive).digest
+
+
+def image_size(archive: Path) -> int:
+    """The bytes of its layers, which are not compressed in our archives."""
+    return sum(layer.size for layer in _manifest(archive).layers)
+
+
+def image_name(archive: Path) -> str:
+    """The name a container runtime gives it on import."""
+    return _index(archive).annotations["org.opencontainers.image.ref.name"]
+
+
+def how_to_run(archive: Path) -> Run:
+    return _blob(archive, _manifest(archive).config.digest, Config).config
+
+
+def _manifest(archive: Path) -> Manifest:
+    return _blob(archive, image_digest(archive), Manifest)
+
+
+def _index(archive: Path) -> Descriptor:
+    (only,) = _read(archive, "index.json", Index).manifests
+    return only
+
+
+def _blob(archive: Path, digest: str, kind: type[T]) -> T:
+    return _read(archive, f"blobs/{digest.replace(':', '/')}", kind)
+
+
+def _read(archive: Path, member: str, kind: type[T]) -> T:
+    with tarfile.open(archive) as tar:
+        file = tar.extractfile(member)
+        assert file is not None, member
+        return msgspec.json.decode(file.read(), type=kind)
