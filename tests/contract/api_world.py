@@ -1,7 +1,7 @@
 """An API server that is asked in plain HTTP, whichever it is: the stand-in, or the real one.
 
 The scenarios know nothing of the difference. They get a namespace of their own, so that one server
-serves them all, and what cannot be asked for over HTTP, that it forget its history, is a method here.
+serves them all; what cannot be asked for over HTTP, that it forget its history, is a method here.
 """
 
 import itertools
@@ -20,6 +20,8 @@ JSON_PATCH = "application/json-patch+json"
 NODES = "/api/v1/nodes"
 
 Object = dict[str, Any]
+
+_NUMBERS = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,6 @@ class Server:
     pool: urllib3.PoolManager
     add_namespace: Callable[[str], None]
     forget_history: Callable[[], None]
-    names: Iterator[int] = itertools.count(1)
 
 
 class Api:
@@ -59,7 +60,7 @@ class Api:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self.namespace = f"c{next(server.names)}"
+        self.namespace = f"c{next(_NUMBERS)}"
         self.pods = f"/api/v1/namespaces/{self.namespace}/pods"
         server.add_namespace(self.namespace)
 

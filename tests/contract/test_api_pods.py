@@ -1,4 +1,4 @@
-"""The life of a pod as far as the API server decides it: plan, gate, binding, deletion, eviction."""
+"""The life of a pod as far as the API server decides it: plan, gate, binding, deletion."""
 
 from typing import Any
 
@@ -269,8 +269,13 @@ def test_a_pod_that_is_being_deleted_is_not_bound(api: Api) -> None:
 
 def test_a_pod_that_is_nowhere_goes_at_once(api: Api) -> None:
     made = api.pod("w")
-    last = api.ask("DELETE", f"{api.pods}/w").object
+    with api.watch(api.pods, resourceVersion=version_of(made)) as events:
+        last = api.ask("DELETE", f"{api.pods}/w").object
+        seen = [next(events) for _ in range(2)]
     assert (last["kind"], last["metadata"]["uid"]) == ("Pod", made["metadata"]["uid"])
+    assert [event["type"] for event in seen] == ["MODIFIED", "DELETED"]
+    for event in seen:
+        assert event["object"]["metadata"]["deletionGracePeriodSeconds"] == 0
     assert api.ask("GET", f"{api.pods}/w").refusal == (404, "NotFound")
 
 
@@ -283,8 +288,10 @@ def test_a_pod_on_a_node_stays_until_its_kubelet_says_so(api: Api) -> None:
         again = api.ask("DELETE", f"{api.pods}/w").object
         assert version_of(again) == version_of(marked)
         api.ask("DELETE", f"{api.pods}/w", {"gracePeriodSeconds": 0})
-        seen = [next(events) for _ in range(2)]
-    assert [event["type"] for event in seen] == ["MODIFIED", "DELETED"]
+        seen = [next(events) for _ in range(3)]
+    graces = [event["object"]["metadata"]["deletionGracePeriodSeconds"] for event in seen]
+    assert [event["type"] for event in seen] == ["MODIFIED", "MODIFIED", "DELETED"]
+    assert graces == [7, 0, 0]
     assert api.ask("GET", f"{api.pods}/w").refusal == (404, "NotFound")
 
 

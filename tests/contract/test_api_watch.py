@@ -9,6 +9,11 @@ def told(events: list[Object]) -> list[str]:
     return [f"{event['type']} {event['object']['metadata']['name']}" for event in events]
 
 
+def pod_elsewhere(api: Api) -> Object:
+    spec = {"containers": [{"name": "main", "image": "x"}]}
+    return {"metadata": {"name": api.namespace}, "spec": spec}
+
+
 def test_a_watch_without_a_version_begins_with_all_there_is(api: Api) -> None:
     api.pod("a")
     api.pod("b")
@@ -26,8 +31,9 @@ def test_a_watch_from_a_version_replays_what_came_after_it(api: Api) -> None:
     api.patch(f"{api.pods}/w", {"metadata": {"labels": {"a": "1"}}})
     api.ask("DELETE", f"{api.pods}/w")
     with api.watch(api.pods, resourceVersion=version) as events:
-        seen = list(islice(events, 3))
-    assert told(seen) == ["ADDED w", "MODIFIED w", "DELETED w"]
+        seen = list(islice(events, 4))
+    # A pod is marked before it goes, even where nothing is waited for.
+    assert told(seen) == ["ADDED w", "MODIFIED w", "MODIFIED w", "DELETED w"]
     versions = [int(version_of(event["object"])) for event in seen]
     assert versions == sorted(set(versions))
     assert versions[0] > int(version)
@@ -83,23 +89,34 @@ def test_a_watch_from_the_future_hears_nothing_until_it_is_reached(api: Api) -> 
         assert version_of(next(events)["object"]) == version_of(changes[-1])
 
 
-def test_a_bookmark_comes_two_seconds_before_a_watch_ends_and_only_when_asked_for(
+def test_a_bookmark_comes_before_a_watch_ends_where_it_is_asked_for_and_has_news(
     api: Api,
 ) -> None:
     made = api.pod("w")
-    api.node("n1")
-    query = {"resourceVersion": version_of(made), "timeoutSeconds": 3}
-    with api.watch(api.pods, **query, allowWatchBookmarks="true") as events:
+    others = "/api/v1/namespaces/default/pods"
+    query = {"resourceVersion": version_of(made), "allowWatchBookmarks": "true"}
+    with api.watch(api.pods, **query, timeoutSeconds=3) as events:
+        other = api.ask("POST", others, pod_elsewhere(api)).object
         bookmark = next(events)
-        api.pod("late")
-        assert told(list(events)) == ["ADDED late"]
+        api.pod("late")  # two seconds are left
+        rest = [event for event in events if event["type"] != "BOOKMARK"]
+    assert told(rest) == ["ADDED late"]
     assert bookmark["type"] == "BOOKMARK"
     assert (bookmark["object"]["kind"], bookmark["object"]["apiVersion"]) == ("Pod", "v1")
-    assert int(version_of(bookmark["object"])) >= int(version_of(made))
+    assert int(version_of(bookmark["object"])) >= int(version_of(other))
     assert not bookmark["object"]["metadata"].get("name")
-    query = {"resourceVersion": version_of(api.get(f"{api.pods}/late")), "timeoutSeconds": 3}
-    with api.watch(api.pods, **query) as events:
-        assert list(events) == []
+    api.ask("DELETE", f"{others}/{api.namespace}")
+
+
+def test_no_bookmark_comes_where_it_is_not_asked_for_or_says_nothing_new(api: Api) -> None:
+    made = api.pod("w")
+    query = {"resourceVersion": version_of(made), "timeoutSeconds": 3}
+    with (
+        api.watch(api.pods, **query) as unasked,
+        api.watch(api.pods, **query, allowWatchBookmarks="true") as asked,
+    ):
+        assert list(asked) == []
+        assert list(unasked) == []
 
 
 def test_a_deleted_object_is_shown_in_its_last_state_at_a_version_of_its_own(api: Api) -> None:
@@ -116,10 +133,9 @@ def test_a_deleted_object_is_shown_in_its_last_state_at_a_version_of_its_own(api
 
 def test_a_watch_through_one_namespace_does_not_hear_of_others(api: Api) -> None:
     version = api.version()
-    elsewhere = f"/api/v1/namespaces/default/pods/{api.namespace}"
-    body = {"metadata": {"name": api.namespace}, "spec": {"containers": [{"name": "m", "image": "x"}]}}
-    api.ask("POST", "/api/v1/namespaces/default/pods", body)
-    api.ask("DELETE", elsewhere)
+    elsewhere = "/api/v1/namespaces/default/pods"
+    api.ask("POST", elsewhere, pod_elsewhere(api))
+    api.ask("DELETE", f"{elsewhere}/{api.namespace}")
     api.pod("w")
     with api.watch(api.pods, resourceVersion=version) as events:
         assert told([next(events)]) == ["ADDED w"]

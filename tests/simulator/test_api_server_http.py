@@ -42,18 +42,6 @@ def ask(server: ApiServer, pool: urllib3.PoolManager) -> Ask:
     return asked
 
 
-def watch(server: ApiServer, pool: urllib3.PoolManager, query: str) -> Iterator[dict[str, Any]]:
-    answer = pool.request("GET", f"{server.url}{PODS}?watch=true&{query}", preload_content=False)
-    assert answer.status == 200
-    for line in answer:
-        yield json.loads(line)
-    answer.release_conn()
-
-
-def version_of(obj: Any) -> str:
-    return str(obj["metadata"]["resourceVersion"])
-
-
 @pytest.mark.parametrize(
     ("method", "path", "body", "code", "reason"),
     [
@@ -81,93 +69,10 @@ def test_what_is_refused_is_refused_with_a_status_object(
     assert (answer["code"], answer["reason"]) == (code, reason)
 
 
-def test_the_life_of_a_pod(ask: Ask) -> None:
-    status, created = ask("POST", PODS, WORKER)
-    assert (status, created["metadata"]["namespace"]) == (201, "ml")
-    binding = {
-        "metadata": {"name": "w", "annotations": {"linkwise.dev/gpus": "{}"}},
-        "target": {"name": "n1"},
-    }
-    status, answer = ask("POST", f"{PODS}/w/binding", binding)
-    assert (status, answer["kind"], answer["status"]) == (201, "Status", "Success")
-    patch = {"status": {"phase": "Running"}}
-    status, running = ask("PATCH", f"{PODS}/w/status", patch, "application/merge-patch+json")
-    assert (status, running["status"]["phase"], running["spec"]["nodeName"]) == (
-        200,
-        "Running",
-        "n1",
-    )
-    status, marked = ask("DELETE", f"{PODS}/w")
-    assert (status, marked["metadata"]["deletionGracePeriodSeconds"]) == (200, 30)
-    status, last = ask("DELETE", f"{PODS}/w?gracePeriodSeconds=0")
-    assert (status, last["metadata"]["uid"]) == (200, created["metadata"]["uid"])
-    assert ask("GET", f"{PODS}/w")[0] == 404
-
-
 def test_a_node_or_job_that_is_deleted_answers_with_a_status(ask: Ask) -> None:
     ask("POST", "/apis/batch/v1/namespaces/ml/jobs", {"metadata": {"name": "j"}})
     status, answer = ask("DELETE", "/apis/batch/v1/namespaces/ml/jobs/j", {})
     assert (status, answer["status"], answer["details"]["name"]) == (200, "Success", "j")
-
-
-def test_a_list_has_its_kind_a_version_and_pages(ask: Ask) -> None:
-    for name in ("a", "b", "c"):
-        ask("POST", PODS, WORKER | {"metadata": {"name": name}})
-    _, first = ask("GET", f"{PODS}?limit=2")
-    assert (first["kind"], first["apiVersion"], len(first["items"])) == ("PodList", "v1", 2)
-    assert first["metadata"]["remainingItemCount"] == 1
-    _, selected = ask("GET", f"{PODS}?limit=2&labelSelector=!absent")
-    assert "remainingItemCount" not in selected["metadata"]  # it would have to be counted first
-    _, rest = ask("GET", f"/api/v1/pods?limit=2&continue={first['metadata']['continue']}")
-    assert [pod["metadata"]["name"] for pod in rest["items"]] == ["c"]
-    assert version_of(rest) == version_of(first)
-    assert ask("GET", f"{PODS}?limit=2&continue=unknown")[1]["reason"] == "Expired"
-
-
-def test_a_watch_without_a_version_begins_with_all_there_is(
-    server: ApiServer, pool: urllib3.PoolManager, ask: Ask
-) -> None:
-    ask("POST", PODS, WORKER)
-    events = watch(server, pool, "timeoutSeconds=1")
-    assert next(events)["type"] == "ADDED"
-    ask("DELETE", f"{PODS}/w")
-    assert [event["type"] for event in events] == ["DELETED"]
-
-
-def test_a_watch_from_a_version_replays_what_came_after_it(
-    server: ApiServer, pool: urllib3.PoolManager, ask: Ask
-) -> None:
-    _, listed = ask("GET", PODS)
-    ask("POST", PODS, WORKER)
-    merge = "application/merge-patch+json"
-    ask("PATCH", f"{PODS}/w", {"metadata": {"labels": {"a": "1"}}}, merge)
-    ask("DELETE", f"{PODS}/w")
-    events = list(watch(server, pool, f"resourceVersion={version_of(listed)}&timeoutSeconds=1"))
-    assert [event["type"] for event in events] == ["ADDED", "MODIFIED", "DELETED"]
-    versions = [int(version_of(event["object"])) for event in events]
-    assert versions == sorted(set(versions))
-
-
-def test_a_watch_from_a_forgotten_version_is_told_410_inside_the_stream(
-    server: ApiServer, pool: urllib3.PoolManager, ask: Ask
-) -> None:
-    _, listed = ask("GET", PODS)
-    ask("POST", PODS, WORKER)
-    server.compact()
-    (event,) = watch(server, pool, f"resourceVersion={version_of(listed)}")
-    assert (event["type"], event["object"]["code"]) == ("ERROR", 410)
-    assert event["object"]["reason"] == "Expired"
-
-
-def test_bookmarks_come_when_asked_for_and_before_a_watch_ends(
-    server: ApiServer, pool: urllib3.PoolManager, ask: Ask
-) -> None:
-    ask("POST", "/api/v1/nodes", {"metadata": {"name": "n1"}})
-    query = "resourceVersion=1&timeoutSeconds=1"
-    (bookmark,) = watch(server, pool, f"{query}&allowWatchBookmarks=true")
-    assert (bookmark["type"], bookmark["object"]["kind"]) == ("BOOKMARK", "Pod")
-    assert int(version_of(bookmark["object"])) > 1
-    assert list(watch(server, pool, query)) == []
 
 
 def test_a_watcher_that_goes_away_is_forgotten(

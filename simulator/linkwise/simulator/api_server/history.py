@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
+import msgspec
+
 from linkwise.simulator.api_server.refusals import Object, expired
 from linkwise.simulator.api_server.selectors import Selector
 
@@ -16,6 +18,11 @@ class Stored:
     obj: Object
     version: int
     json: bytes
+
+    def at(self, version: int) -> bytes:
+        """Its JSON, as if nothing but its version had changed."""
+        metadata = self.obj["metadata"] | {"resourceVersion": str(version)}
+        return msgspec.json.encode(self.obj | {"metadata": metadata})
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +37,8 @@ class Change:
     def seen_through(self, namespace: str | None, selector: Selector) -> tuple[str, bytes] | None:
         """The event and object that a watch with this selector is sent, if any.
 
-        What begins to match is ADDED to it, and what no longer does is DELETED.
+        What begins to match is ADDED to it. What no longer does is DELETED, and shown as it was
+        while it did.
         """
         if namespace and self.after.obj["metadata"].get("namespace") != namespace:
             return None
@@ -40,8 +48,11 @@ class Change:
         before = self.before is not None and selector.matches(self.before.obj)
         if not now and not before:
             return None
-        kind = "MODIFIED" if now and before else "ADDED" if now else "DELETED"
-        return kind, self.after.json
+        if now:
+            return "MODIFIED" if before else "ADDED", self.after.json
+        if self.type == "DELETED" or self.before is None:
+            return "DELETED", self.after.json
+        return "DELETED", self.before.at(self.version)
 
 
 class History:

@@ -24,5 +24,7 @@ POD = Kind("Pod", "pods")
 NODE = Kind("Node", "nodes", namespaced=False)
 EVENT = Kind("Event", "events", has_status=False)
 JOB = Kind("Job", "jobs", "batch/v1")
+DAEMON_SET = Kind("DaemonSet", "daemonsets", "apps/v1")
+BUDGET = Kind("PodDisruptionBudget", "poddisruptionbudgets", "policy/v1")
 
-KINDS = (POD, NODE, EVENT, JOB)
+KINDS = (POD, NODE, EVENT, JOB, DAEMON_SET, BUDGET)

@@ -19,6 +19,9 @@ _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _QUALIFIED_NAME = re.compile(
     r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 )
+SUBDOMAIN_RULE = (
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.'"
+)
 _NAME_RULE = (
     "name part must consist of at most 63 alphanumeric characters, '-', '_' or '.', and must "
     "start and end with an alphanumeric character"
@@ -56,6 +59,15 @@ def read_object(kind: Kind, body: Any) -> Object:
     return body | {"kind": kind.name, "apiVersion": kind.api_version, "metadata": metadata}
 
 
+def read_patched(kind: Kind, body: Any) -> Object:
+    """As `read_object`, of what a patch has made of one. Raises RefusedError 422: the patch was
+    read well enough, and what came of it was not."""
+    try:
+        return read_object(kind, body)
+    except RefusedError as error:
+        raise RefusedError(422, "Invalid", error.message) from error
+
+
 def _mapping(kind: Kind, field: str, value: Any) -> Mapping[str, Any]:
     if not isinstance(value or {}, dict):
         raise bad_request(f"{kind.name}.metadata.{field}: expected an object")
@@ -66,14 +78,9 @@ def check(kind: Kind, obj: Object) -> None:
     """Names, labels and annotations as Kubernetes allows them. Raises RefusedError 422."""
     metadata = obj["metadata"]
     name = metadata["name"]
-    if len(name) > 253 or not _SUBDOMAIN.fullmatch(name):
-        raise invalid(
-            kind.name,
-            name,
-            "metadata.name",
-            f'Invalid value: "{name}": a lowercase RFC 1123 subdomain must consist of lower case '
-            "alphanumeric characters, '-' or '.'",
-        )
+    if not is_subdomain(name):
+        why = f'Invalid value: "{name}": {SUBDOMAIN_RULE}'
+        raise invalid(kind.name, name, "metadata.name", why)
     for field in ("labels", "annotations"):
         for key in metadata.get(field) or {}:
             if not _QUALIFIED_NAME.fullmatch(key):
@@ -88,6 +95,10 @@ def check(kind: Kind, obj: Object) -> None:
         raise invalid(kind.name, name, "metadata.annotations", why)
 
 
+def is_subdomain(name: str) -> bool:
+    return len(name) <= 253 and _SUBDOMAIN.fullmatch(name) is not None
+
+
 def _bad_value(kind: Kind, name: str, field: str, value: str, rule: str) -> RefusedError:
     return invalid(kind.name, name, f"metadata.{field}", f'Invalid value: "{value}": {rule}')
 
@@ -95,7 +106,7 @@ def _bad_value(kind: Kind, name: str, field: str, value: str, rule: str) -> Refu
 def keep_identity(kind: Kind, old: Object, new: Object) -> Object:
     """*new* with what only the server sets taken from *old*.
 
-    Raises RefusedError where *new* claims to be of another version or uid (409), or another name.
+    Raises RefusedError where *new* claims to be of another version (409), uid (422) or name (400).
     """
     before, after = old["metadata"], dict(new["metadata"])
     name = before["name"]
@@ -106,10 +117,16 @@ def keep_identity(kind: Kind, old: Object, new: Object) -> Object:
                 f"({before.get(field)})"
             )
     if after.get("uid", before["uid"]) != before["uid"]:
-        raise _other_uid(kind, name, after["uid"], before["uid"])
+        why = f'Invalid value: "{after["uid"]}": field is immutable'
+        raise invalid(kind.name, name, "metadata.uid", why)
     version = after.get("resourceVersion") or before["resourceVersion"]
     if version != before["resourceVersion"]:
         raise modified_meanwhile(kind.plural, name)
+    if "deletionTimestamp" in before:
+        added = set(after.get("finalizers") or ()) - set(before.get("finalizers") or ())
+        if added:
+            why = "Forbidden: no new finalizers can be added if the object is being deleted"
+            raise invalid(kind.name, name, "metadata.finalizers", why)
     kept = {field: before[field] for field in _OURS if field in before}
     after = {field: value for field, value in after.items() if field not in _OURS}
     names = {field: before[field] for field in ("name", "namespace") if field in before}

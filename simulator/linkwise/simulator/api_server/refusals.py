@@ -78,6 +78,10 @@ def bad_request(message: str) -> RefusedError:
     return RefusedError(400, "BadRequest", message)
 
 
+def internal_error(message: str) -> RefusedError:
+    return RefusedError(500, "InternalError", message)
+
+
 def expired(message: str) -> RefusedError:
     return RefusedError(410, "Expired", message)
 

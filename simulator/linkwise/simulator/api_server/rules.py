@@ -8,13 +8,22 @@ pkg/registry/core/{pod,node}, pkg/registry/batch/job and staging/src/k8s.io/apis
 from datetime import datetime, timedelta
 from typing import Any
 
-from linkwise.simulator.api_server.kinds import JOB, NODE, POD, Kind
-from linkwise.simulator.api_server.metadata import check_preconditions
-from linkwise.simulator.api_server.refusals import Object, bad_request, conflict, invalid
+from linkwise.simulator.api_server.kinds import BUDGET, EVENT, JOB, NODE, POD, Kind
+from linkwise.simulator.api_server.metadata import (
+    SUBDOMAIN_RULE,
+    check_preconditions,
+    is_subdomain,
+)
+from linkwise.simulator.api_server.refusals import (
+    Object,
+    bad_request,
+    conflict,
+    internal_error,
+    invalid,
+)
 
 _FINAL_PHASES = ("Succeeded", "Failed")
 _MAY_CHANGE = {"activeDeadlineSeconds", "schedulingGates", "terminationGracePeriodSeconds"}
-_MAY_CHANGE_WHILE_GATED = {"affinity", "nodeSelector"}
 
 
 def timestamp(moment: datetime) -> str:
@@ -38,7 +47,20 @@ def prepare_new(kind: Kind, obj: Object, now: datetime) -> Object:
         return obj | {"status": {}}
     if kind is NODE:
         return obj | {"spec": obj.get("spec") or {}, "status": _node_status(obj)}
+    if kind is BUDGET:
+        none = ("currentHealthy", "desiredHealthy", "disruptionsAllowed", "expectedPods")
+        return obj | {"spec": obj.get("spec") or {}, "status": dict.fromkeys(none, 0)}
+    if kind is EVENT:
+        _check_event(obj)
     return obj
+
+
+def _check_event(event: Object) -> None:
+    """It is told where its object lives; of an object without a namespace, in `default`."""
+    metadata, about = event["metadata"], event.get("involvedObject") or {}
+    if metadata["namespace"] != (about.get("namespace") or "default"):
+        why = f'Invalid value: "{about.get("namespace", "")}": does not match event.namespace'
+        raise invalid("Event", metadata["name"], "involvedObject.namespace", why)
 
 
 def _new_pod(pod: Object, now: datetime) -> Object:
@@ -118,7 +140,10 @@ def _check_pod_spec(old: Object, new: Object) -> None:
     if added:
         why = f"Forbidden: only deletion is allowed, but found new scheduling gate {added[0]!r}"
         raise invalid("Pod", name, "spec.schedulingGates", why)
-    free = _MAY_CHANGE | (_MAY_CHANGE_WHILE_GATED if gates else set())
+    free = set(_MAY_CHANGE)
+    if gates:
+        _check_narrowed(name, before, after)
+        free |= {"nodeSelector", "affinity"}
     if _fixed(before, free) != _fixed(after, free):
         why = (
             "Forbidden: pod updates may not change fields other than `spec.containers[*].image`, "
@@ -131,6 +156,19 @@ def _check_pod_spec(old: Object, new: Object) -> None:
     if any(toleration not in tolerations for toleration in before.get("tolerations") or ()):
         why = "Forbidden: existing toleration can not be modified except its tolerationSeconds"
         raise invalid("Pod", name, "spec.tolerations", why)
+
+
+def _check_narrowed(name: str, before: Object, after: Object) -> None:
+    """While a pod is gated, where it may run can be narrowed, and not widened."""
+    old, new = before.get("nodeSelector") or {}, after.get("nodeSelector") or {}
+    if any(new.get(key) != value for key, value in old.items()):
+        why = f"Invalid value: {new!r}: only additions to spec.nodeSelector are allowed"
+        raise invalid("Pod", name, "spec.nodeSelector", why)
+    if before.get("affinity") and after.get("affinity") != before["affinity"]:
+        why = (
+            "Invalid value: no additions/deletions to non-empty NodeSelectorTerms list are allowed"
+        )
+        raise invalid("Pod", name, "spec.affinity.nodeAffinity", why)
 
 
 def _fixed(spec: Object, free: set[str]) -> Object:
@@ -149,7 +187,21 @@ def prepare_status_update(kind: Kind, old: Object, new: Object) -> Object:
     if "ownerReferences" in old["metadata"]:
         metadata = metadata | {"ownerReferences": old["metadata"]["ownerReferences"]}
     status = _node_status(new) if kind is NODE else new.get("status") or {}
+    if kind is POD:
+        _check_nomination(old, status)
     return old | {"metadata": metadata, "status": status}
+
+
+def _check_nomination(old: Object, status: Object) -> None:
+    nominated = status.get("nominatedNodeName")
+    if not nominated or nominated == old["status"].get("nominatedNodeName"):
+        return
+    name, field = old["metadata"]["name"], "status.nominatedNodeName"
+    if not is_subdomain(nominated):
+        raise invalid("Pod", name, field, f'Invalid value: "{nominated}": {SUBDOMAIN_RULE}')
+    if old["spec"].get("nodeName"):
+        why = "Forbidden: may not be set on pods that are already bound to a node"
+        raise invalid("Pod", name, field, why)
 
 
 # Binding
@@ -163,9 +215,12 @@ def bind(pod: Object, binding: Object, now: datetime) -> Object:
     if told.get("name") != name:
         raise bad_request("name in URL does not match name in Binding object")
     if target.get("kind", "Node") not in ("Node", ""):
-        raise invalid("Binding", name, "target.kind", 'Unsupported value: supported: "Node"')
+        # Not found by validation as it is elsewhere: the real one answers 500 as well.
+        raise internal_error(
+            f'target.kind: Unsupported value: "{target["kind"]}": "Node", "<empty>"'
+        )
     if not target.get("name"):
-        raise invalid("Binding", name, "target.name", "Required value")
+        raise internal_error("target.name: Required value")
     check_preconditions(POD, pod, told)
     if "deletionTimestamp" in metadata:
         raise _unbindable(name, f"pod {name} is being deleted, cannot be assigned to a host")

@@ -39,6 +39,24 @@ def read_selector(kind: Kind, labels: str, fields: str) -> Selector:
     return Selector(tuple(tests))
 
 
+def reads_labels(selector: Object) -> Selector:
+    """A selector as it stands in an object: `matchLabels` and `matchExpressions`."""
+    tests = [
+        _membership(key, {value}, wanted=True)
+        for key, value in (selector.get("matchLabels") or {}).items()
+    ]
+    for expression in selector.get("matchExpressions") or ():
+        key, values = expression["key"], ", ".join(expression.get("values") or ())
+        texts = {
+            "In": f"{key} in ({values})",
+            "NotIn": f"{key} notin ({values})",
+            "Exists": key,
+            "DoesNotExist": f"!{key}",
+        }
+        tests.append(_label_test(texts[expression["operator"]]))
+    return Selector(tuple(tests))
+
+
 def _label_test(text: str) -> Test:
     text = text.strip()
     if found := _IN.fullmatch(text):
@@ -69,7 +87,7 @@ def _field_test(kind: Kind, text: str) -> Test:
         if sign in text:
             path, value = text.split(sign, 1)
             if path not in _EVERY_KIND | _FIELDS.get(kind, frozenset()):
-                raise bad_request(f'field label "{path}" not supported for {kind.name}')
+                raise bad_request(f"field label not supported: {path}")
             return _field_equals(path, value, wanted=wanted)
     raise bad_request(f"invalid selector: {text!r}; can't understand")
 

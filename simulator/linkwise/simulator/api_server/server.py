@@ -1,6 +1,7 @@
 """Runs the stand-in in a thread of its own, and takes orders from any other."""
 
 import asyncio
+import time
 import uuid
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
@@ -35,6 +36,8 @@ class ApiServer:
             now=lambda: datetime.now(UTC),
             new_uid=lambda: str(uuid.uuid4()),
             history_limit=history_limit,
+            # Who has seen a server at this port before finds that all it knows is too old.
+            first_version=time.time_ns() // 1_000_000,
         )
         self._api = Api(store, Watches(store, bookmark_seconds=bookmark_seconds))
         self._loop = asyncio.new_event_loop()

@@ -12,15 +12,17 @@ from typing import Any
 
 import msgspec
 
-from linkwise.simulator.api_server import metadata, rules
+from linkwise.simulator.api_server import disruption, metadata, rules
 from linkwise.simulator.api_server.history import Change, History, Stored
-from linkwise.simulator.api_server.kinds import KINDS, POD, Kind
+from linkwise.simulator.api_server.kinds import BUDGET, KINDS, POD, Kind
 from linkwise.simulator.api_server.patches import PATCHES
 from linkwise.simulator.api_server.refusals import (
     Object,
     already_exists,
     bad_request,
     expired,
+    internal_error,
+    invalid,
     not_found,
     unsupported_media_type,
 )
@@ -29,6 +31,7 @@ from linkwise.simulator.api_server.selectors import Selector
 Key = tuple[str, str]  # namespace ("" for kinds without), name
 
 _MAX_OPEN_LISTS = 64
+_TOKEN = "page-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,8 @@ class Page:
 
 
 class Store:
-    """`now` and `new_uid` are asked whenever one is needed."""
+    """`now` and `new_uid` are asked whenever one is needed. `first_version` is where versions
+    begin: in a store that takes another's place beyond all of that one's."""
 
     def __init__(
         self,
@@ -48,8 +52,9 @@ class Store:
         now: Callable[[], datetime],
         new_uid: Callable[[], str],
         history_limit: int = 20_000,
+        first_version: int = 1,
     ) -> None:
-        self.version = 1
+        self.version = first_version
         self._now, self._new_uid = now, new_uid
         self._objects: dict[Kind, dict[Key, Stored]] = {kind: {} for kind in KINDS}
         self._histories = {kind: History(history_limit, self.version) for kind in KINDS}
@@ -80,7 +85,7 @@ class Store:
         """The first *limit* of a list; the rest waits, as it is now, for its token."""
         if not limit or len(full.items) <= limit:
             return full
-        token = self._new_uid()
+        token = _TOKEN + self._new_uid()
         self._open_lists[token] = Page(full.items[limit:], full.version)
         if len(self._open_lists) > _MAX_OPEN_LISTS:
             self._open_lists.popitem(last=False)
@@ -91,16 +96,16 @@ class Store:
         410 where it has been waited for too long."""
         found = self._open_lists.get(token)
         if found is None:
+            if not token.startswith(_TOKEN):
+                raise bad_request("continue key is not valid: none that was handed out")
             raise expired("The provided continue parameter is too old to display a consistent list")
         return found
 
     def since(self, kind: Kind, version: int) -> "tuple[Change, ...]":
-        """The changes of a kind after *version*. Raises RefusedError 410 where it is too old.
+        """The changes of a kind after *version*; none while it is yet to come.
 
-        A version that is yet to come is of a server whose state was lost: too old as well.
+        Raises RefusedError 410 where it is too old.
         """
-        if version > self.version:
-            raise expired(f"resource version of another state: {version} ({self.version})")
         return tuple(self._histories[kind].since(version))
 
     def compact(self) -> None:
@@ -115,7 +120,7 @@ class Store:
         obj = metadata.read_object(kind, body)
         meta = {k: v for k, v in obj["metadata"].items() if v is not None}
         if meta.pop("resourceVersion", ""):
-            raise bad_request("resourceVersion should not be set on objects to be created")
+            raise internal_error("resourceVersion should not be set on objects to be created")
         meta["name"] = meta.get("name") or self._generate_name(kind, namespace, meta)
         if kind.namespaced:
             if meta.setdefault("namespace", namespace) != namespace:
@@ -139,7 +144,8 @@ class Store:
     def _generate_name(self, kind: Kind, namespace: str, meta: Object) -> str:
         prefix = meta.get("generateName")
         if not prefix:
-            raise bad_request("name or generateName is required")
+            why = "Required value: name or generateName is required"
+            raise invalid(kind.name, "", "metadata.name", why)
         name = ""
         for _ in range(8):  # as often as the real one, before it gives up with AlreadyExists
             name = prefix + self._new_uid().replace("-", "")[-5:]
@@ -150,9 +156,11 @@ class Store:
     def replace(
         self, kind: Kind, namespace: str, name: str, body: Any, *, status: bool = False
     ) -> Stored:
-        """PUT: with a resourceVersion in it, only over that version."""
+        """PUT: with a uid or resourceVersion in it, only over that one."""
         old = self.get(kind, namespace, name)
-        return self._update(kind, old, metadata.read_object(kind, body), status=status)
+        new = metadata.read_object(kind, body)
+        metadata.check_preconditions(kind, old.obj, {"uid": new["metadata"].get("uid")})
+        return self._update(kind, old, new, status=status)
 
     def patch(
         self,
@@ -167,7 +175,7 @@ class Store:
         old = self.get(kind, namespace, name)
         if content_type not in PATCHES:
             raise unsupported_media_type(content_type)
-        new = metadata.read_object(kind, PATCHES[content_type](old.obj, patch))
+        new = metadata.read_patched(kind, PATCHES[content_type](old.obj, patch))
         return self._update(kind, old, new, status=status)
 
     def _update(self, kind: Kind, old: Stored, new: Object, *, status: bool) -> Stored:
@@ -190,9 +198,12 @@ class Store:
         old = self.get(kind, namespace, name)
         metadata.check_preconditions(kind, old.obj, preconditions or {})
         marked = rules.mark_deleted(kind, old.obj, grace_seconds, self._now())
-        if rules.is_gone(marked):
-            return self._remove(kind, old, old.obj), True
-        return self._store(kind, old, marked), False
+        if not rules.is_gone(marked):
+            return self._store(kind, old, marked), False
+        if kind is POD:  # marked first even where nothing is waited for, and watchers are told
+            key = (namespace, name)
+            old = self._write(kind, key, marked, old)
+        return self._remove(kind, old, old.obj), True
 
     def bind(self, namespace: str, name: str, body: Any) -> Stored:
         old = self.get(POD, namespace, name)
@@ -209,8 +220,17 @@ class Store:
             raise bad_request("name in URL does not match name in Eviction object")
         options = eviction.get("deleteOptions") or {}
         metadata.check_preconditions(POD, old.obj, options.get("preconditions") or {})
+        self._use_budget(old.obj)
         self._store(POD, old, rules.disrupted(old.obj, self._now()))
         self.delete(POD, namespace, name, grace_seconds=options.get("gracePeriodSeconds"))
+
+    def _use_budget(self, pod: Object) -> None:
+        """Raises RefusedError 429 where a PodDisruptionBudget does not let this pod go."""
+        budgets = [b.obj for b in self.list(BUDGET, pod["metadata"]["namespace"]).items]
+        used = disruption.use_budget(pod, budgets, self._now())
+        if used is not None:
+            meta = used["metadata"]
+            self._store(BUDGET, self.get(BUDGET, meta["namespace"], meta["name"]), used)
 
     # The only two that change anything
 

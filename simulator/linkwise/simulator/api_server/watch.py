@@ -5,6 +5,7 @@ holds no queue, and one that fell behind the history is told 410 as it would be 
 """
 
 import asyncio
+import math
 from dataclasses import dataclass
 
 import msgspec
@@ -14,6 +15,8 @@ from linkwise.simulator.api_server.kinds import Kind
 from linkwise.simulator.api_server.refusals import RefusedError
 from linkwise.simulator.api_server.selectors import Selector
 from linkwise.simulator.api_server.store import Store
+
+_LAST_BOOKMARK_SECONDS = 2.0  # before the end, as in the real one
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +93,10 @@ class _Watch:
     async def run(self) -> None:
         clock = asyncio.get_running_loop().time
         end = clock() + self.call.timeout_seconds
-        next_bookmark = clock() + self._bookmark_seconds
-        version = await self._begin()
+        # One comes shortly before the end, so that little is lost to who watches on.
+        last_bookmark = end - _LAST_BOOKMARK_SECONDS
+        next_bookmark = min(clock() + self._bookmark_seconds, last_bookmark)
+        version = shown = await self._begin()
         while not self.ended:
             self.woken.clear()
             try:
@@ -99,13 +104,19 @@ class _Watch:
             except RefusedError as error:
                 await self._response.write(_event("ERROR", msgspec.json.encode(error.as_status())))
                 return
-            if self.bookmark_due or clock() >= min(next_bookmark, end):
-                await self._send_bookmark(version)
+            if self.bookmark_due or clock() >= next_bookmark:
+                if version > shown:
+                    await self._send_bookmark(version)
+                    shown = version
                 self.bookmark_due = False
-                next_bookmark = clock() + self._bookmark_seconds
+                next_bookmark = self._next_bookmark(clock(), last_bookmark)
             if clock() >= end:
                 return
             await self._sleep(min(next_bookmark, end) - clock())
+
+    def _next_bookmark(self, now: float, last: float) -> float:
+        regular = now + self._bookmark_seconds
+        return min(regular, last) if now < last else math.inf
 
     async def _begin(self) -> int:
         """The version to go on from, after what exists where that was asked for."""
@@ -117,7 +128,7 @@ class _Watch:
 
     async def _send_changes(self, version: int) -> int:
         changes = self._store.since(self.call.kind, version)
-        reached = self._store.version
+        reached = max(version, self._store.version)
         seen = (change.seen_through(self.call.namespace, self.call.selector) for change in changes)
         await self._write([_event(*event) for event in seen if event is not None])
         return reached

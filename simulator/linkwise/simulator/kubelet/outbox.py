@@ -44,11 +44,12 @@ class Outbox:
                 del self._deletions[uid]
 
     def _done(self, pod: Pod, request: Callable[[], None]) -> bool:
-        """False where the API server is to be asked again; a pod that is gone needs nothing."""
+        """False where the API server is to be asked again; a pod that is gone needs nothing, nor
+        one whose name another has now (422: a patch may not change a uid)."""
         try:
             request()
         except ApiError as error:
-            if error.status in (404, 409):
+            if error.status in (404, 409, 422):
                 return True
             log.warning("%s/%s: %s", pod.metadata.namespace, pod.metadata.name, error)
             return False
