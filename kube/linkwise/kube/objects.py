@@ -102,6 +102,20 @@ class SchedulingGate(_Object, frozen=True):
     name: str
 
 
+class SchedulingGroup(_Object, frozen=True):
+    """The native PodGroup that a pod belongs to, from Kubernetes 1.36 on."""
+
+    pod_group_name: str = ""
+
+
+class WorkloadReference(_Object, frozen=True):
+    """The same in Kubernetes 1.35: a group within a Workload."""
+
+    name: str = ""
+    pod_group: str = ""
+    pod_group_replica_key: str = ""
+
+
 class PodSpec(_Object, frozen=True):
     node_name: str = ""
     node_selector: dict[str, str] = {}
@@ -114,6 +128,8 @@ class PodSpec(_Object, frozen=True):
     priority_class_name: str = ""
     scheduler_name: str = "default-scheduler"
     scheduling_gates: tuple[SchedulingGate, ...] = ()
+    scheduling_group: SchedulingGroup | None = None
+    workload_ref: WorkloadReference | None = None
 
 
 class PodStatus(_Object, frozen=True):

@@ -1,0 +1,179 @@
+"""One pod that is to be recognised, and what is known around it.
+
+Rules read owners as if they were all there. Where one is not, the reading ends with an Unread or a
+Gone, which `decide` turns into an answer; so a rule reads as the fact that it is.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import msgspec
+
+from linkwise.extender.asks import demand_of
+from linkwise.extender.recognise.answer import IndexedJobs, Member, Missing, ObjectRef, Objects
+from linkwise.extender.recognise.fields import Fields, UnreadableError, at, mapping, ordinal, text
+from linkwise.extender.recognise.kinds import Kind
+from linkwise.kube.objects import OwnerReference, Pod, PodSpec
+from linkwise.topology import names
+
+TRAINING = "training.kubeflow.org/"
+COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
+_INDICES = (
+    COMPLETION_INDEX,
+    "kueue.x-k8s.io/pod-group-pod-index",
+    "leaderworkerset.sigs.k8s.io/worker-index",
+    TRAINING + "replica-index",
+    "volcano.sh/task-index",
+    "apps.kubernetes.io/pod-index",
+)
+_QUEUES = (
+    "kueue.x-k8s.io/queue-name",
+    "volcano.sh/queue-name",
+    "scheduling.volcano.sh/queue-name",
+    "kai.scheduler/queue",
+    "yunikorn.apache.org/queue",
+)
+_PRIORITIES = ("kueue.x-k8s.io/priority-class", "ray.io/priority-class-name")
+
+
+class UnreadError(Exception):
+    """An object has to be read before anything can be said."""
+
+    def __init__(self, ref: ObjectRef, paths: tuple[str, ...]) -> None:
+        super().__init__(f"{ref} is to be read")
+        self.ref, self.paths = ref, paths
+
+
+class GoneError(Exception):
+    """The object was asked for, and is not there, or is another one by now."""
+
+    def __init__(self, ref: ObjectRef, paths: tuple[str, ...], why: Missing | None) -> None:
+        what = why.value if why else "is a new one of the same name: the pod belongs to the old one"
+        super().__init__(f"{ref} {what}")
+        self.ref, self.paths, self.why = ref, paths, why
+
+
+@dataclass(frozen=True)
+class Case:
+    pod: Pod
+    objects: Objects
+    resource: str
+    indexed_jobs: IndexedJobs
+
+    @property
+    def namespace(self) -> str:
+        return self.pod.metadata.namespace
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return self.pod.metadata.labels
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        return self.pod.metadata.annotations
+
+    def said(self, *keys: str) -> str:
+        """The first of these that stands on the pod, as a label or as an annotation."""
+        for key in keys:
+            found = self.labels.get(key) or self.annotations.get(key)
+            if found:
+                return found
+        return ""
+
+    @cached_property
+    def controller(self) -> OwnerReference | None:
+        """Not the first owner: executors of Spark have others before the one that controls them."""
+        owners = self.pod.metadata.owner_references
+        return next((owner for owner in owners if owner.controller), None)
+
+    @property
+    def owner_kind(self) -> tuple[str, str]:
+        """API group and kind, as `Job` alone is a kind of several groups."""
+        if self.controller is None:
+            return ("", "")
+        return group_of(self.controller.api_version), self.controller.kind
+
+    def is_controlled_by(self, kind: Kind) -> bool:
+        return self.owner_kind == (kind.group, kind.kind)
+
+    @cached_property
+    def takes_gpus(self) -> bool:
+        """Raises UnreadableError."""
+        try:
+            return demand_of(self.pod, self.resource).gpus > 0
+        except ValueError as error:
+            raise UnreadableError(f"{self.resource}: {error}") from None
+
+    def read_controller(self, kind: Kind) -> Fields:
+        controller = self.controller
+        assert controller is not None
+        version = controller.api_version.rpartition("/")[2]
+        return self.read(kind, controller.name, uid=controller.uid, version=version)
+
+    def read(self, kind: Kind, name: str, *, uid: str = "", version: str = "") -> Fields:
+        """Raises UnreadError and GoneError; *uid* is the one that the pod refers to."""
+        ref = ObjectRef(kind.group, kind.kind, self.namespace, name)
+        paths = kind.paths(self.namespace, name, version)
+        found = self.objects.get(ref)
+        if found is None:
+            raise UnreadError(ref, paths)
+        if isinstance(found, Missing):
+            raise GoneError(ref, paths, found)
+        if uid and text(found, "metadata.uid") not in ("", uid):
+            raise GoneError(ref, paths, None)
+        return found
+
+    def takes_gpus_in(self, template: Fields) -> bool:
+        """Whether pods of this template take GPUs. Raises UnreadableError."""
+        try:
+            spec = msgspec.convert(mapping(template, "spec"), PodSpec)
+            return demand_of(Pod(spec=spec), self.resource).gpus > 0
+        except ValueError as error:  # msgspec's own among them
+            raise UnreadableError(f"pod template: {error}") from None
+
+    def index(self) -> int | None:
+        """The place that some controller gave to this pod."""
+        return ordinal(self.said(*_INDICES))
+
+    def member(
+        self,
+        role: str,
+        index: int | None = None,
+        rank: int | None = None,
+        *,
+        subgroup: str = "",
+        queue: str = "",
+        priority_class: str = "",
+    ) -> Member:
+        """*queue* and *priority_class* as the owner says; the pod's own words come after."""
+        return Member(
+            role=role,
+            index=index,
+            rank=rank,
+            subgroup=subgroup,
+            queue=queue or self.said(*_QUEUES),
+            priority_class=priority_class
+            or self.said(*_PRIORITIES)
+            or self.pod.spec.priority_class_name,
+        )
+
+
+def group_of(api_version: str) -> str:
+    """`kubeflow.org/v1` -> `kubeflow.org`; `v1` is of the core group, which has no name."""
+    return api_version.rpartition("/")[0]
+
+
+def controller_of(fields: Fields) -> Fields:
+    """The reference to what controls an object that was read; empty where nothing does."""
+    owners = at(fields, "metadata.ownerReferences")
+    for owner in owners if isinstance(owners, list | tuple) else ():
+        if isinstance(owner, Mapping) and owner.get("controller") is True:
+            return owner
+    return {}
+
+
+def gang_said_in(template: Fields) -> str:
+    """The gang that a template's own `linkwise.dev/gang` names."""
+    found = mapping(template, "metadata.annotations").get(names.GANG)
+    return found if isinstance(found, str) else ""
