@@ -20,6 +20,12 @@ WORKLOAD = "localhost/workload:test"
 _FOR_EVER = ["/bin/sleep", "2147483647"]
 _COMMANDS = {PAUSE: _FOR_EVER, WORKLOAD: _FOR_EVER}
 _ACCOUNTS = "root:x:0:0::/:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n"
+# Debian's busybox is built without it.
+_PRINTENV = """\
+#!/bin/sh
+if [ $# = 0 ]; then exec env; fi
+eval "if [ -n \\"\\${$1+set}\\" ]; then echo \\"\\$$1\\"; else exit 1; fi"
+"""
 _OCI = "application/vnd.oci.image"
 
 
@@ -64,6 +70,7 @@ def _layer() -> bytes:
             entry.type, entry.mode = tarfile.DIRTYPE, mode
             tar.addfile(entry)
         _add_file(tar, "bin/busybox", Path(busybox).read_bytes(), mode=0o755)
+        _add_file(tar, "bin/printenv", _PRINTENV.encode(), mode=0o755)
         _add_file(tar, "etc/passwd", _ACCOUNTS.encode())
         for applet in listed.stdout.split():
             if applet != "busybox":

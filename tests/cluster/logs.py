@@ -12,7 +12,7 @@ def keep(run_directory: Path, test: str) -> Path:
     """Copy every log below *run_directory* as it is now; return where to."""
     target = KEPT / re.sub(r"[^\w.-]+", "-", test)
     shutil.rmtree(target, ignore_errors=True)
-    for log in run_directory.rglob("logs/*"):
+    for log in run_directory.glob("*/logs/**/*"):
         if log.is_file():
             copy = target / log.relative_to(run_directory)
             copy.parent.mkdir(parents=True, exist_ok=True)

@@ -6,25 +6,28 @@ resolved by containerd; so what two nodes must not share is mounted over for eac
 sandbox's.
 """
 
-import socket
+import os
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import grpc
+
 from tests.cluster import binaries, busybox, cgroups, node_files
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.processes import Process
+from tests.cluster.waiting import wait_for
 
-READY_SECONDS = 90.0
+_READY_SECONDS = 90.0
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class NodeError(Exception):
-    """A node is not as it should be: which, what was waited for, and the end of its log."""
+    """A node did not take what it was given: which node, what, and why."""
 
 
 class Node:
@@ -39,7 +42,6 @@ class Node:
         self._control = control
         self._client = control.client()
         self._cgroup = f"{cgroup}/{self.name}"
-        self._started_at = 0.0
         for directory in (self._disk, self.logs):
             directory.mkdir(parents=True)
         # Links to what is there only while the node is on, so that they can be named before.
@@ -50,16 +52,20 @@ class Node:
         self.kubelet = self._process("kubelet", self._kubelet_command())
 
     def start(self) -> None:
-        """Switch it on; return once the API server knows it as ready. Raises NodeError."""
-        self._started_at = time.time()
+        """Switch it on; return once the API server knows it as ready."""
         for part in ("system", "pods"):
             cgroups.create(f"{self._cgroup}/{part}")
         self._on.start()
         self._link(self.root, f"/proc/{self._on.pid}/root")
         self._link(self._namespace, f"/proc/{self._on.pid}/ns/mnt")
-        self._wait(lambda: (self.root / "run/on").exists(), "its mounts are made", self._on)
+        wait_for(
+            (self.root / "run/on").exists,
+            f"{self.name} has its mounts",
+            _READY_SECONDS,
+            of=self._on,
+        )
         self.containerd.start()
-        self._wait(self._containerd_answers, "containerd answers", self.containerd)
+        self.wait_containerd()
         self.import_image(self._busybox())
         self.kubelet.start()
         self.wait_ready()
@@ -76,9 +82,14 @@ class Node:
         for link in (self.root, self._namespace):
             link.unlink(missing_ok=True)
 
+    def wait_containerd(self) -> None:
+        """Return once containerd takes calls."""
+        what = f"containerd of {self.name} answers"
+        wait_for(self._containerd_answers, what, _READY_SECONDS, of=self.containerd)
+
     def wait_ready(self) -> None:
-        """Return once its kubelet of this start has said that it is ready. Raises NodeError."""
-        self._wait(self._is_ready, "the API server knows it as ready", self.kubelet)
+        """Return once the kubelet of this start has told the API server that the node is ready."""
+        wait_for(self._is_ready, f"{self.name} is ready", _READY_SECONDS, of=self.kubelet)
 
     def import_image(self, archive: Path) -> None:
         """Give it the images of an OCI archive. Raises NodeError."""
@@ -155,8 +166,10 @@ class Node:
         return ["nsenter", f"--mount={self._namespace}", "--"]
 
     def _containerd_answers(self) -> bool:
-        with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
-            probe.connect(str(self.root) + node_files.CONTAINERD_SOCKET)
+        """Asked as the kubelet does first, which ends where containerd is not there yet."""
+        address = f"unix://{self.root}{node_files.CONTAINERD_SOCKET}"
+        with grpc.insecure_channel(address) as channel, suppress(grpc.RpcError):
+            channel.unary_unary("/runtime.v1.RuntimeService/Version")(b"", timeout=2.0)
             return True
         return False
 
@@ -175,24 +188,20 @@ class Node:
             for lease in leases
             if lease["metadata"]["name"] == self.name
         ]
-        return conditions == ["True"] and all(when > self._started_at for when in renewed)
+        return conditions == ["True"] and any(when > _started_at(self.kubelet) for when in renewed)
 
     def _get(self, path: str) -> list[dict[str, Any]]:
         items: list[dict[str, Any]] = self._client.get(path, dict[str, Any])["items"]
         return items
 
-    def _wait(self, so: Callable[[], bool], what: str, process: Process) -> None:
-        deadline = time.monotonic() + READY_SECONDS
-        while not so():
-            process.check()
-            if time.monotonic() > deadline:
-                raise NodeError(
-                    f"{self.name}: after {READY_SECONDS:g} s still not so: {what}; "
-                    f"{process.log} ends:\n{process.log_tail()}"
-                )
-            time.sleep(0.1)
-
     @staticmethod
     def _link(link: Path, target: str) -> None:
         link.unlink(missing_ok=True)
         link.symlink_to(target)
+
+
+def _started_at(process: Process) -> float:
+    """When *process* began, in seconds of the clock."""
+    uptime = float(Path("/proc/uptime").read_text().split()[0])
+    ticks = int(Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19])
+    return time.time() - uptime + ticks / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,23 @@
+"""Waiting for what takes as long as it takes: polled, with a deadline, saying what was missed."""
+
+import time
+from collections.abc import Callable
+
+from tests.cluster.processes import Process
+
+_EVERY_SECONDS = 0.05
+
+
+def wait_for(
+    so: Callable[[], object], what: str, seconds: float = 30.0, *, of: Process | None = None
+) -> None:
+    """Return once *so* holds. Raises AssertionError after *seconds*, and ProcessError as soon as
+    *of*, the process it depends on, has ended."""
+    deadline = time.monotonic() + seconds
+    while not so():
+        if of:
+            of.check()
+        if time.monotonic() > deadline:
+            log = f"; {of.log} ends:\n{of.log_tail()}" if of else ""
+            raise AssertionError(f"after {seconds:g} s still not so: {what}{log}")
+        time.sleep(_EVERY_SECONDS)
