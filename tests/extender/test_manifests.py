@@ -11,31 +11,33 @@ from linkwise.extender.__main__ import command
 from linkwise.extender.app import create_app
 from linkwise.extender.metrics import Metrics
 from linkwise.extender.settings import Settings
+from linkwise.simulator.api_server.patches import json_patch
+from linkwise.topology import names
 from linkwise.topology.names import DEFAULT_RESOURCE
+from tests.manifests import BASE, DAEMONSET, documents, granted, the
 
-DAEMONSET = Path(__file__).parents[2] / "daemonset"
+FILES = BASE / "extender"
+CONFIGS = {
+    name: DAEMONSET / "overlays" / name / "scheduler-config.yaml"
+    for name in ("kubeadm", "second-scheduler")
+}
 
 
-def documents(name: str) -> list[dict[str, Any]]:
-    return list(yaml.safe_load_all((DAEMONSET / name).read_text()))
-
-
-def deployed(kind: str) -> dict[str, Any]:
-    (found,) = (item for item in documents("extender.yaml") if item["kind"] == kind)
-    return found
+def config_of(overlay: str) -> dict[str, Any]:
+    (config,) = documents(CONFIGS[overlay])
+    return config
 
 
 @pytest.fixture
 def container() -> dict[str, Any]:
-    (found,) = deployed("Deployment")["spec"]["template"]["spec"]["containers"]
+    (found,) = the(FILES, "Deployment")["spec"]["template"]["spec"]["containers"]
     assert isinstance(found, dict)
     return found
 
 
-@pytest.fixture
-def extender() -> dict[str, Any]:
-    (config,) = documents("scheduler-config.yaml")
-    (found,) = config["extenders"]
+@pytest.fixture(params=CONFIGS)
+def extender(request: pytest.FixtureRequest) -> dict[str, Any]:
+    (found,) = config_of(request.param)["extenders"]
     assert isinstance(found, dict)
     return found
 
@@ -57,16 +59,84 @@ def test_kube_scheduler_is_given_the_routes_that_exist(extender: dict[str, Any])
     assert {f"/{verb}" for verb in verbs} == posts
 
 
-def test_kube_scheduler_finds_the_service(extender: dict[str, Any]) -> None:
-    service = deployed("Service")
-    meta, (port,) = service["metadata"], service["spec"]["ports"]
+def test_the_service_leads_to_the_port_that_the_program_listens_on() -> None:
+    service = the(FILES, "Service")
+    (port,) = service["spec"]["ports"]
+    assert port["port"] == Settings().listen_port
+    labels = the(FILES, "Deployment")["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= labels.items()
+    (allowed,) = the(FILES, "NetworkPolicy")["spec"]["ingress"]
+    assert allowed["ports"] == [{"port": Settings().listen_port}]
 
+
+def test_a_scheduler_in_a_pod_finds_the_service_by_name() -> None:
+    meta, (port,) = the(FILES, "Service")["metadata"], the(FILES, "Service")["spec"]["ports"]
+    (extender,) = config_of("second-scheduler")["extenders"]
     assert extender["urlPrefix"] == (
         f"http://{meta['name']}.{meta['namespace']}.svc:{port['port']}"
     )
-    assert port["port"] == Settings().listen_port
-    labels = deployed("Deployment")["spec"]["template"]["metadata"]["labels"]
-    assert service["spec"]["selector"].items() <= labels.items()
+
+
+def test_a_scheduler_on_its_hosts_network_finds_the_service_by_the_address_it_is_given() -> None:
+    (overlay,) = documents(DAEMONSET / "overlays" / "kubeadm" / "kustomization.yaml")
+    (service,) = (patch for patch in overlay["patches"] if patch["target"]["kind"] == "Service")
+    (address,) = (step["value"] for step in yaml.safe_load(service["patch"]))
+    (extender,) = config_of("kubeadm")["extenders"]
+    assert extender["urlPrefix"] == f"http://{address}:{Settings().listen_port}"
+
+
+def test_both_ways_to_configure_the_scheduler_say_the_same_but_for_the_address() -> None:
+    (first,), (second,) = (config_of(overlay)["extenders"] for overlay in CONFIGS)
+    assert first | {"urlPrefix": ""} == second | {"urlPrefix": ""}
+
+
+# As kubeadm v1.36 writes /etc/kubernetes/manifests/kube-scheduler.yaml, in short.
+STATIC_POD: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "kube-scheduler", "namespace": "kube-system"},
+    "spec": {
+        "containers": [
+            {
+                "name": "kube-scheduler",
+                "image": "registry.k8s.io/kube-scheduler:v1.36.3",
+                "command": [
+                    "kube-scheduler",
+                    "--authentication-kubeconfig=/etc/kubernetes/scheduler.conf",
+                    "--authorization-kubeconfig=/etc/kubernetes/scheduler.conf",
+                    "--bind-address=127.0.0.1",
+                    "--kubeconfig=/etc/kubernetes/scheduler.conf",
+                    "--leader-elect=true",
+                ],
+                "volumeMounts": [
+                    {"mountPath": "/etc/kubernetes/scheduler.conf", "name": "kubeconfig"}
+                ],
+            }
+        ],
+        "hostNetwork": True,
+        "volumes": [
+            {
+                "hostPath": {"path": "/etc/kubernetes/scheduler.conf", "type": "FileOrCreate"},
+                "name": "kubeconfig",
+            }
+        ],
+    },
+}
+
+
+def test_the_static_pod_is_given_the_file_and_the_directory_it_is_in() -> None:
+    (steps,) = documents(DAEMONSET / "overlays" / "kubeadm" / "kube-scheduler+json.yaml")
+    spec = json_patch(STATIC_POD, steps)["spec"]
+    (container,) = spec["containers"]
+    (config,) = (flag for flag in container["command"] if flag.startswith("--config="))
+    file = Path(config.removeprefix("--config="))
+    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    hosts = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"]}
+    assert hosts[mounts[str(file.parent)]] == str(file.parent)
+    assert f"#   {file}\n" in CONFIGS["kubeadm"].read_text()
+    # --kubeconfig counts no more beside --config, so the file has to name it.
+    kubeconfig = config_of("kubeadm")["clientConnection"]["kubeconfig"]
+    assert f"--kubeconfig={kubeconfig}" in container["command"]
 
 
 def test_kube_scheduler_never_binds_a_gpu_pod_without_us(extender: dict[str, Any]) -> None:
@@ -84,29 +154,53 @@ def test_the_probes_ask_routes_that_exist(container: dict[str, Any]) -> None:
 
 
 def test_there_is_never_more_than_one_set_of_books() -> None:
-    spec = deployed("Deployment")["spec"]
+    spec = the(FILES, "Deployment")["spec"]
 
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
 
 
 def test_the_role_names_just_what_the_program_does() -> None:
-    granted = {
-        (resource, verb)
-        for rule in deployed("ClusterRole")["rules"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
-
-    assert granted == {
+    assert granted(the(FILES, "ClusterRole")) == {
         ("nodes", "list"),
         ("nodes", "watch"),
         ("pods", "list"),
         ("pods", "watch"),
+        ("pods", "patch"),
         ("pods/status", "patch"),
         ("pods/binding", "create"),
         ("pods/eviction", "create"),
         ("events", "create"),
     }
+
+
+def test_the_policies_speak_of_every_annotation_that_the_extender_decides() -> None:
+    """Others are refused these, the extender is refused all others."""
+    decided = f"['{names.GPUS}', '{names.PLAN}', '{names.STARTED}']"
+    for policy in ("linkwise-extender-decides", "linkwise-extender-only-plans"):
+        variables = the(FILES, "ValidatingAdmissionPolicy", policy)["spec"]["variables"]
+        assert [each for each in variables if decided in each["expression"]]
+
+
+def test_the_policies_know_the_account_that_the_program_runs_under() -> None:
+    meta = the(FILES, "ServiceAccount")["metadata"]
+    account = f"'system:serviceaccount:{meta['namespace']}:{meta['name']}'"
+    said = [
+        condition["expression"]
+        for policy in ("linkwise-extender-decides", "linkwise-extender-only-plans")
+        for condition in the(FILES, "ValidatingAdmissionPolicy", policy)["spec"]["matchConditions"]
+    ]
+    assert said == [
+        f"request.userInfo.username != {account}",
+        f"request.userInfo.username == {account}",
+    ]
+    spec = the(FILES, "Deployment")["spec"]["template"]["spec"]
+    assert spec["serviceAccountName"] == meta["name"]
+
+
+def test_every_policy_is_bound_and_denies() -> None:
+    for policy in ("linkwise-extender-decides", "linkwise-extender-only-plans"):
+        binding = the(FILES, "ValidatingAdmissionPolicyBinding", policy)["spec"]
+        assert binding == {"policyName": policy, "validationActions": ["Deny"]}
 
 
 class NoShell:

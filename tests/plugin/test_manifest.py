@@ -1,6 +1,5 @@
 """What is deployed says what the program does: same flags, routes, paths and permissions."""
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -11,20 +10,20 @@ from prometheus_client import CollectorRegistry
 from linkwise.plugin.__main__ import main
 from linkwise.plugin.app import create_app
 from linkwise.plugin.settings import KUBELET_DIR, POD_RESOURCES_SOCKET, Settings
+from linkwise.simulator.api_server.patches import json_patch
+from linkwise.topology import names
+from linkwise.topology.labels import node_labels
+from linkwise.topology.recorded import machine_names, recorded_machine
+from tests.manifests import BASE, DAEMONSET, documents, granted, the
 
-FILE = Path(__file__).parents[2] / "daemonset" / "plugin.yaml"
+FILES = BASE / "plugin"
 DEFAULTS = Settings(node_name="n1")
-
-
-def deployed(kind: str) -> dict[str, Any]:
-    (found,) = (each for each in yaml.safe_load_all(FILE.read_text()) if each["kind"] == kind)
-    assert isinstance(found, dict)
-    return found
+POLICY = "linkwise-plugin-own-node"
 
 
 @pytest.fixture
 def pod() -> dict[str, Any]:
-    spec = deployed("DaemonSet")["spec"]["template"]["spec"]
+    spec = the(FILES, "DaemonSet")["spec"]["template"]["spec"]
     assert isinstance(spec, dict)
     return spec
 
@@ -71,21 +70,95 @@ def test_the_kubelets_directories_are_mounted_where_the_defaults_look(
 
 
 def test_no_more_is_allowed_than_what_is_called() -> None:
-    allowed = {
-        (resource, verb)
-        for rule in deployed("ClusterRole")["rules"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
-    assert allowed == {
+    assert granted(the(FILES, "ClusterRole")) == {
         ("nodes", "get"),
         ("nodes", "patch"),
         ("pods", "list"),
         ("pods", "watch"),
     }
-    (subject,) = deployed("ClusterRoleBinding")["subjects"]
-    account = deployed("ServiceAccount")["metadata"]
-    assert (subject["name"], subject["namespace"]) == (account["name"], account["namespace"])
+    assert granted(the(FILES, "Role")) == {("daemonsets", "get")}
+    account = the(FILES, "ServiceAccount")["metadata"]
+    for kind in ("ClusterRoleBinding", "RoleBinding"):
+        (subject,) = the(FILES, kind)["subjects"]
+        assert (subject["name"], subject["namespace"]) == (account["name"], account["namespace"])
+
+
+def test_it_asks_for_its_own_daemonset_and_may(container: dict[str, Any]) -> None:
+    meta = the(FILES, "DaemonSet")["metadata"]
+    params = main.make_context("p", ["--node-name", "n1", *container["args"]]).params
+    assert params["daemonset"] == f"{meta['namespace']}/{meta['name']}"
+    assert the(FILES, "Role")["metadata"]["namespace"] == meta["namespace"]
+    assert the(FILES, "Role")["rules"][0]["resourceNames"] == [meta["name"]]
+
+
+def test_one_plugin_at_a_time_is_replaced_and_never_two_are_on_a_node() -> None:
+    update = the(FILES, "DaemonSet")["spec"]["updateStrategy"]
+    assert update["rollingUpdate"] == {"maxUnavailable": 1, "maxSurge": 0}
+
+
+def in_policy(variable: str) -> str:
+    """The expression of a variable of the policy on Nodes, on one line."""
+    variables = the(FILES, "ValidatingAdmissionPolicy", POLICY)["spec"]["variables"]
+    (found,) = (each["expression"] for each in variables if each["name"] == variable)
+    return str(found)
+
+
+def test_the_policy_lets_it_write_every_label_and_annotation_that_it_writes() -> None:
+    nvidias = yaml.safe_load(in_policy("nvidiasLabels"))
+    peoples = yaml.safe_load(in_policy("peoplesLabels"))
+    for name in machine_names():
+        for label in node_labels(recorded_machine(name)):
+            assert label in nvidias or label.startswith(names.PREFIX)
+            assert label not in peoples
+    annotations = f"['{names.TOPOLOGY}', '{names.IN_USE}', '{names.OWN_LABELS}']"
+    assert annotations in in_policy("foreignAnnotations")
+
+
+def test_the_policy_knows_the_account_that_the_program_runs_under(pod: dict[str, Any]) -> None:
+    meta = the(FILES, "ServiceAccount")["metadata"]
+    (condition,) = the(FILES, "ValidatingAdmissionPolicy", POLICY)["spec"]["matchConditions"]
+    account = f"system:serviceaccount:{meta['namespace']}:{meta['name']}"
+    assert condition["expression"] == f"request.userInfo.username == '{account}'"
+    assert pod["serviceAccountName"] == meta["name"]
+
+
+def test_what_cleaning_a_node_needs_is_held_as_long_as_a_node_is_labelled() -> None:
+    spec = the(FILES, "ValidatingAdmissionPolicy", "linkwise-nodes-first")["spec"]
+    guarded = {
+        (resource, name)
+        for rule in spec["matchConstraints"]["resourceRules"]
+        for resource in rule["resources"]
+        for name in rule["resourceNames"]
+    }
+    assert guarded == {
+        (f"{item['kind'].lower()}s", item["metadata"]["name"])
+        for item in documents(FILES / "account.yaml")
+    }
+    binding = the(FILES, "ValidatingAdmissionPolicyBinding", "linkwise-nodes-first")["spec"]
+    (expression,) = binding["paramRef"]["selector"]["matchExpressions"]
+    for name in machine_names():
+        assert expression["key"] in node_labels(recorded_machine(name))
+    assert expression["key"] in spec["validations"][0]["expression"]
+
+
+def test_simulated_machines_need_no_driver_and_no_nvidia_runtime(
+    pod: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The paths of the component's patches are those of the DaemonSet."""
+    component = DAEMONSET / "components" / "simulated-machines" / "kustomization.yaml"
+    (patches,) = (patch["patch"] for patch in documents(component)[0]["patches"])
+    daemonset = {"spec": {"template": {"spec": pod}}}
+    played = json_patch(daemonset, yaml.safe_load(patches))["spec"]["template"]["spec"]
+    assert "runtimeClassName" not in played
+    (container,) = played["containers"]
+    assert [each["name"] for each in container["env"]] == ["LINKWISE_PLUGIN_NODE_NAME"]
+    monkeypatch.setenv("LINKWISE_PLUGIN_NODE_NAME", "n1")
+    params = main.make_context("p", list(container["args"])).params
+    label = params["machine_from_label"]
+    terms = "requiredDuringSchedulingIgnoredDuringExecution"
+    (term,) = played["affinity"]["nodeAffinity"][terms]["nodeSelectorTerms"]
+    assert term == {"matchExpressions": [{"key": label, "operator": "Exists"}]}
+    assert label in in_policy("peoplesLabels")
 
 
 @pytest.mark.parametrize(

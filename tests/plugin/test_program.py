@@ -192,6 +192,36 @@ def test_a_plugin_that_restarts_knows_which_pods_have_been_served(
         plugin.kill()
 
 
+@pytest.mark.parametrize("removed", [True, False])
+def test_it_cleans_its_node_where_linkwise_is_removed_and_not_where_it_is_updated(
+    kubelet: FakeKubelet, server: ApiServer, removed: bool
+) -> None:
+    client = KubeClient.load(kubeconfig=None, server=server.url)
+    metadata = {"name": "n1", "labels": {"machine": "dgx1-v100"}}
+    client.patch("/api/v1/nodes/n1", {"metadata": metadata})
+    path = "/apis/apps/v1/namespaces/gpus/daemonsets"
+    body = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "ours"}}
+    client.post(path, body)
+    plugin = Process(
+        kubelet.directory,
+        *("--machine-from-label", "machine", "--daemonset", "gpus/ours"),
+        *("--api-server", server.url),
+    )
+    try:
+        wait_for(plugin.ready, "readiness")
+        node = client.get("/api/v1/nodes/n1", Node).metadata
+        assert read_topology(node.annotations[names.TOPOLOGY]) == MACHINE
+        if removed:
+            client.delete(f"{path}/ours")
+        assert plugin.stop() == 0
+    finally:
+        plugin.kill()
+    after = client.get("/api/v1/nodes/n1", Node).metadata
+    wanted = ({"machine": "dgx1-v100"}, {}) if removed else (node.labels, node.annotations)
+    assert (after.labels, after.annotations) == wanted
+    assert list(kubelet.directory.glob("linkwise-*")) == []
+
+
 def test_a_kubelet_that_restarts_before_it_allocates_is_told_the_same_again(
     kubelet: FakeKubelet, server: ApiServer
 ) -> None:
@@ -242,7 +272,9 @@ def test_without_a_driver_it_says_so_and_waits(kubelet_dir: Path) -> None:
         (("--health-seconds", "0"), "Invalid value for '--health-seconds'"),
         (("--api-server", "nonsense"), "'nonsense': expected http://HOST:PORT or https://HOST"),
         (("--kubelet-dir", "/etc/passwd"), "Invalid value for '--kubelet-dir'"),
-        (("--machine-faults", "x"), "--machine-faults: expected beside --machine or"),
+        (("--machine", "a", "--machine-from-label", "b"), "expected one of them"),
+        (("--daemonset", "linkwise-plugin"), "'linkwise-plugin': expected NAMESPACE/NAME"),
+        (("--machine-faults", "x"), "--machine-faults: expected beside a played machine only"),
         (
             ("--machine", "dgx1-v100", "--listen-address", "absent.invalid"),
             "--listen-address absent.invalid --listen-port 0: ",

@@ -1,6 +1,7 @@
 """`linkwise-plugin`: flags, logging, wiring; the only place that exits."""
 
 import logging
+import re
 import signal
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from linkwise.kube.errors import LoadError
 from linkwise.plugin.allocate import POLICIES
 from linkwise.plugin.errors import InventoryError, ListenError
 from linkwise.plugin.inventory import Inventory
+from linkwise.plugin.labelled import LabelledInventory
 from linkwise.plugin.nvml import NvmlInventory
 from linkwise.plugin.program import Program
 from linkwise.plugin.recorded import RecordedInventory
@@ -20,6 +22,7 @@ from linkwise.topology.names import DEFAULT_RESOURCE, RESOURCE_NAME
 
 log = logging.getLogger("linkwise.plugin")
 _DEFAULTS = Settings(node_name="")
+_NAMESPACED = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?/[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
 _SECONDS = click.FloatRange(min=0.01)
 
 
@@ -29,10 +32,21 @@ def _url(_context: click.Context, _option: click.Parameter, value: str | None) -
     return value
 
 
+def _namespaced(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not _NAMESPACED.fullmatch(value):
+        raise click.BadParameter(f"{value!r}: expected NAMESPACE/NAME")
+    return value
+
+
 @click.command(context_settings={"auto_envvar_prefix": "LINKWISE_PLUGIN", "show_default": True})
 @click.option("--node-name", required=True, help="The Node this runs on.")
 @click.option("--machine", help="Play this recorded machine in place of asking the driver.")
 @click.option("--machine-file", help="The same from a file: machines.json (FILE#name) or topo -m.")
+@click.option(
+    "--machine-from-label",
+    metavar="KEY",
+    help="The same, by the name that this label of our Node says.",
+)
 @click.option(
     "--machine-faults",
     type=click.Path(path_type=Path),
@@ -53,6 +67,12 @@ def _url(_context: click.Context, _option: click.Parameter, value: str | None) -
 @click.option("--kubeconfig", help="Default: the service account of our own pod.")
 @click.option(
     "--api-server", callback=_url, help="URL of an API server that asks for no credentials."
+)
+@click.option(
+    "--daemonset",
+    callback=_namespaced,
+    metavar="NAMESPACE/NAME",
+    help="Ours: told to end when it is gone, we take what we wrote off our Node.",
 )
 @click.option("--resource-name", default=_DEFAULTS.resource_name, help="What pods ask for.")
 @click.option(
@@ -126,8 +146,8 @@ def main(*, no_driver: str, log_level: str, **chosen: object) -> None:
         raise click.BadParameter(problem, param_hint="'--resource-name'")
     settings = Settings(wait_for_driver=no_driver == "wait", **chosen)  # type: ignore[arg-type]
     try:
-        inventory = open_inventory(settings)
         client = KubeClient.load(kubeconfig=settings.kubeconfig, server=settings.api_server)
+        inventory = open_inventory(settings, client)
         program = Program(settings, inventory, client)
     except (ListenError, InventoryError, LoadError) as error:
         raise click.ClickException(str(error)) from error
@@ -137,21 +157,23 @@ def main(*, no_driver: str, log_level: str, **chosen: object) -> None:
     program.run()
 
 
-def open_inventory(settings: Settings) -> Inventory:
+def open_inventory(settings: Settings, client: KubeClient) -> Inventory:
     """Where GPUs come from. Raises InventoryError for a machine that cannot be had, and without
     a driver where that should not be waited for."""
-    if settings.machine and settings.machine_file:
-        raise InventoryError("--machine and --machine-file: expected one of them")
-    if settings.machine_faults and not (settings.machine or settings.machine_file):
-        raise InventoryError("--machine-faults: expected beside --machine or --machine-file only")
-    if settings.machine or settings.machine_file:
-        if settings.machine_file:
-            return RecordedInventory.from_file(
-                settings.machine_file, faults=settings.machine_faults
-            )
-        return RecordedInventory.named(
-            settings.machine or "", node=settings.node_name, faults=settings.machine_faults
+    machine, file, label = settings.machine, settings.machine_file, settings.machine_from_label
+    if sum(map(bool, (machine, file, label))) > 1:
+        raise InventoryError(
+            "--machine, --machine-file and --machine-from-label: expected one of them"
         )
+    faults = settings.machine_faults
+    if machine:
+        return RecordedInventory.named(machine, node=settings.node_name, faults=faults)
+    if file:
+        return RecordedInventory.from_file(file, faults=faults)
+    if label:
+        return LabelledInventory(client, settings.node_name, label, faults=faults)
+    if faults:
+        raise InventoryError("--machine-faults: expected beside a played machine only")
     inventory = NvmlInventory()
     if not settings.wait_for_driver:
         inventory.read()

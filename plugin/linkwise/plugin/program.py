@@ -17,6 +17,7 @@ from linkwise.plugin.devices import DeviceBook, Devices
 from linkwise.plugin.errors import ListenError
 from linkwise.plugin.in_use import InUsePoller, PodResources
 from linkwise.plugin.inventory import Inventory, Snapshot
+from linkwise.plugin.leaving import clean_up_if_removed
 from linkwise.plugin.metrics import Metrics
 from linkwise.plugin.publish import NodePublisher
 from linkwise.plugin.registration import Registrar
@@ -62,7 +63,7 @@ class Program:
         return self._node.not_ready() if self._node else self._missing
 
     def run(self) -> None:
-        """Serve until `stop`, then leave nothing behind."""
+        """Serve until `stop`, then leave nothing behind that nobody will keep true."""
         self._http_thread.start()
         log.info("node %s: HTTP on port %d", self._settings.node_name, self.port)
         try:
@@ -79,6 +80,10 @@ class Program:
             self._stopping.set()
             if self._node is not None:
                 self._node.stop()
+            if self._settings.daemonset:
+                clean_up_if_removed(
+                    self._client, self._settings.node_name, self._settings.daemonset
+                )
             self._inventory.close()
             self._http.close()
             # No longer: a scraper's open connection keeps this thread, a daemon, for minutes.

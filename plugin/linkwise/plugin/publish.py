@@ -50,7 +50,7 @@ def wanted(machine: Machine, in_use: InUse | None) -> Wanted:
 def difference(node: Node, want: Wanted) -> Patch:
     """What to patch into the Node's metadata; empty when it says all that already."""
     has, notes = node.metadata.labels, node.metadata.annotations
-    written = {key for key in notes.get(names.OWN_LABELS, "").split(",") if key}
+    written = _own_labels(node)
     ours = {
         key
         for key in want.labels
@@ -67,6 +67,25 @@ def difference(node: Node, want: Wanted) -> Patch:
     }
     patch = {"labels": labels, "annotations": annotations}
     return {what: entries for what, entries in patch.items() if entries}
+
+
+def written_by_us(node: Node) -> Patch:
+    """What takes all of ours off the Node again; empty when there is nothing."""
+    labels: dict[str, str | None] = {
+        key: None for key in sorted(_own_labels(node)) if key in node.metadata.labels
+    }
+    annotations: dict[str, str | None] = {
+        key: None
+        for key in (names.TOPOLOGY, names.IN_USE, names.OWN_LABELS)
+        if key in node.metadata.annotations
+    }
+    patch = {"labels": labels, "annotations": annotations}
+    return {what: entries for what, entries in patch.items() if entries}
+
+
+def _own_labels(node: Node) -> set[str]:
+    """The keys of labels that we are known to have written."""
+    return set(filter(None, node.metadata.annotations.get(names.OWN_LABELS, "").split(",")))
 
 
 def _annotations_changed(told: Wanted, want: Wanted) -> Patch:

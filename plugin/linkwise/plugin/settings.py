@@ -12,16 +12,19 @@ CDI_KIND = "nvidia.com/gpu"  # what `nvidia-ctk cdi generate` writes
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`machine` and `machine_file` name a recorded machine; with neither, the driver is asked."""
+    """One of `machine`, `machine_file` and `machine_from_label` names a recorded machine; with none
+    of them, the driver is asked."""
 
     node_name: str
     machine: str | None = None
     machine_file: str | None = None
+    machine_from_label: str | None = None  # of the Node: a DaemonSet is the same on every node
     machine_faults: Path | None = None
     kubelet_dir: Path = KUBELET_DIR
     pod_resources_socket: Path = POD_RESOURCES_SOCKET
     kubeconfig: str | None = None
     api_server: str | None = None
+    daemonset: str | None = None  # NAMESPACE/NAME; without it nothing is taken off the Node
     resource_name: str = DEFAULT_RESOURCE
     listen_address: str = "0.0.0.0"  # probes and Prometheus come from outside the pod
     listen_port: int = 9401

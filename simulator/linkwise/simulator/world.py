@@ -31,7 +31,7 @@ _QUIET_SECONDS = 0.4  # nothing has happened for so long: nothing will
 _APPLIED_SECONDS = 0.1  # the same between two files, where a mistake only changes their order
 _ENDED = ("Succeeded", "Failed")
 _HASTE = SchedulerSettings(
-    extender_weight=2,  # as in daemonset/scheduler-config.yaml
+    extender_weight=2,  # as in daemonset/overlays/*/scheduler-config.yaml
     initial_backoff_seconds=0.1,
     max_backoff_seconds=1.0,
 )

@@ -1,0 +1,36 @@
+"""What `daemonset/` holds, for the tests that compare it with the programs and with itself."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+DAEMONSET = Path(__file__).parents[1] / "daemonset"
+BASE = DAEMONSET / "base"
+OVERLAYS = tuple(sorted(path.name for path in (DAEMONSET / "overlays").iterdir()))
+
+
+def documents(path: Path) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(path.read_text()))
+
+
+def the(directory: Path, kind: str, name: str | None = None) -> dict[str, Any]:
+    """The one object of *kind* in the files of *directory*."""
+    (found,) = (
+        item
+        for path in sorted(directory.glob("*.yaml"))
+        for item in documents(path)
+        if item.get("kind") == kind
+        and name in (None, item["metadata"]["name"])
+    )
+    return found
+
+
+def granted(role: dict[str, Any]) -> set[tuple[str, str]]:
+    """(resource, verb) of every rule of a role."""
+    return {
+        (resource, verb)
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
