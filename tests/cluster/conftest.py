@@ -8,7 +8,9 @@ import pytest
 
 from tests.cluster import sandbox
 from tests.cluster.control_plane import ControlPlane
+from tests.cluster.deployment import Deployed, wait_until_none
 from tests.cluster.logs import keep, tails
+from tests.cluster.looking import left_behind
 
 
 @pytest.fixture(scope="session")
@@ -29,6 +31,27 @@ def control_plane(run_directory: Path, request: pytest.FixtureRequest) -> Iterat
     yield plane
     plane.stop()
     shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def deployment(run_directory: Path) -> Iterator[Deployed]:
+    """One for all tests that take it, a minute once; they come last, as it takes the network."""
+    deployed = Deployed(run_directory / "deployed")
+    deployed.start()
+    yield deployed
+    deployed.stop()
+
+
+@pytest.fixture
+def deployed(deployment: Deployed) -> Iterator[Deployed]:
+    """Two nodes with Linkwise, all GPUs free; after the test nothing of it may be left."""
+    yield deployment
+    deployment.clear()
+    wait_until_none(lambda: left_behind(deployment))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: "deployment" in getattr(item, "fixturenames", ()))
 
 
 @pytest.hookimpl(wrapper=True)

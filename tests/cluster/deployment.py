@@ -1,0 +1,152 @@
+"""Linkwise on a real cluster as a user puts it there: image, manifests, a scheduler told of it.
+
+Every node plays a DGX-1V, whose GPUs are not all alike to each other; so that a set was chosen well
+can be told from that it was chosen at all.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import urllib3
+import yaml
+
+from linkwise.kube.client import KubeClient
+from linkwise.topology import names
+from linkwise.topology.model import Machine
+from linkwise.topology.recorded import recorded_machine
+from tests.cluster import images
+from tests.cluster.cluster import Cluster
+
+GPU = names.DEFAULT_RESOURCE
+MACHINE = "dgx1-v100"
+SYSTEM = "kube-system"
+PLUGIN_PODS = "app.kubernetes.io/name=linkwise-plugin"
+EXTENDER_PODS = "app.kubernetes.io/name=linkwise-extender"
+_MANIFESTS = Path(__file__).parents[2] / "daemonset"
+_OVERLAY = _MANIFESTS / "overlays" / "kubeadm"
+_MACHINE_LABEL = "linkwise.dev/simulated-machine"
+
+
+class Deployed:
+    """`start` takes about a minute. What is asked of it is asked as the cluster's administrator."""
+
+    def __init__(self, directory: Path) -> None:
+        self.cluster = Cluster(directory)
+        self.control = self.cluster.control
+        self.client: KubeClient = self.control.client()
+        self.directory = directory / "linkwise"
+        self.directory.mkdir(parents=True)
+        self.scheduler_config: dict[str, Any] = yaml.safe_load(
+            (_OVERLAY / "scheduler-config.yaml").read_text()
+        )
+        (extender,) = self.scheduler_config["extenders"]
+        self.extender_url: str = extender["urlPrefix"]
+
+    def start(self) -> None:
+        """Return once every node offers its GPUs and the extender has them in its books."""
+        self.cluster.start()
+        image = images.linkwise_image()
+        for node in self.cluster.nodes.values():
+            node.import_image(image)
+        self.control.start_scheduler(self.scheduler_config)
+        self.install()
+        self.wait_ready()
+
+    def stop(self) -> None:
+        self.cluster.stop()
+
+    def install(self) -> None:
+        """`kubectl apply -k`, with the one component more by which nodes play machines."""
+        for name in self.cluster.nodes:
+            self.kubectl("label", "--overwrite", "node", name, f"{_MACHINE_LABEL}={MACHINE}")
+        self.kubectl("apply", f"--kustomize={self.write_overlay()}")
+
+    def write_overlay(self) -> Path:
+        """The kubeadm overlay as somebody without GPUs would use it."""
+        component = _MANIFESTS / "components" / "simulated-machines"
+        overlay = {
+            "apiVersion": "kustomize.config.k8s.io/v1beta1",
+            "kind": "Kustomization",
+            # kustomize takes no absolute paths.
+            "resources": [os.path.relpath(_OVERLAY, self.directory)],
+            "components": [os.path.relpath(component, self.directory)],
+        }
+        (self.directory / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+        return self.directory
+
+    def clear(self) -> None:
+        """Delete everything that tests make; what that leaves is for them to see."""
+        self.kubectl("delete", "deployments,jobs,pods", "--all", "--wait=false")
+
+    def wait_ready(self) -> None:
+        """Return once GPU pods can be placed on every node there is."""
+        for kind in ("daemonset/linkwise-plugin", "deployment/linkwise-extender"):
+            self.kubectl("rollout", "status", f"-n={SYSTEM}", kind, "--timeout=120s")
+        wait_until_none(self.missing, 30)
+
+    def missing(self) -> list[str]:
+        """What keeps the cluster from taking GPU pods; empty when nothing does."""
+        known = {node["name"]: node for node in self.ask_extender("/nodes")}
+        found = []
+        for name, node in self.nodes().items():
+            offered = node["status"].get("allocatable", {}).get(GPU)
+            if offered != str(len(self.machine(name).gpus)):
+                found.append(f"{name}: the kubelet offers {offered} GPUs")
+            if not known.get(name, {}).get("usable"):
+                reason = known.get(name, {}).get("reason", "it does not know the node")
+                found.append(f"{name}: the extender: {reason}")
+        return found
+
+    def machine(self, node: str) -> Machine:
+        return recorded_machine(MACHINE, node=node)
+
+    def nodes(self) -> dict[str, dict[str, Any]]:
+        """The Node objects by name."""
+        return {node["metadata"]["name"]: node for node in self.items("/api/v1/nodes")}
+
+    def pods(self, selector: str = "", *, namespace: str = "default") -> list[dict[str, Any]]:
+        """The Pods with these labels, in the order of their names."""
+        found = self.items(f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector)
+        return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
+
+    def pod(self, name: str) -> dict[str, Any]:
+        return self.get(f"/api/v1/namespaces/default/pods/{name}")
+
+    def get(self, path: str) -> dict[str, Any]:
+        return self.client.get(path, dict[str, Any])
+
+    def items(self, path: str, **params: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.client.get(path, dict[str, Any], params=params)["items"]
+        return found
+
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
+        return self.control.kubectl(*arguments, stdin=stdin)
+
+    def apply(self, *manifests: Mapping[str, Any]) -> None:
+        self.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(manifests))
+
+    def ask_extender(self, path: str) -> list[dict[str, Any]]:
+        """What it answers at *path*; an empty list where it does not, as while it starts."""
+        try:
+            answer = urllib3.request("GET", f"{self.extender_url}{path}", timeout=5, retries=False)
+        except urllib3.exceptions.HTTPError:
+            return []
+        return list(json.loads(answer.data)) if answer.status == 200 else []
+
+    def explain(self, pod: str) -> str:
+        """The extender's own words on why a pod is where it is, or why it waits."""
+        url = f"{self.extender_url}/explain/default/{pod}?format=text"
+        return urllib3.request("GET", url, timeout=5).data.decode()
+
+
+def wait_until_none(problems: Callable[[], list[str]], seconds: float = 30.0) -> None:
+    """Poll until *problems* finds none; what it finds last is what the error says."""
+    deadline = time.monotonic() + seconds
+    while found := problems():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"after {seconds:g} s still:\n" + "\n".join(found))
+        time.sleep(0.1)

@@ -1,0 +1,321 @@
+"""Who has which GPU, as each place tells it on its own: container, kubelet, plan, Node, extender.
+
+`assert_sound` says of the whole cluster that they agree. It is asked after everything that is done
+to a cluster, so each thing that it looks at is one that no test has to name.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import urllib3
+from prometheus_client.parser import text_string_to_metric_families
+
+from linkwise.plugin.kubelet import podresources_pb2 as wire
+from linkwise.plugin.kubelet.podresources_pb2_grpc import PodResourcesListerStub
+from linkwise.topology import names
+from linkwise.topology.choose import choose
+from tests.cluster.deployment import (
+    EXTENDER_PODS,
+    GPU,
+    PLUGIN_PODS,
+    SYSTEM,
+    Deployed,
+    wait_until_none,
+)
+from tests.cluster.nodes import Node
+from tests.cluster.workloads import GIVEN
+
+Shares = dict[str, frozenset[str]]  # container -> GPU uuids
+Holders = dict[str, Shares]  # namespace/pod -> its shares
+_POD_RESOURCES = "var/lib/kubelet/pod-resources/kubelet.sock"
+_DEVICE_PLUGINS = "var/lib/kubelet/device-plugins"
+# What the extender counts when something is wrong with itself; 0 whatever is done to the cluster.
+_DEFECTS = ("linkwise_extender_broken_invariants", "linkwise_extender_errors_total")
+
+
+def assert_sound(deployed: Deployed, seconds: float = 30.0) -> None:
+    """Wait until nothing is on its way, all places agree, and no defect was counted.
+
+    A GPU that two pods have fails at once: that must not be even for a moment.
+    """
+    wait_until_none(lambda: unsound(deployed), seconds)
+
+
+def unsound(deployed: Deployed) -> list[str]:
+    """What does not agree, or is still on its way."""
+    held = {name: podresources(node) for name, node in deployed.cluster.nodes.items()}
+    for node, holders in held.items():
+        twice = list(held_twice(holders))
+        assert not twice, f"{node}: {twice}"
+    pods = [pod for pod in deployed.items("/api/v1/pods") if takes_gpus(pod)]
+    return [
+        *_on_their_way(pods),
+        *_not_as_planned(pods, held),
+        *_nodes_differ(deployed, held),
+        *_books_differ(deployed, held),
+        *_defects(deployed),
+    ]
+
+
+def left_behind(deployed: Deployed) -> list[str]:
+    """What is still there although every pod with GPUs was deleted."""
+    found = [f"pod {key_of(pod)}" for pod in deployed.items("/api/v1/pods") if takes_gpus(pod)]
+    for name, node in deployed.cluster.nodes.items():
+        found += [f"{name}: the kubelet says that {key} has GPUs" for key in podresources(node)]
+        found += [f"{name}: {file}" for file in stray_sockets(node)]
+    found += [
+        f"gang {gang['namespace']}/{gang['name']}" for gang in deployed.ask_extender("/gangs")
+    ]
+    return [*found, *unsound(deployed)]
+
+
+# What each place says.
+
+
+def podresources(node: Node) -> Holders:
+    """What the kubelet says; one entry per device, so those of a container are added up."""
+    holders: Holders = {}
+    with grpc.insecure_channel(
+        f"unix:{node.root / _POD_RESOURCES}",
+        options=[("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1)],
+    ) as channel:
+        answer = PodResourcesListerStub(channel).List(wire.ListPodResourcesRequest(), timeout=5)
+    for pod in answer.pod_resources:
+        for container in pod.containers:
+            for devices in container.devices:
+                if devices.resource_name == GPU:
+                    shares = holders.setdefault(f"{pod.namespace}/{pod.name}", {})
+                    had = shares.get(container.name, frozenset())
+                    shares[container.name] = had | frozenset(devices.device_ids)
+    return holders
+
+
+def planned(pod: Mapping[str, Any]) -> Shares:
+    """What the extender wrote on the pod."""
+    text = pod["metadata"].get("annotations", {}).get(names.GPUS, "{}")
+    return {name: frozenset(gpus) for name, gpus in json.loads(text).items()}
+
+
+def plan(pod: Mapping[str, Any]) -> dict[str, Any]:
+    """Which decision that was; empty without one."""
+    text = pod["metadata"].get("annotations", {}).get(names.PLAN, "{}")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def given(deployed: Deployed, pod: str, container: str) -> frozenset[str]:
+    """What the container itself found in its environment when it started."""
+    said = deployed.kubectl("logs", pod, f"--container={container}")
+    (line,) = (line for line in said.splitlines() if line.startswith(f"{GIVEN}="))
+    return frozenset(filter(None, line.removeprefix(f"{GIVEN}=").split(",")))
+
+
+def told_by_node(node: Mapping[str, Any]) -> Holders:
+    """What the plugin wrote on its Node."""
+    text = node["metadata"].get("annotations", {}).get(names.IN_USE, '{"pods":{}}')
+    return {
+        key: {container: frozenset(gpus) for container, gpus in shares.items()}
+        for key, shares in json.loads(text)["pods"].items()
+    }
+
+
+def reasons(deployed: Deployed, pod: str) -> str:
+    """What a user sees who asks why a pod waits."""
+    return deployed.kubectl("describe", "pod", pod)
+
+
+# What must hold of a pod, or of several.
+
+
+def assert_agreed(deployed: Deployed, pod: Mapping[str, Any]) -> None:
+    """Each container of *pod* found in its environment what the plan says, and the kubelet says so
+    too, of those that still run."""
+    name, node = pod["metadata"]["name"], pod["spec"]["nodeName"]
+    shares = planned(deployed.pod(name))
+    assert plan(pod)["node"] == node
+    assert shares.keys() == wanted(pod).keys()
+    assert {container: given(deployed, name, container) for container in shares} == shares
+    assert {container: len(gpus) for container, gpus in shares.items()} == wanted(pod)
+    held = podresources(deployed.cluster.nodes[node])[key_of(pod)]
+    assert held == {container: shares[container] for container in shares if container in held}
+    assert held.keys() >= {c["name"] for c in pod["spec"]["containers"] if _gpus(c)}
+
+
+def assert_best(deployed: Deployed, pods: Iterable[Mapping[str, Any]]) -> None:
+    """Each pod has the set that is the best one when its turn comes, on a node that was idle; in
+    which order they came is not known, but at each turn only one of them can be the next."""
+    by_node: dict[str, list[frozenset[str]]] = {}
+    for pod in pods:
+        gpus = frozenset[str]().union(*planned(pod).values())
+        by_node.setdefault(pod["spec"]["nodeName"], []).append(gpus)
+    for node, sets in by_node.items():
+        machine, waiting = deployed.machine(node), list(sets)
+        free = machine.all_gpus
+        while waiting:
+            best = [choose(machine, free, size) for size in {len(gpus) for gpus in waiting}]
+            masks = {choice.gpus for choice in best if choice is not None}
+            found = [gpus for gpus in waiting if machine.mask_of(gpus) in masks]
+            shown = [machine.indices_of(machine.mask_of(gpus)) for gpus in sets]
+            assert found, f"{node}: {shown}: one of them is not the best that was free"
+            waiting.remove(found[0])
+            free &= ~machine.mask_of(found[0])
+
+
+def held_twice(holders: Holders) -> Iterator[str]:
+    seen: dict[str, str] = {}
+    for key, shares in holders.items():
+        for gpu in frozenset[str]().union(*shares.values()):
+            if gpu in seen:
+                yield f"{gpu} is held by {seen[gpu]} and by {key}"
+            seen[gpu] = key
+
+
+def key_of(pod: Mapping[str, Any]) -> str:
+    return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+
+
+def takes_gpus(pod: Mapping[str, Any]) -> bool:
+    return bool(wanted(pod))
+
+
+def wanted(pod: Mapping[str, Any]) -> dict[str, int]:
+    """Container -> GPUs, of those that want some."""
+    spec = pod["spec"]
+    containers = [*spec.get("initContainers", ()), *spec["containers"]]
+    return {c["name"]: _gpus(c) for c in containers if _gpus(c)}
+
+
+def stray_sockets(node: Node) -> list[str]:
+    """Sockets beside the kubelet's but for one: that of the plugin that runs."""
+    directory = node.root / _DEVICE_PLUGINS
+    found = sorted(path.name for path in directory.iterdir() if path.is_socket())
+    return [name for name in found if name != "kubelet.sock"][1:]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What one of our programs takes of its node, and how much it has to tell."""
+
+    descriptors: int
+    threads: int
+    mib: float  # resident
+    series: int  # of its metrics: one for every pod that is remembered, where one is
+
+
+def usage(deployed: Deployed) -> dict[str, Usage]:
+    """Of each program that runs, by what it is and where."""
+    found = {}
+    for selector in (PLUGIN_PODS, EXTENDER_PODS):
+        for pod in deployed.pods(selector, namespace=SYSTEM):
+            (container,) = pod["spec"]["containers"]
+            (port,) = (port["containerPort"] for port in container["ports"])
+            name = f"{container['name']} on {pod['spec']['nodeName']}"
+            (process,) = _processes_of(pod, f"linkwise-{container['name']}")
+            status = (process / "status").read_text()
+            found[name] = Usage(
+                descriptors=len(list((process / "fd").iterdir())),
+                threads=_number(r"Threads:\s+(\d+)", status),
+                mib=_number(r"VmRSS:\s+(\d+)", status) / 1024,
+                series=len(_metrics_text(f"http://{pod['status']['podIP']}:{port}/metrics")),
+            )
+    return found
+
+
+def _processes_of(pod: Mapping[str, Any], program: str) -> Iterator[Path]:
+    """Of all that this sandbox sees, those in the pod's cgroup."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # ended since it was listed
+            in_pod = pod["metadata"]["uid"] in (process / "cgroup").read_text()
+            if in_pod and program in (process / "cmdline").read_text():
+                yield process
+
+
+def _number(pattern: str, text: str) -> int:
+    found = re.search(pattern, text)
+    assert found, text
+    return int(found[1])
+
+
+def _metrics_text(url: str) -> list[str]:
+    return urllib3.request("GET", url, timeout=5).data.decode().splitlines()
+
+
+def metrics(url: str) -> dict[str, float]:
+    """All samples at *url*, those of one name added up."""
+    text = "\n".join(_metrics_text(url))
+    sums: dict[str, float] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
+    return sums
+
+
+def _gpus(container: Mapping[str, Any]) -> int:
+    return int(container.get("resources", {}).get("limits", {}).get(GPU, 0))
+
+
+def _on_their_way(pods: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    for pod in pods:
+        bound, phase = pod["spec"].get("nodeName"), pod["status"]["phase"]
+        if pod["metadata"].get("deletionTimestamp"):
+            yield f"pod {key_of(pod)} is still ending"
+        elif bound and phase == "Pending":
+            yield f"pod {key_of(pod)} is on {bound} and does not run"
+        elif not bound and planned(pod):
+            yield f"pod {key_of(pod)} is planned and not bound"
+
+
+def _not_as_planned(
+    pods: Iterable[Mapping[str, Any]], held: Mapping[str, Holders]
+) -> Iterator[str]:
+    for pod in pods:
+        if pod["status"]["phase"] != "Running":
+            continue
+        shares, node = planned(pod), pod["spec"]["nodeName"]
+        has = held.get(node, {}).get(key_of(pod), {})
+        for container in pod["spec"]["containers"]:
+            if _gpus(container) != len(has.get(container["name"], ())):
+                yield f"{node}: {key_of(pod)}: {container['name']} has {has}"
+        for container, gpus in has.items():
+            if shares.get(container) != gpus:
+                yield f"{node}: {key_of(pod)}: {container} has {gpus}, the plan: {shares}"
+
+
+def _nodes_differ(deployed: Deployed, held: Mapping[str, Holders]) -> Iterator[str]:
+    for name, node in deployed.nodes().items():
+        if told_by_node(node) != held.get(name):
+            yield f"{name}: its annotation: {told_by_node(node)}, the kubelet: {held.get(name)}"
+
+
+def _books_differ(deployed: Deployed, held: Mapping[str, Holders]) -> Iterator[str]:
+    views = {view["name"]: view for view in deployed.ask_extender("/nodes")}
+    for name in deployed.nodes():
+        if name not in views:
+            yield f"{name}: the extender does not know it"
+            continue
+        kubelet = {
+            gpu: (key, "used")
+            for key, shares in held[name].items()
+            for gpus in shares.values()
+            for gpu in gpus
+        }
+        books = {
+            gpu["uuid"]: (gpu["holder"], gpu["state"])
+            for gpu in views[name]["gpus"]
+            if gpu["state"] not in ("free", "unhealthy")
+        }
+        if books != kubelet:
+            yield f"{name}: the extender's books: {books}, the kubelet: {kubelet}"
+
+
+def _defects(deployed: Deployed) -> Iterator[str]:
+    counted = metrics(f"{deployed.extender_url}/metrics")
+    for name in _DEFECTS:
+        if counted.get(name):
+            yield f"the extender: {name} is {counted[name]:g}"

@@ -1,0 +1,174 @@
+"""Jobs of every shape on real kubelets: each container has the GPUs that were planned for it.
+
+What a container says itself, what the kubelet says and what the plan says are compared for every
+pod; that nothing is left of it afterwards, the fixture says.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from linkwise.topology import names
+from linkwise.topology.labels import node_labels
+from linkwise.topology.node_annotation import read_topology
+from tests.cluster import workloads
+from tests.cluster.deployment import Deployed
+from tests.cluster.looking import (
+    assert_agreed,
+    assert_best,
+    assert_sound,
+    plan,
+    planned,
+    podresources,
+    reasons,
+    usage,
+)
+from tests.cluster.waiting import wait_for
+
+DOCUMENTED = (Path(__file__).parents[2] / "docs" / "annotations.md").read_text()
+ROUNDS = 50
+
+
+def test_a_node_says_what_the_documentation_says(deployed: Deployed) -> None:
+    for name, node in deployed.nodes().items():
+        metadata, machine = node["metadata"], deployed.machine(name)
+        assert read_topology(metadata["annotations"][names.TOPOLOGY]) == machine
+        ours = node_labels(machine)
+        assert {key: metadata["labels"].get(key) for key in ours} == ours
+        assert set(metadata["annotations"][names.OWN_LABELS].split(",")) == set(ours)
+        for key in ours:
+            assert f"`{key.removeprefix(names.PREFIX)}`" in DOCUMENTED, key
+
+
+def test_a_job_of_four_gpus_runs_on_the_best_four_and_ends(deployed: Deployed) -> None:
+    deployed.apply(workloads.job("four", 4))
+    (pod,) = running(deployed, "job-name=four")
+    assert_sound(deployed)
+    assert_agreed(deployed, pod)
+    assert_best(deployed, [pod])
+
+    deployed.kubectl("exec", pod["metadata"]["name"], "--", "kill", "-TERM", "1")
+    deployed.kubectl("wait", "job/four", "--for=condition=Complete", "--timeout=30s")
+    # An ended pod stays; its GPUs are free all the same.
+    assert_sound(deployed)
+    assert not any(podresources(node) for node in deployed.cluster.nodes.values())
+
+
+def test_a_gang_of_two_whole_machines_starts_together(deployed: Deployed) -> None:
+    deployed.apply(workloads.job("train", 8, pods=2, gang=True))
+    members = running(deployed, "job-name=train", 2)
+    assert_sound(deployed)
+    assert {pod["spec"]["nodeName"] for pod in members} == set(deployed.cluster.nodes)
+    assert len({plan(pod)["id"] for pod in members}) == 1
+    for pod in members:
+        assert_agreed(deployed, pod)
+
+
+def test_a_gang_without_room_says_so_takes_nothing_and_starts_once_there_is(
+    deployed: Deployed,
+) -> None:
+    deployed.apply(workloads.pod("before", 2, node="node-1"))
+    running_pod(deployed, "before")
+    deployed.apply(workloads.job("train", 8, pods=2, gang=True))
+    wait_for(lambda: len(deployed.pods("job-name=train")) == 2, "both members are there")
+    first, second = (pod["metadata"]["name"] for pod in deployed.pods("job-name=train"))
+    told = "linkwise: gang train: no room for the whole gang"
+    for member in (first, second):
+        wait_for(lambda member=member: told in reasons(deployed, member), f"{member} is told why")
+    assert "room for 1 of 2 members" in deployed.explain(first)
+
+    # The other machine is idle, and stays everybody's.
+    deployed.apply(workloads.pod("small", 8, node="node-2"))
+    small = running_pod(deployed, "small")
+    assert_sound(deployed)
+    assert_agreed(deployed, small)
+    for pod in deployed.pods("job-name=train"):
+        assert not planned(pod)
+        assert not pod["status"].get("nominatedNodeName")
+
+    deployed.kubectl("delete", "pod", "before", "small", "--wait=false")
+    for pod in running(deployed, "job-name=train", 2):
+        assert_agreed(deployed, pod)
+    assert_sound(deployed)
+
+
+def test_five_equal_pods_at_once_on_one_node(deployed: Deployed) -> None:
+    pods = [f"equal-{number}" for number in range(5)]
+    deployed.apply(*(workloads.pod(name, 1, node="node-1") for name in pods))
+    found = [running_pod(deployed, name) for name in pods]
+    assert_sound(deployed)
+    found = [deployed.pod(name) for name in pods]
+    for pod in found:
+        assert_agreed(deployed, pod)
+    assert_best(deployed, found)
+
+
+def test_each_of_two_containers_has_its_own_gpus(deployed: Deployed) -> None:
+    deployed.apply(workloads.pod("pair", {"train": 2, "evaluate": 2}))
+    pod = running_pod(deployed, "pair")
+    assert_sound(deployed)
+    assert_agreed(deployed, pod)
+    assert_best(deployed, [pod])
+    assert not planned(pod)["train"] & planned(pod)["evaluate"]
+
+
+def test_init_containers_hand_their_gpus_on(deployed: Deployed) -> None:
+    deployed.apply(
+        workloads.pod("phases", {"c1": 2, "c2": 1}, init={"i1": 2}, sidecars={"side": 1})
+    )
+    pod = running_pod(deployed, "phases")
+    assert_sound(deployed)
+    pod = deployed.pod("phases")
+    shares = planned(pod)
+    assert {name: len(gpus) for name, gpus in shares.items()} == {
+        "i1": 2,
+        "side": 1,
+        "c1": 2,
+        "c2": 1,
+    }
+    assert shares["i1"] < shares["side"] | shares["c1"]
+    assert len(frozenset[str]().union(*shares.values())) == 4
+    assert_agreed(deployed, pod)
+    assert_best(deployed, [pod])
+    # The one that has ended holds nothing any more; the sidecar does.
+    held = podresources(deployed.cluster.nodes[pod["spec"]["nodeName"]])["default/phases"]
+    assert held.keys() == {"side", "c1", "c2"}
+
+
+def test_a_deployment_scaled_up_and_down_leaks_nothing(deployed: Deployed) -> None:
+    deployed.apply(workloads.deployment("serve", 4, replicas=1))
+    import time
+
+    for number in range(ROUNDS):
+        t = time.monotonic()
+        scale(deployed, 4)
+        scale(deployed, 1)
+        print(number, time.monotonic() - t, flush=True)
+        if number % 10 == 9:
+            assert_sound(deployed)
+            print(usage(deployed), flush=True)
+    assert_sound(deployed)
+
+
+def running(deployed: Deployed, selector: str, count: int = 1) -> list[dict[str, Any]]:
+    """The pods with these labels, once there are *count* and all of them run."""
+
+    def so() -> bool:
+        phases = [pod["status"]["phase"] for pod in deployed.pods(selector)]
+        return phases == ["Running"] * count
+
+    wait_for(so, f"{count} pods with {selector} run")
+    return deployed.pods(selector)
+
+
+def running_pod(deployed: Deployed, name: str) -> dict[str, Any]:
+    def so() -> bool:
+        return bool(deployed.pod(name)["status"]["phase"] == "Running")
+
+    wait_for(so, f"pod {name} runs")
+    return deployed.pod(name)
+
+
+def scale(deployed: Deployed, replicas: int) -> None:
+    path = "/apis/apps/v1/namespaces/default/deployments/serve"
+    deployed.client.patch(path, {"spec": {"replicas": replicas}})
+    running(deployed, "app=serve", replicas)

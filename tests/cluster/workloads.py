@@ -1,0 +1,98 @@
+"""Jobs as people write them; each container says what it was given, and runs until it is ended."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from linkwise.topology import names
+from tests.cluster.busybox import WORKLOAD
+
+GPU = names.DEFAULT_RESOURCE
+GIVEN = "NVIDIA_VISIBLE_DEVICES"
+_SAY = f'echo "{GIVEN}=${GIVEN}"'
+# Process 1 ignores SIGTERM unless it says otherwise; then every end would take the grace period.
+_RUN = f"{_SAY}; trap 'exit 0' TERM; sleep 2147483647 & wait"
+Manifest = dict[str, Any]
+
+
+def pod(
+    name: str,
+    gpus: int | Mapping[str, int],
+    *,
+    init: Mapping[str, int] | None = None,
+    sidecars: Mapping[str, int] | None = None,
+    node: str = "",
+    annotations: Mapping[str, str] | None = None,
+) -> Manifest:
+    """*gpus* of a container called main, or of each container by name. *sidecars* are init
+    containers that go on running, declared after those of *init*."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "annotations": dict(annotations or {})},
+        "spec": _pod_spec(gpus, init=init, sidecars=sidecars, node=node),
+    }
+
+
+def job(name: str, gpus: int, *, pods: int = 1, gang: bool = False, node: str = "") -> Manifest:
+    """An indexed Job; with *gang* its pods start together or not at all."""
+    annotations = {names.GANG: name, names.GANG_SIZE: str(pods)} if gang else {}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name},
+        "spec": {
+            "completions": pods,
+            "parallelism": pods,
+            "completionMode": "Indexed",
+            "template": {
+                "metadata": {"annotations": annotations},
+                "spec": {**_pod_spec(gpus, node=node), "restartPolicy": "Never"},
+            },
+        },
+    }
+
+
+def deployment(name: str, gpus: int, *, replicas: int) -> Manifest:
+    labels = {"app": name}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": _pod_spec(gpus)},
+        },
+    }
+
+
+def _pod_spec(
+    gpus: int | Mapping[str, int],
+    *,
+    init: Mapping[str, int] | None = None,
+    sidecars: Mapping[str, int] | None = None,
+    node: str = "",
+) -> Manifest:
+    main = {"main": gpus} if isinstance(gpus, int) else gpus
+    return {
+        "initContainers": [
+            *(_container(name, count, _SAY) for name, count in (init or {}).items()),
+            *(
+                {**_container(name, count, _RUN), "restartPolicy": "Always"}
+                for name, count in (sidecars or {}).items()
+            ),
+        ],
+        "containers": [_container(name, count, _RUN) for name, count in main.items()],
+        "terminationGracePeriodSeconds": 5,
+        **({"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}),
+    }
+
+
+def _container(name: str, gpus: int, script: str) -> Manifest:
+    return {
+        "name": name,
+        "image": WORKLOAD,
+        "imagePullPolicy": "Never",
+        "command": ["sh", "-c", script],
+        "resources": {"limits": {GPU: str(gpus)} if gpus else {}},
+    }
