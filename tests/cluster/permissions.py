@@ -1,0 +1,415 @@
+"""Who may do what: the two programs' accounts, and everybody else, request by request.
+
+Requests that are allowed are carried out, in the order in which they stand here. A refusal has to
+name its reason: RBAC's says what its subject "cannot" do, a policy's is in the policy's words.
+"""
+
+from linkwise.kube.client import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH
+from linkwise.topology import names
+from tests.cluster.accounts import NAMESPACE, Request
+from tests.cluster.small_objects import binding, event, eviction, labelled, noted, pod, role_binding
+
+RBAC = "cannot"  # as in: User "…" cannot list resource "secrets" in API group ""
+OWN_NODE = "may write only the Node it runs on, which is node-1, not node-2"
+OWN_LABELS = "may write only its own labels (docs/annotations.md), not"
+OWN_NOTES = "may write only its own annotations (docs/annotations.md), not"
+NOTHING_ELSE = "may write labels and annotations of its Node, and nothing else of it"
+DECIDES = "only Linkwise's extender decides this"
+NODES, PODS = "/api/v1/nodes", "/api/v1/namespaces/ml/pods"
+SYSTEM = f"/api/v1/namespaces/{NAMESPACE}"
+RIGHTS = "/apis/rbac.authorization.k8s.io/v1"
+ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+
+
+def write_node(what: str, node: str, patch: object, says: str = "") -> Request:
+    return Request(what, "PATCH", f"{NODES}/{node}", patch, says)
+
+
+def write_pod(
+    what: str, name: str, patch: object, says: str = "", content_type: str = MERGE_PATCH
+) -> Request:
+    return Request(what, "PATCH", f"{PODS}/{name}", patch, says, content_type)
+
+
+# What neither program has any business with.
+STRANGE = (
+    Request("read secrets", "GET", f"{SYSTEM}/secrets", says=RBAC),
+    Request("read configuration", "GET", f"{SYSTEM}/configmaps", says=RBAC),
+    Request("run a command in a pod", "POST", f"{PODS}/waiting/exec?command=id", says=RBAC),
+    Request("attach to a pod", "POST", f"{PODS}/waiting/attach", says=RBAC),
+    Request("read a pod's log", "GET", f"{PODS}/waiting/log", says=RBAC),
+    Request("create a pod", "POST", PODS, pod("mine"), says=RBAC),
+    Request("delete a pod", "DELETE", f"{PODS}/waiting", says=RBAC),
+    Request("replace a pod", "PUT", f"{PODS}/waiting", pod("waiting"), says=RBAC),
+    Request("delete all pods", "DELETE", PODS, says=RBAC),
+    Request("create a node", "POST", NODES, {"metadata": {"name": "node-3"}}, says=RBAC),
+    Request("delete a node", "DELETE", f"{NODES}/node-1", says=RBAC),
+    Request("write a node's status", "PATCH", f"{NODES}/node-1/status", noted(x="1"), says=RBAC),
+    Request("reach a kubelet", "GET", f"{NODES}/node-1/proxy/pods", says=RBAC),
+    Request(
+        "make itself an administrator",
+        "POST",
+        f"{RIGHTS}/clusterrolebindings",
+        role_binding("mine", "linkwise-plugin"),
+        says=RBAC,
+    ),
+    Request(
+        "give its own role more",
+        "PATCH",
+        f"{RIGHTS}/clusterroles/linkwise-plugin",
+        {"rules": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]},
+        says=RBAC,
+    ),
+    Request(
+        "act as an administrator",
+        "GET",
+        NODES,
+        headers=(("Impersonate-User", "admin"), ("Impersonate-Group", "system:masters")),
+        says="cannot impersonate",
+    ),
+    Request(
+        "ask for another account's token",
+        "POST",
+        f"{SYSTEM}/serviceaccounts/linkwise-scheduler/token",
+        {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}},
+        says=RBAC,
+    ),
+    Request(
+        "ask for a certificate",
+        "GET",
+        "/apis/certificates.k8s.io/v1/certificatesigningrequests",
+        says=RBAC,
+    ),
+    Request(
+        "switch a policy off",
+        "DELETE",
+        f"{ADMISSION}/validatingadmissionpolicybindings/linkwise-plugin-own-node",
+        says=RBAC,
+    ),
+    Request(
+        "change what is deployed",
+        "PATCH",
+        f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/linkwise-extender",
+        {"spec": {"replicas": 0}},
+        says=RBAC,
+    ),
+    Request("read leases", "GET", "/apis/coordination.k8s.io/v1/leases", says=RBAC),
+)
+
+PLUGIN_MAY = (
+    Request("read its Node", "GET", f"{NODES}/node-1"),
+    write_node("publish its topology", "node-1", noted(topology="{}")),
+    write_node(
+        "publish what is in use, and its labels",
+        "node-1",
+        {
+            "metadata": {
+                "annotations": {names.IN_USE: "{}", names.OWN_LABELS: "linkwise.dev/nvlink"},
+                "labels": {"linkwise.dev/nvlink": "NV12", "nvidia.com/gpu.product": "A100"},
+            }
+        },
+    ),
+    write_node(
+        "take them back",
+        "node-1",
+        {
+            "metadata": {
+                "annotations": {names.IN_USE: None, names.TOPOLOGY: None, names.OWN_LABELS: None},
+                "labels": {"linkwise.dev/nvlink": None, "nvidia.com/gpu.product": None},
+            }
+        },
+    ),
+    Request("list its pods", "GET", "/api/v1/pods?fieldSelector=spec.nodeName%3Dnode-1"),
+    Request(
+        "watch its pods", "GET", "/api/v1/pods?watch=true&fieldSelector=spec.nodeName%3Dnode-1"
+    ),
+    Request(
+        "ask for its DaemonSet",
+        "GET",
+        f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/linkwise-plugin",
+    ),
+)
+
+PLUGIN_MUST_NOT = (
+    *STRANGE,
+    write_node("label another node", "node-2", labelled("linkwise.dev/nvlink", "x"), OWN_NODE),
+    write_node("annotate another node", "node-2", noted(topology="{}"), OWN_NODE),
+    write_node("cordon its node", "node-1", {"spec": {"unschedulable": True}}, NOTHING_ELSE),
+    write_node(
+        "taint its node",
+        "node-1",
+        {"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}},
+        NOTHING_ELSE,
+    ),
+    write_node(
+        "put a finalizer on its node",
+        "node-1",
+        {"metadata": {"finalizers": ["linkwise.dev/held"]}},
+        NOTHING_ELSE,
+    ),
+    write_node(
+        "give its node an owner",
+        "node-1",
+        {
+            "metadata": {
+                "ownerReferences": [
+                    {"apiVersion": "v1", "kind": "Node", "name": "node-2", "uid": "gone"}
+                ]
+            }
+        },
+        NOTHING_ELSE,
+    ),
+    write_node(
+        "say which zone its node is in",
+        "node-1",
+        labelled("topology.kubernetes.io/zone", "b"),
+        f"{OWN_LABELS} topology.kubernetes.io/zone",
+    ),
+    write_node(
+        "make its node a control plane's",
+        "node-1",
+        labelled("node-role.kubernetes.io/control-plane", ""),
+        OWN_LABELS,
+    ),
+    write_node("remove a label of others", "node-1", labelled("zone", None), f"{OWN_LABELS} zone"),
+    write_node(
+        "write NVIDIA's other labels",
+        "node-1",
+        labelled("nvidia.com/gpu.present", "true"),
+        OWN_LABELS,
+    ),
+    write_node(
+        "say that its node is a GPU node",
+        "node-1",
+        labelled("linkwise.dev/gpu-node", "true"),
+        OWN_LABELS,
+    ),
+    write_node(
+        "choose the machine it plays",
+        "node-1",
+        labelled("linkwise.dev/simulated-machine", "p3"),
+        OWN_LABELS,
+    ),
+    write_node(
+        "write annotations of others",
+        "node-1",
+        {"metadata": {"annotations": {"node.alpha.kubernetes.io/ttl": "1"}}},
+        f"{OWN_NOTES} node.alpha.kubernetes.io/ttl",
+    ),
+    write_node("decide in the extender's place", "node-1", noted(plan="{}"), OWN_NOTES),
+    Request("list nodes", "GET", NODES, says=RBAC),
+    Request("replace its node", "PUT", f"{NODES}/node-1", {"metadata": {"name": "node-1"}}, RBAC),
+    Request("read one pod", "GET", f"{PODS}/waiting", says=RBAC),
+    write_pod("annotate a pod", "waiting", noted(gang="x"), RBAC),
+    write_pod("write a pod's status", "waiting/status", noted(plan="{}"), RBAC),
+    Request("bind a pod", "POST", f"{PODS}/waiting/binding", binding("waiting"), RBAC),
+    Request("evict a pod", "POST", f"{PODS}/waiting/eviction", eviction("waiting"), RBAC),
+    Request("create an event", "POST", "/api/v1/namespaces/ml/events", event("e"), RBAC),
+    Request(
+        "list DaemonSets", "GET", f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets", says=RBAC
+    ),
+    Request(
+        "read another DaemonSet",
+        "GET",
+        f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/kube-proxy",
+        says=RBAC,
+    ),
+    Request(
+        "update its own DaemonSet",
+        "PATCH",
+        f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/linkwise-plugin",
+        labelled("a", "b"),
+        RBAC,
+    ),
+)
+
+# Token without a pod: anybody who may create tokens for the account could ask for it.
+NODELESS_MUST_NOT = (
+    write_node(
+        "label a node",
+        "node-1",
+        labelled("linkwise.dev/nvlink", "x"),
+        "which is not named in its token",
+    ),
+)
+
+PLAN = {names.GPUS: '{"main":["GPU-1"]}', names.PLAN: '{"v":1}'}
+NOMINATED = {"metadata": {"annotations": PLAN}, "status": {"nominatedNodeName": "node-1"}}
+WITHDRAWN = {
+    "metadata": {"annotations": dict.fromkeys(PLAN)},
+    "status": {"nominatedNodeName": None},
+}
+LIFTED = {"spec": {"schedulingGates": [{"$patch": "delete", "name": names.GATE}]}}
+ONLY_ITS_OWN = "may write only the annotations it decides, not"
+NO_OTHER_GATE = "may lift the scheduling gate linkwise.dev/plan, and no other"
+NO_OTHER_STATUS = "may write status.nominatedNodeName of a pod, and no other status"
+NOTHING_ELSE_OF_A_POD = "its own scheduling gate of a pod, and nothing else of it"
+
+EXTENDER_MAY = (
+    Request("list nodes", "GET", NODES),
+    Request("watch nodes", "GET", f"{NODES}?watch=true"),
+    Request("list pods", "GET", "/api/v1/pods"),
+    Request("watch pods", "GET", "/api/v1/pods?watch=true"),
+    write_pod("write a plan with its nomination", "waiting/status", NOMINATED),
+    write_pod("withdraw it", "waiting/status", WITHDRAWN),
+    write_pod("plan a pod behind a gate", "gated/status", NOMINATED),
+    write_pod("lift its gate", "gated", LIFTED, content_type=STRATEGIC_PATCH),
+    Request("bind with GPUs", "POST", f"{PODS}/waiting/binding", binding("waiting", PLAN)),
+    write_pod("mark a started gang", "waiting/status", noted(gang_started="true")),
+    Request("evict", "POST", f"{PODS}/evictable/eviction", eviction("evictable")),
+    Request("tell of it in an event", "POST", "/api/v1/namespaces/ml/events", event("told")),
+)
+
+EXTENDER_MUST_NOT = (
+    *STRANGE,
+    Request("read one pod", "GET", f"{PODS}/waiting", says=RBAC),
+    Request("read one node", "GET", f"{NODES}/node-1", says=RBAC),
+    write_node("label a node", "node-1", labelled("linkwise.dev/nvlink", "x"), RBAC),
+    write_node("annotate a node", "node-1", noted(topology="{}"), RBAC),
+    write_pod("label a pod", "other", labelled("a", "b"), "may write no labels of a pod"),
+    write_pod(
+        "label a pod by its status",
+        "other/status",
+        labelled("a", "b"),
+        "may write no labels of a pod",
+    ),
+    write_pod(
+        "write its author's annotations",
+        "other/status",
+        noted(gang="x"),
+        f"{ONLY_ITS_OWN} linkwise.dev/gang",
+    ),
+    write_pod(
+        "write annotations of others",
+        "other",
+        {"metadata": {"annotations": {"example.com/a": "b"}}},
+        ONLY_ITS_OWN,
+    ),
+    Request(
+        "annotate beyond a plan when it binds",
+        "POST",
+        f"{PODS}/other/binding",
+        binding("other", {"example.com/a": "b"}),
+        ONLY_ITS_OWN,
+    ),
+    write_pod(
+        "lift a gate of others",
+        "twice-gated",
+        {"spec": {"schedulingGates": [{"$patch": "delete", "name": "example.com/quota"}]}},
+        NO_OTHER_GATE,
+        content_type=STRATEGIC_PATCH,
+    ),
+    write_pod("lift all gates", "twice-gated", {"spec": {"schedulingGates": None}}, NO_OTHER_GATE),
+    write_pod(
+        "change what a pod runs",
+        "other",
+        [{"op": "replace", "path": "/spec/containers/0/image", "value": "evil"}],
+        NOTHING_ELSE_OF_A_POD,
+        content_type=JSON_PATCH,
+    ),
+    write_pod(
+        "let a pod onto other nodes",
+        "other",
+        [{"op": "add", "path": "/spec/tolerations/-", "value": {"operator": "Exists"}}],
+        NOTHING_ELSE_OF_A_POD,
+        content_type=JSON_PATCH,
+    ),
+    write_pod(
+        "end a pod by a deadline",
+        "other",
+        {"spec": {"activeDeadlineSeconds": 1}},
+        NOTHING_ELSE_OF_A_POD,
+    ),
+    write_pod(
+        "hold a pod by a finalizer",
+        "other",
+        {"metadata": {"finalizers": ["linkwise.dev/held"]}},
+        NOTHING_ELSE_OF_A_POD,
+    ),
+    write_pod(
+        "say that a pod has failed",
+        "other/status",
+        {"status": {"phase": "Failed"}},
+        NO_OTHER_STATUS,
+    ),
+    write_pod(
+        "say that a pod is ready",
+        "other/status",
+        {"status": {"conditions": [{"type": "Ready", "status": "True"}]}},
+        NO_OTHER_STATUS,
+    ),
+    Request(
+        "ask what it may bind by the old route",
+        "POST",
+        "/api/v1/namespaces/ml/bindings",
+        binding("other", PLAN),
+        RBAC,
+    ),
+    Request("read events", "GET", "/api/v1/events", says=RBAC),
+    Request(
+        "loosen a disruption budget",
+        "PATCH",
+        f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets/linkwise-extender",
+        {"spec": {"maxUnavailable": 9}},
+        RBAC,
+    ),
+    Request(
+        "lock others out with a policy",
+        "GET",
+        f"{ADMISSION}/validatingadmissionpolicies",
+        says=RBAC,
+    ),
+)
+
+# By an administrator, whom RBAC refuses nothing.
+NOBODY_MAY = (
+    *(
+        Request(
+            f"create a pod with {key}",
+            "POST",
+            PODS,
+            pod("new", annotations={key: "x"}),
+            f"{key}: {DECIDES}",
+        )
+        for key in (names.GPUS, names.PLAN, names.STARTED)
+    ),
+    write_pod("plan a pod", "other", noted(plan="{}"), DECIDES),
+    write_pod("plan a pod by its status", "other/status", noted(gpus="{}"), DECIDES),
+    Request("bind with GPUs", "POST", f"{PODS}/other/binding", binding("other", PLAN), DECIDES),
+    Request(
+        "bind with GPUs by the old route",
+        "POST",
+        "/api/v1/namespaces/ml/bindings",
+        binding("other", PLAN),
+        DECIDES,
+    ),
+    write_pod("change a plan", "planned", noted(plan="mine"), DECIDES),
+    write_pod("remove a plan", "planned", noted(plan=None), DECIDES),
+    write_pod("change a plan by the status", "planned/status", noted(gpus="{}"), DECIDES),
+    write_pod(
+        "replace all annotations of a planned pod",
+        "planned",
+        {"metadata": {"annotations": None}},
+        f"{names.GPUS}, {names.PLAN}: {DECIDES}",
+    ),
+)
+
+ANYBODY_MAY = (
+    Request("create a pod of a gang", "POST", PODS, pod("new", annotations={names.GANG: "g"})),
+    write_pod("annotate a planned pod otherwise", "planned", noted(rank="3")),
+    write_pod("label a planned pod", "planned", labelled("a", "b")),
+    write_pod(
+        "write the status of a planned pod, as the kubelet does",
+        "planned/status",
+        {"status": {"conditions": [{"type": "Ready", "status": "True"}]}},
+        content_type=STRATEGIC_PATCH,
+    ),
+    write_pod("lift the gate by hand", "twice-gated", LIFTED, content_type=STRATEGIC_PATCH),
+    Request(
+        "bind a planned pod, as a scheduler does",
+        "POST",
+        f"{PODS}/planned/binding",
+        binding("planned"),
+    ),
+    Request("evict a planned pod", "POST", f"{PODS}/planned/eviction", eviction("planned")),
+)

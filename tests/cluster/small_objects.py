@@ -1,0 +1,70 @@
+"""Pods, Bindings and patches just big enough for an API server to take them."""
+
+from typing import Any
+
+from linkwise.topology import names
+from tests.cluster.accounts import NAMESPACE
+
+
+def noted(**annotations: str | None) -> dict[str, Any]:
+    """A patch of annotations below our prefix."""
+    notes = {names.PREFIX + key.replace("_", "-"): text for key, text in annotations.items()}
+    return {"metadata": {"annotations": notes}}
+
+
+def labelled(key: str, text: str | None) -> dict[str, Any]:
+    return {"metadata": {"labels": {key: text}}}
+
+
+def pod(
+    name: str, *, annotations: dict[str, str] | None = None, gates: tuple[str, ...] = ()
+) -> Any:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "ml", "annotations": annotations or {}},
+        "spec": {
+            "containers": [{"name": "main", "image": "none"}],
+            "schedulingGates": [{"name": gate} for gate in gates],
+        },
+    }
+
+
+def binding(name: str, annotations: dict[str, str] | None = None) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": name, "namespace": "ml", "annotations": annotations or {}},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": "node-1"},
+    }
+
+
+def role_binding(name: str, account: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": name},
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": "ClusterRole",
+            "name": "cluster-admin",
+        },
+        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": NAMESPACE}],
+    }
+
+
+def event(name: str) -> dict[str, Any]:
+    involved = {"apiVersion": "v1", "kind": "Pod", "namespace": "ml", "name": "waiting"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": name, "namespace": "ml"},
+        "involvedObject": involved,
+        "reason": "GangWaits",
+        "type": "Normal",
+    }
+
+
+def eviction(name: str) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": "ml"}
+    return {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
