@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.cluster import sandbox
 from tests.cluster.binaries import BuildError, cache_directory, cached
 
 CHECKOUT = Path(__file__).parents[2]
@@ -36,12 +37,16 @@ _BASE_OPTIONS = (
 )
 _CERTIFICATES = "/etc/ssl/certs"
 _KEPT_IMAGES = 4
+# Set to the archive that a run uses, so that all of it uses the same one, whatever is edited
+# meanwhile; in a sandbox there would be no way to the package index anyway.
+_OF_THIS_RUN = "LINKWISE_IMAGE"
 
 
 def base_image() -> Path:
     """Return the OCI archive of a small Debian with Python 3.11; half a minute where it is new."""
 
     def build(target: Path) -> None:
+        _needs_network()
         packed = target / "base.tar"
         include = f"--include={','.join(_PACKAGES)}"
         _run(["mmdebstrap", *_BASE_OPTIONS, include, _SUITE, str(packed)], SOURCE_DATE_EPOCH="0")
@@ -59,12 +64,16 @@ def base_image() -> Path:
 
 def linkwise_image() -> Path:
     """Return the OCI archive of the checkout's image, `NAME`; under a minute where it is new."""
+    chosen = Path(os.environ.get(_OF_THIS_RUN) or "-")
+    if chosen.is_file():
+        return chosen
     with tempfile.TemporaryDirectory(prefix="linkwise-image-") as scratch:
         context = Path(scratch)
         # A copy, so that what is built is what the key names while somebody goes on editing.
         made_of = [_copied(path, context) for path in _context_files()]
 
         def build(target: Path) -> None:
+            _needs_network()
             with _buildah(target / "storage") as buildah:
                 archive = f"oci-archive:{_archive(target)}:{NAME}"
                 buildah(*_build_command(), f"--tag={archive}", str(context))
@@ -72,6 +81,7 @@ def linkwise_image() -> Path:
         target = cached("linkwise-image", (str(base_image()), *_build_command(), *made_of), build)
     target.touch()
     _forget_old_images()
+    os.environ[_OF_THIS_RUN] = str(_archive(target))
     return _archive(target)
 
 
@@ -148,6 +158,14 @@ def _buildah(storage: Path) -> Iterator[_Buildah]:
         yield _Buildah(storage)
     finally:
         shutil.rmtree(storage, ignore_errors=True)
+
+
+def _needs_network() -> None:
+    if sandbox.directory() is not None:
+        raise BuildError(
+            "this image is not in the cache, and a sandbox has no network to build it: "
+            "run `python -m tests.cluster build` before"
+        )
 
 
 def _run(command: Sequence[str], **env: str) -> str:
