@@ -1,0 +1,155 @@
+"""Pods per second on a real kube-scheduler and API server, with Linkwise and without:
+`python -m bench.scheduler`.
+
+Every pod takes a whole 8-GPU machine. Stock is kube-scheduler as it comes, with no extender; then
+the same kube-scheduler with the deployed configuration, and the extender as a process beside it.
+All of it runs on this machine's cores: API server, etcd, kube-scheduler, the extender, and the
+program that creates the pods. The order of the variants turns round with every repetition, and all
+share one API server.
+
+Planned: the pods exist, and are nominated where Linkwise plans them, before kube-scheduler starts;
+counted from the first pod bound to the last. Created: four connections create the pods while they
+are scheduled; counted from the first creation to the last pod bound.
+"""
+
+import asyncio
+import statistics
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import click
+
+from bench.figures import print_table, ratio, this_machine
+from bench.scheduler_pods import Kind
+from bench.scheduler_world import Round, World, world
+from tests.cluster import sandbox
+from tests.cluster.binaries import NEWEST, kubernetes
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """*bars*: pods per second, of stock's, that are wanted at so many nodes."""
+
+    name: str
+    run: Callable[[World, int], Awaitable[Round]]
+    bars: dict[int, float]
+
+
+def _planned(name: str, kind: Kind, *, ours: bool = True) -> Variant:
+    bars = {1000: 1.5, 5000: 1.2} if ours else {}
+    return Variant(name, lambda world, pods: world.planned(kind, pods, ours=ours), bars)
+
+
+def _created(name: str, kind: Kind, *, ours: bool = True, barred: bool = True) -> Variant:
+    bars = {1000: 0.9, 5000: 0.9} if ours and barred else {}
+    return Variant(name, lambda world, pods: world.come_and_go(kind, pods, ours=ours), bars)
+
+
+# The first of each group is what the others are compared with.
+GROUPS = {
+    "planned": (
+        _planned("stock", Kind.SINGLE, ours=False),
+        _planned("Linkwise, gangs of 4", Kind.GANGS),
+        _planned("Linkwise, gated pods", Kind.GATED),
+    ),
+    "created": (
+        _created("stock", Kind.SINGLE, ours=False),
+        _created("Linkwise, as they come", Kind.SINGLE),
+        _created("Linkwise, gated pods", Kind.GATED),
+        _created("Linkwise, gangs of 4", Kind.GANGS, barred=False),
+    ),
+}
+MOST_PODS = 1500
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    nodes: int
+    group: str
+    variant: Variant
+    rounds: Sequence[Round]
+    stock: float  # pods per second
+
+    @property
+    def rate(self) -> float:
+        return statistics.median(one.pods_per_second for one in self.rounds)
+
+    @property
+    def missed(self) -> bool:
+        bar = self.variant.bars.get(self.nodes)
+        return bar is not None and self.rate < bar * self.stock
+
+    def row(self) -> tuple[str, ...]:
+        rates = [one.pods_per_second for one in self.rounds]
+        bar = self.variant.bars.get(self.nodes)
+        programs = ("etcd", "apiserver", "scheduler", "extender", "load")
+        return (
+            f"{self.nodes:,}, {self.group}, {self.variant.name}",
+            f"{self.rate:.0f}",
+            f"{min(rates):.0f} to {max(rates):.0f}",
+            ratio(self.rate, self.stock),
+            "" if bar is None else f"{bar:g}, {'MISSED' if self.missed else 'kept'}",
+            *(self._milliseconds(program) for program in programs),
+        )
+
+    def _milliseconds(self, program: str) -> str:
+        """Of CPU, per pod."""
+        worked = [one.cpu[program] / one.pods for one in self.rounds if program in one.cpu]
+        return f"{1000 * statistics.median(worked):.2f}" if worked else ""
+
+
+HEADER = (
+    "nodes, pods",
+    "pods/s",
+    "least to most",
+    "of stock's",
+    "bar",
+    *(f"{program} ms" for program in ("etcd", "apiserver", "scheduler", "extender", "load")),
+)
+
+
+async def measure(nodes: int, groups: Sequence[str], repeat: int) -> list[Result]:
+    directory = sandbox.directory()
+    assert directory is not None
+    results = []
+    async with world(directory / f"nodes-{nodes}", nodes) as here:
+        for group in groups:
+            results += await _group(here, nodes, group, repeat)
+    return results
+
+
+async def _group(here: World, nodes: int, group: str, repeat: int) -> list[Result]:
+    variants, pods = GROUPS[group], min(nodes, MOST_PODS)
+    rounds: dict[str, list[Round]] = {variant.name: [] for variant in variants}
+    await variants[0].run(here, pods)  # an API server's first thousand pods are its slowest
+    for repetition in range(repeat):
+        for variant in variants if repetition % 2 == 0 else reversed(variants):
+            done = await variant.run(here, pods)
+            rounds[variant.name].append(done)
+            click.echo(
+                f"{nodes:,} nodes, {group}, {variant.name}: {done.pods_per_second:.0f} pods/s",
+                err=True,
+            )
+    stock = statistics.median(one.pods_per_second for one in rounds[variants[0].name])
+    return [Result(nodes, group, each, rounds[each.name], stock) for each in variants]
+
+
+@click.command(help=__doc__)
+@click.option("--nodes", type=click.IntRange(16), multiple=True, default=(100, 1000, 5000))
+@click.option("--repeat", type=click.IntRange(1), default=4, show_default=True)
+@click.option("--only", type=click.Choice(list(GROUPS)), help="One of the two questions.")
+def main(nodes: tuple[int, ...], repeat: int, only: str | None) -> None:
+    if sandbox.directory() is None:
+        kubernetes()  # inside there is no network to build it from
+        sys.exit(sandbox.run([sys.executable, "-m", "bench.scheduler", *sys.argv[1:]]))
+    click.echo(f"{NEWEST}, 8-GPU pods, {repeat} rounds each: {this_machine()}\n")
+    groups = [only] if only else list(GROUPS)
+    results = [result for count in nodes for result in asyncio.run(measure(count, groups, repeat))]
+    print_table(HEADER, [result.row() for result in results])
+    click.echo(f"\nBars: {'MISSED' if any(each.missed for each in results) else 'kept'}")
+    raise SystemExit(any(each.missed for each in results))
+
+
+if __name__ == "__main__":
+    main()

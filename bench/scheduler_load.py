@@ -1,0 +1,159 @@
+"""Creates pods as fast as the API server takes them, and notes when each one is bound.
+
+It shares the machine's cores with everything it measures, so it does little: bodies are written
+beforehand, answers are asked for without specs and status, and of the watch's lines only the end
+is looked for. The same for whoever schedules.
+"""
+
+import asyncio
+import ssl
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import aiohttp
+import msgspec
+from kubernetes.client import Configuration
+from kubernetes.config import load_kube_config
+
+CONNECTIONS = 4
+# An answer without spec and status: the shortest the API server has to offer.
+_META_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+_METAS_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+_JSON = "application/json"
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
+    name: str = ""
+    resource_version: str = ""
+
+
+class _Object(msgspec.Struct):
+    metadata: _Metadata
+
+
+class _Event(msgspec.Struct):
+    type: str
+    object: _Object
+
+
+_event = msgspec.json.Decoder(_Event)
+
+
+class _List(msgspec.Struct):
+    metadata: _Metadata
+    items: list[_Object] | None = None  # null where there is none
+
+
+class Load:
+    """Connections to the API server at *url*; enter it before use."""
+
+    def __init__(self, kubeconfig: Path, namespace: str) -> None:
+        configuration = Configuration()
+        load_kube_config(  # type: ignore[no-untyped-call]
+            str(kubeconfig), client_configuration=configuration
+        )
+        self._tls = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
+        assert configuration.cert_file, "an administrator of our own making has a certificate"
+        self._tls.load_cert_chain(configuration.cert_file, configuration.key_file)
+        self._url: str = configuration.host
+        self._pods = f"{self._url}/api/v1/namespaces/{namespace}/pods"
+
+    async def __aenter__(self) -> Self:
+        # One more for the watch.
+        connector = aiohttp.TCPConnector(ssl=self._tls, limit=16)
+        self._http = aiohttp.ClientSession(
+            connector=connector, timeout=aiohttp.ClientTimeout(total=None, sock_connect=10)
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._http.close()
+
+    async def create(self, bodies: Iterable[bytes], path: str = "") -> None:
+        """Post all of them, to the pods or the collection at *path*, by four connections."""
+        left = iter(bodies)
+        url = f"{self._url}{path}" if path else self._pods
+
+        async def post() -> None:
+            for body in left:
+                headers = {"content-type": _JSON, "accept": _META_ONLY}
+                async with self._http.post(url, data=body, headers=headers) as answer:
+                    if answer.status != 201:
+                        raise RuntimeError(f"POST {url}: {answer.status}: {await answer.text()}")
+                    await answer.read()
+
+        await asyncio.gather(*(post() for _ in range(CONNECTIONS)))
+
+    async def delete_pods(self) -> None:
+        """All of them, at once as no kubelet has to be waited for; return when they are gone."""
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
+        body = msgspec.json.encode(options)
+        while await self._any_pod():
+            headers = {"content-type": _JSON, "accept": _METAS_ONLY}
+            async with self._http.delete(self._pods, data=body, headers=headers) as answer:
+                answer.raise_for_status()
+                await answer.read()
+
+    async def _any_pod(self) -> bool:
+        return bool((await self._listed("limit=1")).items)
+
+    async def _listed(self, query: str) -> _List:
+        async with self._http.get(
+            f"{self._pods}?{query}", headers={"accept": _METAS_ONLY}
+        ) as answer:
+            answer.raise_for_status()
+            return msgspec.json.decode(await answer.read(), type=_List)
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator["Watch"]:
+        """Note from now on when each pod that is not bound yet gets its node."""
+        version = (await self._listed("limit=1")).metadata.resource_version
+        watch = Watch()
+        watch.reader = asyncio.create_task(self._read(watch, version))
+        try:
+            yield watch
+        finally:
+            watch.reader.cancel()
+            await asyncio.gather(watch.reader, return_exceptions=True)
+
+    async def _read(self, watch: "Watch", version: str) -> None:
+        """Again from the last change whenever the API server ends it, as it does to those who do
+        not keep up with it."""
+        while True:
+            # A pod comes into this selection when it is bound, whatever happens to it before.
+            url = f"{self._pods}?watch=1&fieldSelector=spec.nodeName!%3D&resourceVersion={version}"
+            async with self._http.get(url, headers={"accept": _META_ONLY}) as answer:
+                answer.raise_for_status()
+                rest = b""
+                async for chunk in answer.content.iter_any():
+                    now = time.monotonic()
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    for line in lines:
+                        event = _event.decode(line)
+                        version = event.object.metadata.resource_version
+                        if event.type == "ADDED":
+                            watch.bound.append(now)
+
+
+@dataclass(slots=True)
+class Watch:
+    """When pods were bound, by `time.monotonic`."""
+
+    bound: list[float] = field(default_factory=list)
+    reader: asyncio.Task[None] | None = None
+
+    async def wait_bound(self, pods: int, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while len(self.bound) < pods:
+            assert self.reader is not None
+            if self.reader.done():
+                self.reader.result()
+            if time.monotonic() > deadline:
+                raise RuntimeError(
+                    f"after {seconds:g} s {len(self.bound)} of {pods} pods are bound"
+                )
+            await asyncio.sleep(0.02)

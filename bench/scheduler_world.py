@@ -1,0 +1,182 @@
+"""A control plane full of GPU nodes, and whoever schedules on it: stock kube-scheduler, or ours.
+
+Both use the same kube-scheduler on the same API server, started anew for each round; ours has the
+deployed configuration and the extender beside it.
+"""
+
+import os
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import msgspec
+
+from bench import scheduler_pods as pods
+from bench.scheduler_load import Load
+from linkwise.kube.objects import Pod
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.logs import tails
+from tests.cluster.processes import Process
+from tests.cluster.scheduling import (
+    ADMISSION_OFF,
+    Extender,
+    allow_extender,
+    guard_plans,
+    leave_plans_unguarded,
+    scheduler_config,
+    wait_for,
+)
+
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_PODS = f"/api/v1/namespaces/{pods.NAMESPACE}/pods"
+_SECONDS = 60.0  # no round takes as long
+CANARIES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    pods: int
+    seconds: float
+    first_bound: float  # seconds from the scheduler's start, where that was within the round
+    cpu: dict[str, float]  # seconds each program worked meanwhile
+
+    @property
+    def pods_per_second(self) -> float:
+        return self.pods / self.seconds
+
+
+class _Pods(msgspec.Struct):
+    items: tuple[Pod, ...]
+
+
+class World:
+    def __init__(self, control: ControlPlane, load: Load) -> None:
+        self.control, self.load = control, load
+        self._client = control.client()
+        self._rounds = 0
+        self._guarded = False
+
+    async def come_and_go(self, kind: pods.Kind, count: int, *, ours: bool) -> Round:
+        """Everything at the same time: pods are created while they are scheduled."""
+        bodies = self._bodies(kind, count)
+        with self._extender(ours) as extender, self._scheduler(extender) as scheduler:
+            await self._try_out()
+            programs = self._programs(extender, scheduler)
+            async with self.load.watching() as watch:
+                began, before = time.monotonic(), _cpu(programs)
+                await self.load.create(bodies)
+                await watch.wait_bound(count, _SECONDS)
+                cpu = _since(before, programs)
+        await self.load.delete_pods()
+        return Round(count, max(watch.bound) - began, 0.0, cpu)
+
+    async def planned(self, kind: pods.Kind, count: int, *, ours: bool) -> Round:
+        """The pods are there, planned where the extender is, before the scheduler is started.
+
+        The clock runs from the first pod bound to the last: what comes before is the scheduler's
+        own start.
+        """
+        with self._extender(ours) as extender:
+            await self.load.create(self._bodies(kind, count))
+            if extender is not None:
+                wait_for(self._all_planned, "all pods are planned", _SECONDS)
+            async with self.load.watching() as watch:
+                began = time.monotonic()
+                with self._scheduler(extender) as scheduler:
+                    programs = self._programs(extender, scheduler)
+                    await watch.wait_bound(1, _SECONDS)
+                    before = _cpu(programs)
+                    await watch.wait_bound(count, _SECONDS)
+                    cpu = _since(before, programs)
+        await self.load.delete_pods()
+        first, last = min(watch.bound), max(watch.bound)
+        return Round(count - 1, last - first, first - began, cpu)
+
+    async def _try_out(self) -> None:
+        """Return once somebody has scheduled a pod, so that every cache is known to be filled."""
+        async with self.load.watching() as watch:
+            await self.load.create(self._bodies(pods.Kind.SINGLE, CANARIES))
+            await watch.wait_bound(CANARIES, _SECONDS)
+        await self.load.delete_pods()
+
+    def _bodies(self, kind: pods.Kind, count: int) -> list[bytes]:
+        self._rounds += 1
+        return pods.waiting(kind, count, f"round-{self._rounds}")
+
+    def _all_planned(self) -> bool:
+        return all(
+            pod.status.nominated_node_name and not pod.spec.scheduling_gates
+            for pod in self._client.get(_PODS, _Pods).items
+        )
+
+    @contextmanager
+    def _extender(self, ours: bool) -> Iterator[Extender | None]:
+        """With what is installed beside it: its admission policies cost the API server time."""
+        if ours != self._guarded:
+            (guard_plans if ours else leave_plans_unguarded)(self.control)
+            self._guarded = ours
+        if not ours:
+            yield None
+            return
+        extender = Extender(self.control)
+        extender.start()
+        try:
+            yield extender
+        finally:
+            extender.process.stop()
+
+    @contextmanager
+    def _scheduler(self, extender: Extender | None) -> Iterator[Process]:
+        scheduler = self.control.start_scheduler(
+            scheduler_config(extender.url) if extender is not None else None
+        )
+        try:
+            yield scheduler
+        finally:
+            scheduler.stop()
+
+    def _programs(self, extender: Extender | None, scheduler: Process) -> dict[str, int]:
+        parts = self.control.parts
+        return {
+            "etcd": parts["etcd"].pid,
+            "apiserver": parts["kube-apiserver"].pid,
+            "scheduler": scheduler.pid,
+            **({"extender": extender.process.pid} if extender is not None else {}),
+            "load": os.getpid(),
+        }
+
+
+@asynccontextmanager
+async def world(directory: Path, nodes: int) -> AsyncIterator[World]:
+    """A started control plane with that many nodes."""
+    control = ControlPlane(directory, controllers=False, disable_admission=ADMISSION_OFF)
+    control.start()
+    try:
+        control.kubectl("create", "namespace", pods.NAMESPACE)
+        allow_extender(control)
+        async with Load(control.kubeconfig(), pods.NAMESPACE) as load:
+            await load.create(pods.nodes(nodes), "/api/v1/nodes")
+            yield World(control, load)
+    except Exception:
+        click.echo(tails(control.logs), err=True)
+        raise
+    finally:
+        control.stop()
+
+
+def _cpu(programs: Mapping[str, int]) -> dict[str, float]:
+    """Seconds that each has worked so far."""
+    return {name: _worked(pid) for name, pid in programs.items()}
+
+
+def _since(before: Mapping[str, float], programs: Mapping[str, int]) -> dict[str, float]:
+    return {name: seconds - before[name] for name, seconds in _cpu(programs).items()}
+
+
+def _worked(pid: int) -> float:
+    # The second field, in brackets, may hold blanks; utime and stime are 14th and 15th.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND

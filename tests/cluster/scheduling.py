@@ -1,0 +1,183 @@
+"""What the scheduler needs to be tried without a single kubelet: nodes that are only objects, the
+extender as its own process with its own rights, and the configuration that `daemonset/` deploys.
+
+A Node may be created with its status, and a control plane without controllers leaves it alone; so
+five thousand GPU machines cost seconds, and kube-scheduler sees no difference.
+"""
+
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import urllib3
+import yaml
+
+from linkwise.kube.errors import ApiError
+from linkwise.topology import names
+from linkwise.topology.labels import node_labels
+from linkwise.topology.node_annotation import write_topology
+from linkwise.topology.recorded import recorded_machine
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.processes import Process
+
+GPU = names.DEFAULT_RESOURCE
+DEPLOYED = Path(__file__).parents[2] / "daemonset/overlays/kubeadm"
+# Who would taint nodes that no controller takes the taint from, want an account in each namespace,
+# and know no class of priority.
+ADMISSION_OFF = ("TaintNodesByCondition", "ServiceAccount", "Priority")
+EXTENDER_USER = "system:serviceaccount:kube-system:linkwise-extender"
+_RIGHTS = ("ClusterRole", "ClusterRoleBinding")
+_POLICIES = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+
+
+def gpu_node(
+    name: str, machine: str = "hgx-h100", labels: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """A Node of a recorded machine, as the kubelet and the plugin would have filled it in."""
+    recorded = recorded_machine(machine, node=name)
+    amounts = {"cpu": "192", "memory": "2Ti", "pods": "110", GPU: str(len(recorded.gpus))}
+    hostname = {"kubernetes.io/hostname": name}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "labels": {**hostname, **node_labels(recorded), **(labels or {})},
+            "annotations": {names.TOPOLOGY: write_topology(recorded)},
+        },
+        "status": {
+            "capacity": amounts,
+            "allocatable": amounts,
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+
+
+class Extender:
+    """The program, started as in its Deployment: its own account, and no right beyond its role."""
+
+    def __init__(self, control: ControlPlane, *flags: str) -> None:
+        self._port = _free_port()
+        self.url = f"http://127.0.0.1:{self._port}"
+        kubeconfig = control.kubeconfig(EXTENDER_USER, "system:serviceaccounts")
+        self.process = Process(
+            "linkwise-extender",
+            [
+                str(Path(sys.executable).parent / "linkwise-extender"),
+                f"--kubeconfig={kubeconfig}",
+                "--listen-address=127.0.0.1",
+                f"--listen-port={self._port}",
+                *flags,
+            ],
+            control.logs / "linkwise-extender.log",
+        )
+
+    def start(self) -> float:
+        """Return once its books are complete: the seconds that took."""
+        began = time.monotonic()
+        self.process.start()
+        wait_for(self._ready, "the extender is ready", 120)
+        return time.monotonic() - began
+
+    def explain(self, namespace: str, pod: str) -> str:
+        return self.get(f"/explain/{namespace}/{pod}?format=text")
+
+    def get(self, path: str) -> str:
+        return urllib3.request("GET", f"{self.url}{path}", timeout=30).data.decode()
+
+    def resident_mib(self, what: str = "VmRSS") -> float:
+        """What of it is in memory; `VmHWM`: the most there ever was."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        found = re.search(rf"{what}:\s+(\d+) kB", status)
+        assert found, status
+        return int(found[1]) / 1024
+
+    def _ready(self) -> bool:
+        self.process.check()
+        try:
+            return (
+                urllib3.request("GET", f"{self.url}/readyz", timeout=10, retries=False).status
+                == 200
+            )
+        except urllib3.exceptions.HTTPError:
+            return False
+
+
+def allow_extender(control: ControlPlane) -> None:
+    """Give the extender's account the rights that are deployed with it, and no other."""
+    _apply(control, "apply", _RIGHTS)
+
+
+def guard_plans(control: ControlPlane) -> None:
+    """Let nobody but the extender write what it decides; return once the API server does so."""
+    _apply(control, "apply", _POLICIES)
+    wait_for(lambda: _is_guarded(control), "the admission policies are in force")
+
+
+def leave_plans_unguarded(control: ControlPlane) -> None:
+    """A cluster as it was before Linkwise was installed; the extender's rights hurt nobody."""
+    _apply(control, "delete", _POLICIES)
+    wait_for(lambda: not _is_guarded(control), "the admission policies are gone")
+
+
+def _apply(control: ControlPlane, verb: str, kinds: Sequence[str]) -> None:
+    documents = [
+        document
+        for document in _deployed(control.programs / "kubectl")
+        if document["kind"] in kinds
+        and document["metadata"]["name"].startswith("linkwise-extender")
+    ]
+    assert {document["kind"] for document in documents} == set(kinds)
+    control.kubectl(verb, "-f", "-", stdin=yaml.safe_dump_all(documents))
+
+
+def _is_guarded(control: ControlPlane) -> bool:
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "probe", "annotations": {names.PLAN: "nobody's"}},
+        "spec": {"containers": [{"name": "main", "image": "none"}]},
+    }
+    try:
+        control.client().post("/api/v1/namespaces/default/pods?dryRun=All", pod)
+    except ApiError as error:
+        # Else it is the account that a new namespace lacks for a moment.
+        return "linkwise-extender-decides" in str(error)
+    return False
+
+
+def scheduler_config(extender_url: str) -> dict[str, Any]:
+    """What is deployed for kube-scheduler, with the one thing changed that every cluster has to."""
+    config = yaml.safe_load((DEPLOYED / "scheduler-config.yaml").read_text())
+    (extender,) = config["extenders"]
+    return {**config, "extenders": [{**extender, "urlPrefix": extender_url}]}
+
+
+def wait_for(predicate: Callable[[], object], what: str, seconds: float = 30.0) -> None:
+    """Poll until *predicate* holds."""
+    deadline = time.monotonic() + seconds
+    while not predicate():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"after {seconds:g} s still not so: {what}")
+        time.sleep(0.02)
+
+
+@cache
+def _deployed(kubectl: Path) -> tuple[dict[str, Any], ...]:
+    made = subprocess.run(
+        [kubectl, "kustomize", DEPLOYED], check=True, capture_output=True, text=True
+    )
+    return tuple(yaml.safe_load_all(made.stdout))
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
