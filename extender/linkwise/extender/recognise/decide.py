@@ -1,0 +1,192 @@
+"""Which gang a pod is in: what it says for us, else what it names, else what its owner implies.
+
+Each pod is judged alone, and all members of a gang come to the same gang because they read the
+same objects. Never raises, whatever stands on a pod or in its owner.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TypeVar
+
+from linkwise.extender.asks import GangAsk, ask_of
+from linkwise.extender.recognise.answer import (
+    Answer,
+    Basis,
+    IndexedJobs,
+    Missing,
+    NeedsOwner,
+    NoGang,
+    Objects,
+    Recognised,
+    Refused,
+)
+from linkwise.extender.recognise.case import Case, GoneError, UnreadError
+from linkwise.extender.recognise.declared import Group
+from linkwise.extender.recognise.explicit import (
+    RULE,
+    clash_with_group,
+    clash_with_owner,
+    explicit_gang,
+)
+from linkwise.extender.recognise.fields import UnreadableError
+from linkwise.extender.recognise.systems import DECLARED, System, owned_by
+from linkwise.extender.recognise.workload import Found
+from linkwise.kube.objects import Pod
+from linkwise.topology import names
+from linkwise.topology.errors import AnnotationError
+
+_Unclear = NeedsOwner | Refused
+_Says = TypeVar("_Says")
+
+
+def recognise(
+    pod: Pod,
+    objects: Objects,
+    *,
+    resource: str = names.DEFAULT_RESOURCE,
+    indexed_jobs: IndexedJobs = IndexedJobs.ALL,
+) -> Answer:
+    """*objects* is what has been read for it so far: ask again whenever the answer NeedsOwner."""
+    case = Case(pod, objects, resource, indexed_jobs)
+    try:
+        ask = ask_of(pod.metadata.annotations, pod.metadata.labels)
+        _ = case.takes_gpus
+    except (AnnotationError, UnreadableError) as error:
+        return Refused(str(error), RULE)
+    answer = _implied(case) if ask.gang is None else _explicit(case, ask.gang)
+    if names.RANK in pod.metadata.annotations and isinstance(answer, Recognised):
+        return replace(answer, member=replace(answer.member, rank=ask.rank))
+    return answer
+
+
+def _implied(case: Case) -> Answer:
+    group = _declared(case)
+    if isinstance(group, Group):
+        return _with_owner(case, group)
+    return group or _settled(_owned(case))
+
+
+def _explicit(case: Case, ask: GangAsk) -> Answer:
+    group, owned = _declared(case), _owned(case)
+    if isinstance(group, _Unclear) and not _is_missing(group):
+        return group
+    if isinstance(owned, _Unclear):
+        return owned
+    if isinstance(group, Group):
+        clash = clash_with_group(ask, group)
+        if clash:
+            return Refused(clash, RULE)
+    clashes = _guarded(lambda: clash_with_owner(case, ask, owned), RULE)
+    if isinstance(clashes, _Unclear):
+        return clashes
+    if isinstance(clashes, str) and clashes:
+        return Refused(clashes, RULE)
+    return explicit_gang(case, ask, owned)
+
+
+def _with_owner(case: Case, group: Group) -> Answer:
+    """A group that belongs to the pod's own workload is the same gang, told twice."""
+    if not group.object and group.minimum > 1:
+        return _alone(case, group, None)  # the pod says it all, so nothing has to be read
+    owned = _owned(case)
+    if isinstance(owned, _Unclear):
+        return owned
+    same = isinstance(owned, Found) and group.controller in _uids(owned)
+    if group.basic:
+        # Of a Job in a JobSet the Job controller says basic unasked; the JobSet stays a gang.
+        by_another = bool(group.controller) and not same
+        if isinstance(owned, Found) and owned.basis is Basis.NATURE and by_another:
+            return owned.settle()
+        return NoGang(owned.member, group.rule, group.because)
+    if group.minimum <= 1:
+        return _settled(owned)  # it makes nobody wait, so it adds nothing
+    if isinstance(owned, Found) and same:
+        settled = owned.settle(group.minimum)
+        if isinstance(settled, NoGang):
+            return settled
+        because = f"{group.because}; {owned.because}"
+        return replace(settled, basis=Basis.DECLARED, rule=group.rule, because=because)
+    return _alone(case, group, owned)
+
+
+def _alone(case: Case, group: Group, owned: Found | NoGang | None) -> Recognised:
+    """The group by itself; what the pod's owner says about places is taken along."""
+    size = group.minimum if group.size is None else group.size
+    if isinstance(owned, Found):
+        member = owned.member
+    else:
+        index = case.index()
+        member = case.member(
+            group.role, index, index, queue=group.queue, priority_class=group.priority_class
+        )
+    least = min(group.minimum, size)
+    return Recognised(
+        gang=group.name,
+        size=size,
+        minimum=least,
+        gpu_size=size if case.takes_gpus else 0,
+        gpu_minimum=least if case.takes_gpus else 0,
+        wave=size,
+        member=member,
+        basis=Basis.DECLARED,
+        rule=group.rule,
+        because=group.because,
+        open_ended=group.size is None,
+        owners=frozenset({group.name.uid, group.controller} - {""}),
+    )
+
+
+def _declared(case: Case) -> Group | _Unclear | None:
+    found = _first(DECLARED, case)
+    assert not isinstance(found, Found | NoGang)
+    return found
+
+
+def _owned(case: Case) -> Found | NoGang | _Unclear:
+    found = _first(owned_by(case.owner_kind), case)
+    assert found is not None
+    assert not isinstance(found, Group)
+    return found
+
+
+def _settled(owned: Found | NoGang | _Unclear) -> Answer:
+    return owned.settle() if isinstance(owned, Found) else owned
+
+
+def _first(systems: Iterable[System], case: Case) -> Group | Found | NoGang | _Unclear | None:
+    for system in systems:
+        found = _ask(system, case)
+        if found is not None:
+            return found
+    return None
+
+
+def _ask(system: System, case: Case) -> Group | Found | NoGang | _Unclear | None:
+    found = _guarded(lambda: system.recognise(case), system.rule, system.reads)
+    if not isinstance(found, GoneError):
+        return found
+    if system.owners:  # its owner was deleted, and it will be too
+        return NoGang(case.member("pod", case.index()), system.rule, str(found))
+    if found.why is not Missing.NOT_FOUND:
+        return None  # nobody can tell what it names, so its owner has to
+    because = f"{found}: the pod waits for it"
+    return NeedsOwner(found.ref, found.paths, system.rule, because, missing=True)
+
+
+def _guarded(says: Callable[[], _Says], rule: str, reads: str = "") -> _Says | _Unclear | GoneError:
+    try:
+        return says()
+    except UnreadError as error:
+        return NeedsOwner(error.ref, error.paths, rule, str(error))
+    except GoneError as error:
+        return error
+    except UnreadableError as error:
+        return Refused(f"{reads}: {error}" if reads else str(error), rule)
+
+
+def _is_missing(group: _Unclear) -> bool:
+    return isinstance(group, NeedsOwner) and group.missing
+
+
+def _uids(owned: Found) -> frozenset[str]:
+    return frozenset({owned.workload.uid} - {""}) | owned.workload.kin

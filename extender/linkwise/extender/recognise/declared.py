@@ -1,0 +1,230 @@
+"""Groups that pods name themselves, in the words of other schedulers and queues.
+
+Some carry their size with them; of others only a PodGroup knows it. A PodGroup that belongs to the
+pod's own workload is no second gang: `decide` puts the two together.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from linkwise.extender.recognise.answer import GangName, ObjectRef
+from linkwise.extender.recognise.case import Case, GoneError, controller_of
+from linkwise.extender.recognise.fields import (
+    Fields,
+    UnreadableError,
+    count,
+    has,
+    items,
+    mapping,
+    number,
+    text,
+)
+from linkwise.extender.recognise.kinds import (
+    COSCHEDULING_POD_GROUP,
+    KAI_POD_GROUP,
+    NATIVE_POD_GROUP,
+    NATIVE_WORKLOAD,
+    OLD_COSCHEDULING_POD_GROUP,
+    VOLCANO_JOB,
+    VOLCANO_POD_GROUP,
+    Kind,
+)
+
+KUEUE = "kueue.x-k8s.io/"
+KOORDINATOR = "gang.scheduling.koordinator.sh/"
+YUNIKORN = "yunikorn.apache.org/"
+COSCHEDULING = "scheduling.x-k8s.io/pod-group"
+OLD_COSCHEDULING = "pod-group.scheduling.sigs.k8s.io"
+VOLCANO_GROUP = "scheduling.k8s.io/group-name"
+VOLCANO_GROUP_TOO = "scheduling.volcano.sh/group-name"
+KAI_GROUP = "pod-group-name"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What a declaration says."""
+
+    name: GangName
+    minimum: int
+    rule: str
+    because: str
+    size: int | None = None  # None: it only says how many are enough
+    role: str = "pod"
+    basic: bool = False  # it says that its pods are no gang
+    controller: str = ""  # uid of what made the group; empty: a person did
+    object: bool = True  # an object declares it, not its pods alone
+    queue: str = ""
+    priority_class: str = ""
+
+
+def native_pod_group(case: Case) -> Group | None:
+    """From 1.36 on. The Job controller makes groups that are none too: their policy is basic."""
+    said = case.pod.spec.scheduling_group
+    if said is None or not said.pod_group_name:
+        return None
+    name = said.pod_group_name
+    owner = case.read(NATIVE_POD_GROUP, name)
+    policy = "spec.schedulingPolicy."
+    if has(owner, policy + "gang"):
+        least = number(owner, policy + "gang.minCount", 1)
+        return _of_pod_group(case, NATIVE_POD_GROUP, owner, name, "native-pod-group", least)
+    return _of_pod_group(case, NATIVE_POD_GROUP, owner, name, "native-pod-group", 1, basic=True)
+
+
+def native_workload(case: Case) -> Group | None:
+    """1.35, before PodGroup was an object of its own: one gang per replica key."""
+    said = case.pod.spec.workload_ref
+    if said is None or not said.name:
+        return None
+    owner = case.read(NATIVE_WORKLOAD, said.name)
+    groups = items(owner, "spec.podGroups")
+    mine = next((group for group in groups if text(group, "name") == said.pod_group), None)
+    ref = _ref(case, NATIVE_WORKLOAD, said.name)
+    if mine is None:
+        raise UnreadableError(f"spec.workloadRef.podGroup: {said.pod_group!r}: not in {ref}")
+    part = said.pod_group + (f"-{said.pod_group_replica_key}" if said.pod_group_replica_key else "")
+    gang = has(mine, "policy.gang")
+    least = number(mine, "policy.gang.minCount", 1)
+    return Group(
+        GangName(ref.namespace, ref.qualified_kind, ref.name, text(owner, "metadata.uid"), part),
+        least,
+        "native-workload",
+        f"{ref}: {said.pod_group} is a gang, minCount {least}" if gang else f"{ref}: no gang",
+        basic=not gang,
+    )
+
+
+def kueue(case: Case) -> Group | None:
+    """Groups of plain pods. Those for fast admission come one by one, whatever their count."""
+    name = case.said(KUEUE + "pod-group-name")
+    if not name or case.said(KUEUE + "pod-group-fast-admission") == "true":
+        return None
+    key = KUEUE + "pod-group-total-count"
+    size = count(case.said(key), key)
+    return _of_pods(case, "kueue", "kueue-pod-group", name, size, f"{key}: {size}", size=size)
+
+
+def koordinator(case: Case) -> Group | None:
+    name = case.annotations.get(KOORDINATOR + "name")
+    if not name:
+        return None
+    key, total = KOORDINATOR + "min-available", case.said(KOORDINATOR + "total-number")
+    least = count(case.said(key), key)
+    size = count(total, KOORDINATOR + "total-number") if total else None
+    because = f"{key}: {least}"
+    return _of_pods(case, "koordinator", "koordinator-gang", name, least, because, size=size)
+
+
+class _TaskGroup(msgspec.Struct, rename="camel"):
+    name: str
+    min_member: int
+
+
+def yunikorn(case: Case) -> Group | None:
+    """Only where the pod lists all task groups, and not Spark's: its driver makes the others."""
+    application = case.said("applicationId", YUNIKORN + "app-id")
+    listed = case.annotations.get(YUNIKORN + "task-groups", "")
+    if not application or not listed or "spark-role" in case.labels:
+        return None
+    key = YUNIKORN + "task-groups"
+    try:
+        groups = msgspec.json.decode(listed, type=list[_TaskGroup])
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise UnreadableError(f"{key}: {error}") from None
+    least = count(str(sum(max(group.min_member, 0) for group in groups)), key)
+    role = case.said(YUNIKORN + "task-group-name") or "pod"
+    because = f"{key}: {' + '.join(f'{group.min_member} {group.name}' for group in groups)}"
+    return _of_pods(
+        case, "yunikorn", "yunikorn-application", application, least, because, role=role
+    )
+
+
+def old_coscheduling_labels(case: Case) -> Group | None:
+    """2020: name and number both stood on the pod."""
+    name, key = case.labels.get(f"{OLD_COSCHEDULING}/name"), f"{OLD_COSCHEDULING}/min-available"
+    if not name:
+        return None
+    least = count(case.labels.get(key, ""), key)
+    return _of_pods(case, "coscheduling-labels", "pod-group", name, least, f"{key}: {least}")
+
+
+def coscheduling(case: Case) -> Group | None:
+    for label, kind in (
+        (COSCHEDULING, COSCHEDULING_POD_GROUP),
+        (OLD_COSCHEDULING, OLD_COSCHEDULING_POD_GROUP),
+    ):
+        name = case.labels.get(label)
+        if name:
+            return _min_member(case, kind, name, "coscheduling")
+    return None
+
+
+def volcano_pod_group(case: Case) -> Group | None:
+    """Volcano gives a group to any pod that is none's yet; only a minimum makes it a gang."""
+    name = case.said(VOLCANO_GROUP, VOLCANO_GROUP_TOO)
+    if not name or case.is_controlled_by(VOLCANO_JOB):  # such a Job says all that its group does
+        return None
+    try:
+        return _min_member(case, VOLCANO_POD_GROUP, name, "volcano-pod-group")
+    except GoneError:
+        owner = case.controller.uid if case.controller else case.pod.metadata.uid
+        if name == f"podgroup-{owner}":  # Volcano made it unasked, so nobody waits for it
+            return None
+        raise
+
+
+def kai(case: Case) -> Group | None:
+    name = case.annotations.get(KAI_GROUP)
+    return _min_member(case, KAI_POD_GROUP, name, "kai") if name else None
+
+
+def _min_member(case: Case, kind: Kind, name: str, rule: str) -> Group:
+    owner = case.read(kind, name)
+    return _of_pod_group(case, kind, owner, name, rule, number(owner, "spec.minMember", 1))
+
+
+def _of_pod_group(
+    case: Case, kind: Kind, owner: Fields, name: str, rule: str, least: int, *, basic: bool = False
+) -> Group:
+    ref = _ref(case, kind, name)
+    what = "schedulingPolicy is basic" if basic else f"{least} at once"
+    return Group(
+        GangName(ref.namespace, ref.qualified_kind, name, text(owner, "metadata.uid")),
+        max(least, 1),
+        rule,
+        f"{ref}: {what}",
+        basic=basic,
+        controller=_maker(owner),
+        queue=text(owner, "spec.queue"),
+        priority_class=text(owner, "spec.priorityClassName"),
+    )
+
+
+def _maker(owner: Fields) -> str:
+    """Some schedulers refer to what they made a group for without controlling it."""
+    controller = text(controller_of(owner), "uid")
+    others = mapping(owner, "metadata").get("ownerReferences")
+    if controller or not isinstance(others, list) or len(others) != 1:
+        return controller
+    return text(others[0], "uid") if isinstance(others[0], Mapping) else ""
+
+
+def _of_pods(
+    case: Case,
+    rule: str,
+    kind: str,
+    name: str,
+    least: int,
+    because: str,
+    *,
+    size: int | None = None,
+    role: str = "pod",
+) -> Group:
+    named = GangName(case.namespace, kind, name)
+    return Group(named, least, rule, because, size=size, role=role, object=False)
+
+
+def _ref(case: Case, kind: Kind, name: str) -> ObjectRef:
+    return ObjectRef(kind.group, kind.kind, case.namespace, name)

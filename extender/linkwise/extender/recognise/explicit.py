@@ -1,0 +1,111 @@
+"""A gang that a pod's author names himself, with `linkwise.dev/gang`.
+
+His word goes before everything else, except where it cannot come true: a gang of 4 on a template
+that makes 8 pods would leave 4 of them out, and one that waits for pods which are made only after
+it runs would wait for ever. Then both sources are named and the pod is refused.
+"""
+
+from linkwise.extender.asks import GangAsk
+from linkwise.extender.recognise.answer import (
+    Basis,
+    GangName,
+    Member,
+    NoGang,
+    ObjectRef,
+    Recognised,
+)
+from linkwise.extender.recognise.batch import work_of_job
+from linkwise.extender.recognise.case import Case, gang_said_in
+from linkwise.extender.recognise.declared import Group
+from linkwise.extender.recognise.fields import mapping, number, text
+from linkwise.extender.recognise.kinds import JOB, STATEFUL_SET
+from linkwise.extender.recognise.workload import Found, Workload
+from linkwise.topology import names
+
+RULE = "linkwise.dev"
+
+
+def clash_with_group(ask: GangAsk, group: Group) -> str:
+    """Why both cannot be; empty where they can."""
+    if group.size is not None and group.size != ask.size:
+        return f"{_said(ask)}, but {group.because}"
+    if group.minimum > ask.size:
+        return f"{_said(ask)}, but {group.because}"
+    return ""
+
+
+def clash_with_owner(case: Case, ask: GangAsk, owned: Found | NoGang) -> str:
+    """Raises UnreadError, GoneError and UnreadableError."""
+    if isinstance(owned, Found):
+        return _clash_with_workload(ask, owned.workload)
+    if case.is_controlled_by(STATEFUL_SET):
+        return _clash_with_stateful_set(case, ask)
+    if case.is_controlled_by(JOB) and owned.rule == "job":
+        return _clash_with_workload(ask, work_of_job(case, case.read_controller(JOB)))
+    return ""
+
+
+def explicit_gang(case: Case, ask: GangAsk, owned: Found | NoGang | None) -> Recognised:
+    """Members may come from several owners, so none of these stands for the gang."""
+    member = owned.member if owned is not None else case.member("pod", case.index())
+    work = owned.workload if isinstance(owned, Found) else None
+    ours = [role for role in work.roles if role.gang_said == ask.name] if work else []
+    if sum(role.pods for role in ours) == ask.size:
+        gpus = sum(role.pods for role in ours if role.gpus)
+    else:
+        gpus = ask.size if case.takes_gpus else 0
+    return Recognised(
+        gang=GangName(case.namespace, RULE, ask.name),
+        size=ask.size,
+        minimum=ask.size,
+        gpu_size=gpus,
+        gpu_minimum=gpus,
+        wave=ask.size,
+        member=_with_rank(member),
+        basis=Basis.DECLARED,
+        rule=RULE,
+        because=_said(ask),
+    )
+
+
+def _with_rank(member: Member) -> Member:
+    rank = member.index if member.rank is None else member.rank
+    return Member(
+        member.role, member.index, rank, member.subgroup, member.queue, member.priority_class
+    )
+
+
+def _clash_with_workload(ask: GangAsk, work: Workload) -> str:
+    """Only templates that bear the gang's name count: others' pods are somebody else's."""
+    ours = [role for role in work.roles if role.gang_said == ask.name]
+    pods = sum(role.pods for role in ours) + (work.done if ours else 0)
+    if pods > ask.size:
+        parts = " + ".join(f"{role.pods} {role.name}" for role in ours)
+        ended = f", {work.done} have ended" if work.done else ""
+        return f"{_said(ask)}, but {work.ref} runs {pods} pods of it ({parts}{ended})"
+    ours_by_name = {role.name for role in ours}
+    late = [role.name for role in ours if role.earlier & ours_by_name]
+    if late:
+        return f"{_said(ask)}, but {work.ref} makes {late[0]} only once its others are ready"
+    return ""
+
+
+def _clash_with_stateful_set(case: Case, ask: GangAsk) -> str:
+    owner = case.read_controller(STATEFUL_SET)
+    if gang_said_in(mapping(owner, "spec.template")) != ask.name:
+        return ""
+    assert case.controller is not None
+    ref = ObjectRef(STATEFUL_SET.group, STATEFUL_SET.kind, case.namespace, case.controller.name)
+    replicas = number(owner, "spec.replicas", 1)
+    if replicas > ask.size:
+        return f"{_said(ask)}, but {ref} runs {replicas} pods of it"
+    if replicas > 1 and text(owner, "spec.podManagementPolicy") != "Parallel":
+        return (
+            f"{_said(ask)}, but {ref} makes each pod once the one before is ready: "
+            f"expected podManagementPolicy Parallel"
+        )
+    return ""
+
+
+def _said(ask: GangAsk) -> str:
+    return f"{names.GANG} {ask.name!r}: {names.GANG_SIZE} is {ask.size}"

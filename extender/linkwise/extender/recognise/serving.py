@@ -1,0 +1,179 @@
+"""Groups of pods that serve one model or hold one Ray cluster together."""
+
+from dataclasses import replace
+
+from linkwise.extender.recognise.answer import NoGang, ObjectRef
+from linkwise.extender.recognise.case import Case, controller_of
+from linkwise.extender.recognise.fields import (
+    Fields,
+    at,
+    count,
+    items,
+    mapping,
+    number,
+    ordinal,
+    text,
+)
+from linkwise.extender.recognise.kinds import (
+    DEPLOYMENT,
+    LEADER_WORKER_SET,
+    RAY_CLUSTER,
+    STATEFUL_SET,
+)
+from linkwise.extender.recognise.workload import Found, Workload, found, role_of, workload
+
+LWS = "leaderworkerset.sigs.k8s.io/"
+RAY = "ray.io/"
+KSERVE = "serving.kserve.io/inferenceservice"
+
+
+def leader_worker_set(case: Case) -> Found | None:
+    """One gang per group. Its size is the pod's own: while an update rolls, sizes are mixed."""
+    name, group = case.said(LWS + "name"), case.said(LWS + "group-index")
+    if not name or not group or not case.is_controlled_by(STATEFUL_SET):
+        return None
+    owner = case.read(LEADER_WORKER_SET, name)
+    size = count(case.said(LWS + "size"), LWS + "size")
+    template = "spec.leaderWorkerTemplate."
+    workers = mapping(owner, template + "workerTemplate")
+    leader = mapping(owner, template + "leaderTemplate") or workers
+    late = frozenset({"leader"} if text(owner, "spec.startupPolicy") == "LeaderReady" else ())
+    roles = (
+        role_of(case, "leader", 1, leader),
+        replace(role_of(case, "worker", size - 1, workers), ready=late),
+    )
+    ref = ObjectRef(LEADER_WORKER_SET.group, LEADER_WORKER_SET.kind, case.namespace, name)
+    work = replace(workload(case, ref, owner, roles), part=group)
+    place = ordinal(case.said(LWS + "worker-index"))
+    role = "worker" if place else "leader"
+    return found(
+        case,
+        work,
+        role,
+        place - 1 if place else place,
+        rule="leaderworkerset",
+        because=f"group {group} of {ref} has {size} pods",
+        subgroup=case.said(LWS + "subgroup-index"),
+    )
+
+
+def kserve_multi_node(case: Case) -> Found | None:
+    """A head and the workers of another Deployment. Only these pods carry a generation."""
+    service, generation = case.said(KSERVE), case.said("isvc.generation")
+    app = case.said("app").removeprefix("isvc.")
+    if not service or not generation or not app:
+        return None
+    is_worker = app.endswith("-worker")
+    owner = case.read(DEPLOYMENT, app if is_worker else f"{app}-worker")
+    maker = controller_of(owner)
+    ref = ObjectRef("serving.kserve.io", "InferenceService", case.namespace, service)
+    if text(maker, "kind") != ref.kind or text(maker, "name") != service:
+        return None
+    # Each worker holds as much as the head: one model is cut in equal parts.
+    workers = role_of(
+        case, "worker", number(owner, "spec.replicas", 1), mapping(owner, "spec.template")
+    )
+    roles = (replace(workers, name="head", pods=1), workers)
+    work = Workload(ref, text(maker, "uid"), roles, part=generation)
+    role = "worker" if is_worker else "head"
+    return found(
+        case,
+        work,
+        role,
+        None if is_worker else 0,
+        rule="kserve-multi-node",
+        because=f"{ref} runs a head and {workers.pods} workers",
+    )
+
+
+def ray_cluster(case: Case) -> Found | NoGang:
+    """All that is promised: with an autoscaler the least of each group, without one what is asked.
+
+    A worker beyond the least is the autoscaler's wish, and comes alone; unless its replica spans
+    several hosts, which are useless without each other.
+    """
+    owner = case.read_controller(RAY_CLUSTER)
+    assert case.controller is not None
+    ref = ObjectRef(RAY_CLUSTER.group, RAY_CLUSTER.kind, case.namespace, case.controller.name)
+    group, kind = case.said(RAY + "group"), case.said(RAY + "node-type")
+    specs = items(owner, "spec.workerGroupSpecs")
+    scales = at(owner, "spec.enableInTreeAutoscaling") is True
+    head = replace(role_of(case, "headgroup", 1, _template(owner, "headGroupSpec")), ranked=False)
+    workers = tuple(
+        role_of(
+            case,
+            text(spec, "groupName"),
+            _ray_replicas(spec, scales=scales) * _hosts(spec),
+            mapping(spec, "template"),
+        )
+        for spec in specs
+    )
+    parts = " + ".join(f"{item.pods} {item.name}" for item in workers)
+    because = f"{ref} runs a head + {parts or 'no worker'}"
+    work = replace(workload(case, ref, owner, (head, *workers)), open_ended=scales)
+    if kind == "head":
+        return found(
+            case, work, head.name, None, rule="raycluster", because=because, shown_role="head"
+        )
+    mine = next((spec for spec in specs if text(spec, "groupName") == group), {})
+    replica = ordinal(case.said(RAY + "worker-group-replica-index"))
+    promised = _ray_replicas(mine, scales=scales)
+    if scales and (promised == 0 or (replica is not None and replica >= promised)):
+        return _extra_worker(case, work, mine)
+    return found(
+        case,
+        work,
+        group,
+        _ray_index(case, mine, replica),
+        rule="raycluster",
+        because=because,
+        shown_role="worker",
+        subgroup=_ray_replica_name(case, mine),
+    )
+
+
+def _extra_worker(case: Case, work: Workload, spec: Fields) -> Found | NoGang:
+    replica = _ray_replica_name(case, spec)
+    if not replica:
+        because = f"asked for by the autoscaler of {work.ref}, beyond what it promises"
+        return NoGang(case.member("worker"), "raycluster", because)
+    group = text(spec, "groupName")
+    hosts = role_of(case, group, _hosts(spec), mapping(spec, "template"))
+    return found(
+        case,
+        replace(work, roles=(hosts,), part=replica, open_ended=False),
+        group,
+        ordinal(case.said(RAY + "replica-host-index")),
+        rule="raycluster",
+        because=f"replica {replica} of {work.ref} spans {hosts.pods} hosts",
+        shown_role="worker",
+        subgroup=replica,
+    )
+
+
+def _ray_replica_name(case: Case, spec: Fields) -> str:
+    return case.said(RAY + "worker-group-replica-name") if _hosts(spec) > 1 else ""
+
+
+def _ray_index(case: Case, spec: Fields, replica: int | None) -> int | None:
+    host = ordinal(case.said(RAY + "replica-host-index")) or 0
+    return None if replica is None else replica * _hosts(spec) + host
+
+
+def _hosts(spec: Fields) -> int:
+    return max(1, number(spec, "numOfHosts", 1))
+
+
+def _ray_replicas(spec: Fields, *, scales: bool) -> int:
+    """The operator keeps what is asked within the bounds; a suspended group has none."""
+    least = number(spec, "minReplicas", 0)
+    if at(spec, "suspend") is True:
+        return 0
+    if scales:
+        return least
+    asked = max(least, number(spec, "replicas", least))
+    return min(asked, number(spec, "maxReplicas", asked))
+
+
+def _template(owner: Fields, group: str) -> Fields:
+    return mapping(owner, f"spec.{group}.template")

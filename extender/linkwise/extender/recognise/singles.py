@@ -1,0 +1,43 @@
+"""Pods that run for themselves, and must never wait for others.
+
+Most GPU pods of a platform are of this sort: notebooks, servers, steps of pipelines. Their owners'
+`replicas` are copies and no gang. Workers that a running driver asks for are here too: the driver
+cannot wait for pods that it has not asked for yet.
+"""
+
+from dataclasses import dataclass
+
+from linkwise.extender.recognise.answer import NoGang
+from linkwise.extender.recognise.case import Case
+from linkwise.extender.recognise.fields import ordinal
+
+
+@dataclass(frozen=True, slots=True)
+class Single:
+    """Told by a label where *labels* names some (any of them), else by the kind of owner alone."""
+
+    rule: str
+    because: str
+    labels: tuple[str, ...] = ()
+    role: str = "replica"
+    role_label: str = ""  # whose value is the role
+    index_label: str = ""
+
+    def __call__(self, case: Case) -> NoGang | None:
+        if self.labels and not case.said(*self.labels):
+            return None
+        role = case.said(self.role_label) if self.role_label else ""
+        index = ordinal(case.said(self.index_label)) if self.index_label else case.index()
+        return NoGang(case.member(role.lower() or self.role, index), self.rule, self.because)
+
+
+def bare(case: Case) -> NoGang:
+    return NoGang(case.member("pod", case.index()), "bare-pod", "nothing owns it or names a group")
+
+
+def unknown(case: Case) -> NoGang:
+    assert case.controller is not None
+    group, kind = case.owner_kind
+    owner = f"{kind}.{group}" if group else kind
+    because = f"owned by {owner} {case.controller.name}, of which we know no gangs"
+    return NoGang(case.member("pod", case.index()), "unknown-owner", because)

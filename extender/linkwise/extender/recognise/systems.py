@@ -1,0 +1,379 @@
+"""The table: every system whose pods are understood, one entry each.
+
+Order decides. Groups that a pod names come before what its owner's kind implies, and what an owner
+fixes before what a label suggests: labels get copied, references do not. docs/workloads.md says
+the same for people, a row each.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+from linkwise.extender.recognise import batch, declared, kinds, kubeflow, serving
+from linkwise.extender.recognise.answer import NoGang
+from linkwise.extender.recognise.case import Case
+from linkwise.extender.recognise.declared import Group
+from linkwise.extender.recognise.kinds import Kind
+from linkwise.extender.recognise.singles import Single, bare, unknown
+from linkwise.extender.recognise.workload import Found
+
+OwnerKind = tuple[str, str]  # API group and kind
+ANY: frozenset[OwnerKind] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """`recognise` answers None for a pod that is another's after all."""
+
+    rule: str
+    title: str
+    gang: str
+    reads: str  # the one object that may have to be read
+    recognise: Callable[[Case], Group | Found | NoGang | None]
+    owners: frozenset[OwnerKind] = ANY  # what controls its pods
+
+
+def _kind(kind: Kind) -> OwnerKind:
+    return kind.group, kind.kind
+
+
+_NOTHING = ("", "")
+_POD = ("", "Pod")
+_JOB = _kind(kinds.JOB)
+_STATEFUL_SET = _kind(kinds.STATEFUL_SET)
+_REPLICA_SET = _kind(kinds.REPLICA_SET)
+_MPI = frozenset({_kind(kinds.MPI_JOB)})
+_WORKFLOW = ("argoproj.io", "Workflow")
+_SPARK = frozenset(
+    {
+        _NOTHING,
+        _POD,
+        _STATEFUL_SET,
+        _REPLICA_SET,
+        ("sparkoperator.k8s.io", "SparkApplication"),
+        ("spark.apache.org", "SparkApplication"),
+        ("spark.apache.org", "SparkCluster"),
+    }
+)
+
+DECLARED: tuple[System, ...] = (
+    System(
+        "native-pod-group",
+        "Kubernetes PodGroup, from 1.36",
+        "as its policy says",
+        "PodGroup.scheduling.k8s.io",
+        declared.native_pod_group,
+    ),
+    System(
+        "native-workload",
+        "Kubernetes Workload, 1.35",
+        "as its policy says",
+        "Workload.scheduling.k8s.io",
+        declared.native_workload,
+    ),
+    System("kueue", "Kueue pod group", "yes", "", declared.kueue),
+    System("koordinator", "Koordinator gang", "yes", "", declared.koordinator),
+    System("yunikorn", "YuniKorn task groups", "yes", "", declared.yunikorn),
+    System(
+        "coscheduling-labels",
+        "scheduler-plugins, 2020",
+        "yes",
+        "",
+        declared.old_coscheduling_labels,
+    ),
+    System(
+        "coscheduling",
+        "scheduler-plugins PodGroup",
+        "yes",
+        "PodGroup.scheduling.x-k8s.io",
+        declared.coscheduling,
+    ),
+    System(
+        "volcano-pod-group",
+        "Volcano PodGroup",
+        "yes",
+        "PodGroup.scheduling.volcano.sh",
+        declared.volcano_pod_group,
+    ),
+    System("kai", "KAI PodGroup", "yes", "PodGroup.scheduling.run.ai", declared.kai),
+)
+
+
+def _training(rule: str, kind: Kind, specs: str, *order: str) -> System:
+    return System(
+        rule,
+        kind.kind,
+        "yes",
+        f"{kind.kind}.{kind.group}",
+        partial(kubeflow.training_job, kind=kind, rule=rule, specs=f"spec.{specs}", order=order),
+        frozenset({_kind(kind)}),
+    )
+
+
+_GANGS = (
+    _training(
+        "tfjob",
+        kinds.TF_JOB,
+        "tfReplicaSpecs",
+        "chief",
+        "master",
+        "worker",
+        "ps",
+        "evaluator",
+    ),
+    _training("pytorchjob", kinds.PYTORCH_JOB, "pytorchReplicaSpecs", "master", "worker"),
+    _training("xgboostjob", kinds.XGBOOST_JOB, "xgbReplicaSpecs", "master", "worker"),
+    _training("paddlejob", kinds.PADDLE_JOB, "paddleReplicaSpecs", "master", "worker"),
+    _training("jaxjob", kinds.JAX_JOB, "jaxReplicaSpecs", "worker"),
+    _training(
+        "mxjob",
+        kinds.MX_JOB,
+        "mxReplicaSpecs",
+        "scheduler",
+        "server",
+        "worker",
+        "tunertracker",
+        "tunerserver",
+        "tuner",
+    ),
+    System("mpijob-v1", "MPIJob v1", "yes", "MPIJob.kubeflow.org", kubeflow.mpi_job_v1, _MPI),
+    System(
+        "mpijob-v2beta1",
+        "MPIJob v2beta1",
+        "yes",
+        "MPIJob.kubeflow.org",
+        kubeflow.mpi_job_v2,
+        _MPI | {_JOB},
+    ),
+    System(
+        "mpijob-v1alpha1",
+        "MPIJob v1alpha1",
+        "yes",
+        "MPIJob.kubeflow.org",
+        kubeflow.mpi_job_v1alpha1,
+        frozenset({_JOB, _STATEFUL_SET}),
+    ),
+    System(
+        "trainjob",
+        "TrainJob",
+        "yes",
+        "JobSet.jobset.x-k8s.io",
+        batch.train_job,
+        frozenset({_JOB}),
+    ),
+    System("jobset", "JobSet", "yes", "JobSet.jobset.x-k8s.io", batch.job_set, frozenset({_JOB})),
+    System(
+        "volcano-job",
+        "Volcano Job",
+        "yes",
+        "Job.batch.volcano.sh",
+        batch.volcano_job,
+        frozenset({_kind(kinds.VOLCANO_JOB)}),
+    ),
+    System(
+        "leaderworkerset",
+        "LeaderWorkerSet",
+        "yes, one per group",
+        "LeaderWorkerSet.leaderworkerset.x-k8s.io",
+        serving.leader_worker_set,
+        frozenset({_STATEFUL_SET}),
+    ),
+    System(
+        "raycluster",
+        "RayCluster",
+        "yes",
+        "RayCluster.ray.io",
+        serving.ray_cluster,
+        frozenset({_kind(kinds.RAY_CLUSTER)}),
+    ),
+    System(
+        "kserve-multi-node",
+        "KServe, several nodes for one model",
+        "yes, one per generation",
+        "Deployment.apps",
+        serving.kserve_multi_node,
+        frozenset({_REPLICA_SET}),
+    ),
+)
+
+
+def _single(
+    title: str,
+    owners: frozenset[OwnerKind],
+    rule: str,
+    because: str,
+    *labels: str,
+    role: str = "replica",
+    role_label: str = "",
+    index_label: str = "",
+) -> System:
+    tells = Single(rule, because, labels, role, role_label, index_label)
+    return System(rule, title, "no", "", tells, owners)
+
+
+_SERVES = "each replica serves alone"
+_DRIVEN = "its driver runs first and asks for workers one by one"
+_SINGLES = (
+    _single(
+        "Ray, the submitter of a RayJob",
+        frozenset({_JOB}),
+        "rayjob-submitter",
+        "it comes once the cluster is up",
+        "ray.io/originated-from-crd",
+        role="submitter",
+    ),
+    System(
+        "job",
+        "Job",
+        "if Indexed and all its pods run at once",
+        "Job.batch",
+        batch.job,
+        frozenset({_JOB}),
+    ),
+    _single(
+        "Spark operator",
+        _SPARK,
+        "spark-operator",
+        _DRIVEN,
+        "sparkoperator.k8s.io/app-name",
+        "spark.operator/spark-app-name",
+        role="driver",
+        role_label="spark-role",
+        index_label="spark-exec-id",
+    ),
+    _single(
+        "Spark",
+        _SPARK,
+        "spark",
+        _DRIVEN,
+        "spark-app-selector",
+        role="driver",
+        role_label="spark-role",
+        index_label="spark-exec-id",
+    ),
+    _single(
+        "Dask",
+        frozenset({_NOTHING, _REPLICA_SET}),
+        "dask",
+        "its scheduler runs first and workers come and go",
+        "dask.org/cluster-name",
+        role="worker",
+        role_label="dask.org/component",
+    ),
+    _single(
+        "MLRun job",
+        frozenset({_NOTHING}),
+        "mlrun",
+        "a run is one pod; MLRun's MPI jobs are MPIJobs",
+        "mlrun/class",
+        role="run",
+    ),
+    _single(
+        "Kubeflow Notebook",
+        frozenset({_STATEFUL_SET}),
+        "notebook",
+        "a person works in it",
+        "notebook-name",
+        role="notebook",
+    ),
+    _single(
+        "Kubeflow Workspace",
+        frozenset({_STATEFUL_SET}),
+        "workspace",
+        "a person works in it",
+        "notebooks.kubeflow.org/workspace-name",
+        role="notebook",
+    ),
+    _single(
+        "Kubeflow Pipelines",
+        frozenset({_WORKFLOW}),
+        "kubeflow-pipelines",
+        "steps run one by one",
+        "pipeline/runid",
+        "pipelines.kubeflow.org/v2_component",
+        role="step",
+    ),
+    _single(
+        "Argo Workflow",
+        frozenset({_WORKFLOW}),
+        "argo-workflow",
+        "steps run one by one",
+        role="step",
+    ),
+    _single(
+        "KServe, Knative mode",
+        frozenset({_REPLICA_SET}),
+        "kserve-knative",
+        _SERVES,
+        "serving.knative.dev/revision",
+        role_label="component",
+    ),
+    _single(
+        "KServe, Standard mode",
+        frozenset({_REPLICA_SET}),
+        "kserve",
+        _SERVES,
+        serving.KSERVE,
+        role_label="component",
+    ),
+    _single(
+        "Seldon Core",
+        frozenset({_REPLICA_SET, _STATEFUL_SET}),
+        "seldon",
+        _SERVES,
+        "seldon-deployment-id",
+        "seldon-server-name",
+        role="predictor",
+    ),
+    _single(
+        "BentoML",
+        frozenset({_REPLICA_SET}),
+        "bentoml",
+        _SERVES,
+        "yatai.ai/bento-deployment",
+        role_label="yatai.ai/bento-deployment-component-type",
+    ),
+    _single(
+        "Nuclio",
+        frozenset({_REPLICA_SET}),
+        "nuclio",
+        _SERVES,
+        "nuclio.io/function-name",
+        role="function",
+    ),
+    _single(
+        "Pachyderm",
+        frozenset({("", "ReplicationController")}),
+        "pachyderm",
+        "its workers take one piece of data after another, alone",
+        "pipelineName",
+        role="worker",
+        role_label="component",
+    ),
+    _single(
+        "StatefulSet",
+        frozenset({_STATEFUL_SET}),
+        "statefulset",
+        "a pod is made once the one before it is ready, so none can wait for the next",
+    ),
+    _single("Deployment", frozenset({_REPLICA_SET}), "deployment", "its replicas are copies"),
+    _single(
+        "ReplicationController",
+        frozenset({("", "ReplicationController")}),
+        "replicationcontroller",
+        "its replicas are copies",
+    ),
+    _single("DaemonSet", frozenset({("apps", "DaemonSet")}), "daemonset", "one for each node"),
+    _single("Static pod", frozenset({("", "Node")}), "static-pod", "its node runs it by itself"),
+    System("bare-pod", "Bare pod", "no", "", bare, frozenset({_NOTHING})),
+    System("unknown-owner", "Any other owner", "no: never guessed", "", unknown),
+)
+
+OWNED: tuple[System, ...] = (*_GANGS, *_SINGLES)
+SYSTEMS: tuple[System, ...] = (*DECLARED, *OWNED)
+
+
+@lru_cache(maxsize=1024)
+def owned_by(owner: OwnerKind) -> tuple[System, ...]:
+    """Those that may know a pod which is controlled by this kind, in order."""
+    return tuple(system for system in OWNED if not system.owners or owner in system.owners)

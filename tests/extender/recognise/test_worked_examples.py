@@ -1,0 +1,73 @@
+"""Pods of 30 workloads, as their controllers make them, come to the gang that was worked out."""
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from linkwise.extender.recognise.answer import NoGang, Recognised
+from tests.extender.recognise.pods import Object, told
+
+CASES: list[dict[str, Any]] = json.loads(
+    (Path(__file__).parent / "workload_pods.json").read_text()
+)["cases"]
+ROWS = [
+    pytest.param(row["pod"], row["expected"], case["objects"], id=f"{case['id']}-{number}")
+    for case in CASES
+    for number, row in enumerate(case["pods"])
+]
+# A worker of a LeaderWorkerSet says its size itself; but that a set made anew is another gang, and
+# whether its leader comes first, stands on the set alone.
+GETS = {"serve/LeaderWorkerSet.leaderworkerset.x-k8s.io": 1}
+
+
+def test_all_cases_are_here() -> None:
+    assert (len(CASES), len(ROWS)) == (30, 57)
+
+
+@pytest.mark.parametrize(("pod", "expected", "objects"), ROWS)
+def test_the_gang_is_found(pod: Object, expected: dict[str, Any], objects: list[Object]) -> None:
+    result = told(pod, objects)
+    answer = result.answer
+    assert isinstance(answer, Recognised | NoGang)
+    assert isinstance(answer, Recognised) is expected["is_gang"]
+    if isinstance(answer, Recognised):
+        for count in ("size", "minimum", "gpu_size", "gpu_minimum"):
+            assert getattr(answer, count) == expected[count], count
+        assert str(answer.gang) == expected["gang"]
+        assert answer.basis.value == expected["basis"]
+    set_name = (expected["gang"] or "").rpartition("/")[0]
+    assert len(result.gets) <= max(expected["gets"], GETS.get(set_name, 0))
+
+
+@pytest.mark.parametrize(("pod", "expected", "objects"), ROWS)
+def test_the_place_in_it_is_found(
+    pod: Object, expected: dict[str, Any], objects: list[Object]
+) -> None:
+    answer = told(pod, objects).answer
+    assert isinstance(answer, Recognised | NoGang)
+    member = answer.member
+    assert member.role == expected["role"]
+    if expected["rank_scope"] == "gang":
+        assert member.rank == expected["rank"]
+    else:
+        assert member.index == expected["rank"]
+    assert member.queue == expected.get("queue", "")
+    assert member.priority_class == expected.get("priority", "")
+    assert member.subgroup == expected.get("subgroup", "")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
+def test_members_of_one_gang_agree_on_its_name_and_their_ranks_differ(case: dict[str, Any]) -> None:
+    partition: dict[str, set[object]] = defaultdict(set)
+    ranks: dict[object, list[int]] = defaultdict(list)
+    for row in case["pods"]:
+        answer = told(row["pod"], case["objects"]).answer
+        if isinstance(answer, Recognised):
+            partition[row["expected"]["gang"]].add(answer.gang)
+            if answer.member.rank is not None:
+                ranks[answer.gang].append(answer.member.rank)
+    assert all(len(names) == 1 for names in partition.values())
+    assert all(len(set(taken)) == len(taken) for taken in ranks.values())
