@@ -42,8 +42,11 @@ class Books:
         self.kinds: list[Kind] = []
         self.mismatches: dict[str, Mismatch] = {}
         self.room = 0  # rises whenever something may fit that did not before
+        self.gang_changes: dict[GangKey, int] = {}  # differs after each change of its pods
         self.changed_rows: list[int] = []  # every row whose node changed, in order
         self.touched: set[str] = set()  # nodes settled since `take_touched`
+        self.settled_rows: list[int] = []  # every row whose GPUs changed, in order
+        self._changes = 0
         self._kind_of: dict[object, Kind] = {}
         self._uid_of: dict[str, str] = {}  # namespace/name -> uid
         self._charges: dict[str, tuple[str, Resources]] = {}  # uid -> node, needs
@@ -114,16 +117,14 @@ class Books:
         if written is not None:
             self.plans[uid] = written
             self._book(written.plan.node).plans[uid] = written
-        self._charge(uid)
-        self._settle_named({p.plan.node for p in (before, written) if p is not None})
+        self._claims_changed(uid, {p.plan.node for p in (before, written) if p is not None})
 
     def hold(self, uid: str, written: WrittenPlan) -> None:
         """Hold what a Binding on its way names."""
         node = written.plan.node
         self.holds.setdefault(uid, {})[node] = written
         self._book(node).holds[uid] = written
-        self._charge(uid)
-        self._settle_named({node})
+        self._claims_changed(uid, {node})
 
     def drop_hold(self, uid: str, node: str) -> None:
         holds = self.holds.get(uid, {})
@@ -133,8 +134,13 @@ class Books:
         if not holds:
             del self.holds[uid]
         self._without(written, uid, "holds")
+        self._claims_changed(uid, {node})
+
+    def _claims_changed(self, uid: str, nodes: Iterable[str]) -> None:
+        record = self.pods.get(uid)
+        self._note_change(record.gang if record is not None else None)
         self._charge(uid)
-        self._settle_named({node})
+        self._settle_named(nodes)
 
     # Questions.
 
@@ -206,9 +212,16 @@ class Books:
         if before is not None and old is not None and old != new:
             self.gangs[old].discard(before.uid)
             if not self.gangs[old]:
-                del self.gangs[old]
+                del self.gangs[old], self.gang_changes[old]
         if record is not None and new is not None:
             self.gangs.setdefault(new, set()).add(record.uid)
+        for gang in (old, new):
+            self._note_change(gang)
+
+    def _note_change(self, gang: GangKey | None) -> None:
+        if gang is not None and gang in self.gangs:
+            self._changes += 1
+            self.gang_changes[gang] = self._changes
 
     def _move(self, before: PodRecord | None, record: PodRecord | None) -> None:
         """Bring a pod's claims to where they belong now."""
@@ -305,8 +318,11 @@ class Books:
         book.settle()
         usable = book.kind is not None and not book.problem
         rows, row = self.rows, book.row
-        rows.kinds[row] = book.kind.number if book.kind and usable else NOT_USABLE
-        rows.free[row] = book.free if usable else 0
+        kind = book.kind.number if book.kind and usable else NOT_USABLE
+        free = book.free if usable else 0
+        if rows.kinds[row] != kind or rows.free[row] != free:
+            rows.kinds[row], rows.free[row] = kind, free
+            self.settled_rows.append(row)
         rows.cliques[row] = rows.clique_number(book.machine.clique if book.machine else None)
         if book.free & ~before:
             self.room += 1
@@ -327,6 +343,7 @@ class Books:
             del self.nodes[book.name]
             self.rows.remove(book.name)
             self.changed_rows.append(book.row)
+            self.settled_rows.append(book.row)
 
 
 def _holder(record: PodRecord | None) -> PodRecord | None:

@@ -138,7 +138,7 @@ class Gang:
     refused_at: float = 0.0
     expired: bool = False  # members are being evicted
     was_refused: bool = False  # since the last look, kube-scheduler refused a planned node
-    marked: set[str] = field(default_factory=set)  # members told that the gang has started
+    marked: frozenset[str] = frozenset()  # members told that the gang has started
     tried_room: int = -1  # `Books.room` when it last had no room
     lacking: Mapping[int, int] = field(default_factory=dict)  # then: GPUs of a pod -> how many pods
     no_room: Refusal | None = None

@@ -69,8 +69,10 @@ class Learned:
     def refused(self, template: Template) -> tuple[str, ...]:
         return tuple(sorted(self._refused.get(template, {})))
 
-    def rows(self, template: Template) -> Bools:
-        """[rows] False for the nodes that refused pods of this template."""
+    def rows(self, template: Template) -> Bools | None:
+        """[rows] False for the nodes that refused pods of this template; None: no node did."""
+        if template not in self._refused:
+            return None
         allowed = np.ones(len(self._books.rows), dtype=np.bool_)
         for node in self._refused.get(template, {}):
             row = self._books.rows.row_of.get(node)

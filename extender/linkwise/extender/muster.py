@@ -52,10 +52,12 @@ class Muster:
 
 
 def muster(books: Books, gang: Gang) -> Muster:
+    if gang.alone:
+        return _alone(books, gang)
     members = tuple(books.members(gang.key))
     live = [member for member in members if member.live]
     ask = next((member.ask.gang for member in live or members), None)
-    size = ask.size if ask is not None else min(len(members), 1)
+    size = ask.size if ask is not None else 0
     done = sum(_done(member, gang) for member in members)
     furthest = sorted(live, key=lambda member: _progress(books, member))
     taken = {member.uid for member in furthest[: max(size - done, 0)]}
@@ -78,6 +80,32 @@ def muster(books: Books, gang: Gang) -> Muster:
         held_back=tuple(member for member in unbound if member.held_back),
         done=done,
         started=any(m.started or m.uid in gang.marked for m in live if m.node),
+    )
+
+
+def _alone(books: Books, gang: Gang) -> Muster:
+    """The same of a single pod, which is not bound: there are thousands of them."""
+    record = books.pods.get(gang.key.uid)
+    members: Members = () if record is None or record.gang != gang.key else (record,)
+    seats = members if record is not None and record.live else ()
+    flying = seats if gang.key.uid in books.holds else ()
+    planned = seats if not flying and gang.key.uid in books.plans else ()
+    held_back = seats if record is not None and record.held_back else ()
+    return Muster(
+        members=members,
+        size=len(members),
+        timeout_seconds=None,
+        clash="",
+        seats=seats,
+        extra=(),
+        bound=(),
+        flying=flying,
+        planned=planned,
+        idle=(),
+        open=() if flying or planned or held_back else seats,
+        held_back=held_back,
+        done=0,
+        started=False,
     )
 
 

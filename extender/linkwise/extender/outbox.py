@@ -19,6 +19,7 @@ from linkwise.extender.actions import (
     WithdrawPlan,
     WritePlan,
 )
+from linkwise.extender.alarms import Alarms
 from linkwise.extender.calls import Outcome
 from linkwise.extender.records import PodRecord, WrittenPlan
 from linkwise.topology import names
@@ -54,7 +55,7 @@ class Outbox:
         self._outstanding: dict[_Key, Action] = {}
         self._pauses: dict[_Key, _Pause] = {}
         self._nominated_at: dict[str, float] = {}
-        self._wakes: dict[_Key, float] = {}
+        self._wakes: Alarms[_Key] = Alarms()
         self._there: dict[str, int] = {}  # uid -> epoch of the plan on the API server, 0: none
         self._newest: dict[str, int] = {}  # uid -> highest epoch ever seen or decided
         self._said: dict[str, dict[tuple[str, str], float]] = {}  # uid -> what, and when
@@ -85,7 +86,7 @@ class Outbox:
     def forget(self, uid: str) -> None:
         for purpose in ("plan", "gate", "correct", "start", "evict", "event"):
             self._pauses.pop((purpose, uid), None)
-            self._wakes.pop((purpose, uid), None)
+            self._wakes.drop((purpose, uid))
             self._outstanding.pop((purpose, uid), None)
         self._there.pop(uid, None)
         self._newest.pop(uid, None)
@@ -151,14 +152,11 @@ class Outbox:
 
     def take_woken(self, now: float) -> set[str]:
         """The pods, by uid, for which a pause has ended since this was last asked."""
-        woken = [key for key, time in self._wakes.items() if time <= now]
-        for key in woken:
-            del self._wakes[key]
-        return {uid for _, uid in woken}
+        return {uid for _, uid in self._wakes.take(now)}
 
     def next_due(self) -> float | None:
         """When the next pause ends."""
-        return min(self._wakes.values(), default=None)
+        return self._wakes.next()
 
     def _lost_nomination(self, record: PodRecord, wanted: WrittenPlan, now: float) -> bool:
         """kube-scheduler takes a nomination away when it finds no node for the pod; without it

@@ -6,20 +6,24 @@ then age. A gang that does not fit holds nothing and is not tried again before r
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import msgspec
 
 from linkwise.extender.actions import Action
+from linkwise.extender.alarms import Alarms
+from linkwise.extender.best_node import BestNode
 from linkwise.extender.books import Books, Mismatch
 from linkwise.extender.calls import Outcome
 from linkwise.extender.feasible import Feasible
 from linkwise.extender.gang import Gang, phase_of
 from linkwise.extender.gates import Gates
 from linkwise.extender.hopeless import Hopeless
+from linkwise.extender.kinds import Wish
 from linkwise.extender.learned import Learned
-from linkwise.extender.muster import Muster, muster, plan_of, spots_of
+from linkwise.extender.muster import Muster, plan_of, spots_of
+from linkwise.extender.muster import muster as muster_of
 from linkwise.extender.outbox import Outbox
 from linkwise.extender.place import Refusal, Spot, orders_of, place
 from linkwise.extender.plan_making import plan_id, with_worth, written_plan
@@ -35,6 +39,7 @@ class Planner:
         self.feasible = Feasible(books)
         self.learned = Learned(books)
         self._hopeless = Hopeless(books)
+        self._best_node = BestNode(books)
         self.gangs: dict[GangKey, Gang] = {}
         self.refusals = 0
         self.swaps = 0
@@ -44,8 +49,10 @@ class Planner:
         self._max_refusals = max_refusals
         self._due: set[GangKey] = set()
         self._waiting: set[GangKey] = set()
-        self._deadlines: dict[GangKey, float] = {}
+        self._deadlines: Alarms[GangKey] = Alarms()
+        self._looks: dict[GangKey, tuple[object, Muster]] = {}
         self._changes_seen = 0
+        self._most_room, self._most = -1, dict[int, int]()
         self._defects: list[Exception] = []
         self._gates = Gates(books, outbox)
         self._counted: dict[str, frozenset[str]] = {}  # uid -> the swapped GPUs already counted
@@ -142,7 +149,7 @@ class Planner:
 
     def next_due(self) -> float | None:
         """When `decide` has something to do even if nothing happens until then."""
-        times = [*self._deadlines.values(), self._outbox.next_due()]
+        times = (self._deadlines.next(), self._outbox.next_due())
         return min((time for time in times if time is not None), default=None)
 
     def is_writing(self, uid: str) -> bool:
@@ -155,6 +162,7 @@ class Planner:
     def _take_due(self, now: float) -> set[GangKey]:
         books = self._books
         self.feasible.trim()
+        self._best_node.trim()
         touched = books.take_touched()
         for name in touched:
             book = books.nodes.get(name)
@@ -169,7 +177,7 @@ class Planner:
                 if gang.refused:
                     self._take_up(key)
                     self._due.add(key)
-        self._due |= {key for key, time in self._deadlines.items() if time <= now}
+        self._due |= set(self._deadlines.take(now))
         for uid in self._outbox.take_woken(now):
             record = books.pods.get(uid)
             if record is not None:
@@ -180,10 +188,21 @@ class Planner:
         return due
 
     def _untried(self, gang: Gang) -> bool:
-        most = self._books.rows.most_of_size
-        if any(count > most(size) for size, count in gang.lacking.items()):
+        if gang.tried_room == self._books.room:
+            return False
+        if any(count > self._most_of_size(size) for size, count in gang.lacking.items()):
             gang.tried_room = self._books.room  # sure, without a look at every member
-        return gang.tried_room != self._books.room
+            return False
+        return True
+
+    def _most_of_size(self, size: int) -> int:
+        """As `Rows.most_of_size`, counted once for all who wait: what is free only gets less
+        while `Books.room` stays."""
+        if self._most_room != self._books.room:
+            self._most_room, self._most = self._books.room, {}
+        if size not in self._most:
+            self._most[size] = self._books.rows.most_of_size(size)
+        return self._most[size]
 
     def _take_up(self, key: GangKey | None) -> None:
         """A gang that was left to wait may be tried again."""
@@ -205,18 +224,19 @@ class Planner:
 
     def _put_in_order(self, key: GangKey, now: float) -> None:
         self._waiting.discard(key)
-        self._deadlines.pop(key, None)
+        self._deadlines.drop(key)
         if key not in self._books.gangs:
             self.gangs.pop(key, None)
+            self._looks.pop(key, None)
             return
         gang = self.gangs.setdefault(key, Gang(key))
-        found = muster(self._books, gang)
+        found = self._muster(gang)
         if not any(member.live for member in found.members):
             gang.plan_id = ""  # that run is over; who comes now is of another
         if found.clash:
             gang.reason = found.clash
             self._withdraw(found.planned)
-        self._drop_lost_plans(gang, muster(self._books, gang))
+        self._drop_lost_plans(gang, self._muster(gang))
         self._read_plans(gang, now)
         self._count_refusal(gang, now)
         self._expire(gang, now)
@@ -235,7 +255,7 @@ class Planner:
 
     def _read_plans(self, gang: Gang, now: float) -> None:
         """Take the gang's plan from its members; of a half-made new one, the bound ones' counts."""
-        found = muster(self._books, gang)
+        found = self._muster(gang)
         plans = self._plans_of(found.bound) or self._plans_of((*found.flying, *found.planned))
         if plans:
             newest = max(plans, key=lambda plan: (plan.made, plan.id))
@@ -257,6 +277,16 @@ class Planner:
             ]
             self._withdraw(other)
 
+    def _muster(self, gang: Gang) -> Muster:
+        """The same as long as nothing happens to the gang's pods: it is looked at many times."""
+        state = (self._books.gang_changes.get(gang.key, 0), gang.plan_id, gang.marked)
+        known = self._looks.get(gang.key)
+        if known is not None and known[0] == state:
+            return known[1]
+        found = muster_of(self._books, gang)
+        self._looks[gang.key] = (state, found)
+        return found
+
     def _plans_of(self, members: Iterable[PodRecord]) -> list[Plan]:
         found = (plan_of(self._books, member) for member in members)
         return [written.plan for written in found if written is not None]
@@ -266,18 +296,18 @@ class Planner:
             return
         gang.was_refused = False
         self._refuse(gang, now)
-        self._withdraw(muster(self._books, gang).planned)
+        self._withdraw(self._muster(gang).planned)
 
     def _refuse(self, gang: Gang, now: float) -> None:
         self.refusals += 1
         gang.refusals += 1
         if gang.refusals >= self._max_refusals:
             gang.refused, gang.refused_at = True, now
-            for member in muster(self._books, gang).seats[:1]:
+            for member in self._muster(gang).seats[:1]:
                 self._outbox.say(member.ref, *_told(gang, "Refused"), now)
 
     def _expire(self, gang: Gang, now: float) -> None:
-        found = muster(self._books, gang)
+        found = self._muster(gang)
         if found.started or found.flying or gang.expired or found.standing(gang).whole:
             return
         if gang.made is None or now < gang.made + self._timeout_of(found):
@@ -291,7 +321,7 @@ class Planner:
         self._refuse(gang, now)
 
     def _start_or_evict(self, gang: Gang, now: float) -> None:
-        found = muster(self._books, gang)
+        found = self._muster(gang)
         if gang.expired and (not found.bound or found.standing(gang).whole):
             gang.expired = False
         if gang.expired:
@@ -299,13 +329,13 @@ class Planner:
                 self._outbox.evict(member, f"gang {gang.name}: {gang.reason}", now)
         elif found.started or found.standing(gang).whole:
             gang.reason = ""
-            gang.marked = {member.uid for member in found.bound}
+            gang.marked = frozenset(member.uid for member in found.bound)
             for member in found.bound:
                 if not member.started:
                     self._outbox.mark_started(member, now)
 
     def _wants_plan(self, gang: Gang) -> bool:
-        found = muster(self._books, gang)
+        found = self._muster(gang)
         if not found.open or found.clash or gang.refused or gang.expired:
             return False
         return found.started or found.complete
@@ -314,12 +344,12 @@ class Planner:
 
     def _plan(self, gang: Gang, now: float) -> None:
         gang.tried_room = self._books.room  # whatever comes of it: once for each room
-        found = muster(self._books, gang)
+        found = self._muster(gang)
         spots = self._seek(found, now)
         if isinstance(spots, Refusal) and found.planned and not found.started:
             # Around these there is no room; without them there may be, and they need not wait.
             self._withdraw(found.planned)
-            found = muster(self._books, gang)
+            found = self._muster(gang)
             spots = self._seek(found, now)
         if isinstance(spots, Refusal):
             gang.no_room, gang.tried_room = spots, self._books.room
@@ -337,17 +367,29 @@ class Planner:
 
     def _search(self, found: Muster, beside: Sequence[Spot], now: float) -> list[Spot] | Refusal:
         def nodes(template: Template) -> Bools:
-            return self.feasible.rows(template) & self.learned.rows(template)
+            allowed = self.learned.rows(template)
+            own = self.feasible.rows(template)
+            return own if allowed is None else own & allowed
 
         def known_nodes(template: Template) -> Bools:
             known = self.learned.known_to_pass(template, now)
             return nodes(template) if known is None else nodes(template) & known
 
         if any(self.learned.refused(template) for template in _templates(found.open)):
-            spots = place(self._books, orders_of(found.open, known_nodes), beside)
+            spots = self._place(found, known_nodes, beside)
             if not isinstance(spots, Refusal):
                 return spots
-        return place(self._books, orders_of(found.open, nodes), beside)
+        return self._place(found, nodes, beside)
+
+    def _place(
+        self, found: Muster, nodes: Callable[[Template], Bools], beside: Sequence[Spot]
+    ) -> list[Spot] | Refusal:
+        member = found.open[0]
+        if member.ask.gang is not None or member.template is None:
+            return place(self._books, orders_of(found.open, nodes), beside)
+        wish = Wish(member.demand, member.ask.requirement)
+        spot = self._best_node.find(wish, member.needs, nodes(member.template))
+        return spot if isinstance(spot, Refusal) else [spot]
 
     def _hold(self, gang: Gang, found: Muster, spots: Sequence[Spot], now: float) -> None:
         epoch = self._outbox.next_epoch([member.uid for member in found.seats])
@@ -373,7 +415,7 @@ class Planner:
 
     def _finish(self, gang: Gang, now: float) -> None:
         """Bring what was decided to the API server, and name the phase."""
-        found = muster(self._books, gang)
+        found = self._muster(gang)
         for member in (*found.planned, *found.open, *found.extra):
             self._outbox.bring_plan(member, self._books.plans.get(member.uid), now)
         self._gates.look_at(gang, found, now)
