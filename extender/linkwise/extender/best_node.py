@@ -1,0 +1,101 @@
+"""The best node for one pod that is planned ahead, by the same judgement as `answers.prioritize`.
+
+Pods behind the gate come by the thousand and are alike, and each plan changes one node: so what
+every node is worth is kept for each wish, and brought up to date for the nodes that changed.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from linkwise.extender.books import Books
+from linkwise.extender.feasible import LONG_LOG
+from linkwise.extender.kinds import Floats, Kind, Wish
+from linkwise.extender.place import Refusal, Spot
+from linkwise.extender.records import Resources
+from linkwise.extender.rows import NOT_USABLE, Bools
+from linkwise.topology.model import MAX_GPUS
+
+_MOST_WISHES = 64
+_NONE = (-np.inf, 1.0, 1.0)  # of a node without a set that will do
+
+
+@dataclass(slots=True)
+class _Worth:
+    """[rows] as in `answers`; `of` keeps it by kind and free GPUs."""
+
+    quality: Floats
+    loss: Floats
+    free_share: Floats
+    of: dict[int, tuple[float, float, float]]
+    seen: int = -1  # entries of the log
+
+
+class BestNode:
+    def __init__(self, books: Books) -> None:
+        self._books = books
+        self._known: dict[Wish, _Worth] = {}
+
+    def trim(self) -> None:
+        """Begin the log of changes anew before it takes memory without end: judge all afresh."""
+        if len(self._books.settled_rows) > LONG_LOG:
+            self._books.settled_rows.clear()
+            self._known.clear()
+
+    def find(self, wish: Wish, needs: Resources, nodes: Bools) -> Spot | Refusal:
+        """Among *nodes* [rows], with room for *needs*."""
+        worth, rows = self._worth(wish), self._books.rows
+        count = len(rows)
+        fits = nodes & (rows.pods[:count] > 0) & (worth.quality[:count] > -np.inf)
+        for left, need in (
+            (rows.milli_cpu, needs.milli_cpu),
+            (rows.memory, needs.memory),
+            (rows.gpus, needs.gpus),
+        ):
+            if need:
+                fits &= left[:count] >= need
+        places = np.flatnonzero(fits)
+        if not len(places):
+            return Refusal(1, 0, "", 0)
+        ranks = rows.name_ranks()
+        for keys in (-worth.quality, worth.loss, worth.free_share, ranks):
+            if len(places) > 1:
+                of_places = keys[places]
+                places = places[of_places == of_places.min()]
+        row = int(places[0])
+        gpus = self._kind(row).take(wish, int(rows.free[row]))
+        assert gpus is not None, "its quality says that there is a set"
+        return Spot(rows.names[row] or "", gpus)
+
+    def _worth(self, wish: Wish) -> _Worth:
+        books = self._books
+        worth = self._known.get(wish)
+        if worth is None or len(worth.quality) != len(books.rows.kinds):
+            if len(self._known) >= _MOST_WISHES:
+                self._known.clear()
+            size = len(books.rows.kinds)
+            worth = _Worth(np.full(size, -np.inf), np.ones(size), np.ones(size), {})
+            self._known[wish] = worth
+        log = books.settled_rows
+        changed = range(len(books.rows)) if worth.seen < 0 else set(log[worth.seen :])
+        worth.seen = len(log)
+        for row in changed:
+            worth.quality[row], worth.loss[row], worth.free_share[row] = self._of(wish, worth, row)
+        return worth
+
+    def _of(self, wish: Wish, worth: _Worth, row: int) -> tuple[float, float, float]:
+        number, free = int(self._books.rows.kinds[row]), int(self._books.rows.free[row])
+        if number == NOT_USABLE:
+            return _NONE
+        key = number << MAX_GPUS | free
+        known = worth.of.get(key)
+        if known is None:
+            kind, masks = self._books.kinds[number], np.array([free])
+            quality = float(kind.qualities(wish, masks)[0])
+            loss = float(kind.losses(wish, masks)[0])
+            share = free.bit_count() / kind.all_gpus.bit_count()
+            known = worth.of[key] = (quality, loss, share)
+        return known
+
+    def _kind(self, row: int) -> Kind:
+        return self._books.kinds[int(self._books.rows.kinds[row])]
