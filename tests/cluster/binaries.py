@@ -18,7 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 NEWEST = "v1.36.3"
-OLDER = ("v1.34.4", "v1.31.13")
+# Not each version has all its parts on the module proxy; of 1.31, 1.31.4 is the last that has.
+OLDER = ("v1.34.4", "v1.31.4")
 CONTAINERD = "v2.2.8"
 KUBECONFORM = "v0.7.0"
 
@@ -26,7 +27,7 @@ KUBECONFORM = "v0.7.0"
 SUMS = {
     "v1.36.3": "h1:qDQdoMiluAE2Eab6Fa52YV+WjiGz9mZFFoagEA6cI+o=",
     "v1.34.4": "h1:Yy6R4QB8C9kJPp25GFqEvX5XQwY5qzKeqD0Xx6oAcmk=",
-    "v1.31.13": "h1:c/YugS3TqG6YQMNRclrcWVabgIuqyap++lM5AuCtD5M=",
+    "v1.31.4": "h1:VQDX52gTQnq8C/jCo48AQuDsWbWMh9XXxhQRDYjgakw=",
 }
 
 GO_SOURCES = Path(__file__).parent / "go"
