@@ -10,6 +10,40 @@ BASE = DAEMONSET / "base"
 OVERLAYS = tuple(sorted(path.name for path in (DAEMONSET / "overlays").iterdir()))
 
 
+# As kubeadm v1.36 writes /etc/kubernetes/manifests/kube-scheduler.yaml, in short.
+STATIC_POD: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "kube-scheduler", "namespace": "kube-system"},
+    "spec": {
+        "containers": [
+            {
+                "name": "kube-scheduler",
+                "image": "registry.k8s.io/kube-scheduler:v1.36.3",
+                "command": [
+                    "kube-scheduler",
+                    "--authentication-kubeconfig=/etc/kubernetes/scheduler.conf",
+                    "--authorization-kubeconfig=/etc/kubernetes/scheduler.conf",
+                    "--bind-address=127.0.0.1",
+                    "--kubeconfig=/etc/kubernetes/scheduler.conf",
+                    "--leader-elect=true",
+                ],
+                "volumeMounts": [
+                    {"mountPath": "/etc/kubernetes/scheduler.conf", "name": "kubeconfig"}
+                ],
+            }
+        ],
+        "hostNetwork": True,
+        "volumes": [
+            {
+                "hostPath": {"path": "/etc/kubernetes/scheduler.conf", "type": "FileOrCreate"},
+                "name": "kubeconfig",
+            }
+        ],
+    },
+}
+
+
 def documents(path: Path) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all(path.read_text()))
 
@@ -20,8 +54,7 @@ def the(directory: Path, kind: str, name: str | None = None) -> dict[str, Any]:
         item
         for path in sorted(directory.glob("*.yaml"))
         for item in documents(path)
-        if item.get("kind") == kind
-        and name in (None, item["metadata"]["name"])
+        if item.get("kind") == kind and name in (None, item["metadata"]["name"])
     )
     return found
 

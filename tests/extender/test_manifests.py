@@ -14,7 +14,7 @@ from linkwise.extender.settings import Settings
 from linkwise.simulator.api_server.patches import json_patch
 from linkwise.topology import names
 from linkwise.topology.names import DEFAULT_RESOURCE
-from tests.manifests import BASE, DAEMONSET, documents, granted, the
+from tests.manifests import BASE, DAEMONSET, STATIC_POD, documents, granted, the
 
 FILES = BASE / "extender"
 CONFIGS = {
@@ -88,40 +88,6 @@ def test_a_scheduler_on_its_hosts_network_finds_the_service_by_the_address_it_is
 def test_both_ways_to_configure_the_scheduler_say_the_same_but_for_the_address() -> None:
     (first,), (second,) = (config_of(overlay)["extenders"] for overlay in CONFIGS)
     assert first | {"urlPrefix": ""} == second | {"urlPrefix": ""}
-
-
-# As kubeadm v1.36 writes /etc/kubernetes/manifests/kube-scheduler.yaml, in short.
-STATIC_POD: dict[str, Any] = {
-    "apiVersion": "v1",
-    "kind": "Pod",
-    "metadata": {"name": "kube-scheduler", "namespace": "kube-system"},
-    "spec": {
-        "containers": [
-            {
-                "name": "kube-scheduler",
-                "image": "registry.k8s.io/kube-scheduler:v1.36.3",
-                "command": [
-                    "kube-scheduler",
-                    "--authentication-kubeconfig=/etc/kubernetes/scheduler.conf",
-                    "--authorization-kubeconfig=/etc/kubernetes/scheduler.conf",
-                    "--bind-address=127.0.0.1",
-                    "--kubeconfig=/etc/kubernetes/scheduler.conf",
-                    "--leader-elect=true",
-                ],
-                "volumeMounts": [
-                    {"mountPath": "/etc/kubernetes/scheduler.conf", "name": "kubeconfig"}
-                ],
-            }
-        ],
-        "hostNetwork": True,
-        "volumes": [
-            {
-                "hostPath": {"path": "/etc/kubernetes/scheduler.conf", "type": "FileOrCreate"},
-                "name": "kubeconfig",
-            }
-        ],
-    },
-}
 
 
 def test_the_static_pod_is_given_the_file_and_the_directory_it_is_in() -> None:

@@ -1,0 +1,198 @@
+"""Whatever is deployed is taken by real API servers and a real scheduler, word for word."""
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cluster import binaries
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.processes import Process
+from tests.cluster.schemas import write_schemas
+from tests.cluster.small_objects import pod
+from tests.cluster.waiting import wait_for
+from tests.manifests import DAEMONSET, OVERLAYS, STATIC_POD
+
+SCHEDULER = "system:serviceaccount:kube-system:linkwise-scheduler"
+POLICIES = 4
+
+
+def overlay(name: str) -> str:
+    return str(DAEMONSET / "overlays" / name)
+
+
+@pytest.fixture(scope="module", params=[binaries.NEWEST, *binaries.OLDER])
+def some_version(run_directory: Path, request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
+    """Without controllers, so that what is created is nothing but taken."""
+    directory = run_directory / f"manifests-{request.param}"
+    control = ControlPlane(directory, version=request.param, controllers=False)
+    control.start()
+    yield control
+    control.stop()
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_every_api_server_takes_every_overlay(some_version: ControlPlane, name: str) -> None:
+    said = some_version.kubectl(
+        *("apply", "--dry-run=server", "--validate=strict", "-k", overlay(name))
+    )
+    objects = list(yaml.safe_load_all(some_version.kubectl("kustomize", overlay(name))))
+    assert said.count("created (server dry run)") == len(objects) > 10
+
+
+def test_a_field_that_does_not_exist_would_be_refused(some_version: ControlPlane) -> None:
+    """So that what is taken above is known to have been looked at."""
+    wrong = some_version.kubectl("kustomize", overlay("kubeadm")).replace("maxSurge", "maxSurges")
+    with pytest.raises(Exception, match=r'unknown field "spec\.updateStrategy.*maxSurges"'):
+        some_version.kubectl(
+            *("apply", "--dry-run=server", "--validate=strict", "-f", "-"), stdin=wrong
+        )
+
+
+@pytest.fixture(scope="module")
+def conform(
+    control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], dict[str, Any]]:
+    """kubeconform's judgement of a text of manifests, by the API server's own schemas."""
+    location = write_schemas(control_plane, tmp_path_factory.mktemp("made") / "schemas")
+
+    def judge(manifests: str) -> dict[str, Any]:
+        ended = subprocess.run(
+            [
+                str(binaries.kubeconform() / "kubeconform"),
+                *("-strict", "-summary", "-output=json", f"-schema-location={location}"),
+            ],
+            input=manifests,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        answer: dict[str, Any] = json.loads(ended.stdout)
+        return answer
+
+    return judge
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_kubeconform_finds_nothing_wrong(
+    control_plane: ControlPlane, conform: Callable[[str], dict[str, Any]], name: str
+) -> None:
+    manifests = control_plane.kubectl("kustomize", overlay(name))
+    judged = conform(manifests)
+    assert judged["resources"] == []
+    count = len(list(yaml.safe_load_all(manifests)))
+    assert judged["summary"] == {"valid": count, "invalid": 0, "errors": 0, "skipped": 0}
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "said"),
+    [
+        ("maxUnavailable: 1", "maxUnavailables: 1", "additional properties 'maxUnavailables'"),
+        ("replicas: 1", 'replicas: "1"', "got string, want integer"),
+        ("containerPort: 9402", "hostPort: 9402", "missing property 'containerPort'"),
+        ("kind: DaemonSet", "kind: DaemonSets", "could not find schema for DaemonSets"),
+    ],
+)
+def test_kubeconform_would_find_what_is_wrong(
+    control_plane: ControlPlane,
+    conform: Callable[[str], dict[str, Any]],
+    right: str,
+    wrong: str,
+    said: str,
+) -> None:
+    manifests = control_plane.kubectl("kustomize", overlay("kubeadm"))
+    assert right in manifests
+    judged = conform(manifests.replace(right, wrong))
+    assert said in json.dumps(judged["resources"]).replace('\\"', '"')
+
+
+def test_the_policies_expressions_fit_the_types_they_speak_of(control_plane: ControlPlane) -> None:
+    """The API server compiles them untyped; a controller tells what would not fit."""
+    control_plane.kubectl("apply", "-k", overlay("kubeadm"))
+
+    def policies() -> list[dict[str, Any]]:
+        asked = ("get", "validatingadmissionpolicies", "-o=json")
+        found: list[dict[str, Any]] = json.loads(control_plane.kubectl(*asked))["items"]
+        return [each for each in found if each["metadata"]["name"].startswith("linkwise-")]
+
+    wait_for(
+        lambda: all("observedGeneration" in each.get("status", {}) for each in policies()),
+        "the policies have been looked at",
+    )
+    warned = {
+        each["metadata"]["name"]: each["status"].get("typeChecking", {}) for each in policies()
+    }
+    assert len(warned) == POLICIES
+    assert not any(warned.values()), warned
+
+
+def test_the_second_scheduler_needs_no_more_rights_than_it_is_given(
+    control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    """With the deployed configuration; only where it finds the API server differs, and no extender
+    is asked, since this pod wants no GPU."""
+    control_plane.kubectl("apply", "-k", overlay("second-scheduler"))
+    kubeconfig = control_plane.kubeconfig(SCHEDULER, "system:serviceaccounts")
+    config = yaml.safe_load(
+        (Path(overlay("second-scheduler")) / "scheduler-config.yaml").read_text()
+    )
+    config["clientConnection"] = {"kubeconfig": str(kubeconfig)}
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(config))
+    program = str(control_plane.programs / "kube-scheduler")
+    flags = [f"--config={file}", f"--authentication-kubeconfig={kubeconfig}"]
+    scheduler = Process(
+        "linkwise-scheduler",
+        [program, *flags, f"--authorization-kubeconfig={kubeconfig}", "--bind-address=127.0.0.1"],
+        control_plane.logs / "linkwise-scheduler.log",
+    )
+    node = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": "node-1"},
+        "status": {
+            "allocatable": {"cpu": "8", "memory": "8Gi", "pods": "10"},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+    ours = pod("ours")
+    ours["metadata"]["namespace"] = "default"
+    ours["spec"] |= {"schedulerName": "linkwise-scheduler", "tolerations": [{"operator": "Exists"}]}
+    asked = ("get", "pod", "ours", "-o=jsonpath={.spec.nodeName}")
+    control_plane.kubectl("create", "-f=-", stdin=yaml.safe_dump_all([node, ours]))
+    scheduler.start()
+    try:
+        wait_for(
+            lambda: control_plane.kubectl(*asked) == "node-1", "the pod is bound", of=scheduler
+        )
+        holder = control_plane.kubectl(
+            *("get", "lease", "linkwise-scheduler", "-n=kube-system"),
+            "-o=jsonpath={.spec.holderIdentity}",
+        )
+        assert holder
+        assert "forbidden" not in scheduler.log.read_text()
+    finally:
+        scheduler.stop()
+
+
+def test_the_static_pods_manifest_is_changed_by_the_documented_command(
+    control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    """As kubeadm and `kubectl patch --local` read it."""
+    manifest = tmp_path / "kube-scheduler.yaml"
+    manifest.write_text(yaml.safe_dump(STATIC_POD))
+    patch = Path(overlay("kubeadm")) / "kube-scheduler+json.yaml"
+    made = yaml.safe_load(
+        control_plane.kubectl(
+            *("patch", "--local", "--type=json", f"-f={manifest}"),
+            *(f"--patch-file={patch}", "-o=yaml"),
+        )
+    )
+    (container,) = made["spec"]["containers"]
+    before = STATIC_POD["spec"]["containers"][0]["command"]
+    file = "/etc/kubernetes/linkwise/scheduler-config.yaml"
+    assert container["command"] == [*before, f"--config={file}"]
