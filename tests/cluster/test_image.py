@@ -165,7 +165,8 @@ def test_the_plugin_plays_a_machine_without_a_writable_file(image: Image, logs: 
     command = ("linkwise-plugin", "--node-name=n1", "--machine=hgx-h100")
     with serving(image, logs, *command, f"--api-server={NOBODY_LISTENS}") as plugin:
         assert plugin.ask("/healthz") == (200, "ok\n")
-        assert 'linkwise_plugin_devices{health="healthy"} 8.0' in plugin.ask("/metrics")[1]
+        healthy = 'linkwise_plugin_devices{health="healthy"} 8.0'
+        wait_for(lambda: healthy in plugin.ask("/metrics")[1], "it offers the machine's 8 GPUs")
         assert plugin.status("Uid").split() == ["65532"] * 4
 
 
