@@ -4,16 +4,15 @@ Its clock runs faster than ours, so its pauses, doubts and timeouts pass in a te
 """
 
 import time
-from contextlib import suppress
 from socket import SO_REUSEADDR, SOL_SOCKET, socket
 from threading import Thread
-
-from waitress.server import create_server
 
 from linkwise.extender.app import create_app
 from linkwise.extender.metrics import Metrics
 from linkwise.extender.scheduler import CoreSettings, Scheduler
+from linkwise.extender.server import Server
 from linkwise.extender.shell import Shell
+from linkwise.extender.verbs import Verbs
 from tests.end_to_end.clients import MortalClient, Pace
 from tests.end_to_end.journal import Journal
 
@@ -46,7 +45,8 @@ class LiveExtender:
         self.core = Scheduler(CoreSettings(gang_timeout_seconds=GANG_TIMEOUT_SECONDS))
         self.shell = Shell(self.core, self.client, self.metrics, clock=hurried_clock)
         app = create_app(self.shell, self.metrics)
-        self._server = create_server(app, host="127.0.0.1", port=port, threads=8)
+        verbs = Verbs(self.shell, self.metrics, max_body_mib=64)
+        self._server = Server("127.0.0.1", port, verbs, app, threads=8)
         self.url = f"http://127.0.0.1:{port}"
         self._thread = Thread(target=self._server.run, name="extender", daemon=True)
 
@@ -66,12 +66,7 @@ class LiveExtender:
         self._close()
 
     def _close(self) -> None:
-        server = self._server
-        server.task_dispatcher.shutdown(timeout=5)
-        # In its own thread, which ends with the last of its sockets; it may be awake already and
-        # do so before it is woken, and then there is nothing left to wake.
-        with suppress(OSError):
-            server.trigger.pull_trigger(lambda: server.asyncore.close_all(server._map))
+        self._server.close()
         self._thread.join(5)
         self.shell.stop()
 

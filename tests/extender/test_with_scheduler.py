@@ -5,12 +5,13 @@ from threading import Thread
 
 import pytest
 import urllib3
-from waitress.server import create_server
 
 from linkwise.extender.app import create_app
 from linkwise.extender.metrics import Metrics
 from linkwise.extender.scheduler import CoreSettings, Scheduler
+from linkwise.extender.server import Server
 from linkwise.extender.shell import Shell
+from linkwise.extender.verbs import Verbs
 from linkwise.simulator.api_server import ApiServer
 from linkwise.simulator.scheduler import SchedulerLoop, SchedulerSettings
 from linkwise.topology import names
@@ -27,8 +28,9 @@ class Deployed:
         self.metrics = Metrics()
         self.shell = Shell(Scheduler(CoreSettings()), world.client, self.metrics)
         app = create_app(self.shell, self.metrics)
-        self._server = create_server(app, host="127.0.0.1", port=port, threads=8)
-        self.port = int(self._server.effective_port)
+        verbs = Verbs(self.shell, self.metrics, max_body_mib=64)
+        self._server = Server("127.0.0.1", port, verbs, app, threads=8)
+        self.port = self._server.port
         self._thread = Thread(target=self._server.run, daemon=True)
         self.shell.start()
         self._thread.start()
@@ -39,11 +41,9 @@ class Deployed:
 
     def stop(self) -> None:
         """As SIGTERM does: no new calls, then the rest."""
-        server = self._server  # its sockets belong to its own thread
-        server.trigger.pull_trigger(lambda: server.asyncore.close_all(server._map))
+        self._server.close()
         self._thread.join(5)
         assert not self._thread.is_alive()
-        self._server.task_dispatcher.shutdown(timeout=1)
         self.shell.stop()
 
     def explain(self, pod: str) -> str:

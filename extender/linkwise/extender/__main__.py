@@ -12,13 +12,14 @@ from types import FrameType
 from typing import NoReturn
 
 import click
-from waitress.server import BaseWSGIServer, MultiSocketServer, create_server
 
 from linkwise.extender.app import create_app
 from linkwise.extender.metrics import Metrics
 from linkwise.extender.scheduler import CoreSettings, Scheduler
+from linkwise.extender.server import Server
 from linkwise.extender.settings import Settings, SettingsError, seconds_of
 from linkwise.extender.shell import Shell
+from linkwise.extender.verbs import Verbs
 from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import LoadError
 from linkwise.topology.names import DEFAULT_RESOURCE
@@ -101,8 +102,7 @@ def command(log_level: str, gang_timeout: float, **flags: object) -> None:
     logging.basicConfig(
         level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    for chatty in ("urllib3", "waitress.queue"):  # what matters of it we say ourselves
-        logging.getLogger(chatty).setLevel(logging.ERROR)
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # what matters of it we say ourselves
     try:
         serve(Settings(gang_timeout_seconds=gang_timeout, **flags))  # type: ignore[arg-type]
     except (SettingsError, LoadError) as error:
@@ -133,27 +133,19 @@ def serve(settings: Settings) -> None:
     log.info("ended")
 
 
-def _listen(
-    settings: Settings, shell: Shell, metrics: Metrics
-) -> BaseWSGIServer | MultiSocketServer:
-    where = f"{settings.listen_address}:{settings.listen_port}"
+def _listen(settings: Settings, shell: Shell, metrics: Metrics) -> Server:
     try:
-        server = create_server(
+        server = Server(
+            settings.listen_address,
+            settings.listen_port,
+            Verbs(shell, metrics, max_body_mib=settings.max_body_mib),
             create_app(shell, metrics, max_body_mib=settings.max_body_mib),
-            host=settings.listen_address,
-            port=settings.listen_port,
             threads=settings.request_threads,
-            ident=None,
-            # Ours refuses first, with a reason; this one only guards the disk.
-            max_request_body_size=2 * settings.max_body_mib << 20,
-            inbuf_overflow=1 << 20,
-            connection_limit=1000,
-            clear_untrusted_proxy_headers=True,
         )
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        where = f"{settings.listen_address}:{settings.listen_port}"
         _refuse(f"--listen-address, --listen-port: {where}: {error}")
-    port = getattr(server, "effective_port", settings.listen_port)
-    log.info("listening on http://%s:%s", settings.listen_address, port)
+    log.info("listening on http://%s:%s", settings.listen_address, server.port)
     return server
 
 
