@@ -5,6 +5,7 @@ import click
 from linkwise.cli.choose_command import choose_command
 from linkwise.cli.errors import BadInputError
 from linkwise.cli.machines_command import machines_command
+from linkwise.cli.recognise import recognise_command
 
 
 class OneLineGroup(click.Group):
@@ -25,6 +26,7 @@ def main() -> None:
 
 main.add_command(choose_command)
 main.add_command(machines_command)
+main.add_command(recognise_command)
 
 if __name__ == "__main__":
     main()

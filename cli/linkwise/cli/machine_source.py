@@ -1,12 +1,11 @@
 """Where a machine comes from: a recorded one by name, a file, or standard input."""
 
-import sys
-from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
 from linkwise.cli.errors import BadInputError
+from linkwise.cli.text_file import read_text
 from linkwise.topology.errors import MachineError
 from linkwise.topology.model import Machine
 from linkwise.topology.recorded import machine_names, read_machine_file, recorded_machine
@@ -49,23 +48,9 @@ def _split(source: str) -> tuple[str, str | None]:
 
 
 def _read(path: str) -> str:
-    if path == "-":
-        return _decode("standard input", sys.stdin.buffer.read())
-    try:
-        return _decode(path, Path(path).read_bytes())
-    except FileNotFoundError:
+    if path != "-" and not Path(path).exists():
         raise BadInputError(
             f"--machine {path}: no such file, and no recorded machine of that name"
             + suggestion(path)
-        ) from None
-    except OSError as error:
-        raise BadInputError(f"--machine {path}: {error.strerror}") from None
-
-
-def _decode(path: str, data: bytes) -> str:
-    """UTF-8, or the UTF-16 that `>` writes in Windows PowerShell."""
-    utf16 = data.startswith((BOM_UTF16_LE, BOM_UTF16_BE))
-    try:
-        return data.decode("utf-16" if utf16 else "utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise BadInputError(f"--machine {path}: not text: {error}") from None
+        )
+    return read_text("--machine", path)

@@ -1,0 +1,170 @@
+"""`linkwise recognise`: which gang the extender takes a pod for, and which rule says so.
+
+It asks the same function as the extender does, so its answer is the extender's. Exit status: 0 all
+pods are understood, 1 some are not, or need an object that was not given; 2 bad input.
+"""
+
+import sys
+from collections.abc import Sequence
+
+import click
+import msgspec
+
+from linkwise.cli.pod_source import Manifests, read_manifests
+from linkwise.cli.table import aligned
+from linkwise.extender.recognise.answer import (
+    Answer,
+    IndexedJobs,
+    NeedsOwner,
+    NoGang,
+    Recognised,
+    Refused,
+)
+from linkwise.extender.recognise.decide import recognise
+from linkwise.kube.objects import Pod
+from linkwise.topology import names
+
+_HEADER = ("POD", "GANG", "SIZE", "MIN", "ROLE", "RANK", "RULE", "WHY")
+_FIGURES = (2, 3, 5)
+_Told = Sequence[tuple[Pod, Answer]]
+
+
+@click.command(
+    name="recognise",
+    epilog="FILE is YAML or JSON, as `kubectl get pods,jobs -o yaml` prints it; - is standard "
+    "input. What a pod's size has to be read from belongs into one of the files too.",
+)
+@click.option("-f", "--filename", "paths", metavar="FILE", multiple=True, required=True)
+@click.option(
+    "--resource", default=names.DEFAULT_RESOURCE, show_default=True, help="What counts as a GPU."
+)
+@click.option(
+    "--indexed-jobs",
+    type=click.Choice([mode.value for mode in IndexedJobs]),
+    default=IndexedJobs.ALL.value,
+    show_default=True,
+    help="Which Indexed Jobs that run all their pods at once are gangs.",
+)
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+def recognise_command(
+    paths: tuple[str, ...], resource: str, indexed_jobs: str, output: str
+) -> None:
+    """Say which gangs pods are in: as their operators mark them, or as they say themselves."""
+    manifests = read_manifests(paths)
+    told = _recognise(manifests, resource, IndexedJobs(indexed_jobs))
+    click.echo(_json(told) if output == "json" else _text(told), nl=False)
+    sys.exit(1 if any(isinstance(answer, NeedsOwner | Refused) for _, answer in told) else 0)
+
+
+def _recognise(manifests: Manifests, resource: str, indexed_jobs: IndexedJobs) -> _Told:
+    return [
+        (
+            pod,
+            recognise(pod, manifests.objects, resource=resource, indexed_jobs=indexed_jobs),
+        )
+        for pod in manifests.pods
+    ]
+
+
+def _text(told: _Told) -> str:
+    return aligned([_HEADER, *(_row(pod, answer) for pod, answer in told)], _FIGURES)
+
+
+def _row(pod: Pod, answer: Answer) -> tuple[str, ...]:
+    name = f"{pod.metadata.namespace}/{pod.metadata.name}"
+    if isinstance(answer, Recognised):
+        member = answer.member
+        more = "+" if answer.open_ended else ""
+        size = (f"{answer.size}{more}", str(answer.minimum))
+        return (
+            name,
+            str(answer.gang),
+            *size,
+            member.role or "-",
+            "-" if member.rank is None else str(member.rank),
+            answer.rule,
+            answer.because,
+        )
+    if isinstance(answer, NoGang):
+        return name, "-", "1", "1", answer.member.role, "-", answer.rule, answer.because
+    word = "refused" if isinstance(answer, Refused) else "?"
+    return name, word, "-", "-", "-", "-", answer.rule, _why(answer)
+
+
+def _why(answer: Answer) -> str:
+    if isinstance(answer, NeedsOwner):
+        return f"needs {answer.owner}, which is in none of the files"
+    return answer.because
+
+
+class _PodJson(msgspec.Struct, frozen=True, omit_defaults=True):
+    namespace: str
+    name: str
+    answer: str
+    rule: str
+    because: str
+    gang: str | None = None
+    uid: str | None = None  # of what stands for the gang
+    size: int | None = None
+    minimum: int | None = None
+    gpu_size: int | None = None
+    gpu_minimum: int | None = None
+    wave: int | None = None
+    done: int = 0
+    open_ended: bool = False
+    basis: str | None = None
+    role: str | None = None
+    index: int | None = None
+    rank: int | None = None
+    subgroup: str = ""
+    queue: str = ""
+    priority_class: str = ""
+    needs: str | None = None
+
+
+class _AnswerJson(msgspec.Struct, frozen=True):
+    pods: list[_PodJson]
+
+
+def _json(told: _Told) -> str:
+    """`answer` is gang, none, needs-owner or refused; fields that say nothing are left out."""
+    written = _AnswerJson([_pod_json(pod, answer) for pod, answer in told])
+    return msgspec.json.format(msgspec.json.encode(written), indent=2).decode() + "\n"
+
+
+def _pod_json(pod: Pod, answer: Answer) -> _PodJson:
+    known = _PodJson(
+        pod.metadata.namespace, pod.metadata.name, "refused", answer.rule, _why(answer)
+    )
+    replace = msgspec.structs.replace
+    if isinstance(answer, NeedsOwner):
+        return replace(known, answer="needs-owner", needs=str(answer.owner))
+    if isinstance(answer, Refused):
+        return known
+    member = answer.member
+    known = replace(
+        known,
+        answer="none",
+        role=member.role,
+        index=member.index,
+        rank=member.rank,
+        subgroup=member.subgroup,
+        queue=member.queue,
+        priority_class=member.priority_class,
+    )
+    if isinstance(answer, NoGang):
+        return known
+    return replace(
+        known,
+        answer="gang",
+        gang=str(answer.gang),
+        uid=answer.gang.uid,
+        size=answer.size,
+        minimum=answer.minimum,
+        gpu_size=answer.gpu_size,
+        gpu_minimum=answer.gpu_minimum,
+        wave=answer.wave,
+        done=answer.done,
+        open_ended=answer.open_ended,
+        basis=answer.basis.value,
+    )

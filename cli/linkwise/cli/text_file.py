@@ -1,0 +1,26 @@
+"""Files that the operator names, as text."""
+
+import sys
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
+from pathlib import Path
+
+from linkwise.cli.errors import BadInputError
+
+
+def read_text(option: str, path: str) -> str:
+    """`-` is standard input; *option* is named in what is wrong."""
+    if path == "-":
+        return _decode(f"{option} standard input", sys.stdin.buffer.read())
+    try:
+        return _decode(f"{option} {path}", Path(path).read_bytes())
+    except OSError as error:
+        raise BadInputError(f"{option} {path}: {error.strerror}") from None
+
+
+def _decode(where: str, data: bytes) -> str:
+    """UTF-8, or the UTF-16 that `>` writes in Windows PowerShell."""
+    utf16 = data.startswith((BOM_UTF16_LE, BOM_UTF16_BE))
+    try:
+        return data.decode("utf-16" if utf16 else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadInputError(f"{where}: not text: {error}") from None
