@@ -113,12 +113,27 @@ class KubeActions:
 
     def _patiently(self, request: Callable[[], None]) -> None:
         """These writes may be done twice without harm, unlike a Binding whose GPUs are at stake."""
+        try:
+            request()
+        except ApiError as error:
+            if not _may_pass(error):
+                raise
+            failure = error
+        else:
+            return  # as nearly always, and then nothing has to be made ready for a second try
+        first = [failure]
+
+        def again() -> None:
+            if first:
+                raise first.pop()
+            request()
+
         Retrying(
             retry=retry_if_exception(_may_pass),
             wait=_wait,
             stop=stop_after_attempt(_ATTEMPTS),
             reraise=True,
-        )(request)
+        )(again)
 
     def _write(self, kind: str, what: str, request: Callable[[], None]) -> tuple[Outcome, str]:
         began = time.perf_counter()

@@ -10,6 +10,7 @@ breaks or says nothing: a kept one may turn out to be closed. An answer is never
 """
 
 from collections.abc import Iterator, Mapping
+from http.client import HTTPException
 from threading import Lock
 from typing import Protocol, TypeVar
 from urllib.parse import urlencode
@@ -20,6 +21,7 @@ from kubernetes.client import Configuration
 from kubernetes.client.rest import RESTClientObject
 from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
 
+from linkwise.kube.connections import Connections, UnsentError
 from linkwise.kube.errors import UNREACHED, ApiError, LoadError, error_of
 
 __all__ = ["ApiError", "KubeClient", "LoadError", "Stream"]
@@ -28,6 +30,9 @@ MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 
+# What comes back from a patch is read by nobody; this is the shortest the API server offers.
+_WITHOUT_SPEC = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+_CONNECTIONS = 32  # threads that talk at the same time
 _ONCE_MORE = urllib3.Retry(
     # A connection the server closed while it lay idle shows only when it is used.
     total=1,
@@ -52,11 +57,24 @@ class KubeClient:
     """`timeout_seconds` bounds connecting, and each wait for bytes; every call has one."""
 
     def __init__(self, configuration: Configuration, *, timeout_seconds: float = 10.0) -> None:
-        configuration.connection_pool_maxsize = 32  # threads that talk at the same time
+        configuration.connection_pool_maxsize = _CONNECTIONS
         configuration.keep_alive = True
         self._configuration = configuration
         self._credentials = Lock()
         self._pool: urllib3.PoolManager = RESTClientObject(configuration).pool_manager
+        # Those two only the package's own pool knows how to go through.
+        plain = not isinstance(self._pool, urllib3.ProxyManager)
+        direct = plain and not configuration.tls_server_name
+        self._writes = (
+            Connections(
+                configuration,
+                connect_seconds=min(timeout_seconds, 5.0),
+                read_seconds=timeout_seconds,
+                most=_CONNECTIONS,
+            )
+            if direct
+            else None
+        )
         self._timeout = urllib3.Timeout(connect=min(timeout_seconds, 5.0), read=timeout_seconds)
         self.url: str = configuration.host.rstrip("/")
 
@@ -131,6 +149,8 @@ class KubeClient:
         body: object = None,
         content_type: str = "",
     ) -> bytes:
+        if self._writes is not None and method != "GET":
+            return self._write(self._writes, method, path, body, content_type)
         response = self._send(method, path, params, body, content_type)
         if not 200 <= response.status < 300:
             raise _refusal(response, method, path)
@@ -140,6 +160,24 @@ class KubeClient:
             raise _broken(method, path, error) from error
         finally:
             response.release_conn()
+
+    def _write(
+        self, connections: Connections, method: str, path: str, body: object, content_type: str
+    ) -> bytes:
+        headers = self._headers(method, path)
+        headers["content-type"] = content_type
+        if method == "PATCH":
+            headers["accept"] = _WITHOUT_SPEC
+        try:
+            answer = connections.request(method, path, msgspec.json.encode(body), headers)
+        except UnsentError as error:
+            raise ApiError(UNREACHED, "Unreachable", f"{method} {path}: {error}") from error
+        except (OSError, HTTPException) as error:
+            told = f"{method} {path}: {str(error) or type(error).__name__}"
+            raise ApiError(UNREACHED, "ConnectionBroken", told, maybe_done=True) from error
+        if not 200 <= answer.status < 300:
+            raise error_of(answer.status, answer.body, what=f"{method} {path}")
+        return answer.body
 
     def _send(
         self,
