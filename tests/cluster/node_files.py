@@ -23,6 +23,8 @@ def write_containerd(directory: Path) -> Path:
     path.write_text(f"""\
 version = 3
 imports = []
+[plugins."io.containerd.internal.v1.opt"]
+  path = "/var/lib/containerd/opt"
 [grpc]
   address = "{CONTAINERD_SOCKET}"
 [plugins."io.containerd.cri.v1.images".pinned_images]
@@ -94,6 +96,7 @@ def write_kubelet(
         },
         "imageGCHighThresholdPercent": 100,
         "makeIPTablesUtilChains": False,
+        "volumePluginDir": "/var/lib/kubelet/volume-plugins",
         "serializeImagePulls": False,
         # 10 s and up to 5 min by default, which tests would spend waiting.
         "nodeStatusUpdateFrequency": "1s",

@@ -66,7 +66,9 @@ class Node:
         )
         self.containerd.start()
         self.wait_containerd()
-        self.import_image(self._busybox())
+        if not self._busybox.exists():
+            busybox.write_images(self._busybox)
+            self.import_image(self._busybox)
         self.kubelet.start()
         self.wait_ready()
 
@@ -109,19 +111,17 @@ class Node:
     def _disk(self) -> Path:
         return self.directory / "disk"
 
+    @property
     def _busybox(self) -> Path:
-        archive = self.directory / "busybox.tar"
-        if not archive.exists():
-            busybox.write_images(archive)
-        return archive
+        return self.directory / "busybox.tar"
 
     def _mounts(self) -> str:
         """Made private before, so that nothing of it is seen outside; shared then among its own,
         as containers may ask for mounts to be handed on in both directions."""
         return f"""
+            mount --no-mtab -t tmpfs -o mode=755 tmpfs /run
             mount --bind {self._disk} /var/lib
             mount --bind {self.logs} /var/log
-            mount -t tmpfs -o mode=755 tmpfs /run
             mount --make-rshared /
             mkdir -p /var/lib/kubelet /run/lock /run/netns /run/cdi
             touch /run/on
@@ -169,7 +169,10 @@ class Node:
         """Asked as the kubelet does first, which ends where containerd is not there yet."""
         address = f"unix://{self.root}{node_files.CONTAINERD_SOCKET}"
         with grpc.insecure_channel(address) as channel, suppress(grpc.RpcError):
-            channel.unary_unary("/runtime.v1.RuntimeService/Version")(b"", timeout=2.0)
+            version: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
+                "/runtime.v1.RuntimeService/Version"
+            )
+            version(b"", timeout=2.0)
             return True
         return False
 

@@ -6,10 +6,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.cluster import cgroups
+from tests.cluster import cgroups, sandbox
 from tests.cluster.cluster import Cluster
 from tests.cluster.waiting import wait_for
 
+# Where the programs make directories unless they are told not to.
+USUAL_PLACES = (
+    "/etc/cni",
+    "/opt/cni",
+    "/opt/containerd",
+    "/run/containerd",
+    "/run/mount",
+    "/run/netns",
+    "/usr/libexec/kubernetes",
+    "/var/lib/cni",
+    "/var/lib/containerd",
+    "/var/lib/kubelet",
+    "/var/log/pods",
+)
 # A pod with a mount of its own, so that there is something of every kind to leave behind.
 POD = """\
 apiVersion: v1
@@ -39,7 +53,7 @@ time.sleep(600)
 
 
 def test_a_stopped_cluster_leaves_its_logs_and_nothing_else(run_directory: Path) -> None:
-    before = traces()
+    before, places = traces(), used_places()
     cluster = Cluster(run_directory / "stopped", nodes=1)
     cluster.start()
     run_pod(cluster)
@@ -47,6 +61,7 @@ def test_a_stopped_cluster_leaves_its_logs_and_nothing_else(run_directory: Path)
     assert all(during[kind] > before[kind] for kind in before), "each kind is there to be missed"
     cluster.stop()
     assert traces() == before
+    assert used_places() == places
     kept = {path.name for path in cluster.control.directory.iterdir()}
     assert {"nodes", "etcd"}.isdisjoint(kept)
     assert (cluster.control.logs / "node-1.kubelet.log").stat().st_size
@@ -81,6 +96,8 @@ def another_sandbox() -> Iterator[tuple["subprocess.Popen[str]", Path]]:
 
 def traces() -> dict[str, set[str]]:
     """What a cluster could leave on the machine, by kind."""
+    run = sandbox.directory()
+    assert run
     links = subprocess.check_output(["ip", "-oneline", "addr"], text=True)
     rules = subprocess.check_output(["nft", "list", "tables"], text=True)
     return {
@@ -90,11 +107,15 @@ def traces() -> dict[str, set[str]]:
         "rules": set(rules.splitlines()),
         "cgroups": {
             str(root)
-            for path in cgroups.HIERARCHIES.glob("*/linkwise-*")
-            for root in path.rglob("*")
+            for path in cgroups.HIERARCHIES.glob(f"*/{run.name}")
+            for root in (path, *path.rglob("*"))
             if root.is_dir()
         },
     }
+
+
+def used_places() -> list[str]:
+    return [place for place in USUAL_PLACES if Path(place).exists()]
 
 
 def command_lines() -> Iterator[str]:
