@@ -8,17 +8,31 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.contract.api_world import Api, Server
-from tests.contract.servers import real_server, stand_in_server
+from tests.cluster.conftest import pytest_runtest_makereport
+from tests.contract.api_world import Api
+from tests.contract.scheduler_world import World, wipe
+from tests.contract.servers import Programs, real_programs, stand_ins
+from tests.simulator.recording_extender import RecordingExtender
+
+__all__ = ["pytest_runtest_makereport"]  # a failed scenario shows the real programs' logs
 
 
 @pytest.fixture(scope="session")
-def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    chosen = real_server if request.config.getoption("--real") else stand_in_server
+def programs(request: pytest.FixtureRequest) -> Iterator[Programs]:
+    chosen = real_programs if request.config.getoption("--real") else stand_ins
     with chosen() as running:
         yield running
 
 
 @pytest.fixture
-def api(server: Server) -> Api:
-    return Api(server)
+def api(programs: Programs) -> Api:
+    return Api(programs.server)
+
+
+@pytest.fixture
+def world(programs: Programs, api: Api) -> Iterator[World]:
+    wipe(api)
+    with RecordingExtender() as extender:
+        world = World(api, extender, programs.schedulers)
+        yield world
+        world.stop()

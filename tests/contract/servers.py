@@ -1,8 +1,9 @@
-"""The two API servers that the scenarios are held against."""
+"""The two worlds that the scenarios are held against: API servers, and schedulers on them."""
 
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import urllib3
@@ -10,53 +11,106 @@ from kubernetes.client import Configuration
 from kubernetes.client.rest import RESTClientObject
 from kubernetes.config import load_kube_config
 
+from linkwise.kube.client import KubeClient
 from linkwise.simulator.api_server import ApiServer
+from linkwise.simulator.scheduler import SchedulerLoop, SchedulerSettings
 from tests.cluster import sandbox
 from tests.cluster.control_plane import ControlPlane
 from tests.contract.api_world import Server
+from tests.contract.scheduler_world import Configured, Schedulers
 
 # What would stand in the way where no controller manager runs: pods would need a service account,
 # nodes be tainted until somebody finds them ready, and priorities classes to take them from.
 ADMISSION_OFF = ("ServiceAccount", "TaintNodesByCondition", "Priority")
+_STAND_IN_SECOND = 0.1
+
+
+@dataclass(frozen=True)
+class Programs:
+    server: Server
+    schedulers: Schedulers
 
 
 @contextmanager
-def stand_in_server() -> Iterator[Server]:
-    with ApiServer() as running, urllib3.PoolManager(timeout=10) as pool:
-        yield Server(
+def stand_ins() -> Iterator[Programs]:
+    with ApiServer() as running, urllib3.PoolManager(timeout=10, maxsize=8) as pool:
+        server = Server(
             url=running.url,
             pool=pool,
             add_namespace=lambda _: None,  # there when named
             forget_history=running.compact,
         )
+        schedulers = Schedulers(
+            run=lambda configured: _stand_in_scheduler(running.url, configured),
+            second=_STAND_IN_SECOND,
+            silence_seconds=0.5,
+        )
+        yield Programs(server, schedulers)
 
 
 @contextmanager
-def real_control_plane() -> Iterator[ControlPlane]:
+def _stand_in_scheduler(url: str, configured: Configured) -> Iterator[None]:
+    initial, longest = configured.backoff
+    settings = SchedulerSettings(
+        managed_resources=configured.managed,
+        extender_weight=configured.weight,
+        initial_backoff_seconds=initial * _STAND_IN_SECOND,
+        max_backoff_seconds=longest * _STAND_IN_SECOND,
+    )
+    client = KubeClient.load(kubeconfig=None, server=url)
+    loop = SchedulerLoop(client, configured.extender_url, settings=settings)
+    loop.start()
+    yield
+    loop.stop()
+
+
+@contextmanager
+def real_programs() -> Iterator[Programs]:
     home = sandbox.directory()
     if home is None:
-        pytest_usage = "python -m tests.cluster test --real"
-        raise RuntimeError(f"real programs need the sandbox around them: {pytest_usage}")
+        raise RuntimeError("real programs need a sandbox around them: python -m tests.cluster test")
     directory = Path(tempfile.mkdtemp(prefix="contract-", dir=home))
     control = ControlPlane(directory, controllers=False, disable_admission=ADMISSION_OFF)
     try:
         control.start()
-        yield control
+        schedulers = Schedulers(
+            run=lambda configured: _real_scheduler(control, configured),
+            second=1.0,
+            silence_seconds=0.8,
+        )
+        yield Programs(_server_of(control), schedulers)
     finally:
         control.stop()
 
 
 @contextmanager
-def real_server() -> Iterator[Server]:
-    with real_control_plane() as control:
-        yield server_of(control)
+def _real_scheduler(control: ControlPlane, configured: Configured) -> Iterator[None]:
+    initial, longest = configured.backoff
+    config: dict[str, object] = {
+        "podInitialBackoffSeconds": initial,
+        "podMaxBackoffSeconds": longest,
+    }
+    if configured.extender_url:
+        extender = {
+            "urlPrefix": configured.extender_url,
+            **{f"{verb}Verb": verb for verb in ("filter", "prioritize", "bind", "preempt")},
+            "weight": configured.weight,
+            "nodeCacheCapable": True,
+            "ignorable": False,
+            "managedResources": [{"name": name} for name in configured.managed],
+        }
+        config["extenders"] = [extender]
+    scheduler = control.start_scheduler(config)
+    yield
+    scheduler.stop()
 
 
-def server_of(control: ControlPlane) -> Server:
+def _server_of(control: ControlPlane) -> Server:
     configuration = Configuration()
     load_kube_config(  # type: ignore[no-untyped-call]
         str(control.kubeconfig()), client_configuration=configuration
     )
+    configuration.connection_pool_maxsize = 8
     pool: urllib3.PoolManager = RESTClientObject(configuration).pool_manager
 
     def add_namespace(name: str) -> None:

@@ -30,9 +30,12 @@ def refuse_all(reason: str) -> Answer:
 
 
 class RecordingExtender:
-    """Answers: a JSON value to send with 200, or an int to send as a status."""
+    """Answers: a JSON value to send with 200, or an int to send as a status.
 
-    def __init__(self) -> None:
+    Port 0 takes a free one.
+    """
+
+    def __init__(self, port: int = 0) -> None:
         self.calls: list[Call] = []
         self.bodies: list[dict[str, Any]] = []
         self.answers: dict[str, Answer] = {
@@ -58,7 +61,7 @@ class RecordingExtender:
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self._server.daemon_threads = True
         self._thread = Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
 

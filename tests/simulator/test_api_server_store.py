@@ -165,9 +165,6 @@ def test_tolerations_can_only_be_added() -> None:
         merge(store, {"spec": {"tolerations": [more]}})
 
 
-# Binding
-
-
 # Deletion
 
 

@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 from functools import partial
 from threading import Condition, Thread
 
+import msgspec
+
 from linkwise.kube.client import ApiError, KubeClient
 from linkwise.kube.objects import Node, Pod
 from linkwise.kube.reflector import Reflector
@@ -194,9 +196,14 @@ class SchedulerLoop:
                 self._pods[uid] = pod
                 self._queue.delete(uid)
                 self._cluster.add_pod(pod)
+                added = known is None or not known.spec.node_name
+                event = (
+                    ClusterEvent.ASSIGNED_POD_ADDED if added else ClusterEvent.ASSIGNED_POD_CHANGED
+                )
+                self._queue.move_all(event, now)
             else:
                 self._pods[uid] = pod
-                self._waiting(pod, now)
+                self._waiting(pod, now, is_new=known is None)
             self._changed.notify_all()
 
     def _forget(self, uid: str, now: float) -> None:
@@ -206,11 +213,14 @@ class SchedulerLoop:
         if self._cluster.remove_pod(uid):
             self._queue.move_all(ClusterEvent.ASSIGNED_POD_GONE, now)
 
-    def _waiting(self, pod: Pod, now: float) -> None:
+    def _waiting(self, pod: Pod, now: float, *, is_new: bool) -> None:
         ours = pod.spec.scheduler_name == self._settings.scheduler_name
         if not ours or self._cluster.is_assumed(pod.metadata.uid):
             return
-        self._cluster.nominate(pod)
+        # A gated pod counts where it is nominated from its first change on, not when it is first
+        # seen: so a scheduler that starts does not keep its room.
+        if not (is_new and pod.spec.scheduling_gates):
+            self._cluster.nominate(pod)
         self._queue.update(pod, now)
 
     # Tries
@@ -262,38 +272,45 @@ class SchedulerLoop:
             log.info("%s: preemption: %s", tried.metadata.name, error)
             nomination = None
         with self._changed:
-            if not self._still_waits(queued):
+            pod = self._still_waits(queued, nomination)
+            if pod is None:
                 return
             self._queue.add_unschedulable(queued, unfit.rejected_by, time.monotonic())
         helpful = sum(r.resolvable for r in unfit.rejections.values())
         message = words.fit_error(unfit.nodes, unfit.reasons, helpful)
-        self._say(tried, "Unschedulable", message, nomination)
+        self._say(pod, "Unschedulable", message, nomination)
 
     def _error(self, queued: QueuedPod, message: str) -> None:
         """Back into the queue, to be tried again after its back-off whatever happens."""
-        tried = queued.pod
         with self._changed:
-            if not self._still_waits(queued):
+            pod = self._still_waits(queued, nomination="")
+            if pod is None:
                 return
             self._queue.add_error(queued, time.monotonic())
-        self._say(tried, "SchedulerError", message, nomination="")
+        self._say(pod, "SchedulerError", message, nomination="")
 
-    def _still_waits(self, queued: QueuedPod) -> bool:
-        """Bring it up to what was last seen; where it waits no longer, out of the queue."""
+    def _still_waits(self, queued: QueuedPod, nomination: str | None) -> Pod | None:
+        """The pod as it was last seen; None, and out of the queue, where it waits no longer.
+
+        The queue goes on with this one, nominated as we are about to say, not as it was.
+        """
         pod = self._pods.get(queued.uid)
         if pod is None or pod.spec.node_name:
             self._queue.done(queued.uid)
-            return False
+            return None
         queued.pod = pod
-        self._cluster.nominate(pod)
-        return True
+        if nomination is not None:
+            status = msgspec.structs.replace(pod.status, nominated_node_name=nomination)
+            queued.pod = msgspec.structs.replace(pod, status=status)
+        self._cluster.nominate(queued.pod)
+        return pod
 
-    def _say(self, tried: Pod, reason: str, message: str, nomination: str | None) -> None:
-        """The patch is against the pod as it was tried: what others wrote meanwhile, such as a
-        nomination, is not taken back."""
-        patch = words.condition_patch(tried, reason, message, _moment(), nomination=nomination)
+    def _say(self, pod: Pod, reason: str, message: str, nomination: str | None) -> None:
+        """The patch is against the pod as it was last heard of: a nomination that came while it
+        was tried is taken away with the rest."""
+        patch = words.condition_patch(pod, reason, message, _moment(), nomination=nomination)
         if patch is not None:
-            self._ask(tried, lambda: self._client.patch(f"{_path_of(tried)}/status", patch))
+            self._ask(pod, lambda: self._client.patch(f"{_path_of(pod)}/status", patch))
 
     def _ask(self, pod: Pod, request: Callable[[], None]) -> None:
         """What is refused here is no harm: the next try says it again."""
@@ -319,6 +336,8 @@ class SchedulerLoop:
         for victim in found[node]:
             uid = victim.metadata.uid
             log.info("%s evicts %s from %s", pod.metadata.name, victim.metadata.name, node)
+            told = words.disruption_patch(victim, self._settings.scheduler_name, _moment())
+            self._ask(victim, partial(self._client.patch, f"{_path_of(victim)}/status", told))
             self._ask(victim, partial(self._client.delete, _path_of(victim), uid=uid))
         with self._changed:
             lower = self._cluster.nominated_below(node, pod.spec.priority)
@@ -363,11 +382,11 @@ class SchedulerLoop:
             if self._cluster.is_assumed(queued.uid):
                 self._cluster.remove_pod(queued.uid)
                 self._queue.move_all(ClusterEvent.ASSIGNED_POD_GONE, now)
-            tried = queued.pod
-            if not self._still_waits(queued):
+            pod = self._still_waits(queued, nomination="")
+            if pod is None:
                 return
             self._queue.add_error(queued, now)
-        self._say(tried, "SchedulerError", error, nomination="")
+        self._say(pod, "SchedulerError", error, nomination="")
 
     def _ask_to_bind(self, pod: Pod, node: str) -> None:
         extender = self._extender

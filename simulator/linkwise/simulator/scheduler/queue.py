@@ -25,6 +25,8 @@ class ClusterEvent(Enum):
     NODE_LABELS = auto()
     NODE_TAINTS = auto()  # and spec.unschedulable
     NODE_OTHER = auto()  # annotations, conditions
+    ASSIGNED_POD_ADDED = auto()  # one is on a node, whoever put it there
+    ASSIGNED_POD_CHANGED = auto()  # in whatever way: it starts to run, it is annotated
     ASSIGNED_POD_GONE = auto()  # deleted, ended, or given up before it was bound
 
 

@@ -7,6 +7,8 @@ long, and one that differs from try to try makes the pod's condition change each
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from linkwise.kube.objects import Condition, Pod
 
 POD_SCHEDULED = "PodScheduled"
@@ -22,7 +24,8 @@ def fit_error(nodes: int, reasons: Mapping[str, Sequence[str]], helpful: int) ->
     message = f"0/{nodes} nodes are available:"
     if histogram:
         message += f" {histogram}."
-    return f"{message} preemption: {_preemption(nodes, helpful)}"
+    # The first words are of the plugin for resource claims, which has nothing to do here.
+    return f"{message} no new claims to deallocate, preemption: {_preemption(nodes, helpful)}"
 
 
 def _preemption(nodes: int, helpful: int) -> str:
@@ -45,22 +48,28 @@ def condition_patch(
     before = next((c for c in pod.status.conditions if c.type == POD_SCHEDULED), None)
     status: dict[str, object] = {}
     if before != now:
-        others = [c for c in pod.status.conditions if c.type != POD_SCHEDULED]
-        status["conditions"] = [
-            *(
-                {"type": c.type, "status": c.status, "reason": c.reason, "message": c.message}
-                for c in others
-            ),
-            {
-                "type": POD_SCHEDULED,
-                "status": "False",
-                "reason": reason,
-                "message": message,
-                "lastTransitionTime": moment,
-            },
-        ]
+        status["conditions"] = _with(now, pod, moment)
     if nomination is not None and nomination != pod.status.nominated_node_name:
         status["nominatedNodeName"] = nomination or None
     if not status:
         return None
     return {"metadata": {"uid": pod.metadata.uid}, "status": status}
+
+
+def disruption_patch(victim: Pod, scheduler: str, moment: str) -> dict[str, object]:
+    """The merge patch of a pod's status that says why it is about to be deleted."""
+    why = Condition(
+        type="DisruptionTarget",
+        status="True",
+        reason="PreemptionByScheduler",
+        message=f"{scheduler}: preempting to accommodate a higher priority pod",
+    )
+    status = {"conditions": _with(why, victim, moment)}
+    return {"metadata": {"uid": victim.metadata.uid}, "status": status}
+
+
+def _with(condition: Condition, pod: Pod, moment: str) -> list[dict[str, object]]:
+    """The pod's conditions, with this one instead of the one of its type."""
+    others = [c for c in pod.status.conditions if c.type != condition.type]
+    kept: list[dict[str, object]] = [msgspec.to_builtins(other) for other in others]
+    return [*kept, {**msgspec.to_builtins(condition), "lastTransitionTime": moment}]
