@@ -65,7 +65,9 @@ def _documents(text: str, where: str) -> Iterator[object]:
         line = f" line {mark.line + 1}:" if mark else ""
         raise BadInputError(f"{where}:{line} {error.problem or 'not YAML'}") from None
     except yaml.reader.ReaderError as error:
-        raise BadInputError(f"{where}: character {error.character!r}: {error.reason}") from None
+        # libyaml tells its number.
+        character = chr(error.character) if isinstance(error.character, int) else error.character
+        raise BadInputError(f"{where}: character {character!r}: {error.reason}") from None
     except (ValueError, RecursionError) as error:  # such as an integer of 5000 digits
         raise BadInputError(f"{where}: {error}") from None
 

@@ -141,8 +141,7 @@ def test_a_rank_alone_goes_before_what_the_owner_says() -> None:
 
 
 def test_the_rank_of_a_named_gang_is_the_owners_where_the_author_gives_none() -> None:
-    spec = {"parallelism": 4, "completions": 4, "completionMode": "Indexed"}
-    indexed = job(4, **spec)
+    indexed = job(4, completions=4, completionMode="Indexed")
     answer = gang(pod("lm-3-x7k2p", indexed, {INDEX: "3"}, said(4)), indexed)
     assert (answer.rule, answer.member.rank) == ("linkwise.dev", 3)
 

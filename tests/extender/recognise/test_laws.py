@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from linkwise.extender.recognise.answer import NeedsOwner, NoGang, Recognised, Refused
 from linkwise.extender.recognise.decide import recognise
 from linkwise.kube.objects import Pod
+from tests.extender.recognise.examples import EXAMPLES
 from tests.extender.recognise.pods import Object, ref_of, told
-from tests.extender.recognise.test_systems import EXAMPLES
 
 EXAMPLE = st.sampled_from([(example.pod, example.objects) for example in EXAMPLES.values()])
 TEXT = st.text(max_size=20)

@@ -37,9 +37,11 @@ def pytorch_job(name: str = "bert", **spec: object) -> Object:
     return owner("kubeflow.org/v1 PyTorchJob", name, {"pytorchReplicaSpecs": replicas, **spec})
 
 
-def worker(job: Object, index: int = 2, **labels: str) -> Object:
-    told_by = {TRAINING + "replica-type": "worker", TRAINING + "replica-index": str(index)}
-    return pod(f"{job['metadata']['name']}-worker-{index}", job, {**told_by, **labels})
+def worker(job: Object, group: str = "") -> Object:
+    labels = {TRAINING + "replica-type": "worker", TRAINING + "replica-index": "2"}
+    if group:
+        labels[POD_GROUP_LABEL] = group
+    return pod(f"{job['metadata']['name']}-worker-2", job, labels)
 
 
 def indexed_job(by: Object | None = None, **spec: object) -> Object:
@@ -140,7 +142,7 @@ def test_a_group_that_the_pod_names_and_that_is_not_there_yet_is_waited_for() ->
 @pytest.mark.parametrize("missing", [Missing.FORBIDDEN, Missing.NOT_SERVED])
 def test_a_group_that_nobody_can_read_leaves_the_word_to_the_owner(missing: Missing) -> None:
     job = pytorch_job()
-    made = worker(job, **{POD_GROUP_LABEL: "g"})
+    made = worker(job, group="g")
     group = ObjectRef("scheduling.x-k8s.io", "PodGroup", "ml", "g")
     answer = recognise(msgspec.convert(made, Pod), {ref_of(job): job, group: missing})
     assert not isinstance(answer, NoGang | NeedsOwner | Refused)
@@ -150,7 +152,7 @@ def test_a_group_that_nobody_can_read_leaves_the_word_to_the_owner(missing: Miss
 def test_a_group_that_the_pods_owner_controls_is_the_owners_gang() -> None:
     job = pytorch_job()
     group = owner(POD_GROUP, "bert", {"minMember": 3, "queue": "q1"}, by=job)
-    answer = gang(worker(job, **{POD_GROUP_LABEL: "bert"}), job, group)
+    answer = gang(worker(job, group="bert"), job, group)
     assert str(answer.gang) == "ml/PyTorchJob.kubeflow.org/bert"
     assert (answer.size, answer.minimum, answer.basis) == (4, 3, Basis.DECLARED)
     assert "3 at once" in answer.because
@@ -160,7 +162,7 @@ def test_a_group_that_the_pods_owner_controls_is_the_owners_gang() -> None:
 def test_a_group_that_a_person_made_stands_for_itself_and_more_may_join() -> None:
     job = pytorch_job()
     group = owner(POD_GROUP, "mine", {"minMember": 6})
-    answer = gang(worker(job, **{POD_GROUP_LABEL: "mine"}), job, group)
+    answer = gang(worker(job, group="mine"), job, group)
     assert str(answer.gang) == "ml/PodGroup.scheduling.x-k8s.io/mine"
     assert (answer.size, answer.open_ended, answer.member.rank) == (6, True, 2)
 

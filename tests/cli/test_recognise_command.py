@@ -1,0 +1,188 @@
+"""`linkwise recognise` tells which gangs pods are in, and where its input is wrong."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from linkwise.cli.__main__ import main
+from tests.extender.recognise.pods import Object, owner, pod, template
+
+JOB = owner(
+    "batch/v1 Job",
+    "lm",
+    {"parallelism": 2, "completions": 2, "completionMode": "Indexed", "template": template()},
+)
+MEMBERS = [
+    pod(f"lm-{index}-x7k2p", JOB, {"batch.kubernetes.io/job-completion-index": str(index)})
+    for index in range(2)
+]
+NOTEBOOK = pod("nb-0", owner("apps/v1 StatefulSet", "nb"), {"notebook-name": "nb"})
+
+
+def a_list(*items: Object) -> Object:
+    return {"apiVersion": "v1", "kind": "List", "items": list(items)}
+
+
+def told(*arguments: str, given: str | bytes = "") -> Result:
+    return CliRunner().invoke(main, ["recognise", *arguments], input=given)
+
+
+def told_json(*arguments: str, given: str = "") -> list[dict[str, Any]]:
+    result = told(*arguments, "-o", "json", given=given)
+    pods: list[dict[str, Any]] = json.loads(result.stdout)["pods"]
+    return pods
+
+
+def test_each_pod_has_a_line_with_its_gang_or_why_it_has_none() -> None:
+    result = told("-f", "-", given=yaml.safe_dump(a_list(*MEMBERS, JOB, NOTEBOOK)))
+    assert result.exit_code == 0
+    lines = [line.split(None, 7) for line in result.stdout.splitlines()]
+    assert lines == [
+        ["POD", "GANG", "SIZE", "MIN", "ROLE", "RANK", "RULE", "WHY"],
+        *(
+            [
+                f"ml/lm-{index}-x7k2p",
+                *("ml/Job.batch/lm", "2", "2", "worker", str(index), "job"),
+                "Job.batch ml/lm is Indexed and runs all its 2 pods at once",
+            ]
+            for index in range(2)
+        ),
+        ["ml/nb-0", "-", "1", "1", "notebook", "-", "notebook", "a person works in it"],
+    ]
+
+
+def test_json_has_the_uid_that_tells_a_job_from_the_one_before_it() -> None:
+    first, *_ = told_json("-f", "-", given=json.dumps(a_list(*MEMBERS, JOB)))
+    assert first == {
+        "namespace": "ml",
+        "name": "lm-0-x7k2p",
+        "answer": "gang",
+        "rule": "job",
+        "because": "Job.batch ml/lm is Indexed and runs all its 2 pods at once",
+        "gang": "ml/Job.batch/lm",
+        "uid": JOB["metadata"]["uid"],
+        "size": 2,
+        "minimum": 2,
+        "gpu_size": 2,
+        "gpu_minimum": 2,
+        "wave": 2,
+        "basis": "heuristic",
+        "role": "worker",
+        "index": 0,
+        "rank": 0,
+    }
+
+
+def test_pods_and_owners_may_be_in_several_files_and_documents(tmp_path: Path) -> None:
+    pods, owners = tmp_path / "pods.yaml", tmp_path / "owners.json"
+    pods.write_text("---\n" + yaml.safe_dump_all([MEMBERS[0], None, MEMBERS[1]]))
+    owners.write_text(json.dumps(JOB))
+    answers = told_json("-f", str(pods), "-f", str(owners))
+    assert [answer["gang"] for answer in answers] == ["ml/Job.batch/lm"] * 2
+
+
+def test_a_list_of_pods_says_their_kind_once() -> None:
+    bare = [{key: made[key] for key in ("metadata", "spec")} for made in [NOTEBOOK]]
+    pods = {"apiVersion": "v1", "kind": "PodList", "items": bare}
+    assert [answer["rule"] for answer in told_json("-f", "-", given=json.dumps(pods))] == [
+        "notebook"
+    ]
+
+
+def test_what_names_no_namespace_is_in_the_default_one() -> None:
+    for made in (JOB, MEMBERS[0]):
+        assert made["metadata"]["namespace"] == "ml"
+    text = yaml.safe_dump_all([MEMBERS[0], JOB]).replace("  namespace: ml\n", "")
+    assert told_json("-f", "-", given=text)[0]["gang"] == "default/Job.batch/lm"
+
+
+def test_an_owner_that_was_not_given_is_named_and_told_by_the_status() -> None:
+    result = told("-f", "-", given=yaml.safe_dump(MEMBERS[0]))
+    assert result.exit_code == 1
+    assert "needs Job.batch ml/lm, which is in none of the files" in result.stdout
+    answer = told_json("-f", "-", given=yaml.safe_dump(MEMBERS[0]))[0]
+    assert (answer["answer"], answer["needs"]) == ("needs-owner", "Job.batch ml/lm")
+
+
+def test_a_refused_pod_is_told_by_the_status() -> None:
+    made = pod("w", annotations={"linkwise.dev/gang": "g", "linkwise.dev/gang-size": "four"})
+    result = told("-f", "-", given=yaml.safe_dump(made))
+    assert result.exit_code == 1
+    assert "refused" in result.stdout
+    assert "linkwise.dev/gang-size: 'four': expected a whole number" in result.stdout
+
+
+def test_what_counts_as_a_gpu_and_as_a_gang_can_be_chosen() -> None:
+    given = json.dumps(a_list(*MEMBERS, JOB))
+    assert told_json("-f", "-", "--resource", "amd.com/gpu", given=given)[0]["gpu_size"] == 0
+    assert told_json("-f", "-", "--indexed-jobs", "none", given=given)[0]["answer"] == "none"
+
+
+def test_a_day_in_a_label_is_a_text_as_the_api_server_reads_it() -> None:
+    text = yaml.safe_dump(NOTEBOOK).replace("notebook-name: nb", "notebook-name: 2026-01-02")
+    assert told_json("-f", "-", given=text)[0]["rule"] == "notebook"
+
+
+POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "no Pod there; `kubectl get pods -o yaml`"),
+        (yaml.safe_dump(JOB), "no Pod there; `kubectl get pods -o yaml`"),
+        ("a: [1\nb: 2\n", "line 2: did not find expected ',' or ']'"),
+        ('{"a": [1}', "line 1: did not find expected ',' or ']'"),
+        ("a: \0\n", "character '\\x00': control characters are not allowed"),
+        ("just text\n", "document 1: expected an object with apiVersion and kind"),
+        (POD + "---\n- 1\n", "document 2: expected an object with apiVersion and kind"),
+        ("kind: Pod\nmetadata: {name: a}\n", "document 1: apiVersion: expected a text"),
+        ("apiVersion: v1\nmetadata: {name: a}\n", "document 1: kind: expected a text"),
+        ("apiVersion: v1\nkind: Pod\n", "document 1: metadata: expected an object"),
+        ("apiVersion: v1\nkind: Pod\nmetadata: {}\n", "document 1: metadata.name: expected a text"),
+        (POD.replace("a}", "a, namespace: 7}"), "document 1: metadata.namespace: expected a text"),
+        ("apiVersion: v1\nkind: List\nitems: 3\n", "document 1: items: expected a list"),
+        (
+            "apiVersion: v1\nkind: List\nitems: [4]\n",
+            "document 1: items[0]: expected an object with apiVersion and kind",
+        ),
+        (
+            POD.replace("a}", "a, labels: {x: 7}}"),
+            "document 1: metadata.labels[...]: Expected `str`, got `int`",
+        ),
+        (
+            POD + "spec: {containers: {}}\n",
+            "document 1: spec.containers: Expected `array`, got `object`",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_with_file_document_and_field(
+    tmp_path: Path, text: str, problem: str
+) -> None:
+    path = tmp_path / "pods.yaml"
+    path.write_text(text)
+    result = told("-f", str(path))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == f"linkwise: -f {path}: {problem}\n"
+
+
+def test_a_file_that_is_not_there_or_no_text_is_refused(tmp_path: Path) -> None:
+    missing, binary = tmp_path / "none.yaml", tmp_path / "pods.bin"
+    binary.write_bytes(b"\x80\x81")
+    assert told("-f", str(missing)).stderr == f"linkwise: -f {missing}: No such file or directory\n"
+    assert told("-f", str(binary)).stderr.startswith(f"linkwise: -f {binary}: not text: ")
+    assert told("-f", "-", given=b"\x80").stderr.startswith(
+        "linkwise: -f standard input: not text: "
+    )
+
+
+def test_no_file_at_all_is_refused() -> None:
+    result = told()
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "linkwise: Missing option '-f' / '--filename'.\n",
+    )
