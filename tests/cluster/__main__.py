@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from tests.cluster import binaries, logs, needs, sandbox
+from tests.cluster import binaries, images, logs, needs, sandbox
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -62,6 +62,7 @@ def build_all() -> None:
         binaries.kubernetes(version)
     binaries.containerd()
     binaries.kubeconform()
+    images.linkwise_image()
 
 
 if __name__ == "__main__":
