@@ -37,9 +37,11 @@ def control_plane(run_directory: Path, request: pytest.FixtureRequest) -> Iterat
 def deployment(run_directory: Path) -> Iterator[Deployed]:
     """One for all tests that take it, a minute once; they come last, as it takes the network."""
     deployed = Deployed(run_directory / "deployed")
-    deployed.start()
-    yield deployed
-    deployed.stop()
+    try:
+        deployed.start()
+        yield deployed
+    finally:
+        deployed.stop()
 
 
 @pytest.fixture

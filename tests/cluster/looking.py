@@ -29,6 +29,7 @@ from tests.cluster.deployment import (
     wait_until_none,
 )
 from tests.cluster.nodes import Node
+from tests.cluster.waiting import wait_for
 from tests.cluster.workloads import GIVEN
 
 Shares = dict[str, frozenset[str]]  # container -> GPU uuids
@@ -125,9 +126,35 @@ def told_by_node(node: Mapping[str, Any]) -> Holders:
     }
 
 
-def reasons(deployed: Deployed, pod: str) -> str:
-    """What a user sees who asks why a pod waits."""
+def described(deployed: Deployed, pod: str) -> str:
+    """Where a user looks who wonders why a pod waits."""
     return deployed.kubectl("describe", "pod", pod)
+
+
+def running(deployed: Deployed, selector: str, count: int = 1) -> list[dict[str, Any]]:
+    """The pods with these labels, once there are *count* and all of them run."""
+
+    def so() -> bool:
+        return [pod["status"]["phase"] for pod in staying(deployed, selector)] == [
+            "Running"
+        ] * count
+
+    wait_for(so, f"{count} pods with {selector} run")
+    return staying(deployed, selector)
+
+
+def staying(deployed: Deployed, selector: str) -> list[dict[str, Any]]:
+    """Those that are not ending."""
+    found = deployed.pods(selector)
+    return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+
+
+def running_pod(deployed: Deployed, name: str) -> dict[str, Any]:
+    def so() -> bool:
+        return bool(deployed.pod(name)["status"]["phase"] == "Running")
+
+    wait_for(so, f"pod {name} runs")
+    return deployed.pod(name)
 
 
 # What must hold of a pod, or of several.
@@ -205,6 +232,7 @@ class Usage:
     descriptors: int
     threads: int
     mib: float  # resident
+    files: int  # where it may write any
     series: int  # of its metrics: one for every pod that is remembered, where one is
 
 
@@ -222,9 +250,16 @@ def usage(deployed: Deployed) -> dict[str, Usage]:
                 descriptors=len(list((process / "fd").iterdir())),
                 threads=_number(r"Threads:\s+(\d+)", status),
                 mib=_number(r"VmRSS:\s+(\d+)", status) / 1024,
+                files=len(list(_written(deployed.cluster.nodes[pod["spec"]["nodeName"]], pod))),
                 series=len(_metrics_text(f"http://{pod['status']['podIP']}:{port}/metrics")),
             )
     return found
+
+
+def _written(node: Node, pod: Mapping[str, Any]) -> Iterator[Path]:
+    volumes = node.root / f"var/lib/kubelet/pods/{pod['metadata']['uid']}/volumes"
+    for directory in (node.root / _DEVICE_PLUGINS, *volumes.glob("kubernetes.io~empty-dir/*")):
+        yield from directory.rglob("*")
 
 
 def _processes_of(pod: Mapping[str, Any], program: str) -> Iterator[Path]:

@@ -5,7 +5,6 @@ pod; that nothing is left of it afterwards, the fixture says.
 """
 
 from pathlib import Path
-from typing import Any
 
 from linkwise.topology import names
 from linkwise.topology.labels import node_labels
@@ -16,16 +15,18 @@ from tests.cluster.looking import (
     assert_agreed,
     assert_best,
     assert_sound,
+    described,
     plan,
     planned,
     podresources,
-    reasons,
+    running,
+    running_pod,
     usage,
 )
 from tests.cluster.waiting import wait_for
 
 DOCUMENTED = (Path(__file__).parents[2] / "docs" / "annotations.md").read_text()
-ROUNDS = 50
+ROUNDS, ROUNDS_TO_WARM_UP = 50, 10
 
 
 def test_a_node_says_what_the_documentation_says(deployed: Deployed) -> None:
@@ -73,7 +74,7 @@ def test_a_gang_without_room_says_so_takes_nothing_and_starts_once_there_is(
     first, second = (pod["metadata"]["name"] for pod in deployed.pods("job-name=train"))
     told = "linkwise: gang train: no room for the whole gang"
     for member in (first, second):
-        wait_for(lambda member=member: told in reasons(deployed, member), f"{member} is told why")
+        wait_for(lambda member=member: told in described(deployed, member), f"{member} is told why")
     assert "room for 1 of 2 members" in deployed.explain(first)
 
     # The other machine is idle, and stays everybody's.
@@ -136,39 +137,29 @@ def test_init_containers_hand_their_gpus_on(deployed: Deployed) -> None:
 
 def test_a_deployment_scaled_up_and_down_leaks_nothing(deployed: Deployed) -> None:
     deployed.apply(workloads.deployment("serve", 4, replicas=1))
-    import time
-
-    for number in range(ROUNDS):
-        t = time.monotonic()
-        scale(deployed, 4)
-        scale(deployed, 1)
-        print(number, time.monotonic() - t, flush=True)
-        if number % 10 == 9:
-            assert_sound(deployed)
-            print(usage(deployed), flush=True)
+    for _ in range(ROUNDS_TO_WARM_UP):
+        up_and_down(deployed)
     assert_sound(deployed)
+    before = usage(deployed)
+    for _ in range(ROUNDS - ROUNDS_TO_WARM_UP):
+        up_and_down(deployed)
+    assert_sound(deployed)
+    pods = 3 * (ROUNDS - ROUNDS_TO_WARM_UP)
+    after = usage(deployed)
+    assert after.keys() == before.keys(), "one of our pods is another than before"
+    for name, was in before.items():
+        # Something kept of every pod is `pods` of it by now, or half of that on each node.
+        now, little = after[name], pods // 8
+        assert now.descriptors <= was.descriptors + little, name
+        assert now.threads <= was.threads + little, name
+        assert now.files <= was.files + little, name
+        assert now.series <= was.series + little, name
+        assert now.mib <= was.mib + 4, name
 
 
-def running(deployed: Deployed, selector: str, count: int = 1) -> list[dict[str, Any]]:
-    """The pods with these labels, once there are *count* and all of them run."""
-
-    def so() -> bool:
-        phases = [pod["status"]["phase"] for pod in deployed.pods(selector)]
-        return phases == ["Running"] * count
-
-    wait_for(so, f"{count} pods with {selector} run")
-    return deployed.pods(selector)
-
-
-def running_pod(deployed: Deployed, name: str) -> dict[str, Any]:
-    def so() -> bool:
-        return bool(deployed.pod(name)["status"]["phase"] == "Running")
-
-    wait_for(so, f"pod {name} runs")
-    return deployed.pod(name)
-
-
-def scale(deployed: Deployed, replicas: int) -> None:
-    path = "/apis/apps/v1/namespaces/default/deployments/serve"
-    deployed.client.patch(path, {"spec": {"replicas": replicas}})
-    running(deployed, "app=serve", replicas)
+def up_and_down(deployed: Deployed) -> None:
+    """Both machines full, then half of one; who comes next waits for the GPUs of who goes."""
+    for replicas in (4, 1):
+        path = "/apis/apps/v1/namespaces/default/deployments/serve"
+        deployed.client.patch(path, {"spec": {"replicas": replicas}})
+        running(deployed, "app=serve", replicas)

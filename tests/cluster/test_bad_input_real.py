@@ -1,0 +1,160 @@
+"""Mistakes on a real cluster: who makes one is told what is wrong where he looks, nobody else is.
+
+What each reader says of every kind of nonsense is in `tests/bad_input`; here is what becomes of it
+in `kubectl describe pod`, and that jobs beside it go on.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from linkwise.topology import names
+from tests.cluster import workloads
+from tests.cluster.control_plane import KubectlError
+from tests.cluster.deployment import PLUGIN_PODS, SYSTEM, Deployed
+from tests.cluster.looking import (
+    assert_agreed,
+    assert_sound,
+    described,
+    plan,
+    planned,
+    running,
+    running_pod,
+)
+from tests.cluster.waiting import wait_for
+
+EXTENDER = "system:serviceaccount:kube-system:linkwise-extender"
+
+
+@pytest.mark.parametrize(
+    ("key", "mangled", "said"),
+    [
+        pytest.param(names.TOPOLOGY, '{"v":1,"gpus":[[', "expected JSON", id="mangled topology"),
+        pytest.param(names.TOPOLOGY, '{"v":2}', "version 2", id="topology of a newer version"),
+        pytest.param(names.IN_USE, '{"v":2}', "version 2", id="in-use of a newer version"),
+    ],
+)
+def test_a_node_that_cannot_be_read_costs_its_own_gpus_only(
+    deployed: Deployed, key: str, mangled: str, said: str
+) -> None:
+    deployed.apply(workloads.pod("before", 2, node="node-1"))
+    running_pod(deployed, "before")
+    with annotated(deployed, "node-1", key, mangled):
+        deployed.apply(
+            workloads.pod("here", 2, node="node-1"), workloads.pod("there", 2, node="node-2")
+        )
+        running_pod(deployed, "there")
+        wait_described(deployed, "here", "linkwise: topology or in-use annotation cannot be read")
+        (view,) = (view for view in deployed.ask_extender("/nodes") if view["name"] == "node-1")
+        assert key in view["reason"]
+        assert said in view["reason"]
+    # Put right, it is a node as before, and what ran there has run on.
+    running_pod(deployed, "here")
+    assert_sound(deployed)
+    for name in ("before", "here", "there"):
+        assert_agreed(deployed, deployed.pod(name))
+
+
+def test_a_new_plugin_puts_its_node_right(deployed: Deployed) -> None:
+    for key in (names.TOPOLOGY, names.IN_USE):
+        deployed.kubectl("annotate", "--overwrite", "node", "node-1", f"{key}=nonsense")
+    wait_for(deployed.missing, "the extender takes the node for one that cannot be read")
+    deployed.kubectl(
+        *("delete", "pod", f"-n={SYSTEM}", f"--selector={PLUGIN_PODS}"),
+        "--field-selector=spec.nodeName=node-1",
+    )
+    deployed.wait_ready()
+    assert_sound(deployed)
+
+
+def test_pods_that_are_annotated_wrongly_are_told_what_is_expected(deployed: Deployed) -> None:
+    gang = {names.GANG: "train"}
+    wrong = {
+        "size": ({**gang, names.GANG_SIZE: "many"}, "gang-size: 'many': expected a whole number"),
+        "lone": ({names.GANG_SIZE: "2"}, "gang-size: '2': expected linkwise.dev/gang beside it"),
+        "link": ({names.REQUIRE_LINK: "wire"}, "require-link: 'wire': expected one of nvlink,"),
+        "memory": ({names.GPU_MEMORY: "lots"}, "gpu-memory: 'lots': expected a quantity like 40Gi"),
+        "key": ({names.PREFIX + "gnag": "x"}, "gnag: 'x': expected one of the known annotations:"),
+    }
+    deployed.apply(
+        *(workloads.pod(name, 1, annotations=said) for name, (said, _) in wrong.items()),
+        workloads.pod("right", 1),
+    )
+    assert_agreed(deployed, running_pod(deployed, "right"))
+    for name, (_, expected) in wrong.items():
+        wait_described(deployed, name, f"linkwise: linkwise.dev/{expected}")
+        assert f"The pod cannot be placed: linkwise.dev/{expected}" in deployed.explain(name)
+    assert_sound(deployed)
+
+
+@pytest.mark.parametrize("key", [names.GPUS, names.PLAN, names.STARTED])
+def test_what_the_extender_decides_is_nobody_elses_to_write(deployed: Deployed, key: str) -> None:
+    with pytest.raises(KubectlError, match=f"{key}: only Linkwise's extender decides this"):
+        deployed.apply(workloads.pod("forged", 1, annotations={key: "{}"}))
+
+
+def test_a_plan_of_a_newer_version_is_made_anew(deployed: Deployed) -> None:
+    """As after a downgrade: a pod that waits may carry what this extender has never written."""
+    gang = {names.GANG: "train", names.GANG_SIZE: "2"}
+    deployed.apply(workloads.pod("first", 4, annotations=gang))
+    deployed.kubectl(
+        *(f"--as={EXTENDER}", "--as-group=system:masters", "annotate", "pod", "first"),
+        f'{names.PLAN}={{"v":2,"where":"node-1"}}',
+        f'{names.GPUS}={{"main":["GPU-of-nobody"]}}',
+    )
+    wait_described(deployed, "first", "linkwise: gang train waits for its members")
+    deployed.apply(workloads.pod("second", 4, annotations=gang))
+    for name in ("first", "second"):
+        running_pod(deployed, name)
+    assert_sound(deployed)
+    for name in ("first", "second"):
+        assert plan(deployed.pod(name))["v"] == 1
+        assert_agreed(deployed, deployed.pod(name))
+
+
+def test_a_node_deleted_under_a_gang_costs_that_member_only(deployed: Deployed) -> None:
+    deployed.apply(workloads.job("train", 8, pods=2, gang=True))
+    members = {pod["spec"]["nodeName"]: pod for pod in running(deployed, "job-name=train", 2)}
+    kept, lost = (members[node]["metadata"]["name"] for node in ("node-1", "node-2"))
+    deployed.kubectl("delete", "node", "node-2")
+    # Kubernetes would do so itself, a minute later.
+    deployed.kubectl("delete", "pod", lost, "--force", "--grace-period=0")
+    wait_for(lambda: anew(deployed, kept, lost), "the Job has made the lost member anew")
+    (waiting,) = anew(deployed, kept, lost)
+    wait_described(deployed, waiting, "0/1 nodes are available: 1 Insufficient nvidia.com/gpu")
+    wait_for(lambda: "room for 0 of 1 members" in deployed.explain(waiting), "explained as well")
+    assert not planned(deployed.pod(waiting))
+
+    # Who has started is not sent away because another has lost its node.
+    assert deployed.pod(kept)["metadata"]["uid"] == members["node-1"]["metadata"]["uid"]
+    node = deployed.cluster.nodes["node-2"]
+    node.kubelet.restart()
+    node.wait_ready()
+    deployed.install()
+    deployed.wait_ready()
+    assert_agreed(deployed, running_pod(deployed, waiting))
+    assert_agreed(deployed, running_pod(deployed, kept))
+    assert_sound(deployed)
+
+
+@contextmanager
+def annotated(deployed: Deployed, node: str, key: str, value: str) -> Iterator[None]:
+    """A Node with this annotation, until somebody puts back what was there."""
+    path = f"/api/v1/nodes/{node}"
+    was = deployed.get(path)["metadata"]["annotations"][key]
+    deployed.client.patch(path, {"metadata": {"annotations": {key: value}}})
+    try:
+        yield
+    finally:
+        deployed.client.patch(path, {"metadata": {"annotations": {key: was}}})
+
+
+def wait_described(deployed: Deployed, pod: str, text: str) -> None:
+    """Where a user looks first."""
+    wait_for(lambda: text in described(deployed, pod), f"`kubectl describe pod {pod}`: {text}")
+
+
+def anew(deployed: Deployed, *not_these: str) -> list[str]:
+    found = (pod["metadata"]["name"] for pod in deployed.pods("job-name=train"))
+    return [name for name in found if name not in not_these]
