@@ -74,7 +74,8 @@ def test_a_killed_cluster_leaves_nothing() -> None:
         starter.kill()
         wait_for(lambda: not home.exists(), "its directory is gone")
     assert not [root for root in cgroups.HIERARCHIES.rglob(home.name) if root.is_dir()]
-    assert not [line for line in command_lines() if home.name in line]
+    # The sweeper is the last, as it is who removed the rest.
+    wait_for(lambda: not [line for line in command_lines() if home.name in line], "all have ended")
 
 
 def run_pod(cluster: Cluster) -> None:
