@@ -71,15 +71,12 @@ def difference(node: Node, want: Wanted) -> Patch:
 
 def written_by_us(node: Node) -> Patch:
     """What takes all of ours off the Node again; empty when there is nothing."""
-    labels: dict[str, str | None] = {
-        key: None for key in sorted(_own_labels(node)) if key in node.metadata.labels
+    notes = node.metadata.annotations
+    ours = [key for key in (names.TOPOLOGY, names.IN_USE, names.OWN_LABELS) if key in notes]
+    patch: Patch = {
+        "labels": dict.fromkeys(sorted(_own_labels(node))),
+        "annotations": dict.fromkeys(ours),
     }
-    annotations: dict[str, str | None] = {
-        key: None
-        for key in (names.TOPOLOGY, names.IN_USE, names.OWN_LABELS)
-        if key in node.metadata.annotations
-    }
-    patch = {"labels": labels, "annotations": annotations}
     return {what: entries for what, entries in patch.items() if entries}
 
 
