@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -37,6 +38,7 @@ _BASE_OPTIONS = (
 )
 _CERTIFICATES = "/etc/ssl/certs"
 _KEPT_IMAGES = 4
+_LONGEST_RUN_SECONDS = 2 * 3600
 # Set to the archive that a run uses, so that all of it uses the same one, whatever is edited
 # meanwhile; in a sandbox there would be no way to the package index anyway.
 _OF_THIS_RUN = "LINKWISE_IMAGE"
@@ -126,10 +128,11 @@ def _copied(path: Path, context: Path) -> str:
 
 
 def _forget_old_images() -> None:
-    """Each edit of the sources makes an image of 240 MB; the newest few are enough."""
-    found = [path for path in cache_directory().glob("linkwise-image-*") if path.is_dir()]
-    for path in sorted(found, key=lambda path: path.stat().st_mtime)[:-_KEPT_IMAGES]:
-        shutil.rmtree(path, ignore_errors=True)
+    """Each edit of the sources makes an image of 240 MB; a few are enough, and those in use."""
+    changed = {path: path.stat().st_mtime for path in cache_directory().glob("linkwise-image-*/")}
+    for path in sorted(changed, key=lambda path: changed[path])[:-_KEPT_IMAGES]:
+        if changed[path] < time.time() - _LONGEST_RUN_SECONDS:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _archive(target: Path) -> Path:
