@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PROTO := proto/linkwise/plugin/kubelet
 
-.PHONY: demo test e2e cluster check proto clean
+.PHONY: demo test e2e cluster check proto lock clean
 
 # One stamp per kind of set-up: `make demo` needs only what users install.
 $(VENV)/.run: pyproject.toml
@@ -42,6 +42,15 @@ proto: $(VENV)/.dev
 	  --plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc \
 	  --python_out=plugin --grpc_python_out=plugin --mypy_out=plugin --mypy_grpc_out=plugin \
 	  $(PROTO)/deviceplugin.proto $(PROTO)/podresources.proto
+
+# The image's packages, pinned by hash; `rm daemonset/*.lock` first to take newer ones.
+LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest \
+  --generate-hashes --no-annotate --custom-compile-command "make lock"
+
+lock: $(VENV)/.dev
+	$(LOCK) -o daemonset/requirements.lock pyproject.toml
+	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
+	  | $(LOCK) -o daemonset/build.lock -
 
 clean:
 	rm -rf $(VENV) demo-report dist build
