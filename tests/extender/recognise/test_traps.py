@@ -294,3 +294,14 @@ def test_task_groups_that_are_no_json_are_refused() -> None:
     assert answer.because == (
         "yunikorn.apache.org/task-groups: Object missing required field `minMember` - at `$[0]`"
     )
+
+
+def test_labels_of_a_launcher_on_a_pod_of_another_job_prove_nothing() -> None:
+    labels = {
+        TRAINING + "operator-name": "mpi-operator",
+        TRAINING + "job-name": "hvd",
+        TRAINING + "job-role": "launcher",
+    }
+    result = told(pod("sweep-c9kzt", owner("batch/v1 Job", "sweep"), labels))
+    assert isinstance(result.answer, NoGang)
+    assert result.answer.rule == "job"
