@@ -10,6 +10,8 @@ import pytest
 
 from tests.cluster.conftest import pytest_runtest_makereport
 from tests.contract.api_world import Api
+from tests.contract.kubelet_world import World as KubeletWorld
+from tests.contract.kubelets import Kubelets, real_kubelets, stand_in_kubelets
 from tests.contract.scheduler_world import World, wipe
 from tests.contract.servers import Programs, real_programs, stand_ins
 from tests.simulator.recording_extender import RecordingExtender
@@ -36,3 +38,18 @@ def world(programs: Programs, api: Api) -> Iterator[World]:
         world = World(api, extender, programs.schedulers)
         yield world
         world.stop()
+
+
+@pytest.fixture(scope="session")
+def kubelets(request: pytest.FixtureRequest) -> Iterator[Kubelets]:
+    chosen = real_kubelets if request.config.getoption("--real") else stand_in_kubelets
+    with chosen() as made:
+        yield made
+
+
+@pytest.fixture
+def node(kubelets: Kubelets) -> Iterator[KubeletWorld]:
+    with kubelets() as kubelet:
+        world = KubeletWorld(kubelet)
+        yield world
+        world.leave_nothing()

@@ -78,7 +78,7 @@ def real_programs() -> Iterator[Programs]:
             second=1.0,
             silence_seconds=0.8,
         )
-        yield Programs(_server_of(control), schedulers)
+        yield Programs(server_of(control), schedulers)
     finally:
         control.stop()
 
@@ -105,7 +105,7 @@ def _real_scheduler(control: ControlPlane, configured: Configured) -> Iterator[N
     scheduler.stop()
 
 
-def _server_of(control: ControlPlane) -> Server:
+def server_of(control: ControlPlane) -> Server:
     configuration = Configuration()
     load_kube_config(  # type: ignore[no-untyped-call]
         str(control.kubeconfig()), client_configuration=configuration

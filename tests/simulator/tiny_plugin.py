@@ -65,7 +65,7 @@ class TinyPlugin(DevicePluginServicer):
         self.calls: list[Call] = []
         self.options_asked = 0
         self.stream_over = Event()
-        self._directory, self._socket = directory, socket
+        self._directory, self.socket = directory, socket
         self._resource, self._version = resource, version
         self._prefer, self._allocate, self._numa_node = prefer, allocate, numa_node
         self._lists: SimpleQueue[Sequence[str] | None] = SimpleQueue()
@@ -75,7 +75,7 @@ class TinyPlugin(DevicePluginServicer):
     def start(self) -> None:
         """Serve, then register."""
         add_DevicePluginServicer_to_server(self, self._server)
-        self._server.add_insecure_port(f"unix://{self._directory / self._socket}")
+        self._server.add_insecure_port(f"unix://{self._directory / self.socket}")
         self._server.start()
         self.register()
 
@@ -85,7 +85,7 @@ class TinyPlugin(DevicePluginServicer):
         with grpc.insecure_channel(kubelet, options=options) as channel:
             request = api.RegisterRequest(
                 version=self._version,
-                endpoint=self._socket,
+                endpoint=self.socket,
                 resource_name=self._resource,
                 options=api.DevicePluginOptions(
                     get_preferred_allocation_available=not self._prefer

@@ -1,0 +1,88 @@
+"""The two kubelets that the scenarios are held against."""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+from linkwise.kube.client import KubeClient
+from linkwise.simulator.kubelet import Kubelet as StandIn
+from linkwise.simulator.kubelet import KubeletSettings
+from tests.cluster import sandbox
+from tests.cluster.cluster import Cluster
+from tests.cluster.waiting import wait_for
+from tests.contract.api_world import Api
+from tests.contract.kubelet_world import INIT_SECONDS, Kubelet
+from tests.contract.servers import server_of, stand_ins
+
+Kubelets = Callable[[], AbstractContextManager[Kubelet]]
+"""Gives one for a scenario, with the API server that it belongs to."""
+
+_STATUS_SECONDS = 0.3
+
+
+@contextmanager
+def stand_in_kubelets() -> Iterator[Kubelets]:
+    """One for each scenario, on one API server."""
+    with stand_ins() as programs:
+
+        @contextmanager
+        def kubelet() -> Iterator[Kubelet]:
+            api = Api(programs.server)
+            directory = Path(tempfile.mkdtemp(prefix="lw"))
+            settings = KubeletSettings(
+                status_seconds=_STATUS_SECONDS, stop_seconds=0.0, init_seconds=INIT_SECONDS
+            )
+            client = KubeClient.load(kubeconfig=None, server=programs.server.url)
+            running = StandIn(api.node_name("n1"), directory, client, settings=settings)
+            running.start()
+            yield Kubelet(
+                api=api,
+                node=running.node_name,
+                device_plugins=running.device_plugin_directory,
+                pod_resources=running.pod_resources_socket,
+                restart=running.restart,
+                status_seconds=_STATUS_SECONDS,
+            )
+            running.stop()
+            shutil.rmtree(directory)
+
+        yield kubelet
+
+
+@contextmanager
+def real_kubelets() -> Iterator[Kubelets]:
+    """One for them all: it takes seconds to start."""
+    home = sandbox.directory()
+    if home is None:
+        raise RuntimeError("real programs need a sandbox around them: python -m tests.cluster test")
+    # A short name: the path of a socket may have 107 bytes.
+    cluster = Cluster(home / "kubelet", nodes=1)
+    try:
+        cluster.start()
+        server = server_of(cluster.control)
+        (node,) = cluster.nodes.values()
+
+        def restart() -> None:
+            node.kubelet.restart()
+            node.wait_ready()
+
+        @contextmanager
+        def kubelet() -> Iterator[Kubelet]:
+            api = Api(server)
+            accounts = f"/api/v1/namespaces/{api.namespace}/serviceaccounts/default"
+            wait_for(lambda: api.ask("GET", accounts).status == 200, "the namespace's account")
+            home_of_all = node.root / "var/lib/kubelet"
+            yield Kubelet(
+                api=api,
+                node=node.name,
+                device_plugins=home_of_all / "device-plugins",
+                pod_resources=home_of_all / "pod-resources/kubelet.sock",
+                restart=restart,
+                status_seconds=1.0,
+            )
+
+        yield kubelet
+    finally:
+        cluster.stop()

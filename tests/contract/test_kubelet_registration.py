@@ -1,0 +1,113 @@
+"""How a plugin gets to the kubelet, what the Node then shows, and what happens when it goes."""
+
+import grpc
+import pytest
+
+from linkwise.plugin.kubelet import deviceplugin_pb2 as api
+from linkwise.plugin.kubelet.deviceplugin_pb2_grpc import RegistrationStub
+from tests.cluster.waiting import wait_for
+from tests.contract.kubelet_world import EIGHT, World
+from tests.simulator.tiny_plugin import Allocated, Preferred
+
+
+def test_the_plugin_is_reached_and_asked_its_options_while_it_registers(node: World) -> None:
+    plugin = node.plugin()
+    assert plugin.options_asked == 1  # Register has returned
+    node.devices_are(8, 8)
+
+
+def test_healthy_devices_are_allocatable_and_each_list_replaces_the_last(node: World) -> None:
+    plugin = node.plugin(("GPU-0", "GPU-1", "bad-2"))
+    node.devices_are(3, 2)
+    plugin.list_devices(("GPU-0",))
+    node.devices_are(1, 1)
+    plugin.list_devices(())
+    node.devices_are(0, 0)
+
+
+@pytest.mark.parametrize("ending", ["stream", "server"])
+def test_after_the_stream_s_end_nothing_is_allocatable_and_capacity_stays(
+    node: World, ending: str
+) -> None:
+    plugin = node.plugin()
+    node.devices_are(8, 8)
+    if ending == "stream":
+        plugin.end_stream()
+    else:
+        plugin.stop()
+    node.devices_are(8, 0)
+    node.create("late", 1)
+    status = node.phase_is("late", "Failed")
+    assert status["reason"] == "UnexpectedAdmissionError"
+
+
+def test_a_plugin_that_comes_back_is_taken_as_if_it_had_never_gone(node: World) -> None:
+    node.plugin().end_stream()
+    node.devices_are(8, 0)
+    node.plugin()
+    node.devices_are(8, 8)
+
+
+def test_a_second_registration_takes_the_first_one_s_place(node: World) -> None:
+    first = node.plugin()
+    node.devices_are(8, 8)
+    second = node.plugin(EIGHT[:4])
+    wait_for(first.stream_over.is_set, "the first stream over")
+    node.devices_are(4, 4)
+    node.create("p", 1)
+    node.phase_is("p", "Running")
+    assert not first.calls
+    assert [type(call) for call in second.calls] == [Preferred, Allocated]
+
+
+@pytest.mark.parametrize(
+    ("more", "refusal"),
+    [
+        ({"version": "v1alpha"}, "requested API version"),
+        ({"resource": "gpu"}, 'the ResourceName "gpu" is invalid'),
+        ({"resource": "kubernetes.io/gpu"}, 'the ResourceName "kubernetes.io/gpu" is invalid'),
+        ({"resource": "requests.a.io/gpu"}, 'the ResourceName "requests.a.io/gpu" is invalid'),
+        ({"resource": "nvidia.com/my gpu"}, 'the ResourceName "nvidia.com/my gpu" is invalid'),
+    ],
+)
+def test_a_bad_registration_is_refused(node: World, more: dict[str, object], refusal: str) -> None:
+    with pytest.raises(grpc.RpcError, match=r"StatusCode\.UNKNOWN") as caught:
+        node.plugin(EIGHT, **more)
+    assert refusal in str(caught.value)
+
+
+def register(node: World, endpoint: str) -> None:
+    """A registration of its own, that waits longer than the kubelet does."""
+    options = [("grpc.default_authority", "localhost")]
+    address = f"unix://{node.kubelet.device_plugins / 'kubelet.sock'}"
+    with grpc.insecure_channel(address, options=options) as channel:
+        request = api.RegisterRequest(
+            version="v1beta1", endpoint=endpoint, resource_name=node.resource
+        )
+        RegistrationStub(channel).Register(request, timeout=30)
+
+
+def test_a_plugin_that_does_not_serve_when_it_registers_is_refused(node: World) -> None:
+    with pytest.raises(grpc.RpcError, match="failed to dial device plugin"):
+        register(node, "nobody.sock")
+    assert node.devices() == ("", "")
+
+
+def test_the_endpoint_is_a_file_name_and_no_path(node: World) -> None:
+    """The kubelet appends it to its directory, so a whole path leads nowhere."""
+    plugin = node.plugin()
+    node.devices_are(8, 8)
+    with pytest.raises(grpc.RpcError, match="failed to dial device plugin"):
+        register(node, f"/var/lib/kubelet/device-plugins/{plugin.socket}")
+
+
+def test_a_pod_that_comes_before_the_node_shows_the_resource_runs_without_it(node: World) -> None:
+    """The device manager is not even asked. So a plugin is waited for before its node is used."""
+    plugin = node.plugin()
+    node.create("early", 2)  # within the time until the Node's next status
+    node.phase_is("early", "Running")
+    assert plugin.calls == []
+    assert node.held()["early"] == {"main": set()}
+    node.devices_are(8, 8)
+    node.create("late", 8)
+    node.phase_is("late", "Running")
