@@ -44,6 +44,14 @@ def run(command: tuple[str, ...]) -> None:
 
 
 @main.command()
+def shell() -> None:
+    """Open a shell with kubectl on a cluster with Linkwise; everything ends with it."""
+    check_needs()
+    build_all()
+    sys.exit(sandbox.run([sys.executable, "-m", "tests.cluster.shell"]))
+
+
+@main.command()
 def packages() -> None:
     """Print the Debian packages that are missing, on one line."""
     click.echo(" ".join(needs.missing_packages()))

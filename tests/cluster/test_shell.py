@@ -1,0 +1,25 @@
+"""The shell for people: what its greeting says to try can be done there."""
+
+from pathlib import Path
+
+from tests.cluster.deployment import Deployed
+from tests.cluster.looking import assert_agreed, running
+from tests.cluster.shell import run_shell
+
+TRIED = """
+kubectl apply -f four.yaml || exit 1
+kubectl delete -f four.yaml || exit 2
+kubectl apply -f gang.yaml || exit 3
+curl --silent --fail $EXTENDER/nodes | grep -q node-2 || exit 4
+ls $LOGS/kube-apiserver.log || exit 5
+linkwise choose --machine dgx1-v100 --size 4 || exit 6
+exit 42
+"""
+
+
+def test_what_the_greeting_says_can_be_done(deployed: Deployed, tmp_path: Path) -> None:
+    (tmp_path / "typed").write_text(TRIED)
+    with (tmp_path / "typed").open() as typed:
+        assert run_shell(deployed, typed) == 42
+    for pod in running(deployed, "job-name=train", 2):
+        assert_agreed(deployed, pod)
