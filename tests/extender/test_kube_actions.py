@@ -181,6 +181,26 @@ def test_a_pod_that_is_gone_refuses(client: KubeClient, actions: KubeActions, po
     assert actions.perform(plan_of(pod)) is Outcome.REFUSED
 
 
+@pytest.mark.parametrize("fate", ["gone", "replaced", "bound"])
+def test_a_plan_that_comes_too_late_is_no_cause_for_a_warning(
+    fate: str,
+    client: KubeClient,
+    actions: KubeActions,
+    pod: PodRef,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    if fate == "bound":
+        actions.bind(BindOrder("ml", "w-0", pod.uid, "n2", {}))
+    else:
+        client.delete(f"{PODS}/w-0", grace_seconds=0)
+    if fate == "replaced":
+        create(client, "w-0")
+
+    assert actions.perform(plan_of(pod)) is Outcome.REFUSED
+
+    assert [record for record in caplog.records if record.levelname == "WARNING"] == []
+
+
 @pytest.mark.parametrize("status", [0, 429, 503])
 def test_a_write_is_tried_again_while_the_api_server_is_busy(
     status: int, server: ApiServer, client: KubeClient, actions: KubeActions, pod: PodRef

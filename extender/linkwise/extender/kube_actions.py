@@ -3,8 +3,9 @@
 What is decided about a pod goes through a subresource: `pods/status` takes annotations beside the
 nomination, `pods/binding` beside the node. So a plan and its nomination, or GPUs and node, are one
 update that is seen whole or not at all. Only a scheduling gate has no subresource: it is lifted by
-a patch of the pod itself, which names that gate and nothing else. Every body carries the pod's uid:
-the API server answers 409 where a pod of the same name has taken its place.
+a patch of the pod itself, which names that gate and nothing else. Every body carries the pod's uid,
+and is refused where a pod of the same name has taken its place: a Binding with 409, a patch with
+422, since it would change what may not change.
 """
 
 import logging
@@ -145,9 +146,8 @@ class KubeActions:
             # know for certain before it gives the GPUs to another pod.
             unsure = error.maybe_done if kind == "Bind" else _may_pass(error)
             outcome, refusal = Outcome.UNKNOWN if unsure else Outcome.REFUSED, str(error)
-            gone = error.status in (404, 409)  # the pod went away or was replaced: nobody's fault
             log.log(
-                logging.INFO if gone else logging.WARNING,
+                logging.INFO if _is_too_late(error) else logging.WARNING,
                 "%s %s: %s: %s",
                 kind,
                 what,
@@ -157,6 +157,13 @@ class KubeActions:
         self._metrics.actions.labels(kind, outcome.value).inc()
         self._metrics.action_seconds.labels(kind).observe(time.perf_counter() - began)
         return outcome, refusal
+
+
+def _is_too_late(error: ApiError) -> bool:
+    """Whether the pod has gone, been replaced or been bound meanwhile, which is nobody's fault."""
+    late = ("metadata.uid", "already bound to a node")
+    refused = error.status == 422 and any(words in error.message for words in late)
+    return refused or error.status in (404, 409)
 
 
 def _may_pass(error: BaseException) -> bool:
