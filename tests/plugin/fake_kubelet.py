@@ -45,8 +45,9 @@ class Plugin:
         """The plugin counts as ready from here on."""
         stream = self.stub.ListAndWatch(api.Empty())
         self._cancel = stream.cancel
-        self._thread = Thread(target=self._follow, args=(stream,), daemon=True)
-        self._thread.start()
+        thread = Thread(target=self._follow, args=(stream,), daemon=True)
+        thread.start()
+        self._thread = thread  # only now: a kubelet that stops meanwhile joins what has started
 
     def _follow(self, stream: Iterable[api.ListAndWatchResponse]) -> None:
         with suppress(grpc.RpcError):
