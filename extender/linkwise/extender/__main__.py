@@ -5,6 +5,7 @@ is not there yet is waited for. SIGTERM ends it: it stops listening, lets writes
 and leaves the rest to its successor, since every promise stands on the API server.
 """
 
+import gc
 import logging
 import signal
 import sys
@@ -120,10 +121,10 @@ def serve(settings: Settings) -> None:
         )
     )
     client = KubeClient.load(kubeconfig=settings.kubeconfig, server=settings.api_server)
-    shell = Shell(core, client, metrics, write_threads=settings.write_threads)
-    server = _listen(settings, shell, metrics)
+    shell = Shell(core, client, metrics, write_threads=settings.write_threads, on_complete=_freeze)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
+    server = _listen(settings, shell, metrics)
     shell.start()
     try:
         server.run()  # ends by the SystemExit that a signal raises
@@ -147,6 +148,13 @@ def _listen(settings: Settings, shell: Shell, metrics: Metrics) -> Server:
         _refuse(f"--listen-address, --listen-port: {where}: {error}")
     log.info("listening on http://%s:%s", settings.listen_address, server.port)
     return server
+
+
+def _freeze() -> None:
+    """The books of 5,000 nodes are for ever, and to search them for garbage takes 0.2 s each time:
+    from now on only what comes after them is searched."""
+    gc.collect()
+    gc.freeze()
 
 
 def _leave(number: int, _frame: FrameType | None) -> NoReturn:

@@ -46,6 +46,7 @@ class Books:
         self.changed_rows: list[int] = []  # every row whose node changed, in order
         self.touched: set[str] = set()  # nodes settled since `take_touched`
         self.settled_rows: list[int] = []  # every row whose GPUs changed, in order
+        self._kept: dict[str, tuple[object, bool]] = {}  # what `keeps_plan` last said, and of what
         self._changes = 0
         self._kind_of: dict[object, Kind] = {}
         self._uid_of: dict[str, str] = {}  # namespace/name -> uid
@@ -112,6 +113,7 @@ class Books:
     def plan(self, uid: str, written: WrittenPlan | None) -> None:
         """Hold what *written* names for an unbound pod; None gives it back."""
         before = self.plans.pop(uid, None)
+        self._kept.pop(uid, None)
         if before is not None:
             self._without(before, uid, "plans")
         if written is not None:
@@ -152,10 +154,17 @@ class Books:
         if written is None or record is None:
             return False
         book = self.nodes[written.plan.node]
-        if book.kind is None or book.machine is None or not book.keeps(uid):
-            return False
-        wish = Wish(record.demand, record.ask.requirement)
-        return will_do(book.kind, book.machine, wish, written.gpus)
+        # Asked several times between two changes.
+        state = (book.settled, written, record.demand, record.ask.requirement)
+        known = self._kept.get(uid)
+        if known is not None and known[0] == state:
+            return known[1]
+        keeps = False
+        if book.kind is not None and book.machine is not None and book.keeps(uid):
+            wish = Wish(record.demand, record.ask.requirement)
+            keeps = will_do(book.kind, book.machine, wish, written.gpus)
+        self._kept[uid] = (state, keeps)
+        return keeps
 
     def usable(self) -> Iterator[NodeBook]:
         return (book for book in self.nodes.values() if not book.problem)
@@ -230,10 +239,14 @@ class Books:
         uid = either.uid
         nodes = self._move_bound(uid, _holder(before), _holder(record))
         if record is None or record.ended or record.node:
-            for node in list(self.holds.get(uid, ())):
-                self.drop_hold(uid, node)
+            for node, hold in self.holds.pop(uid, {}).items():
+                self._without(hold, uid, "holds")
+                nodes.add(node)
         if (record is None or not record.live or record.node) and uid in self.plans:
-            self.plan(uid, None)
+            plan = self.plans.pop(uid)
+            self._kept.pop(uid, None)
+            self._without(plan, uid, "plans")
+            nodes.add(plan.plan.node)
         self._charge(uid)
         self._settle_named(nodes)
         for node in {_place(before)} ^ {_place(record)}:  # where its coming or going is a change

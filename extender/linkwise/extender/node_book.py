@@ -33,6 +33,7 @@ class NodeBook:
     plans: dict[str, WrittenPlan] = field(default_factory=dict)  # of pods not yet bound
     charged: int = 0  # pods whose needs count here: bound, about to be, or planned
     spent: Resources = field(default_factory=Resources)  # what they need together
+    settled: int = 0  # rises with each `settle`
     version: int = 0  # rises when the node, or the pods bound to it, change
     owned: dict[str, int] = field(default_factory=dict)  # holder -> bitmask
     used: int = 0  # of `owned`: what the kubelet says is in use
@@ -51,6 +52,7 @@ class NodeBook:
         """Work out `owned`, `used` and `free` from everything else."""
         self.owned = {}
         self.used = self.free = 0
+        self.settled += 1
         if self.machine is None or self.kind is None:
             return
         settling = _Settling(self.machine, self.owned)

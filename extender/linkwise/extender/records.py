@@ -6,7 +6,8 @@ shared by all pods that the scheduler would treat alike, and is a key of caches.
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import count
 from typing import NamedTuple
 from weakref import WeakValueDictionary
@@ -14,7 +15,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from linkwise.extender.actions import PodRef
-from linkwise.extender.asks import NOTHING_SAID, Ask, ask_of, demand_of
+from linkwise.extender.asks import COMPLETION_INDEX, NOTHING_SAID, Ask, ask_of, demand_of
 from linkwise.kube.objects import (
     LARGEST,
     Affinity,
@@ -33,6 +34,7 @@ from linkwise.topology.errors import AnnotationError
 from linkwise.topology.plan import Plan, read_gpus, read_plan
 
 NO_DEMAND = PodDemand(())
+_MOST_WISHES = 1024  # remembered; each some 2 KB
 _ENDED = frozenset({"Succeeded", "Failed"})
 _DIGITS = re.compile(r"(\d+)")
 SortKey = tuple[tuple[int, int, str], ...]
@@ -83,10 +85,11 @@ class WrittenPlan:
 
     plan: Plan
     gpus: Mapping[str, tuple[str, ...]]  # container -> uuids
+    uuids: frozenset[str] = field(init=False, compare=False)
 
-    @property
-    def uuids(self) -> frozenset[str]:
-        return frozenset(uuid for share in self.gpus.values() for uuid in share)
+    def __post_init__(self) -> None:
+        uuids = frozenset(uuid for share in self.gpus.values() for uuid in share)
+        object.__setattr__(self, "uuids", uuids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,24 +170,49 @@ class _TemplateKey(msgspec.Struct, frozen=True):
     scheduler: str
 
 
+class _WishesKey(msgspec.Struct, frozen=True):
+    """Everything that `Reader._read_wishes` reads."""
+
+    namespace: str
+    said: dict[str, str]
+    index: str | None
+    node_selector: dict[str, str]
+    affinity: Affinity | None
+    tolerations: tuple[Toleration, ...]
+    init_containers: tuple[Container, ...]
+    containers: tuple[Container, ...]
+    overhead: dict[str, Quantity]
+    priority: int
+    scheduler: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Wishes:
+    ask: Ask
+    demand: PodDemand
+    invalid: str
+    template: Template | None
+    needs: Resources
+
+
 class Reader:
     """Reads pods and nodes; keeps one `Template` per distinct content."""
 
     def __init__(self, resource: str) -> None:
         self._resource = resource
         self._numbers = count()
+        self._known: dict[bytes, _Wishes] = {}
         # Held by the pods alone, so a template goes with the last pod made from it.
         self._templates: WeakValueDictionary[bytes, Template] = WeakValueDictionary()
 
     def pod(self, pod: Pod) -> PodRecord:
         """Never raises: what cannot be read is kept as `invalid` and said to who asks."""
         meta, spec, status = pod.metadata, pod.spec, pod.status
-        ask, demand, invalid = self._wishes(pod)
-        template, written = None, None
-        if demand.gpus or ask.gang or invalid:
-            template = self._template(pod)
-            if names.PLAN in meta.annotations:
-                written = _written(meta.annotations)
+        wishes = self._wishes(pod)
+        ask, demand, invalid, template = wishes.ask, wishes.demand, wishes.invalid, wishes.template
+        written = None
+        if template is not None and names.PLAN in meta.annotations:
+            written = _written(meta.annotations[names.PLAN], meta.annotations.get(names.GPUS, ""))
         created = meta.creation_timestamp
         ref = PodRef(meta.namespace, meta.name, meta.uid)
         gates = {gate.name for gate in spec.scheduling_gates}
@@ -201,7 +229,7 @@ class Reader:
             leaving=meta.deletion_timestamp is not None,
             priority=spec.priority,
             created=0.0 if created is None else created.timestamp(),
-            needs=_needs(pod, demand),
+            needs=wishes.needs,
             demand=demand,
             ask=ask,
             invalid=invalid,
@@ -234,15 +262,50 @@ class Reader:
             in_use=node.metadata.annotations.get(names.IN_USE),
         )
 
-    def _wishes(self, pod: Pod) -> tuple[Ask, PodDemand, str]:
+    def _wishes(self, pod: Pod) -> "_Wishes":
+        """A pod that waits changes several times, and pods of a job are alike: what follows from
+        the same words is worked out once."""
+        spec, meta = pod.spec, pod.metadata
+        said = {k: v for k, v in meta.annotations.items() if k.startswith(names.PREFIX)}
+        for ours in (names.GPUS, names.PLAN, names.STARTED):
+            said.pop(ours, None)
+        key = msgspec.json.encode(
+            _WishesKey(
+                meta.namespace,
+                said,
+                meta.annotations.get(COMPLETION_INDEX) or meta.labels.get(COMPLETION_INDEX),
+                spec.node_selector,
+                spec.affinity,
+                spec.tolerations,
+                spec.init_containers,
+                spec.containers,
+                spec.overhead,
+                spec.priority,
+                spec.scheduler_name,
+            ),
+            order="deterministic",
+        )
+        found = self._known.get(key)
+        if found is None:
+            found = self._read_wishes(pod)
+            if len(self._known) >= _MOST_WISHES:
+                self._known.clear()
+            self._known[key] = found
+        return found
+
+    def _read_wishes(self, pod: Pod) -> "_Wishes":
+        ask, demand, invalid = NOTHING_SAID, NO_DEMAND, ""
         try:
             demand = demand_of(pod, self._resource)
         except ValueError as error:
-            return NOTHING_SAID, NO_DEMAND, f"{self._resource}: {error}"
-        try:
-            return ask_of(pod.metadata.annotations, pod.metadata.labels), demand, ""
-        except AnnotationError as error:
-            return NOTHING_SAID, demand, str(error)
+            invalid = f"{self._resource}: {error}"
+        else:
+            try:
+                ask = ask_of(pod.metadata.annotations, pod.metadata.labels)
+            except AnnotationError as error:
+                invalid = str(error)
+        template = self._template(pod) if demand.gpus or ask.gang or invalid else None
+        return _Wishes(ask, demand, invalid, template, _needs(pod, demand))
 
     def _template(self, pod: Pod) -> Template:
         spec = pod.spec
@@ -285,12 +348,11 @@ def _gang_of(ref: PodRef, ask: Ask, *, ahead: bool) -> GangKey | None:
     return GangKey(ref.namespace, ref.name, ref.uid) if ahead else None
 
 
-def _written(annotations: Mapping[str, str]) -> WrittenPlan | None:
+@lru_cache(maxsize=4096)  # each is read on several events, and again when it is bound
+def _written(plan: str, gpus: str) -> WrittenPlan | None:
     """The plan on a pod; a mangled one counts as none, as the plugin treats it."""
     try:
-        return WrittenPlan(
-            read_plan(annotations[names.PLAN]), read_gpus(annotations.get(names.GPUS, ""))
-        )
+        return WrittenPlan(read_plan(plan), read_gpus(gpus))
     except AnnotationError:
         return None
 

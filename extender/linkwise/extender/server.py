@@ -2,17 +2,20 @@
 
 Two calls a pod come over a handful of connections that are kept open, and every microsecond is
 taken from the scheduler beside us: so a thread per connection reads a call, answers it and writes,
-with the standard library's HTTP (docs/decisions/0009-http-server.md has the figures).
+with the standard library's HTTP (docs/decisions/0009-http-server.md has the figures). For binds at
+the same time kube-scheduler opens connections that it does not keep, so threads are used again.
 """
 
 import logging
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from io import BytesIO
-from threading import BoundedSemaphore, Lock
+from queue import SimpleQueue
+from threading import BoundedSemaphore, Lock, Thread
 from typing import Any
 from urllib.parse import unquote
 from wsgiref.types import WSGIApplication
@@ -23,18 +26,46 @@ log = logging.getLogger(__name__)
 
 # kube-scheduler keeps two connections, and opens more for binds at the same time.
 MOST_CONNECTIONS = 1000
+_MOST_IDLE = 32  # threads kept for the next connection
 # Go keeps an idle connection for 90 s: whoever closes first must not be us, or a call gets lost.
 IDLE_SECONDS = 120.0
 _PATHS = {f"/{verb}": verb for verb in VERBS}
 
 
-class Server(ThreadingHTTPServer):
+class _Workers:
+    """Threads for connections: one that is done with its own waits a while for another."""
+
+    def __init__(self) -> None:
+        self._waiting: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._lock = Lock()
+        self._idle = 0
+
+    def run(self, job: Callable[[], None]) -> None:
+        with self._lock:
+            free = self._idle > 0
+            if free:
+                self._idle -= 1
+        if free:
+            self._waiting.put(job)
+        else:
+            Thread(target=self._work, args=(job,), name="connection", daemon=True).start()
+
+    def _work(self, job: Callable[[], None]) -> None:
+        while True:
+            job()
+            with self._lock:
+                if self._idle >= _MOST_IDLE:
+                    return
+                self._idle += 1
+            job = self._waiting.get()
+
+
+class Server(HTTPServer):
     """`run()` until an exception ends it; `close()` lets calls under way come to their end.
 
     *threads* calls are answered at the same time. Raises OSError where it cannot listen.
     """
 
-    daemon_threads = True
     request_queue_size = 128
 
     def __init__(
@@ -45,6 +76,7 @@ class Server(ThreadingHTTPServer):
         self._most_calls = threads
         self._open: set[socket.socket] = set()
         self._lock = Lock()  # around what is open
+        self._workers = _Workers()
         self._runs = False
         family, _, _, _, where = socket.getaddrinfo(
             address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -87,7 +119,15 @@ class Server(ThreadingHTTPServer):
             log.warning("more than %d connections: one refused", MOST_CONNECTIONS)
             self.shutdown_request(request)
         else:
-            super().process_request(request, client_address)
+            self._workers.run(partial(self._serve, request, client_address))
+
+    def _serve(self, request: Any, client_address: Any) -> None:
+        try:
+            self.finish_request(request, client_address)
+        except Exception:
+            self.handle_error(request, client_address)
+        finally:
+            self.shutdown_request(request)
 
     def shutdown_request(self, request: Any) -> None:
         with self._lock:

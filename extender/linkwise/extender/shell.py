@@ -80,7 +80,10 @@ class Shell:
         *,
         write_threads: int = 16,
         clock: Callable[[], float] | None = None,
+        on_complete: Callable[[], object] = lambda: None,
     ) -> None:
+        """*on_complete* is called once, when the books are complete for the first time."""
+        self._on_complete = on_complete
         self._core, self._metrics = core, metrics
         self._clock = clock or steady_clock()
         self._lock = Lock()  # around every use of the core
@@ -265,13 +268,16 @@ class Shell:
     # What the core decides
 
     def _work(self) -> None:
-        sleep_seconds = _LONGEST_SLEEP_SECONDS
+        sleep_seconds, complete = _LONGEST_SLEEP_SECONDS, False
         while not self._stopping.is_set():
             self._changed.wait(sleep_seconds)
             self._changed.clear()
             self._beat = time.monotonic()
             if self._stopping.is_set() or self.waits_for():
                 continue  # half of the books would make every plan look impossible
+            if not complete:
+                self._on_complete()
+                complete = True
             try:
                 sleep_seconds = self._decide()
             except Exception:

@@ -13,6 +13,7 @@ import logging
 import random
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Event, Lock, Thread, current_thread
 from typing import Generic, Protocol, TypeVar
 
@@ -27,6 +28,9 @@ from linkwise.kube.errors import GONE, UNREACHED, ApiError, error_of
 from linkwise.kube.objects import ObjectMeta
 
 log = logging.getLogger(__name__)
+
+
+_CHANGES = frozenset({"ADDED", "MODIFIED", "DELETED"})
 
 
 class HasMetadata(Protocol):
@@ -50,6 +54,11 @@ class _Page(msgspec.Struct):
 class _Change(msgspec.Struct):
     type: str
     object: msgspec.Raw = msgspec.Raw()
+
+
+class _Whole(msgspec.Struct, Generic[T]):
+    type: str
+    object: T
 
 
 class _Identified(msgspec.Struct):
@@ -86,6 +95,9 @@ class Reflector(Generic[T]):
     ) -> None:
         self.synced = Event()  # set once the first list has been handed over
         self._client, self._path, self._kind = client, path, kind
+        self._whole: msgspec.json.Decoder[_Whole[T]] = msgspec.json.Decoder(
+            _Whole[kind]  # type: ignore[valid-type]
+        )
         self._selectors: dict[str, str | int] = {}
         if field_selector:
             self._selectors["fieldSelector"] = field_selector
@@ -241,6 +253,12 @@ class Reflector(Generic[T]):
 
     def _take(self, line: bytes) -> bool:
         """Hand one change over; False where only a new list can say what happened."""
+        with suppress(msgspec.MsgspecError):  # in one go, what nearly every line is
+            whole = self._whole.decode(line)
+            if whole.type in _CHANGES:
+                self._tell(lambda: self._on_event(whole.type, whole.object))
+                self._version = whole.object.metadata.resource_version or self._version
+                return True
         try:
             change = msgspec.json.decode(line, type=_Change)
         except msgspec.MsgspecError as error:
