@@ -30,6 +30,10 @@ def create(path: str) -> None:
         for step in Path(path).parts:
             cgroup = above / step
             cgroup.mkdir(exist_ok=True)
+            # In version 2 a cgroup has the controllers that the one above hands down.
+            if (above / "cgroup.controllers").exists():
+                handed = (f"+{name}" for name in (above / "cgroup.controllers").read_text().split())
+                (above / "cgroup.subtree_control").write_text(" ".join(handed))
             # In version 1 a cgroup starts with none, and takes no process before it has some.
             for name in ("cpuset.cpus", "cpuset.mems"):
                 if (cgroup / name).exists() and not (cgroup / name).read_text().strip():

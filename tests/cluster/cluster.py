@@ -41,7 +41,7 @@ class Cluster:
         )
 
     def start(self) -> None:
-        """Return once every node is ready; 6 s on a quiet machine of two cores."""
+        """Return once every node is ready; about 8 s on two idle cores."""
         for node in self.nodes.values():
             _ip(f"addr add {node.address}/24 dev {sandbox.BRIDGE}")
         Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
