@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import click
 
 from bench.figures import print_table, ratio, this_machine
-from bench.scheduler_pods import Kind
+from bench.scheduler_pods import Kind, Length
 from bench.scheduler_world import Round, World, world
 from tests.cluster import sandbox
 from tests.cluster.binaries import NEWEST, kubernetes
@@ -58,6 +58,7 @@ GROUPS = {
         _created("Linkwise, as they come", Kind.SINGLE),
         _created("Linkwise, gated pods", Kind.GATED),
         _created("Linkwise, gangs of 4", Kind.GANGS, barred=False),
+        Variant("gated, the writes alone", lambda world, pods: world.writes_alone(pods), {}),
     ),
 }
 MOST_PODS = 1500
@@ -109,11 +110,11 @@ HEADER = (
 )
 
 
-async def measure(nodes: int, groups: Sequence[str], repeat: int) -> list[Result]:
+async def measure(nodes: int, length: Length, groups: Sequence[str], repeat: int) -> list[Result]:
     directory = sandbox.directory()
     assert directory is not None
     results = []
-    async with world(directory / f"nodes-{nodes}", nodes) as here:
+    async with world(directory / f"nodes-{nodes}", nodes, length) as here:
         for group in groups:
             results += await _group(here, nodes, group, repeat)
     return results
@@ -138,14 +139,23 @@ async def _group(here: World, nodes: int, group: str, repeat: int) -> list[Resul
 @click.command(help=__doc__)
 @click.option("--nodes", type=click.IntRange(16), multiple=True, default=(100, 1000, 5000))
 @click.option("--repeat", type=click.IntRange(1), default=4, show_default=True)
+@click.option(
+    "--pods",
+    type=click.Choice([length.value for length in Length]),
+    default=Length.BARE.value,
+    show_default=True,
+    help="One container and nothing else, or as long as a training job's.",
+)
 @click.option("--only", type=click.Choice(list(GROUPS)), help="One of the two questions.")
-def main(nodes: tuple[int, ...], repeat: int, only: str | None) -> None:
+def main(nodes: tuple[int, ...], repeat: int, pods: str, only: str | None) -> None:
     if sandbox.directory() is None:
         kubernetes()  # inside there is no network to build it from
         sys.exit(sandbox.run([sys.executable, "-m", "bench.scheduler", *sys.argv[1:]]))
-    click.echo(f"{NEWEST}, 8-GPU pods, {repeat} rounds each: {this_machine()}\n")
+    click.echo(f"{NEWEST}, {pods} 8-GPU pods, {repeat} rounds each: {this_machine()}\n")
     groups = [only] if only else list(GROUPS)
-    results = [result for count in nodes for result in asyncio.run(measure(count, groups, repeat))]
+    results = []
+    for count in nodes:
+        results += asyncio.run(measure(count, Length(pods), groups, repeat))
     print_table(HEADER, [result.row() for result in results])
     click.echo(f"\nBars: {'MISSED' if any(each.missed for each in results) else 'kept'}")
     raise SystemExit(any(each.missed for each in results))

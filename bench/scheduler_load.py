@@ -8,7 +8,7 @@ is looked for. The same for whoever schedules.
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,11 +19,13 @@ import msgspec
 from kubernetes.client import Configuration
 from kubernetes.config import load_kube_config
 
+from linkwise.topology import names
+
 CONNECTIONS = 4
 # An answer without spec and status: the shortest the API server has to offer.
 _META_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _METAS_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-_JSON = "application/json"
+_JSON, _MERGE_PATCH = "application/json", "application/merge-patch+json"
 
 
 class _Metadata(msgspec.Struct, rename="camel"):
@@ -48,8 +50,15 @@ class _List(msgspec.Struct):
     items: list[_Object] | None = None  # null where there is none
 
 
+@dataclass(frozen=True, slots=True)
+class Request:
+    method: str
+    url: str
+    body: bytes
+
+
 class Load:
-    """Connections to the API server at *url*; enter it before use."""
+    """Connections to the API server; enter it before use."""
 
     def __init__(self, kubeconfig: Path, namespace: str) -> None:
         configuration = Configuration()
@@ -75,18 +84,53 @@ class Load:
 
     async def create(self, bodies: Iterable[bytes], path: str = "") -> None:
         """Post all of them, to the pods or the collection at *path*, by four connections."""
-        left = iter(bodies)
         url = f"{self._url}{path}" if path else self._pods
+        await self._send([Request("POST", url, body)] for body in bodies)
 
-        async def post() -> None:
-            for body in left:
-                headers = {"content-type": _JSON, "accept": _META_ONLY}
-                async with self._http.post(url, data=body, headers=headers) as answer:
-                    if answer.status != 201:
-                        raise RuntimeError(f"POST {url}: {answer.status}: {await answer.text()}")
-                    await answer.read()
+    async def create_nominated(self, bodies: Mapping[str, bytes], nodes: Sequence[str]) -> None:
+        """Post gated pods by name, nominate each for a node and let it go: what an extender would
+        write that costs nothing else."""
 
-        await asyncio.gather(*(post() for _ in range(CONNECTIONS)))
+        def life(name: str, body: bytes, node: str) -> list[Request]:
+            url = f"{self._pods}/{name}"
+            plan = {names.PLAN: f"{name} on {node}", names.GPUS: "-" * 400}
+            nomination = {
+                "metadata": {"annotations": plan},
+                "status": {"nominatedNodeName": node},
+            }
+            release = {"spec": {"schedulingGates": None}}
+            return [
+                Request("POST", self._pods, body),
+                Request("PATCH", f"{url}/status", msgspec.json.encode(nomination)),
+                Request("PATCH", url, msgspec.json.encode(release)),
+            ]
+
+        # More pods at a time than creators, as the extender's writes come beside theirs.
+        lives = [life(*pod, node) for pod, node in zip(bodies.items(), nodes, strict=False)]
+        await self._send(lives, 3 * CONNECTIONS)
+
+    async def _send(
+        self, requests: Iterable[Sequence["Request"]], connections: int = CONNECTIONS
+    ) -> None:
+        """Each sequence in its order, so many of them at a time."""
+        left = iter(requests)
+
+        async def work() -> None:
+            for sequence in left:
+                for request in sequence:
+                    await self._request(request)
+
+        await asyncio.gather(*(work() for _ in range(connections)))
+
+    async def _request(self, request: "Request") -> None:
+        patches = request.method == "PATCH"
+        headers = {"content-type": _MERGE_PATCH if patches else _JSON, "accept": _META_ONLY}
+        async with self._http.request(
+            request.method, request.url, data=request.body, headers=headers
+        ) as answer:
+            text = await answer.read()
+            if answer.status not in (200, 201):
+                raise RuntimeError(f"{request.method} {request.url}: {answer.status}: {text!r}")
 
     async def delete_pods(self) -> None:
         """All of them, at once as no kubelet has to be waited for; return when they are gone."""

@@ -1,7 +1,8 @@
 """The nodes and pods of `bench.scheduler`: 8-GPU machines, and pods that take one whole.
 
-Pods are as long as a training job's. Stock kube-scheduler gets the same ones, annotations and all;
-only the gate is left out for it, as nobody would lift it.
+A bare pod has one container and nothing else; a training job's has what such pods have besides,
+and every update of it costs the API server more: to keep `managedFields`, it walks through the
+whole pod each time.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,11 @@ MACHINE = "hgx-h100"
 GANG_SIZE = 4
 
 
+class Length(Enum):
+    BARE = "bare"
+    TRAINING = "training"
+
+
 class Kind(Enum):
     SINGLE = "single pods"
     GANGS = f"gangs of {GANG_SIZE}"
@@ -36,9 +42,9 @@ def node_name(number: int) -> str:
     return f"gpu-node-{number:05d}.eu-west.example.internal"
 
 
-def waiting(kind: Kind, count: int, prefix: str) -> list[bytes]:
-    """That many pods that each want a whole machine."""
-    bodies = []
+def waiting(kind: Kind, length: Length, count: int, prefix: str) -> dict[str, bytes]:
+    """That many pods, by name, that each want a whole machine."""
+    bodies = {}
     for number in range(count):
         said, gates = {}, []
         if kind is Kind.GANGS:
@@ -47,9 +53,10 @@ def waiting(kind: Kind, count: int, prefix: str) -> list[bytes]:
             said = {names.GANG: f"{prefix}-{gang}", names.GANG_SIZE: str(size)}
         elif kind is Kind.GATED:
             gates = [{"name": names.GATE}]
-        pod = _pod(f"{prefix}-{number}", 8, said)
+        name = f"{prefix}-{number}"
+        pod = _pod(name, length, 8, said)
         pod["spec"]["schedulingGates"] = gates
-        bodies.append(msgspec.json.encode(pod))
+        bodies[name] = msgspec.json.encode(pod)
     return bodies
 
 
@@ -68,17 +75,30 @@ def running(nodes: int, pods: int) -> Iterator[bytes]:
             names.GPUS: write_gpus({"main": uuids}),
             names.PLAN: write_plan(Plan(id=name, node=node, epoch=1)),
         }
-        pod = _pod(name, len(uuids), said if uuids else {})
+        pod = _pod(name, Length.TRAINING, len(uuids), said if uuids else {})
         pod["spec"]["nodeName"] = node
         yield msgspec.json.encode(pod)
 
 
-def _pod(name: str, gpus: int, annotations: Mapping[str, str]) -> dict[str, Any]:
-    environment = [
-        {"name": f"NCCL_SETTING_{number}", "value": f"value-{number}"} for number in range(24)
-    ]
+def _pod(name: str, length: Length, gpus: int, annotations: Mapping[str, str]) -> dict[str, Any]:
     amounts = {"cpu": "8", "memory": "64Gi", **({GPU: str(gpus)} if gpus else {})}
-    mounts = ("shared-memory", "scratch")
+    container: dict[str, Any] = {
+        "name": "main",
+        "image": "registry.example.internal/research/training@sha256:" + "0" * 64,
+        "resources": {"limits": amounts, "requests": amounts},
+    }
+    spec: dict[str, Any] = {"containers": [container], "restartPolicy": "Never"}
+    if length is Length.TRAINING:
+        mounts = ("shared-memory", "scratch")
+        container |= {
+            "command": ["torchrun", "--nproc-per-node", str(gpus), "train.py"],
+            "env": [{"name": f"NCCL_SETTING_{n}", "value": f"value-{n}"} for n in range(24)],
+            "volumeMounts": [{"name": mount, "mountPath": f"/{mount}"} for mount in mounts],
+        }
+        spec |= {
+            "volumes": [{"name": mount, "emptyDir": {}} for mount in mounts],
+            "tolerations": [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}],
+        }
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -88,20 +108,5 @@ def _pod(name: str, gpus: int, annotations: Mapping[str, str]) -> dict[str, Any]
             "labels": {"app": "training", "team": "research", "job-name": name},
             "annotations": dict(annotations),
         },
-        "spec": {
-            "containers": [
-                {
-                    "name": "main",
-                    "image": "registry.example.internal/research/training@sha256:" + "0" * 64,
-                    "command": ["torchrun", "--nproc-per-node", str(gpus), "train.py"],
-                    "env": environment,
-                    "resources": {"limits": amounts, "requests": amounts},
-                    "volumeMounts": [{"name": name, "mountPath": f"/{name}"} for name in mounts],
-                }
-            ],
-            "volumes": [{"name": name, "emptyDir": {}} for name in mounts],
-            "tolerations": [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}],
-            "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": 30,
-        },
+        "spec": spec,
     }

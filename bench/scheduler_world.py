@@ -53,8 +53,9 @@ class _Pods(msgspec.Struct):
 
 
 class World:
-    def __init__(self, control: ControlPlane, load: Load) -> None:
+    def __init__(self, control: ControlPlane, load: Load, nodes: int, length: pods.Length) -> None:
         self.control, self.load = control, load
+        self._nodes, self._length = nodes, length
         self._client = control.client()
         self._rounds = 0
         self._guarded = False
@@ -67,7 +68,23 @@ class World:
             programs = self._programs(extender, scheduler)
             async with self.load.watching() as watch:
                 began, before = time.monotonic(), _cpu(programs)
-                await self.load.create(bodies)
+                await self.load.create(bodies.values())
+                await watch.wait_bound(count, _SECONDS)
+                cpu = _since(before, programs)
+        await self.load.delete_pods()
+        return Round(count, max(watch.bound) - began, 0.0, cpu)
+
+    async def writes_alone(self, count: int) -> Round:
+        """As `come_and_go` with gated pods, where an extender costs nothing but what it writes:
+        the load itself nominates each pod and lets it go, and stock kube-scheduler binds it."""
+        bodies = self._bodies(pods.Kind.GATED, count)
+        targets = [pods.node_name(number) for number in range(count)]
+        with self._extender(False), self._scheduler(None) as scheduler:
+            await self._try_out()
+            programs = self._programs(None, scheduler)
+            async with self.load.watching() as watch:
+                began, before = time.monotonic(), _cpu(programs)
+                await self.load.create_nominated(bodies, targets)
                 await watch.wait_bound(count, _SECONDS)
                 cpu = _since(before, programs)
         await self.load.delete_pods()
@@ -80,7 +97,7 @@ class World:
         own start.
         """
         with self._extender(ours) as extender:
-            await self.load.create(self._bodies(kind, count))
+            await self.load.create(self._bodies(kind, count).values())
             if extender is not None:
                 wait_for(self._all_planned, "all pods are planned", _SECONDS)
             async with self.load.watching() as watch:
@@ -98,13 +115,13 @@ class World:
     async def _try_out(self) -> None:
         """Return once somebody has scheduled a pod, so that every cache is known to be filled."""
         async with self.load.watching() as watch:
-            await self.load.create(self._bodies(pods.Kind.SINGLE, CANARIES))
+            await self.load.create(self._bodies(pods.Kind.SINGLE, CANARIES).values())
             await watch.wait_bound(CANARIES, _SECONDS)
         await self.load.delete_pods()
 
-    def _bodies(self, kind: pods.Kind, count: int) -> list[bytes]:
+    def _bodies(self, kind: pods.Kind, count: int) -> dict[str, bytes]:
         self._rounds += 1
-        return pods.waiting(kind, count, f"round-{self._rounds}")
+        return pods.waiting(kind, self._length, count, f"round-{self._rounds}")
 
     def _all_planned(self) -> bool:
         return all(
@@ -150,7 +167,7 @@ class World:
 
 
 @asynccontextmanager
-async def world(directory: Path, nodes: int) -> AsyncIterator[World]:
+async def world(directory: Path, nodes: int, length: pods.Length) -> AsyncIterator[World]:
     """A started control plane with that many nodes."""
     control = ControlPlane(directory, controllers=False, disable_admission=ADMISSION_OFF)
     control.start()
@@ -159,7 +176,7 @@ async def world(directory: Path, nodes: int) -> AsyncIterator[World]:
         allow_extender(control)
         async with Load(control.kubeconfig(), pods.NAMESPACE) as load:
             await load.create(pods.nodes(nodes), "/api/v1/nodes")
-            yield World(control, load)
+            yield World(control, load, nodes, length)
     except Exception:
         click.echo(tails(control.logs), err=True)
         raise
