@@ -61,8 +61,8 @@ def waiting(kind: Kind, length: Length, count: int, prefix: str) -> dict[str, by
 
 
 def running(nodes: int, pods: int) -> Iterator[bytes]:
-    """Pods that are on their nodes already, with the GPUs they hold: 2 each, one node after the
-    other, as many as the nodes have room for; the rest take none."""
+    """Pods that are on their nodes already, with the GPUs they hold: 2 each, on one node after the
+    other; who finds none left takes none."""
     machines = {}
     for number in range(pods):
         node, place = node_name(number % nodes), number // nodes

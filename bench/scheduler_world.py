@@ -27,8 +27,8 @@ from tests.cluster.scheduling import (
     guard_plans,
     leave_plans_unguarded,
     scheduler_config,
-    wait_for,
 )
+from tests.cluster.waiting import wait_for
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PODS = f"/api/v1/namespaces/{pods.NAMESPACE}/pods"
@@ -46,6 +46,16 @@ class Round:
     @property
     def pods_per_second(self) -> float:
         return self.pods / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Of the extender, in MiB."""
+
+    ready_seconds: float
+    when_ready: float
+    at_the_end: float
+    most: float
 
 
 class _Pods(msgspec.Struct):
@@ -111,6 +121,24 @@ class World:
         await self.load.delete_pods()
         first, last = min(watch.bound), max(watch.bound)
         return Round(count - 1, last - first, first - began, cpu)
+
+    async def memory(self, count: int, free_nodes: int) -> Memory:
+        """With *count* pods, those on the free nodes scheduled while it is looked at."""
+        used = self._nodes - free_nodes
+        await self.load.create(pods.running(used, count - free_nodes))
+        extender = Extender(self.control)
+        seconds = extender.start()
+        try:
+            when_ready = extender.resident_mib()
+            with self._scheduler(extender):
+                async with self.load.watching() as watch:
+                    bodies = self._bodies(pods.Kind.GATED, free_nodes)
+                    await self.load.create(bodies.values())
+                    await watch.wait_bound(free_nodes, _SECONDS)
+            most = extender.resident_mib("VmHWM")
+            return Memory(seconds, when_ready, extender.resident_mib(), most)
+        finally:
+            extender.process.stop()
 
     async def _try_out(self) -> None:
         """Return once somebody has scheduled a pod, so that every cache is known to be filled."""

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from linkwise.topology.node_annotation import write_topology
 from linkwise.topology.recorded import recorded_machine
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.processes import Process
+from tests.cluster.waiting import wait_for
 
 GPU = names.DEFAULT_RESOURCE
 DEPLOYED = Path(__file__).parents[2] / "daemonset/overlays/kubeadm"
@@ -82,7 +83,7 @@ class Extender:
         """Return once its books are complete: the seconds that took."""
         began = time.monotonic()
         self.process.start()
-        wait_for(self._ready, "the extender is ready", 120)
+        wait_for(self._ready, "the extender is ready", 120, of=self.process)
         return time.monotonic() - began
 
     def explain(self, namespace: str, pod: str) -> str:
@@ -99,7 +100,6 @@ class Extender:
         return int(found[1]) / 1024
 
     def _ready(self) -> bool:
-        self.process.check()
         try:
             return (
                 urllib3.request("GET", f"{self.url}/readyz", timeout=10, retries=False).status
@@ -157,15 +157,6 @@ def scheduler_config(extender_url: str) -> dict[str, Any]:
     config = yaml.safe_load((DEPLOYED / "scheduler-config.yaml").read_text())
     (extender,) = config["extenders"]
     return {**config, "extenders": [{**extender, "urlPrefix": extender_url}]}
-
-
-def wait_for(predicate: Callable[[], object], what: str, seconds: float = 30.0) -> None:
-    """Poll until *predicate* holds."""
-    deadline = time.monotonic() + seconds
-    while not predicate():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"after {seconds:g} s still not so: {what}")
-        time.sleep(0.02)
 
 
 @cache

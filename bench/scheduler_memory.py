@@ -1,0 +1,47 @@
+"""What the extender's books take, on a real API server: `python -m bench.scheduler_memory`.
+
+Nodes of 8 GPUs, and pods as long as a training job's on them, each with its plan and its GPUs; the
+last few hundred come behind the scheduling gate, and are planned and bound while it is looked at.
+"""
+
+import asyncio
+import sys
+
+import click
+
+from bench.figures import this_machine
+from bench.scheduler_pods import Length
+from bench.scheduler_world import Memory, world
+from tests.cluster import sandbox
+from tests.cluster.binaries import NEWEST, kubernetes
+
+BAR_MIB = 300.0
+
+
+async def measure(nodes: int, pods: int) -> Memory:
+    directory = sandbox.directory()
+    assert directory is not None
+    async with world(directory / "memory", nodes, Length.TRAINING) as here:
+        return await here.memory(pods, free_nodes=max(nodes // 20, 1))
+
+
+@click.command(help=__doc__)
+@click.option("--nodes", type=click.IntRange(20), default=5000, show_default=True)
+@click.option("--pods", type=click.IntRange(20), default=20_000, show_default=True)
+def main(nodes: int, pods: int) -> None:
+    if sandbox.directory() is None:
+        kubernetes()  # inside there is no network to build it from
+        sys.exit(sandbox.run([sys.executable, "-m", "bench.scheduler_memory", *sys.argv[1:]]))
+    click.echo(f"{NEWEST}, {nodes:,} nodes, {pods:,} pods: {this_machine()}\n")
+    found = asyncio.run(measure(nodes, pods))
+    click.echo(
+        f"ready {found.ready_seconds:.1f} s after its start; resident {found.when_ready:.0f} MiB "
+        f"then, {found.at_the_end:.0f} MiB at the end, {found.most:.0f} MiB at most"
+    )
+    missed = found.most > BAR_MIB
+    click.echo(f"Bar: at most {BAR_MIB:g} MiB: {'MISSED' if missed else 'kept'}")
+    raise SystemExit(missed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""A cluster of nodes that are only objects, with the real extender and the real kube-scheduler.
+
+What kubelets do to pods, the tests do by hand: nothing here ever runs.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from linkwise.kube.objects import Pod
+from linkwise.topology import names
+from linkwise.topology.plan import read_gpus, read_plan
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.processes import Process
+from tests.cluster.scheduling import (
+    GPU,
+    Extender,
+    allow_extender,
+    gpu_node,
+    guard_plans,
+    scheduler_config,
+)
+from tests.cluster.waiting import wait_for
+
+NAMESPACE = "ml"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+NODES = ("n1", "n2", "n3", "n4")
+ZONE = "topology.kubernetes.io/zone"  # as every cloud's nodes have one
+# kube-scheduler tries again what went wrong after at most 10 s, and the machine may be busy.
+PATIENCE_SECONDS = 60.0
+
+
+class Pods(msgspec.Struct):
+    items: tuple[Pod, ...]
+
+
+class Event(msgspec.Struct):
+    reason: str = ""
+    message: str = ""
+
+
+class Events(msgspec.Struct):
+    items: tuple[Event, ...]
+
+
+class World:
+    """On a started control plane without controllers."""
+
+    def __init__(self, control: ControlPlane) -> None:
+        self.control = control
+        self.client = control.client()
+        self.extender = Extender(control)
+        self.scheduler: Process | None = None
+
+    def start(self) -> None:
+        self.control.kubectl("create", "namespace", NAMESPACE)
+        allow_extender(self.control)
+        guard_plans(self.control)
+        for name in NODES:
+            self.client.post("/api/v1/nodes", gpu_node(name, labels={ZONE: "eu-west-1"}))
+        self.extender.start()
+        self.scheduler = self.control.start_scheduler(scheduler_config(self.extender.url))
+
+    def clear(self) -> None:
+        """As before the first test: no pods, those nodes, both programs running."""
+        for pod in self.pods():
+            self.client.delete(f"{PODS}/{pod.metadata.name}", grace_seconds=0)
+        assert self.scheduler is not None
+        if not self.scheduler.alive:
+            self.scheduler.start()
+        if not self.extender.process.alive:
+            self.extender.start()
+        wait_for(lambda: not self.taken(), "the extender has seen that all GPUs are free")
+
+    # What people and kubelets do
+
+    def create(
+        self,
+        name: str,
+        gpus: int = 8,
+        *,
+        annotations: Mapping[str, str] | None = None,
+        gated: bool = False,
+        priority: int = 0,
+    ) -> str:
+        resources = {"limits": {GPU: str(gpus)}, "requests": {GPU: str(gpus)}}
+        spec: dict[str, Any] = {
+            "containers": [{"name": "main", "image": "none", "resources": resources}],
+            "priority": priority,
+        }
+        if gated:
+            spec["schedulingGates"] = [{"name": names.GATE}]
+        metadata = {"name": name, "annotations": dict(annotations or {})}
+        self.client.post(PODS, {"metadata": metadata, "spec": spec})
+        return name
+
+    def create_gang(self, name: str, size: int, *, gated: bool = False) -> list[str]:
+        said = {names.GANG: name, names.GANG_SIZE: str(size)}
+        return [
+            self.create(f"{name}-{rank}", annotations=said, gated=gated) for rank in range(size)
+        ]
+
+    def delete(self, name: str) -> None:
+        """Gone at once, as if its node's kubelet had ended it."""
+        self.client.delete(f"{PODS}/{name}", grace_seconds=0)
+
+    def bury_terminating(self) -> None:
+        for pod in self.pods():
+            if pod.metadata.deletion_timestamp is not None:
+                self.delete(pod.metadata.name)
+
+    # What became of it
+
+    def pods(self) -> tuple[Pod, ...]:
+        return self.client.get(PODS, Pods).items
+
+    def read(self, name: str) -> Pod:
+        return self.client.get(f"{PODS}/{name}", Pod)
+
+    def node_of(self, name: str) -> str:
+        return self.read(name).spec.node_name
+
+    def wait_bound(self, pods: Sequence[str]) -> None:
+        wait_for(
+            lambda: all(self.node_of(name) for name in pods),
+            f"all bound: {', '.join(pods)}",
+            PATIENCE_SECONDS,
+        )
+
+    def wait_waiting(self, name: str, why: str) -> None:
+        """Until kube-scheduler has said on the pod that it waits, and *why* is in the reason."""
+        wait_for(lambda: why in self.reason(name), f"{name} waits: {why}", PATIENCE_SECONDS)
+
+    def reason(self, name: str) -> str:
+        """What `kubectl describe pod` says under the condition PodScheduled."""
+        return " ".join(
+            condition.message
+            for condition in self.read(name).status.conditions
+            if condition.type == "PodScheduled" and condition.status == "False"
+        )
+
+    def events(self, name: str) -> list[str]:
+        path = f"/api/v1/namespaces/{NAMESPACE}/events?fieldSelector=involvedObject.name%3D{name}"
+        return [f"{event.reason}: {event.message}" for event in self.client.get(path, Events).items]
+
+    def gpus_of(self, name: str) -> tuple[str, ...]:
+        """The GPUs that its plan gives a bound pod; its plan is for the node it is on."""
+        pod = self.read(name)
+        said = pod.metadata.annotations
+        assert read_plan(said[names.PLAN]).node == pod.spec.node_name
+        return read_gpus(said[names.GPUS])["main"]
+
+    def taken(self) -> list[str]:
+        """GPUs that are not free in the extender's books."""
+        views = msgspec.json.decode(self.extender.get("/nodes"))
+        return [
+            f"{view['name']}/{gpu['index']}"
+            for view in views
+            for gpu in view["gpus"]
+            if gpu["state"] != "free"
+        ]

@@ -1,0 +1,223 @@
+"""The scheduler and the API server of every version that Linkwise supports, with the real extender.
+
+The same scenarios on each; where a version behaves otherwise, `DIFFERS` says so, and
+docs/operating.md has it as a table.
+"""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from linkwise.topology import names
+from tests.cluster import binaries
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.scheduling import ADMISSION_OFF, gpu_node
+from tests.cluster.scheduling_world import NODES, PATIENCE_SECONDS, ZONE, World
+from tests.cluster.waiting import wait_for
+
+
+@dataclass(frozen=True)
+class Differs:
+    nomination_after_bind: bool  # whether status.nominatedNodeName stays on a bound pod
+    zone_on_pod: bool  # whether the API server gives a bound pod its node's zone as a label
+
+
+DIFFERS = {
+    "v1.36.3": Differs(nomination_after_bind=False, zone_on_pod=True),
+    "v1.34.4": Differs(nomination_after_bind=True, zone_on_pod=False),
+    "v1.31.4": Differs(nomination_after_bind=True, zone_on_pod=False),
+}
+
+
+@pytest.fixture(scope="module", params=[binaries.NEWEST, *binaries.OLDER])
+def version(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def started(run_directory: Path, version: str) -> Iterator[World]:
+    directory = run_directory / f"scheduling-{version}"
+    control = ControlPlane(
+        directory, version=version, controllers=False, disable_admission=ADMISSION_OFF
+    )
+    control.start()
+    world = World(control)
+    try:
+        world.start()
+        yield world
+    finally:
+        world.extender.process.stop()
+        control.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def world(started: World) -> Iterator[World]:
+    yield started
+    started.clear()
+
+
+def test_the_versions_are_what_they_say(world: World, version: str) -> None:
+    assert f"Server Version: {version}" in world.control.kubectl("version")
+
+
+def test_a_single_pod_gets_its_gpus_with_its_node(world: World) -> None:
+    world.create("single", gpus=4)
+
+    world.wait_bound(["single"])
+
+    assert len(world.gpus_of("single")) == 4
+    wait_for(lambda: len(world.taken()) == 4, "the extender's books have them")
+
+
+def test_pods_side_by_side_never_share_a_gpu(world: World) -> None:
+    pods = [world.create(f"half-{number}", gpus=4) for number in range(8)]
+
+    world.wait_bound(pods)
+
+    given = [gpu for name in pods for gpu in world.gpus_of(name)]
+    assert len(given) == len(set(given)) == 32
+
+
+def test_a_gang_over_several_nodes_starts_whole(world: World) -> None:
+    gang = world.create_gang("train", 3)
+
+    world.wait_bound(gang)
+
+    assert len({world.node_of(name) for name in gang}) == 3
+    assert all(len(world.gpus_of(name)) == 8 for name in gang)
+    wait_for(
+        lambda: all(names.STARTED in world.read(name).metadata.annotations for name in gang),
+        "the gang is marked as started",
+    )
+
+
+def test_a_gated_gang_is_planned_let_go_and_bound_where_it_was_planned(world: World) -> None:
+    assert world.scheduler is not None
+    world.scheduler.stop()
+    gang = world.create_gang("gated", 3, gated=True)
+    alone = world.create("alone", gpus=8, gated=True)
+
+    wait_for(
+        lambda: not any(world.read(name).spec.scheduling_gates for name in (*gang, alone)),
+        "all are let go",
+    )
+    planned = {name: world.read(name).status.nominated_node_name for name in (*gang, alone)}
+    world.scheduler.start()
+    world.wait_bound([*gang, alone])
+
+    assert sorted(planned.values()) == sorted(NODES)
+    assert {name: world.node_of(name) for name in planned} == planned
+    assert all(len(world.gpus_of(name)) == 8 for name in planned)
+
+
+def test_a_pod_behind_a_gate_that_fits_nowhere_stays_there_and_is_told_why(world: World) -> None:
+    pods = world.create_gang("full", 4)
+    world.wait_bound(pods)
+
+    world.create("late", gpus=8, gated=True)
+    wait_for(lambda: any("late" in text for text in world.events("late")), "an event says why")
+    assert world.read("late").spec.scheduling_gates
+
+    world.delete(pods[0])
+    world.wait_bound(["late"])
+
+
+def test_a_refused_pod_waits_with_the_reason_until_a_node_has_what_it_wants(
+    world: World,
+) -> None:
+    world.create("picky", gpus=8, annotations={names.GPU_MODEL: "A100"})
+    world.wait_waiting("picky", "linkwise: GPU model or memory does not match")
+
+    world.client.post("/api/v1/nodes", gpu_node("late", "dgx-a100"))
+    try:
+        world.wait_bound(["picky"])
+        assert world.node_of("picky") == "late"
+    finally:
+        world.client.delete("/api/v1/nodes/late")
+
+
+def test_a_pod_waits_for_gpus_and_gets_them_when_they_are_freed(world: World) -> None:
+    pods = [world.create(f"first-{number}", gpus=8) for number in range(4)]
+    world.wait_bound(pods)
+    world.create("second", gpus=8)
+    world.wait_waiting("second", "4 Insufficient nvidia.com/gpu")
+
+    freed = world.node_of(pods[2])
+    world.delete(pods[2])
+    world.wait_bound(["second"])
+
+    assert world.node_of("second") == freed
+
+
+def test_a_gang_that_does_not_fit_takes_nothing_and_says_why(world: World) -> None:
+    too_large = world.create_gang("huge", 5)
+    # Of its first members some versions go on saying what was true when they were tried.
+    world.wait_waiting("huge-4", "linkwise: gang huge: no room for the whole gang")
+
+    fits = world.create_gang("fits", 4)
+    world.wait_bound(fits)
+
+    assert not any(world.node_of(name) for name in too_large)
+    assert not any(names.PLAN in world.read(name).metadata.annotations for name in too_large)
+
+
+def test_while_the_extender_is_down_pods_wait_and_then_go_on(world: World) -> None:
+    world.extender.process.kill()
+    pods = [world.create("single", gpus=2), *world.create_gang("train", 2)]
+    wait_for(lambda: world.reason("single"), "kube-scheduler has tried", PATIENCE_SECONDS)
+    assert not any(world.node_of(name) for name in pods)
+
+    world.extender.start()
+    world.wait_bound(pods)
+
+    assert len(world.gpus_of("single")) == 2
+
+
+def test_an_extender_killed_after_planning_finds_its_plans_again(world: World) -> None:
+    assert world.scheduler is not None
+    world.scheduler.stop()
+    gang = world.create_gang("train", 3)
+    wait_for(
+        lambda: all(world.read(name).status.nominated_node_name for name in gang), "all planned"
+    )
+    planned = {name: world.read(name).metadata.annotations[names.PLAN] for name in gang}
+
+    world.extender.process.kill()
+    world.extender.start()
+    world.scheduler.start()
+    world.wait_bound(gang)
+
+    assert {name: world.read(name).metadata.annotations[names.PLAN] for name in gang} == planned
+
+
+def test_a_more_important_pod_takes_the_place_of_a_less_important_one(world: World) -> None:
+    humble = [world.create(f"humble-{number}", gpus=8) for number in range(4)]
+    world.wait_bound(humble)
+
+    world.create("urgent", gpus=8, priority=1000)
+    wait_for(
+        lambda: any(pod.metadata.deletion_timestamp for pod in world.pods()),
+        "kube-scheduler has chosen a victim",
+        PATIENCE_SECONDS,
+    )
+    assert not world.node_of("urgent")  # the victim holds its GPUs until it is gone
+    world.bury_terminating()
+    world.wait_bound(["urgent"])
+
+    assert len(world.gpus_of("urgent")) == 8
+    assert len(world.pods()) == 4
+
+
+def test_what_differs_between_versions_is_as_documented(world: World, version: str) -> None:
+    gang = world.create_gang("train", 2)
+    world.wait_bound(gang)
+
+    pod = world.read(gang[0])
+    assert DIFFERS[version] == Differs(
+        nomination_after_bind=bool(pod.status.nominated_node_name),
+        zone_on_pod=ZONE in pod.metadata.labels,
+    )
