@@ -4,7 +4,6 @@ Both are the machine's own static busybox, written as an OCI archive in a few li
 registry and no builder, and importing them costs a node a tenth of a second.
 """
 
-import gzip
 import hashlib
 import io
 import json
@@ -31,21 +30,24 @@ _OCI = "application/vnd.oci.image"
 
 def write_images(archive: Path) -> None:
     """Write both into *archive*, as `ctr images import` takes it."""
-    layer = _layer()
-    blobs = {}
+    write_archive(archive, _layer(), _COMMANDS)
+
+
+def write_archive(archive: Path, layer: bytes, commands: Mapping[str, Sequence[str]]) -> None:
+    """Write images of this one *layer*, a tar: each name with its command."""
+    blobs = {_digest(layer): layer}
     entries = []
-    for name, command in _COMMANDS.items():
+    for name, command in commands.items():
         config = _json(_config(layer, command))
-        packed = gzip.compress(layer, mtime=0)
         manifest = _json(
             {
                 "schemaVersion": 2,
                 "mediaType": f"{_OCI}.manifest.v1+json",
                 "config": _described("config.v1+json", config),
-                "layers": [_described("layer.v1.tar+gzip", packed)],
+                "layers": [_described("layer.v1.tar", layer)],
             }
         )
-        blobs.update({_digest(blob): blob for blob in (config, packed, manifest)})
+        blobs.update({_digest(blob): blob for blob in (config, manifest)})
         entry = _described("manifest.v1+json", manifest)
         entries.append({**entry, "annotations": {"io.containerd.image.name": name}})
     index = {"schemaVersion": 2, "mediaType": f"{_OCI}.index.v1+json", "manifests": entries}
@@ -57,6 +59,19 @@ def write_images(archive: Path) -> None:
             **{f"blobs/{digest.replace(':', '/')}": blob for digest, blob in blobs.items()},
         },
     )
+
+
+def layer_of(programs: Mapping[str, Path]) -> bytes:
+    """A layer with these *programs* in /bin, and the directory /tmp."""
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w") as tar:
+        for directory, mode in (("bin", 0o755), ("tmp", 0o1777)):
+            entry = tarfile.TarInfo(directory)
+            entry.type, entry.mode = tarfile.DIRTYPE, mode
+            tar.addfile(entry)
+        for name, path in programs.items():
+            _add_file(tar, f"bin/{name}", path.read_bytes(), mode=0o755)
+    return target.getvalue()
 
 
 def _layer() -> bytes:

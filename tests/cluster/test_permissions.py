@@ -3,11 +3,14 @@ server with the deployed manifests, each request for real and with the token of 
 """
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from linkwise.topology import names
+from tests.cluster import binaries
 from tests.cluster.accounts import NAMESPACE, Account, Request, pod_of, token
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.permissions import (
@@ -31,20 +34,19 @@ from tests.cluster.waiting import wait_for
 from tests.manifests import DAEMONSET
 
 
-@pytest.fixture(scope="module")
-def deployed(control_plane: ControlPlane) -> ControlPlane:
-    """The accounts, what they may, and pods for them to meddle with."""
-    control = control_plane
+@pytest.fixture(scope="module", params=[binaries.NEWEST, *binaries.OLDER])
+def deployed(run_directory: Path, request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
+    """The accounts, what they may, and pods for them to meddle with; no controller does so too."""
+    directory = run_directory / f"permissions-{request.param}"
+    control = ControlPlane(directory, version=request.param, controllers=False)
+    control.start()
     control.kubectl("create", "namespace", "ml")
+    control.kubectl("create", "serviceaccount", "default", "-n=ml")
     for node in ("node-1", "node-2"):
         metadata = {"name": node, "labels": {"zone": "a"}}
         body = {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
         control.kubectl("create", "-f=-", stdin=json.dumps(body))
     control.kubectl("apply", "-k", str(DAEMONSET / "overlays" / "second-scheduler"))
-    wait_for(
-        lambda: control.kubectl("get", "serviceaccounts", "-n=ml", "-o=name").strip(),
-        "the account that pods of a new namespace have",
-    )
     pods = [
         pod("waiting"),
         pod("other"),
@@ -57,7 +59,8 @@ def deployed(control_plane: ControlPlane) -> ControlPlane:
     ]
     for each in pods:
         control.kubectl("create", "-f=-", stdin=json.dumps(each))
-    return control
+    yield control
+    control.stop()
 
 
 def in_force(account: Account, refused: Request) -> None:
@@ -161,7 +164,9 @@ def test_an_account_of_that_name_elsewhere_is_another(deployed: ControlPlane) ->
     """Who may create accounts in some namespace becomes nobody by it."""
     deployed.kubectl("create", "serviceaccount", "linkwise-extender", "-n=ml")
     name = "system:serviceaccount:ml:linkwise-extender"
-    deployed.kubectl("create", "clusterrolebinding", "its", "--clusterrole=admin", f"--user={name}")
+    deployed.kubectl(
+        "create", "clusterrolebinding", "its", "--clusterrole=cluster-admin", f"--user={name}"
+    )
     account = Account(deployed, certificate_of=(name, "system:serviceaccounts"))
     wait_for(lambda: DECIDES in account.ask(NOBODY_MAY[0]).message, "a refusal by the policy alone")
 

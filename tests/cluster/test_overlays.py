@@ -1,0 +1,236 @@
+"""The overlays on real nodes, from `kubectl apply -k` to a removal that leaves nothing behind.
+
+The kubeadm overlay has a cluster of its own in the other tests; here are the ways that need no
+control over the cluster's own scheduler, which is a stock one.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from linkwise.topology import names
+from tests.cluster import binaries, busybox, images
+from tests.cluster.cluster import Cluster
+from tests.cluster.control_plane import ControlPlane, KubectlError
+from tests.cluster.deployment import wait_until_none
+from tests.cluster.nodes import Node
+from tests.cluster.waiting import wait_for
+from tests.manifests import DAEMONSET
+
+MACHINE = "dgx1-v100"
+LABEL = "linkwise.dev/simulated-machine"
+SYSTEM = "-n=kube-system"
+SCHEDULER_IMAGE = f"registry.k8s.io/kube-scheduler:{binaries.NEWEST}"
+SERVICE = "linkwise-extender.kube-system.svc"
+ADDRESS = "10.96.0.94"
+KUBELET_DIRECTORY = "/var/lib/kubelet"
+KUBELETS_BOOKS = ("kubelet_internal_checkpoint", "allocated_pods_state", "actuated_pods_state")
+
+
+@pytest.fixture(scope="module")
+def cluster(run_directory: Path) -> Iterator[Cluster]:
+    """Two nodes with the images and the label that says what they play; no Linkwise yet."""
+    cluster = Cluster(run_directory / "overlays")
+    cluster.start()
+    scheduler = run_directory / "kube-scheduler.tar"
+    layer = busybox.layer_of({"kube-scheduler": cluster.control.programs / "kube-scheduler"})
+    busybox.write_archive(scheduler, layer, {SCHEDULER_IMAGE: ["/bin/kube-scheduler"]})
+    for node in cluster.nodes.values():
+        node.import_image(images.linkwise_image())
+        node.import_image(scheduler)
+        cluster.control.kubectl("label", "node", node.name, f"{LABEL}={MACHINE}")
+    scheduler.unlink()
+    cluster.control.start_scheduler()
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture(scope="module")
+def untouched(cluster: Cluster) -> set[str]:
+    """What the nodes say and hold before anything is installed."""
+    return traces(cluster)
+
+
+@pytest.fixture
+def control(cluster: Cluster) -> ControlPlane:
+    return cluster.control
+
+
+@pytest.fixture
+def simulated(tmp_path: Path) -> Path:
+    """The overlay as it is, but for the one thing that this cluster lacks: names of Services."""
+    aliases = [{"ip": ADDRESS, "hostnames": [SERVICE]}]
+    resolved = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "linkwise-scheduler", "namespace": "kube-system"},
+        "spec": {"template": {"spec": {"hostAliases": aliases}}},
+    }
+    fixed = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "linkwise-extender", "namespace": "kube-system"},
+        "spec": {"clusterIP": ADDRESS},
+    }
+    return write_overlay(tmp_path, DAEMONSET / "overlays" / "simulated", patches=[resolved, fixed])
+
+
+@pytest.fixture
+def plugin_only(tmp_path: Path) -> Path:
+    return write_overlay(
+        tmp_path,
+        DAEMONSET / "overlays" / "plugin-only",
+        components=[DAEMONSET / "components" / "simulated-machines"],
+    )
+
+
+def write_overlay(
+    directory: Path,
+    overlay: Path,
+    *,
+    components: list[Path] | None = None,
+    patches: list[dict[str, Any]] | None = None,
+) -> Path:
+    kustomization = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "sortOptions": {"order": "legacy"},
+        # kustomize takes no absolute paths.
+        "resources": [os.path.relpath(overlay, directory)],
+        "components": [os.path.relpath(each, directory) for each in components or ()],
+        "patches": [{"patch": yaml.safe_dump(each)} for each in patches or ()],
+    }
+    (directory / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    return directory
+
+
+def test_a_second_scheduler_places_pods_that_name_it_and_updates_and_a_removal_harm_nobody(
+    cluster: Cluster, control: ControlPlane, untouched: set[str], simulated: Path
+) -> None:
+    control.kubectl("apply", "-k", str(simulated))
+    for part in (
+        "deployment/linkwise-extender",
+        "deployment/linkwise-scheduler",
+        "daemonset/linkwise-plugin",
+    ):
+        control.kubectl("rollout", "status", SYSTEM, part, "--timeout=120s")
+    create(control, "planned", 4, scheduler="linkwise-scheduler")
+    pod = running(control, "planned")
+    (chosen,) = json.loads(pod["metadata"]["annotations"][names.GPUS]).values()
+    assert given(control, "planned") == set(chosen)
+    assert len(chosen) == 4
+
+    update(cluster, control)
+    assert started(running(control, "planned")) == started(pod)
+
+    with pytest.raises(KubectlError, match="still carries Linkwise's labels") as refused:
+        control.kubectl("delete", "-k", str(simulated))
+    assert str(refused.value).count("denied request") == 5  # what the plugins still need
+    wait_until_none(lambda: sorted(traces(cluster) ^ untouched))
+    assert started(running(control, "planned")) == started(pod)
+
+    control.kubectl("delete", "-k", str(simulated), "--ignore-not-found")
+    assert left(control, simulated) == ""
+    control.kubectl("delete", "pod", "planned", "--grace-period=1")
+
+
+def test_the_plugin_alone_gives_gpus_to_what_a_stock_scheduler_binds_and_goes_without_a_trace(
+    cluster: Cluster, control: ControlPlane, untouched: set[str], plugin_only: Path
+) -> None:
+    control.kubectl("apply", "-k", str(plugin_only))
+    control.kubectl("rollout", "status", SYSTEM, "daemonset/linkwise-plugin", "--timeout=120s")
+    create(control, "unplanned", 4)
+    pod = running(control, "unplanned")
+    assert names.PLAN not in pod["metadata"].get("annotations", {})
+    assert len(given(control, "unplanned")) == 4
+    control.kubectl("delete", "pod", "unplanned", "--grace-period=1")
+
+    # As documented: once the plugins have left, one command takes all the rest without a word.
+    control.kubectl("delete", SYSTEM, "daemonset", "linkwise-plugin", "--cascade=foreground")
+    assert traces(cluster) == untouched
+    control.kubectl("delete", "-k", str(plugin_only), "--ignore-not-found")
+    assert left(control, plugin_only) == ""
+
+
+def traces(cluster: Cluster) -> set[str]:
+    """What could be left of Linkwise on the nodes: on their objects, and among their files."""
+    return {
+        f"{node.name}: {trace}"
+        for node in cluster.nodes.values()
+        for trace in (*written_on(cluster.control, node.name), *files_of(node))
+    }
+
+
+def written_on(control: ControlPlane, node: str) -> list[str]:
+    metadata = json.loads(control.kubectl("get", "node", node, "-o=json"))["metadata"]
+    ours = ("linkwise.dev/", "nvidia.com/")
+    labels = [f"{key}={text}" for key, text in metadata["labels"].items() if key.startswith(ours)]
+    return labels + [key for key in metadata["annotations"] if key.startswith(ours)]
+
+
+def files_of(node: Node) -> list[str]:
+    """Files and sockets where the kubelet has its own; those of pods come and go with them."""
+    pods = f"{KUBELET_DIRECTORY}/pods/*"
+    found = node.enter(["find", KUBELET_DIRECTORY, "-path", pods, "-prune", "-o", "-print"])
+    assert found.returncode == 0, found.stderr
+    # The kubelet's own books of devices and pods are made with the first of them.
+    return [path for path in found.stdout.split() if Path(path).name not in KUBELETS_BOOKS]
+
+
+def update(cluster: Cluster, control: ControlPlane) -> None:
+    """Replace every plugin, and see that the nodes never stop saying what they are."""
+    before = {name: written_on(control, name) for name in cluster.nodes}
+    control.kubectl("rollout", "restart", SYSTEM, "daemonset/linkwise-plugin")
+
+    def done() -> bool:
+        assert {name: written_on(control, name) for name in cluster.nodes} == before
+        asked = ("rollout", "status", SYSTEM, "daemonset/linkwise-plugin", "--watch=false")
+        return "successfully rolled out" in control.kubectl(*asked)
+
+    wait_for(done, "every plugin has been replaced", 120)
+
+
+def left(control: ControlPlane, overlay: Path) -> str:
+    return control.kubectl("get", "-k", str(overlay), "--ignore-not-found", "-o=name")
+
+
+def create(control: ControlPlane, name: str, gpus: int, *, scheduler: str = "") -> None:
+    container = {
+        "name": "main",
+        "image": busybox.WORKLOAD,
+        "imagePullPolicy": "Never",
+        "resources": {"limits": {names.DEFAULT_RESOURCE: str(gpus)}},
+    }
+    body = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {
+            "containers": [container],
+            **({"schedulerName": scheduler} if scheduler else {}),
+        },
+    }
+    control.kubectl("create", "-f=-", stdin=json.dumps(body))
+
+
+def running(control: ControlPlane, name: str) -> dict[str, Any]:
+    control.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=60s")
+    pod: dict[str, Any] = json.loads(control.kubectl("get", "pod", name, "-o=json"))
+    return pod
+
+
+def given(control: ControlPlane, name: str) -> set[str]:
+    """The GPUs that the container was told of."""
+    told = control.kubectl("exec", name, "--", "printenv", "NVIDIA_VISIBLE_DEVICES")
+    return set(told.strip().split(","))
+
+
+def started(pod: dict[str, Any]) -> str:
+    """Tells one life of the pod's container from the next."""
+    (status,) = pod["status"]["containerStatuses"]
+    return str(status["containerID"])
