@@ -70,17 +70,20 @@ class Api:
         path: str,
         body: object = None,
         content_type: str = "application/json",
-        **query: object,
+        query: Mapping[str, object] | None = None,
     ) -> Answer:
         sent = None if body is None else body if isinstance(body, bytes) else json.dumps(body)
         answer = self._server.pool.request(
             method,
-            f"{self._server.url}{path}{'?' if query else ''}{urlencode(query)}",
+            f"{self._server.url}{path}{'?' if query else ''}{urlencode(query or {})}",
             body=sent,
             headers={"content-type": content_type, "accept": "application/json"},
             retries=False,
         )
         return Answer(answer.status, json.loads(answer.data))
+
+    def query(self, path: str, **query: object) -> Answer:
+        return self.ask("GET", path, query=query)
 
     def get(self, path: str) -> Object:
         return self.ask("GET", path).object

@@ -83,9 +83,8 @@ class World:
     def devices(self) -> tuple[str, str]:
         """What the Node shows of the resource: capacity and allocatable."""
         status = self.api.get(f"{NODES}/{self.kubelet.node}")["status"]
-        return tuple(
-            status.get(kind, {}).get(self.resource, "") for kind in ("capacity", "allocatable")
-        )  # type: ignore[return-value]
+        capacity, allocatable = status.get("capacity", {}), status.get("allocatable", {})
+        return capacity.get(self.resource, ""), allocatable.get(self.resource, "")
 
     def devices_are(self, capacity: int, allocatable: int) -> None:
         wanted = (str(capacity), str(allocatable))

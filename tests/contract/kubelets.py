@@ -5,10 +5,11 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 from linkwise.kube.client import KubeClient
 from linkwise.simulator.kubelet import Kubelet as StandIn
-from linkwise.simulator.kubelet import KubeletSettings
+from linkwise.simulator.kubelet import KubeletSettings, endpoint
 from tests.cluster import sandbox
 from tests.cluster.cluster import Cluster
 from tests.cluster.waiting import wait_for
@@ -24,8 +25,8 @@ _STATUS_SECONDS = 0.3
 
 @contextmanager
 def stand_in_kubelets() -> Iterator[Kubelets]:
-    """One for each scenario, on one API server."""
-    with stand_ins() as programs:
+    """One for each scenario, on one API server; it gives up sooner on plugins that do not serve."""
+    with stand_ins() as programs, patch.object(endpoint, "DIAL_SECONDS", 1.0):
 
         @contextmanager
         def kubelet() -> Iterator[Kubelet]:
@@ -65,8 +66,15 @@ def real_kubelets() -> Iterator[Kubelets]:
         (node,) = cluster.nodes.values()
 
         def restart() -> None:
+            socket = node.root / "var/lib/kubelet/device-plugins/kubelet.sock"
+            before = socket.stat().st_ctime_ns
+
+            def made_anew() -> bool:
+                return socket.exists() and socket.stat().st_ctime_ns != before
+
             node.kubelet.restart()
             node.wait_ready()
+            wait_for(made_anew, "the kubelet takes plugins again")
 
         @contextmanager
         def kubelet() -> Iterator[Kubelet]:

@@ -295,18 +295,18 @@ def test_a_list_has_its_kind_and_a_version_and_goes_by_name(api: Api) -> None:
 def test_the_pages_of_a_list_are_of_one_moment(api: Api) -> None:
     for name in ("a", "b", "c", "d", "e"):
         api.pod(name)
-    first = api.ask("GET", api.pods, limit=2).object
+    first = api.query(api.pods, limit=2).object
     assert names(first) == ["a", "b"]
     assert first["metadata"]["remainingItemCount"] == 3
     api.ask("DELETE", f"{api.pods}/d")
     api.pod("c-1")
     token = first["metadata"]["continue"]
-    second = api.ask("GET", api.pods, **{"limit": 2, "continue": token}).object
-    again = api.ask("GET", api.pods, **{"limit": 2, "continue": token}).object
+    second = api.query(api.pods, **{"limit": 2, "continue": token}).object
+    again = api.query(api.pods, **{"limit": 2, "continue": token}).object
     assert names(second) == names(again) == ["c", "d"]
     assert version_of(second) == version_of(first)
     rest = {"limit": 2, "continue": second["metadata"]["continue"]}
-    last = api.ask("GET", api.pods, **rest).object
+    last = api.query(api.pods, **rest).object
     assert names(last) == ["e"]
     assert not last["metadata"].get("continue")
 
@@ -314,7 +314,7 @@ def test_the_pages_of_a_list_are_of_one_moment(api: Api) -> None:
 def test_a_page_of_a_selection_does_not_count_the_rest(api: Api) -> None:
     for name in ("a", "b"):
         api.pod(name)
-    listed = api.ask("GET", api.pods, limit=1, labelSelector="!absent").object
+    listed = api.query(api.pods, limit=1, labelSelector="!absent").object
     assert listed["metadata"]["continue"]
     assert "remainingItemCount" not in listed["metadata"]
 
@@ -322,19 +322,19 @@ def test_a_page_of_a_selection_does_not_count_the_rest(api: Api) -> None:
 def test_a_page_that_waited_too_long_is_expired(api: Api) -> None:
     for name in ("a", "b"):
         api.pod(name)
-    first = api.ask("GET", api.pods, limit=1).object
+    first = api.query(api.pods, limit=1).object
     api.forget_history()
     rest = {"limit": 1, "continue": first["metadata"]["continue"]}
-    assert api.ask("GET", api.pods, **rest).refusal == (410, "Expired")
+    assert api.query(api.pods, **rest).refusal == (410, "Expired")
 
 
 def test_a_token_that_is_none_is_refused(api: Api) -> None:
-    assert api.ask("GET", api.pods, **{"limit": 1, "continue": "x"}).refusal == (400, "BadRequest")
+    assert api.query(api.pods, **{"limit": 1, "continue": "x"}).refusal == (400, "BadRequest")
 
 
 @pytest.mark.parametrize("query", [{"limit": "many"}, {"labelSelector": "a of (b)"}])
 def test_a_query_that_does_not_parse_is_refused(api: Api, query: dict[str, object]) -> None:
-    assert api.ask("GET", api.pods, **query).refusal == (400, "BadRequest")
+    assert api.query(api.pods, **query).refusal == (400, "BadRequest")
 
 
 def test_fields_that_can_be_selected_by(api: Api) -> None:
@@ -343,14 +343,14 @@ def test_fields_that_can_be_selected_by(api: Api) -> None:
     api.pod("nowhere")
 
     def selected(selector: str) -> list[str]:
-        return names(api.ask("GET", api.pods, fieldSelector=selector).object)
+        return names(api.query(api.pods, fieldSelector=selector).object)
 
     assert selected(f"spec.nodeName={api.node_name('n1')}") == ["here"]
     assert selected("spec.nodeName=") == ["nowhere"]
     assert selected("spec.nodeName!=") == ["here", "there"]
     assert selected("metadata.name=there,status.phase=Pending") == ["there"]
     assert selected("status.phase!=Pending") == []
-    answer = api.ask("GET", api.pods, fieldSelector="spec.colour=red")
+    answer = api.query(api.pods, fieldSelector="spec.colour=red")
     assert answer.refusal == (400, "BadRequest")
     assert "field label not supported: spec.colour" in answer.body["message"]
 
@@ -370,7 +370,7 @@ def test_labels_that_can_be_selected_by(api: Api, selector: str, selected: list[
     api.pod("none")
     for label in ("a", "b"):
         api.pod(label, metadata={"labels": {"app": label}})
-    assert names(api.ask("GET", api.pods, labelSelector=selector).object) == selected
+    assert names(api.query(api.pods, labelSelector=selector).object) == selected
 
 
 # Events
@@ -393,5 +393,5 @@ def test_an_event_is_of_the_namespace_of_what_it_is_about(api: Api) -> None:
     path = f"/api/v1/namespaces/{api.namespace}/events"
     assert api.ask("POST", path, event(api.namespace)).status == 201
     assert api.ask("POST", path, event("other")).refusal == (422, "Invalid")
-    told = api.ask("GET", path, fieldSelector="involvedObject.name=w").object
+    told = api.query(path, fieldSelector="involvedObject.name=w").object
     assert [item["reason"] for item in told["items"]] == ["Planned"]

@@ -307,7 +307,7 @@ def test_the_grace_of_a_deleted_pod_only_becomes_shorter(api: Api) -> None:
 
 def test_a_grace_may_stand_in_the_query(api: Api) -> None:
     api.pod("w", nodeName="n1")
-    api.ask("DELETE", f"{api.pods}/w", gracePeriodSeconds=0)
+    api.ask("DELETE", f"{api.pods}/w", query={"gracePeriodSeconds": 0})
     assert api.ask("GET", f"{api.pods}/w").refusal == (404, "NotFound")
 
 

@@ -81,7 +81,7 @@ def test_a_watch_from_the_future_hears_nothing_until_it_is_reached(api: Api) -> 
     made = api.pod("w")
     future = int(version_of(made)) + 3
     with api.watch(api.pods, resourceVersion=future) as events:
-        changes = []
+        changes: list[Object] = []
         while not changes or int(version_of(changes[-1])) <= future:
             patch = {"metadata": {"labels": {"step": str(len(changes))}}}
             changes.append(api.patch(f"{api.pods}/w", patch).object)

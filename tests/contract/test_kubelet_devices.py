@@ -1,6 +1,7 @@
 """Which devices a container gets, what the plugin is asked for it, and who says so afterwards."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import grpc
 import pytest
@@ -100,27 +101,45 @@ def test_init_containers_lend_their_devices_and_sidecars_keep_them(node: World) 
         init=[node.container("i1", 2, seconds=1.5), node.sidecar("side", 1)],
     )
     wait_for(lambda: node.held().get("p", {}).get("c2"), "all are given their devices")
-    assert node.phase("p") == "Pending"  # and i1 has only begun
-    during = node.held()["p"]
-    assert set(during) == {"i1", "side", "c1", "c2"}
+    assert node.phase("p") == "Pending"  # i1 has only begun, and is listed neither now nor later
+    held = node.held()["p"]
+    assert set(held) == {"side", "c1", "c2"}
     node.phase_is("p", "Running")
-    assert set(node.held()["p"]) == {"side", "c1", "c2"}
+    assert node.held()["p"] == held
     of_i1, to_i1, to_side, of_c1, to_c1, of_c2, to_c2 = plugin.calls
     assert isinstance(of_i1, Preferred)
     assert isinstance(of_c1, Preferred)
     assert isinstance(of_c2, Preferred)
+    given = [frozenset(c.devices) for c in (to_i1, to_side, to_c1, to_c2) if type(c) is Allocated]
     assert (of_i1.size, of_i1.must_include) == (2, ())
-    assert during["i1"] == {"GPU-6", "GPU-7"}
-    assert during["side"] < during["i1"]
-    (left,) = during["i1"] - during["side"]
+    assert given[0] == {"GPU-6", "GPU-7"}
+    assert held["side"] < given[0]
+    (left,) = given[0] - held["side"]
     assert (of_c1.size, of_c1.must_include) == (2, (left,))
-    assert set(of_c1.available) == set(EIGHT) - during["side"]
-    assert during["c1"] == {left, "GPU-5"}
+    assert set(of_c1.available) == set(EIGHT) - held["side"]
+    assert held["c1"] == {left, "GPU-5"}
     assert (of_c2.size, of_c2.must_include) == (1, ())
-    assert set(of_c2.available) == set(EIGHT) - during["i1"] - {"GPU-5"}
-    assert during["c2"] == {"GPU-4"}
-    allocated = [set(c.devices) for c in (to_i1, to_side, to_c1, to_c2) if type(c) is Allocated]
-    assert allocated == [during[name] for name in ("i1", "side", "c1", "c2")]
+    assert set(of_c2.available) == set(EIGHT) - given[0] - {"GPU-5"}
+    assert held["c2"] == {"GPU-4"}
+    assert given[1:] == [held[name] for name in ("side", "c1", "c2")]
+
+
+def test_what_an_init_container_had_stays_the_pod_s_though_podresources_does_not_say_so(
+    node: World,
+) -> None:
+    plugin = node.plugin()
+    node.devices_are(8, 8)
+    node.create_of("p", [node.container("c1", 1)], init=[node.container("i1", 4, seconds=0.1)])
+    node.phase_is("p", "Running")
+    held = node.held()["p"]
+    assert set(held) == {"c1"}
+    assert held["c1"] < {"GPU-4", "GPU-5", "GPU-6", "GPU-7"}
+    node.create("q", 4)
+    node.phase_is("q", "Running")
+    (asked,) = [c for c in plugin.calls if type(c) is Preferred and c.size == 4][1:]
+    assert set(asked.available) == set(EIGHT[:4])
+    node.create("r", 1)
+    assert "Available: 0" in node.phase_is("r", "Failed")["message"]
 
 
 def test_a_main_container_that_needs_no_more_than_its_init_container_had_is_not_asked_about(
@@ -174,7 +193,7 @@ def nothing(*_: object) -> api.AllocateResponse:
     ids=["Allocate", "GetPreferredAllocation"],
 )
 def test_an_error_of_the_plugin_fails_the_pod(
-    node: World, fault: dict[str, Callable[[object], object]], says: str
+    node: World, fault: dict[str, Any], says: str
 ) -> None:
     node.plugin(**fault)
     node.devices_are(8, 8)
@@ -244,19 +263,20 @@ def test_a_terminating_pod_keeps_its_devices_until_its_containers_are_gone(node:
     node.phase_is("next", "Running")
 
 
-def test_a_pod_deleted_by_force_keeps_its_devices_until_its_containers_are_gone(
+def test_a_pod_deleted_by_force_gives_its_devices_back_while_its_containers_still_run(
     node: World,
 ) -> None:
+    """The kubelet forgets it with the API server: nobody knows any more who uses these GPUs."""
     node.plugin()
     node.devices_are(8, 8)
     node.create("old", 8, stop=20)
     node.phase_is("old", "Running")
     node.delete("old", gracePeriodSeconds=0)
     assert not node.exists("old")
-    assert node.held() == {"old": {"main": set(EIGHT)}}
-    wait_for(lambda: not node.held(), "devices free")
+    wait_for(lambda: not node.held(), "not listed any more")
     node.create("next", 8)
     node.phase_is("next", "Running")
+    assert node.held() == {"next": {"main": set(EIGHT)}}
 
 
 # Restart
@@ -275,7 +295,7 @@ def test_after_a_restart_running_pods_keep_their_devices_without_a_new_allocate(
     assert not (node.kubelet.device_plugins / plugin.socket).exists()
     assert (node.kubelet.device_plugins / "kubelet.sock").exists()
     node.devices_are(0, 0)
-    assert node.held() == held
+    wait_for(lambda: node.held() == held, "listed again, once the kubelet has heard of its pods")
     node.create("early", 1)
     status = node.phase_is("early", "Failed")
     assert status["reason"] == "UnexpectedAdmissionError"

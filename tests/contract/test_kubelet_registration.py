@@ -52,12 +52,28 @@ def test_a_second_registration_takes_the_first_one_s_place(node: World) -> None:
     first = node.plugin()
     node.devices_are(8, 8)
     second = node.plugin(EIGHT[:4])
-    wait_for(first.stream_over.is_set, "the first stream over")
     node.devices_are(4, 4)
     node.create("p", 1)
     node.phase_is("p", "Running")
     assert not first.calls
     assert [type(call) for call in second.calls] == [Preferred, Allocated]
+
+
+def test_the_end_of_a_replaced_plugin_s_stream_cuts_off_the_new_one(node: World) -> None:
+    """Its stream is left open, and listened to, until it ends; so a plugin that starts again ends
+    the old stream before it registers, and looks whether its new one lasts."""
+    first = node.plugin()
+    node.devices_are(8, 8)
+    second = node.plugin(EIGHT[:4])
+    node.devices_are(4, 4)
+    assert not first.stream_over.is_set()
+    first.list_devices(EIGHT[:6])
+    node.devices_are(6, 6)
+    first.end_stream()
+    wait_for(second.stream_over.is_set, "the second stream over")
+    node.devices_are(6, 0)
+    node.plugin()
+    node.devices_are(8, 8)
 
 
 @pytest.mark.parametrize(
@@ -101,13 +117,23 @@ def test_the_endpoint_is_a_file_name_and_no_path(node: World) -> None:
         register(node, f"/var/lib/kubelet/device-plugins/{plugin.socket}")
 
 
-def test_a_pod_that_comes_before_the_node_shows_the_resource_runs_without_it(node: World) -> None:
-    """The device manager is not even asked. So a plugin is waited for before its node is used."""
-    plugin = node.plugin()
+def test_a_pod_that_comes_before_the_node_shows_the_resource_gets_it_all_the_same(
+    node: World,
+) -> None:
+    shown: list[tuple[str, str]] = []
+    node.plugin(allocate=lambda _: shown.append(node.devices()))
     node.create("early", 2)  # within the time until the Node's next status
     node.phase_is("early", "Running")
-    assert plugin.calls == []
-    assert node.held()["early"] == {"main": set()}
+    assert shown == [("", "")]
+    assert node.held()["early"] == {"main": {"GPU-6", "GPU-7"}}
+
+
+def test_a_pod_that_wants_what_no_plugin_has_offered_runs_without_it(node: World) -> None:
+    """So where a node's plugin has never been, nothing but the scheduler keeps pods away."""
+    node.create("p", 2)
+    node.phase_is("p", "Running")
+    assert node.held()["p"] == {"main": set()}
+    plugin = node.plugin()
     node.devices_are(8, 8)
-    node.create("late", 8)
-    node.phase_is("late", "Running")
+    assert plugin.calls == []
+    assert node.held()["p"] == {"main": set()}

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from threading import Event
 from typing import Any
@@ -67,9 +68,13 @@ def test_a_refusal_of_other_words_leads_to_one_more_try_each_time(world: World) 
 def test_each_change_of_the_waiting_pod_s_annotations_is_one_more_try(world: World) -> None:
     world.nodes("n1")
     refused(world)
+
+    def tried(times: int) -> bool:
+        return len(world.extender.calls) == times
+
     for number in range(4):
         world.annotate("p", attempt=str(number))
-        wait_for(lambda done=number: len(world.extender.calls) == done + 1, "one more try")
+        wait_for(partial(tried, number + 1), "one more try")
     world.quiet()
     assert world.extender.calls == [Call("filter", "p", ("n1",))] * 4
 

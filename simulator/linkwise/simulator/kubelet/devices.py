@@ -59,6 +59,7 @@ Held = dict[str, dict[str, tuple[str, ...]]]
 class _Resource:
     devices: dict[str, Device] = field(default_factory=dict)
     plugin: Plugin | None = None
+    listed: bool = False  # ever: until then nobody has heard of this resource
 
     def healthy(self) -> set[str]:
         return {device.id for device in self.devices.values() if device.healthy}
@@ -109,6 +110,7 @@ class DeviceManager:
         """A ListAndWatch message: it replaces the whole list."""
         with self._lock:
             self._resources[resource].devices = {device.id: device for device in devices}
+            self._resources[resource].listed = True
 
     def set_unhealthy(self, resource: str) -> None:
         """The stream has ended: the devices are still known and none may be allocated."""
@@ -122,13 +124,13 @@ class DeviceManager:
     def forget_resource(self, resource: str) -> None:
         """The plugin has been gone for too long."""
         with self._lock:
-            self._resources[resource] = _Resource()
+            self._resources[resource] = _Resource(listed=True)
 
     def restart(self) -> None:
         """The kubelet has restarted: who holds what comes back from its checkpoint, but the
         devices count as none until their plugin registers again."""
         with self._lock:
-            self._resources = {name: _Resource() for name in self._resources}
+            self._resources = {n: _Resource(listed=r.listed) for n, r in self._resources.items()}
 
     # What others ask
 
@@ -138,6 +140,7 @@ class DeviceManager:
             return {
                 name: (len(resource.devices), len(resource.healthy()))
                 for name, resource in self._resources.items()
+                if resource.listed
             }
 
     def held(self, uid: str) -> Held:

@@ -106,11 +106,13 @@ class Kubelet:
         self._pods: dict[str, _Record] = {}
         self._lock = Lock()  # around _pods, _endpoints and _gone_since; never held in a call
         self._endpoints: dict[str, Endpoint] = {}
+        self._replaced: list[Endpoint] = []  # by a second registration of their resource
         self._gone_since: dict[str, float] = {}
         self._over: set[str] = set()  # pods that ended here, until the API server drops them
         self._outbox = Outbox(client)
         self._written: dict[str, tuple[int, int]] = {}  # the devices in the Node's status
         self._registered = False
+        self._heard = False  # which pods there are, since the last start
         self._stopping = True
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._reflector: Reflector[Pod] | None = None
@@ -124,7 +126,7 @@ class Kubelet:
         for socket in (self.device_plugin_directory / "kubelet.sock", self.pod_resources_socket):
             socket.parent.mkdir(parents=True, exist_ok=True)
             servers.wipe_sockets(socket.parent)
-        self._stopping = self._registered = False
+        self._stopping = self._registered = self._heard = False
         self._inbox = SimpleQueue()
         self._servers = [
             servers.serve_pod_resources(self.pod_resources_socket, self),
@@ -148,8 +150,9 @@ class Kubelet:
         if self._reflector is not None:
             self._reflector.stop()
         with self._lock:
-            endpoints, self._endpoints = self._endpoints, {}
-        for endpoint in endpoints.values():
+            endpoints = [*self._endpoints.values(), *self._replaced]
+            self._endpoints, self._replaced = {}, []
+        for endpoint in endpoints:
             endpoint.close()  # cancels the call that the worker may be waiting for
         for server in self._servers:
             server.stop(None).wait()
@@ -184,44 +187,51 @@ class Kubelet:
                 endpoint.close()
                 return
             before = self._endpoints.get(resource)
+            if before is not None:  # its stream is left as it is: see _gone
+                self._replaced.append(before)
             self._endpoints[resource] = endpoint
             self._gone_since.pop(resource, None)
             self._manager.set_plugin(resource, endpoint)
         endpoint.watch(
             lambda devices: self._listed(endpoint, devices), lambda: self._gone(endpoint)
         )
-        if before is not None:
-            before.close()
         log.info("%s: plugin for %s registered at %s", self.node_name, resource, socket_name)
 
     def _listed(self, endpoint: Endpoint, devices: tuple[Device, ...]) -> None:
+        """Whoever says it: an earlier plugin of the resource is listened to as well."""
         with self._lock:
-            if self._endpoints.get(endpoint.resource) is endpoint:
+            if endpoint.resource in self._endpoints:
                 self._manager.set_devices(endpoint.resource, devices)
 
     def _gone(self, endpoint: Endpoint) -> None:
+        """A stream has ended. Plugins are known by their resource alone, so the end of an earlier
+        one's stream cuts off the one that has taken its place."""
         with self._lock:
-            if self._endpoints.get(endpoint.resource) is not endpoint:
-                return  # a later registration has taken its place
-            del self._endpoints[endpoint.resource]
-            self._gone_since[endpoint.resource] = time.monotonic()
-            self._manager.set_unhealthy(endpoint.resource)
-        endpoint.close()
+            current = self._endpoints.pop(endpoint.resource, None)
+            if current is not None:
+                self._gone_since[endpoint.resource] = time.monotonic()
+                self._manager.set_unhealthy(endpoint.resource)
+        for one in (endpoint, current):
+            if one is not None:
+                one.close()
 
     # What podresources tells (servers.Bookkeeper)
 
     def pod_devices(self) -> tuple[PodDevices, ...]:
-        """Which container really holds which devices; init containers only until they end."""
+        """Which container really holds which devices: of init containers, sidecars alone.
+
+        Nothing where the kubelet has started and not yet heard which pods it has.
+        """
         with self._lock:
-            records = [(record.pod, record.phase) for record in self._pods.values()]
+            pods = [record.pod for record in self._pods.values()] if self._heard else []
         return tuple(
             PodDevices(
                 pod.metadata.namespace,
                 pod.metadata.name,
-                tuple(_listed_containers(pod, phase)),
+                tuple(_listed_containers(pod)),
                 self._manager.held(pod.metadata.uid),
             )
-            for pod, phase in records
+            for pod in pods
         )
 
     def devices(self) -> dict[str, tuple[Device, ...]]:
@@ -262,6 +272,7 @@ class Kubelet:
         for record in [r for uid, r in self._pods.items() if uid not in there]:
             self._event("DELETED", record.pod)
         self._over &= there
+        self._heard = True
 
     def _event(self, kind: str, pod: Pod) -> None:
         uid = pod.metadata.uid
@@ -273,8 +284,9 @@ class Kubelet:
                 self._meet(pod)
             return
         record.pod = pod
-        leaves = kind == "DELETED" or pod.metadata.deletion_timestamp is not None
-        if leaves:
+        if kind == "DELETED":  # by force: what still runs of it no longer counts
+            self._forget(uid)
+        elif pod.metadata.deletion_timestamp is not None:
             if record.phase is not _Phase.STOPPING:
                 record.phase, record.told_to_end = _Phase.STOPPING, time.monotonic()
             seconds = _seconds(pod, STOP_SECONDS)
@@ -290,9 +302,9 @@ class Kubelet:
             self._admit(pod)
 
     def _admit(self, pod: Pod) -> None:
-        # A resource that the Node's status does not name yet is dropped from the pod: it then
-        # runs without any. So does the real one.
-        requests = container_requests(pod, self._written)
+        # A resource that no plugin has listed is dropped from the pod: it then runs without any.
+        # So does the real one, unless the Node's status names it all the same.
+        requests = container_requests(pod, self._manager.capacity())
         uid, record = pod.metadata.uid, _Record(pod)
         with self._lock:
             self._pods[uid] = record
@@ -330,15 +342,18 @@ class Kubelet:
 
     def _end(self, record: _Record) -> None:
         """Its containers have ended: the devices are free before anybody hears of it."""
-        pod, uid = record.pod, record.pod.metadata.uid
-        self._manager.release(uid)
-        with self._lock:
-            del self._pods[uid]
-        self._over.add(uid)
+        pod = record.pod
+        self._forget(pod.metadata.uid)
+        self._over.add(pod.metadata.uid)
         ended_well = record.phase is _Phase.RUNNING
         self._outbox.say(pod, statuses.ended(pod, _moment(), well=ended_well))
         if not ended_well:
             self._outbox.delete(pod)
+
+    def _forget(self, uid: str) -> None:
+        self._manager.release(uid)
+        with self._lock:
+            del self._pods[uid]
 
     # What the kubelet writes
 
@@ -377,9 +392,9 @@ class Kubelet:
                     self._manager.forget_resource(resource)
 
 
-def _listed_containers(pod: Pod, phase: _Phase) -> Iterable[str]:
+def _listed_containers(pod: Pod) -> Iterable[str]:
     for container in pod.spec.init_containers:
-        if container.restart_policy == "Always" or phase in (_Phase.ADMITTING, _Phase.STARTING):
+        if container.restart_policy == "Always":
             yield container.name
     for container in pod.spec.containers:
         yield container.name
