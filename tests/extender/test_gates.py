@@ -368,3 +368,24 @@ def test_the_bind_of_a_let_go_pod_confirms_its_plan() -> None:
     order = at.begin_bind("p", "n1")
     assert isinstance(order, BindOrder)
     assert order.annotations[names.PLAN] == at.pod("p").metadata.annotations[names.PLAN]
+
+
+def test_writes_that_take_long_are_no_lack_of_room() -> None:
+    at = cluster()
+    at.add_pod("p", 4, gates=[OURS])
+    (write,) = at.core.decide(at.now)
+    assert isinstance(write, WritePlan)
+    at.pass_time(2 * PATIENCE_SECONDS)
+    at.annotate("p", rank="1")  # something about it changes meanwhile
+    at.pass_time(2 * PATIENCE_SECONDS)
+    assert told(at, "p") == []
+
+
+def test_a_member_too_many_stays_gated_and_is_told_so() -> None:
+    at = cluster()
+    for rank in range(3):
+        at.add_pod(f"g-{rank}", 4, gates=[OURS], gang="g", gang_size="2")
+    at.settle()
+    at.pass_time(PATIENCE_SECONDS)
+    assert [at.gates(f"g-{rank}") for rank in range(3)] == [[], [], [OURS]]
+    assert told(at, "g-2") == ["gang ml/g has all its members without this one"]

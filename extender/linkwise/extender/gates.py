@@ -48,6 +48,8 @@ class Gates:
                 if member.uid in ready:
                     self._outbox.lift_gate(member, now)
             kept = [member for member in gated if member.uid not in ready]
+        if not found.open and found.complete:  # what is decided is on its way to the API server
+            kept = [member for member in found.extra if member.gated]
         if not kept:
             gang.gated_since = None
             return
