@@ -131,6 +131,11 @@ def described(deployed: Deployed, pod: str) -> str:
     return deployed.kubectl("describe", "pod", pod)
 
 
+def wait_described(deployed: Deployed, pod: str, text: str) -> None:
+    """Where a user looks first."""
+    wait_for(lambda: text in described(deployed, pod), f"`kubectl describe pod {pod}`: {text}")
+
+
 def running(deployed: Deployed, selector: str, count: int = 1) -> list[dict[str, Any]]:
     """The pods with these labels, once there are *count* and all of them run."""
 
@@ -244,7 +249,7 @@ def usage(deployed: Deployed) -> dict[str, Usage]:
             (container,) = pod["spec"]["containers"]
             (port,) = (port["containerPort"] for port in container["ports"])
             name = f"{container['name']} on {pod['spec']['nodeName']}"
-            (process,) = _processes_of(pod, f"linkwise-{container['name']}")
+            (process,) = processes_of(pod, f"linkwise-{container['name']}")
             status = (process / "status").read_text()
             found[name] = Usage(
                 descriptors=len(list((process / "fd").iterdir())),
@@ -262,7 +267,7 @@ def _written(node: Node, pod: Mapping[str, Any]) -> Iterator[Path]:
         yield from directory.rglob("*")
 
 
-def _processes_of(pod: Mapping[str, Any], program: str) -> Iterator[Path]:
+def processes_of(pod: Mapping[str, Any], program: str) -> Iterator[Path]:
     """Of all that this sandbox sees, those in the pod's cgroup."""
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # ended since it was listed

@@ -13,8 +13,11 @@ import click
 import yaml
 
 from tests.cluster import sandbox, workloads
-from tests.cluster.deployment import MACHINE, Deployed
+from tests.cluster.busybox import WORKLOAD
+from tests.cluster.deployment import MACHINE, SYSTEM, Deployed
 
+# Through the API server, as on any cluster where nobody but the scheduler reaches it.
+_EXTENDER = f"/api/v1/namespaces/{SYSTEM}/services/linkwise-extender:http/proxy"
 _JOBS = {
     "four.yaml": workloads.job("four", 4),
     "gang.yaml": workloads.job("train", 8, pods=2, gang=True),
@@ -28,11 +31,11 @@ Two nodes of a real Kubernetes, each playing a {MACHINE}, and Linkwise. To try:
   kubectl apply -f gang.yaml        two pods of eight GPUs, which start together or not at all:
                                     they wait; then: kubectl delete job four
   kubectl apply -f late.yaml        for which there is no room; why: kubectl describe pods
-  curl -s $EXTENDER/nodes           who has which GPU; also /gangs, /metrics and
-                                    "/explain/default/POD?format=text"
+  kubectl get --raw $EXTENDER/nodes          who has which GPU; also /gangs, /metrics
+  kubectl get --raw $EXTENDER/explain/default/POD?format=text    why a pod waits
   linkwise choose --help            what a set of GPUs is worth
 
-Images come from nowhere here: pods say {workloads.WORKLOAD}, a busybox.
+Images come from nowhere here: pods say {WORKLOAD}, a busybox.
 Logs of everything are in $LOGS. Leave with `exit`: the cluster goes with the shell.
 """
 
@@ -49,7 +52,7 @@ def run_shell(deployed: Deployed, stdin: IO[str] | None = None) -> int:
     env = {
         **os.environ,
         "KUBECONFIG": str(deployed.control.kubeconfig()),
-        "EXTENDER": deployed.extender_url,
+        "EXTENDER": _EXTENDER,
         "LOGS": str(deployed.control.logs),
         "PATH": ":".join((*map(str, programs), os.environ["PATH"])),
     }

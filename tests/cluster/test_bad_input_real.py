@@ -16,11 +16,11 @@ from tests.cluster.deployment import PLUGIN_PODS, SYSTEM, Deployed
 from tests.cluster.looking import (
     assert_agreed,
     assert_sound,
-    described,
     plan,
     planned,
     running,
     running_pod,
+    wait_described,
 )
 from tests.cluster.waiting import wait_for
 
@@ -113,11 +113,14 @@ def test_a_plan_of_a_newer_version_is_made_anew(deployed: Deployed) -> None:
         assert_agreed(deployed, deployed.pod(name))
 
 
-def test_a_node_deleted_under_a_gang_costs_that_member_only(deployed: Deployed) -> None:
+def test_a_node_deleted_under_a_gang_costs_that_member_only(
+    deployed: Deployed, request: pytest.FixtureRequest
+) -> None:
     deployed.apply(workloads.job("train", 8, pods=2, gang=True))
     members = {pod["spec"]["nodeName"]: pod for pod in running(deployed, "job-name=train", 2)}
     kept, lost = (members[node]["metadata"]["name"] for node in ("node-1", "node-2"))
     deployed.kubectl("delete", "node", "node-2")
+    request.addfinalizer(lambda: deployed.nodes().get("node-2") or bring_back(deployed, "node-2"))
     # Kubernetes would do so itself, a minute later.
     deployed.kubectl("delete", "pod", lost, "--force", "--grace-period=0")
     wait_for(lambda: anew(deployed, kept, lost), "the Job has made the lost member anew")
@@ -128,14 +131,19 @@ def test_a_node_deleted_under_a_gang_costs_that_member_only(deployed: Deployed) 
 
     # Who has started is not sent away because another has lost its node.
     assert deployed.pod(kept)["metadata"]["uid"] == members["node-1"]["metadata"]["uid"]
-    node = deployed.cluster.nodes["node-2"]
+    assert_agreed(deployed, running_pod(deployed, kept))
+    bring_back(deployed, "node-2")
+    assert_agreed(deployed, running_pod(deployed, waiting))
+    assert_sound(deployed)
+
+
+def bring_back(deployed: Deployed, name: str) -> None:
+    """A kubelet makes its Node at its start; labels are for the administrator to set again."""
+    node = deployed.cluster.nodes[name]
     node.kubelet.restart()
     node.wait_ready()
     deployed.install()
     deployed.wait_ready()
-    assert_agreed(deployed, running_pod(deployed, waiting))
-    assert_agreed(deployed, running_pod(deployed, kept))
-    assert_sound(deployed)
 
 
 @contextmanager
@@ -148,11 +156,6 @@ def annotated(deployed: Deployed, node: str, key: str, value: str) -> Iterator[N
         yield
     finally:
         deployed.client.patch(path, {"metadata": {"annotations": {key: was}}})
-
-
-def wait_described(deployed: Deployed, pod: str, text: str) -> None:
-    """Where a user looks first."""
-    wait_for(lambda: text in described(deployed, pod), f"`kubectl describe pod {pod}`: {text}")
 
 
 def anew(deployed: Deployed, *not_these: str) -> list[str]:

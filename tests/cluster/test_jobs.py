@@ -15,13 +15,13 @@ from tests.cluster.looking import (
     assert_agreed,
     assert_best,
     assert_sound,
-    described,
     plan,
     planned,
     podresources,
     running,
     running_pod,
     usage,
+    wait_described,
 )
 from tests.cluster.waiting import wait_for
 
@@ -47,7 +47,7 @@ def test_a_job_of_four_gpus_runs_on_the_best_four_and_ends(deployed: Deployed) -
     assert_agreed(deployed, pod)
     assert_best(deployed, [pod])
 
-    deployed.kubectl("exec", pod["metadata"]["name"], "--", "kill", "-TERM", "1")
+    deployed.kubectl("exec", pod["metadata"]["name"], "--", "kill", "-USR1", "1")
     deployed.kubectl("wait", "job/four", "--for=condition=Complete", "--timeout=30s")
     # An ended pod stays; its GPUs are free all the same.
     assert_sound(deployed)
@@ -74,7 +74,7 @@ def test_a_gang_without_room_says_so_takes_nothing_and_starts_once_there_is(
     first, second = (pod["metadata"]["name"] for pod in deployed.pods("job-name=train"))
     told = "linkwise: gang train: no room for the whole gang"
     for member in (first, second):
-        wait_for(lambda member=member: told in described(deployed, member), f"{member} is told why")
+        wait_described(deployed, member, told)
     assert "room for 1 of 2 members" in deployed.explain(first)
 
     # The other machine is idle, and stays everybody's.

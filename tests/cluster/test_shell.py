@@ -10,9 +10,10 @@ TRIED = """
 kubectl apply -f four.yaml || exit 1
 kubectl delete -f four.yaml || exit 2
 kubectl apply -f gang.yaml || exit 3
-curl --silent --fail $EXTENDER/nodes | grep -q node-2 || exit 4
-ls $LOGS/kube-apiserver.log || exit 5
-linkwise choose --machine dgx1-v100 --size 4 || exit 6
+kubectl get --raw $EXTENDER/nodes | grep -q node-2 || exit 4
+kubectl get --raw $EXTENDER/explain/default/nobody?format=text && exit 5
+ls $LOGS/kube-apiserver.log || exit 6
+linkwise choose --machine dgx1-v100 --size 4 || exit 7
 exit 42
 """
 

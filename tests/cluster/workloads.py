@@ -9,8 +9,9 @@ from tests.cluster.busybox import WORKLOAD
 GPU = names.DEFAULT_RESOURCE
 GIVEN = "NVIDIA_VISIBLE_DEVICES"
 _SAY = f'echo "{GIVEN}=${GIVEN}"'
-# Process 1 ignores SIGTERM unless it says otherwise; then every end would take the grace period.
-_RUN = f"{_SAY}; trap 'exit 0' TERM; sleep 2147483647 & wait"
+# Process 1 ignores signals unless it says otherwise; then every end would take the grace period. To
+# be ended from outside is no success; SIGUSR1 says that the work is done.
+_RUN = f"{_SAY}; trap 'exit 143' TERM; trap 'exit 0' USR1; sleep 2147483647 & wait"
 Manifest = dict[str, Any]
 
 
@@ -52,8 +53,14 @@ def job(name: str, gpus: int, *, pods: int = 1, gang: bool = False, node: str = 
     }
 
 
-def deployment(name: str, gpus: int, *, replicas: int) -> Manifest:
+def deployment(
+    name: str, gpus: int, *, replicas: int, node: str = "", gated: bool = False
+) -> Manifest:
+    """With *gated* its pods are planned before the scheduler tries them."""
     labels = {"app": name}
+    spec = _pod_spec(gpus, node=node)
+    if gated:
+        spec["schedulingGates"] = [{"name": names.GATE}]
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -61,7 +68,7 @@ def deployment(name: str, gpus: int, *, replicas: int) -> Manifest:
         "spec": {
             "replicas": replicas,
             "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels}, "spec": _pod_spec(gpus)},
+            "template": {"metadata": {"labels": labels}, "spec": spec},
         },
     }
 
