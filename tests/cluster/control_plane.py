@@ -218,6 +218,8 @@ class ControlPlane:
             f"--root-ca-file={self.ca}",
             f"--service-account-private-key-file={self._token_key}",
             "--use-service-account-credentials",
+            # It makes this directory, by default below /usr/libexec.
+            f"--flex-volume-plugin-dir={self.directory / 'volume-plugins'}",
             "--leader-elect=false",
             "--secure-port=0",
         ]
