@@ -105,10 +105,12 @@ def test_an_error_takes_the_nomination_away(world: World, verb: str) -> None:
     wait_for(lambda: not world.nominated("p"), "nomination taken away")
 
 
-def test_a_nomination_that_comes_while_the_pod_is_tried_is_taken_away_if_it_is_refused(
+def test_a_nomination_that_comes_while_the_pod_is_tried_may_be_taken_away_if_it_is_refused(
     world: World,
 ) -> None:
-    """The pod is tried again all the same, as it has changed; but on all nodes."""
+    """The pod is tried again at once, as it has changed; but mostly on all nodes. kube-scheduler
+    takes the nomination away with its note on the pod, and may try once more before it hears so.
+    """
     world.nodes("n1", "n2")
 
     def nominate_and_refuse(body: dict[str, Any]) -> Any:
@@ -121,8 +123,10 @@ def test_a_nomination_that_comes_while_the_pod_is_tried_is_taken_away_if_it_is_r
     world.extender.answers["prioritize"] = lambda _: [{"Host": "n1", "Score": 10}]
     world.start()
     world.create("p")
-    assert world.node_of("p") == "n1"
-    assert world.asked() == [{"n1", "n2"}, {"n1", "n2"}]
+    node = world.node_of("p")
+    first, second = world.asked()
+    assert first == {"n1", "n2"}
+    assert (node, second) in [("n1", {"n1", "n2"}), ("n2", {"n2"})]
     assert world.pod("p")["metadata"]["annotations"]["linkwise.dev/plan"] == "n2"
 
 
