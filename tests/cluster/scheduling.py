@@ -23,6 +23,7 @@ from linkwise.topology import names
 from linkwise.topology.labels import node_labels
 from linkwise.topology.node_annotation import write_topology
 from linkwise.topology.recorded import recorded_machine
+from tests.cluster.accounts import token
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.processes import Process
 from tests.cluster.waiting import wait_for
@@ -32,8 +33,8 @@ DEPLOYED = Path(__file__).parents[2] / "daemonset/overlays/kubeadm"
 # Who would taint nodes that no controller takes the taint from, want an account in each namespace,
 # and know no class of priority.
 ADMISSION_OFF = ("TaintNodesByCondition", "ServiceAccount", "Priority")
-EXTENDER_USER = "system:serviceaccount:kube-system:linkwise-extender"
-_RIGHTS = ("ClusterRole", "ClusterRoleBinding")
+ACCOUNT = "linkwise-extender"
+_RIGHTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding")
 _POLICIES = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 
 
@@ -61,16 +62,18 @@ def gpu_node(
 
 
 class Extender:
-    """The program, started as in its Deployment: its own account, and no right beyond its role."""
+    """The program, started as in its Deployment: with a token of its account, which must be there
+    (`allow_extender`), and no right beyond its role."""
 
     def __init__(self, control: ControlPlane, *flags: str) -> None:
         self._port = _free_port()
         self.url = f"http://127.0.0.1:{self._port}"
-        kubeconfig = control.kubeconfig(EXTENDER_USER, "system:serviceaccounts")
+        kubeconfig = control.directory / "linkwise-extender.kubeconfig"
+        kubeconfig.write_text(yaml.safe_dump(_kubeconfig(control, token(control, ACCOUNT))))
         self.process = Process(
             "linkwise-extender",
             [
-                str(Path(sys.executable).parent / "linkwise-extender"),
+                str(Path(sys.executable).parent / ACCOUNT),
                 f"--kubeconfig={kubeconfig}",
                 "--listen-address=127.0.0.1",
                 f"--listen-port={self._port}",
@@ -130,8 +133,7 @@ def _apply(control: ControlPlane, verb: str, kinds: Sequence[str]) -> None:
     documents = [
         document
         for document in _deployed(control.programs / "kubectl")
-        if document["kind"] in kinds
-        and document["metadata"]["name"].startswith("linkwise-extender")
+        if document["kind"] in kinds and document["metadata"]["name"].startswith(ACCOUNT)
     ]
     assert {document["kind"] for document in documents} == set(kinds)
     control.kubectl(verb, "-f", "-", stdin=yaml.safe_dump_all(documents))
@@ -157,6 +159,18 @@ def scheduler_config(extender_url: str) -> dict[str, Any]:
     config = yaml.safe_load((DEPLOYED / "scheduler-config.yaml").read_text())
     (extender,) = config["extenders"]
     return {**config, "extenders": [{**extender, "urlPrefix": extender_url}]}
+
+
+def _kubeconfig(control: ControlPlane, bearer: str) -> dict[str, Any]:
+    cluster = {"server": control.url, "certificate-authority": str(control.ca)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "test",
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": ACCOUNT}}],
+        "clusters": [{"name": "test", "cluster": cluster}],
+        "users": [{"name": ACCOUNT, "user": {"token": bearer}}],
+    }
 
 
 @cache

@@ -50,12 +50,12 @@ class World:
     def __init__(self, control: ControlPlane) -> None:
         self.control = control
         self.client = control.client()
-        self.extender = Extender(control)
         self.scheduler: Process | None = None
 
     def start(self) -> None:
         self.control.kubectl("create", "namespace", NAMESPACE)
         allow_extender(self.control)
+        self.extender = Extender(self.control)
         guard_plans(self.control)
         for name in NODES:
             self.client.post("/api/v1/nodes", gpu_node(name, labels={ZONE: "eu-west-1"}))
