@@ -242,7 +242,6 @@ WITHDRAWN = {
 LIFTED = {"spec": {"schedulingGates": [{"$patch": "delete", "name": names.GATE}]}}
 ONLY_ITS_OWN = "may write only the annotations it decides, not"
 NO_OTHER_GATE = "may lift the scheduling gate linkwise.dev/plan, and no other"
-NO_OTHER_STATUS = "may write status.nominatedNodeName of a pod, and no other status"
 NOTHING_ELSE_OF_A_POD = "its own scheduling gate of a pod, and nothing else of it"
 
 EXTENDER_MAY = (
@@ -268,14 +267,8 @@ EXTENDER_MUST_NOT = (
     write_node("annotate a node", "node-1", noted(topology="{}"), RBAC),
     write_pod("label a pod", "other", labelled("a", "b"), "may write no labels of a pod"),
     write_pod(
-        "label a pod by its status",
-        "other/status",
-        labelled("a", "b"),
-        "may write no labels of a pod",
-    ),
-    write_pod(
         "write its author's annotations",
-        "other/status",
+        "other",
         noted(gang="x"),
         f"{ONLY_ITS_OWN} linkwise.dev/gang",
     ),
@@ -326,18 +319,6 @@ EXTENDER_MUST_NOT = (
         {"metadata": {"finalizers": ["linkwise.dev/held"]}},
         NOTHING_ELSE_OF_A_POD,
     ),
-    write_pod(
-        "say that a pod has failed",
-        "other/status",
-        {"status": {"phase": "Failed"}},
-        NO_OTHER_STATUS,
-    ),
-    write_pod(
-        "say that a pod is ready",
-        "other/status",
-        {"status": {"conditions": [{"type": "Ready", "status": "True"}]}},
-        NO_OTHER_STATUS,
-    ),
     Request(
         "ask what it may bind by the old route",
         "POST",
@@ -374,7 +355,6 @@ NOBODY_MAY = (
         for key in (names.GPUS, names.PLAN, names.STARTED)
     ),
     write_pod("plan a pod", "other", noted(plan="{}"), DECIDES),
-    write_pod("plan a pod by its status", "other/status", noted(gpus="{}"), DECIDES),
     Request("bind with GPUs", "POST", f"{PODS}/other/binding", binding("other", PLAN), DECIDES),
     Request(
         "bind with GPUs by the old route",
@@ -385,7 +365,6 @@ NOBODY_MAY = (
     ),
     write_pod("change a plan", "planned", noted(plan="mine"), DECIDES),
     write_pod("remove a plan", "planned", noted(plan=None), DECIDES),
-    write_pod("change a plan by the status", "planned/status", noted(gpus="{}"), DECIDES),
     write_pod(
         "replace all annotations of a planned pod",
         "planned",
