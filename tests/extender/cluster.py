@@ -16,6 +16,7 @@ from linkwise.extender.actions import (
     Evict,
     LiftGate,
     MarkStarted,
+    Nominate,
     WithdrawPlan,
     WritePlan,
 )
@@ -271,6 +272,8 @@ class Cluster:
         match action:
             case WritePlan():
                 annotations |= action.annotations
+                nominated = action.node
+            case Nominate():
                 nominated = action.node
             case WithdrawPlan():
                 for key in action.annotations:

@@ -37,6 +37,15 @@ class WithdrawPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Nominate:
+    """`status.nominatedNodeName` = *node* of a pod that has no plan: it is to be tried again, and
+    there first."""
+
+    pod: PodRef
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
 class LiftGate:
     """Take `linkwise.dev/plan` off the pod's scheduling gates; those of others stay."""
 
@@ -82,4 +91,4 @@ class Emit:
     message: str
 
 
-Action = WritePlan | WithdrawPlan | LiftGate | Correct | MarkStarted | Evict | Emit
+Action = WritePlan | WithdrawPlan | Nominate | LiftGate | Correct | MarkStarted | Evict | Emit

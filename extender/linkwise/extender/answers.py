@@ -46,7 +46,9 @@ def filter_nodes(
     if record.ask.gang is not None:
         _learn(planner, record, names, None, now)
         return FilterAnswer(failed=dict.fromkeys(names, gang_text(books, planner, record)))
-    return rooms(books, Wish(record.demand, record.ask.requirement), names)
+    answer = rooms(books, Wish(record.demand, record.ask.requirement), names)
+    planner.turned_away.answered(known, has_room=bool(answer.node_names))
+    return answer
 
 
 def gang_text(books: Books, planner: Planner, record: PodRecord) -> str:

@@ -327,17 +327,17 @@ class Books:
                 self._settle(book)
 
     def _settle(self, book: NodeBook) -> None:
-        before = book.free
         book.settle()
         usable = book.kind is not None and not book.problem
         rows, row = self.rows, book.row
         kind = book.kind.number if book.kind and usable else NOT_USABLE
         free = book.free if usable else 0
+        more = bool(free & ~int(rows.free[row]))
         if rows.kinds[row] != kind or rows.free[row] != free:
             rows.kinds[row], rows.free[row] = kind, free
             self.settled_rows.append(row)
         rows.cliques[row] = rows.clique_number(book.machine.clique if book.machine else None)
-        if book.free & ~before:
+        if more:
             self.room += 1
         self.touched.add(book.name)
         self._note_mismatches(book)

@@ -25,6 +25,7 @@ from linkwise.extender.actions import (
     Evict,
     LiftGate,
     MarkStarted,
+    Nominate,
     PodRef,
     WithdrawPlan,
     WritePlan,
@@ -90,6 +91,8 @@ class KubeActions:
             case WithdrawPlan():
                 gone = dict.fromkeys(action.annotations)
                 self._patch_status(action.pod, gone, {"nominatedNodeName": None})
+            case Nominate():
+                self._patch_status(action.pod, {}, {"nominatedNodeName": action.node})
             case Correct() | MarkStarted():
                 self._patch_status(action.pod, action.annotations)
             case LiftGate():

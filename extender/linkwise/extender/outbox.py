@@ -15,6 +15,7 @@ from linkwise.extender.actions import (
     Evict,
     LiftGate,
     MarkStarted,
+    Nominate,
     PodRef,
     WithdrawPlan,
     WritePlan,
@@ -35,6 +36,7 @@ _Key = tuple[str, str]  # purpose, uid
 _PURPOSES: dict[type[Action], str] = {
     WritePlan: "plan",
     WithdrawPlan: "plan",
+    Nominate: "nominate",
     LiftGate: "gate",
     Correct: "correct",
     MarkStarted: "start",
@@ -84,7 +86,7 @@ class Outbox:
         return ("plan", uid) in self._outstanding
 
     def forget(self, uid: str) -> None:
-        for purpose in ("plan", "gate", "correct", "start", "evict", "event"):
+        for purpose in (*_PURPOSES.values(),):
             self._pauses.pop((purpose, uid), None)
             self._wakes.drop((purpose, uid))
             self._outstanding.pop((purpose, uid), None)
@@ -107,6 +109,10 @@ class Outbox:
         """Whether this plan and its nomination are on the API server."""
         there = self._there.get(record.uid, 0) == wanted.plan.epoch
         return there and not self.busy(record.uid)
+
+    def nominate(self, record: PodRecord, node: str, now: float) -> bool:
+        """Whether it is done: not again so soon after the last time."""
+        return self._issue(Nominate(record.ref, node), now)
 
     def lift_gate(self, record: PodRecord, now: float) -> None:
         self._issue(LiftGate(record.ref), now)
@@ -172,13 +178,14 @@ class Outbox:
         self._pauses[key] = pause
         self._wakes[key] = pause.until
 
-    def _issue(self, action: Action, now: float) -> None:
+    def _issue(self, action: Action, now: float) -> bool:
         key = _key(action)
         pause = self._pauses.get(key)
         if key in self._outstanding or (pause is not None and now < pause.until):
-            return
+            return False
         self._outstanding[key] = action
         self._ready.append(action)
+        return True
 
 
 def annotations_of(written: WrittenPlan) -> dict[str, str]:

@@ -29,6 +29,7 @@ from linkwise.extender.place import Refusal, Spot, orders_of, place
 from linkwise.extender.plan_making import plan_id, with_worth, written_plan
 from linkwise.extender.records import GangKey, PodRecord, Template, WrittenPlan
 from linkwise.extender.rows import Bools
+from linkwise.extender.turned_away import TurnedAway
 from linkwise.topology.plan import Plan
 
 
@@ -55,6 +56,7 @@ class Planner:
         self._most_room, self._most = -1, dict[int, int]()
         self._defects: list[Exception] = []
         self._gates = Gates(books, outbox)
+        self.turned_away = TurnedAway(books, outbox, self._find)
         self._counted: dict[str, frozenset[str]] = {}  # uid -> the swapped GPUs already counted
 
     # What happened.
@@ -77,6 +79,7 @@ class Planner:
     def pod_gone(self, record: PodRecord) -> None:
         self._outbox.forget(record.uid)
         self._counted.pop(record.uid, None)
+        self.turned_away.forget(record.uid)
         if record.gang is not None:
             self._due.add(record.gang)
             self._take_up(record.gang)
@@ -128,6 +131,7 @@ class Planner:
                 with self._surviving(key.title):
                     self._finish(self.gangs[key], now)
         self._gates.look_at_strays(now)
+        self.turned_away.look(now)
         for mismatch in list(self._books.mismatches.values()):
             with self._surviving(mismatch.record.ref):
                 self._correct(mismatch, now)
@@ -149,7 +153,7 @@ class Planner:
 
     def next_due(self) -> float | None:
         """When `decide` has something to do even if nothing happens until then."""
-        times = (self._deadlines.next(), self._outbox.next_due())
+        times = (self._deadlines.next(), self._outbox.next_due(), self.turned_away.next_due)
         return min((time for time in times if time is not None), default=None)
 
     def is_writing(self, uid: str) -> bool:
@@ -387,9 +391,18 @@ class Planner:
         member = found.open[0]
         if member.ask.gang is not None or member.template is None:
             return place(self._books, orders_of(found.open, nodes), beside)
-        wish = Wish(member.demand, member.ask.requirement)
-        spot = self._best_node.find(wish, member.needs, nodes(member.template))
+        spot = self._best_of(member, nodes(member.template))
         return spot if isinstance(spot, Refusal) else [spot]
+
+    def _find(self, pod: PodRecord) -> Spot | Refusal:
+        """The best node for a pod that is not planned ahead."""
+        if pod.template is None:
+            return Refusal(1, 0, "", 0)
+        return self._best_of(pod, self.feasible.rows(pod.template))
+
+    def _best_of(self, pod: PodRecord, nodes: Bools) -> Spot | Refusal:
+        wish = Wish(pod.demand, pod.ask.requirement)
+        return self._best_node.find(wish, pod.needs, nodes)
 
     def _hold(self, gang: Gang, found: Muster, spots: Sequence[Spot], now: float) -> None:
         epoch = self._outbox.next_epoch([member.uid for member in found.seats])

@@ -1,0 +1,80 @@
+"""Single pods that were told "no room" too early: once our books show some, they are nominated.
+
+kube-scheduler tries a pod again when a node or a pod changes. It may ask before our own watch has
+shown us that change; then it hears what was true before, and nothing makes it ask again for up to
+five minutes. So whoever still waits a moment after room appeared is nominated for a node that has
+it, which wakes the pod and makes kube-scheduler try that node first. No GPU is held for it: what it
+finds there is decided when it is bound, as for every single pod.
+"""
+
+from collections.abc import Callable
+
+from linkwise.extender.books import Books
+from linkwise.extender.kinds import Wish
+from linkwise.extender.outbox import SETTLE_SECONDS, Outbox
+from linkwise.extender.place import Refusal, Spot
+from linkwise.extender.records import PodRecord, Resources
+
+# kube-scheduler mostly asks again by itself within milliseconds, and comes in time.
+MOMENT_SECONDS = 1.0
+_AT_ONCE = 32  # nominations: a free GPU wakes a few of the many who may want it, not all
+
+Find = Callable[[PodRecord], Spot | Refusal]
+"""The best node for a pod now."""
+
+
+class TurnedAway:
+    def __init__(self, books: Books, outbox: Outbox, find: Find) -> None:
+        self._books, self._outbox, self._find = books, outbox, find
+        self._waiting: dict[str, None] = {}  # uids, who waits longest first
+        self._room = books.room  # as it was when somebody was last turned away, or looked at
+        self._look_at: float | None = None
+
+    @property
+    def next_due(self) -> float | None:
+        return self._look_at
+
+    def answered(self, record: PodRecord, *, has_room: bool) -> None:
+        """What kube-scheduler was just told about the nodes that it asked for."""
+        if has_room:
+            self._waiting.pop(record.uid, None)
+        elif record.uid in self._books.pods:
+            self._waiting[record.uid] = None
+
+    def forget(self, uid: str) -> None:
+        self._waiting.pop(uid, None)
+
+    def look(self, now: float) -> None:
+        if self._waiting and self._books.room != self._room:
+            self._room = self._books.room
+            if self._look_at is None:
+                self._look_at = now + MOMENT_SECONDS
+        if self._look_at is None or now < self._look_at:
+            return
+        self._look_at = None
+        hopeless: set[tuple[Wish, object, Resources]] = set()
+        woken = 0
+        for uid in list(self._waiting):
+            record = self._books.pods.get(uid)
+            if record is None or not _waits(record):
+                self.forget(uid)
+                continue
+            alike = (Wish(record.demand, record.ask.requirement), record.template, record.needs)
+            if alike in hopeless:
+                continue
+            spot = self._find(record)
+            if isinstance(spot, Refusal):
+                hopeless.add(alike)
+                continue
+            if woken == _AT_ONCE:
+                self._look_at = now + MOMENT_SECONDS
+                return
+            if self._outbox.nominate(record, spot.node, now):
+                woken += 1
+                self.forget(uid)  # it is asked for again, and then turned away again or not
+            else:
+                self._look_at = now + SETTLE_SECONDS
+
+
+def _waits(record: PodRecord) -> bool:
+    return record.live and not record.node and record.gang is None and record.written is None

@@ -1,0 +1,130 @@
+"""kube-scheduler asks before our watch has shown what it asks about: no pod has to pay for that."""
+
+from linkwise.extender.actions import Nominate
+from linkwise.extender.outbox import SETTLE_SECONDS
+from linkwise.extender.turned_away import MOMENT_SECONDS
+from linkwise.kube.objects import Taint
+from linkwise.topology import names
+from tests.extender.cluster import Cluster
+
+TAINT = Taint(key="other", effect="NoSchedule")
+
+
+def full_cluster() -> Cluster:
+    """Two nodes whose GPUs are all in use."""
+    at = Cluster()
+    for node, pod in (("n1", "a"), ("n2", "b")):
+        at.add_node(node, "hgx-h100")
+        at.add_pod(pod, 8)
+        assert at.schedule(pod) == node
+        at.start(pod)
+    at.settle()
+    return at
+
+
+def end(at: Cluster, pod: str, node: str) -> None:
+    at.delete(pod)
+    at.stop(pod, node)
+
+
+def after_a_moment(at: Cluster) -> list[Nominate]:
+    at.settle()
+    actions = at.pass_time(MOMENT_SECONDS)
+    return [action for action in actions if isinstance(action, Nominate)]
+
+
+def nominated(at: Cluster, *pods: str) -> dict[str, str]:
+    return {pod: at.pod(pod).status.nominated_node_name for pod in pods}
+
+
+def test_who_was_turned_away_too_early_is_nominated_where_room_appeared() -> None:
+    at = full_cluster()
+    at.add_pod("late", 4)
+    assert at.schedule("late") == ""
+    end(at, "b", "n2")
+    assert at.settle() == []  # kube-scheduler mostly comes by itself
+    assert len(after_a_moment(at)) == 1
+    assert nominated(at, "late") == {"late": "n2"}
+    assert at.schedule("late") == "n2"
+    assert at.pass_time(10 * SETTLE_SECONDS) == []
+
+
+def test_who_came_by_himself_is_left_alone() -> None:
+    at = full_cluster()
+    at.add_pod("late", 4)
+    assert at.schedule("late") == ""
+    end(at, "b", "n2")
+    assert at.schedule("late") == "n2"
+    assert after_a_moment(at) == []
+
+
+def test_without_new_room_nobody_is_disturbed() -> None:
+    at = full_cluster()
+    at.add_pod("late", 4)
+    assert at.schedule("late") == ""
+    assert at.pass_time(10 * SETTLE_SECONDS) == []
+
+
+def test_only_those_that_have_room_now_and_may_go_there_are_nominated() -> None:
+    at = full_cluster()
+    at.add_pod("small", 1)
+    at.add_pod("large", 16)
+    at.add_pod("gone", 1)
+    for pod in ("small", "large", "gone"):
+        assert at.schedule(pod) == ""
+    at.delete("gone")
+    at.cordon("n1", TAINT)
+    end(at, "a", "n1")
+    after_a_moment(at)
+    assert nominated(at, "small", "large") == {"small": "", "large": ""}
+    end(at, "b", "n2")
+    after_a_moment(at)
+    assert nominated(at, "small", "large") == {"small": "n2", "large": ""}
+
+
+def test_a_gpu_that_many_wait_for_wakes_a_few_of_them_at_a_time() -> None:
+    at = full_cluster()
+    pods = [f"late-{number}" for number in range(40)]
+    for pod in pods:
+        at.add_pod(pod, 1)
+        assert at.schedule(pod) == ""
+    end(at, "b", "n2")
+    woken = [len(after_a_moment(at)) for _ in range(3)]
+    assert woken == [32, 8, 0]
+
+
+def test_who_loses_the_race_for_the_gpus_waits_for_the_next_room() -> None:
+    at = full_cluster()
+    at.add_pod("late", 4)
+    assert at.schedule("late") == ""
+    end(at, "b", "n2")
+    after_a_moment(at)
+    at.add_pod("quick", 8)
+    assert at.schedule("quick") == "n2"
+    at.start("quick")
+    assert at.schedule("late") == ""
+    at.settle()
+    end(at, "quick", "n2")
+    # It was nominated just now; that is not done over and over.
+    assert after_a_moment(at) == []
+    (action,) = at.pass_time(SETTLE_SECONDS)
+    assert isinstance(action, Nominate)
+    assert action.node == "n2"
+
+
+def test_a_node_that_can_be_read_again_is_room() -> None:
+    at = full_cluster()
+    end(at, "b", "n2")
+    at.settle()
+    for key in (names.TOPOLOGY, names.IN_USE):
+        was = at.nodes["n2"].metadata.annotations[key]
+        pod, gang = f"late-{key[13:]}", f"gang-{key[13:]}"
+        at.annotate_node("n2", key, "nonsense")
+        at.add_pod(pod, 1)
+        assert at.schedule(pod) == ""
+        at.add_gang(gang, 1, 1)
+        at.settle()
+        assert at.plan(f"{gang}-0") is None
+        at.annotate_node("n2", key, was)
+        after_a_moment(at)
+        assert nominated(at, pod, f"{gang}-0") == {pod: "n2", f"{gang}-0": "n2"}
