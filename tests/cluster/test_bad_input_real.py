@@ -120,7 +120,7 @@ def test_a_node_deleted_under_a_gang_costs_that_member_only(
     members = {pod["spec"]["nodeName"]: pod for pod in running(deployed, "job-name=train", 2)}
     kept, lost = (members[node]["metadata"]["name"] for node in ("node-1", "node-2"))
     deployed.kubectl("delete", "node", "node-2")
-    request.addfinalizer(lambda: deployed.nodes().get("node-2") or bring_back(deployed, "node-2"))
+    request.addfinalizer(lambda: bring_back(deployed, "node-2"))
     # Kubernetes would do so itself, a minute later.
     deployed.kubectl("delete", "pod", lost, "--force", "--grace-period=0")
     wait_for(lambda: anew(deployed, kept, lost), "the Job has made the lost member anew")
@@ -139,6 +139,8 @@ def test_a_node_deleted_under_a_gang_costs_that_member_only(
 
 def bring_back(deployed: Deployed, name: str) -> None:
     """A kubelet makes its Node at its start; labels are for the administrator to set again."""
+    if name in deployed.nodes():
+        return
     node = deployed.cluster.nodes[name]
     node.kubelet.restart()
     node.wait_ready()
