@@ -120,7 +120,7 @@ ROWS = (
         "command line",
         "plugin: two machines",
         (*PLUGIN, "--machine", "dgx-a100", "--machine-file", "x"),
-        "1 Error: --machine and --machine-file: expected one of them",
+        "1 Error: --machine, --machine-file and --machine-from-label: expected one of them",
     ),
     Row(
         "command line",
