@@ -4,7 +4,7 @@ What each reader says of every kind of nonsense is in `tests/bad_input`; here is
 in `kubectl describe pod`, and that jobs beside it go on.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -12,7 +12,7 @@ import pytest
 from linkwise.topology import names
 from tests.cluster import workloads
 from tests.cluster.control_plane import KubectlError
-from tests.cluster.deployment import PLUGIN_PODS, SYSTEM, Deployed
+from tests.cluster.deployment import EXTENDER_PODS, PLUGIN_PODS, SYSTEM, Deployed
 from tests.cluster.looking import (
     assert_agreed,
     assert_sound,
@@ -116,23 +116,30 @@ def test_a_plan_of_a_newer_version_is_made_anew(deployed: Deployed) -> None:
 def test_a_node_deleted_under_a_gang_costs_that_member_only(
     deployed: Deployed, request: pytest.FixtureRequest
 ) -> None:
+    (extender,) = deployed.pods(EXTENDER_PODS, namespace=SYSTEM)
+    (gone,) = deployed.nodes().keys() - {extender["spec"]["nodeName"]}
     deployed.apply(workloads.job("train", 8, pods=2, gang=True))
     members = {pod["spec"]["nodeName"]: pod for pod in running(deployed, "job-name=train", 2)}
-    kept, lost = (members[node]["metadata"]["name"] for node in ("node-1", "node-2"))
-    deployed.kubectl("delete", "node", "node-2")
-    request.addfinalizer(lambda: bring_back(deployed, "node-2"))
+    lost = members.pop(gone)["metadata"]["name"]
+    (kept,) = members.values()
+
+    request.addfinalizer(lambda: bring_back(deployed, gone))
+    deployed.kubectl("delete", "node", gone)
     # Kubernetes would do so itself, a minute later.
-    deployed.kubectl("delete", "pod", lost, "--force", "--grace-period=0")
-    wait_for(lambda: anew(deployed, kept, lost), "the Job has made the lost member anew")
-    (waiting,) = anew(deployed, kept, lost)
+    on_it = ("--all-namespaces", f"--field-selector=spec.nodeName={gone}")
+    deployed.kubectl("delete", "pods", *on_it, "--force", "--grace-period=0")
+    names_of_others = (lost, kept["metadata"]["name"])
+    wait_for(lambda: others(deployed, names_of_others), "the Job has made the lost member anew")
+    (waiting,) = others(deployed, names_of_others)
     wait_described(deployed, waiting, "0/1 nodes are available: 1 Insufficient nvidia.com/gpu")
     wait_for(lambda: "room for 0 of 1 members" in deployed.explain(waiting), "explained as well")
     assert not planned(deployed.pod(waiting))
 
     # Who has started is not sent away because another has lost its node.
-    assert deployed.pod(kept)["metadata"]["uid"] == members["node-1"]["metadata"]["uid"]
-    assert_agreed(deployed, running_pod(deployed, kept))
-    bring_back(deployed, "node-2")
+    kept_now = running_pod(deployed, kept["metadata"]["name"])
+    assert kept_now["metadata"]["uid"] == kept["metadata"]["uid"]
+    assert_agreed(deployed, kept_now)
+    bring_back(deployed, gone)
     assert_agreed(deployed, running_pod(deployed, waiting))
     assert_sound(deployed)
 
@@ -160,6 +167,6 @@ def annotated(deployed: Deployed, node: str, key: str, value: str) -> Iterator[N
         deployed.client.patch(path, {"metadata": {"annotations": {key: was}}})
 
 
-def anew(deployed: Deployed, *not_these: str) -> list[str]:
+def others(deployed: Deployed, not_these: Collection[str]) -> list[str]:
     found = (pod["metadata"]["name"] for pod in deployed.pods("job-name=train"))
     return [name for name in found if name not in not_these]
