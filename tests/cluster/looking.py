@@ -35,6 +35,7 @@ from tests.cluster.workloads import GIVEN
 Shares = dict[str, frozenset[str]]  # container -> GPU uuids
 Holders = dict[str, Shares]  # namespace/pod -> its shares
 _POD_RESOURCES = "var/lib/kubelet/pod-resources/kubelet.sock"
+_PLUGIN_PORT = 9401
 _DEVICE_PLUGINS = "var/lib/kubelet/device-plugins"
 # What the extender counts when something is wrong with itself; 0 whatever is done to the cluster.
 _DEFECTS = ("linkwise_extender_broken_invariants", "linkwise_extender_errors_total")
@@ -286,14 +287,24 @@ def _metrics_text(url: str) -> list[str]:
     return urllib3.request("GET", url, timeout=5).data.decode().splitlines()
 
 
-def metrics(url: str) -> dict[str, float]:
-    """All samples at *url*, those of one name added up."""
-    text = "\n".join(_metrics_text(url))
+def metric(url: str, name: str, label: str = "") -> dict[str, float]:
+    """The samples of *name* at *url* by the value of *label*, added up where others differ."""
     sums: dict[str, float] = {}
-    for family in text_string_to_metric_families(text):
+    for family in text_string_to_metric_families("\n".join(_metrics_text(url))):
         for sample in family.samples:
-            sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
+            if sample.name == name:
+                value = sample.labels.get(label, "")
+                sums[value] = sums.get(value, 0.0) + sample.value
     return sums
+
+
+def advice(deployed: Deployed, node: str) -> dict[str, float]:
+    """How often the kubelet was told which GPUs to take, by where that was known from."""
+    for pod in deployed.pods(PLUGIN_PODS, namespace=SYSTEM):
+        if pod["spec"]["nodeName"] == node:
+            url = f"http://{pod['status']['podIP']}:{_PLUGIN_PORT}/metrics"
+            return metric(url, "linkwise_plugin_preferred_total", "source")
+    raise AssertionError(f"no plugin on {node}")
 
 
 def _gpus(container: Mapping[str, Any]) -> int:
@@ -355,7 +366,7 @@ def _books_differ(deployed: Deployed, held: Mapping[str, Holders]) -> Iterator[s
 
 
 def _defects(deployed: Deployed) -> Iterator[str]:
-    counted = metrics(f"{deployed.extender_url}/metrics")
     for name in _DEFECTS:
-        if counted.get(name):
-            yield f"the extender: {name} is {counted[name]:g}"
+        counted = sum(metric(f"{deployed.extender_url}/metrics", name).values())
+        if counted:
+            yield f"the extender: {name} is {counted:g}"

@@ -12,6 +12,7 @@ from linkwise.topology.node_annotation import read_topology
 from tests.cluster import workloads
 from tests.cluster.deployment import Deployed
 from tests.cluster.looking import (
+    advice,
     assert_agreed,
     assert_best,
     assert_sound,
@@ -93,6 +94,7 @@ def test_a_gang_without_room_says_so_takes_nothing_and_starts_once_there_is(
 
 
 def test_five_equal_pods_at_once_on_one_node(deployed: Deployed) -> None:
+    before = advice(deployed, "node-1")
     pods = [f"equal-{number}" for number in range(5)]
     deployed.apply(*(workloads.pod(name, 1, node="node-1") for name in pods))
     found = [running_pod(deployed, name) for name in pods]
@@ -101,6 +103,10 @@ def test_five_equal_pods_at_once_on_one_node(deployed: Deployed) -> None:
     for pod in found:
         assert_agreed(deployed, pod)
     assert_best(deployed, found)
+    # Not by chance: the kubelet was told what was planned, though its questions name no pod.
+    now = advice(deployed, "node-1")
+    told = {source: count - before.get(source, 0) for source, count in now.items()}
+    assert {source: count for source, count in told.items() if count} == {"plan": 5}
 
 
 def test_each_of_two_containers_has_its_own_gpus(deployed: Deployed) -> None:
