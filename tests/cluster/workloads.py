@@ -12,6 +12,7 @@ _SAY = f'echo "{GIVEN}=${GIVEN}"'
 # Process 1 ignores signals unless it says otherwise; then every end would take the grace period. To
 # be ended from outside is no success; SIGUSR1 says that the work is done.
 _RUN = f"{_SAY}; trap 'exit 143' TERM; trap 'exit 0' USR1; sleep 2147483647 & wait"
+_STUBBORN = f"{_SAY}; exec sleep 2147483647"
 Manifest = dict[str, Any]
 
 
@@ -34,8 +35,17 @@ def pod(
     }
 
 
-def job(name: str, gpus: int, *, pods: int = 1, gang: bool = False, node: str = "") -> Manifest:
-    """An indexed Job; with *gang* its pods start together or not at all."""
+def job(
+    name: str,
+    gpus: int,
+    *,
+    pods: int = 1,
+    gang: bool = False,
+    node: str = "",
+    stubborn: bool = False,
+) -> Manifest:
+    """An indexed Job; with *gang* its pods start together or not at all, and *stubborn* ones end
+    only when their grace period does."""
     annotations = {names.GANG: name, names.GANG_SIZE: str(pods)} if gang else {}
     return {
         "apiVersion": "batch/v1",
@@ -47,18 +57,24 @@ def job(name: str, gpus: int, *, pods: int = 1, gang: bool = False, node: str = 
             "completionMode": "Indexed",
             "template": {
                 "metadata": {"annotations": annotations},
-                "spec": {**_pod_spec(gpus, node=node), "restartPolicy": "Never"},
+                "spec": {**_pod_spec(gpus, node=node, stubborn=stubborn), "restartPolicy": "Never"},
             },
         },
     }
 
 
 def deployment(
-    name: str, gpus: int, *, replicas: int, node: str = "", gated: bool = False
+    name: str,
+    gpus: int,
+    *,
+    replicas: int,
+    node: str = "",
+    gated: bool = False,
+    stubborn: bool = False,
 ) -> Manifest:
-    """With *gated* its pods are planned before the scheduler tries them."""
+    """Pods that are *gated* are planned before the scheduler tries them."""
     labels = {"app": name}
-    spec = _pod_spec(gpus, node=node)
+    spec = _pod_spec(gpus, node=node, stubborn=stubborn)
     if gated:
         spec["schedulingGates"] = [{"name": names.GATE}]
     return {
@@ -79,17 +95,19 @@ def _pod_spec(
     init: Mapping[str, int] | None = None,
     sidecars: Mapping[str, int] | None = None,
     node: str = "",
+    stubborn: bool = False,
 ) -> Manifest:
+    run = _STUBBORN if stubborn else _RUN
     main = {"main": gpus} if isinstance(gpus, int) else gpus
     return {
         "initContainers": [
             *(_container(name, count, _SAY) for name, count in (init or {}).items()),
             *(
-                {**_container(name, count, _RUN), "restartPolicy": "Always"}
+                {**_container(name, count, run), "restartPolicy": "Always"}
                 for name, count in (sidecars or {}).items()
             ),
         ],
-        "containers": [_container(name, count, _RUN) for name, count in main.items()],
+        "containers": [_container(name, count, run) for name, count in main.items()],
         "terminationGracePeriodSeconds": 5,
         **({"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}),
     }

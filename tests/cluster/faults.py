@@ -1,0 +1,309 @@
+"""What can go wrong on a cluster, and the moments of an allocation at which it can.
+
+An allocation takes milliseconds. A moment of it is held by stopping (SIGSTOP) who acts next: the
+scheduler, the kubelet, the plugin or containerd. Everyone else goes on, so that what strikes then
+strikes exactly there; and what held it is let go afterwards, or has been struck itself.
+"""
+
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import grpc
+import urllib3
+
+from linkwise.kube.errors import ApiError
+from tests.cluster.deployment import EXTENDER_PODS, PLUGIN_PODS, SYSTEM, Deployed
+from tests.cluster.looking import (
+    key_of,
+    podresources,
+    processes_of,
+    running,
+    staying,
+    unsound,
+)
+from tests.cluster.nodes import Node
+from tests.cluster.waiting import wait_for
+from tests.cluster.workloads import GIVEN
+
+HERE, THERE = "node-1", "node-2"  # what strikes one node strikes the first
+_POD_UID = re.compile(r"/pod([0-9a-f-]{36})")
+
+
+class Phase(Enum):
+    """How far an allocation has come; each ends with what the next one begins with."""
+
+    CREATED = "created"
+    PLANNED = "planned and nominated"
+    BOUND = "bound, the kubelet has not asked"
+    ASKED = "the kubelet asks which GPUs"
+    ALLOCATED = "allocated, no container yet"
+    RUNNING = "running"
+    ENDING = "ending"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Pods that take every GPU of the first node, or of both; others are made for those that are
+    lost, as any controller does."""
+
+    manifests: Sequence[Mapping[str, Any]]
+    selector: str
+    count: int
+
+    def pods(self, deployed: Deployed) -> list[dict[str, Any]]:
+        """Those that live, and are not ending."""
+        found = staying(deployed, self.selector)
+        return [pod for pod in found if pod["status"]["phase"] in ("Pending", "Running")]
+
+    def uids(self, deployed: Deployed) -> set[str]:
+        return {pod["metadata"]["uid"] for pod in self.pods(deployed)}
+
+    def unbound(self, deployed: Deployed) -> list[str]:
+        """Those that no scheduler has put anywhere."""
+        found = self.pods(deployed)
+        return [key_of(pod) for pod in found if not pod["spec"].get("nodeName")]
+
+    def refused(self, deployed: Deployed) -> list[str]:
+        """Why the kubelet did not take those that it did not."""
+        found = deployed.pods(self.selector)
+        return [p["status"].get("reason", "?") for p in found if p["status"]["phase"] == "Failed"]
+
+    def waiting(self, deployed: Deployed) -> list[str]:
+        """What of it does not run yet."""
+        phases = [pod["status"]["phase"] for pod in self.pods(deployed)]
+        return [] if phases == ["Running"] * self.count else [f"{self.selector}: {phases}"]
+
+
+# The moments.
+
+
+@contextmanager
+def held(deployed: Deployed, phase: Phase, work: Work) -> Iterator[None]:
+    """Have *work* made, and stay at *phase* on the first node."""
+    node = deployed.cluster.nodes[HERE]
+    if phase is Phase.ENDING:
+        deployed.apply(*work.manifests)
+        running(deployed, work.selector, work.count)
+    with stopped(_who_acts_next(deployed, phase)):
+        if phase is Phase.ENDING:
+            doomed = {key_of(pod) for pod in work.pods(deployed)}
+            deployed.kubectl("delete", "pods", f"--selector={work.selector}", "--wait=false")
+            wait_for(
+                lambda: (
+                    len([p for p in work.pods(deployed) if key_of(p) not in doomed]) == work.count
+                ),
+                "others wait for the GPUs of those that end",
+            )
+            wait_for(lambda: "StopContainer" in stacks(deployed, node), "the kubelet ends them")
+        else:
+            deployed.apply(*work.manifests)
+            wait_for(lambda: _is_at(deployed, phase, work), f"the pods are {phase.value}", 60)
+        yield
+
+
+def _who_acts_next(deployed: Deployed, phase: Phase) -> int | None:
+    node = deployed.cluster.nodes[HERE]
+    match phase:
+        case Phase.CREATED | Phase.PLANNED:
+            return deployed.control.parts["kube-scheduler"].pid
+        case Phase.BOUND:
+            return node.kubelet.pid
+        case Phase.ASKED:
+            return plugin_of(deployed, HERE)
+        case Phase.ALLOCATED:
+            return node.containerd.pid
+        case Phase.RUNNING | Phase.ENDING:  # they stay so for long enough
+            return None
+
+
+def _is_at(deployed: Deployed, phase: Phase, work: Work) -> bool:
+    pods = work.pods(deployed)
+    if len(pods) != work.count:
+        return False
+    node = deployed.cluster.nodes[HERE]
+    here = {key_of(pod) for pod in pods if pod["spec"].get("nodeName") == HERE}
+    # Members on the other node run already.
+    bound = all(key_of(pod) in here or pod["status"]["phase"] == "Running" for pod in pods)
+    match phase:
+        case Phase.CREATED:
+            return True
+        case Phase.PLANNED:
+            return all(
+                pod["status"].get("nominatedNodeName") and not pod["spec"].get("schedulingGates")
+                for pod in pods
+            )
+        case Phase.BOUND:
+            return bound
+        case Phase.ASKED:
+            return bound and "getPreferredAllocation" in stacks(deployed, node)
+        case Phase.ALLOCATED:
+            return bound and here <= podresources(node).keys()
+        case _:
+            return not work.waiting(deployed)
+
+
+@contextmanager
+def stopped(pid: int | None) -> Iterator[None]:
+    """It stands still meanwhile, unless it is killed."""
+    if pid is None:
+        yield
+        return
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+def stacks(deployed: Deployed, node: Node) -> str:
+    """Where each goroutine of the kubelet is."""
+    path = f"/api/v1/nodes/{node.name}/proxy/debug/pprof/goroutine?debug=2"
+    return deployed.kubectl("get", "--raw", path)
+
+
+# What strikes.
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """`strike` ends something at one moment; `mend` is what the machine does then, or somebody who
+    operates it, and returns when that is done. It is called whether or not `strike` was reached."""
+
+    name: str
+    strike: Callable[[Deployed], None]
+    mend: Callable[[Deployed], None] = field(default=lambda _: None)
+
+
+def kill(pid: int) -> None:
+    """Return when it is gone, or only its parent still knows of it."""
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not Path(f"/proc/{pid}/root").exists(), f"process {pid} ends")
+
+
+def _start_kubelet(deployed: Deployed) -> None:
+    node = deployed.cluster.nodes[HERE]
+    if not node.kubelet.alive:
+        node.kubelet.start()
+    node.wait_ready()
+
+
+def _start_containerd(deployed: Deployed) -> None:
+    node = deployed.cluster.nodes[HERE]
+    if not node.containerd.alive:
+        node.containerd.start()
+    node.wait_containerd()
+
+
+def _start_scheduler(deployed: Deployed) -> None:
+    scheduler = deployed.control.parts["kube-scheduler"]
+    if not scheduler.alive:
+        scheduler.start()
+
+
+def _wait_extender(deployed: Deployed) -> None:
+    wait_for(lambda: deployed.ask_extender("/nodes"), "the extender answers again", 60)
+
+
+def _start_node(deployed: Deployed) -> None:
+    node = deployed.cluster.nodes[HERE]
+    if not node.kubelet.alive:
+        node.start()
+
+
+KUBELET = Fault("kubelet", lambda d: d.cluster.nodes[HERE].kubelet.kill(), _start_kubelet)
+CONTAINERD = Fault(
+    "containerd", lambda d: d.cluster.nodes[HERE].containerd.kill(), _start_containerd
+)
+SCHEDULER = Fault("scheduler", lambda d: d.control.parts["kube-scheduler"].kill(), _start_scheduler)
+POWER = Fault("power", lambda d: d.cluster.nodes[HERE].stop(), _start_node)
+# Their containers are started again by the kubelet.
+PLUGIN = Fault("plugin", lambda d: kill(plugin_of(d, HERE)))
+EXTENDER = Fault("extender", lambda d: kill(extender_of(d)), _wait_extender)
+
+
+def plugin_of(deployed: Deployed, node: str) -> int:
+    """Its process, on *node*."""
+    (pod,) = (
+        pod
+        for pod in deployed.pods(PLUGIN_PODS, namespace=SYSTEM)
+        if pod["spec"]["nodeName"] == node
+    )
+    return _process(pod, "linkwise-plugin")
+
+
+def extender_of(deployed: Deployed) -> int:
+    """Its process."""
+    (pod,) = deployed.pods(EXTENDER_PODS, namespace=SYSTEM)
+    return _process(pod, "linkwise-extender")
+
+
+def _process(pod: Mapping[str, Any], program: str) -> int:
+    (process,) = processes_of(pod, program)
+    return int(process.name)
+
+
+# What must hold again.
+
+
+def unsettled(deployed: Deployed, *works: Work) -> list[str]:
+    """What does not run, does not agree or is still on its way; asked while kubelets restart."""
+    try:
+        assert not (twice := taken_twice()), twice
+        return [
+            *(problem for work in works for problem in work.waiting(deployed)),
+            *unready(deployed),
+            *deployed.missing(),
+            *unsound(deployed),
+        ]
+    except (grpc.RpcError, ApiError, urllib3.exceptions.HTTPError) as error:
+        return [f"somebody does not answer: {error}"]
+
+
+def unready(deployed: Deployed) -> list[str]:
+    """Which of our programs say that they are not, or nothing; known before the kubelet asks."""
+    programs = [
+        pod
+        for selector in (PLUGIN_PODS, EXTENDER_PODS)
+        for pod in deployed.pods(selector, namespace=SYSTEM)
+    ]
+    return [pod["metadata"]["name"] for pod in programs if not _says_ready(pod)]
+
+
+def _says_ready(pod: Mapping[str, Any]) -> bool:
+    (container,) = pod["spec"]["containers"]
+    (port,) = container["ports"]
+    address = f"http://{pod['status'].get('podIP')}:{port['containerPort']}/readyz"
+    try:
+        return urllib3.request("GET", address, timeout=2.0, retries=False).status == 200
+    except urllib3.exceptions.HTTPError:
+        return False
+
+
+def taken_twice() -> list[str]:
+    """GPUs that running processes of two pods were given, whatever anybody has written about it."""
+    takers: dict[str, set[str]] = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # ended, since it was listed
+            if pod := _POD_UID.search((process / "cgroup").read_text()):
+                for gpu in _given(process):
+                    takers.setdefault(gpu, set()).add(pod[1])
+    return [f"{gpu} was given to pods {pods}" for gpu, pods in takers.items() if len(pods) > 1]
+
+
+def _given(process: Path) -> list[str]:
+    """What its environment says, as its container's first process handed it on."""
+    entries = (process / "environ").read_text(errors="replace").split("\0")
+    values = [entry.removeprefix(f"{GIVEN}=") for entry in entries if entry.startswith(f"{GIVEN}=")]
+    return [gpu for value in values for gpu in value.split(",") if gpu.startswith("GPU-")]
+
+
+def restarts(pod: Mapping[str, Any]) -> int:
+    return sum(status["restartCount"] for status in pod["status"].get("containerStatuses", ()))

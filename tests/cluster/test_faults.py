@@ -1,0 +1,103 @@
+"""Each part of a cluster is killed at each moment of an allocation, and all comes right again.
+
+After each: no GPU is anybody's twice, nothing is left that nobody uses, and kubelet, plan, Node and
+books agree.
+"""
+
+from collections.abc import Sequence
+
+import pytest
+
+from tests.cluster import workloads
+from tests.cluster.deployment import Deployed, wait_until_none
+from tests.cluster.faults import (
+    CONTAINERD,
+    EXTENDER,
+    HERE,
+    KUBELET,
+    PLUGIN,
+    POWER,
+    SCHEDULER,
+    Fault,
+    Phase,
+    Work,
+    held,
+    restarts,
+    unsettled,
+)
+from tests.cluster.looking import assert_agreed
+from tests.cluster.waiting import wait_for
+
+P = Phase
+SECONDS = 60.0
+# kube-scheduler tries a pod again after 10 s at most; the rest is what a busy machine takes.
+BACK_OFF_SECONDS = 10.0 + 5.0
+REFUSED = "UnexpectedAdmissionError"
+CELLS = [
+    *((fault, phase) for fault in (KUBELET, PLUGIN, EXTENDER) for phase in Phase),
+    *((SCHEDULER, phase) for phase in (P.CREATED, P.PLANNED)),
+    *((CONTAINERD, phase) for phase in (P.ALLOCATED, P.RUNNING, P.ENDING)),
+    *((POWER, phase) for phase in (P.BOUND, P.RUNNING)),
+]
+# Of two members each on a node of its own, what happens to one of them.
+GANG_CELLS = [
+    (EXTENDER, P.PLANNED),
+    (KUBELET, P.BOUND),
+    (PLUGIN, P.BOUND),
+    (EXTENDER, P.BOUND),
+    (EXTENDER, P.ENDING),
+    (POWER, P.RUNNING),
+]
+# A kubelet that has lost its devices' plugin, or its own memory, refuses a pod for good that it has
+# not admitted; whoever made the pod makes another. Everywhere else the pods stay the same.
+MAY_REFUSE = {
+    KUBELET.name: {P.CREATED, P.PLANNED, P.BOUND, P.ASKED, P.ALLOCATED},
+    PLUGIN.name: {P.CREATED, P.PLANNED, P.BOUND, P.ASKED},
+    POWER.name: set(Phase),
+}
+
+
+def named(cells: Sequence[tuple[Fault, Phase]]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(
+        ("fault", "phase"),
+        [pytest.param(*cell, id=f"{cell[0].name}-{cell[1].name.lower()}") for cell in cells],
+    )
+
+
+@named(CELLS)
+def test_pods_that_share_a_node(deployed: Deployed, fault: Fault, phase: Phase) -> None:
+    pods = workloads.deployment(
+        "work",
+        4,
+        replicas=2,
+        node=HERE,
+        gated=phase is P.PLANNED,
+        stubborn=phase is P.ENDING,
+    )
+    check(deployed, fault, phase, Work([pods], "app=work", 2))
+
+
+@named(GANG_CELLS)
+def test_a_gang_of_two_whole_machines(deployed: Deployed, fault: Fault, phase: Phase) -> None:
+    gang = workloads.job("train", 8, pods=2, gang=True, stubborn=phase is P.ENDING)
+    check(deployed, fault, phase, Work([gang], "job-name=train", 2))
+
+
+def check(deployed: Deployed, fault: Fault, phase: Phase, work: Work) -> None:
+    try:
+        with held(deployed, phase, work):
+            before = work.uids(deployed)
+            fault.strike(deployed)
+    finally:
+        fault.mend(deployed)
+    if fault in (EXTENDER, SCHEDULER):
+        wait_for(lambda: not work.unbound(deployed), "the scheduler goes on", BACK_OFF_SECONDS)
+    wait_until_none(lambda: unsettled(deployed, work), SECONDS)
+    if phase in MAY_REFUSE.get(fault.name, ()):
+        assert set(work.refused(deployed)) <= {REFUSED}
+    else:
+        assert work.refused(deployed) == []
+        assert work.uids(deployed) == before
+        assert not any(map(restarts, work.pods(deployed)))
+    for pod in work.pods(deployed):
+        assert_agreed(deployed, pod)
