@@ -140,6 +140,23 @@ def test_a_refused_pod_waits_with_the_reason_until_a_node_has_what_it_wants(
         world.client.delete("/api/v1/nodes/late")
 
 
+def test_a_pod_that_nobody_asks_for_again_is_nominated_when_room_appears(world: World) -> None:
+    """A scheduler that has stopped asks no more, as one that asked too early."""
+    assert world.scheduler is not None
+    world.create("picky", gpus=8, annotations={names.GPU_MODEL: "A100"})
+    world.wait_waiting("picky", "linkwise: GPU model or memory does not match")
+    world.scheduler.stop()
+
+    world.client.post("/api/v1/nodes", gpu_node("late", "dgx-a100"))
+    try:
+        wait_for(lambda: world.read("picky").status.nominated_node_name == "late", "nominated")
+        world.scheduler.start()
+        world.wait_bound(["picky"])
+        assert world.node_of("picky") == "late"
+    finally:
+        world.client.delete("/api/v1/nodes/late")
+
+
 def test_a_pod_waits_for_gpus_and_gets_them_when_they_are_freed(world: World) -> None:
     pods = [world.create(f"first-{number}", gpus=8) for number in range(4)]
     world.wait_bound(pods)
