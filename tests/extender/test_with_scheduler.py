@@ -113,7 +113,8 @@ def test_gangs_and_single_pods_share_the_cluster_without_sharing_a_gpu(world: Wo
     for name in pods:
         pod = world.read(name)
         assert read_plan(pod.metadata.annotations[names.PLAN]).node == pod.spec.node_name
-    wait_for(lambda: names.STARTED in world.read("small-2").metadata.annotations)
+    small = [f"small-{rank}" for rank in range(3)]
+    wait_for(lambda: any(names.STARTED in world.read(each).metadata.annotations for each in small))
 
 
 @pytest.mark.usefixtures("scheduler")

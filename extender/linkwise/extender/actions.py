@@ -62,7 +62,8 @@ class Correct:
 
 @dataclass(frozen=True, slots=True)
 class MarkStarted:
-    """`linkwise.dev/gang-started: "true"`: this member's gang has been whole once."""
+    """`linkwise.dev/gang-started: "true"`: this member's gang has been whole once. Mostly it comes
+    with the Binding of the last member, and nothing is written for it."""
 
     pod: PodRef
     annotations: Mapping[str, str]

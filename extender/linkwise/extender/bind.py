@@ -9,7 +9,7 @@ from collections import Counter
 from linkwise.extender.books import Books
 from linkwise.extender.calls import AlreadyBound, BindCall, BindOrder, BindRefusal, Outcome
 from linkwise.extender.kinds import Wish
-from linkwise.extender.outbox import annotations_of
+from linkwise.extender.outbox import START_MARK, annotations_of
 from linkwise.extender.plan_making import plan_id, written_plan
 from linkwise.extender.planner import Planner
 from linkwise.extender.records import PodRecord, WrittenPlan
@@ -49,13 +49,32 @@ class Binder:
         if self._planner.is_writing(call.uid):
             # It may be of an older plan, and must not come after the Binding and overwrite it.
             return BindRefusal("linkwise: a plan is being written on the pod", passing=True)
+        completes = self._completes(record)
         held = self._books.holds.get(call.uid, {}).get(call.node)
         chosen = held or self._choose(record, call.node, now)
         if isinstance(chosen, BindRefusal):
             return chosen
         self._books.hold(call.uid, chosen)
         self._flying[call.uid, call.node] += 1
-        return _order(call, annotations_of(chosen))
+        return _order(call, annotations_of(chosen) | (START_MARK if completes else {}))
+
+    def _completes(self, record: PodRecord) -> bool:
+        """Whether its gang is whole with this Binding, which then says so at no further cost.
+
+        Not where another member's Binding is on its way: that one may come to nothing.
+        """
+        gang = self._planner.gangs.get(record.gang) if record.gang is not None else None
+        if gang is None or gang.alone:
+            return False
+        found = self._planner.muster(gang)
+        bound = {member.uid for member in found.seats if member.node or self._is_bound(member.uid)}
+        bound.add(record.uid)
+        seats = {member.uid for member in found.seats}
+        return not found.started and seats == bound and len(seats) + found.done >= found.size
+
+    def _is_bound(self, uid: str) -> bool:
+        """Whether the API server has said so, though the pod's event has not come yet."""
+        return any((uid, node) in self._bound for node in self._books.holds.get(uid, ()))
 
     def end(self, order: BindOrder, outcome: Outcome, now: float) -> None:
         key = (order.uid, order.node)

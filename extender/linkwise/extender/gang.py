@@ -133,6 +133,7 @@ class Gang:
     reason: str = ""
     plan_id: str = ""
     made: float | None = None  # when its present plan was made; its timeout counts from here
+    grace: float = 0.0  # or from here, where that is later
     refusals: int = 0
     refused: bool = False  # too often: left to wait
     refused_at: float = 0.0

@@ -79,7 +79,7 @@ def muster(books: Books, gang: Gang) -> Muster:
         open=_those(unbound, flying_uids, books, planned=False),
         held_back=tuple(member for member in unbound if member.held_back),
         done=done,
-        started=any(m.started or m.uid in gang.marked for m in live if m.node),
+        started=_has_started(members, gang),
     )
 
 
@@ -148,16 +148,23 @@ def _progress(books: Books, member: PodRecord) -> tuple[bool, bool, bool]:
     return not member.node, member.uid not in books.holds, member.uid not in books.plans
 
 
+def _has_started(members: Sequence[PodRecord], gang: Gang) -> bool:
+    """Whether a live member is known to have been in the whole gang: by its own mark, by what we
+    remember, or by the mark of one that is leaving or has ended, and was of the same run."""
+    bound = [member for member in members if member.live and member.node]
+    if any(member.started or member.uid in gang.marked for member in bound):
+        return True
+    return bool(bound) and any(m.started and not m.live and _of_run(m, gang) for m in members)
+
+
 def _done(member: PodRecord, gang: Gang) -> bool:
+    return member.ended and not member.failed and _of_run(member, gang)
+
+
+def _of_run(member: PodRecord, gang: Gang) -> bool:
     """Pods of an earlier run may bear the same gang's name; the plan's id tells them apart."""
     written = member.written
-    return (
-        member.ended
-        and not member.failed
-        and written is not None
-        and bool(gang.plan_id)
-        and written.plan.id == gang.plan_id
-    )
+    return written is not None and bool(gang.plan_id) and written.plan.id == gang.plan_id
 
 
 def _clash(live: Sequence[PodRecord]) -> str:

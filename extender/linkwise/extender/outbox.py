@@ -31,6 +31,7 @@ LONGEST_PAUSE_SECONDS = 30.0
 SETTLE_SECONDS = 10.0  # after a write that went well, for its effect to come back by the watch
 # The API server drops an Event an hour after it was last told.
 EVENT_SECONDS = 2400.0
+START_MARK = {names.STARTED: "true"}
 
 _Key = tuple[str, str]  # purpose, uid
 _PURPOSES: dict[type[Action], str] = {
@@ -121,7 +122,7 @@ class Outbox:
         self._issue(Correct(record.ref, annotations_of(truth)), now)
 
     def mark_started(self, record: PodRecord, now: float) -> None:
-        self._issue(MarkStarted(record.ref, {names.STARTED: "true"}), now)
+        self._issue(MarkStarted(record.ref, START_MARK), now)
 
     def evict(self, record: PodRecord, reason: str, now: float) -> None:
         self._issue(Evict(record.ref, reason), now)

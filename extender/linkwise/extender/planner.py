@@ -233,15 +233,18 @@ class Planner:
             self.gangs.pop(key, None)
             self._looks.pop(key, None)
             return
+        is_new = key not in self.gangs
         gang = self.gangs.setdefault(key, Gang(key))
-        found = self._muster(gang)
+        found = self.muster(gang)
         if not any(member.live for member in found.members):
             gang.plan_id = ""  # that run is over; who comes now is of another
         if found.clash:
             gang.reason = found.clash
             self._withdraw(found.planned)
-        self._drop_lost_plans(gang, self._muster(gang))
+        self._drop_lost_plans(gang, self.muster(gang))
         self._read_plans(gang, now)
+        if is_new:
+            self._give_grace(gang, now)
         self._count_refusal(gang, now)
         self._expire(gang, now)
         self._start_or_evict(gang, now)
@@ -259,7 +262,7 @@ class Planner:
 
     def _read_plans(self, gang: Gang, now: float) -> None:
         """Take the gang's plan from its members; of a half-made new one, the bound ones' counts."""
-        found = self._muster(gang)
+        found = self.muster(gang)
         plans = self._plans_of(found.bound) or self._plans_of((*found.flying, *found.planned))
         if plans:
             newest = max(plans, key=lambda plan: (plan.made, plan.id))
@@ -281,7 +284,14 @@ class Planner:
             ]
             self._withdraw(other)
 
-    def _muster(self, gang: Gang) -> Muster:
+    def _give_grace(self, gang: Gang, now: float) -> None:
+        """Found partial, and too late: while nobody looked it may have been whole, and the member
+        that had the mark may have gone. So it is not given up before it could be whole again."""
+        found = self.muster(gang)
+        if found.bound and gang.made is not None and now >= self._ends(gang, found):
+            gang.grace = now
+
+    def muster(self, gang: Gang) -> Muster:
         """The same as long as nothing happens to the gang's pods: it is looked at many times."""
         state = (self._books.gang_changes.get(gang.key, 0), gang.plan_id, gang.marked)
         known = self._looks.get(gang.key)
@@ -300,21 +310,21 @@ class Planner:
             return
         gang.was_refused = False
         self._refuse(gang, now)
-        self._withdraw(self._muster(gang).planned)
+        self._withdraw(self.muster(gang).planned)
 
     def _refuse(self, gang: Gang, now: float) -> None:
         self.refusals += 1
         gang.refusals += 1
         if gang.refusals >= self._max_refusals:
             gang.refused, gang.refused_at = True, now
-            for member in self._muster(gang).seats[:1]:
+            for member in self.muster(gang).seats[:1]:
                 self._outbox.say(member.ref, *_told(gang, "Refused"), now)
 
     def _expire(self, gang: Gang, now: float) -> None:
-        found = self._muster(gang)
+        found = self.muster(gang)
         if found.started or found.flying or gang.expired or found.standing(gang).whole:
             return
-        if gang.made is None or now < gang.made + self._timeout_of(found):
+        if gang.made is None or now < self._ends(gang, found):
             return
         unbound = ", ".join(m.ref.name for m in found.seats if not m.node)
         gang.reason = f"not all members were bound in time ({unbound or 'some are missing'})"
@@ -325,7 +335,7 @@ class Planner:
         self._refuse(gang, now)
 
     def _start_or_evict(self, gang: Gang, now: float) -> None:
-        found = self._muster(gang)
+        found = self.muster(gang)
         if gang.expired and (not found.bound or found.standing(gang).whole):
             gang.expired = False
         if gang.expired:
@@ -334,12 +344,12 @@ class Planner:
         elif found.started or found.standing(gang).whole:
             gang.reason = ""
             gang.marked = frozenset(member.uid for member in found.bound)
-            for member in found.bound:
-                if not member.started:
-                    self._outbox.mark_started(member, now)
+            # The last member's Binding has mostly brought the mark; one is enough.
+            if found.bound and not any(member.started for member in found.bound):
+                self._outbox.mark_started(found.bound[0], now)
 
     def _wants_plan(self, gang: Gang) -> bool:
-        found = self._muster(gang)
+        found = self.muster(gang)
         if not found.open or found.clash or gang.refused or gang.expired:
             return False
         return found.started or found.complete
@@ -348,12 +358,12 @@ class Planner:
 
     def _plan(self, gang: Gang, now: float) -> None:
         gang.tried_room = self._books.room  # whatever comes of it: once for each room
-        found = self._muster(gang)
+        found = self.muster(gang)
         spots = self._seek(found, now)
         if isinstance(spots, Refusal) and found.planned and not found.started:
             # Around these there is no room; without them there may be, and they need not wait.
             self._withdraw(found.planned)
-            found = self._muster(gang)
+            found = self.muster(gang)
             spots = self._seek(found, now)
         if isinstance(spots, Refusal):
             gang.no_room, gang.tried_room = spots, self._books.room
@@ -428,7 +438,7 @@ class Planner:
 
     def _finish(self, gang: Gang, now: float) -> None:
         """Bring what was decided to the API server, and name the phase."""
-        found = self._muster(gang)
+        found = self.muster(gang)
         for member in (*found.planned, *found.open, *found.extra):
             self._outbox.bring_plan(member, self._books.plans.get(member.uid), now)
         self._gates.look_at(gang, found, now)
@@ -442,10 +452,11 @@ class Planner:
         partial = bool(found.planned or found.bound) and not found.standing(gang).whole
         if gang.made is None or not partial or found.started or gang.expired or found.flying:
             return None
-        return gang.made + self._timeout_of(found)
+        return self._ends(gang, found)
 
-    def _timeout_of(self, found: Muster) -> float:
-        return found.timeout_seconds or self._timeout_seconds
+    def _ends(self, gang: Gang, found: Muster) -> float:
+        made = gang.made if gang.made is not None else 0.0
+        return max(made, gang.grace) + (found.timeout_seconds or self._timeout_seconds)
 
     def _correct(self, mismatch: Mismatch, now: float) -> None:
         """The kubelet's word is the truth: the pod's plan is made to say it."""
