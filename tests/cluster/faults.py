@@ -33,6 +33,8 @@ from tests.cluster.waiting import wait_for
 from tests.cluster.workloads import GIVEN
 
 HERE, THERE = "node-1", "node-2"  # what strikes one node strikes the first
+# Why a kubelet did not take a pod, for good: its devices were not there, or not free.
+REFUSED = "UnexpectedAdmissionError"
 _POD_UID = re.compile(r"/pod([0-9a-f-]{36})")
 
 

@@ -17,6 +17,7 @@ from tests.cluster.faults import (
     KUBELET,
     PLUGIN,
     POWER,
+    REFUSED,
     SCHEDULER,
     Fault,
     Phase,
@@ -32,7 +33,6 @@ P = Phase
 SECONDS = 60.0
 # kube-scheduler tries a pod again after 10 s at most; the rest is what a busy machine takes.
 BACK_OFF_SECONDS = 10.0 + 5.0
-REFUSED = "UnexpectedAdmissionError"
 CELLS = [
     *((fault, phase) for fault in (KUBELET, PLUGIN, EXTENDER) for phase in Phase),
     *((SCHEDULER, phase) for phase in (P.CREATED, P.PLANNED)),

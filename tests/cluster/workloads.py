@@ -24,13 +24,18 @@ def pod(
     sidecars: Mapping[str, int] | None = None,
     node: str = "",
     annotations: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> Manifest:
     """*gpus* of a container called main, or of each container by name. *sidecars* are init
     containers that go on running, declared after those of *init*."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "annotations": dict(annotations or {})},
+        "metadata": {
+            "name": name,
+            "annotations": dict(annotations or {}),
+            "labels": dict(labels or {}),
+        },
         "spec": _pod_spec(gpus, init=init, sidecars=sidecars, node=node),
     }
 
@@ -108,7 +113,7 @@ def _pod_spec(
             ),
         ],
         "containers": [_container(name, count, run) for name, count in main.items()],
-        "terminationGracePeriodSeconds": 5,
+        "terminationGracePeriodSeconds": 3 if stubborn else 5,
         **({"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}),
     }
 

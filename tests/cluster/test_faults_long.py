@@ -1,0 +1,132 @@
+"""An API server that is away for a minute, and a plugin that is upgraded while pods come and go."""
+
+import time
+from typing import Any
+
+from linkwise.topology import names
+from tests.cluster import workloads
+from tests.cluster.deployment import Deployed, wait_until_none
+from tests.cluster.faults import (
+    HERE,
+    REFUSED,
+    THERE,
+    Work,
+    extender_of,
+    kill,
+    restarts,
+    stopped,
+    taken_twice,
+    unsettled,
+)
+from tests.cluster.looking import (
+    assert_agreed,
+    held_twice,
+    podresources,
+    running,
+    running_pod,
+)
+from tests.cluster.waiting import wait_for
+
+OUTAGE_SECONDS = 60.0
+DAEMONSET = "/apis/apps/v1/namespaces/kube-system/daemonsets/linkwise-plugin"
+LOAD = "/apis/apps/v1/namespaces/default/deployments/load"
+
+
+def test_an_api_server_that_is_away_for_a_minute(deployed: Deployed) -> None:
+    runs, bound = bare("runs", 2, 4, node=HERE), bare("bound", 1, 4, node=THERE)
+    train = bare("train", 2, 8, annotations={names.GANG: "train", names.GANG_SIZE: "2"})
+    deployed.apply(*runs.manifests, workloads.pod("ends", 4, node=THERE))
+    before = running(deployed, runs.selector, runs.count)
+    running_pod(deployed, "ends")
+    server, extender = deployed.control.parts["kube-apiserver"], extender_of(deployed)
+    # When it goes, one pod is bound and one ending, and their kubelet knows of neither.
+    with stopped(deployed.cluster.nodes[THERE].kubelet.pid):
+        deployed.apply(*bound.manifests, *train.manifests)
+        wait_for(lambda: nodes_of(deployed, bound) == [THERE], "a pod is bound")
+        wait_for(lambda: len(train.pods(deployed)) == train.count, "a gang waits")
+        deployed.kubectl("delete", "pod", "ends", "--wait=false")
+        server.kill()
+    try:
+        kill(extender)  # started again, it has to wait for the API server
+        held = podresources(deployed.cluster.nodes[HERE])
+        back = time.monotonic() + OUTAGE_SECONDS
+        wait_for(lambda: stands_still(deployed, held, back), "it is over", OUTAGE_SECONDS + 5)
+    finally:
+        server.start()
+    deployed.control.wait_ready()
+    wait_until_none(lambda: unsettled(deployed, runs, bound), 60)
+    assert undisturbed(before, running(deployed, runs.selector, runs.count))
+    assert nodes_of(deployed, train) == ["", ""]
+
+    deployed.kubectl("delete", "pods", "--selector=app in (runs,bound)", "--wait=false")
+    wait_until_none(lambda: unsettled(deployed, train), 60)
+    for pod in train.pods(deployed):
+        assert_agreed(deployed, pod)
+
+
+def test_a_plugin_that_is_upgraded_under_load(deployed: Deployed) -> None:
+    steady = Work([workloads.job("steady", 2, pods=2, gang=True)], "job-name=steady", 2)
+    load = Work([workloads.deployment("load", 2, replicas=1)], "app=load", 6)
+    deployed.apply(*steady.manifests, *load.manifests)
+    before = running(deployed, steady.selector, steady.count)
+    old = plugin_pods(deployed)
+    deployed.kubectl("rollout", "restart", "-n=kube-system", "daemonset/linkwise-plugin")
+    while not rolled_out(deployed):
+        for replicas in (load.count, 1):
+            scale(deployed, load, replicas)
+            for node in deployed.cluster.nodes.values():
+                assert not list(held_twice(podresources(node)))
+            assert not taken_twice()
+    assert old.isdisjoint(plugin_pods(deployed))
+    scale(deployed, load, load.count)
+    wait_until_none(lambda: unsettled(deployed, steady, load), 60)
+    assert undisturbed(before, running(deployed, steady.selector, steady.count))
+    assert set(load.refused(deployed)) <= {REFUSED}
+
+
+def bare(name: str, count: int, gpus: int, **more: Any) -> Work:
+    """Pods that nobody looks after: controllers need a minute to hear of a server that is back."""
+    made = [
+        workloads.pod(f"{name}-{number}", gpus, labels={"app": name}, **more)
+        for number in range(count)
+    ]
+    return Work(made, f"app={name}", count)
+
+
+def scale(deployed: Deployed, load: Work, replicas: int) -> None:
+    """Return once there are so many, whether they run or not."""
+    deployed.client.patch(LOAD, {"spec": {"replicas": replicas}})
+    wait_for(lambda: len(load.pods(deployed)) == replicas, f"{replicas} pods")
+
+
+def stands_still(deployed: Deployed, held: object, until: float) -> bool:
+    """Whether *until* has come; before, what runs has what it had."""
+    assert podresources(deployed.cluster.nodes[HERE]) == held
+    assert not taken_twice()
+    return time.monotonic() > until
+
+
+def undisturbed(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> bool:
+    uids = [[pod["metadata"]["uid"] for pod in pods] for pods in (before, after)]
+    return uids[0] == uids[1] and not any(map(restarts, after))
+
+
+def nodes_of(deployed: Deployed, work: Work) -> list[str]:
+    return [pod["spec"].get("nodeName", "") for pod in work.pods(deployed)]
+
+
+def plugin_pods(deployed: Deployed) -> set[str]:
+    return {
+        pod["metadata"]["uid"]
+        for pod in deployed.pods("app.kubernetes.io/name=linkwise-plugin", namespace="kube-system")
+    }
+
+
+def rolled_out(deployed: Deployed) -> bool:
+    found = deployed.get(DAEMONSET)
+    status = found["status"]
+    return bool(
+        status["observedGeneration"] == found["metadata"]["generation"]
+        and status.get("updatedNumberScheduled") == status["desiredNumberScheduled"]
+        and status.get("numberAvailable") == status["desiredNumberScheduled"]
+    )
