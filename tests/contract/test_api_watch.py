@@ -89,18 +89,18 @@ def test_a_watch_from_the_future_hears_nothing_until_it_is_reached(api: Api) -> 
         assert version_of(next(events)["object"]) == version_of(changes[-1])
 
 
-def test_a_bookmark_comes_before_a_watch_ends_where_it_is_asked_for_and_has_news(
-    api: Api,
-) -> None:
-    made = api.pod("w")
+def test_a_bookmark_comes_before_a_watch_ends_where_it_is_asked_for(api: Api) -> None:
+    query = {"resourceVersion": version_of(api.pod("w")), "timeoutSeconds": 3}
     others = "/api/v1/namespaces/default/pods"
-    query = {"resourceVersion": version_of(made), "allowWatchBookmarks": "true"}
-    with api.watch(api.pods, **query, timeoutSeconds=3) as events:
+    with (
+        api.watch(api.pods, **query) as unasked,
+        api.watch(api.pods, **query, allowWatchBookmarks="true") as asked,
+    ):
         other = api.ask("POST", others, pod_elsewhere(api)).object
-        bookmark = next(events)
+        bookmark = next(asked)
         api.pod("late")  # two seconds are left
-        rest = [event for event in events if event["type"] != "BOOKMARK"]
-    assert told(rest) == ["ADDED late"]
+        assert told([event for event in asked if event["type"] != "BOOKMARK"]) == ["ADDED late"]
+        assert told(list(unasked)) == ["ADDED late"]
     assert bookmark["type"] == "BOOKMARK"
     assert (bookmark["object"]["kind"], bookmark["object"]["apiVersion"]) == ("Pod", "v1")
     assert int(version_of(bookmark["object"])) >= int(version_of(other))
@@ -108,15 +108,10 @@ def test_a_bookmark_comes_before_a_watch_ends_where_it_is_asked_for_and_has_news
     api.ask("DELETE", f"{others}/{api.namespace}")
 
 
-def test_no_bookmark_comes_where_it_is_not_asked_for_or_says_nothing_new(api: Api) -> None:
-    made = api.pod("w")
-    query = {"resourceVersion": version_of(made), "timeoutSeconds": 3}
-    with (
-        api.watch(api.pods, **query) as unasked,
-        api.watch(api.pods, **query, allowWatchBookmarks="true") as asked,
-    ):
-        assert list(asked) == []
-        assert list(unasked) == []
+def test_no_bookmark_comes_where_it_would_say_nothing_new(api: Api) -> None:
+    query = {"resourceVersion": version_of(api.pod("w")), "timeoutSeconds": 3}
+    with api.watch(api.pods, **query, allowWatchBookmarks="true") as events:
+        assert list(events) == []
 
 
 def test_a_deleted_object_is_shown_in_its_last_state_at_a_version_of_its_own(api: Api) -> None:

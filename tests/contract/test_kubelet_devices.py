@@ -269,7 +269,7 @@ def test_a_pod_deleted_by_force_gives_its_devices_back_while_its_containers_stil
     """The kubelet forgets it with the API server: nobody knows any more who uses these GPUs."""
     node.plugin()
     node.devices_are(8, 8)
-    node.create("old", 8, stop=20)
+    node.create("old", 8, stop=100)
     node.phase_is("old", "Running")
     node.delete("old", gracePeriodSeconds=0)
     assert not node.exists("old")
