@@ -45,7 +45,6 @@ GANG_CELLS = [
     (KUBELET, P.BOUND),
     (PLUGIN, P.BOUND),
     (EXTENDER, P.BOUND),
-    (EXTENDER, P.ENDING),
     (POWER, P.RUNNING),
 ]
 # A kubelet that has lost its devices' plugin, or its own memory, refuses a pod for good that it has
@@ -79,7 +78,7 @@ def test_pods_that_share_a_node(deployed: Deployed, fault: Fault, phase: Phase) 
 
 @named(GANG_CELLS)
 def test_a_gang_of_two_whole_machines(deployed: Deployed, fault: Fault, phase: Phase) -> None:
-    gang = workloads.job("train", 8, pods=2, gang=True, stubborn=phase is P.ENDING)
+    gang = workloads.job("train", 8, pods=2, gang=True)
     check(deployed, fault, phase, Work([gang], "job-name=train", 2))
 
 

@@ -40,17 +40,8 @@ def pod(
     }
 
 
-def job(
-    name: str,
-    gpus: int,
-    *,
-    pods: int = 1,
-    gang: bool = False,
-    node: str = "",
-    stubborn: bool = False,
-) -> Manifest:
-    """An indexed Job; with *gang* its pods start together or not at all, and *stubborn* ones end
-    only when their grace period does."""
+def job(name: str, gpus: int, *, pods: int = 1, gang: bool = False, node: str = "") -> Manifest:
+    """An indexed Job; with *gang* its pods start together or not at all."""
     annotations = {names.GANG: name, names.GANG_SIZE: str(pods)} if gang else {}
     return {
         "apiVersion": "batch/v1",
@@ -62,7 +53,7 @@ def job(
             "completionMode": "Indexed",
             "template": {
                 "metadata": {"annotations": annotations},
-                "spec": {**_pod_spec(gpus, node=node, stubborn=stubborn), "restartPolicy": "Never"},
+                "spec": {**_pod_spec(gpus, node=node), "restartPolicy": "Never"},
             },
         },
     }
@@ -77,7 +68,8 @@ def deployment(
     gated: bool = False,
     stubborn: bool = False,
 ) -> Manifest:
-    """Pods that are *gated* are planned before the scheduler tries them."""
+    """Pods that are *gated* are planned before the scheduler tries them; *stubborn* ones end only
+    when their grace period does."""
     labels = {"app": name}
     spec = _pod_spec(gpus, node=node, stubborn=stubborn)
     if gated:
