@@ -1,8 +1,10 @@
 """The server beneath the routes: connections, lengths, and an end that loses no call."""
 
+import errno
 import http.client
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from threading import Event, Thread
 from typing import Any
 from unittest.mock import patch
@@ -22,8 +24,10 @@ class Verbs:
 
     def __init__(self) -> None:
         self.binding, self.let = Event(), Event()
+        self.asked: list[str] = []
 
     def answer(self, verb: str, body: bytes) -> Reply:
+        self.asked.append(verb)
         if verb == "bind":
             self.binding.set()
             assert self.let.wait(10)
@@ -33,7 +37,28 @@ class Verbs:
         return Reply(413, b"too large for " + verb.encode())
 
 
+LARGE = 32 << 20  # bytes; more than any socket keeps for a client that does not read
+
+
+class Chunks(list[bytes]):
+    closed = 0
+
+    def close(self) -> None:
+        Chunks.closed += 1
+
+
 def app(environ: dict[str, Any], start: Any) -> list[bytes]:
+    if environ["PATH_INFO"] == "/large":
+        start("200 OK", [])
+        return Chunks([bytes(LARGE)])
+    if environ["PATH_INFO"] == "/length":
+        start("200 OK", [("Content-Length", "12345")])
+        return []
+    if environ["PATH_INFO"] == "/heard":
+        start("200 OK", [])
+        print("a complaint", file=environ["wsgi.errors"])
+        heard = ("CONTENT_TYPE", "HTTP_ACCEPT", "HTTP_X_ASKED_BY")
+        return [" ".join(environ[name] for name in heard).encode()]
     start("200 OK", [("Content-Type", "text/plain"), ("X-Query", environ["QUERY_STRING"])])
     body = environ["wsgi.input"].read().decode()
     return [f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']} {body}".encode()]
@@ -106,11 +131,118 @@ def test_a_body_that_is_too_large_is_refused_unread(
     )
 
 
+@pytest.mark.parametrize("path", ["/filter", "/nodes"])
+def test_who_sends_too_much_in_one_go_hears_why(
+    connection: http.client.HTTPConnection, path: str
+) -> None:
+    assert ask(connection, path, bytes(LARGE))[0] == 413
+
+
 def test_of_a_body_without_a_length_nothing_is_read(
-    connection: http.client.HTTPConnection,
+    connection: http.client.HTTPConnection, verbs: Verbs
 ) -> None:
     assert ask(connection, "/filter", headers={"transfer-encoding": "chunked"})[0] == 411
-    assert ask(connection, "/filter", headers={"content-length": "-1"})[0] == 400
+    for length in ("-1", "\xb2", "", "9" * 5000):
+        assert ask(connection, "/filter", headers={"content-length": length})[0] == 400
+    assert verbs.asked == []
+
+
+def test_of_a_body_with_two_lengths_nothing_is_read(
+    connection: http.client.HTTPConnection, verbs: Verbs
+) -> None:
+    connection.putrequest("POST", "/filter")
+    connection.putheader("content-length", "3")
+    connection.putheader("content-length", "5")
+    connection.endheaders(b"12345")
+    assert connection.getresponse().status == 400
+    assert verbs.asked == []
+
+
+@pytest.mark.parametrize("path", ["/filter", "/nodes"])
+def test_half_a_call_is_none(server: Server, verbs: Verbs, path: str) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), 5) as broken:
+        broken.sendall(f"POST {path} HTTP/1.1\r\nContent-Length: 30\r\n\r\nhalf".encode())
+        broken.shutdown(socket.SHUT_WR)
+        assert broken.recv(100) == b""
+    assert verbs.asked == []
+
+
+def test_a_client_that_asks_whether_to_go_on_is_told_so(server: Server) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), 5) as careful:
+        head = b"POST /filter HTTP/1.1\r\nContent-Length: 1\r\nExpect: 100-continue\r\n\r\n"
+        careful.sendall(head)
+        assert careful.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        careful.sendall(b"x")
+        assert careful.recv(1000).endswith(b"filter x")
+
+
+def test_the_end_of_a_connection_is_said(connection: http.client.HTTPConnection) -> None:
+    connection.request("POST", "/filter", b"x", {"connection": "close"})
+    answer = connection.getresponse()
+    assert (answer.headers["connection"], answer.read()) == ("close", b"filter x")
+    connection.request("POST", "/filter", b"x")
+    answer = connection.getresponse()
+    assert (answer.headers["connection"], answer.read()) == ("keep-alive", b"filter x")
+    assert answer.headers["server-timing"] == "app;dur=1"
+
+
+def test_the_application_hears_the_headers_and_its_complaints_are_logged(
+    connection: http.client.HTTPConnection, caplog: pytest.LogCaptureFixture
+) -> None:
+    headers = {"content-type": "text/x", "accept": "text/plain", "x-asked-by": "me"}
+    assert ask(connection, "/heard", b"x", headers=headers) == (200, b"text/x text/plain me")
+    assert "a complaint" in caplog.text
+
+
+def test_head_tells_the_length_of_what_get_would_be_answered(
+    connection: http.client.HTTPConnection,
+) -> None:
+    connection.request("HEAD", "/length")
+    assert connection.getresponse().headers["content-length"] == "12345"
+
+
+def test_binds_that_wait_for_the_api_server_keep_nobody_else_waiting(
+    server: Server, verbs: Verbs, connection: http.client.HTTPConnection
+) -> None:
+    with ExitStack() as binds:
+        for _ in range(5):  # one more than the server lets through
+            bind = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+            binds.callback(bind.close)
+            bind.request("POST", "/bind", b"x")
+        wait_for(lambda: server._calls == 5 and len(verbs.asked) == 4)
+        assert ask(connection, "/filter", b"x") == (200, b"filter x")
+        assert ask(connection, "/healthz", method="GET") == (200, b"GET /healthz ")
+
+
+def test_who_reads_slowly_keeps_nobody_else_waiting(
+    server: Server, connection: http.client.HTTPConnection
+) -> None:
+    Chunks.closed = 0
+    with ExitStack() as readers:
+        for _ in range(5):
+            reader = readers.enter_context(socket.create_connection(("127.0.0.1", server.port), 5))
+            reader.sendall(b"GET /large HTTP/1.1\r\n\r\n")
+        assert ask(connection, "/filter", b"x") == (200, b"filter x")
+        assert ask(connection, "/nodes", method="GET") == (200, b"GET /nodes ")
+        wait_for(lambda: Chunks.closed == 5)
+
+
+def test_without_file_descriptors_it_pauses_instead_of_spinning(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Exhausted:
+        def accept(self) -> None:
+            raise OSError(errno.EMFILE, "too many open files")
+
+    pauses: list[float] = []
+    with (
+        patch.object(server, "socket", Exhausted()),
+        patch("time.sleep", pauses.append),
+        pytest.raises(OSError, match="too many"),
+    ):
+        server.get_request()
+    assert pauses == [0.1]
+    assert "too many open files" in caplog.text
 
 
 def test_what_is_no_http_is_refused_and_others_go_on(
@@ -149,6 +281,71 @@ def test_a_call_under_way_is_answered_before_the_end_and_none_after(
     assert not closing.is_alive()
     with pytest.raises((http.client.HTTPException, OSError)):
         ask(connection, "/filter", b"x")
+
+
+def test_it_has_not_ended_before_the_last_reply_is_written(
+    server: Server, connection: http.client.HTTPConnection
+) -> None:
+    order, closed = [], Event()
+    write = module._Handler._write
+
+    def close() -> None:
+        server.close()
+        order.append("closed")
+        closed.set()
+
+    def write_late(handler: module._Handler, reply: Reply) -> None:
+        closing.start()
+        closed.wait(0.2)  # the end does not come
+        order.append("written")
+        write(handler, reply)
+
+    closing = Thread(target=close)
+    with patch.object(module._Handler, "_write", write_late):
+        assert ask(connection, "/filter", b"x") == (200, b"filter x")
+    closing.join(5)
+    assert order == ["written", "closed"]
+
+
+def test_the_end_waits_for_no_client_that_is_idle_or_sends_half_a_call(server: Server) -> None:
+    with (
+        socket.create_connection(("127.0.0.1", server.port), 5) as idle,
+        socket.create_connection(("127.0.0.1", server.port), 5) as half,
+    ):
+        half.sendall(b"POST /filter HTTP/1.1\r\nContent-Length: 30\r\n\r\nhalf")
+        wait_for(lambda: server._calls == 1 and len(server._open) == 2)
+        server.close()
+        assert server._calls == 0
+        assert (idle.recv(1), half.recv(1)) == (b"", b"")
+        wait_for(lambda: not server._open)
+
+
+def test_a_server_that_never_ran_can_be_closed(verbs: Verbs) -> None:
+    made = Server("127.0.0.1", 0, verbs, app, threads=1)  # type: ignore[arg-type]
+    made.close()
+    assert made.socket.fileno() == -1
+
+
+def test_it_listens_on_addresses_of_ipv6(verbs: Verbs) -> None:
+    made = Server("::1", 0, verbs, app, threads=1)  # type: ignore[arg-type]
+    thread = Thread(target=made.run, daemon=True)
+    thread.start()
+    one = http.client.HTTPConnection("::1", made.port, timeout=5)
+    assert ask(one, "/filter", b"x") == (200, b"filter x")
+    one.close()
+    made.close()
+    thread.join(5)
+
+
+def test_a_few_idle_threads_are_kept(server: Server) -> None:
+    with patch.object(module, "_MOST_IDLE", 1), ExitStack() as clients:
+        for _ in range(3):
+            one = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+            clients.callback(one.close)
+            assert ask(one, "/filter", b"x")[0] == 200
+        assert server._workers._idle == 0
+        clients.close()
+        wait_for(lambda: not server._open and server._workers._idle == 1)
 
 
 def test_threads_are_used_again(server: Server) -> None:

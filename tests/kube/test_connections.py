@@ -1,6 +1,7 @@
 """Connections that writes go over: kept, given up when the server has closed them, and trusted."""
 
 import select
+import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,16 +18,31 @@ from linkwise.kube.connections import Answer, Connections, UnsentError
 HEADERS = {"content-type": "text/plain"}
 
 
+class _Server(ThreadingHTTPServer):
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.asked: list[tuple[str, int]] = []  # path, the client's port
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6
+
+    def __init__(self) -> None:
+        ThreadingHTTPServer.__init__(self, ("::1", 0), _Handler)
+        self.asked = []
+
+
 class _Handler(BaseHTTPRequestHandler):
+    server: _Server
     protocol_version = "HTTP/1.1"
 
     def do_PATCH(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
-        self.send_header("X-Port", str(self.client_address[1]))
         self.end_headers()
         self.wfile.write(body)
+        self.server.asked.append((self.path, self.client_address[1]))
         self.close_connection = body == b"and close"  # without saying so
 
     def log_message(self, *_: object) -> None:
@@ -34,8 +50,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(context: ssl.SSLContext | None = None) -> Iterator[ThreadingHTTPServer]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
+def serving(
+    context: ssl.SSLContext | None = None, kind: type[_Server] = _Server
+) -> Iterator[_Server]:
+    with kind() as server:
         if context is not None:
             server.socket = context.wrap_socket(server.socket, server_side=True)
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -47,12 +65,28 @@ def serving(context: ssl.SSLContext | None = None) -> Iterator[ThreadingHTTPServ
             thread.join()
 
 
-def connections(url: str, **attributes: object) -> Connections:
+def connections(
+    url: str, *, read_seconds: float = 5.0, idle_seconds: float = 60.0, **attributes: object
+) -> Connections:
     configuration = Configuration()
     configuration.host = url
     for name, value in attributes.items():
         setattr(configuration, name, value)
-    return Connections(configuration, connect_seconds=5, read_seconds=5, most=2)
+    return Connections(
+        configuration,
+        connect_seconds=5,
+        read_seconds=read_seconds,
+        most=2,
+        idle_seconds=idle_seconds,
+    )
+
+
+def patch_twice(made: Connections, server: _Server) -> bool:
+    """Whether over the same connection."""
+    for body in (b"one", b"two"):
+        assert made.request("PATCH", "/x", body, HEADERS) == Answer(200, body)
+    (_, first), (_, second) = server.asked[-2:]
+    return first == second
 
 
 def test_a_connection_is_used_again_until_the_server_has_closed_it() -> None:
@@ -60,10 +94,78 @@ def test_a_connection_is_used_again_until_the_server_has_closed_it() -> None:
         made = connections(f"http://127.0.0.1:{server.server_port}")
         for body in (b"one", b"and close"):
             assert made.request("PATCH", "/x", body, HEADERS) == Answer(200, body)
-        (kept,) = made._idle
+        ((kept, _),) = made._idle
+        (_, first), (_, second) = server.asked
+        assert first == second
         assert select.select([kept.sock], [], [], 5)[0]  # the end of it has arrived
         assert made.request("PATCH", "/x", b"three", HEADERS) == Answer(200, b"three")
-        assert made._idle[0] is not kept
+        assert made._idle[0][0] is not kept
+
+
+def test_a_connection_that_lay_idle_for_long_is_not_trusted() -> None:
+    with serving() as server:
+        url = f"http://127.0.0.1:{server.server_port}"
+        assert patch_twice(connections(url), server)
+        assert not patch_twice(connections(url, idle_seconds=0.0), server)
+
+
+def test_one_connection_that_says_nothing_costs_the_others_their_trust() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        made = connections(url, read_seconds=0.1)
+        fellow = made._open()
+        made._keep(fellow)
+        made._keep(made._open())
+        with pytest.raises(TimeoutError):
+            made.request("PATCH", "/x", b"one", HEADERS)
+        assert not made._idle
+        assert fellow.sock is None
+
+
+def test_no_more_idle_connections_are_kept_than_asked_for() -> None:
+    with serving() as server:
+        made = connections(f"http://127.0.0.1:{server.server_port}")
+        opened = [made._open() for _ in range(3)]
+        for each in opened:
+            made._keep(each)
+        assert len(made._idle) == 2
+        assert [each.sock is None for each in opened] == [False, False, True]
+
+
+def test_kept_connections_end_with_their_owner() -> None:
+    with serving() as server:
+        made = connections(f"http://127.0.0.1:{server.server_port}")
+        kept = made._open()
+        made._keep(kept)
+        del made
+        assert kept.sock is None
+
+
+def test_the_prefix_of_a_proxy_comes_before_the_path() -> None:
+    with serving() as server:
+        made = connections(f"http://127.0.0.1:{server.server_port}/k8s/clusters/c-1/")
+        made.request("PATCH", "/x", b"", HEADERS)
+    assert server.asked[0][0] == "/k8s/clusters/c-1/x"
+
+
+def test_addresses_of_ipv6_are_reached() -> None:
+    with serving(kind=_Server6) as server:
+        made = connections(f"http://[::1]:{server.server_port}")
+        assert made.request("PATCH", "/x", b"one", HEADERS) == Answer(200, b"one")
+
+
+@pytest.mark.parametrize(("scheme", "port"), [("https", 443), ("http", 80)])
+@pytest.mark.parametrize("host", ["[fd00::1]", "[fd00::5000]", "api.example.com"])
+def test_the_port_is_the_scheme_s_own_where_none_is_named(
+    scheme: str, port: int, host: str
+) -> None:
+    opened = connections(f"{scheme}://{host}")._new()
+    assert (opened.host, opened.port) == (host.strip("[]"), port)
+
+
+def test_a_host_that_cannot_be_one_was_asked_nothing() -> None:
+    with pytest.raises(UnsentError):
+        connections(f"http://{'x' * 64}.example").request("PATCH", "/x", b"", HEADERS)
 
 
 def test_a_server_that_is_not_there_was_asked_nothing() -> None:
@@ -89,3 +191,53 @@ def test_only_a_server_of_the_named_authority_is_trusted(tmp_path: Path) -> None
             )
         careless = connections(url, verify_ssl=False)
         assert careless.request("PATCH", "/x", b"three", HEADERS) == Answer(200, b"three")
+
+
+@pytest.fixture
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+def test_connections_of_tls_are_kept_too(authority: trustme.CA, tmp_path: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.cert_pem.write_to_path(tmp_path / "ca")
+    with serving(context) as server:
+        url = f"https://127.0.0.1:{server.server_port}"
+        assert patch_twice(connections(url, ssl_ca_cert=str(tmp_path / "ca")), server)
+
+
+def test_the_name_of_a_server_counts_unless_told_otherwise(
+    authority: trustme.CA, tmp_path: Path
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("elsewhere.example").configure_cert(context)
+    authority.cert_pem.write_to_path(tmp_path / "ca")
+    with serving(context) as server:
+        url, file = f"https://127.0.0.1:{server.server_port}", str(tmp_path / "ca")
+        with pytest.raises(UnsentError, match=r"127\.0\.0\.1"):
+            connections(url, ssl_ca_cert=file).request("PATCH", "/x", b"one", HEADERS)
+        lenient = connections(url, ssl_ca_cert=file, assert_hostname=False)
+        assert lenient.request("PATCH", "/x", b"two", HEADERS) == Answer(200, b"two")
+
+
+def test_a_client_s_certificate_is_shown_and_read_anew_for_each_connection(
+    authority: trustme.CA, tmp_path: Path
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.configure_trust(context)
+    context.verify_mode = ssl.CERT_REQUIRED
+    authority.cert_pem.write_to_path(tmp_path / "ca")
+    file = tmp_path / "client.pem"
+    trustme.CA().issue_cert("linkwise").private_key_and_cert_chain_pem.write_to_path(file)
+    with serving(context) as server:
+        made = connections(
+            f"https://127.0.0.1:{server.server_port}",
+            ssl_ca_cert=str(tmp_path / "ca"),
+            cert_file=str(file),
+        )
+        with pytest.raises((ssl.SSLError, ConnectionError)):  # what it says, is a race
+            made.request("PATCH", "/x", b"one", HEADERS)
+        authority.issue_cert("linkwise").private_key_and_cert_chain_pem.write_to_path(file)
+        assert made.request("PATCH", "/x", b"two", HEADERS) == Answer(200, b"two")

@@ -6,16 +6,17 @@ with the standard library's HTTP (docs/decisions/0009-http-server.md has the fig
 the same time kube-scheduler opens connections that it does not keep, so threads are used again.
 """
 
+import errno
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from io import BytesIO
 from queue import SimpleQueue
-from threading import BoundedSemaphore, Lock, Thread
+from threading import BoundedSemaphore, Condition, Lock, Thread
 from typing import Any
 from urllib.parse import unquote
 from wsgiref.types import WSGIApplication
@@ -29,6 +30,10 @@ MOST_CONNECTIONS = 1000
 _MOST_IDLE = 32  # threads kept for the next connection
 # Go keeps an idle connection for 90 s: whoever closes first must not be us, or a call gets lost.
 IDLE_SECONDS = 120.0
+# For a client to hear that what it still sends is refused.
+_LAST_WORDS_SECONDS = 5.0
+_LONGEST_LENGTH = 18  # digits of a Content-Length that anybody could mean
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _PATHS = {f"/{verb}": verb for verb in VERBS}
 
 
@@ -63,7 +68,8 @@ class _Workers:
 class Server(HTTPServer):
     """`run()` until an exception ends it; `close()` lets calls under way come to their end.
 
-    *threads* calls are answered at the same time. Raises OSError where it cannot listen.
+    *threads* pods are bound at the same time, and as many other calls answered: binds wait for the
+    API server, and nobody else may wait for them. Raises OSError where it cannot listen.
     """
 
     request_queue_size = 128
@@ -72,8 +78,9 @@ class Server(HTTPServer):
         self, address: str, port: int, verbs: Verbs, app: WSGIApplication, *, threads: int
     ) -> None:
         self.verbs, self.app = verbs, app
-        self.answering = BoundedSemaphore(threads)
-        self._most_calls = threads
+        self.answering, self.binding = BoundedSemaphore(threads), BoundedSemaphore(threads)
+        self._calls = 0
+        self._ended = Condition()  # around the count of calls
         self._open: set[socket.socket] = set()
         self._lock = Lock()  # around what is open
         self._workers = _Workers()
@@ -90,7 +97,10 @@ class Server(HTTPServer):
 
     def run(self) -> None:
         self._runs = True
-        self.serve_forever(poll_interval=0.1)
+        try:
+            self.serve_forever(poll_interval=0.1)
+        finally:
+            self._runs = False
 
     def close(self, timeout_seconds: float = 3.0) -> None:
         if self._runs:
@@ -100,9 +110,31 @@ class Server(HTTPServer):
             for connection in self._open:
                 with suppress(OSError):  # it has just ended
                     connection.shutdown(socket.SHUT_RD)  # no further call; a reply still goes out
-        deadline = time.monotonic() + timeout_seconds
-        for _ in range(self._most_calls):
-            self.answering.acquire(timeout=max(0.0, deadline - time.monotonic()))
+        with self._ended:
+            self._ended.wait_for(lambda: not self._calls, timeout_seconds)
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """Around a call, to the last byte of its reply: `close()` waits for it."""
+        with self._ended:
+            self._calls += 1
+        try:
+            yield
+        finally:
+            with self._ended:
+                self._calls -= 1
+                self._ended.notify_all()
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """A connection that cannot be taken is offered again at once: without end, and with all of
+        a processor's time."""
+        try:
+            return self.socket.accept()
+        except OSError as error:
+            if error.errno in _EXHAUSTED:
+                log.warning("no connection can be taken: %s", error)
+                time.sleep(0.1)
+            raise
 
     def server_bind(self) -> None:
         """Without the look-up of our own name in the DNS that the base class makes."""
@@ -151,26 +183,58 @@ class _Handler(BaseHTTPRequestHandler):
         if verb is None:
             self._serve_app()
             return
-        verbs = self.server.verbs
+        with self.server.call():
+            self._serve_verb(verb)
+            self.wfile.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        """The application answers every other method, if only to refuse it."""
+        if name.startswith("do_"):
+            return self._serve_app
+        raise AttributeError(name)
+
+    def handle_expect_100(self) -> bool:
+        super().handle_expect_100()
+        self.wfile.flush()  # the client waits for it
+        return True
+
+    def _serve_verb(self, verb: str) -> None:
+        server = self.server
         length = self._length()
         if length is None:
             return
-        if length > verbs.max_body:
-            self.close_connection = True  # what it sends is not read
-            reply = verbs.too_large(verb)
-        else:
-            body = self.rfile.read(length)
-            with self.server.answering:
-                reply = verbs.answer(verb, body)
+        if length > server.verbs.max_body:
+            self.close_connection = True
+            self._write(server.verbs.too_large(verb))
+            self._hear_out()
+            return
+        body = self._body(length)
+        if body is None:
+            return
+        with server.binding if verb == "bind" else server.answering:
+            reply = server.verbs.answer(verb, body)
         self._write(reply)
 
     def _serve_app(self) -> None:
+        with self.server.call():
+            environ = self._environ()
+            if environ is None:
+                return
+            with self.server.answering:
+                said = self._ask_app(environ)
+            self._say(*said)  # whoever reads it slowly, keeps nobody else waiting
+            self.wfile.flush()
+
+    def _environ(self) -> dict[str, Any] | None:
         length = self._length()
         if length is None:
-            return
+            return None
         if length > self.server.verbs.max_body:
-            self.send_error(413)
-            return
+            self._refuse(413, "")
+            return None
+        body = self._body(length)
+        if body is None:
+            return None
         path, _, query = self.path.partition("?")
         environ: dict[str, Any] = {
             "REQUEST_METHOD": self.command,
@@ -184,23 +248,17 @@ class _Handler(BaseHTTPRequestHandler):
             "SERVER_PROTOCOL": self.request_version,
             "wsgi.version": (1, 0),
             "wsgi.url_scheme": "http",
-            "wsgi.input": BytesIO(self.rfile.read(length)),
+            "wsgi.input": BytesIO(body),
             "wsgi.errors": _Complaints(),
             "wsgi.multithread": True,
             "wsgi.multiprocess": False,
             "wsgi.run_once": False,
         }
         environ |= {f"HTTP_{k.upper().replace('-', '_')}": v for k, v in self.headers.items()}
-        with self.server.answering:
-            self._run(environ)
+        return environ
 
-    def __getattr__(self, name: str) -> Any:
-        """The application answers every other method, if only to refuse it."""
-        if name.startswith("do_"):
-            return self._serve_app
-        raise AttributeError(name)
-
-    def _run(self, environ: dict[str, Any]) -> None:
+    def _ask_app(self, environ: dict[str, Any]) -> tuple[str, list[tuple[str, str]], bytes]:
+        """Its status, headers and body."""
         said: list[tuple[str, list[tuple[str, str]]]] = []
 
         def start(status: str, headers: list[tuple[str, str]], _error: Any = None) -> Any:
@@ -208,28 +266,63 @@ class _Handler(BaseHTTPRequestHandler):
             return lambda _: None
 
         chunks: Iterable[bytes] = self.server.app(environ, start)
-        body = b"".join(chunks)
-        status, headers = said[0]
+        try:
+            body = b"".join(chunks)
+        finally:
+            getattr(chunks, "close", lambda: None)()
+        return *said[0], body
+
+    def _say(self, status: str, headers: list[tuple[str, str]], body: bytes) -> None:
         code, _, phrase = status.partition(" ")
         self.send_response_only(int(code), phrase)
+        length = str(len(body))
         for name, value in headers:
             if name.lower() != "content-length":
                 self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
+            elif self.command == "HEAD":
+                length = value  # of what a GET would be answered
+        self.send_header("Content-Length", length)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
 
     def _length(self) -> int | None:
         """Of the body; None where that is not to be known, and has been answered."""
-        text = self.headers.get("content-length", "0")
+        texts = self.headers.get_all("content-length", ["0"])
+        text = texts[0]
         if "transfer-encoding" in self.headers:
-            self.send_error(411, "a Content-Length is wanted")
-        elif not (text.isascii() and text.isdigit()):
-            self.send_error(400, "Content-Length: expected a whole number")
+            self._refuse(411, "a Content-Length is wanted")
+        elif not (text.isascii() and text.isdigit()) or len(text) > _LONGEST_LENGTH:
+            self._refuse(400, "Content-Length: expected a whole number")
+        elif any(other != text for other in texts):
+            self._refuse(400, "Content-Length: expected one, not several")
         else:
             return int(text)
         return None
+
+    def _body(self, length: int) -> bytes | None:
+        """None where the client went away in the middle: half a call is none."""
+        body = self.rfile.read(length)
+        if len(body) == length:
+            return body
+        self.close_connection = True
+        return None
+
+    def _refuse(self, status: int, text: str) -> None:
+        """Without reading the body."""
+        self.send_error(status, text or None)  # and says that the connection ends
+        self._hear_out()
+
+    def _hear_out(self) -> None:
+        """To close a connection over what its client still sends would wipe our answer out."""
+        self.wfile.flush()
+        ends = time.monotonic() + _LAST_WORDS_SECONDS
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_WR)
+            while (left := ends - time.monotonic()) > 0:
+                self.connection.settimeout(left)
+                if not self.rfile.read1(1 << 16):
+                    return
 
     def _write(self, reply: Reply) -> None:
         head = (

@@ -7,13 +7,22 @@ urllib3 does beside, following and repeating, no write may do.
 import http.client
 import select
 import ssl
+import time
 import weakref
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from kubernetes.client import Configuration
+
+# The API server closes after 90 s, and load balancers forget in silence. A write that meets with
+# that may have been done, so nobody knows: better not to meet it.
+IDLE_SECONDS = 60.0
+
+
+_Kept = tuple[http.client.HTTPConnection, float]  # idle since when
 
 
 class UnsentError(Exception):
@@ -36,14 +45,18 @@ class Connections:
         connect_seconds: float,
         read_seconds: float,
         most: int,
+        idle_seconds: float = IDLE_SECONDS,
     ) -> None:
         self._configuration = configuration
         self._connect_seconds, self._read_seconds = connect_seconds, read_seconds
+        self._idle_seconds = idle_seconds
         where = urlsplit(configuration.host)
         self._secure = where.scheme == "https"
-        self._host, self._port, self._prefix = where.hostname or "", where.port, where.path
+        self._host, self._prefix = where.hostname or "", where.path
+        # Named always: the library takes the end of an IPv6 address for one.
+        self._port = where.port or (443 if self._secure else 80)
         # The one used last comes first, so that those too many grow old and are closed.
-        self._idle: deque[http.client.HTTPConnection] = deque(maxlen=most)
+        self._idle: deque[_Kept] = deque(maxlen=most)
         weakref.finalize(self, _close, self._idle)
 
     def request(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
@@ -53,6 +66,10 @@ class Connections:
             connection.request(method, self._prefix.rstrip("/") + path, body, dict(headers))
             response = connection.getresponse()
             answer = Answer(response.status, response.read())
+        except TimeoutError:
+            connection.close()
+            _close(self._idle)  # they lead to the same place, and each would cost such a wait
+            raise
         except BaseException:
             connection.close()
             raise
@@ -65,10 +82,10 @@ class Connections:
     def _take(self) -> http.client.HTTPConnection:
         while True:
             try:
-                connection = self._idle.pop()
+                connection, since = self._idle.pop()
             except IndexError:
                 return self._open()
-            if not _has_ended(connection):
+            if time.monotonic() < since + self._idle_seconds and not _has_ended(connection):
                 return connection
             connection.close()
 
@@ -76,13 +93,13 @@ class Connections:
         if len(self._idle) == self._idle.maxlen:
             connection.close()
         else:
-            self._idle.append(connection)
+            self._idle.append((connection, time.monotonic()))
 
     def _open(self) -> http.client.HTTPConnection:
         try:
             connection = self._new()
             connection.connect()
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, ValueError) as error:
             raise UnsentError(str(error)) from error
         connection.sock.settimeout(self._read_seconds)
         return connection
@@ -98,9 +115,10 @@ class Connections:
         )
 
 
-def _close(idle: deque[http.client.HTTPConnection]) -> None:
-    while idle:
-        idle.pop().close()
+def _close(idle: deque[_Kept]) -> None:
+    with suppress(IndexError):  # another thread may take the last
+        while True:
+            idle.pop()[0].close()
 
 
 def _context(configuration: Configuration) -> ssl.SSLContext:
