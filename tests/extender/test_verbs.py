@@ -1,0 +1,113 @@
+"""kube-scheduler's calls as bytes in and bytes out: what is answered, and what is counted of it."""
+
+import json
+from typing import TypeVar, cast
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from linkwise.extender.calls import FilterAnswer, PreemptAnswer, PriorityAnswer, Victims
+from linkwise.extender.metrics import Metrics
+from linkwise.extender.shell import NotReadyError, Shell
+from linkwise.extender.verbs import DEFECT, Verbs
+
+POD = {"metadata": {"name": "w", "namespace": "ml", "uid": "u"}, "spec": {"containers": []}}
+CALLS = {
+    "filter": {"Pod": POD, "NodeNames": ["n1"]},
+    "prioritize": {"Pod": POD, "NodeNames": ["n1"]},
+    "bind": {"PodName": "w", "PodNamespace": "ml", "PodUID": "u", "Node": "n1"},
+    "preempt": {"Pod": POD, "NodeNameToMetaVictims": {"n1": {"Pods": [{"UID": "v"}]}}},
+}
+T = TypeVar("T")
+HAS_ERROR_FIELD = ("filter", "bind")
+
+
+class Asked:
+    """A shell that says yes, or no, or trips."""
+
+    def __init__(self, *, yes: bool = True, error: Exception | None = None) -> None:
+        self.yes, self.error = yes, error
+
+    def filter(self, _: object) -> FilterAnswer:
+        return self._say(FilterAnswer(("n1",)), FilterAnswer(failed={"n1": "full"}))
+
+    def prioritize(self, _: object) -> PriorityAnswer:
+        return self._say(PriorityAnswer((("n1", 100),)), PriorityAnswer((("n1", 0),)))
+
+    def bind(self, _: object) -> str:
+        return self._say("", "linkwise: taken")
+
+    def preempt(self, _: object) -> PreemptAnswer:
+        return self._say(PreemptAnswer({"n1": Victims(("v",))}), PreemptAnswer())
+
+    def _say(self, yes: T, no: T) -> T:
+        if self.error is not None:
+            raise self.error
+        return yes if self.yes else no
+
+
+def ask(verb: str, shell: Asked) -> tuple[int, object, Metrics]:
+    metrics = Metrics()
+    verbs = Verbs(cast("Shell", shell), metrics, max_body_mib=1)
+    reply = verbs.answer(verb, json.dumps(CALLS[verb]).encode())
+    return reply.status, json.loads(reply.body), metrics
+
+
+def counted(metrics: Metrics) -> dict[tuple[str, ...], float]:
+    """The calls by verb and result, and all other samples of ours that are not 0, by verb."""
+    found: dict[tuple[str, ...], float] = {}
+    for family in text_string_to_metric_families(metrics.text().decode()):
+        for sample in family.samples:
+            kind = sample.name.removeprefix("linkwise_extender_")
+            if sample.value and kind in ("requests_total", "errors_total", "request_seconds_count"):
+                labels = sample.labels
+                told = ("verb", "where", "result")
+                found[kind, *(labels[name] for name in told if name in labels)] = sample.value
+    return found
+
+
+@pytest.mark.parametrize("verb", sorted(CALLS))
+def test_a_yes_is_counted_once_with_its_time(verb: str) -> None:
+    status, _, metrics = ask(verb, Asked())
+    assert status == 200
+    assert counted(metrics) == {
+        ("requests_total", verb, "ok"): 1,
+        ("request_seconds_count", verb): 1,
+    }
+
+
+@pytest.mark.parametrize("verb", ["filter", "bind", "preempt"])
+def test_a_no_is_counted_as_refused(verb: str) -> None:
+    status, _, metrics = ask(verb, Asked(yes=False))
+    assert status == 200
+    assert counted(metrics)["requests_total", verb, "refused"] == 1
+    assert ("requests_total", verb, "ok") not in counted(metrics)
+
+
+@pytest.mark.parametrize("verb", sorted(CALLS))
+def test_before_the_books_are_complete_every_call_is_refused(verb: str) -> None:
+    status, body, metrics = ask(verb, Asked(error=NotReadyError("pods are awaited")))
+    assert status == (200 if verb in HAS_ERROR_FIELD else 503)
+    assert isinstance(body, dict)
+    assert body["Error"] == "pods are awaited"
+    assert counted(metrics)["requests_total", verb, "refused"] == 1
+
+
+@pytest.mark.parametrize("verb", sorted(CALLS))
+def test_a_mistake_of_ours_is_answered_logged_and_counted(
+    verb: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    status, body, metrics = ask(verb, Asked(error=KeyError("n1")))
+    assert status == (200 if verb in HAS_ERROR_FIELD else 500)
+    assert isinstance(body, dict)
+    assert body["Error"] == DEFECT
+    assert counted(metrics)["requests_total", verb, "failed"] == 1
+    assert counted(metrics)["errors_total", verb] == 1
+    assert "KeyError: 'n1'" in caplog.text
+
+
+def test_a_body_that_is_too_large_is_counted_as_malformed() -> None:
+    metrics = Metrics()
+    verbs = Verbs(cast("Shell", Asked()), metrics, max_body_mib=1)
+    assert verbs.too_large("prioritize").status == 413
+    assert counted(metrics) == {("requests_total", "prioritize", "malformed"): 1}
