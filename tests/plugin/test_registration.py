@@ -96,6 +96,20 @@ def test_a_kubelet_that_comes_later_or_refuses_at_first_is_tried_again(
     kubelet.stop()
 
 
+def test_a_kubelet_that_comes_is_not_kept_waiting(
+    kubelet_dir: Path, make_registrar: Callable[[], Registrar], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it has been away: until it knows us it refuses every pod with GPUs."""
+    monkeypatch.setattr(registration, "wait_random_exponential", lambda **_: lambda _: 3600.0)
+    registrar = make_registrar()
+    registrar.start()
+    wait_for(lambda: registrar.trouble.endswith("kubelet.sock: no kubelet yet"), "the first reason")
+    kubelet = FakeKubelet(kubelet_dir)
+    kubelet.start()
+    wait_for(lambda: listening(kubelet, registrar, 1), "a registered plugin")
+    kubelet.stop()
+
+
 def test_a_kubelet_that_drops_us_at_once_each_time_is_given_more_and_more_time(
     kubelet: FakeKubelet,
     make_registrar: Callable[[], Registrar],

@@ -15,7 +15,6 @@ from threading import Event, Thread
 
 import grpc
 from tenacity import RetryCallState, Retrying, retry_if_exception_type
-from tenacity.nap import sleep_using_event
 from tenacity.stop import stop_when_event_set
 from tenacity.wait import wait_random_exponential
 
@@ -30,9 +29,10 @@ log = logging.getLogger(__name__)
 API_VERSION = "v1beta1"
 _REGISTER_SECONDS = 15.0  # inside the call the kubelet dials us, for up to 10 s
 _STREAM_SECONDS = 10.0  # a kubelet that registered us opens its stream within milliseconds
-
-
 _SHORT_LIFE_SECONDS = 10.0  # a kubelet that drops us sooner is not asked again at once
+
+
+_Identity = tuple[int, int, int]
 
 
 class Lost(Enum):
@@ -69,6 +69,7 @@ class Registrar:
         self._stream_seconds = stream_seconds
         self._server: PluginServer | None = None
         self._trouble = ""
+        self._tried: _Identity | None = None  # the kubelet's socket, at the last attempt
         self._stopping = Event()
         self._thread = Thread(target=self._run, name="registrar", daemon=True)
 
@@ -97,7 +98,7 @@ class Registrar:
             retry=retry_if_exception_type(Exception),  # this thread ends only by stop()
             wait=wait_random_exponential(multiplier=0.1, max=self._longest_wait),
             stop=stop_when_event_set(self._stopping),
-            sleep=sleep_using_event(self._stopping),
+            sleep=self._wait,
             before_sleep=self._note_failure,
             retry_error_callback=lambda _: None,  # stopped while failing
         )
@@ -107,7 +108,7 @@ class Registrar:
     def _life(self) -> None:
         """Serve and register once, then stay until the kubelet is lost."""
         # Looked at before registering: a kubelet that restarts meanwhile is then noticed.
-        kubelet = _identity(self._kubelet_socket)
+        kubelet = self._tried = _identity(self._kubelet_socket)
         if kubelet is None:
             raise FileNotFoundError(f"{self._kubelet_socket}: no kubelet yet")
         server = self._server = PluginServer(
@@ -142,7 +143,7 @@ class Registrar:
                 timeout=_REGISTER_SECONDS,
             )
 
-    def _stay(self, server: PluginServer, kubelet: tuple[int, int, int]) -> Lost | None:
+    def _stay(self, server: PluginServer, kubelet: _Identity) -> Lost | None:
         registered = time.monotonic()
         while not self._stopping.wait(self._look_seconds):
             if _identity(self._kubelet_socket) != kubelet:
@@ -155,6 +156,15 @@ class Registrar:
                 if time.monotonic() - registered > self._stream_seconds:
                     return Lost.NO_STREAM
         return None
+
+    def _wait(self, seconds: float) -> None:
+        """For so long, or until there is another kubelet: it refuses pods until it knows us."""
+        ends = time.monotonic() + seconds
+        while (left := ends - time.monotonic()) > 0:
+            if self._stopping.wait(min(left, self._look_seconds)):
+                return
+            if _identity(self._kubelet_socket) != self._tried:
+                return
 
     def _note_failure(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
@@ -169,7 +179,7 @@ class Registrar:
             log.warning("cannot register with the kubelet: %s; trying again", self._trouble)
 
 
-def _identity(path: Path) -> tuple[int, int, int] | None:
+def _identity(path: Path) -> _Identity | None:
     """Tells one socket file from the next; None where there is none."""
     try:
         status = path.stat()
