@@ -1,6 +1,7 @@
 """What a machine must have before a cluster can run on it: said first, and all at once."""
 
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -27,6 +28,8 @@ def missing() -> list[str]:
     lacks = []
     if sys.platform != "linux":
         lacks.append(f"Linux is needed, this is {sys.platform}")
+    if platform.machine() != "x86_64":
+        lacks.append(f"x86-64 is needed, for the images, this is {platform.machine()}")
     if os.geteuid() != 0:
         lacks.append("root is needed, for namespaces, mounts and cgroups; this is a plain user")
     if packages := missing_packages():

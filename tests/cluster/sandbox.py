@@ -51,13 +51,18 @@ def run(command: Sequence[str], env: Mapping[str, str] | None = None) -> int:
                 *(unshare, *namespaces),
                 *(sys.executable, "-m", "tests.cluster.sandbox", "first", *command),
             ],
-            env={**os.environ, DIRECTORY: str(home), **(env or {})},
+            env={**_without_proxies(os.environ), DIRECTORY: str(home), **(env or {})},
             check=False,
         )
     finally:
         os.close(our_end)
         sweeper.wait()
     return ended.returncode
+
+
+def _without_proxies(env: Mapping[str, str]) -> dict[str, str]:
+    """A sandbox reaches none: kubectl, kubelets and the clients would wait for it in vain."""
+    return {name: text for name, text in env.items() if not name.lower().endswith("_proxy")}
 
 
 def _first(command: Sequence[str]) -> int:
@@ -72,7 +77,8 @@ def _first(command: Sequence[str]) -> int:
         subprocess.run(["ip", *line.split()], check=True)
     main = subprocess.Popen(command)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, _frame: main.send_signal(number))
+        # Not by `main.send_signal`, which would bury a command that has just ended, unseen by us.
+        signal.signal(number, lambda number, _frame: os.kill(main.pid, number))
     while True:
         pid, status = os.wait()
         if pid == main.pid:

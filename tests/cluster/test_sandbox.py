@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import needs
-from tests.simulator.waiting import wait_for
+from tests.cluster.waiting import wait_for
 
 CLUSTER = [sys.executable, "-m", "tests.cluster"]
 
@@ -59,6 +59,15 @@ def test_whatever_ends_a_sandbox_nothing_of_it_is_left(how: signal.Signals, tmp_
 def test_a_sandbox_ends_with_the_status_of_its_command(tmp_path: Path) -> None:
     assert _start(tmp_path, "sh", "-c", "exit 7").wait() == 7
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("run_directory")
+@pytest.mark.parametrize("name", ["HTTPS_PROXY", "http_proxy"])
+def test_a_proxy_of_the_machine_is_not_asked_from_inside(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(name, "http://127.0.0.1:1")
+    assert _start(tmp_path, "sh", "-c", f'test -z "${name}"').wait() == 0
 
 
 @pytest.mark.usefixtures("run_directory")
