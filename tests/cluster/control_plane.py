@@ -50,7 +50,7 @@ class ControlPlane:
         self._older = binaries.kubernetes(version)
         self.authority = Authority(directory / "pki")
         self._token_key = self.authority.signing_key("service-account-tokens")
-        self._api_port, self._etcd_port = _free_port(address), _free_port("127.0.0.1")
+        self._api_port, self._etcd_port = free_port(address), free_port("127.0.0.1")
         self.url = f"https://{address}:{self._api_port}"
         self.parts: dict[str, Process] = {}
         self._add("etcd", self._etcd_flags())
@@ -161,7 +161,7 @@ class ControlPlane:
         return process
 
     def _etcd_flags(self) -> list[str]:
-        url, peers = f"http://127.0.0.1:{self._etcd_port}", _free_port("127.0.0.1")
+        url, peers = f"http://127.0.0.1:{self._etcd_port}", free_port("127.0.0.1")
         return [
             f"--data-dir={self.directory / 'etcd'}",
             f"--listen-client-urls={url}",
@@ -225,7 +225,8 @@ class ControlPlane:
         ]
 
 
-def _free_port(address: str) -> int:
+def free_port(address: str) -> int:
+    """One that nobody listens on now."""
     with socket.socket() as probe:
         probe.bind((address, 0))
         port: int = probe.getsockname()[1]

@@ -3,6 +3,7 @@
 Kubernetes takes a user's name from a certificate's common name and the group from its organisation.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import trustme
@@ -39,35 +40,23 @@ class Authority:
         if path.exists():
             return path
         certificate, key = self.client(user, group)
-        path.write_text(
-            yaml.safe_dump(
-                {
-                    "apiVersion": "v1",
-                    "kind": "Config",
-                    "current-context": "test",
-                    "contexts": [{"name": "test", "context": {"cluster": "test", "user": user}}],
-                    "clusters": [
-                        {
-                            "name": "test",
-                            "cluster": {
-                                "server": url,
-                                "certificate-authority": str(self.certificate),
-                            },
-                        }
-                    ],
-                    "users": [
-                        {
-                            "name": user,
-                            "user": {
-                                "client-certificate": str(certificate),
-                                "client-key": str(key),
-                            },
-                        }
-                    ],
-                }
-            )
-        )
+        credentials = {"client-certificate": str(certificate), "client-key": str(key)}
+        path.write_text(self.kubeconfig_text(url, user, credentials))
         return path
+
+    def kubeconfig_text(self, url: str, user: str, credentials: Mapping[str, str]) -> str:
+        """What a kubeconfig file says by which *user* proves itself with *credentials*."""
+        cluster = {"server": url, "certificate-authority": str(self.certificate)}
+        return yaml.safe_dump(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": "test",
+                "contexts": [{"name": "test", "context": {"cluster": "test", "user": user}}],
+                "clusters": [{"name": "test", "cluster": cluster}],
+                "users": [{"name": user, "user": dict(credentials)}],
+            }
+        )
 
     def _issue(self, name: str, leaf: trustme.LeafCert) -> tuple[Path, Path]:
         certificate, key = self.directory / f"{name}.crt", self.directory / f"{name}.key"

@@ -6,7 +6,6 @@ five thousand GPU machines cost seconds, and kube-scheduler sees no difference.
 """
 
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -24,7 +23,7 @@ from linkwise.topology.labels import node_labels
 from linkwise.topology.node_annotation import write_topology
 from linkwise.topology.recorded import recorded_machine
 from tests.cluster.accounts import token
-from tests.cluster.control_plane import ControlPlane
+from tests.cluster.control_plane import ControlPlane, free_port
 from tests.cluster.processes import Process
 from tests.cluster.waiting import wait_for
 
@@ -66,10 +65,11 @@ class Extender:
     (`allow_extender`), and no right beyond its role."""
 
     def __init__(self, control: ControlPlane, *flags: str) -> None:
-        self._port = _free_port()
+        self._port = free_port("127.0.0.1")
         self.url = f"http://127.0.0.1:{self._port}"
         kubeconfig = control.directory / "linkwise-extender.kubeconfig"
-        kubeconfig.write_text(yaml.safe_dump(_kubeconfig(control, token(control, ACCOUNT))))
+        bearer = {"token": token(control, ACCOUNT)}
+        kubeconfig.write_text(control.authority.kubeconfig_text(control.url, ACCOUNT, bearer))
         self.process = Process(
             "linkwise-extender",
             [
@@ -161,28 +161,9 @@ def scheduler_config(extender_url: str) -> dict[str, Any]:
     return {**config, "extenders": [{**extender, "urlPrefix": extender_url}]}
 
 
-def _kubeconfig(control: ControlPlane, bearer: str) -> dict[str, Any]:
-    cluster = {"server": control.url, "certificate-authority": str(control.ca)}
-    return {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "test",
-        "contexts": [{"name": "test", "context": {"cluster": "test", "user": ACCOUNT}}],
-        "clusters": [{"name": "test", "cluster": cluster}],
-        "users": [{"name": ACCOUNT, "user": {"token": bearer}}],
-    }
-
-
 @cache
 def _deployed(kubectl: Path) -> tuple[dict[str, Any], ...]:
     made = subprocess.run(
         [kubectl, "kustomize", DEPLOYED], check=True, capture_output=True, text=True
     )
     return tuple(yaml.safe_load_all(made.stdout))
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
