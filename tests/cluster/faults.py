@@ -291,13 +291,18 @@ def _says_ready(pod: Mapping[str, Any]) -> bool:
 
 def taken_twice() -> list[str]:
     """GPUs that running processes of two pods were given, whatever anybody has written about it."""
-    takers: dict[str, set[str]] = {}
+    return [f"{gpu} was given to pods {uids}" for gpu, uids in takers().items() if len(uids) > 1]
+
+
+def takers() -> dict[str, set[str]]:
+    """Of each GPU, the uids of the pods whose running processes were given it."""
+    found: dict[str, set[str]] = {}
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # ended, since it was listed
             if pod := _POD_UID.search((process / "cgroup").read_text()):
                 for gpu in _given(process):
-                    takers.setdefault(gpu, set()).add(pod[1])
-    return [f"{gpu} was given to pods {pods}" for gpu, pods in takers.items() if len(pods) > 1]
+                    found.setdefault(gpu, set()).add(pod[1])
+    return found
 
 
 def _given(process: Path) -> list[str]:

@@ -24,9 +24,10 @@ from tests.cluster.faults import (
     Work,
     held,
     restarts,
+    takers,
     unsettled,
 )
-from tests.cluster.looking import assert_agreed
+from tests.cluster.looking import assert_agreed, planned
 from tests.cluster.waiting import wait_for
 
 P = Phase
@@ -98,5 +99,8 @@ def check(deployed: Deployed, fault: Fault, phase: Phase, work: Work) -> None:
         assert work.refused(deployed) == []
         assert work.uids(deployed) == before
         assert not any(map(restarts, work.pods(deployed)))
+    taken = takers()
     for pod in work.pods(deployed):
         assert_agreed(deployed, pod)
+        has = {gpu for gpu, uids in taken.items() if pod["metadata"]["uid"] in uids}
+        assert has == frozenset[str]().union(*planned(pod).values())
