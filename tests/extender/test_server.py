@@ -125,10 +125,10 @@ def test_everything_else_is_the_applications(connection: http.client.HTTPConnect
 def test_a_body_that_is_too_large_is_refused_unread(
     connection: http.client.HTTPConnection,
 ) -> None:
-    assert ask(connection, "/filter", headers={"content-length": "101"}) == (
-        413,
-        b"too large for filter",
-    )
+    connection.request("POST", "/filter", headers={"content-length": "101"})
+    answer = connection.getresponse()
+    assert (answer.status, answer.read()) == (413, b"too large for filter")
+    assert answer.headers["connection"] == "close"
 
 
 @pytest.mark.parametrize("path", ["/filter", "/nodes"])
@@ -212,6 +212,30 @@ def test_binds_that_wait_for_the_api_server_keep_nobody_else_waiting(
         wait_for(lambda: server._calls == 5 and len(verbs.asked) == 4)
         assert ask(connection, "/filter", b"x") == (200, b"filter x")
         assert ask(connection, "/healthz", method="GET") == (200, b"GET /healthz ")
+
+
+def test_the_application_is_asked_no_more_often_at_once_than_allowed(
+    server: Server, verbs: Verbs
+) -> None:
+    inside: list[int] = []
+
+    def slow(environ: dict[str, Any], start: Any) -> list[bytes]:
+        inside.append(1)
+        assert verbs.let.wait(10)
+        return app(environ, start)
+
+    with patch.object(server, "app", slow), ExitStack() as clients:
+        asked = []
+        for _ in range(5):
+            one = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+            clients.callback(one.close)
+            one.request("GET", "/nodes")
+            asked.append(one)
+        wait_for(lambda: server._calls == 5 and len(inside) == 4)
+        assert not server.answering.acquire(blocking=False)
+        verbs.let.set()
+        assert [one.getresponse().status for one in asked] == [200] * 5
+    assert len(inside) == 5
 
 
 def test_who_reads_slowly_keeps_nobody_else_waiting(
