@@ -120,6 +120,11 @@ def test_everything_else_is_the_applications(connection: http.client.HTTPConnect
     connection.request("HEAD", "/nodes")
     answer = connection.getresponse()
     assert (answer.headers["content-length"], answer.read()) == ("12", b"")
+    assert ask(connection, "/filter", b"x") == (200, b"filter x")  # nothing lies in between
+
+
+def test_an_idle_connection_is_kept_longer_than_go_keeps_it_and_not_for_ever() -> None:
+    assert 90 < (module._Handler.timeout or 0) < 600
 
 
 def test_a_body_that_is_too_large_is_refused_unread(
