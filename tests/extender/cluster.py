@@ -292,6 +292,12 @@ class Cluster:
         asked = tuple(sorted(self.nodes)) if nodes is None else tuple(nodes)
         return self.core.filter(FilterCall(self.pod(name), asked), self.now)
 
+    def filter_again(self, name: str, nodes: Iterable[str] | None = None) -> FilterAnswer:
+        """For a pod that comes again: all nodes that pass, and not only the best one."""
+        asked = None if nodes is None else list(nodes)
+        self.filter(name, asked)
+        return self.filter(name, asked)
+
     def prioritize(self, name: str) -> PriorityAnswer:
         return self.core.prioritize(FilterCall(self.pod(name), tuple(sorted(self.nodes))), self.now)
 

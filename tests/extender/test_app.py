@@ -37,7 +37,8 @@ def test_whole_nodes_are_answered_with_whole_nodes(http: FlaskClient) -> None:
     pod = {
         "metadata": {"name": "w", "namespace": "ml", "uid": "u"},
         "spec": {
-            "containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "8"}}}]
+            "containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "8"}}}],
+            "topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway"}],
         },
     }
     nodes = [{"metadata": {"name": name}, "spec": {"x": name}} for name in ("n1", "n2", "n9")]

@@ -137,7 +137,7 @@ def test_a_binding_that_never_shows_is_let_go_after_a_while() -> None:
     assert at.core.next_due() == at.now + DOUBT_SECONDS
     at.pass_time(DOUBT_SECONDS)
     assert at.free("n1") == 8
-    assert at.filter("a").node_names == ("n1", "n2")
+    assert at.filter_again("a").node_names == ("n1", "n2")
 
 
 def test_no_doubt_ends_while_another_order_is_on_its_way() -> None:

@@ -306,7 +306,7 @@ def test_names_vanish_from_the_books_with_the_last_that_uses_them() -> None:
     at.delete("a")
     at.add_node("n3")
     at.add_pod("b", 8)
-    assert at.filter("b").node_names == ("n1", "n3")
+    assert at.filter_again("b").node_names == ("n1", "n3")
     assert at.sound()
 
 

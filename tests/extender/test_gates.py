@@ -297,7 +297,7 @@ def test_a_pod_whose_nomination_was_taken_away_is_answered_as_any() -> None:
     at.settle()
     at.nominate("p", "")
     assert at.free("n1") == 8
-    assert at.filter("p").node_names == ("n1", "n2")
+    assert at.filter_again("p").node_names == ("n1", "n2")
     assert at.sound()
 
 

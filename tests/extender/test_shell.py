@@ -126,10 +126,11 @@ def test_a_planned_member_passes_on_its_node_alone_and_is_bound_with_its_gpus(
 def test_a_single_pod_gets_its_gpus_in_the_binding(world: World, started: Extender) -> None:
     pod = world.add_pod("single", gpus=4)
 
-    answer = started.filter(pod, "n1", "n2", "n3")
-    assert sorted(answer["NodeNames"]) == ["n1", "n2", "n3"]
-    scores = started.ask("prioritize", Pod=pod, Nodes=None, NodeNames=answer["NodeNames"])
-    best = max(scores, key=lambda found: found["Score"])["Host"]
+    wait_for(lambda: started.state("single") == "waiting")
+    (best,) = started.filter(pod, "n1", "n2", "n3")["NodeNames"]
+    assert sorted(started.filter(pod, "n1", "n2", "n3")["NodeNames"]) == ["n1", "n2", "n3"]
+    scores = started.ask("prioritize", Pod=pod, Nodes=None, NodeNames=["n1", "n2", "n3"])
+    assert max(scores, key=lambda found: found["Score"])["Host"] == best
     assert started.bind(pod, best) == ""
 
     bound = world.read("single")

@@ -46,6 +46,10 @@ def filter_nodes(
     if record.ask.gang is not None:
         _learn(planner, record, names, None, now)
         return FilterAnswer(failed=dict.fromkeys(names, gang_text(books, planner, record)))
+    best = planner.offers.offer(record, names)
+    if best is not None:
+        planner.turned_away.answered(known, has_room=True)
+        return FilterAnswer(node_names=(best,))
     answer = rooms(books, Wish(record.demand, record.ask.requirement), names)
     planner.turned_away.answered(known, has_room=bool(answer.node_names))
     return answer

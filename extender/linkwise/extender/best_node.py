@@ -1,9 +1,10 @@
-"""The best node for one pod that is planned ahead, by the same judgement as `answers.prioritize`.
+"""The best node for one pod, by the same judgement as `answers.prioritize`.
 
 Pods behind the gate come by the thousand and are alike, and each plan changes one node: so what
 every node is worth is kept for each wish, and brought up to date for the nodes that changed.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,7 @@ from linkwise.extender.feasible import LONG_LOG
 from linkwise.extender.kinds import Floats, Kind, Wish
 from linkwise.extender.place import Refusal, Spot
 from linkwise.extender.records import Resources
-from linkwise.extender.rows import NOT_USABLE, Bools
+from linkwise.extender.rows import NOT_USABLE, Bools, Ints
 from linkwise.topology.model import MAX_GPUS
 
 _MOST_WISHES = 64
@@ -57,15 +58,26 @@ class BestNode:
         places = np.flatnonzero(fits)
         if not len(places):
             return Refusal(1, 0, "", 0)
-        ranks = rows.name_ranks()
-        for keys in (-worth.quality, worth.loss, worth.free_share, ranks):
-            if len(places) > 1:
-                of_places = keys[places]
-                places = places[of_places == of_places.min()]
-        row = int(places[0])
+        row = self._first(worth, places)
         gpus = self._kind(row).take(wish, int(rows.free[row]))
         assert gpus is not None, "its quality says that there is a set"
         return Spot(rows.names[row] or "", gpus)
+
+    def among(self, wish: Wish, names: Sequence[str]) -> str | None:
+        """The best of the nodes of these names, on which everything else fits."""
+        worth, books = self._worth(wish), self._books
+        places = books.rows.rows_of(names)
+        places = places[places >= 0]
+        places = places[worth.quality[places] > -np.inf]
+        return books.rows.names[self._first(worth, places)] if len(places) else None
+
+    def _first(self, worth: "_Worth", places: Ints) -> int:
+        """Of these rows, of which there is one."""
+        for keys in (-worth.quality, worth.loss, worth.free_share, self._books.rows.name_ranks()):
+            if len(places) > 1:
+                of_places = keys[places]
+                places = places[of_places == of_places.min()]
+        return int(places[0])
 
     def _worth(self, wish: Wish) -> _Worth:
         books = self._books

@@ -28,7 +28,8 @@ class FilterCall:
 
 @dataclass(frozen=True, slots=True)
 class FilterAnswer:
-    """Every asked node is in exactly one of the three, unless `error` ends the scheduling cycle.
+    """Every asked node is in exactly one of the three, unless `error` ends the scheduling cycle; or
+    one node that passes is named, and of the others nothing is said.
 
     Texts are the same for all nodes with the same reason and hold no numbers that change: kube-
     scheduler counts equal ones, and writes the pod's condition anew whenever the whole changes.

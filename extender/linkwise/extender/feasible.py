@@ -76,6 +76,15 @@ def why_not(template: Template, node: NodeRecord) -> str:
     return ""
 
 
+def puts_off(template: Template | None, node: NodeRecord | None) -> bool:
+    """Whether kube-scheduler would rather put such a pod elsewhere."""
+    return node is not None and any(
+        taint.effect == "PreferNoSchedule"
+        and not (template is not None and _tolerated(taint, template.tolerations))
+        for taint in node.taints
+    )
+
+
 def _tolerated(taint: Taint, tolerations: tuple[Toleration, ...]) -> bool:
     return any(_tolerates(toleration, taint) for toleration in tolerations)
 

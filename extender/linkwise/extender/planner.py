@@ -24,6 +24,7 @@ from linkwise.extender.kinds import Wish
 from linkwise.extender.learned import Learned
 from linkwise.extender.muster import Muster, plan_of, spots_of
 from linkwise.extender.muster import muster as muster_of
+from linkwise.extender.offers import Offers
 from linkwise.extender.outbox import Outbox
 from linkwise.extender.place import Refusal, Spot, orders_of, place
 from linkwise.extender.plan_making import plan_id, with_worth, written_plan
@@ -57,6 +58,7 @@ class Planner:
         self._defects: list[Exception] = []
         self._gates = Gates(books, outbox)
         self.turned_away = TurnedAway(books, outbox, self._find)
+        self.offers = Offers(books, self._best_node)
         self._counted: dict[str, frozenset[str]] = {}  # uid -> the swapped GPUs already counted
 
     # What happened.
@@ -64,6 +66,8 @@ class Planner:
     def pod_changed(self, before: PodRecord | None, record: PodRecord) -> None:
         """A pod came or changed; the books know it already."""
         self._gates.pod_changed(record)
+        if record.node:
+            self.offers.forget(record.uid)
         if record.gang is None and record.uid in self._books.plans:
             # Let go by hand before its plan was on it, or kube-scheduler did not want the node.
             self._books.plan(record.uid, None)
@@ -80,6 +84,7 @@ class Planner:
         self._outbox.forget(record.uid)
         self._counted.pop(record.uid, None)
         self.turned_away.forget(record.uid)
+        self.offers.forget(record.uid)
         if record.gang is not None:
             self._due.add(record.gang)
             self._take_up(record.gang)

@@ -22,9 +22,11 @@ from linkwise.kube.objects import (
     Container,
     Node,
     Pod,
+    PodSpec,
     Quantity,
     Taint,
     Toleration,
+    TopologySpreadConstraint,
     milli,
     whole,
 )
@@ -36,6 +38,8 @@ from linkwise.topology.plan import Plan, read_gpus, read_plan
 NO_DEMAND = PodDemand(())
 _MOST_WISHES = 1024  # remembered; each some 2 KB
 _ENDED = frozenset({"Succeeded", "Failed"})
+# kube-scheduler spreads their pods over zones and nodes, also where they do not ask for it.
+_SPREAD_OWNERS = frozenset({"ReplicaSet", "StatefulSet", "ReplicationController"})
 _DIGITS = re.compile(r"(\d+)")
 SortKey = tuple[tuple[int, int, str], ...]
 
@@ -102,6 +106,7 @@ class PodRecord:
     priority: int
     created: float
     needs: Resources
+    prefers: bool = False  # has wishes of its own which of several nodes it gets
     demand: PodDemand = NO_DEMAND
     ask: Ask = NOTHING_SAID
     invalid: str = ""  # why its annotations or quantities cannot be read
@@ -179,6 +184,7 @@ class _WishesKey(msgspec.Struct, frozen=True):
     node_selector: dict[str, str]
     affinity: Affinity | None
     tolerations: tuple[Toleration, ...]
+    topology_spread_constraints: tuple[TopologySpreadConstraint, ...]
     init_containers: tuple[Container, ...]
     containers: tuple[Container, ...]
     overhead: dict[str, Quantity]
@@ -193,6 +199,7 @@ class _Wishes:
     invalid: str
     template: Template | None
     needs: Resources
+    prefers: bool
 
 
 class Reader:
@@ -230,6 +237,7 @@ class Reader:
             priority=spec.priority,
             created=0.0 if created is None else created.timestamp(),
             needs=wishes.needs,
+            prefers=wishes.prefers or any(o.kind in _SPREAD_OWNERS for o in meta.owner_references),
             demand=demand,
             ask=ask,
             invalid=invalid,
@@ -277,6 +285,7 @@ class Reader:
                 spec.node_selector,
                 spec.affinity,
                 spec.tolerations,
+                spec.topology_spread_constraints,
                 spec.init_containers,
                 spec.containers,
                 spec.overhead,
@@ -305,7 +314,7 @@ class Reader:
             except AnnotationError as error:
                 invalid = str(error)
         template = self._template(pod) if demand.gpus or ask.gang or invalid else None
-        return _Wishes(ask, demand, invalid, template, _needs(pod, demand))
+        return _Wishes(ask, demand, invalid, template, _needs(pod, demand), _prefers(pod.spec))
 
     def _template(self, pod: Pod) -> Template:
         spec = pod.spec
@@ -355,6 +364,14 @@ def _written(plan: str, gpus: str) -> WrittenPlan | None:
         return WrittenPlan(read_plan(plan), read_gpus(gpus))
     except AnnotationError:
         return None
+
+
+def _prefers(spec: PodSpec) -> bool:
+    affinity = spec.affinity or Affinity()
+    softly = (affinity.node_affinity, affinity.pod_affinity, affinity.pod_anti_affinity)
+    if any(each and each.preferred_during_scheduling_ignored_during_execution for each in softly):
+        return True
+    return any(c.when_unsatisfiable != "DoNotSchedule" for c in spec.topology_spread_constraints)
 
 
 def _needs(pod: Pod, demand: PodDemand) -> Resources:

@@ -51,6 +51,7 @@ class Scheduler:
             gang_timeout_seconds=settings.gang_timeout_seconds,
             max_refusals=settings.max_refusals,
         )
+        self.offers = self._planner.offers
         self._binder = Binder(self._books, self._planner)
         self._seen_nodes = self._seen_pods = False
 

@@ -72,12 +72,29 @@ class NodeSelector(_Object, frozen=True):
     node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
 
+class Preference(_Object, frozen=True):
+    """A soft wish; only that there is one matters to us."""
+
+
 class NodeAffinity(_Object, frozen=True):
     required_during_scheduling_ignored_during_execution: NodeSelector | None = None
+    preferred_during_scheduling_ignored_during_execution: tuple[Preference, ...] = ()
+
+
+class PodAffinity(_Object, frozen=True):
+    """Also the opposite, an anti-affinity."""
+
+    preferred_during_scheduling_ignored_during_execution: tuple[Preference, ...] = ()
 
 
 class Affinity(_Object, frozen=True):
     node_affinity: NodeAffinity | None = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
+
+
+class TopologySpreadConstraint(_Object, frozen=True):
+    when_unsatisfiable: str = "DoNotSchedule"  # or "ScheduleAnyway", a soft one
 
 
 class Toleration(_Object, frozen=True):
@@ -121,6 +138,7 @@ class PodSpec(_Object, frozen=True):
     node_selector: dict[str, str] = {}
     affinity: Affinity | None = None
     tolerations: tuple[Toleration, ...] = ()
+    topology_spread_constraints: tuple[TopologySpreadConstraint, ...] = ()
     init_containers: tuple[Container, ...] = ()
     containers: tuple[Container, ...] = ()
     overhead: dict[str, Quantity] = {}
