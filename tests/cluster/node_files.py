@@ -100,7 +100,7 @@ def write_kubelet(
         "serializeImagePulls": False,
         # 10 s and up to 5 min by default, which tests would spend waiting.
         "nodeStatusUpdateFrequency": "1s",
-        "crashLoopBackOff": {"maxContainerRestartPeriod": "5s"},
+        "crashLoopBackOff": {"maxContainerRestartPeriod": "1s"},
     }
     path.write_text(json.dumps(config, indent=1))
     return path

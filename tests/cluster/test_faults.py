@@ -37,7 +37,7 @@ BACK_OFF_SECONDS = 10.0 + 5.0
 CELLS = [
     *((fault, phase) for fault in (KUBELET, PLUGIN, EXTENDER) for phase in Phase),
     *((SCHEDULER, phase) for phase in (P.CREATED, P.PLANNED)),
-    *((CONTAINERD, phase) for phase in (P.ALLOCATED, P.RUNNING, P.ENDING)),
+    *((CONTAINERD, phase) for phase in (P.ALLOCATED, P.RUNNING)),
     *((POWER, phase) for phase in (P.BOUND, P.RUNNING)),
 ]
 # Of two members each on a node of its own, what happens to one of them.
