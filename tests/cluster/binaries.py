@@ -147,7 +147,14 @@ def _go(arguments: Sequence[str], directory: Path, env: Mapping[str, str] | None
     ended = subprocess.run(
         ["go", *arguments],
         cwd=directory,
-        env={**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "", **(env or {})},
+        # Without a HOME it would not know where to keep what it has built.
+        env={
+            "HOME": str(Path.home()),
+            **os.environ,
+            "CGO_ENABLED": "0",
+            "GOFLAGS": "",
+            **(env or {}),
+        },
         capture_output=True,
         text=True,
         check=False,
