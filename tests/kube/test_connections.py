@@ -114,6 +114,7 @@ def test_one_connection_that_says_nothing_costs_the_others_their_trust() -> None
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         made = connections(url, read_seconds=0.1)
         fellow = made._open()
+        assert (made._new().timeout, fellow.sock.gettimeout()) == (5, 0.1)
         made._keep(fellow)
         made._keep(made._open())
         with pytest.raises(TimeoutError):

@@ -1,0 +1,110 @@
+"""The best node for a pod planned ahead is the one that prioritize would have put first."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from linkwise.extender.calls import FilterCall
+from linkwise.extender.scheduler import CoreSettings, Scheduler
+from linkwise.topology import names
+from tests.extender.cluster import Cluster, change
+
+MACHINES = ("dgx1-v100", "hgx-h100")
+ALIKE = tuple((machine,) * 4 for machine in MACHINES)
+NODES = ("n1", "n2", "n3", "n4")
+OURS = names.GATE
+
+
+def cluster(machines: tuple[str, ...], **offer: str) -> Cluster:
+    at = Cluster()
+    for name, machine in zip(NODES, machines, strict=False):
+        at.add_node(name, machine, **offer)
+    return at
+
+
+def first_choice(at: Cluster, name: str) -> str:
+    """Of a scheduler that is asked about the pod without its gate."""
+    other = Scheduler(CoreSettings())
+    other.replace_nodes(at.nodes.values(), at.now)
+    pods = [pod for pod in at.pods.values() if pod.metadata.name != name]
+    other.replace_pods(pods, at.now)
+    pod = change(at.pod(name), spec=change(at.pod(name).spec, scheduling_gates=()))
+    passed = other.filter(FilterCall(pod, NODES), at.now).node_names
+    scores = dict(other.prioritize(FilterCall(pod, passed), at.now).scores)
+    return max(sorted(passed), key=lambda node: scores[node], default="")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    machines=st.sampled_from(ALIKE) | st.tuples(*(st.sampled_from(MACHINES) for _ in NODES)),
+    pods=st.lists(st.tuples(st.integers(1, 8), st.sampled_from(NODES)), max_size=10),
+    wanted=st.lists(st.integers(1, 8), min_size=1, max_size=4),
+)
+def test_it_is_the_first_choice_of_prioritize(
+    machines: tuple[str, ...], pods: list[tuple[int, str]], wanted: list[int]
+) -> None:
+    at = cluster(machines)
+    for number, (gpus, node) in enumerate(pods):
+        at.add_pod(f"old-{number}", gpus)
+        if node in at.filter(f"old-{number}").node_names:
+            at.bind(f"old-{number}", node)
+    for number, gpus in enumerate(
+        wanted
+    ):  # one after the other: what is kept is brought up to date
+        at.add_pod(f"p-{number}", gpus, gates=[OURS])
+        expected = first_choice(at, f"p-{number}")
+        at.settle()
+        assert at.pod(f"p-{number}").status.nominated_node_name == expected
+        if number % 2:
+            at.delete(f"p-{number}")
+    assert at.sound()
+
+
+def test_a_node_without_cpu_memory_gpus_or_room_for_pods_is_left_out() -> None:
+    at = cluster(("hgx-h100", "hgx-h100"), cpu="4", pods="1")
+    at.add_pod("web")
+    at.bind("web", "n1")
+    at.add_pod("one", 1, gates=[OURS])  # n1 is full of pods
+    at.settle()
+    assert at.pod("one").status.nominated_node_name == "n2"
+    at.add_pod("two", 1, gates=[OURS])
+    at.settle()
+    assert at.gates("two") == [OURS]
+    wide = cluster(("hgx-h100",), cpu="4")
+    wide.add_pod("p", 1, gates=[OURS], cpu="5")
+    wide.settle()
+    assert wide.gates("p") == [OURS]
+    small = cluster(("hgx-h100",))
+    status = small.nodes["n1"].status
+    for resource, little in ((names.DEFAULT_RESOURCE, "1"), ("memory", "1Mi")):
+        allocatable = {**status.allocatable, resource: little}
+        small.put_node(change(small.nodes["n1"], status=change(status, allocatable=allocatable)))
+        small.add_pod(f"p-{little.lower()}", 2, gates=[OURS])
+        small.settle()
+        assert small.gates(f"p-{little.lower()}") == [OURS]
+
+
+def test_a_node_that_comes_later_or_loses_its_topology_is_noticed() -> None:
+    at = cluster(("dgx1-v100",))
+    at.add_pod("first", 8, gates=[OURS])
+    at.settle()
+    at.add_node("late", "hgx-h100")
+    at.add_pod("second", 8, gates=[OURS])
+    at.settle()
+    assert at.pod("second").status.nominated_node_name == "late"
+    at.delete("second")
+    at.annotate_node("late", names.TOPOLOGY, None)
+    at.add_pod("third", 8, gates=[OURS])
+    at.settle()
+    assert at.gates("third") == [OURS]
+
+
+def test_more_nodes_may_come_than_were_foreseen() -> None:
+    at = cluster(("dgx1-v100",))
+    at.add_pod("first", 8, gates=[OURS])
+    at.settle()
+    assert at.schedule("first") == "n1"
+    for number in range(200):
+        at.add_node(f"late-{number}", "dgx1-v100")
+    at.add_pod("second", 8, gates=[OURS])
+    at.settle()
+    assert at.pod("second").status.nominated_node_name == "late-0"
