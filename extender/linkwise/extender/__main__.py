@@ -77,7 +77,7 @@ class _Duration(click.ParamType[float]):
     "--request-threads",
     type=click.IntRange(1),
     default=_DEFAULTS.request_threads,
-    help="Calls answered at the same time.",
+    help="Pods bound at the same time, and as many other calls answered.",
 )
 @click.option(
     "--write-threads",
