@@ -207,8 +207,9 @@ class NodeAnnotations:
         return reason
 
     def neighbour_goes_on(self) -> None:
-        answered = self._program.filter(good_pod(self._program.new_name("good")), "n1", self._bad)
-        assert answered == {"n1": "", self._bad: rooms.UNREADABLE}
+        good = good_pod(self._program.new_name("good"))
+        assert self._program.filter(good, "n1", self._bad) == {"n1": ""}
+        assert self._program.filter(good, self._bad) == {self._bad: rooms.UNREADABLE}
         self._program.neighbour_goes_on()
 
 

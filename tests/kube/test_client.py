@@ -239,7 +239,7 @@ def test_a_pod_s_token_is_read_again_when_it_has_changed(tmp_path: Path) -> None
     with scripted((200, b"{}"), (200, b"{}")) as server:
         configuration.host = server.url
         configuration.ssl_ca_cert = None
-        client = KubeClient(configuration)
+        client = KubeClient(configuration, token_seconds=0)
         client.get("/version", dict)
         token.write_text("second")
         loader.token_expires_at = datetime.now() - timedelta(seconds=1)
@@ -249,6 +249,27 @@ def test_a_pod_s_token_is_read_again_when_it_has_changed(tmp_path: Path) -> None
         loader.token_expires_at = datetime.now() - timedelta(seconds=1)
         with pytest.raises(ApiError, match=r"NoCredentials: GET /version: .*token"):
             client.get("/version", dict)
+
+
+@pytest.mark.parametrize(("seconds", "asked"), [(60.0, 1), (0.0, 3)])
+def test_a_token_is_looked_for_once_in_a_while_and_not_for_each_request(
+    seconds: float, asked: int
+) -> None:
+    looks = []
+
+    def look(configuration: Configuration) -> None:
+        looks.append(1)
+        configuration.api_key["BearerToken"] = "Bearer sesame"
+
+    configuration = Configuration()
+    configuration.refresh_api_key_hook = look
+    with scripted(*3 * [(200, b"{}")]) as server:
+        configuration.host = server.url
+        client = KubeClient(configuration, token_seconds=seconds)
+        for _ in range(3):
+            client.get("/version", dict)
+    assert server.authorizations == 3 * ["Bearer sesame"]
+    assert len(looks) == asked
 
 
 def test_a_kubeconfig_that_is_not_there_is_named(tmp_path: Path) -> None:

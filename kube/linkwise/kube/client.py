@@ -9,6 +9,7 @@ Writes are never repeated here: whether to do a thing again is its caller's deci
 breaks or says nothing: a kept one may turn out to be closed. An answer is never asked for again.
 """
 
+import time
 from collections.abc import Iterator, Mapping
 from http.client import HTTPException
 from threading import Lock
@@ -54,13 +55,21 @@ class Stream(Protocol):
 
 
 class KubeClient:
-    """`timeout_seconds` bounds connecting, and each wait for bytes; every call has one."""
+    """`timeout_seconds` bounds connecting, and each wait for bytes; every call has one. A token is
+    asked for again after `token_seconds`."""
 
-    def __init__(self, configuration: Configuration, *, timeout_seconds: float = 10.0) -> None:
+    def __init__(
+        self,
+        configuration: Configuration,
+        *,
+        timeout_seconds: float = 10.0,
+        token_seconds: float = 1.0,
+    ) -> None:
         configuration.connection_pool_maxsize = _CONNECTIONS
         configuration.keep_alive = True
         self._configuration = configuration
-        self._credentials = Lock()
+        self._credentials = Lock()  # around what follows
+        self._token, self._token_ends, self._token_seconds = "", 0.0, token_seconds
         self._pool: urllib3.PoolManager = RESTClientObject(configuration).pool_manager
         # Those two only the package's own pool knows how to go through.
         plain = not isinstance(self._pool, urllib3.ProxyManager)
@@ -208,15 +217,24 @@ class KubeClient:
     def _headers(self, method: str, path: str) -> dict[str, str]:
         headers = {"accept": "application/json", "user-agent": "linkwise"}
         try:
-            with self._credentials:  # reading a token file anew is not the package's to lock
-                token = self._configuration.get_api_key_with_prefix(
-                    "BearerToken", alias="authorization"
-                )
+            token = self._current_token()
         except (ConfigException, OSError) as error:
             raise ApiError(UNREACHED, "NoCredentials", f"{method} {path}: {error}") from error
         if token:
             headers["authorization"] = token
         return headers
+
+    def _current_token(self) -> str:
+        """Tokens are replaced long before they end; the package looks at its sources each time it
+        is asked, which takes it as long as a small request."""
+        with self._credentials:  # reading a token file anew is not the package's to lock
+            now = time.monotonic()
+            if now >= self._token_ends:
+                found = self._configuration.get_api_key_with_prefix(
+                    "BearerToken", alias="authorization"
+                )
+                self._token, self._token_ends = found or "", now + self._token_seconds
+            return self._token
 
 
 class _Lines:
