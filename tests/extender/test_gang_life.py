@@ -322,7 +322,7 @@ def test_gangs_that_are_alike_wait_for_room_by_one_search(
         searched.append(len(orders[0].members))
         return place(books, orders, beside)
 
-    monkeypatch.setattr("linkwise.extender.planner.place", counts)
+    monkeypatch.setattr("linkwise.extender.search.place", counts)
     at = cluster(nodes=2, machine="a100-pcie-8-bridged")  # four pairs each
     for name in ("g", "h", "i"):
         at.add_gang(name, 3, 4, require_link="nvlink")
@@ -773,7 +773,7 @@ def test_a_gang_that_meets_a_defect_of_ours_keeps_no_other_from_its_plan(
             raise ZeroDivisionError("a bug")
         return place(books, orders, beside)
 
-    monkeypatch.setattr("linkwise.extender.planner.place", fails_for_three)
+    monkeypatch.setattr("linkwise.extender.search.place", fails_for_three)
     at = cluster()
     at.add_gang("a-bad", 3, 1)
     at.add_gang("good", 2, 1)

@@ -262,7 +262,7 @@ def test_a_token_is_looked_for_once_in_a_while_and_not_for_each_request(
         configuration.api_key["BearerToken"] = "Bearer sesame"
 
     configuration = Configuration()
-    configuration.refresh_api_key_hook = look
+    configuration.refresh_api_key_hook = look  # type: ignore[assignment]
     with scripted(*3 * [(200, b"{}")]) as server:
         configuration.host = server.url
         client = KubeClient(configuration, token_seconds=seconds)

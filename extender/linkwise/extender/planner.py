@@ -6,30 +6,27 @@ then age. A gang that does not fit holds nothing and is not tried again before r
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-
-import msgspec
 
 from linkwise.extender.actions import Action
 from linkwise.extender.alarms import Alarms
 from linkwise.extender.best_node import BestNode
-from linkwise.extender.books import Books, Mismatch
+from linkwise.extender.books import Books
 from linkwise.extender.calls import Outcome
+from linkwise.extender.corrections import Corrections
 from linkwise.extender.feasible import Feasible
 from linkwise.extender.gang import Gang, phase_of
 from linkwise.extender.gates import Gates
-from linkwise.extender.hopeless import Hopeless
-from linkwise.extender.kinds import Wish
 from linkwise.extender.learned import Learned
-from linkwise.extender.muster import Muster, plan_of, spots_of
+from linkwise.extender.muster import Muster, plan_of
 from linkwise.extender.muster import muster as muster_of
 from linkwise.extender.offers import Offers
 from linkwise.extender.outbox import Outbox
-from linkwise.extender.place import Refusal, Spot, orders_of, place
-from linkwise.extender.plan_making import plan_id, with_worth, written_plan
-from linkwise.extender.records import GangKey, PodRecord, Template, WrittenPlan
-from linkwise.extender.rows import Bools
+from linkwise.extender.place import Refusal, Spot
+from linkwise.extender.plan_making import plan_id, written_plan
+from linkwise.extender.records import GangKey, PodRecord
+from linkwise.extender.search import Search
 from linkwise.extender.turned_away import TurnedAway
 from linkwise.topology.plan import Plan
 
@@ -40,11 +37,10 @@ class Planner:
     ) -> None:
         self.feasible = Feasible(books)
         self.learned = Learned(books)
-        self._hopeless = Hopeless(books)
         self._best_node = BestNode(books)
+        self._search = Search(books, self.feasible, self.learned, self._best_node)
         self.gangs: dict[GangKey, Gang] = {}
         self.refusals = 0
-        self.swaps = 0
         self._books = books
         self._outbox = outbox
         self._timeout_seconds = gang_timeout_seconds
@@ -57,9 +53,13 @@ class Planner:
         self._most_room, self._most = -1, dict[int, int]()
         self._defects: list[Exception] = []
         self._gates = Gates(books, outbox)
-        self.turned_away = TurnedAway(books, outbox, self._find)
+        self.turned_away = TurnedAway(books, outbox, self._search.best_for)
+        self._corrections = Corrections(books, outbox)
         self.offers = Offers(books, self._best_node)
-        self._counted: dict[str, frozenset[str]] = {}  # uid -> the swapped GPUs already counted
+
+    @property
+    def swaps(self) -> int:
+        return self._corrections.swaps
 
     # What happened.
 
@@ -82,7 +82,7 @@ class Planner:
 
     def pod_gone(self, record: PodRecord) -> None:
         self._outbox.forget(record.uid)
-        self._counted.pop(record.uid, None)
+        self._corrections.forget(record.uid)
         self.turned_away.forget(record.uid)
         self.offers.forget(record.uid)
         if record.gang is not None:
@@ -137,9 +137,7 @@ class Planner:
                     self._finish(self.gangs[key], now)
         self._gates.look_at_strays(now)
         self.turned_away.look(now)
-        for mismatch in list(self._books.mismatches.values()):
-            with self._surviving(mismatch.record.ref):
-                self._correct(mismatch, now)
+        self._corrections.look(now, self._surviving)
         return self._outbox.take()
 
     def take_defects(self) -> list[Exception]:
@@ -364,12 +362,12 @@ class Planner:
     def _plan(self, gang: Gang, now: float) -> None:
         gang.tried_room = self._books.room  # whatever comes of it: once for each room
         found = self.muster(gang)
-        spots = self._seek(found, now)
+        spots = self._search.seek(found, now)
         if isinstance(spots, Refusal) and found.planned and not found.started:
             # Around these there is no room; without them there may be, and they need not wait.
             self._withdraw(found.planned)
             found = self.muster(gang)
-            spots = self._seek(found, now)
+            spots = self._search.seek(found, now)
         if isinstance(spots, Refusal):
             gang.no_room, gang.tried_room = spots, self._books.room
             gang.lacking = Counter(member.needs.gpus for member in found.open)
@@ -377,47 +375,6 @@ class Planner:
         gang.no_room, gang.tried_room, gang.lacking, gang.reason = None, -1, {}, ""
         self._waiting.discard(gang.key)
         self._hold(gang, found, spots, now)
-
-    def _seek(self, found: Muster, now: float) -> list[Spot] | Refusal:
-        beside = spots_of(self._books, found)
-        if beside:
-            return self._search(found, beside, now)
-        return self._hopeless.seek(found.open, lambda: self._search(found, beside, now))
-
-    def _search(self, found: Muster, beside: Sequence[Spot], now: float) -> list[Spot] | Refusal:
-        def nodes(template: Template) -> Bools:
-            allowed = self.learned.rows(template)
-            own = self.feasible.rows(template)
-            return own if allowed is None else own & allowed
-
-        def known_nodes(template: Template) -> Bools:
-            known = self.learned.known_to_pass(template, now)
-            return nodes(template) if known is None else nodes(template) & known
-
-        if any(self.learned.refused(template) for template in _templates(found.open)):
-            spots = self._place(found, known_nodes, beside)
-            if not isinstance(spots, Refusal):
-                return spots
-        return self._place(found, nodes, beside)
-
-    def _place(
-        self, found: Muster, nodes: Callable[[Template], Bools], beside: Sequence[Spot]
-    ) -> list[Spot] | Refusal:
-        member = found.open[0]
-        if member.ask.gang is not None or member.template is None:
-            return place(self._books, orders_of(found.open, nodes), beside)
-        spot = self._best_of(member, nodes(member.template))
-        return spot if isinstance(spot, Refusal) else [spot]
-
-    def _find(self, pod: PodRecord) -> Spot | Refusal:
-        """The best node for a pod that is not planned ahead."""
-        if pod.template is None:
-            return Refusal(1, 0, "", 0)
-        return self._best_of(pod, self.feasible.rows(pod.template))
-
-    def _best_of(self, pod: PodRecord, nodes: Bools) -> Spot | Refusal:
-        wish = Wish(pod.demand, pod.ask.requirement)
-        return self._best_node.find(wish, pod.needs, nodes)
 
     def _hold(self, gang: Gang, found: Muster, spots: Sequence[Spot], now: float) -> None:
         epoch = self._outbox.next_epoch([member.uid for member in found.seats])
@@ -462,27 +419,6 @@ class Planner:
     def _ends(self, gang: Gang, found: Muster) -> float:
         made = gang.made if gang.made is not None else 0.0
         return max(made, gang.grace) + (found.timeout_seconds or self._timeout_seconds)
-
-    def _correct(self, mismatch: Mismatch, now: float) -> None:
-        """The kubelet's word is the truth: the pod's plan is made to say it."""
-        record = mismatch.record
-        book = self._books.nodes[record.node]
-        assert book.machine is not None
-        assert book.kind is not None
-        assert record.written is not None
-        real = frozenset(uuid for gpus in mismatch.gpus.values() for uuid in gpus)
-        plan = msgspec.structs.replace(record.written.plan, node=record.node)
-        truth = WrittenPlan(with_worth(plan, book.kind, book.machine.mask_of(real)), mismatch.gpus)
-        self._outbox.correct(record, truth, now)
-        if mismatch.swapped and self._counted.get(record.uid) != real:
-            self._counted[record.uid] = real
-            self.swaps += 1
-            message = "the kubelet gave this pod other GPUs than planned; the plan was corrected"
-            self._outbox.say(record.ref, "GpuSwap", message, now)
-
-
-def _templates(members: Iterable[PodRecord]) -> set[Template]:
-    return {member.template for member in members if member.template is not None}
 
 
 def _told(gang: Gang, what: str) -> tuple[str, str]:
