@@ -148,3 +148,11 @@ def test_an_annotation_of_ours_is_no_soft_wish_that_kube_scheduler_knows() -> No
     at = mixed()
     at.add_pod("a", 4, said={names.PREFER_LINK.removeprefix(names.PREFIX): "nvlink"})
     assert at.filter("a").node_names == ("switch",)
+
+
+def test_a_node_that_is_not_known_is_none_of_those_that_are() -> None:
+    at = Cluster()
+    for number in range(64):  # as many as the arrays have rows
+        at.add_node(f"n{number}")
+    at.add_pod("a", 4)
+    assert at.filter("a", ["stranger", "outsider"]).node_names == ()
