@@ -2,9 +2,12 @@
 
 import pytest
 
+from linkwise.extender import gates
 from linkwise.extender.actions import LiftGate, WithdrawPlan, WritePlan
+from linkwise.extender.books import Books
 from linkwise.extender.calls import BindOrder, BindRefusal, Outcome
-from linkwise.extender.gates import PATIENCE_SECONDS
+from linkwise.extender.gates import PATIENCE_SECONDS, why_no_node
+from linkwise.extender.kinds import Wish
 from linkwise.extender.outbox import EVENT_SECONDS
 from linkwise.topology import names
 from tests.extender.cluster import Cluster
@@ -116,6 +119,56 @@ def test_a_gang_that_does_not_fit_stays_gated_and_is_told_why() -> None:
     assert told(at, "g-1") == ["gang ml/g: no room for the whole gang"]
     assert at.gates("g-0") == [OURS]
     assert at.free("n1") == 8
+
+
+def test_why_those_that_are_alike_wait_is_worked_out_once_a_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Thousands may wait, and each time all nodes are asked, under the lock."""
+    asked: list[Wish] = []
+
+    def counted(books: Books, wish: Wish) -> str:
+        asked.append(wish)
+        return why_no_node(books, wish)
+
+    monkeypatch.setattr(gates, "why_no_node", counted)
+    at = cluster("n1")
+    at.add_pod("old", 7)
+    at.schedule("old")
+    at.add_pod("other", 8, gates=[OURS, KUEUE])
+    for number in range(20):
+        at.add_pod(f"p-{number}", 2 if number % 2 else 4, gates=[OURS])
+    at.settle()
+    at.pass_time(PATIENCE_SECONDS)
+    assert sorted(wish.size for wish in asked) == [2, 4]
+    assert {tuple(told(at, f"p-{number}")) for number in range(20)} == {
+        (f"pod ml/p-{number}: no node has room for it (fewer free GPUs than wanted)",)
+        for number in range(20)
+    }
+    at.remove_node("n1")  # what was true a round ago is not told for ever
+    at.pass_time(EVENT_SECONDS)
+    assert told(at, "p-0")[-1] == "pod ml/p-0: no node has room for it (there are no nodes)"
+
+
+def test_a_gate_that_can_never_be_lifted_is_no_lack_of_room() -> None:
+    at = cluster("n1")
+    at.add_pod("p", 4, gates=[OURS])
+    at.add_gang("g", 1, 4, gates=[OURS])
+    for _ in range(500):
+        for action in at.core.decide(at.now):
+            lifts = isinstance(action, LiftGate)
+            outcome = Outcome.REFUSED if lifts else at.carry_out(action)
+            at.core.done(action, outcome, at.now)
+        at.now += 5
+    assert at.free("n1") == 8
+    assert told(at, "p") == [
+        "pod ml/p: it was not bound in time",  # after the first plan
+        "pod ml/p: it was not bound in time",  # after the last
+        "pod ml/p: its plans came to nothing (it was not bound in time)",
+    ]
+    assert told(at, "g-0")[-1] == (
+        "gang ml/g: its plans came to nothing (not all members were bound in time (g-0))"
+    )
 
 
 def test_the_reason_is_told_again_before_it_is_forgotten() -> None:
@@ -277,7 +330,7 @@ def test_what_was_let_go_and_is_never_bound_gives_its_gpus_back() -> None:
         at.pass_time(600.0)
     assert at.free("n1") == 8
     assert at.plan("p") is None
-    assert told(at, "p")[-1].startswith("pod ml/p: not all members were bound in time")
+    assert told(at, "p")[-1] == "pod ml/p: it was not bound in time"
     assert at.schedule("p") == "n1"  # from now on a pod as any
 
 

@@ -21,13 +21,15 @@ class Gates:
     def __init__(self, books: Books, outbox: Outbox) -> None:
         self._books, self._outbox = books, outbox
         self._strays: set[str] = set()  # behind our gate, and nothing is planned for them
+        self._no_room: dict[Wish, str] = {}  # this round: thousands wait, and few are unlike
 
     def pod_changed(self, record: PodRecord) -> None:
         if record.gated and record.gang is None and record.live:
             self._strays.add(record.uid)
 
     def look_at_strays(self, now: float) -> None:
-        """Nobody plans for a pod that takes no GPU, or one that cannot be read."""
+        """Nobody plans for a pod that takes no GPU, or one that cannot be read. Ends a round."""
+        self._no_room.clear()
         strays, self._strays = self._strays, set()
         for uid in sorted(strays):
             record = self._books.pods.get(uid)
@@ -58,12 +60,19 @@ class Gates:
             self._outbox.look_again(kept[0].uid, gang.gated_since + PATIENCE_SECONDS)
             return
         for member in kept:
-            why = (
-                why_pod_waits(self._books, member)
-                if gang.alone
-                else why_gang_waits(self._books, gang, member)
-            )
-            self._tell(member, f"{gang.key.title}{why}", now)
+            self._tell(member, f"{gang.key.title}{self._why(gang, member)}", now)
+
+    def _why(self, gang: Gang, member: PodRecord) -> str:
+        if gang.alone and member.held_back:
+            return ": waits behind another scheduling gate"
+        if gang.refused:  # maybe without kube-scheduler, as where no gate can be lifted
+            return f": its plans came to nothing ({gang.reason})"
+        if not gang.alone:
+            return why_gang_waits(self._books, gang, member)
+        wish = Wish(member.demand, member.ask.requirement)
+        if wish not in self._no_room:
+            self._no_room[wish] = why_no_node(self._books, wish)
+        return self._no_room[wish]
 
     def _all_brought(self, found: Muster) -> bool:
         return all(self._brought(member) for member in found.planned)
@@ -78,11 +87,8 @@ class Gates:
         self._outbox.look_again(record.uid, now + EVENT_SECONDS)
 
 
-def why_pod_waits(books: Books, record: PodRecord) -> str:
-    """Why a single pod behind our gate has no plan: each distinct reason once, no numbers."""
-    if record.held_back:
-        return ": waits behind another scheduling gate"
-    wish = Wish(record.demand, record.ask.requirement)
+def why_no_node(books: Books, wish: Wish) -> str:
+    """Why there is no plan for a single pod: each distinct reason once, no numbers."""
     nodes = [book.name for book in books.nodes.values() if book.record is not None]
     answer = rooms(books, wish, nodes)
     reasons = {*answer.failed.values(), *answer.unresolvable.values()}

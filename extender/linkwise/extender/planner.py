@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from linkwise.extender.actions import Action
+from linkwise.extender.actions import Action, Emit
 from linkwise.extender.alarms import Alarms
 from linkwise.extender.best_node import BestNode
 from linkwise.extender.books import Books
@@ -113,6 +113,8 @@ class Planner:
 
     def wrote(self, action: Action, outcome: Outcome, now: float) -> None:
         self._outbox.done(action, outcome, now)
+        if isinstance(action, Emit):
+            return  # nothing waits for it
         record = self._books.pods.get(action.pod.uid)
         if record is not None and record.gang is not None:
             self._due.add(record.gang)
@@ -329,8 +331,7 @@ class Planner:
             return
         if gang.made is None or now < self._ends(gang, found):
             return
-        unbound = ", ".join(m.ref.name for m in found.seats if not m.node)
-        gang.reason = f"not all members were bound in time ({unbound or 'some are missing'})"
+        gang.reason = _too_late(gang, found)
         self._withdraw(found.planned)
         gang.expired = bool(found.bound)
         for member in found.seats[:1]:
@@ -419,6 +420,13 @@ class Planner:
     def _ends(self, gang: Gang, found: Muster) -> float:
         made = gang.made if gang.made is not None else 0.0
         return max(made, gang.grace) + (found.timeout_seconds or self._timeout_seconds)
+
+
+def _too_late(gang: Gang, found: Muster) -> str:
+    if gang.alone:
+        return "it was not bound in time"
+    unbound = ", ".join(m.ref.name for m in found.seats if not m.node)
+    return f"not all members were bound in time ({unbound or 'some are missing'})"
 
 
 def _told(gang: Gang, what: str) -> tuple[str, str]:
