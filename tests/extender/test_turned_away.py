@@ -103,6 +103,7 @@ def test_who_loses_the_race_for_the_gpus_waits_for_the_next_room() -> None:
     assert at.schedule("quick") == "n2"
     at.start("quick")
     assert at.schedule("late") == ""
+    at.nominate("late", "")  # as kube-scheduler does when it finds no node
     at.settle()
     end(at, "quick", "n2")
     # It was nominated just now; that is not done over and over.
@@ -110,6 +111,45 @@ def test_who_loses_the_race_for_the_gpus_waits_for_the_next_room() -> None:
     (action,) = at.pass_time(SETTLE_SECONDS)
     assert isinstance(action, Nominate)
     assert action.node == "n2"
+
+
+def test_who_was_planned_once_and_lost_his_nomination_is_woken_too() -> None:
+    """The plan that is still written on the pod counts for nothing."""
+    at = full_cluster()
+    end(at, "b", "n2")
+    at.add_pod("late", 4, gates=[names.GATE])
+    at.settle()
+    assert at.gates("late") == []
+    at.nominate("late", "")
+    at.settle()
+    at.add_pod("quick", 8)
+    assert at.schedule("quick") == "n2"
+    at.start("quick")
+    assert at.plan("late") is not None
+    assert at.schedule("late") == ""
+    at.settle()
+    end(at, "quick", "n2")
+    assert len(after_a_moment(at)) == 1
+    assert nominated(at, "late") == {"late": "n2"}
+    assert at.schedule("late") == "n2"
+    assert at.sound()
+
+
+def test_a_node_that_kube_scheduler_makes_room_on_stays_the_pods_own() -> None:
+    at = full_cluster()
+    at.add_pod("important", 8, priority=10)
+    assert at.schedule("important") == ""
+    at.nominate("important", "n1")  # what it preempts there is still ending
+    end(at, "b", "n2")
+    assert after_a_moment(at) == []
+    assert nominated(at, "important") == {"important": "n1"}
+    at.nominate("important", "")  # something else came to nothing there
+    assert at.filter("important", ["n1"]).node_names == ()
+    at.add_pod("short", 1)
+    at.schedule("short")
+    end(at, "short", "n2")
+    assert len(after_a_moment(at)) == 1
+    assert nominated(at, "important") == {"important": "n2"}
 
 
 def test_a_node_that_can_be_read_again_is_room() -> None:

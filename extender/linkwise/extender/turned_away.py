@@ -45,11 +45,7 @@ class TurnedAway:
         self._waiting.pop(uid, None)
 
     def look(self, now: float) -> None:
-        if self._waiting and self._books.room != self._room:
-            self._room = self._books.room
-            if self._look_at is None:
-                self._look_at = now + MOMENT_SECONDS
-        if self._look_at is None or now < self._look_at:
+        if not self._is_time(now):
             return
         self._look_at = None
         hopeless: set[tuple[Wish, object, Resources]] = set()
@@ -59,6 +55,8 @@ class TurnedAway:
             if record is None or not _waits(record):
                 self.forget(uid)
                 continue
+            if record.nominated:
+                continue  # kube-scheduler makes room for it there, or has not tried it yet
             alike = (Wish(record.demand, record.ask.requirement), record.template, record.needs)
             if alike in hopeless:
                 continue
@@ -75,6 +73,14 @@ class TurnedAway:
             else:
                 self._look_at = now + SETTLE_SECONDS
 
+    def _is_time(self, now: float) -> bool:
+        if self._waiting and self._books.room != self._room:
+            self._room = self._books.room
+            if self._look_at is None:
+                self._look_at = now + MOMENT_SECONDS
+        return self._look_at is not None and now >= self._look_at
+
 
 def _waits(record: PodRecord) -> bool:
-    return record.live and not record.node and record.gang is None and record.written is None
+    """A plan that is still written on it, but that it is no more nominated for, is none."""
+    return record.live and not record.node and record.gang is None
