@@ -12,13 +12,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 import pytest
 import urllib3
 
-from linkwise.extender.__main__ import ENV_PREFIX, command
+from linkwise.extender.__main__ import ENV_PREFIX, command, serve
+from linkwise.extender.server import Server
+from linkwise.extender.settings import Settings
+from linkwise.extender.shell import Shell
 from linkwise.simulator.api_server import ApiServer
 from tests.extender.world import World, wait_for
 
@@ -118,6 +121,30 @@ def test_it_ends_at_once_even_while_it_waits_for_the_api_server(program: Program
 
     assert program.end(signal.SIGINT) == 0
     assert time.monotonic() - began < 5
+
+
+def test_nothing_is_asked_of_a_shell_that_has_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[str] = []
+    close, stop = Server.close, Shell.stop
+
+    def closing(server: Server) -> None:
+        ended.append("server")
+        close(server)
+
+    def stopping(shell: Shell) -> None:
+        ended.append("shell")
+        stop(shell)
+
+    def told_to_end(_: Server) -> NoReturn:
+        raise SystemExit(0)
+
+    monkeypatch.setattr(Server, "close", closing)
+    monkeypatch.setattr(Shell, "stop", stopping)
+    monkeypatch.setattr(Server, "run", told_to_end)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit):
+        serve(Settings(api_server="http://127.0.0.1:1", listen_address="127.0.0.1", listen_port=0))
+    assert ended == ["server", "shell"]
 
 
 def refused(*flags: str) -> str:

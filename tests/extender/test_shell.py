@@ -3,12 +3,14 @@
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
 import pytest
 from flask.testing import FlaskClient
 
 from linkwise.extender.app import create_app
+from linkwise.extender.calls import AlreadyBound, BindCall, BindOrder, BindRefusal
 from linkwise.extender.metrics import Metrics
 from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.extender.shell import Shell, steady_clock
@@ -301,6 +303,25 @@ def test_a_stop_does_not_wait_for_an_api_server_that_is_gone(
     started.shell.stop()
 
     assert time.monotonic() - began < 5
+
+
+def test_a_bind_that_waits_for_our_watch_ends_with_the_shell(started: Extender) -> None:
+    asked: list[BindCall] = []
+    begin_bind = started.core.begin_bind
+
+    def counted(call: BindCall, now: float) -> BindOrder | AlreadyBound | BindRefusal:
+        asked.append(call)
+        return begin_bind(call, now)
+
+    setattr(started.core, "begin_bind", counted)  # noqa: B010
+    call = BindCall("ml", "nobody", "uid-x", "n1")
+    with ThreadPoolExecutor() as pool:
+        refusal = pool.submit(started.shell.bind, call)
+        wait_for(lambda: asked)
+        before = len(asked)
+        started.shell.stop()
+        assert refusal.result(5) == "linkwise: pod ml/nobody is not known yet"
+    assert len(asked) < before + 20, "it asks every 10 ms, and not at all any more"
 
 
 def defective_core() -> Scheduler:

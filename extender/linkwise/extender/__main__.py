@@ -129,8 +129,8 @@ def serve(settings: Settings) -> None:
     try:
         server.run()  # ends by the SystemExit that a signal raises
     finally:
+        server.close()  # first: calls under way still need the shell
         shell.stop()
-        server.close()
     log.info("ended")
 
 

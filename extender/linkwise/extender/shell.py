@@ -159,7 +159,8 @@ class Shell:
             passing = isinstance(order, BindRefusal) and order.passing
             if not passing or time.monotonic() > patience_ends:
                 return order
-            self._stopping.wait(_BIND_POLL_SECONDS)
+            if self._stopping.wait(_BIND_POLL_SECONDS):
+                return order  # no watch will show it any more
 
     # What people ask
 
