@@ -219,6 +219,31 @@ def test_binds_that_wait_for_the_api_server_keep_nobody_else_waiting(
         assert ask(connection, "/healthz", method="GET") == (200, b"GET /healthz ")
 
 
+def test_large_bodies_come_two_at_a_time_and_small_ones_beside_them(
+    server: Server,
+    verbs: Verbs,
+    connection: http.client.HTTPConnection,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_LARGE_BODY", 50)
+    with ExitStack() as clients:
+        unfinished = []
+        for _ in range(3):
+            client = clients.enter_context(socket.create_connection(("127.0.0.1", server.port), 5))
+            client.sendall(b"POST /filter HTTP/1.1\r\nContent-Length: 60\r\n\r\n" + b"x" * 59)
+            unfinished.append(client)
+        wait_for(lambda: server._calls == 3 and not server._large._value)
+        assert ask(connection, "/filter", b"small") == (200, b"filter small")
+
+        unfinished[2].sendall(b"x")  # whole; but which two are read is for the threads to say
+        for client in unfinished[:2]:
+            client.sendall(b"x")
+        for client in unfinished:
+            assert client.recv(100).startswith(b"HTTP/1.1 200")
+    assert verbs.asked == ["filter"] * 4
+    assert server._large._value == 2
+
+
 def test_the_application_is_asked_no_more_often_at_once_than_allowed(
     server: Server, verbs: Verbs
 ) -> None:

@@ -11,7 +11,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from io import BytesIO
@@ -33,6 +33,9 @@ IDLE_SECONDS = 120.0
 # For a client to hear that what it still sends is refused.
 _LAST_WORDS_SECONDS = 5.0
 _LONGEST_LENGTH = 18  # digits of a Content-Length that anybody could mean
+# Names of 5,000 nodes are a tenth of it; what is larger has whole nodes in it, or is no call.
+_LARGE_BODY = 1 << 20
+_LARGE_AT_ONCE = 2  # read and answered; more would cost memory that strangers choose
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _PATHS = {f"/{verb}": verb for verb in VERBS}
 
@@ -79,6 +82,7 @@ class Server(HTTPServer):
     ) -> None:
         self.verbs, self.app = verbs, app
         self.answering, self.binding = BoundedSemaphore(threads), BoundedSemaphore(threads)
+        self._large = BoundedSemaphore(_LARGE_AT_ONCE)
         self._calls = 0
         self._ended = Condition()  # around the count of calls
         self._open: set[socket.socket] = set()
@@ -124,6 +128,12 @@ class Server(HTTPServer):
             with self._ended:
                 self._calls -= 1
                 self._ended.notify_all()
+
+    @contextmanager
+    def room_for(self, length: int) -> Iterator[None]:
+        """Around a body of *length* bytes, from its first byte to its answer."""
+        with self._large if length > _LARGE_BODY else nullcontext():
+            yield
 
     def get_request(self) -> tuple[socket.socket, Any]:
         """A connection that cannot be taken is offered again at once: without end, and with all of
@@ -208,11 +218,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._write(server.verbs.too_large(verb))
             self._hear_out()
             return
-        body = self._body(length)
-        if body is None:
-            return
-        with server.binding if verb == "bind" else server.answering:
-            reply = server.verbs.answer(verb, body)
+        with server.room_for(length):
+            body = self._body(length)
+            if body is None:
+                return
+            with server.binding if verb == "bind" else server.answering:
+                reply = server.verbs.answer(verb, body)
         self._write(reply)
 
     def _serve_app(self) -> None:
@@ -229,7 +240,7 @@ class _Handler(BaseHTTPRequestHandler):
         length = self._length()
         if length is None:
             return None
-        if length > self.server.verbs.max_body:
+        if length > min(_LARGE_BODY, self.server.verbs.max_body):  # no route of it reads any
             self._refuse(413, "")
             return None
         body = self._body(length)
