@@ -171,6 +171,75 @@ def test_a_gate_that_can_never_be_lifted_is_no_lack_of_room() -> None:
     )
 
 
+def copied(at: Cluster, *names_of: str) -> dict[str, dict[str, str]]:
+    """What `kubectl get -o yaml` keeps of pods that were planned, for their copies."""
+    kept = {}
+    for name in names_of:
+        annotations = at.pod(name).metadata.annotations
+        kept[name] = {key.removeprefix(names.PREFIX): text for key, text in annotations.items()}
+        at.delete(name)
+    at.settle()
+    return kept
+
+
+def test_the_old_plan_on_a_copied_pod_is_replaced_and_blamed_on_nobody() -> None:
+    at = cluster("n1")
+    at.add_pod("p", 4, gates=[OURS])
+    at.settle()
+    said = copied(at, "p")["p"]
+    at.now += 5000
+    at.add_pod("p", 4, gates=[OURS], said=said)
+    assert [type(action) for action in at.settle()] == [WritePlan, LiftGate]
+    plan = at.plan("p")
+    assert plan is not None
+    assert (plan.made, plan.refusals) == (at.now, 0)
+    assert at.pod("p").status.nominated_node_name == "n1"
+    assert told(at, "p") == []
+    assert at.sound()
+
+
+def test_the_plan_on_a_copied_pod_that_has_no_room_holds_nothing_and_goes() -> None:
+    at = cluster("n1")
+    at.add_pod("p", 4, gates=[OURS])
+    at.settle()
+    said = copied(at, "p")["p"]
+    at.add_pod("old", 8)
+    at.schedule("old")
+    at.add_pod("p", 4, gates=[OURS], said=said)
+    assert [type(action) for action in at.settle()] == [WithdrawPlan]
+    assert at.plan("p") is None
+    assert at.gates("p") == [OURS]
+
+
+def test_the_old_plan_on_a_copied_gang_is_replaced_and_blamed_on_nobody() -> None:
+    at = cluster()
+    members = at.add_gang("g", 2, gates=[OURS])
+    at.settle()
+    old = copied(at, *members)
+    at.now += 5000
+    for name in members:
+        at.add_pod(name, 8, gates=[OURS], said=old[name])
+    assert [type(action) for action in at.settle()] == [WritePlan, WritePlan, LiftGate, LiftGate]
+    assert at.events == []
+
+
+def test_no_gate_of_a_copied_gang_is_lifted_before_all_are_nominated() -> None:
+    """Also where a member without a gate has the annotation of a plan already."""
+    at = cluster()
+    members = at.add_gang("g", 2, gates=[OURS])
+    at.settle()
+    old = copied(at, *members)
+    at.add_pod("g-0", 8, said=old["g-0"])
+    at.add_pod("g-1", 8, gates=[OURS], said=old["g-1"])
+    writes = {action.pod.name: action for action in at.core.decide(at.now)}
+    at.core.done(writes["g-1"], at.carry_out(writes["g-1"]), at.now)
+    at.core.done(writes["g-0"], Outcome.UNKNOWN, at.now)
+    at.now += 0.1
+    assert at.core.decide(at.now) == ()  # not before the pause ends
+    at.now += 5
+    assert [type(action) for action in at.settle()] == [WritePlan, LiftGate]
+
+
 def test_the_reason_is_told_again_before_it_is_forgotten() -> None:
     at = cluster("n1")
     at.add_gang("g", 2, gates=[OURS])

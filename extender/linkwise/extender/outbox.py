@@ -107,9 +107,11 @@ class Outbox:
             self._issue(WithdrawPlan(record.ref, (names.GPUS, names.PLAN)), now)
 
     def has_brought(self, record: PodRecord, wanted: WrittenPlan) -> bool:
-        """Whether this plan and its nomination are on the API server."""
+        """Whether this plan and its nomination are on the API server. Annotations alone may have
+        come with a copied manifest."""
         there = self._there.get(record.uid, 0) == wanted.plan.epoch
-        return there and not self.busy(record.uid)
+        nominated = record.nominated == wanted.plan.node or record.uid in self._nominated_at
+        return there and nominated and not self.busy(record.uid)
 
     def nominate(self, record: PodRecord, node: str, now: float) -> bool:
         """Whether it is done: not again so soon after the last time."""

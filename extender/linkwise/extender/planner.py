@@ -72,7 +72,7 @@ class Planner:
             # Let go by hand before its plan was on it, or kube-scheduler did not want the node.
             self._books.plan(record.uid, None)
         news = self._outbox.seen(record)
-        if news and record.gang and record.live and not record.node:
+        if news and record.live and not record.node and _is_planned(record):
             self._books.plan(record.uid, record.written)
         for known in (before, record):
             if known is not None and known.gang is not None:
@@ -432,6 +432,15 @@ def _too_late(gang: Gang, found: Muster) -> str:
 def _told(gang: Gang, what: str) -> tuple[str, str]:
     """The reason and the message of an Event."""
     return f"{'Plan' if gang.alone else 'Gang'}{what}", f"{gang.key.title}: {gang.reason}"
+
+
+def _is_planned(record: PodRecord) -> bool:
+    """Whether the plan that is written on it may count. A nomination tells it from a copied
+    annotation; from members that it tries, though, kube-scheduler takes nominations away."""
+    if record.gang is None or record.written is None:
+        return False
+    tried = not (record.gang.uid or record.gated)
+    return tried or record.nominated == record.written.plan.node
 
 
 def _same_member(before: PodRecord, record: PodRecord) -> bool:
