@@ -2,11 +2,15 @@
 
 import os
 import shutil
+import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import click
 
+from linkwise.simulator import tied
 from tests.cluster import binaries, images, logs, needs, sandbox
 
 CHECKOUT = Path(__file__).parents[2]
@@ -27,13 +31,28 @@ def check_needs() -> None:
 @main.command(context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def test(arguments: tuple[str, ...]) -> None:
-    """Run the tests that need a cluster; ARGUMENTS are pytest's."""
+    """Run the tests that need a cluster, or those that ARGUMENTS, which are pytest's, choose."""
     check_needs()
     build_all()
+    if arguments:
+        sys.exit(run_tests(arguments))
     shutil.rmtree(logs.KEPT, ignore_errors=True)
-    # Where ARGUMENTS name no tests, it is among these that they choose.
+    with TemporaryFile() as report:
+        # Much of either half is waiting, and a sandbox has room for one cluster with nodes.
+        command = [sys.executable, "-m", "tests.cluster", "test", "--deployed=only"]
+        ends_with_us = [sys.executable, "-I", "-S", tied.__file__, str(os.getpid())]
+        half = subprocess.Popen([*ends_with_us, *command], stdout=report, stderr=subprocess.STDOUT)
+        status = run_tests(["--deployed=never"])
+        status = half.wait() or status
+        report.seek(0)
+        click.echo(report.read())
+    sys.exit(status)
+
+
+def run_tests(arguments: Sequence[str]) -> int:
+    """Where *arguments* name no tests, it is among all that need a cluster that they choose."""
     all_of_them = "--override-ini=testpaths=tests/cluster tests/contract"
-    sys.exit(sandbox.run([sys.executable, "-m", "pytest", "--real", all_of_them, *arguments]))
+    return sandbox.run([sys.executable, "-m", "pytest", "--real", all_of_them, *arguments])
 
 
 @main.command()

@@ -35,7 +35,7 @@ def control_plane(run_directory: Path, request: pytest.FixtureRequest) -> Iterat
 
 @pytest.fixture(scope="session")
 def deployment(run_directory: Path) -> Iterator[Deployed]:
-    """One for all tests that take it, a minute once; they come last, as it takes the network."""
+    """One for all tests that take it, a minute once; it takes the sandbox's network."""
     deployed = Deployed(run_directory / "deployed")
     try:
         deployed.start()
@@ -52,8 +52,15 @@ def deployed(deployment: Deployed) -> Iterator[Deployed]:
     wait_until_none(lambda: left_behind(deployment))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: "deployment" in getattr(item, "fixturenames", ()))
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    chosen = config.getoption("--deployed")
+    if chosen is None:
+        return
+    halves: dict[bool, list[pytest.Item]] = {True: [], False: []}
+    for item in items:
+        halves["deployment" in getattr(item, "fixturenames", ())].append(item)
+    items[:] = halves[chosen == "only"]
+    config.hook.pytest_deselected(items=halves[chosen != "only"])
 
 
 @pytest.hookimpl(wrapper=True)
