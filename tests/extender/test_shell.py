@@ -4,13 +4,16 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Any, NoReturn
 
 import pytest
 from flask.testing import FlaskClient
 
+from linkwise.extender.actions import Action, Emit, EventType, PodRef
 from linkwise.extender.app import create_app
-from linkwise.extender.calls import AlreadyBound, BindCall, BindOrder, BindRefusal
+from linkwise.extender.calls import AlreadyBound, BindCall, BindOrder, BindRefusal, Outcome
+from linkwise.extender.kube_actions import KubeActions
 from linkwise.extender.metrics import Metrics
 from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.extender.shell import Shell, steady_clock
@@ -322,6 +325,39 @@ def test_a_bind_that_waits_for_our_watch_ends_with_the_shell(started: Extender) 
         started.shell.stop()
         assert refusal.result(5) == "linkwise: pod ml/nobody is not known yet"
     assert len(asked) < before + 20, "it asks every 10 ms, and not at all any more"
+
+
+def test_no_plan_waits_for_events(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of pods may be told at once why they wait."""
+    hanging, told = Event(), Event()
+    perform = KubeActions.perform
+
+    def slow(kube: KubeActions, action: Action) -> Outcome:
+        if not isinstance(action, Emit):
+            return perform(kube, action)
+        told.set()
+        hanging.wait(30)
+        return Outcome.DONE
+
+    monkeypatch.setattr(KubeActions, "perform", slow)
+    core = Scheduler(CoreSettings())
+    pods = [PodRef("ml", f"waits-{number}", f"uid-{number}") for number in range(100)]
+    events = [Emit(pod, "WaitsForPlan", EventType.WARNING, "full") for pod in pods]
+    decide = core.decide
+
+    def with_events(now: float) -> tuple[Action, ...]:
+        flood = tuple(events)
+        events.clear()
+        return flood + decide(now)
+
+    setattr(core, "decide", with_events)  # noqa: B010
+    world.add_node("n1")
+    extender = Extender(world, core).start()
+    wait_for(told.is_set)
+    world.add_gang("g", 2, 4)
+    wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
+    hanging.set()
+    extender.shell.stop()
 
 
 def defective_core() -> Scheduler:

@@ -83,7 +83,7 @@ class _Duration(click.ParamType[float]):
     "--write-threads",
     type=click.IntRange(1),
     default=_DEFAULTS.write_threads,
-    help="Writes of plans and events to the API server at the same time.",
+    help="Writes of plans to the API server at the same time; Events have threads of their own.",
 )
 @click.option(
     "--max-body-mib",

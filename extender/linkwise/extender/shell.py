@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from threading import Event, Lock, Thread
 from typing import TypeVar
 
-from linkwise.extender.actions import Action
+from linkwise.extender.actions import Action, Emit
 from linkwise.extender.calls import (
     AlreadyBound,
     BindCall,
@@ -49,6 +49,8 @@ _LONGEST_SLEEP_SECONDS, _SHORTEST_SLEEP_SECONDS = 1.0, 0.05
 _BREATH_SECONDS = 0.005
 # Watches of one API server are milliseconds apart; kube-scheduler waits 5 s for the bind verb.
 _BIND_PATIENCE_SECONDS, _BIND_POLL_SECONDS = 2.0, 0.01
+# Thousands of pods may be told at once why they wait; no plan may wait for that.
+_EVENT_THREADS = 2
 # An audit recounts everything, 0.15 s at 5,000 nodes: often enough to be told of a defect the same
 # hour, and not with every scrape.
 _AUDIT_SECONDS = 60.0
@@ -88,7 +90,8 @@ class Shell:
         self._clock = clock or steady_clock()
         self._lock = Lock()  # around every use of the core
         self._kube = KubeActions(client, metrics, clock or time.time)
-        self._lanes: Lanes[Action] = Lanes(self._act, threads=write_threads)
+        self._writes: Lanes[Action] = Lanes(self._act, threads=write_threads)
+        self._events: Lanes[Action] = Lanes(self._act, threads=_EVENT_THREADS)
         self._nodes = self._reflector(client, "nodes", Node, core.replace_nodes, core.node_event)
         self._pods = self._reflector(client, "pods", Pod, core.replace_pods, core.pod_event)
         self._changed = Event()
@@ -111,7 +114,9 @@ class Shell:
         self._pods.stop(timeout_seconds)
         if self._worker.is_alive():
             self._worker.join(timeout_seconds)
-        self._lanes.stop(timeout_seconds)
+        writes_end = time.monotonic() + timeout_seconds
+        self._writes.stop(timeout_seconds)
+        self._events.stop(max(writes_end - time.monotonic(), 0.0))
 
     # What kube-scheduler asks
 
@@ -300,7 +305,8 @@ class Shell:
         for defect in defects:
             self._defect("decide", "left out of this round", defect)
         for action in actions:
-            self._lanes.add(action.pod.uid, action)
+            lanes = self._events if isinstance(action, Emit) else self._writes
+            lanes.add(action.pod.uid, action)
         if due is None:
             return _LONGEST_SLEEP_SECONDS
         left = due - self._clock()
