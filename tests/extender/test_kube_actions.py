@@ -129,16 +129,27 @@ def test_annotations_of_a_running_pod_change_and_nothing_else(
     assert (found["spec"], found["status"]) == (before["spec"], before["status"])
 
 
+def events_of(client: KubeClient, pod: PodRef) -> list[dict[str, Any]]:
+    found = client.get("/api/v1/namespaces/ml/events", dict[str, Any])["items"]
+    return [event for event in found if event["involvedObject"]["uid"] == pod.uid]
+
+
+def test_an_event_whose_answer_was_lost_is_there_once(
+    server: ApiServer, client: KubeClient, actions: KubeActions, pod: PodRef
+) -> None:
+    server.fail_next("POST", "/events", 0, carry_out=True)
+
+    assert actions.perform(Emit(pod, "GpuSwap", EventType.WARNING, "got b")) is Outcome.DONE
+
+    assert len(events_of(client, pod)) == 1
+
+
 def test_an_event_is_about_its_pod(client: KubeClient, actions: KubeActions, pod: PodRef) -> None:
     told = Emit(pod, "GpuSwap", EventType.WARNING, "got GPU-b for GPU-a" + "!" * 2000)
 
     assert actions.perform(told) is Outcome.DONE
 
-    (event,) = (
-        found
-        for found in client.get("/api/v1/namespaces/ml/events", dict[str, Any])["items"]
-        if found["involvedObject"]["uid"] == pod.uid
-    )
+    (event,) = events_of(client, pod)
     assert (event["reason"], event["type"], event["count"]) == ("GpuSwap", "Warning", 1)
     assert event["message"].startswith("got GPU-b for GPU-a")
     assert len(event["message"]) == 1024

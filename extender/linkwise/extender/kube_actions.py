@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import assert_never
 from uuid import uuid4
 
@@ -76,33 +77,40 @@ class KubeActions:
     def perform(self, action: Action) -> Outcome:
         """Write what *action* asks for; tried again while the API server is busy or away."""
         kind = type(action).__name__
-        outcome, _ = self._write(
-            kind, str(action.pod), lambda: self._patiently(lambda: self._once(action))
-        )
+        request = self._request(action)
+        outcome, _ = self._write(kind, str(action.pod), lambda: self._patiently(request))
         return outcome
 
-    def _once(self, action: Action) -> None:
-        """One request. Raises ApiError."""
+    def _request(self, action: Action) -> Callable[[], None]:
+        """One request, the same however often it is made. It raises ApiError."""
         match action:
             case WritePlan():
-                self._patch_status(
-                    action.pod, action.annotations, {"nominatedNodeName": action.node}
-                )
+                nomination = {"nominatedNodeName": action.node}
+                return partial(self._patch_status, action.pod, action.annotations, nomination)
             case WithdrawPlan():
                 gone = dict.fromkeys(action.annotations)
-                self._patch_status(action.pod, gone, {"nominatedNodeName": None})
+                return partial(self._patch_status, action.pod, gone, {"nominatedNodeName": None})
             case Nominate():
-                self._patch_status(action.pod, {}, {"nominatedNodeName": action.node})
+                nomination = {"nominatedNodeName": action.node}
+                return partial(self._patch_status, action.pod, {}, nomination)
             case Correct() | MarkStarted():
-                self._patch_status(action.pod, action.annotations)
+                return partial(self._patch_status, action.pod, action.annotations)
             case LiftGate():
-                self._client.patch(*_lifting(action.pod), content_type=STRATEGIC_PATCH)
+                lifting = _lifting(action.pod)
+                return partial(self._client.patch, *lifting, content_type=STRATEGIC_PATCH)
             case Evict():
-                self._client.post(*_eviction(action.pod))
+                return partial(self._client.post, *_eviction(action.pod))
             case Emit():
-                self._client.post(*_event(action, self._clock()))
+                return partial(self._post_event, *_event(action, self._clock()))
             case _:
                 assert_never(action)
+
+    def _post_event(self, path: str, event: Mapping[str, object]) -> None:
+        try:
+            self._client.post(path, event)
+        except ApiError as error:
+            if error.status != 409:  # it is there, and only the answer to that was lost
+                raise
 
     def _patch_status(
         self,
