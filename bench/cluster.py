@@ -93,7 +93,11 @@ def fill(url: str, nodes: int, seed: int) -> list[str]:
 def waiting_pod(client: KubeClient, name: str, job: Job) -> dict[str, Any]:
     """Create a pod that waits to be placed; returned as kube-scheduler would send it."""
     path = f"/api/v1/namespaces/{NAMESPACE}/pods"
-    client.post(path, _pod(name, job.gpus, job.annotations))
+    pod = _pod(name, job.gpus, job.annotations)
+    # All nodes that pass are named, and rated, for pods of a ReplicaSet; others get one at once.
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "bench", "uid": "1"}
+    pod["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
+    client.post(path, pod)
     return client.get(f"{path}/{name}", dict[str, Any])
 
 
