@@ -511,3 +511,58 @@ def test_a_member_too_many_stays_gated_and_is_told_so() -> None:
     at.pass_time(PATIENCE_SECONDS)
     assert [at.gates(f"g-{rank}") for rank in range(3)] == [[], [], [OURS]]
     assert told(at, "g-2") == ["gang ml/g has all its members without this one"]
+
+
+@pytest.mark.parametrize("end", ["ended", "leaving"])
+def test_of_a_pod_that_ends_behind_its_gate_nothing_is_lifted(end: str) -> None:
+    at = cluster()
+    at.add_pod("web", 0, gates=[OURS])
+    if end == "ended":
+        at.set_phase("web", "Failed")
+    else:
+        at.terminate("web")
+    assert at.settle() == []
+
+
+def test_a_member_without_gpus_waits_for_the_room_of_the_others() -> None:
+    at = cluster("n1")
+    at.add_pod("old", 4)
+    at.schedule("old")
+    at.add_pod("g-0", 0, gates=[OURS], gang="g", gang_size="2")
+    at.add_pod("g-1", 8, gates=[OURS], gang="g", gang_size="2")
+    assert at.settle() == []
+    at.pass_time(PATIENCE_SECONDS)
+    assert (at.gates("g-0"), at.gates("g-1")) == ([OURS], [OURS])
+    assert told(at, "g-0") == ["gang ml/g: no room for the whole gang"]
+    at.delete("old")
+    at.settle()
+    assert (at.gates("g-0"), at.gates("g-1")) == ([], [])
+
+
+def test_a_member_that_is_replaced_in_a_running_gang_waits_for_no_other() -> None:
+    at = cluster("n1", "n2", "n3")
+    members = at.add_gang("g", 3, gates=[OURS])
+    at.settle()
+    assert all(at.schedule(member) for member in members)
+    at.settle()
+    assert at.phase("g") == "running"
+    nodes = {at.pod(name).spec.node_name for name in ("g-1", "g-2")}
+    at.delete("g-1")
+    at.delete("g-2")
+    at.settle()
+    at.add_pod("g-1", 8, gates=[OURS], gang="g", gang_size="3", rank="1")
+    assert [type(action) for action in at.settle()] == [WritePlan, LiftGate]
+    assert at.schedule("g-1") in nodes
+
+
+def test_what_waits_for_evicted_members_to_leave_is_told_so() -> None:
+    at = cluster()
+    first, second = at.add_gang("g", 2, gates=[OURS])
+    at.settle()
+    at.schedule(first)
+    at.delete(second)  # it never starts
+    at.add_pod(second, 8, gates=[OURS, KUEUE], gang="g", gang_size="2", rank="1")
+    at.settle()
+    at.pass_time(600.0)
+    assert at.evicted == [first]
+    assert told(at, second)[-1] == "gang ml/g gives back its GPUs after its timeout"
