@@ -78,6 +78,13 @@ class World:
             if pod.namespace == self.api.namespace
         }
 
+    def offers(self, count: int) -> bool:
+        """Whether the kubelet has heard of *count* devices; the Node may show them later."""
+        with self.lister() as lister:
+            answer = lister.GetAllocatableResources(resources.AllocatableResourcesRequest())
+        of_ours = (entry for entry in answer.devices if entry.resource_name == self.resource)
+        return sum(len(entry.device_ids) for entry in of_ours) == count
+
     # The API server's side
 
     def devices(self) -> tuple[str, str]:
