@@ -1,8 +1,9 @@
 """kube-scheduler asks before our watch has shown what it asks about: no pod has to pay for that."""
 
 from linkwise.extender.actions import Nominate
+from linkwise.extender.calls import FilterCall
 from linkwise.extender.outbox import SETTLE_SECONDS
-from linkwise.extender.turned_away import MOMENT_SECONDS
+from linkwise.extender.turned_away import MOMENT_SECONDS, UNSEEN_SECONDS
 from linkwise.kube.objects import Taint
 from linkwise.topology import names
 from tests.extender.cluster import Cluster
@@ -47,6 +48,34 @@ def test_who_was_turned_away_too_early_is_nominated_where_room_appeared() -> Non
     assert nominated(at, "late") == {"late": "n2"}
     assert at.schedule("late") == "n2"
     assert at.pass_time(10 * SETTLE_SECONDS) == []
+
+
+def test_who_was_turned_away_before_our_watch_showed_him_is_nominated_too() -> None:
+    at = full_cluster()
+    end(at, "b", "n2")
+    at.settle()
+    pod = at.add_pod("late", 8)
+    at.core.pod_event("DELETED", pod, at.now)  # as if it had not come yet
+    at.add_pod("faster", 8)
+    assert at.schedule("faster") == "n2"
+    assert not at.core.filter(FilterCall(pod, ("n1", "n2")), at.now).node_names
+    end(at, "faster", "n2")
+    assert after_a_moment(at) == []
+
+    at.core.pod_event("ADDED", pod, at.now)
+    assert [action.node for action in after_a_moment(at)] == ["n2"]
+
+
+def test_who_never_shows_up_is_forgotten() -> None:
+    at = full_cluster()
+    pod = at.add_pod("gone", 8)
+    at.core.pod_event("DELETED", pod, at.now)
+    assert not at.core.filter(FilterCall(pod, ("n1", "n2")), at.now).node_names
+    end(at, "b", "n2")
+    after_a_moment(at)
+    assert at.core.next_due() is not None
+    at.pass_time(UNSEEN_SECONDS)
+    assert at.core.next_due() is None
 
 
 def test_who_came_by_himself_is_left_alone() -> None:

@@ -48,10 +48,10 @@ def filter_nodes(
         return FilterAnswer(failed=dict.fromkeys(names, gang_text(books, planner, record)))
     best = planner.offers.offer(record, names)
     if best is not None:
-        planner.turned_away.answered(known, has_room=True)
+        planner.turned_away.answered(known, now, has_room=True)
         return FilterAnswer(node_names=(best,))
     answer = rooms(books, Wish(record.demand, record.ask.requirement), names)
-    planner.turned_away.answered(known, has_room=bool(answer.node_names))
+    planner.turned_away.answered(known, now, has_room=bool(answer.node_names))
     return answer
 
 

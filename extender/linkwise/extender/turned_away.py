@@ -17,6 +17,9 @@ from linkwise.extender.records import PodRecord, Resources
 
 # kube-scheduler mostly asks again by itself within milliseconds, and comes in time.
 MOMENT_SECONDS = 1.0
+# kube-scheduler may ask about a pod before our own watch has shown it; one that takes longer than
+# this was gone before we could see it.
+UNSEEN_SECONDS = 60.0
 _AT_ONCE = 32  # nominations: a free GPU wakes a few of the many who may want it, not all
 
 Find = Callable[[PodRecord], Spot | Refusal]
@@ -26,7 +29,8 @@ Find = Callable[[PodRecord], Spot | Refusal]
 class TurnedAway:
     def __init__(self, books: Books, outbox: Outbox, find: Find) -> None:
         self._books, self._outbox, self._find = books, outbox, find
-        self._waiting: dict[str, None] = {}  # uids, who waits longest first
+        # By uid, who waits longest first: when each was first told.
+        self._waiting: dict[str, float] = {}
         self._room = books.room  # as it was when somebody was last turned away, or looked at
         self._look_at: float | None = None
 
@@ -34,12 +38,12 @@ class TurnedAway:
     def next_due(self) -> float | None:
         return self._look_at
 
-    def answered(self, record: PodRecord, *, has_room: bool) -> None:
+    def answered(self, record: PodRecord, now: float, *, has_room: bool) -> None:
         """What kube-scheduler was just told about the nodes that it asked for."""
         if has_room:
             self._waiting.pop(record.uid, None)
-        elif record.uid in self._books.pods:
-            self._waiting[record.uid] = None
+        else:
+            self._waiting.setdefault(record.uid, now)
 
     def forget(self, uid: str) -> None:
         self._waiting.pop(uid, None)
@@ -50,8 +54,11 @@ class TurnedAway:
         self._look_at = None
         hopeless: set[tuple[Wish, object, Resources]] = set()
         woken = 0
-        for uid in list(self._waiting):
+        for uid, since in list(self._waiting.items()):
             record = self._books.pods.get(uid)
+            if record is None and now - since < UNSEEN_SECONDS:
+                self._look_at = now + MOMENT_SECONDS
+                continue
             if record is None or not _waits(record):
                 self.forget(uid)
                 continue
