@@ -9,7 +9,7 @@ import os
 import re
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -93,6 +93,16 @@ def held(deployed: Deployed, phase: Phase, work: Work) -> Iterator[None]:
     if phase is Phase.ENDING:
         deployed.apply(*work.manifests)
         running(deployed, work.selector, work.count)
+    if phase is Phase.ALLOCATED:
+        # A kubelet that finds containerd standing still when it cleans up, every 2 s, looks at no
+        # pod any more. So it is stopped while the kubelet waits for the plugin's answer.
+        with held(deployed, Phase.ASKED, work), ExitStack() as standing_still:
+            standing_still.enter_context(stopped(node.containerd.pid))
+            carried_over = standing_still.pop_all()
+        with carried_over:
+            wait_for(lambda: _is_at(deployed, phase, work), f"the pods are {phase.value}", 60)
+            yield
+        return
     with stopped(_who_acts_next(deployed, phase)):
         if phase is Phase.ENDING:
             doomed = {key_of(pod) for pod in work.pods(deployed)}
@@ -119,9 +129,7 @@ def _who_acts_next(deployed: Deployed, phase: Phase) -> int | None:
             return node.kubelet.pid
         case Phase.ASKED:
             return plugin_of(deployed, HERE)
-        case Phase.ALLOCATED:
-            return node.containerd.pid
-        case Phase.RUNNING | Phase.ENDING:  # they stay so for long enough
+        case _:  # they stay so for long enough
             return None
 
 
