@@ -1,0 +1,204 @@
+"""What happens to a gang between its plans: plans that are lost, refused or too late are taken
+back, a gang that is whole is marked as started, and one that was partial for too long is evicted.
+"""
+
+from collections.abc import Iterable
+
+from linkwise.extender.alarms import Alarms
+from linkwise.extender.books import Books
+from linkwise.extender.feasible import Feasible
+from linkwise.extender.gang import Gang, phase_of
+from linkwise.extender.gates import Gates
+from linkwise.extender.line import Line
+from linkwise.extender.muster import Muster, plan_of
+from linkwise.extender.outbox import Outbox
+from linkwise.extender.records import GangKey, PodRecord
+from linkwise.extender.roll import Roll
+from linkwise.topology.plan import Plan
+
+
+class Life:
+    def __init__(
+        self,
+        books: Books,
+        outbox: Outbox,
+        roll: Roll,
+        line: Line,
+        feasible: Feasible,
+        gates: Gates,
+        *,
+        gang_timeout_seconds: float,
+        max_refusals: int,
+    ) -> None:
+        self.refusals = 0
+        self._books, self._outbox, self._roll, self._line = books, outbox, roll, line
+        self._feasible, self._gates = feasible, gates
+        self._timeout_seconds = gang_timeout_seconds
+        self._max_refusals = max_refusals
+        self._deadlines: Alarms[GangKey] = Alarms()
+
+    def next_deadline(self) -> float | None:
+        return self._deadlines.next()
+
+    def deadline(self, gang: Gang) -> float | None:
+        return self._deadlines.get(gang.key)
+
+    def take_late(self, now: float) -> set[GangKey]:
+        """Gangs whose deadline has come."""
+        return set(self._deadlines.take(now))
+
+    def put_in_order(self, key: GangKey, now: float) -> None:
+        self._line.leave(key)
+        self._deadlines.drop(key)
+        if key not in self._books.gangs:
+            self._roll.forget(key)
+            return
+        is_new = key not in self._roll.gangs
+        gang = self._roll.gangs.setdefault(key, Gang(key))
+        found = self._roll.muster(gang)
+        if not any(member.live for member in found.members):
+            gang.plan_id = ""  # that run is over; who comes now is of another
+        if found.clash:
+            gang.reason = found.clash
+            self.withdraw(found.planned)
+        self._drop_lost_plans(gang, self._roll.muster(gang))
+        self._read_plans(gang, now)
+        if is_new:
+            self._give_grace(gang, now)
+        self._count_refusal(gang, now)
+        self._expire(gang, now)
+        self._start_or_evict(gang, now)
+        if self._wants_plan(gang):
+            self._line.join(key)
+
+    def _drop_lost_plans(self, gang: Gang, found: Muster) -> None:
+        """Plans that cannot be carried out any more, or are for a pod too many."""
+        self.withdraw(member for member in found.extra if member.uid not in self._books.holds)
+        for member in found.planned:
+            node = self._books.plans[member.uid].plan.node
+            if not (
+                self._books.keeps_plan(member.uid) and self._feasible.on(member.template, node)
+            ):
+                self.withdraw([member])
+                gang.reason = f"the plan of pod {member.ref.name} on node {node} came to nothing"
+
+    def _read_plans(self, gang: Gang, now: float) -> None:
+        """Take the gang's plan from its members; of a half-made new one, the bound ones' counts."""
+        found = self._roll.muster(gang)
+        plans = self._plans_of(found.bound) or self._plans_of((*found.flying, *found.planned))
+        if plans:
+            newest = max(plans, key=lambda plan: (plan.made, plan.id))
+            # A time to come, of a clock that went wrong or of a plan somebody copied, is now.
+            seen = gang.made if gang.made is not None and gang.plan_id == newest.id else now
+            gang.plan_id = newest.id
+            made = min(plan.made for plan in plans if plan.id == newest.id)
+            gang.made = max(0.0, min(seen, made))
+            gang.refusals = max(gang.refusals, *(plan.refusals for plan in plans))
+        elif found.bound:  # past us; the time runs from when we saw it
+            gang.made = now if gang.made is None else gang.made
+        else:
+            gang.made = None
+        if not found.started:
+            other = [
+                member
+                for member in found.planned
+                if self._books.plans[member.uid].plan.id != gang.plan_id
+            ]
+            self.withdraw(other)
+
+    def _give_grace(self, gang: Gang, now: float) -> None:
+        """Found partial, and too late: while nobody looked it may have been whole, and the member
+        that had the mark may have gone. So it is not given up before it could be whole again."""
+        found = self._roll.muster(gang)
+        if found.bound and gang.made is not None and now >= self._ends(gang, found):
+            gang.grace = now
+
+    def _plans_of(self, members: Iterable[PodRecord]) -> list[Plan]:
+        found = (plan_of(self._books, member) for member in members)
+        return [written.plan for written in found if written is not None]
+
+    def _count_refusal(self, gang: Gang, now: float) -> None:
+        if not gang.was_refused:
+            return
+        gang.was_refused = False
+        self._refuse(gang, now)
+        self.withdraw(self._roll.muster(gang).planned)
+
+    def _refuse(self, gang: Gang, now: float) -> None:
+        self.refusals += 1
+        gang.refusals += 1
+        if gang.refusals >= self._max_refusals:
+            gang.refused, gang.refused_at = True, now
+            for member in self._roll.muster(gang).seats[:1]:
+                self._outbox.say(member.ref, *_told(gang, "Refused"), now)
+
+    def _expire(self, gang: Gang, now: float) -> None:
+        found = self._roll.muster(gang)
+        if found.started or found.flying or gang.expired or found.standing(gang).whole:
+            return
+        if gang.made is None or now < self._ends(gang, found):
+            return
+        gang.reason = _too_late(gang, found)
+        self.withdraw(found.planned)
+        gang.expired = bool(found.bound)
+        for member in found.seats[:1]:
+            self._outbox.say(member.ref, *_told(gang, "Expired"), now)
+        self._refuse(gang, now)
+
+    def _start_or_evict(self, gang: Gang, now: float) -> None:
+        found = self._roll.muster(gang)
+        if gang.expired and (not found.bound or found.standing(gang).whole):
+            gang.expired = False
+        if gang.expired:
+            for member in found.bound:
+                self._outbox.evict(member, f"gang {gang.name}: {gang.reason}", now)
+        elif found.started or found.standing(gang).whole:
+            gang.reason = ""
+            gang.marked = frozenset(member.uid for member in found.bound)
+            # The last member's Binding has mostly brought the mark; one is enough.
+            if found.bound and not any(member.started for member in found.bound):
+                self._outbox.mark_started(found.bound[0], now)
+
+    def _wants_plan(self, gang: Gang) -> bool:
+        found = self._roll.muster(gang)
+        if not found.open or found.clash or gang.refused or gang.expired:
+            return False
+        return found.started or found.complete
+
+    def withdraw(self, members: Iterable[PodRecord]) -> None:
+        for member in members:
+            self._books.plan(member.uid, None)
+
+    def finish(self, gang: Gang, now: float) -> None:
+        """Bring what was decided to the API server, and name the phase."""
+        found = self._roll.muster(gang)
+        for member in (*found.planned, *found.open, *found.extra):
+            self._outbox.bring_plan(member, self._books.plans.get(member.uid), now)
+        self._gates.look_at(gang, found, now)
+        gang.enter(phase_of(found.standing(gang)))
+        deadline = self._deadline_of(gang, found)
+        if deadline is not None:
+            self._deadlines[gang.key] = deadline
+
+    def _deadline_of(self, gang: Gang, found: Muster) -> float | None:
+        """When a partial gang gives everything back; one that has started never does."""
+        partial = bool(found.planned or found.bound) and not found.standing(gang).whole
+        if gang.made is None or not partial or found.started or gang.expired or found.flying:
+            return None
+        return self._ends(gang, found)
+
+    def _ends(self, gang: Gang, found: Muster) -> float:
+        made = gang.made if gang.made is not None else 0.0
+        return max(made, gang.grace) + (found.timeout_seconds or self._timeout_seconds)
+
+
+def _too_late(gang: Gang, found: Muster) -> str:
+    if gang.alone:
+        return "it was not bound in time"
+    unbound = ", ".join(m.ref.name for m in found.seats if not m.node)
+    return f"not all members were bound in time ({unbound or 'some are missing'})"
+
+
+def _told(gang: Gang, what: str) -> tuple[str, str]:
+    """The reason and the message of an Event."""
+    return f"{'Plan' if gang.alone else 'Gang'}{what}", f"{gang.key.title}: {gang.reason}"

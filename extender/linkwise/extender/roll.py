@@ -1,0 +1,30 @@
+"""All gangs that are known, and how far the members of each are."""
+
+from linkwise.extender.books import Books
+from linkwise.extender.gang import Gang
+from linkwise.extender.muster import Muster, muster
+from linkwise.extender.records import GangKey, PodRecord
+
+
+class Roll:
+    def __init__(self, books: Books) -> None:
+        self.gangs: dict[GangKey, Gang] = {}
+        self._books = books
+        self._looks: dict[GangKey, tuple[object, Muster]] = {}
+
+    def of(self, record: PodRecord) -> Gang | None:
+        return self.gangs.get(record.gang) if record.gang is not None else None
+
+    def forget(self, key: GangKey) -> None:
+        self.gangs.pop(key, None)
+        self._looks.pop(key, None)
+
+    def muster(self, gang: Gang) -> Muster:
+        """The same as long as nothing happens to the gang's pods: it is looked at many times."""
+        state = (self._books.gang_changes.get(gang.key, 0), gang.plan_id, gang.marked)
+        known = self._looks.get(gang.key)
+        if known is not None and known[0] == state:
+            return known[1]
+        found = muster(self._books, gang)
+        self._looks[gang.key] = (state, found)
+        return found
