@@ -140,6 +140,9 @@ class World:
             if condition.type == "PodScheduled" and condition.status == "False"
         )
 
+    def explain(self, name: str) -> str:
+        return self.extender.explain(NAMESPACE, name)
+
     def events(self, name: str) -> list[str]:
         path = f"/api/v1/namespaces/{NAMESPACE}/events?fieldSelector=involvedObject.name%3D{name}"
         return [f"{event.reason}: {event.message}" for event in self.client.get(path, Events).items]
