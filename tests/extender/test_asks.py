@@ -41,7 +41,7 @@ def test_which_gpus_will_do(said: dict[str, str], expected: Requirement) -> None
 )
 def test_a_gang_says_its_size_and_may_say_how_long_it_waits(timeout: str, seconds: float) -> None:
     said = ask(gang="train", gang_size="4", gang_timeout=timeout)
-    assert said.gang == GangAsk(name="train", size=4, timeout_seconds=seconds)
+    assert said.gang == GangAsk("train", size=4, minimum=4, timeout_seconds=seconds)
 
 
 @pytest.mark.parametrize(

@@ -49,9 +49,16 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class GangAsk:
-    name: str
-    size: int
-    timeout_seconds: float | None  # None: the configured one
+    """What a member says of its gang, or what its owner was found to say of it."""
+
+    name: str  # of a gang that was recognised, with its kind: `Job.batch/train`
+    size: int  # members in all, those that have ended included
+    minimum: int  # this member may start once so many are placed
+    timeout_seconds: float | None = None  # None: the configured one
+    # Of what was recognised:
+    source: str = ""  # what stands for the gang, as its owner's uid; empty: its pods name it
+    done: int = 0  # members that its owner says have ended well; they may be gone
+    open_ended: bool = False  # `size` is not the most: more may come and join
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +66,9 @@ class Ask:
     requirement: Requirement = Requirement()
     gang: GangAsk | None = None
     rank: int | None = None
+    role: str = ""  # as the system that made the pod calls it; empty: unknown
+    subgroup: str = ""  # members with the same belong closest together
+    because: str = ""  # which rule found its gang, or that it has none, and why
 
 
 NOTHING_SAID = Ask()
@@ -141,7 +151,7 @@ def _gang(said: Mapping[str, str]) -> GangAsk | None:
         wanted = f"{names.GANG_SIZE} beside it, with the number of members"
         raise AnnotationError(names.GANG, name, wanted)
     timeout = _read(said, names.GANG_TIMEOUT, _timeout, "a duration like 10m, 1h30m or 90s")
-    return GangAsk(name=name, size=size, timeout_seconds=timeout)
+    return GangAsk(name=name, size=size, minimum=size, timeout_seconds=timeout)
 
 
 def _rank(
