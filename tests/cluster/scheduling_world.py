@@ -52,12 +52,12 @@ class World:
         self.client = control.client()
         self.scheduler: Process | None = None
 
-    def start(self) -> None:
+    def start(self, nodes: Sequence[str] = NODES) -> None:
         self.control.kubectl("create", "namespace", NAMESPACE)
         allow_extender(self.control)
         self.extender = Extender(self.control)
         guard_plans(self.control)
-        for name in NODES:
+        for name in nodes:
             self.client.post("/api/v1/nodes", gpu_node(name, labels={ZONE: "eu-west-1"}))
         self.extender.start()
         self.scheduler = self.control.start_scheduler(scheduler_config(self.extender.url))

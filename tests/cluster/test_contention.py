@@ -1,0 +1,84 @@
+"""Fifty gangs that ask for much more than there is: each runs whole, and nobody is forgotten."""
+
+import random
+import shutil
+import time
+from collections.abc import Iterator
+from math import ceil
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.contention import Overdue, Played, draw_jobs, given_twice
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.scheduling import ADMISSION_OFF
+from tests.cluster.scheduling_world import World
+from tests.cluster.waiting import wait_for
+
+GANGS = 50
+THERE_IS = 0.6  # GPUs, of what they ask for
+DYING = 0.2  # of the members
+_LOOK_SECONDS = 0.2
+# The bar is 5 s on a machine that is not busy with anything else. What must never happen is that
+# a pod waits for kube-scheduler's own flush, which comes after 5 minutes.
+FORGOTTEN_SECONDS = 60.0
+ALL_IN_SECONDS = 300.0
+
+
+@pytest.fixture
+def world(run_directory: Path) -> Iterator[World]:
+    directory = run_directory / "contention"
+    control = ControlPlane(directory, controllers=False, disable_admission=ADMISSION_OFF)
+    control.start()
+    world = World(control)
+    try:
+        yield world
+    finally:
+        world.extender.process.stop()
+        control.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def test_gangs_that_contend_run_whole_and_nobody_is_forgotten(world: World) -> None:
+    draw = random.Random(50)
+    jobs = draw_jobs(draw, GANGS)
+    asked = sum(job.size * job.gpus for job in jobs)
+    nodes = [f"n{number:02}" for number in range(ceil(asked * THERE_IS / 8))]
+    world.start(nodes)
+    played = Played(world, jobs, draw, DYING)
+    overdue = Overdue(world.client)
+    # Once so many gangs have finished.
+    troubles = {GANGS // 4: restart_scheduler, GANGS // 2: switch_extender}
+
+    played.create_all()
+    ends = time.monotonic() + ALL_IN_SECONDS
+    while len(played.finished) < GANGS:
+        assert time.monotonic() < ends, sorted({job.name for job in jobs} - played.finished)
+        pods = world.pods()
+        assert not given_twice(pods)
+        overdue.look(pods, time.time())
+        played.step(pods)
+        for number in [number for number in troubles if number <= len(played.finished)]:
+            troubles.pop(number)(world)
+            overdue.start_anew()
+        time.sleep(_LOOK_SECONDS)
+
+    print(
+        f"{GANGS} gangs, {sum(job.size for job in jobs)} pods, {asked} GPUs wanted, "
+        f"{len(nodes) * 8} there; {played.died} members died; the longest wait of a pod "
+        f"that was due: {overdue.longest:.1f} s ({overdue.whose})"
+    )
+    assert played.ran_whole == {job.name for job in jobs}
+    assert overdue.longest < FORGOTTEN_SECONDS, overdue.whose
+    wait_for(lambda: not world.taken(), "all GPUs are free again")
+
+
+def restart_scheduler(world: World) -> None:
+    assert world.scheduler is not None
+    world.scheduler.kill()
+    world.scheduler.start()
+
+
+def switch_extender(world: World) -> None:
+    world.extender.process.kill()
+    world.extender.start()
