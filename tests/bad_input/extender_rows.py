@@ -25,10 +25,53 @@ ROWS = (
         "pod annotation",
         "unknown key",
         {"gang-sizes": "4"},
-        "linkwise: linkwise.dev/gang-sizes: '4': expected one of the known annotations: "
-        "linkwise.dev/gang, linkwise.dev/gang-size, linkwise.dev/gang-timeout, "
-        "linkwise.dev/gpu-memory, linkwise.dev/gpu-model, linkwise.dev/prefer-link, "
-        "linkwise.dev/rank, linkwise.dev/require-link",
+        "linkwise: linkwise.dev/gang-sizes: '4': expected linkwise.dev/gang-size or another of the "
+        "known annotations: linkwise.dev/expected-duration, linkwise.dev/gang, "
+        "linkwise.dev/gang-min, linkwise.dev/gang-size, linkwise.dev/gang-timeout, "
+        "linkwise.dev/gpu-memory, linkwise.dev/gpu-model, linkwise.dev/preemptible, "
+        "linkwise.dev/prefer-link, linkwise.dev/prefer-span, linkwise.dev/rank, "
+        "linkwise.dev/require-link, linkwise.dev/require-span",
+    ),
+    Row(
+        "pod annotation",
+        "minimum above the size",
+        {"gang": "t", "gang-size": "4", "gang-min": "5"},
+        "linkwise: linkwise.dev/gang-min: '5': expected a whole number from 1 to 4, the "
+        "linkwise.dev/gang-size",
+    ),
+    Row(
+        "pod annotation",
+        "minimum without gang",
+        {"gang-min": "2"},
+        "linkwise: linkwise.dev/gang-min: '2': expected linkwise.dev/gang beside it, "
+        "with a gang's name",
+    ),
+    Row(
+        "pod annotation",
+        "span in words",
+        {"require-span": "the same rack"},
+        "linkwise: linkwise.dev/require-span: 'the same rack': expected node, clique or keys of "
+        "node labels, with commas between them",
+    ),
+    Row(
+        "pod annotation",
+        "list of spans with a hole",
+        {"prefer-span": "clique,"},
+        "linkwise: linkwise.dev/prefer-span: 'clique,': expected node, clique or keys of "
+        "node labels, with commas between them",
+    ),
+    Row(
+        "pod annotation",
+        "preemptible, in YAML's other word",
+        {"preemptible": "yes"},
+        "linkwise: linkwise.dev/preemptible: 'yes': expected true or false",
+    ),
+    Row(
+        "pod annotation",
+        "duration in seconds",
+        {"expected-duration": "3600"},
+        "linkwise: linkwise.dev/expected-duration: '3600': expected a duration like 10m, 1h30m "
+        "or 90s",
     ),
     Row(
         "pod annotation",

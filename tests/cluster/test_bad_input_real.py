@@ -75,7 +75,10 @@ def test_pods_that_are_annotated_wrongly_are_told_what_is_expected(deployed: Dep
         "lone": ({names.GANG_SIZE: "2"}, "gang-size: '2': expected linkwise.dev/gang beside it"),
         "link": ({names.REQUIRE_LINK: "wire"}, "require-link: 'wire': expected one of nvlink,"),
         "memory": ({names.GPU_MEMORY: "lots"}, "gpu-memory: 'lots': expected a quantity like 40Gi"),
-        "key": ({names.PREFIX + "gnag": "x"}, "gnag: 'x': expected one of the known annotations:"),
+        "key": (
+            {names.PREFIX + "gnag": "x"},
+            "gnag: 'x': expected linkwise.dev/gang or another of",
+        ),
     }
     deployed.apply(
         *(workloads.pod(name, 1, annotations=said) for name, (said, _) in wrong.items()),

@@ -1,6 +1,15 @@
 import pytest
 
-from linkwise.extender.asks import Ask, GangAsk, Requirement, ask_of, demand_of, is_model, words_of
+from linkwise.extender.asks import (
+    Ask,
+    GangAsk,
+    Requirement,
+    Spans,
+    ask_of,
+    demand_of,
+    is_model,
+    words_of,
+)
 from linkwise.kube.objects import Container, Pod, PodSpec, Resources
 from linkwise.topology.demand import ContainerDemand, Role
 from linkwise.topology.errors import AnnotationError
@@ -44,6 +53,31 @@ def test_a_gang_says_its_size_and_may_say_how_long_it_waits(timeout: str, second
     assert said.gang == GangAsk("train", size=4, minimum=4, timeout_seconds=seconds)
 
 
+def test_a_gang_may_say_how_many_of_it_are_enough_to_start() -> None:
+    assert ask(gang="train", gang_size="4", gang_min="3").gang == GangAsk("train", 4, 3)
+    assert ask(gang="train", gang_size="4").gang == GangAsk("train", 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("said", "levels"),
+    [
+        ("node", ("node",)),
+        ("clique, topology.kubernetes.io/zone", ("clique", "topology.kubernetes.io/zone")),
+        ("rack", ("rack",)),
+    ],
+)
+def test_how_near_a_gangs_members_are_to_be(said: str, levels: tuple[str, ...]) -> None:
+    assert ask(require_span=said).spans == Spans(require=levels)
+    assert ask(prefer_span=said).spans == Spans(prefer=levels)
+
+
+def test_whether_it_may_be_evicted_and_how_long_it_will_run() -> None:
+    assert ask(preemptible="true").preemptible
+    assert not ask(preemptible="false").preemptible
+    assert ask(expected_duration="2h").expected_seconds == 7200.0
+    assert ask(rank="1").expected_seconds is None
+
+
 @pytest.mark.parametrize(
     ("said", "key", "expected"),
     [
@@ -60,9 +94,22 @@ def test_a_gang_says_its_size_and_may_say_how_long_it_waits(timeout: str, second
         ({"gang": "g"}, "gang", "linkwise.dev/gang-size beside it"),
         ({"gang_size": "4"}, "gang-size", "linkwise.dev/gang beside it"),
         ({"gang_timeout": "10m"}, "gang-timeout", "linkwise.dev/gang beside it"),
+        ({"gang": "g", "gang_size": "4", "gang_min": "5"}, "gang-min", "from 1 to 4, the linkw"),
+        ({"gang": "g", "gang_size": "4", "gang_min": "0"}, "gang-min", "from 1 to 4, the linkw"),
+        ({"gang_min": "4"}, "gang-min", "linkwise.dev/gang beside it"),
         ({"gang": " ", "gang_size": "2"}, "gang", "a name of 1 to 253 characters"),
+        ({"require_span": ""}, "require-span", "node, clique or keys of node labels"),
+        ({"require_span": "node,,clique"}, "require-span", "node, clique or keys of node labels"),
+        ({"prefer_span": "rack!"}, "prefer-span", "node, clique or keys of node labels"),
+        ({"prefer_span": "a/b/c"}, "prefer-span", "node, clique or keys of node labels"),
+        ({"preemptible": "yes"}, "preemptible", "true or false"),
+        ({"preemptible": "True"}, "preemptible", "true or false"),
+        ({"expected_duration": "a day"}, "expected-duration", "10m, 1h30m"),
+        ({"expected_duration": "0s"}, "expected-duration", "10m, 1h30m"),
         ({"rank": "-1"}, "rank", "a whole number from 0"),
-        ({"requre_link": "nvlink"}, "requre-link", "linkwise.dev/require-link"),
+        ({"requre_link": "nvlink"}, "requre-link", "expected linkwise.dev/require-link or another"),
+        ({"gnag": "g"}, "gnag", "expected linkwise.dev/gang or another of the known annotations"),
+        ({"colour": "red"}, "colour", "expected one of the known annotations: linkwise.dev/exp"),
     ],
 )
 def test_a_wrong_word_names_the_key_the_value_and_what_is_allowed(

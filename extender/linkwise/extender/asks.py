@@ -7,6 +7,7 @@ allowed: a typo that is silently ignored would let a job run on the wrong GPUs f
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import TypeVar
 
@@ -23,16 +24,26 @@ _SAID_BY_PODS = frozenset(
     {
         names.GANG,
         names.GANG_SIZE,
+        names.GANG_MIN,
         names.GANG_TIMEOUT,
         names.RANK,
         names.REQUIRE_LINK,
         names.PREFER_LINK,
+        names.REQUIRE_SPAN,
+        names.PREFER_SPAN,
         names.GPU_MODEL,
         names.GPU_MEMORY,
+        names.PREEMPTIBLE,
+        names.EXPECTED_DURATION,
     }
 )
 _WRITTEN_BY_US = frozenset({names.GPUS, names.PLAN, names.STARTED})
 _MIB = 1024 * 1024
+_NEAR = 0.7  # `gnag` is as near as that to `gang`
+# As Kubernetes takes it; `node` and `clique` are of the same form.
+_LABEL_KEY = re.compile(
+    r"([a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?"
+)
 _WORD = re.compile(r"[A-Za-z0-9]+")
 _WORD_OF_LINK = {link: word for word, link in LINK_WORDS.items()}
 
@@ -62,10 +73,21 @@ class GangAsk:
 
 
 @dataclass(frozen=True, slots=True)
+class Spans:
+    """How near all members of a gang are to be: `node`, `clique`, or keys of node labels."""
+
+    require: tuple[str, ...] = ()
+    prefer: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Ask:
     requirement: Requirement = Requirement()
     gang: GangAsk | None = None
     rank: int | None = None
+    spans: Spans = Spans()
+    preemptible: bool = False
+    expected_seconds: float | None = None  # None: nobody knows how long it will run
     role: str = ""  # as the system that made the pod calls it; empty: unknown
     subgroup: str = ""  # members with the same belong closest together
     because: str = ""  # which rule found its gang, or that it has none, and why
@@ -79,12 +101,21 @@ def ask_of(annotations: Mapping[str, str], labels: Mapping[str, str]) -> Ask:
     said = {key: text for key, text in annotations.items() if key.startswith(names.PREFIX)}
     for key in sorted(said):
         if key not in _SAID_BY_PODS and key not in _WRITTEN_BY_US:
-            known = ", ".join(sorted(_SAID_BY_PODS))
-            raise AnnotationError(key, said[key], f"one of the known annotations: {known}")
+            raise AnnotationError(key, said[key], _known(key))
     rank = _rank(said, annotations, labels)
     if not said and rank is None:
         return NOTHING_SAID
-    return Ask(requirement=_requirement(said), gang=_gang(said), rank=rank)
+    return Ask(
+        requirement=_requirement(said),
+        gang=_gang(said),
+        rank=rank,
+        spans=Spans(
+            _read(said, names.REQUIRE_SPAN, _levels, _LEVELS) or (),
+            _read(said, names.PREFER_SPAN, _levels, _LEVELS) or (),
+        ),
+        preemptible=_read(said, names.PREEMPTIBLE, _yes_or_no, "true or false") or False,
+        expected_seconds=_read(said, names.EXPECTED_DURATION, _duration, _DURATIONS),
+    )
 
 
 def demand_of(pod: Pod, resource: str) -> PodDemand:
@@ -123,6 +154,15 @@ def _demand(container: Container, role: Role, resource: str) -> list[ContainerDe
     return [ContainerDemand(container.name, role, count)] if count > 0 else []
 
 
+def _known(key: str) -> str:
+    """What is allowed for a key that nobody knows; first, what it was perhaps meant to be."""
+    known = sorted(_SAID_BY_PODS)
+    words = {name.removeprefix(names.PREFIX): name for name in known}
+    near = get_close_matches(key.removeprefix(names.PREFIX), words, n=1, cutoff=_NEAR)
+    first = f"{words[near[0]]} or another" if near else "one"
+    return f"{first} of the known annotations: {', '.join(known)}"
+
+
 def _requirement(said: Mapping[str, str]) -> Requirement:
     return Requirement(
         require=_read(said, names.REQUIRE_LINK, _link, _LINKS) or LinkClass.SYS,
@@ -140,7 +180,7 @@ def _prefer(said: Mapping[str, str]) -> LinkClass:
 def _gang(said: Mapping[str, str]) -> GangAsk | None:
     name = said.get(names.GANG)
     if name is None:
-        for key in (names.GANG_SIZE, names.GANG_TIMEOUT):
+        for key in (names.GANG_SIZE, names.GANG_MIN, names.GANG_TIMEOUT):
             if key in said:
                 raise AnnotationError(key, said[key], f"{names.GANG} beside it, with a gang's name")
         return None
@@ -150,8 +190,10 @@ def _gang(said: Mapping[str, str]) -> GangAsk | None:
     if size is None:
         wanted = f"{names.GANG_SIZE} beside it, with the number of members"
         raise AnnotationError(names.GANG, name, wanted)
-    timeout = _read(said, names.GANG_TIMEOUT, _timeout, "a duration like 10m, 1h30m or 90s")
-    return GangAsk(name=name, size=size, minimum=size, timeout_seconds=timeout)
+    least = f"a whole number from 1 to {size}, the {names.GANG_SIZE}"
+    minimum = _read(said, names.GANG_MIN, lambda text: _size(text, most=size), least)
+    timeout = _read(said, names.GANG_TIMEOUT, _duration, _DURATIONS)
+    return GangAsk(name, size, size if minimum is None else minimum, timeout)
 
 
 def _rank(
@@ -165,6 +207,8 @@ def _rank(
 
 
 _LINKS = f"one of {', '.join(LINK_WORDS)}"
+_LEVELS = "node, clique or keys of node labels, with commas between them"
+_DURATIONS = "a duration like 10m, 1h30m or 90s"
 _Read = TypeVar("_Read")
 
 
@@ -183,9 +227,20 @@ def _link(text: str) -> LinkClass:
     return LINK_WORDS[text]
 
 
-def _size(text: str) -> int:
+def _levels(text: str) -> tuple[str, ...]:
+    levels = tuple(part.strip() for part in text.split(","))
+    if not all(_LABEL_KEY.fullmatch(level) for level in levels):
+        raise ValueError
+    return levels
+
+
+def _yes_or_no(text: str) -> bool:
+    return {"true": True, "false": False}[text]
+
+
+def _size(text: str, *, most: int = MAX_GANG) -> int:
     size = _index(text)
-    if not 1 <= size <= MAX_GANG:
+    if not 1 <= size <= most:
         raise ValueError
     return size
 
@@ -196,7 +251,7 @@ def _index(text: str) -> int:
     return int(text)
 
 
-def _timeout(text: str) -> float:
+def _duration(text: str) -> float:
     seconds = seconds_of(text)
     if seconds <= 0:
         raise ValueError

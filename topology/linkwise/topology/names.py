@@ -18,12 +18,17 @@ OWN_LABELS = PREFIX + "own-labels"  # the label keys the plugin wrote, commas be
 # On the Pod, written by its author (docs/annotations.md).
 GANG = PREFIX + "gang"
 GANG_SIZE = PREFIX + "gang-size"
+GANG_MIN = PREFIX + "gang-min"
 GANG_TIMEOUT = PREFIX + "gang-timeout"
 RANK = PREFIX + "rank"
 REQUIRE_LINK = PREFIX + "require-link"
 PREFER_LINK = PREFIX + "prefer-link"
+REQUIRE_SPAN = PREFIX + "require-span"
+PREFER_SPAN = PREFIX + "prefer-span"
 GPU_MODEL = PREFIX + "gpu-model"
 GPU_MEMORY = PREFIX + "gpu-memory"
+PREEMPTIBLE = PREFIX + "preemptible"
+EXPECTED_DURATION = PREFIX + "expected-duration"
 
 # A scheduling gate of the Pod, set by its author or for him, lifted by the extender.
 GATE = PREFIX + "plan"
