@@ -171,6 +171,7 @@ def test_and_no_more_time_than_that() -> None:
     at.delete("g-1")
     at.restart()
     at.settle()
-    assert at.core.next_due() == at.now + TIMEOUT
+    (view,) = at.core.gangs(at.now)
+    assert view.deadline == at.now + TIMEOUT
     evictions = [each for each in at.pass_time(TIMEOUT) if isinstance(each, Evict)]
     assert [each.pod.name for each in evictions] == ["g-0"]

@@ -45,7 +45,7 @@ def filter_nodes(
         return _exactly(placed, names)
     if record.ask.gang is not None:
         _learn(planner, record, names, None, now)
-        return FilterAnswer(failed=dict.fromkeys(names, gang_text(books, planner, record)))
+        return FilterAnswer(failed=dict.fromkeys(names, gang_text(planner, record)))
     best = planner.offers.offer(record, names)
     if best is not None:
         planner.turned_away.answered(known, now, has_room=True)
@@ -55,11 +55,12 @@ def filter_nodes(
     return answer
 
 
-def gang_text(books: Books, planner: Planner, record: PodRecord) -> str:
+def gang_text(planner: Planner, record: PodRecord) -> str:
     """Why a member without a plan waits."""
     assert record.ask.gang is not None
     gang = planner.gangs.get(GangKey(record.ref.namespace, record.ask.gang.name))
-    return f"linkwise: gang {record.ask.gang.name}{why_gang_waits(books, gang, record)}"
+    found = planner.muster(gang) if gang is not None else None
+    return f"linkwise: gang {record.ask.gang.name}{why_gang_waits(gang, found, record)}"
 
 
 def prioritize(books: Books, record: PodRecord, names: Sequence[str]) -> PriorityAnswer:

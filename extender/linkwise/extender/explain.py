@@ -147,7 +147,7 @@ def _summary(books: Books, planner: Planner, record: PodRecord, state: str, fitt
     if record.held_back:
         return "The pod waits behind a scheduling gate that is not ours; until then no GPU is held."
     if record.ask.gang is not None:
-        text = answers.gang_text(books, planner, record).removeprefix("linkwise: ")
+        text = answers.gang_text(planner, record).removeprefix("linkwise: ")
         return f"{text[:1].upper()}{text[1:]}."
     if fitting:
         nodes, them = ("1 node has", "it") if fitting == 1 else (f"{fitting} nodes have", "them")

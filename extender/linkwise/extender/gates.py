@@ -2,13 +2,16 @@
 
 Order is everything here: a plan and its nomination are on the API server first, then the gate is
 lifted, and of a gang all gates after all nominations (docs/decisions/0008-the-gate.md).
-kube-scheduler never tries a pod behind a gate, so what keeps it there is told by Events.
+kube-scheduler never tries a pod behind a gate, so what keeps it there is told by Events: of a
+single pod here, of a gang by `telling`.
 """
+
+from collections.abc import Sequence
 
 from linkwise.extender.books import Books
 from linkwise.extender.gang import Gang, Phase
 from linkwise.extender.kinds import Wish
-from linkwise.extender.muster import Muster, muster
+from linkwise.extender.muster import Muster
 from linkwise.extender.outbox import EVENT_SECONDS, Outbox
 from linkwise.extender.records import PodRecord
 from linkwise.extender.rooms import rooms
@@ -50,8 +53,14 @@ class Gates:
                 if member.uid in ready:
                     self._outbox.lift_gate(member, now)
             kept = [member for member in gated if member.uid not in ready]
+        if gang.alone:  # of others `telling` says it
+            self._tell_in_time(gang, found, kept, now)
+
+    def _tell_in_time(
+        self, gang: Gang, found: Muster, kept: Sequence[PodRecord], now: float
+    ) -> None:
         if not found.open and found.complete:  # what is decided is on its way to the API server
-            kept = [member for member in found.extra if member.gated]
+            kept = []
         if not kept:
             gang.gated_since = None
             return
@@ -63,12 +72,10 @@ class Gates:
             self._tell(member, f"{gang.key.title}{self._why(gang, member)}", now)
 
     def _why(self, gang: Gang, member: PodRecord) -> str:
-        if gang.alone and member.held_back:
+        if member.held_back:
             return ": waits behind another scheduling gate"
         if gang.refused:  # maybe without kube-scheduler, as where no gate can be lifted
             return f": its plans came to nothing ({gang.reason})"
-        if not gang.alone:
-            return why_gang_waits(self._books, gang, member)
         wish = Wish(member.demand, member.ask.requirement)
         if wish not in self._no_room:
             self._no_room[wish] = why_no_node(self._books, wish)
@@ -98,12 +105,11 @@ def why_no_node(books: Books, wish: Wish) -> str:
     return f": no node has room for it ({told or 'there are no nodes'})"
 
 
-def why_gang_waits(books: Books, gang: Gang | None, record: PodRecord) -> str:
-    if gang is None:
+def why_gang_waits(gang: Gang | None, found: Muster | None, record: PodRecord) -> str:
+    if gang is None or found is None:
         return " waits for its members"
     if gang.phase is Phase.EXPIRED:
         return " gives back its GPUs after its timeout"
-    found = muster(books, gang)
     if found.clash:
         return f": {found.clash}"
     if gang.refused:
@@ -114,6 +120,8 @@ def why_gang_waits(books: Books, gang: Gang | None, record: PodRecord) -> str:
         return " waits for members behind another scheduling gate"
     if not found.complete and not found.started:
         return " waits for its members"
-    return (
-        ": no room for the whole gang" if gang.no_room is not None else ": its plan is being made"
-    )
+    if gang.no_room is None:
+        return ": its plan is being made"
+    if found.started:
+        return ": no room for the members that are missing"
+    return ": no room for the whole gang"

@@ -27,6 +27,7 @@ from linkwise.extender.plan_making import plan_id, written_plan
 from linkwise.extender.records import GangKey, PodRecord
 from linkwise.extender.roll import Roll
 from linkwise.extender.search import Search
+from linkwise.extender.telling import Telling
 from linkwise.extender.turned_away import TurnedAway
 from linkwise.topology.plan import Plan
 
@@ -47,6 +48,7 @@ class Planner:
         self._defects: list[Exception] = []
         self._gates = Gates(books, outbox)
         self._roll = Roll(books)
+        self._telling = Telling(books, outbox, self._roll)
         self._line = Line(books, self._roll)
         self._life = Life(
             books,
@@ -150,10 +152,12 @@ class Planner:
                         self._plan(gang, now)
                         looked_at.add(gang.key)
         for key in sorted(looked_at):
-            if key in self.gangs:
-                with self._surviving(key.title):
+            with self._surviving(key.title):
+                if key in self.gangs:
                     self._life.finish(self.gangs[key], now)
+                self._telling.note(key, now)
         self._gates.look_at_strays(now)
+        self._telling.look(now, self._surviving)
         self.turned_away.look(now)
         self._corrections.look(now, self._surviving)
         return self._outbox.take()
@@ -174,7 +178,12 @@ class Planner:
 
     def next_due(self) -> float | None:
         """When `decide` has something to do even if nothing happens until then."""
-        times = (self._life.next_deadline(), self._outbox.next_due(), self.turned_away.next_due)
+        times = (
+            self._life.next_deadline(),
+            self._outbox.next_due(),
+            self._telling.next_due(),
+            self.turned_away.next_due,
+        )
         return min((time for time in times if time is not None), default=None)
 
     def is_writing(self, uid: str) -> bool:

@@ -1,0 +1,111 @@
+"""Tells why a gang waits: one Event on its first member, once for each reason.
+
+What `filter` said may be out of date for good: kube-scheduler can ask about the last member before
+our watch has shown the others, hears "waits for its members", writes that into the pod's condition
+and does not ask again, while the truth is "no room for the whole gang". An Event is the truth that
+needs no question. It comes only when a reason has lasted for a moment, since most gangs are planned
+at once; the texts hold no numbers that change, so a gang that goes back and forth between two
+reasons is told each of them once.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+from linkwise.extender.alarms import Alarms
+from linkwise.extender.books import Books
+from linkwise.extender.gang import Gang, Phase
+from linkwise.extender.gates import why_gang_waits
+from linkwise.extender.muster import Muster
+from linkwise.extender.outbox import EVENT_SECONDS, Outbox
+from linkwise.extender.records import GangKey, PodRecord
+from linkwise.extender.roll import Roll
+
+REASON = "GangWaiting"
+MOMENT_SECONDS = 1.0
+# Thousands of gangs may have waited for the same moment, and calls of kube-scheduler come first.
+AT_ONCE = 256
+
+
+@dataclass(slots=True)
+class _Wait:
+    reason: object = None  # and who the members were: one that comes is a new beginning
+    told: dict[str, tuple[str, float]] = field(default_factory=dict)  # text -> pod's uid, when
+
+
+class Telling:
+    def __init__(self, books: Books, outbox: Outbox, roll: Roll) -> None:
+        self._books, self._outbox, self._roll = books, outbox, roll
+        self._waits: dict[GangKey, _Wait] = {}
+        self._alarms: Alarms[GangKey] = Alarms()
+
+    def note(self, key: GangKey, now: float) -> None:
+        """Something happened to this gang; call it after the gang's phase is known."""
+        gang = self._roll.gangs.get(key)
+        found = self._roll.muster(gang) if gang is not None else None
+        if gang is None or found is None or not _waits(gang, found):
+            self._waits.pop(key, None)
+            self._alarms.drop(key)
+            return
+        wait = self._waits.setdefault(key, _Wait())
+        why = _why(gang, found)
+        reason = (why, len(found.seats), len(found.extra), [m.uid for m in found.seats[:1]])
+        if reason == wait.reason:
+            return
+        wait.reason = reason
+        if not (why or found.extra):
+            self._alarms.drop(key)
+            return
+        # That it was refused, or was too late, has its own Event at once (`life`).
+        told_at_once = gang.refused or gang.expired
+        self._alarms[key] = now + (EVENT_SECONDS if told_at_once else MOMENT_SECONDS)
+
+    def look(self, now: float, surviving: Callable[[object], AbstractContextManager[None]]) -> None:
+        """Tell what has lasted for a moment, and again what the API server is about to forget.
+        *surviving* keeps one mistake of ours from all others."""
+        for number, key in enumerate(self._alarms.take(now)):
+            if number >= AT_ONCE:
+                self._alarms[key] = now
+                continue
+            with surviving(key.title):
+                self._tell(self._roll.gangs[key], self._waits[key], now)
+
+    def next_due(self) -> float | None:
+        return self._alarms.next()
+
+    def _tell(self, gang: Gang, wait: _Wait, now: float) -> None:
+        found = self._roll.muster(gang)
+        why = _why(gang, found)
+        if why and found.seats:
+            self._say(wait, found.seats[0], f"{gang.key.title}{why}", now)
+        for member in found.extra:
+            if not member.node:
+                text = f"{gang.key.title}{why_gang_waits(gang, found, member)}"
+                self._outbox.say(member.ref, REASON, text, now)
+        if why or found.extra:
+            self._alarms[gang.key] = now + EVENT_SECONDS
+
+    def _say(self, wait: _Wait, member: PodRecord, text: str, now: float) -> None:
+        """Also where the first member is another now: the Event on the one before is still read."""
+        uid, at = wait.told.get(text, ("", 0.0))
+        if uid not in self._books.pods or now >= at + EVENT_SECONDS:
+            wait.told[text] = (member.uid, now)
+            self._outbox.say(member.ref, REASON, text, now)
+
+
+def _waits(gang: Gang, found: Muster) -> bool:
+    if gang.alone:
+        return False  # `gates` tells of those
+    return gang.phase not in (Phase.RUNNING, Phase.RELEASED) or bool(found.extra)
+
+
+def _why(gang: Gang, found: Muster) -> str:
+    """Empty: nothing is to be said, since what was decided is on its way."""
+    if not found.seats or gang.phase is Phase.RUNNING:
+        return ""
+    if gang.refused:  # maybe without kube-scheduler, as where no gate can be lifted
+        return f": its plans came to nothing ({gang.reason})"
+    if not (found.clash or gang.expired):
+        if not found.open and (found.complete or found.started):
+            return ""
+    return why_gang_waits(gang, found, found.seats[0])
