@@ -27,7 +27,7 @@ from tests.machines import DGX_1V, HGX_H100, PCIE_8
 from tests.plugin.fake_kubelet import FakeKubelet
 from tests.plugin.fake_nvml import Fabric, FakeNvml, nvml_bus_id
 from tests.plugin.pods import manifest
-from tests.plugin.waiting import wait_for
+from tests.waiting import wait_for
 
 MACHINE = recorded_machine("dgx1-v100", node="n1")
 UUIDS = tuple(gpu.uuid for gpu in MACHINE.gpus)

@@ -29,6 +29,7 @@ from tests.end_to_end.clients import AT_ONCE, Death, Pace
 from tests.end_to_end.journal import Journal
 from tests.end_to_end.live_extender import HURRY, LiveExtender, reserved_port
 from tests.end_to_end.live_node import LiveNode
+from tests.waiting import wait_for
 
 NAMESPACE = "ml"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
@@ -61,15 +62,6 @@ class _Named(msgspec.Struct):
 class Named(msgspec.Struct):
     metadata: dict[str, str]
     items: tuple[_Named, ...]
-
-
-def wait_for(predicate: Callable[[], object], what: str, seconds: float = 15.0) -> None:
-    """Poll until *predicate* holds."""
-    deadline = time.monotonic() + seconds
-    while not predicate():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"after {seconds:g} s still not so: {what}")
-        time.sleep(0.005)
 
 
 class World:

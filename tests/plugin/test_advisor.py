@@ -13,7 +13,7 @@ from linkwise.plugin.allocate import Question, Source, pick_ring
 from linkwise.topology.plan import write_gpus
 from tests.machines import DGX_1V
 from tests.plugin.pods import RESOURCE, pod
-from tests.plugin.waiting import wait_for
+from tests.waiting import wait_for
 
 ALL = frozenset(gpu.uuid for gpu in DGX_1V.gpus)
 

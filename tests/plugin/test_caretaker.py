@@ -15,7 +15,7 @@ from linkwise.plugin.inventory import Snapshot
 from linkwise.plugin.recorded import RecordedInventory
 from linkwise.topology.model import Machine
 from tests.machines import DGX_1V
-from tests.plugin.waiting import wait_for
+from tests.waiting import wait_for
 
 UUIDS = [gpu.uuid for gpu in DGX_1V.gpus]
 

@@ -11,7 +11,7 @@ from linkwise.plugin.kubelet import podresources_pb2 as wire
 from linkwise.topology.plan import InUse
 from tests.plugin.fake_kubelet import FakeKubelet
 from tests.plugin.pods import RESOURCE
-from tests.plugin.waiting import wait_for
+from tests.waiting import wait_for
 
 HELD = InUse(pods={"ml/w": {"main": ("GPU-a", "GPU-b")}})
 

@@ -27,7 +27,7 @@ from linkwise.topology.plan import read_in_use, write_gpus
 from linkwise.topology.recorded import recorded_machine
 from tests.plugin.fake_kubelet import FakeKubelet
 from tests.plugin.pods import manifest
-from tests.plugin.waiting import wait_for
+from tests.waiting import wait_for
 
 MACHINE = recorded_machine("dgx1-v100", node="n1")
 UUIDS = tuple(gpu.uuid for gpu in MACHINE.gpus)

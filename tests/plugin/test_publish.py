@@ -16,7 +16,7 @@ from linkwise.topology import names
 from linkwise.topology.node_annotation import read_topology
 from linkwise.topology.plan import InUse, read_in_use
 from tests.machines import BRIDGED_8, DGX_A100
-from tests.plugin.waiting import wait_for
+from tests.waiting import wait_for
 
 PRODUCT = "nvidia.com/gpu.product"
 IN_USE = InUse(pods={"ml/w": {"main": ("GPU-a",)}})

@@ -21,7 +21,7 @@ from linkwise.plugin.server import DevicePlugin
 from tests.machines import DGX_1V
 from tests.plugin.fake_kubelet import FakeKubelet
 from tests.plugin.pods import RESOURCE
-from tests.plugin.waiting import wait_for
+from tests.waiting import wait_for
 
 Lost = list[str]
 

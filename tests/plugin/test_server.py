@@ -23,7 +23,7 @@ from linkwise.topology.plan import write_gpus
 from tests.machines import DGX_1V
 from tests.plugin.fake_kubelet import Plugin
 from tests.plugin.pods import RESOURCE, pod
-from tests.plugin.waiting import wait_for
+from tests.waiting import wait_for
 
 UUIDS = tuple(gpu.uuid for gpu in DGX_1V.gpus)
 

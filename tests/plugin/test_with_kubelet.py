@@ -25,7 +25,7 @@ from linkwise.topology.demand import split
 from linkwise.topology.plan import ContainerGpus, read_in_use, write_gpus
 from linkwise.topology.recorded import recorded_machine
 from tests.plugin.pods import RESOURCE, manifest, pod
-from tests.plugin.waiting import wait_for
+from tests.waiting import wait_for
 
 MACHINE = "dgx2-v100"
 UUIDS = tuple(gpu.uuid for gpu in recorded_machine(MACHINE, node="n1").gpus)  # 16

@@ -10,7 +10,7 @@ import pytest
 
 from linkwise.simulator import tied
 from linkwise.simulator.child import Child, ChildError
-from tests.simulator.waiting import wait_for
+from tests.waiting import wait_for
 
 Start = Callable[[str], Child]
 ON = "print('on', flush=True); import time; time.sleep(60)"

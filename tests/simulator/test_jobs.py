@@ -12,7 +12,7 @@ from linkwise.simulator import jobs
 from linkwise.simulator.api_server import ApiServer
 from linkwise.simulator.job_controller import JobController
 from linkwise.simulator.jobs import INDEX, Decision, Job, Ledger, decide, pod_of, status_of
-from tests.simulator.waiting import wait_for
+from tests.waiting import wait_for
 
 TEMPLATE = {
     "metadata": {"labels": {"app": "t"}, "annotations": {"linkwise.dev/gang": "g"}},

@@ -26,7 +26,7 @@ from linkwise.simulator.kubelet.outbox import Outbox
 from linkwise.simulator.kubelet.servers import wipe_sockets
 from linkwise.simulator.manifests import RUN_SECONDS, STOP_SECONDS
 from tests.simulator.tiny_plugin import RESOURCE, Allocated, Preferred, TinyPlugin
-from tests.simulator.waiting import wait_for
+from tests.waiting import wait_for
 
 EIGHT = tuple(f"GPU-{n}" for n in range(8))
 HASTE = KubeletSettings(status_seconds=0.02, stop_seconds=0.0)

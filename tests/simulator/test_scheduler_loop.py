@@ -13,7 +13,7 @@ from linkwise.kube.objects import Pod
 from linkwise.simulator.api_server import ApiServer
 from linkwise.simulator.scheduler import SchedulerLoop, SchedulerSettings
 from tests.simulator.recording_extender import RecordingExtender, refuse_all
-from tests.simulator.waiting import wait_for
+from tests.waiting import wait_for
 
 GPU = "nvidia.com/gpu"
 HASTE = SchedulerSettings(initial_backoff_seconds=0.02, max_backoff_seconds=0.1)

@@ -17,7 +17,7 @@ from linkwise.simulator.kubelet import Kubelet, KubeletSettings
 from linkwise.simulator.manifests import read_manifests
 from linkwise.simulator.scheduler import SchedulerLoop, SchedulerSettings
 from tests.simulator.tiny_plugin import RESOURCE, TinyPlugin
-from tests.simulator.waiting import wait_for
+from tests.waiting import wait_for
 
 GANG = """
 apiVersion: batch/v1

@@ -3,12 +3,10 @@
 import time
 from collections.abc import Callable
 
-DEADLINE_SECONDS = 15.0
 
-
-def wait_for(predicate: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
+def wait_for(predicate: Callable[[], object], what: str, seconds: float = 15.0) -> None:
+    deadline = time.monotonic() + seconds
     while not predicate():
         if time.monotonic() > deadline:
-            raise AssertionError(f"after {DEADLINE_SECONDS:g} s still not so: {what}")
+            raise AssertionError(f"after {seconds:g} s still not so: {what}")
         time.sleep(0.005)
