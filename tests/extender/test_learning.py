@@ -4,7 +4,7 @@ import pytest
 
 from linkwise.extender.books import Books
 from linkwise.extender.learned import FRESH_SECONDS, Learned
-from linkwise.extender.records import Reader
+from linkwise.extender.reader import Reader
 from linkwise.kube.objects import Taint
 from tests.extender.cluster import GPU, Cluster
 

@@ -1,55 +1,35 @@
 """What the books keep of a Pod and of a Node: slim, read once, compared to see what changed.
 
 A cluster has 20,000 pods; most want no GPU and only their CPU and memory count. A `Template` is
-shared by all pods that the scheduler would treat alike, and is a key of caches.
+shared by all pods that the scheduler would treat alike, and is a key of caches. `reader` makes
+them.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
-from itertools import count
 from typing import NamedTuple
-from weakref import WeakValueDictionary
-
-import msgspec
 
 from linkwise.extender.actions import PodRef
-from linkwise.extender.asks import COMPLETION_INDEX, NOTHING_SAID, Ask, ask_of, demand_of
-from linkwise.kube.objects import (
-    LARGEST,
-    Affinity,
-    Container,
-    Node,
-    Pod,
-    PodSpec,
-    Quantity,
-    Taint,
-    Toleration,
-    TopologySpreadConstraint,
-    milli,
-    whole,
-)
-from linkwise.topology import names
+from linkwise.extender.asks import NOTHING_SAID, Ask
+from linkwise.kube.objects import Affinity, Taint, Toleration
 from linkwise.topology.demand import PodDemand
-from linkwise.topology.errors import AnnotationError
-from linkwise.topology.plan import Plan, read_gpus, read_plan
+from linkwise.topology.plan import Plan
 
 NO_DEMAND = PodDemand(())
-_MOST_WISHES = 1024  # remembered; each some 2 KB
-_ENDED = frozenset({"Succeeded", "Failed"})
-# kube-scheduler spreads their pods over zones and nodes, also where they do not ask for it.
-_SPREAD_OWNERS = frozenset({"ReplicaSet", "StatefulSet", "ReplicationController"})
 _DIGITS = re.compile(r"(\d+)")
 SortKey = tuple[tuple[int, int, str], ...]
 
 
 class GangKey(NamedTuple):
-    """A single pod that is planned ahead is a gang of its own: *uid* is that pod's."""
+    """A single pod that is planned ahead is a gang of its own: *uid* is that pod's. *source* tells
+    a job made anew from the one before, and a gang that was recognised from one that its pods name.
+    """
 
     namespace: str
     name: str
     uid: str = ""
+    source: str = ""
 
     @property
     def title(self) -> str:
@@ -109,7 +89,8 @@ class PodRecord:
     prefers: bool = False  # has wishes of its own which of several nodes it gets
     demand: PodDemand = NO_DEMAND
     ask: Ask = NOTHING_SAID
-    invalid: str = ""  # why its annotations or quantities cannot be read
+    invalid: str = ""  # why its annotations or quantities cannot be read, or cannot come true
+    awaits: str = ""  # what has to be read before its gang is known; nothing is decided until then
     template: Template | None = None  # of pods that take GPUs or are in a gang
     nominated: str = ""
     gated: bool = False  # behind our gate
@@ -165,182 +146,6 @@ class NodeRecord:
         )
 
 
-class _TemplateKey(msgspec.Struct, frozen=True):
-    namespace: str
-    node_selector: dict[str, str]
-    affinity: Affinity | None
-    tolerations: tuple[Toleration, ...]
-    requests: list[tuple[Mapping[str, Quantity], Mapping[str, Quantity]]]
-    priority: int
-    scheduler: str
-
-
-class _WishesKey(msgspec.Struct, frozen=True):
-    """Everything that `Reader._read_wishes` reads."""
-
-    namespace: str
-    said: dict[str, str]
-    index: str | None
-    node_selector: dict[str, str]
-    affinity: Affinity | None
-    tolerations: tuple[Toleration, ...]
-    topology_spread_constraints: tuple[TopologySpreadConstraint, ...]
-    init_containers: tuple[Container, ...]
-    containers: tuple[Container, ...]
-    overhead: dict[str, Quantity]
-    priority: int
-    scheduler: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Wishes:
-    ask: Ask
-    demand: PodDemand
-    invalid: str
-    template: Template | None
-    needs: Resources
-    prefers: bool
-
-
-class Reader:
-    """Reads pods and nodes; keeps one `Template` per distinct content."""
-
-    def __init__(self, resource: str) -> None:
-        self._resource = resource
-        self._numbers = count()
-        self._known: dict[bytes, _Wishes] = {}
-        # Held by the pods alone, so a template goes with the last pod made from it.
-        self._templates: WeakValueDictionary[bytes, Template] = WeakValueDictionary()
-
-    def pod(self, pod: Pod) -> PodRecord:
-        """Never raises: what cannot be read is kept as `invalid` and said to who asks."""
-        meta, spec, status = pod.metadata, pod.spec, pod.status
-        wishes = self._wishes(pod)
-        ask, demand, invalid, template = wishes.ask, wishes.demand, wishes.invalid, wishes.template
-        written = None
-        if template is not None and names.PLAN in meta.annotations:
-            written = _written(meta.annotations[names.PLAN], meta.annotations.get(names.GPUS, ""))
-        created = meta.creation_timestamp
-        ref = PodRef(meta.namespace, meta.name, meta.uid)
-        gates = {gate.name for gate in spec.scheduling_gates}
-        ended, gated = status.phase in _ENDED, names.GATE in gates
-        nominated = status.nominated_node_name
-        # Annotations come with a copied manifest too; a nomination does not.
-        planned = written is not None and nominated == written.plan.node
-        ahead = demand.gpus and not (invalid or ended or spec.node_name) and (gated or planned)
-        return PodRecord(
-            ref=ref,
-            node=spec.node_name,
-            ended=ended,
-            failed=status.phase == "Failed",
-            leaving=meta.deletion_timestamp is not None,
-            priority=spec.priority,
-            created=0.0 if created is None else created.timestamp(),
-            needs=wishes.needs,
-            prefers=wishes.prefers or any(o.kind in _SPREAD_OWNERS for o in meta.owner_references),
-            demand=demand,
-            ask=ask,
-            invalid=invalid,
-            template=template,
-            nominated=nominated,
-            gated=gated,
-            held_back=len(gates) > gated,
-            written=written,
-            started=names.STARTED in meta.annotations,
-            gang=_gang_of(ref, ask, ahead=bool(ahead)),
-        )
-
-    def node(self, node: Node) -> NodeRecord:
-        offered = node.status.allocatable
-        ready = any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)
-        return NodeRecord(
-            name=node.metadata.name,
-            ready=ready,
-            unschedulable=node.spec.unschedulable,
-            taints=node.spec.taints,
-            labels=node.metadata.labels,
-            offers=Resources(
-                milli_cpu=_quantity(offered.get("cpu"), milli),
-                memory=_quantity(offered.get("memory"), whole),
-                gpus=_quantity(offered.get(self._resource), whole),
-            ),
-            # Every kubelet says it; where one does not, kube-scheduler is the judge.
-            max_pods=_quantity(offered["pods"], whole) if "pods" in offered else 2**31,
-            topology=node.metadata.annotations.get(names.TOPOLOGY),
-            in_use=node.metadata.annotations.get(names.IN_USE),
-        )
-
-    def _wishes(self, pod: Pod) -> "_Wishes":
-        """A pod that waits changes several times, and pods of a job are alike: what follows from
-        the same words is worked out once."""
-        spec, meta = pod.spec, pod.metadata
-        said = {k: v for k, v in meta.annotations.items() if k.startswith(names.PREFIX)}
-        for ours in (names.GPUS, names.PLAN, names.STARTED):
-            said.pop(ours, None)
-        key = msgspec.json.encode(
-            _WishesKey(
-                meta.namespace,
-                said,
-                meta.annotations.get(COMPLETION_INDEX) or meta.labels.get(COMPLETION_INDEX),
-                spec.node_selector,
-                spec.affinity,
-                spec.tolerations,
-                spec.topology_spread_constraints,
-                spec.init_containers,
-                spec.containers,
-                spec.overhead,
-                spec.priority,
-                spec.scheduler_name,
-            ),
-            order="deterministic",
-        )
-        found = self._known.get(key)
-        if found is None:
-            found = self._read_wishes(pod)
-            if len(self._known) >= _MOST_WISHES:
-                self._known.clear()
-            self._known[key] = found
-        return found
-
-    def _read_wishes(self, pod: Pod) -> "_Wishes":
-        ask, demand, invalid = NOTHING_SAID, NO_DEMAND, ""
-        try:
-            demand = demand_of(pod, self._resource)
-        except ValueError as error:
-            invalid = f"{self._resource}: {error}"
-        else:
-            try:
-                ask = ask_of(pod.metadata.annotations, pod.metadata.labels)
-            except AnnotationError as error:
-                invalid = str(error)
-        template = self._template(pod) if demand.gpus or ask.gang or invalid else None
-        return _Wishes(ask, demand, invalid, template, _needs(pod, demand), _prefers(pod.spec))
-
-    def _template(self, pod: Pod) -> Template:
-        spec = pod.spec
-        key = msgspec.json.encode(
-            _TemplateKey(
-                pod.metadata.namespace,
-                spec.node_selector,
-                spec.affinity,
-                spec.tolerations,
-                [
-                    (c.resources.requests, c.resources.limits)
-                    for c in (*spec.init_containers, *spec.containers)
-                ],
-                spec.priority,
-                spec.scheduler_name,
-            ),
-            order="deterministic",
-        )
-        found = self._templates.get(key)
-        if found is None:
-            number = next(self._numbers)
-            found = Template(number, spec.node_selector, spec.affinity, spec.tolerations)
-            self._templates[key] = found
-        return found
-
-
 def natural(name: str) -> SortKey:
     """Order names as people do: worker-2 before worker-10."""
     return tuple(
@@ -348,68 +153,3 @@ def natural(name: str) -> SortKey:
         for part in _DIGITS.split(name)
         if part
     )
-
-
-def _gang_of(ref: PodRef, ask: Ask, *, ahead: bool) -> GangKey | None:
-    """The one place where a pod's gang is recognised."""
-    if ask.gang is not None:
-        return GangKey(ref.namespace, ask.gang.name)
-    return GangKey(ref.namespace, ref.name, ref.uid) if ahead else None
-
-
-@lru_cache(maxsize=4096)  # each is read on several events, and again when it is bound
-def _written(plan: str, gpus: str) -> WrittenPlan | None:
-    """The plan on a pod; a mangled one counts as none, as the plugin treats it."""
-    try:
-        return WrittenPlan(read_plan(plan), read_gpus(gpus))
-    except AnnotationError:
-        return None
-
-
-def _prefers(spec: PodSpec) -> bool:
-    affinity = spec.affinity or Affinity()
-    softly = (affinity.node_affinity, affinity.pod_affinity, affinity.pod_anti_affinity)
-    if any(each and each.preferred_during_scheduling_ignored_during_execution for each in softly):
-        return True
-    return any(c.when_unsatisfiable != "DoNotSchedule" for c in spec.topology_spread_constraints)
-
-
-def _needs(pod: Pod, demand: PodDemand) -> Resources:
-    """Kubernetes' sum: containers and sidecars together, or an init container at its moment."""
-    spec = pod.spec
-    together = [0, 0]
-    peak = [0, 0]
-    for container in spec.init_containers:
-        need = _request(container)
-        if container.restart_policy == "Always":
-            together = [have + more for have, more in zip(together, need, strict=True)]
-            peak = [max(pair) for pair in zip(peak, together, strict=True)]
-        else:
-            moment = [have + more for have, more in zip(together, need, strict=True)]
-            peak = [max(pair) for pair in zip(peak, moment, strict=True)]
-    for container in spec.containers:
-        together = [have + more for have, more in zip(together, _request(container), strict=True)]
-    cpu, memory = (max(pair) for pair in zip(peak, together, strict=True))
-    # Capped, as a sum of capped quantities may be more than the arrays of the books can hold.
-    return Resources(
-        milli_cpu=min(cpu + _quantity(spec.overhead.get("cpu"), milli), LARGEST),
-        memory=min(memory + _quantity(spec.overhead.get("memory"), whole), LARGEST),
-        gpus=min(demand.gpus, LARGEST),
-    )
-
-
-def _request(container: Container) -> tuple[int, int]:
-    resources = container.resources
-    return (
-        _quantity(resources.requests.get("cpu", resources.limits.get("cpu")), milli),
-        _quantity(resources.requests.get("memory", resources.limits.get("memory")), whole),
-    )
-
-
-def _quantity(quantity: Quantity | None, read: Callable[[Quantity], int]) -> int:
-    if quantity is None:
-        return 0
-    try:
-        return read(quantity)
-    except ValueError:
-        return 0  # the API server refuses such objects; a stand-in's mistake must not stop us

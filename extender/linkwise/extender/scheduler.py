@@ -28,7 +28,8 @@ from linkwise.extender.calls import (
 from linkwise.extender.explain import explain, view_counts, view_gangs, view_nodes
 from linkwise.extender.outbox import Outbox
 from linkwise.extender.planner import Planner
-from linkwise.extender.records import PodRecord, Reader
+from linkwise.extender.reader import Reader
+from linkwise.extender.records import PodRecord
 from linkwise.extender.views import Counts, Explanation, GangView, NodeView
 from linkwise.kube.objects import Node, Pod
 from linkwise.topology.names import DEFAULT_RESOURCE
