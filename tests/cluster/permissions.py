@@ -257,6 +257,12 @@ EXTENDER_MAY = (
     write_pod("mark a started gang", "waiting/status", noted(gang_started="true")),
     Request("evict", "POST", f"{PODS}/evictable/eviction", eviction("evictable")),
     Request("tell of it in an event", "POST", "/api/v1/namespaces/ml/events", event("told")),
+    Request(
+        "tell of it again",
+        "PATCH",
+        "/api/v1/namespaces/ml/events/told",
+        {"lastTimestamp": "2026-01-02T00:00:00Z"},
+    ),
 )
 
 EXTENDER_MUST_NOT = (

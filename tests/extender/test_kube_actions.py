@@ -1,6 +1,7 @@
 """Each decision is one write that the API server takes whole, or refuses for a pod's successor."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -142,6 +143,36 @@ def test_an_event_whose_answer_was_lost_is_there_once(
     assert actions.perform(Emit(pod, "GpuSwap", EventType.WARNING, "got b")) is Outcome.DONE
 
     assert len(events_of(client, pod)) == 1
+
+
+def test_an_event_that_is_told_again_is_the_same_with_a_new_time(
+    client: KubeClient, metrics: Metrics, pod: PodRef
+) -> None:
+    """Also by the process that comes after this one."""
+    told = Emit(pod, "GangWaiting", EventType.WARNING, "no room")
+    for number in range(2):
+        actions = KubeActions(client, metrics, partial(float, 1_800_000_000 + 3600 * number))
+        assert actions.perform(told) is Outcome.DONE
+
+    (event,) = events_of(client, pod)
+    assert event["firstTimestamp"] == "2027-01-15T08:00:00Z"
+    assert event["lastTimestamp"] == "2027-01-15T09:00:00Z"
+
+
+def test_what_is_told_otherwise_or_of_another_pod_is_another_event(
+    client: KubeClient, actions: KubeActions, pod: PodRef
+) -> None:
+    other = PodRef(pod.namespace, pod.name, "uid-of-another-pod")
+    for told in (
+        Emit(pod, "GangWaiting", EventType.WARNING, "no room"),
+        Emit(pod, "GangWaiting", EventType.WARNING, "members are missing"),
+        Emit(pod, "GangExpired", EventType.WARNING, "no room"),
+        Emit(other, "GangWaiting", EventType.WARNING, "no room"),
+    ):
+        assert actions.perform(told) is Outcome.DONE
+
+    assert len(events_of(client, pod)) == 3
+    assert len(events_of(client, other)) == 1
 
 
 def test_an_event_is_about_its_pod(client: KubeClient, actions: KubeActions, pod: PodRef) -> None:

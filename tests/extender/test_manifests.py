@@ -136,6 +136,7 @@ def test_the_role_names_just_what_the_program_does() -> None:
         ("pods/binding", "create"),
         ("pods/eviction", "create"),
         ("events", "create"),
+        ("events", "patch"),
     }
 
 

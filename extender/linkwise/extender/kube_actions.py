@@ -13,9 +13,10 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
+from hashlib import sha256
 from typing import assert_never
-from uuid import uuid4
 
+import msgspec
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 from tenacity.wait import wait_random_exponential
 
@@ -109,8 +110,12 @@ class KubeActions:
         try:
             self._client.post(path, event)
         except ApiError as error:
-            if error.status != 409:  # it is there, and only the answer to that was lost
+            if error.status != 409:
                 raise
+            # It is there: told before, by this process or the one before it, or only the answer
+            # was lost. So it is kept for as long again, and not told twice.
+            name = msgspec.convert(event["metadata"], dict[str, str])["name"]
+            self._client.patch(f"{path}/{name}", {"lastTimestamp": event["lastTimestamp"]})
 
     def _patch_status(
         self,
@@ -218,10 +223,11 @@ def _eviction(pod: PodRef) -> tuple[str, dict[str, object]]:
 def _event(action: Emit, now: float) -> tuple[str, dict[str, object]]:
     pod = action.pod
     when = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    same = sha256(f"{pod.uid} {action.reason} {action.message}".encode()).hexdigest()[:16]
     body: dict[str, object] = {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": f"{pod.name[:200]}.{uuid4().hex[:16]}", "namespace": pod.namespace},
+        "metadata": {"name": f"{pod.name[:200]}.{same}", "namespace": pod.namespace},
         "involvedObject": {
             "apiVersion": "v1",
             "kind": "Pod",

@@ -105,7 +105,7 @@ def _why(gang: Gang, found: Muster) -> str:
         return ""
     if gang.refused:  # maybe without kube-scheduler, as where no gate can be lifted
         return f": its plans came to nothing ({gang.reason})"
-    if not (found.clash or gang.expired):
-        if not found.open and (found.complete or found.started):
-            return ""
+    decided = not found.open and (found.complete or found.started)
+    if decided and not (found.clash or gang.expired):
+        return ""
     return why_gang_waits(gang, found, found.seats[0])
