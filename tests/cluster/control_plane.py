@@ -11,6 +11,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import urllib3
@@ -24,6 +25,7 @@ ADDRESS = "172.31.0.1"  # of the sandbox's bridge
 SERVICE_RANGE = "10.96.0.0/16"
 API_SERVICE_ADDRESS = "10.96.0.1"
 READY_SECONDS = 60.0
+_PORTS = iter(range(20000, 30000))  # below what Linux gives to connections, and to NodePorts
 
 
 class KubectlError(Exception):
@@ -226,8 +228,10 @@ class ControlPlane:
 
 
 def free_port(address: str) -> int:
-    """One that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """One that nobody listens on now, and that no connection will have at its own end by chance:
+    its server may start, or start again, much later."""
+    for port in _PORTS:
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((address, port))
+            return port
+    raise AssertionError(f"no port of {address} is free")

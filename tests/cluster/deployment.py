@@ -86,7 +86,7 @@ class Deployed:
         """Return once GPU pods can be placed on every node there is."""
         for kind in ("daemonset/linkwise-plugin", "deployment/linkwise-extender"):
             self.kubectl("rollout", "status", f"-n={SYSTEM}", kind, "--timeout=120s")
-        wait_until_none(self.missing, 30)
+        wait_until_none(self.missing)
 
     def missing(self) -> list[str]:
         """What keeps the cluster from taking GPU pods; empty when nothing does."""
@@ -143,7 +143,7 @@ class Deployed:
         return urllib3.request("GET", url, timeout=5).data.decode()
 
 
-def wait_until_none(problems: Callable[[], list[str]], seconds: float = 30.0) -> None:
+def wait_until_none(problems: Callable[[], list[str]], seconds: float = 60.0) -> None:
     """Poll until *problems* finds none; what it finds last is what the error says."""
     deadline = time.monotonic() + seconds
     while found := problems():

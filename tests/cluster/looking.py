@@ -41,7 +41,7 @@ _DEVICE_PLUGINS = "var/lib/kubelet/device-plugins"
 _DEFECTS = ("linkwise_extender_broken_invariants", "linkwise_extender_errors_total")
 
 
-def assert_sound(deployed: Deployed, seconds: float = 30.0) -> None:
+def assert_sound(deployed: Deployed, seconds: float = 60.0) -> None:
     """Wait until nothing is on its way, all places agree, and no defect was counted.
 
     A GPU that two pods have fails at once: that must not be even for a moment.

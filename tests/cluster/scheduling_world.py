@@ -72,6 +72,7 @@ class World:
         if not self.extender.process.alive:
             self.extender.start()
         wait_for(lambda: not self.taken(), "the extender has seen that all GPUs are free")
+        wait_for(lambda: self.known() == list(NODES), "and which nodes there are")
 
     # What people and kubelets do
 
@@ -140,9 +141,6 @@ class World:
             if condition.type == "PodScheduled" and condition.status == "False"
         )
 
-    def explain(self, name: str) -> str:
-        return self.extender.explain(NAMESPACE, name)
-
     def events(self, name: str) -> list[str]:
         path = f"/api/v1/namespaces/{NAMESPACE}/events?fieldSelector=involvedObject.name%3D{name}"
         return [f"{event.reason}: {event.message}" for event in self.client.get(path, Events).items]
@@ -154,12 +152,18 @@ class World:
         assert read_plan(said[names.PLAN]).node == pod.spec.node_name
         return read_gpus(said[names.GPUS])["main"]
 
+    def known(self) -> list[str]:
+        """The nodes in the extender's books."""
+        return [str(view["name"]) for view in self._books()]
+
     def taken(self) -> list[str]:
         """GPUs that are not free in the extender's books."""
-        views = msgspec.json.decode(self.extender.get("/nodes"))
         return [
             f"{view['name']}/{gpu['index']}"
-            for view in views
+            for view in self._books()
             for gpu in view["gpus"]
             if gpu["state"] != "free"
         ]
+
+    def _books(self) -> list[dict[str, Any]]:
+        return list(msgspec.json.decode(self.extender.get("/nodes")))

@@ -80,7 +80,7 @@ def test_a_killed_cluster_leaves_nothing() -> None:
 
 def run_pod(cluster: Cluster) -> None:
     cluster.control.kubectl("apply", "-f", "-", stdin=POD)
-    cluster.control.kubectl("wait", "--for=condition=Ready", "--timeout=30s", "pod/one")
+    cluster.control.kubectl("wait", "--for=condition=Ready", "--timeout=90s", "pod/one")
 
 
 @contextmanager

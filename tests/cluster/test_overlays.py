@@ -219,7 +219,7 @@ def create(control: ControlPlane, name: str, gpus: int, *, scheduler: str = "") 
 
 
 def running(control: ControlPlane, name: str) -> dict[str, Any]:
-    control.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=60s")
+    control.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=90s")
     pod: dict[str, Any] = json.loads(control.kubectl("get", "pod", name, "-o=json"))
     return pod
 

@@ -9,7 +9,7 @@ _EVERY_SECONDS = 0.05
 
 
 def wait_for(
-    so: Callable[[], object], what: str, seconds: float = 30.0, *, of: Process | None = None
+    so: Callable[[], object], what: str, seconds: float = 60.0, *, of: Process | None = None
 ) -> None:
     """Return once *so* holds. Raises AssertionError after *seconds*, and ProcessError as soon as
     *of*, the process it depends on, has ended."""

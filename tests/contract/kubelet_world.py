@@ -21,7 +21,7 @@ from tests.contract.api_world import NODES, Api, Object
 from tests.simulator.tiny_plugin import TinyPlugin
 
 EIGHT = tuple(f"GPU-{number}" for number in range(8))
-INIT_SECONDS = 1.5
+INIT_SECONDS = 3.0
 
 
 @dataclass(frozen=True)

@@ -59,11 +59,7 @@ class World:
             self._wait_until_it_works()
 
     def _wait_until_it_works(self) -> None:
-        """A pod that fits nowhere is told so, and is gone again without waking anybody."""
-        main = {"name": "main", "image": "x"}
-        self.api.pod("probe", containers=[main], nodeSelector={"no": "where"}, priority=1000)
-        self.says("probe", "Unschedulable")
-        self.delete("probe")
+        self.hear()
 
     def stop(self) -> None:
         while self.running:
@@ -126,30 +122,47 @@ class World:
     def says(self, name: str, reason: str) -> str:
         """Waits until the pod's PodScheduled condition gives *reason*; its message."""
 
-        def messages() -> list[str]:
+        said: list[str] = []
+
+        def is_said() -> bool:
             conditions = self.pod(name)["status"].get("conditions", ())
             scheduled = (c for c in conditions if c["type"] == "PodScheduled")
-            return [c.get("message", "") for c in scheduled if c.get("reason") == reason]
+            said.extend(c.get("message", "") for c in scheduled if c.get("reason") == reason)
+            return bool(said)
 
-        wait_for(messages, f"{name}: {reason}")
-        return messages()[0]
+        wait_for(is_said, f"{name}: {reason}")
+        return said[0]
+
+    def hear(self) -> str:
+        """Waits until the scheduler has heard of all that was done to pods, and has tried whom it
+        tries at once: it is told in order, and last of a pod that fits nowhere. That one is gone
+        again without waking anybody. What it was told itself."""
+        main = {"name": "main", "image": "x"}
+        self.api.pod("probe", containers=[main], nodeSelector={"no": "where"}, priority=-1000)
+        told = self.says("probe", "Unschedulable")
+        self.delete("probe")
+        return told
+
+    def hear_of_nodes(self, count: int) -> None:
+        """Waits until the scheduler knows of as many nodes; it is told of them apart from pods."""
+        known = f"0/{count} nodes are available" if count else "no nodes available"
+        wait_for(lambda: known in self.hear(), f"{count} nodes are known")
 
     def quiet(self) -> None:
-        """Waits until the extender has not been called for a while."""
-        last, since = -1, 0.0
+        """Waits until the extender has not been called for a while in which the scheduler worked:
+        on a busy machine silence alone says nothing."""
+        last = -1
+        while len(self.extender.calls) != last:
+            last = len(self.extender.calls)
+            self.hear()
+            self.give_time()
+            self.hear()
 
-        def silent() -> bool:
-            nonlocal last, since
-            if len(self.extender.calls) != last:
-                last, since = len(self.extender.calls), time.monotonic()
-            return time.monotonic() - since > self.schedulers.silence_seconds
-
-        wait_for(silent, "silence")
-
-    def let_it_be_heard(self) -> None:
-        """Waits as long as it takes until what was written has surely reached the scheduler."""
+    def give_time(self) -> None:
+        """Waits as long as news mostly take to the scheduler: where it cannot be asked, since it
+        is kept busy itself."""
         began = time.monotonic()
-        needed = self.schedulers.silence_seconds / 2
+        needed = self.schedulers.silence_seconds
         wait_for(lambda: time.monotonic() - began > needed, "news to arrive")
 
     def asked(self, verb: str = "filter") -> list[set[str]]:

@@ -9,7 +9,7 @@ import pytest
 from linkwise.plugin.kubelet import deviceplugin_pb2 as api
 from linkwise.plugin.kubelet import podresources_pb2 as resources
 from tests.cluster.waiting import wait_for
-from tests.contract.kubelet_world import EIGHT, World
+from tests.contract.kubelet_world import EIGHT, INIT_SECONDS, World
 from tests.simulator.tiny_plugin import Allocated, Preferred, TinyPlugin
 
 
@@ -98,7 +98,7 @@ def test_init_containers_lend_their_devices_and_sidecars_keep_them(node: World) 
     node.create_of(
         "p",
         [node.container("c1", 2), node.container("c2", 1)],
-        init=[node.container("i1", 2, seconds=1.5), node.sidecar("side", 1)],
+        init=[node.container("i1", 2, seconds=INIT_SECONDS), node.sidecar("side", 1)],
     )
     wait_for(lambda: node.held().get("p", {}).get("c2"), "all are given their devices")
     assert node.phase("p") == "Pending"  # i1 has only begun, and is listed neither now nor later
@@ -250,7 +250,7 @@ def test_a_pod_that_ended_frees_its_devices_and_is_listed_no_more(node: World) -
 def test_a_terminating_pod_keeps_its_devices_until_its_containers_are_gone(node: World) -> None:
     node.plugin()
     node.devices_are(8, 8)
-    node.create("old", 7, stop=3)
+    node.create("old", 7, stop=6)
     node.phase_is("old", "Running")
     node.delete("old")
     node.create("new", 2)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.cluster.control_plane import free_port
 from tests.cluster.waiting import wait_for
 from tests.contract.scheduler_world import GPU, World
 from tests.simulator.recording_extender import Call, RecordingExtender, pass_all, refuse_all
@@ -230,8 +231,7 @@ def test_an_error_is_said_in_the_pod_s_condition(world: World) -> None:
 
 def test_an_extender_that_is_down_holds_pods_back_until_it_is_up(world: World) -> None:
     world.nodes("n1")
-    with RecordingExtender() as other:
-        port = int(other.url.rstrip("/").rpartition(":")[2])
+    port = free_port("127.0.0.1")
     world.start(extender_url=f"http://127.0.0.1:{port}/", backoff=(1, 2))
     world.create("p")
     world.create("cpu-only", 0)

@@ -116,7 +116,7 @@ def test_a_nomination_that_comes_while_the_pod_is_tried_may_be_taken_away_if_it_
     def nominate_and_refuse(body: dict[str, Any]) -> Any:
         world.extender.answers["filter"] = pass_all
         world.nominate("p", "n2")
-        world.let_it_be_heard()
+        world.give_time()
         return refuse_all("not yet")(body)
 
     world.extender.answers["filter"] = nominate_and_refuse
@@ -156,7 +156,7 @@ def test_a_nominated_pod_s_room_is_kept_from_pods_that_are_not_more_important(
     world.start(alone=True)
     world.create("nominated", 8, schedulingGates=[GATE], priority=5)
     world.nominate("nominated", "n1")
-    world.let_it_be_heard()
+    world.hear()
     for name, priority in (("lesser", 0), ("equal", 5)):
         world.create(name, 8, priority=priority)
         assert "1 Insufficient nvidia.com/gpu" in world.says(name, "Unschedulable")
@@ -185,11 +185,11 @@ def test_a_nomination_that_is_taken_back_gives_the_room_free(world: World) -> No
     world.start(alone=True)
     world.create("nominated", 8, schedulingGates=[GATE])
     world.nominate("nominated", "n1")
-    world.let_it_be_heard()
+    world.hear()
     world.create("other", 8)
     world.says("other", "Unschedulable")
     world.patch("nominated", {"status": {"nominatedNodeName": None}}, status=True)
-    world.let_it_be_heard()
+    world.hear()
     world.api.patch("/api/v1/nodes/n1/status", {"status": {"allocatable": {"cpu": "65"}}})
     assert world.node_of("other") == "n1"
 

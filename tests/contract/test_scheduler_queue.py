@@ -189,10 +189,10 @@ def test_important_pods_go_first_then_those_that_came_first(world: World) -> Non
     world.extender.answers["filter"] = refuse
     world.start()
     world.create("first")
-    world.let_it_be_heard()  # it is being tried
+    wait_for(lambda: world.extender.calls, "it is being tried")
     for name, priority in (("early", 0), ("late", 0), ("important", 10)):
         world.create(name, priority=priority)
-        world.let_it_be_heard()
+    world.give_time()
     go_on.set()
     names = ["first", "important", "early", "late"]
     wait_for(lambda: {call.pod for call in world.extender.calls} == set(names), "all tried")
@@ -233,7 +233,7 @@ def test_a_pod_deleted_while_it_waits_is_forgotten(world: World) -> None:
     world.nodes("n1")
     refused(world, "p", "q")
     world.delete("p")
-    world.let_it_be_heard()  # pods and nodes are watched apart
+    world.hear()  # pods and nodes are watched apart
     world.extender.answers["filter"] = pass_all
     world.nodes("n2")
     world.node_of("q")
@@ -255,6 +255,7 @@ def test_a_node_that_is_gone_is_no_candidate(world: World) -> None:
     world.nodes("n1", "n2")
     refused(world)
     world.api.ask("DELETE", "/api/v1/nodes/n1")
+    world.hear_of_nodes(1)
     world.quiet()
     world.extender.calls.clear()
     world.extender.answers["filter"] = pass_all
@@ -282,6 +283,7 @@ def test_pods_of_a_node_that_was_gone_count_when_it_is_back(world: World) -> Non
     world.create("p", 8)
     world.node_of("p")
     world.api.ask("DELETE", "/api/v1/nodes/n1")
+    world.hear_of_nodes(0)
     world.create("q", 8)
     assert world.says("q", "Unschedulable") == "no nodes available to schedule pods"
     world.nodes("n1")

@@ -1,5 +1,6 @@
 """Connections that writes go over: kept, given up when the server has closed them, and trusted."""
 
+import math
 import select
 import socket
 import ssl
@@ -8,6 +9,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 import trustme
@@ -38,11 +40,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_PATCH(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
+        self.server.asked.append((self.path, self.client_address[1]))  # before anybody is answered
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
-        self.server.asked.append((self.path, self.client_address[1]))
         self.close_connection = body == b"and close"  # without saying so
 
     def log_message(self, *_: object) -> None:
@@ -113,10 +115,10 @@ def test_one_connection_that_says_nothing_costs_the_others_their_trust() -> None
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         made = connections(url, read_seconds=0.1)
-        fellow = made._open()
-        assert (made._new().timeout, fellow.sock.gettimeout()) == (5, 0.1)
+        fellow = made._open(math.inf)
+        assert fellow.timeout == 5
         made._keep(fellow)
-        made._keep(made._open())
+        made._keep(made._open(math.inf))
         with pytest.raises(TimeoutError):
             made.request("PATCH", "/x", b"one", HEADERS)
         assert not made._idle
@@ -242,3 +244,29 @@ def test_a_client_s_certificate_is_shown_and_read_anew_for_each_connection(
             made.request("PATCH", "/x", b"one", HEADERS)
         authority.issue_cert("linkwise").private_key_and_cert_chain_pem.write_to_path(file)
         assert made.request("PATCH", "/x", b"two", HEADERS) == Answer(200, b"two")
+
+
+def test_neither_we_nor_the_kernel_ask_later_than_allowed() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        made = connections(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        used = made._open(math.inf)
+        made._keep(used)
+        sock = used.sock
+        limits: list[tuple[float | None, int]] = []
+        ask = used.request
+
+        def noted(*arguments: Any) -> None:
+            kernel = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+            limits.append((sock.gettimeout(), kernel))
+            ask(*arguments)
+
+        setattr(used, "request", noted)  # noqa: B010
+        with pytest.raises(TimeoutError):
+            made.request("PATCH", "/x", b"one", HEADERS, seconds=0.2)
+        ((ours, kernels),) = limits
+        assert ours is not None
+        assert 0.1 < ours <= 0.2
+        assert 100 < kernels <= 200
+        with pytest.raises(UnsentError, match="no time left"):
+            made.request("PATCH", "/x", b"two", HEADERS, seconds=0.0)
+        assert len(limits) == 1

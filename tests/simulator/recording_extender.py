@@ -1,4 +1,8 @@
-"""An extender over real HTTP that writes down every call and answers as the test says."""
+"""An extender over real HTTP that writes down every call and answers as the test says.
+
+A call is written down before its answer is thought of: what the answer does, as a bind, is seen by
+the test at once, and the call has to be there by then.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -91,7 +95,7 @@ class RecordingExtender:
         else:
             nodes = body.get("NodeNames") or body.get("NodeNameToMetaVictims") or ()
             call = Call(verb, body["Pod"]["metadata"]["name"], tuple(nodes))
-        answer = self.answers[verb](body)
         self.bodies.append(body)
         self.calls.append(call)
+        answer = self.answers[verb](body)
         return answer if isinstance(answer, int) else msgspec.json.encode(answer)
