@@ -4,7 +4,8 @@ Pods and nodes come in as records, plans and holds as decisions that are not yet
 Each change settles only the nodes that it touches, so a filter call reads arrays and never counts.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -46,6 +47,8 @@ class Books:
         self.changed_rows: list[int] = []  # every row whose node changed, in order
         self.touched: set[str] = set()  # nodes settled since `take_touched`
         self.settled_rows: list[int] = []  # every row whose GPUs changed, in order
+        self.supposed: Hashable = None  # while `rows` are not as they are, but as they might be
+        self._reserved: dict[str, Mapping[str, int]] = {}  # who waits -> node -> GPUs
         self._kept: dict[str, tuple[object, bool]] = {}  # what `keeps_plan` last said, and of what
         self._changes = 0
         self._kind_of: dict[object, Kind] = {}
@@ -143,6 +146,33 @@ class Books:
         self._note_change(record.gang if record is not None else None)
         self._charge(uid)
         self._settle_named(nodes)
+
+    def reserve(self, who: str, gpus: Mapping[str, int]) -> None:
+        """Keep these GPUs, by node, for somebody who waits: those that are free, and the others
+        once they are. In place of those kept for him before; none: give them back."""
+        before = self._reserved.pop(who, {})
+        if gpus:
+            self._reserved[who] = gpus
+        for name in before.keys() | gpus.keys():
+            book = self.nodes.get(name)
+            if book is not None:
+                book.reserved.pop(who, None)
+                if name in gpus:
+                    book.reserved[who] = gpus[name]
+        self._settle_named(before.keys() | gpus.keys())
+
+    @contextmanager
+    def supposing(self, rows: Rows, what: Hashable, changed: Iterable[int] = ()) -> Iterator[None]:
+        """Let every search find the nodes as in *rows*, which are a copy; *changed* are those whose
+        GPUs differ. *what* tells one such supposition from another."""
+        true, self.rows, self.supposed = self.rows, rows, what
+        changed = list(changed)
+        self.settled_rows += changed
+        try:
+            yield
+        finally:
+            self.rows, self.supposed = true, None
+            self.settled_rows += changed
 
     # Questions.
 
@@ -331,8 +361,9 @@ class Books:
         usable = book.kind is not None and not book.problem
         rows, row = self.rows, book.row
         kind = book.kind.number if book.kind and usable else NOT_USABLE
-        free = book.free if usable else 0
-        more = bool(free & ~int(rows.free[row]))
+        free, held = (book.free, book.held) if usable else (0, 0)
+        more = free & ~int(rows.free[row]) or held & ~int(rows.free[row] | rows.held[row])
+        rows.held[row] = held
         if rows.kinds[row] != kind or rows.free[row] != free:
             rows.kinds[row], rows.free[row] = kind, free
             self.settled_rows.append(row)

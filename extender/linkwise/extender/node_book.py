@@ -8,6 +8,8 @@ ever has two holders, and a plan that lost a GPU shows as such.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 
 from linkwise.extender.kinds import Kind, Wish
 from linkwise.extender.records import NodeRecord, PodRecord, Resources, WrittenPlan
@@ -38,6 +40,8 @@ class NodeBook:
     owned: dict[str, int] = field(default_factory=dict)  # holder -> bitmask
     used: int = 0  # of `owned`: what the kubelet says is in use
     free: int = 0
+    held: int = 0  # nobody has them, and they are `reserved`
+    reserved: dict[str, int] = field(default_factory=dict)  # who waits for them -> bitmask
 
     @property
     def problem(self) -> str:
@@ -51,7 +55,7 @@ class NodeBook:
     def settle(self) -> None:
         """Work out `owned`, `used` and `free` from everything else."""
         self.owned = {}
-        self.used = self.free = 0
+        self.used = self.free = self.held = 0
         self.settled += 1
         if self.machine is None or self.kind is None:
             return
@@ -72,7 +76,9 @@ class NodeBook:
         # Of two plans for one GPU the newer is right: the older was about to be withdrawn.
         for uid, plan in sorted(self.plans.items(), key=lambda item: (-item[1].plan.made, item[0])):
             settling.give(uid, self.machine.mask_of(plan.uuids))
-        self.free = self.machine.healthy_gpus & ~settling.taken
+        idle = self.machine.healthy_gpus & ~settling.taken
+        self.held = idle & reduce(or_, self.reserved.values(), 0)
+        self.free = idle & ~self.held
 
     def keeps(self, uid: str) -> bool:
         """Whether the plan of this unbound pod still has every GPU it names, all healthy."""

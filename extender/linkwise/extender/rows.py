@@ -26,7 +26,8 @@ def popcount(masks: Ints) -> Ints:
 
 
 class Rows:
-    """`kinds` is NOT_USABLE where a node offers no GPU to plan with; `free` are bitmasks."""
+    """`kinds` is NOT_USABLE where a node offers no GPU to plan with; `free` and `held` are bitmasks
+    of GPUs that nobody has: what anyone may take, and what is kept for somebody who waits."""
 
     def __init__(self) -> None:
         self.names: list[str | None] = []
@@ -36,6 +37,7 @@ class Rows:
         self._name_ranks: Ints | None = None
         self.kinds: Ints = np.full(64, NOT_USABLE)
         self.free: Ints = np.zeros(64, dtype=np.int64)
+        self.held: Ints = np.zeros(64, dtype=np.int64)
         self.cliques: Ints = np.full(64, NO_CLIQUE)
         self.milli_cpu: Ints = np.zeros(64, dtype=np.int64)  # these four: what is left
         self.memory: Ints = np.zeros(64, dtype=np.int64)
@@ -62,7 +64,7 @@ class Rows:
         row = self.row_of.pop(name)
         self.names[row] = None
         self.kinds[row] = NOT_USABLE
-        self.free[row] = 0
+        self.free[row] = self.held[row] = 0
         self.cliques[row] = NO_CLIQUE
         self._unused.append(row)
         self._name_ranks = None
@@ -118,6 +120,7 @@ class Rows:
         for attribute, filler in (
             ("kinds", NOT_USABLE),
             ("free", 0),
+            ("held", 0),
             ("cliques", NO_CLIQUE),
             ("milli_cpu", 0),
             ("memory", 0),
