@@ -2,16 +2,17 @@
 
 from collections.abc import Sequence
 from itertools import product
+from typing import Any
 
 import pytest
 
 from linkwise.extender import explain_text
 from linkwise.extender import place as place_module
 from linkwise.extender.actions import Evict, MarkStarted, WithdrawPlan, WritePlan
-from linkwise.extender.books import Books
 from linkwise.extender.calls import BindOrder, Outcome
+from linkwise.extender.climb import Order
 from linkwise.extender.gang import TRANSITIONS, Phase, Standing, phase_of
-from linkwise.extender.place import Order, Spot
+from linkwise.extender.ground import Ground
 from linkwise.extender.scheduler import CoreSettings
 from linkwise.topology import names
 from linkwise.topology.plan import Plan, write_gpus, write_plan
@@ -318,9 +319,9 @@ def test_gangs_that_are_alike_wait_for_room_by_one_search(
     searched: list[int] = []
     place = place_module.place
 
-    def counts(books: Books, orders: Sequence[Order], beside: Sequence[Spot]) -> object:
+    def counts(ground: Ground, orders: Sequence[Order], *rest: Any) -> object:
         searched.append(len(orders[0].members))
-        return place(books, orders, beside)
+        return place(ground, orders, *rest)
 
     monkeypatch.setattr("linkwise.extender.search.place", counts)
     at = cluster(nodes=2, machine="a100-pcie-8-bridged")  # four pairs each
@@ -768,10 +769,10 @@ def test_a_gang_that_meets_a_defect_of_ours_keeps_no_other_from_its_plan(
 ) -> None:
     place = place_module.place
 
-    def fails_for_three(books: Books, orders: Sequence[Order], beside: Sequence[Spot]) -> object:
+    def fails_for_three(ground: Ground, orders: Sequence[Order], *rest: Any) -> object:
         if len(orders[0].members) == 3:
             raise ZeroDivisionError("a bug")
-        return place(books, orders, beside)
+        return place(ground, orders, *rest)
 
     monkeypatch.setattr("linkwise.extender.search.place", fails_for_three)
     at = cluster()

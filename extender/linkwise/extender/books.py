@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 
+from linkwise.extender.domains import Domains
 from linkwise.extender.kinds import Kind, Wish, kind_key, will_do
 from linkwise.extender.node_book import NodeBook
 from linkwise.extender.records import GangKey, NodeRecord, PodRecord, Resources, WrittenPlan
@@ -35,6 +36,7 @@ class Mismatch:
 class Books:
     def __init__(self) -> None:
         self.rows = Rows()
+        self.domains = Domains()
         self.nodes: dict[str, NodeBook] = {}
         self.pods: dict[str, PodRecord] = {}
         self.gangs: dict[GangKey, set[str]] = {}
@@ -65,6 +67,7 @@ class Books:
         book.record = record
         if before is None or not before.same_but_in_use(record):
             self._put_machine(book, record)
+            self.domains.put(book.row, book.labels)
             self._show_room(book)
             self._changed(book)
             self.room += 1
@@ -80,6 +83,7 @@ class Books:
         book.record = book.machine = book.kind = None
         book.in_use, book.listed_as = {}, {}
         book.no_topology, book.no_truth = NOT_SEEN, ""
+        self.domains.put(book.row)
         self._show_room(book)
         self._changed(book)
         self._settle(book)
@@ -210,6 +214,7 @@ class Books:
         book = self.nodes.get(name)
         if book is None:
             book = self.nodes[name] = NodeBook(name, self.rows.add(name), NOT_SEEN)
+            self.domains.put(book.row)
             self.changed_rows.append(book.row)
         return book
 
@@ -367,7 +372,6 @@ class Books:
         if rows.kinds[row] != kind or rows.free[row] != free:
             rows.kinds[row], rows.free[row] = kind, free
             self.settled_rows.append(row)
-        rows.cliques[row] = rows.clique_number(book.machine.clique if book.machine else None)
         if more:
             self.room += 1
         self.touched.add(book.name)

@@ -38,4 +38,5 @@ class Hopeless:
 
 
 def _wishes(member: PodRecord) -> Hashable:
-    return member.demand, member.ask.requirement, member.needs, member.template
+    ask = member.ask
+    return member.demand, ask.requirement, ask.spans, member.needs, member.template

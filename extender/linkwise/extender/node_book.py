@@ -13,6 +13,7 @@ from operator import or_
 
 from linkwise.extender.kinds import Kind, Wish
 from linkwise.extender.records import NodeRecord, PodRecord, Resources, WrittenPlan
+from linkwise.extender.spans import CLIQUE
 from linkwise.topology.model import Machine
 
 InUsePods = Mapping[str, Mapping[str, tuple[str, ...]]]
@@ -47,6 +48,13 @@ class NodeBook:
     def problem(self) -> str:
         """Why nothing can be planned on this node; empty: it can."""
         return self.no_topology or self.no_truth
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Those of the node; the clique that its machine told our plugin counts as one."""
+        labels = self.record.labels if self.record is not None else {}
+        clique = self.machine.clique if self.machine is not None else None
+        return labels if clique is None else {**labels, CLIQUE: clique}
 
     @property
     def empty(self) -> bool:

@@ -1,23 +1,27 @@
 """Where a whole gang goes: a node and a GPU set for every member, or nothing for any.
 
-What counts, in this order: all members on one GPU model, the bandwidth of the slowest member,
-fewest nodes, one NVLink clique, least taken from the jobs to come, the nodes' names. Members in
-the order of their ranks fill node after node, so neighbours in rank are neighbours.
+What counts, in this order: the spans it requires, all members on one GPU model, the first span it
+prefers that can be, the bandwidth of the slowest member, fewest nodes, the nearest level at which
+one domain holds them all, least taken from the jobs to come, the nodes' names. Members in the order
+of their ranks fill node after node and domain after domain, so neighbours in rank are neighbours.
 Many nodes are alike, so sets are sought once per kind of machine and mask of free GPUs, and nodes
 are counted by arrays: near-linear in the number of nodes. Members that differ in size are placed
 largest first, without going back on an earlier size.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from linkwise.extender.books import Books
+from linkwise.extender.asks import Spans
+from linkwise.extender.climb import NOBODY, Climb, Company, Order, Way
+from linkwise.extender.domains import NO_DOMAIN
+from linkwise.extender.ground import Ground
 from linkwise.extender.kinds import Wish
-from linkwise.extender.pool import Pool
 from linkwise.extender.records import PodRecord, Resources, Template
-from linkwise.extender.rows import NO_CLIQUE, NOT_USABLE, Bools, Ints
+from linkwise.extender.rows import Bools, Ints
+from linkwise.extender.spans import ANYWHERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,67 +36,9 @@ class Refusal:
 
     wanted: int
     had: int
-    nearest: str  # the node with room for most members; empty where none has any
+    nearest: str  # the node, or the domain, with room for most members; empty where none has any
     nearest_had: int
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """Members that are alike, and the nodes that may take them."""
-
-    wish: Wish
-    needs: Resources
-    members: tuple[int, ...]  # their places among all members, rising
-    nodes: Bools  # [rows]
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """Sets by row, in the order of ranks. Of two answers the one of more `worth` is better."""
-
-    worth: tuple[float, ...]
-    sets: tuple[tuple[int, tuple[int, ...]], ...]
-
-
-@dataclass(slots=True)
-class _Scratch:
-    """The rows as they would be with what is placed so far."""
-
-    books: Books
-    free: Ints  # [rows]
-    placed: dict[int, list[Resources]] = field(default_factory=dict)
-    near: set[int] = field(default_factory=set)  # rows where members of this gang are
-
-    def take(self, answer: _Answer, needs: Resources) -> None:
-        for row, sets in answer.sets:
-            for gpus in sets:
-                self.free[row] &= ~gpus
-                self.placed.setdefault(row, []).append(needs)
-            self.near.add(row)
-
-    def pods_that_fit(self, needs: Resources) -> Ints:
-        count = self.books.rows.pods_that_fit(needs)
-        for row, placed in self.placed.items():
-            count[row] = self.books.rows.pods_that_fit_beside(row, placed, needs)
-        return count
-
-    def pool(self, order: Order) -> Pool:
-        rows = self.books.rows
-        room = self.pods_that_fit(order.needs)
-        usable = rows.kinds[: len(rows)] != NOT_USABLE
-        candidates = np.flatnonzero(order.nodes & usable & (room > 0) & (self.free != 0))
-        wanted = len(order.members)
-        return Pool(
-            self.books, order.wish, wanted, candidates, self.free[candidates], room[candidates]
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Near:
-    """Where members of the gang are already."""
-
-    nodes: Bools  # of the candidates
-    cliques: Ints  # numbers
+    level: str = ""  # the required span at which it failed: `nearest` is a domain of this level
 
 
 def orders_of(members: Sequence[PodRecord], nodes: Callable[[Template], Bools]) -> list[Order]:
@@ -110,145 +56,92 @@ def orders_of(members: Sequence[PodRecord], nodes: Callable[[Template], Bools]) 
 
 
 def place(
-    books: Books, orders: Sequence[Order], beside: Sequence[Spot] = ()
+    ground: Ground,
+    orders: Sequence[Order],
+    company: Company = NOBODY,
+    spans: Spans = ANYWHERE,
 ) -> list[Spot] | Refusal:
-    """One spot per member, in the members' order. *beside*: members of the gang already placed."""
-    models = _models(books, beside)
-    ways = [way for model in models if (way := _all(books, orders, beside, model)) is not None]
-    if not ways and models != [None]:
-        mixed = _all(books, orders, beside, None)
-        ways = [] if mixed is None else [mixed]
-    if not ways:
-        return _refusal(books, orders, beside)
-    # max() keeps the first of equals, and the models come by name.
-    best = max(ways, key=lambda way: [answer.worth for answer in way])
+    """One spot per member, in the members' order."""
+    best = _best_way(ground, orders, company, spans)
+    if best is None:
+        return _refusal(ground, orders, company, spans)
     spots: dict[int, Spot] = {}
-    for order, answer in zip(orders, best, strict=True):
+    for order, answer in zip(orders, best.answers, strict=True):
         dealt = [(row, gpus) for row, sets in answer.sets for gpus in sets]
         for position, (row, gpus) in zip(order.members, dealt, strict=True):
-            spots[position] = Spot(books.rows.names[row] or "", gpus)
+            spots[position] = Spot(ground.rows.names[row] or "", gpus)
     return [spots[position] for position in sorted(spots)]
 
 
-def _models(books: Books, beside: Sequence[Spot]) -> list[str | None]:
+def _best_way(
+    ground: Ground, orders: Sequence[Order], company: Company, spans: Spans
+) -> Way | None:
+    models = _models(ground, company)
+    found = [Climb(ground, orders, company, spans, model).way() for model in models]
+    ways = [way for way in found if way is not None]
+    if not ways and models != [None]:
+        return Climb(ground, orders, company, spans, None).way()
+    # max() keeps the first of equals, and the models come by name.
+    return max(ways, key=lambda way: way.worth, default=None)
+
+
+def _models(ground: Ground, company: Company) -> list[str | None]:
     """The GPU models to try one by one; [None] where there is one only."""
-    of_all = sorted({model for kind in books.kinds for model in kind.models})
+    of_all = sorted({model for kind in ground.kinds for model in kind.models})
     if len(of_all) < 2:
         return [None]
-    of_gang = set()
-    for spot in beside:
-        book = books.nodes.get(spot.node)
-        if book is not None and book.machine is not None:
-            gpus = book.machine.gpus
-            of_gang |= {gpu.model for p, gpu in enumerate(gpus) if spot.gpus >> p & 1}
-    return [model for model in of_all if model in of_gang or not of_gang]
+    return [model for model in of_all if model in company.models or not company.models]
 
 
-def _scratch(books: Books, beside: Sequence[Spot], model: str | None) -> _Scratch:
-    rows = books.rows
-    free = rows.free[: len(rows)].copy()
-    if model is not None:
-        of_kind = np.array([*(kind.of_model(model) for kind in books.kinds), 0])
-        free &= of_kind[rows.kinds[: len(rows)]]  # NOT_USABLE takes the last entry
-    near = {rows.row_of[spot.node] for spot in beside if spot.node in rows.row_of}
-    return _Scratch(books, free, near=near)
+def _refusal(ground: Ground, orders: Sequence[Order], company: Company, spans: Spans) -> Refusal:
+    """At which of the required spans it fails; without one, how much room there is anywhere."""
+    wanted = sum(len(order.members) for order in orders)
+    climb = Climb(ground, orders, company, spans, None)
+    if spans.require and _best_way(ground, orders, company, ANYWHERE) is not None:
+        alone = (Spans((key,)) for key in spans.require)
+        fails = (each for each in alone if _best_way(ground, orders, company, each) is None)
+        key = next(fails, spans).require[0]
+        domains = climb.required((key,))
+        level = ground.level(key)
+        rooms = _room_by_domain(climb, domains)
+        if not rooms:
+            return Refusal(wanted, 0, "", 0, key)
+        nearest = max(rooms, key=lambda number: (rooms[number], -number))
+        name = level.values[int(level.numbers[np.flatnonzero(domains == nearest)[0]])] or ""
+        had = min(rooms[nearest], wanted - 1)
+        return Refusal(wanted, had, name, had, key)
+    return _refusal_anywhere(ground, climb, wanted)
 
 
-def _all(
-    books: Books, orders: Sequence[Order], beside: Sequence[Spot], model: str | None
-) -> list[_Answer] | None:
-    scratch = _scratch(books, beside, model)
-    answers = []
-    for order in orders:
-        answer = _answer(scratch, scratch.pool(order))
-        if answer is None:
-            return None
-        scratch.take(answer, order.needs)
-        answers.append(answer)
-    return answers
+def _room_by_domain(climb: Climb, domains: Ints) -> dict[int, int]:
+    """For how many members each domain has room, each order seen alone."""
+    rooms: dict[int, int] = {int(domain): 0 for domain in np.unique(domains[domains != NO_DOMAIN])}
+    for order in climb.orders:
+        pool = climb.pool(order, domains != NO_DOMAIN)
+        room = pool.room_at(-np.inf)
+        of_order: dict[int, int] = {}
+        for domain, count in zip(domains[pool.rows].tolist(), room.tolist(), strict=True):
+            of_order[domain] = of_order.get(domain, 0) + count
+        for domain, count in of_order.items():
+            rooms[domain] += min(count, len(order.members))
+    return rooms
 
 
-def _refusal(books: Books, orders: Sequence[Order], beside: Sequence[Spot]) -> Refusal:
-    scratch = _scratch(books, beside, None)
-    wanted, had = sum(len(order.members) for order in orders), 0
-    for order in orders:
-        pool = scratch.pool(order)
-        answer = _answer(scratch, pool)
+def _refusal_anywhere(ground: Ground, climb: Climb, wanted: int) -> Refusal:
+    had = 0
+    everywhere = np.ones(len(ground.rows), dtype=np.bool_)
+    scratch = climb.scratch()
+    for order in climb.orders:
+        pool = scratch.pool(order, everywhere)
+        answer = climb.answer(scratch, pool)
         if answer is None:
             room = pool.room_at(-np.inf)
             nearest = pool.first(np.arange(len(room)), (-room, pool.free_counts))
             had += min(int(room.sum()), len(order.members) - 1)
             if nearest is None:
                 return Refusal(wanted, had, "", 0)
-            name = books.rows.names[int(pool.rows[nearest])] or ""
+            name = ground.rows.names[int(pool.rows[nearest])] or ""
             return Refusal(wanted, had, name, int(room[nearest]))
         scratch.take(answer, order.needs)
         had += len(order.members)
     return Refusal(wanted, min(had, wanted - 1), "", 0)
-
-
-def _answer(scratch: _Scratch, pool: Pool) -> _Answer | None:
-    """The best way to place the members of one order: which nodes, and how many on each."""
-    level = pool.best_level()
-    if level is None:
-        return None
-    room = pool.room_at(level)
-    fewest = 1 + int(np.searchsorted(np.cumsum(np.sort(room)[::-1]), pool.wanted))
-    near = _near(scratch, pool)
-    among = np.arange(len(room))
-    if fewest > 1:
-        among = _of_one_clique(pool, room, fewest, near.cliques)
-    chosen, loss = _fewest_nodes(pool, room, fewest, near, among)
-    cliques = {int(pool.cliques[i]) for i, _ in chosen}
-    in_order = sorted(chosen, key=lambda pair: (pool.cliques[pair[0]], pool.ranks[pair[0]]))
-    sets = tuple((int(pool.rows[i]), pool.sets(i, count)) for i, count in in_order)
-    return _Answer((level, -fewest, -len(cliques), -loss), sets)
-
-
-def _fewest_nodes(
-    pool: Pool, room: Ints, fewest: int, near: _Near, among: Ints
-) -> tuple[list[tuple[int, int]], float]:
-    """(candidate, members there) for *fewest* candidates of *among*, and what they lose in all.
-
-    All but one take as many members as they can; the one for the rest is the best fit.
-    """
-    near_clique = np.isin(pool.cliques, near.cliques)
-    losses = pool.losses(among, room[among])
-    tied = (-room[among], ~near.nodes[among], ~near_clique[among], losses)
-    order = pool.sorted(among, tied)[: fewest - 1]
-    chosen = [(int(i), int(room[i])) for i in order]
-    rest = pool.wanted - sum(count for _, count in chosen)
-    near_clique |= np.isin(pool.cliques, _cliques(pool.cliques[order]))
-    enough = np.setdiff1d(among[room[among] >= rest], order)
-    counts = np.full(len(enough), rest)
-    keys = (~near.nodes[enough], ~near_clique[enough], pool.losses(enough, counts))
-    last = pool.first(enough, keys)
-    assert last is not None, "fewest nodes are enough nodes"
-    chosen.append((last, rest))
-    loss = sum(float(pool.losses(np.array([i]), np.array([n]))[0]) for i, n in chosen)
-    return chosen, loss
-
-
-def _near(scratch: _Scratch, pool: Pool) -> _Near:
-    """Also of nodes that have no room left the clique is near."""
-    rows = np.array(sorted(scratch.near), dtype=np.int64)
-    return _Near(np.isin(pool.rows, rows), _cliques(scratch.books.rows.cliques[rows]))
-
-
-def _cliques(numbers: Ints) -> Ints:
-    return np.unique(numbers[numbers != NO_CLIQUE])
-
-
-def _of_one_clique(pool: Pool, room: Ints, fewest: int, near: Ints) -> Ints:
-    """The candidates of one clique that can do it with no more nodes; all, where none can."""
-    everywhere = np.arange(len(room))
-    best: tuple[bool, int, int] | None = None
-    among = everywhere
-    for clique in _cliques(pool.cliques):
-        inside = everywhere[pool.cliques == clique]
-        if np.sort(room[inside])[::-1][:fewest].sum() >= pool.wanted:
-            # Near the others, then the fullest clique, so that whole ones stay whole.
-            worth = (clique not in near, int(room[inside].sum()), int(pool.ranks[inside].min()))
-            if best is None or worth < best:
-                best, among = worth, inside
-    return among

@@ -34,12 +34,12 @@ from linkwise.topology.plan import Plan
 
 class Planner:
     def __init__(
-        self, books: Books, outbox: Outbox, *, gang_timeout_seconds: float, max_refusals: int
+        self, books: Books, outbox: Outbox, *, gang_timeout_seconds: float, max_refusals: int, span_levels: Sequence[str]
     ) -> None:
         self.feasible = Feasible(books)
         self.learned = Learned(books)
         self._best_node = BestNode(books)
-        self._search = Search(books, self.feasible, self.learned, self._best_node)
+        self._search = Search(books, self.feasible, self.learned, self._best_node, span_levels)
         self._books = books
         self._outbox = outbox
         self._timeout_seconds = gang_timeout_seconds

@@ -1,7 +1,7 @@
 """The nodes that could take some of a gang's equal members, and how many each could at which worth.
 
-A node with room for three members at 100 GB/s may have room for four at 50: so a *level* is chosen
-first, the highest at which all members fit, then nodes are counted at that level.
+A node with room for three members at 100 GB/s may have room for four at 50: so a quality is chosen
+first, the highest at which all members fit, then nodes are counted at that quality.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from linkwise.extender.books import Books
+from linkwise.extender.ground import Ground
 from linkwise.extender.kinds import Kind, Wish
 from linkwise.extender.rows import Ints, popcount
 from linkwise.topology.model import MAX_GPUS
@@ -19,39 +19,37 @@ from linkwise.topology.model import MAX_GPUS
 class Pool:
     """Arrays over the candidates; a candidate is known by its place in them.
 
-    `rows` [c] of the books, `free_counts` [c] free GPUs, `cliques` [c], `ranks` [c] by name.
+    `rows` [c] of the ground, `free_counts` [c] free GPUs, `ranks` [c] by name.
     """
 
     def __init__(
-        self, books: Books, wish: Wish, wanted: int, rows: Ints, free: Ints, room: Ints
+        self, ground: Ground, wish: Wish, wanted: int, rows: Ints, free: Ints, room: Ints
     ) -> None:
         self.wanted = wanted
         self.rows = rows
-        self.cliques = books.rows.cliques[rows]
-        self.ranks = books.rows.name_ranks()[rows]
+        self.ranks = ground.rows.name_ranks()[rows]
         self.free_counts = popcount(free)
-        self._books = books
+        self._kinds = ground.kinds
         self._wish = wish
         self._room = np.minimum(room, self.free_counts // wish.size)
         self._alike, self._which = np.unique(
-            books.rows.kinds[rows] << MAX_GPUS | free, return_inverse=True
+            ground.rows.kinds[rows] << MAX_GPUS | free, return_inverse=True
         )
         self._profiles: NDArray[np.float64] | None = None
 
-    def best_level(self) -> float | None:
-        """The quality (`Kind.quality`) that every member can have; None without room for all."""
+    def qualities(self) -> list[float]:
+        """Every quality (`Kind.quality`) that some member could have, best first; none where there
+        is no room for all whatever the quality."""
         if self._room.sum() < self.wanted:
-            return None  # there are not even enough GPUs, so no set needs to be sought
-        profiles = self._qualities()
-        for level in np.unique(profiles[profiles > -np.inf])[::-1]:
-            if self.room_at(level).sum() >= self.wanted:
-                return float(level)
-        return None
+            return []  # there are not even enough GPUs, so no set needs to be sought
+        profiles = self._profiles_of_alike()
+        found: list[float] = np.unique(profiles[profiles > -np.inf])[::-1].tolist()
+        return found
 
-    def room_at(self, level: float) -> Ints:
-        """[c] how many members each candidate can take so that none gets less than *level*."""
-        profiles = self._qualities()
-        of_alike = ((profiles >= level) & (profiles > -np.inf)).sum(axis=1)
+    def room_at(self, quality: float) -> Ints:
+        """[c] how many members each candidate can take so that none gets less than *quality*."""
+        profiles = self._profiles_of_alike()
+        of_alike = ((profiles >= quality) & (profiles > -np.inf)).sum(axis=1)
         room: Ints = np.minimum(np.minimum(of_alike[self._which], self._room), self.wanted)
         return room
 
@@ -80,7 +78,7 @@ class Pool:
         in_order = self.sorted(candidates, keys)
         return int(in_order[0]) if len(in_order) else None
 
-    def _qualities(self) -> NDArray[np.float64]:
+    def _profiles_of_alike(self) -> NDArray[np.float64]:
         """[alike, k] the quality that each of k+1 members gets at least; -inf beyond the room."""
         if self._profiles is None:
             most = min(self.wanted, MAX_GPUS // self._wish.size) or 1
@@ -93,7 +91,7 @@ class Pool:
 
     def _kind_and_free(self, number: int) -> tuple[Kind, int]:
         key = int(self._alike[number])
-        return self._books.kinds[key >> MAX_GPUS], key & (1 << MAX_GPUS) - 1
+        return self._kinds[key >> MAX_GPUS], key & (1 << MAX_GPUS) - 1
 
 
 @lru_cache(maxsize=65536)

@@ -17,7 +17,6 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 _POPCOUNT = subsets.sizes(MAX_GPUS).astype(np.int64)
 NOT_USABLE = -1
-NO_CLIQUE = -1
 
 
 def popcount(masks: Ints) -> Ints:
@@ -33,12 +32,10 @@ class Rows:
         self.names: list[str | None] = []
         self.row_of: dict[str, int] = {}
         self._unused: list[int] = []
-        self._cliques: dict[str, int] = {}
         self._name_ranks: Ints | None = None
         self.kinds: Ints = np.full(64, NOT_USABLE)
         self.free: Ints = np.zeros(64, dtype=np.int64)
         self.held: Ints = np.zeros(64, dtype=np.int64)
-        self.cliques: Ints = np.full(64, NO_CLIQUE)
         self.milli_cpu: Ints = np.zeros(64, dtype=np.int64)  # these four: what is left
         self.memory: Ints = np.zeros(64, dtype=np.int64)
         self.gpus: Ints = np.zeros(64, dtype=np.int64)
@@ -46,6 +43,15 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.names)
+
+    def copy(self) -> "Rows":
+        """The same rows, to be read and altered while these go on; none can be added to it."""
+        other = Rows()
+        other.names, other.row_of = list(self.names), dict(self.row_of)
+        other._name_ranks = self.name_ranks()
+        for attribute in ("kinds", "free", "held", "milli_cpu", "memory", "gpus", "pods"):
+            setattr(other, attribute, getattr(self, attribute)[: len(self)].copy())
+        return other
 
     def add(self, name: str) -> int:
         if self._unused:
@@ -65,7 +71,6 @@ class Rows:
         self.names[row] = None
         self.kinds[row] = NOT_USABLE
         self.free[row] = self.held[row] = 0
-        self.cliques[row] = NO_CLIQUE
         self._unused.append(row)
         self._name_ranks = None
 
@@ -73,11 +78,6 @@ class Rows:
         """The rows of these nodes, -1 for an unknown one."""
         # No generator: 5,000 steps of one cost more than everything else that filter does.
         return np.fromiter(map(self.row_of.get, names, repeat(-1)), np.int64, len(names))
-
-    def clique_number(self, clique: str | None) -> int:
-        if clique is None:
-            return NO_CLIQUE
-        return self._cliques.setdefault(clique, len(self._cliques))
 
     def name_ranks(self) -> Ints:
         """[rows] the place of each node among all by its name, node-2 before node-10."""
@@ -121,7 +121,6 @@ class Rows:
             ("kinds", NOT_USABLE),
             ("free", 0),
             ("held", 0),
-            ("cliques", NO_CLIQUE),
             ("milli_cpu", 0),
             ("memory", 0),
             ("gpus", 0),

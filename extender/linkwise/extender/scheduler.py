@@ -30,6 +30,7 @@ from linkwise.extender.outbox import Outbox
 from linkwise.extender.planner import Planner
 from linkwise.extender.reader import Reader
 from linkwise.extender.records import PodRecord
+from linkwise.extender.spans import DEFAULT_LEVELS
 from linkwise.extender.views import Counts, Explanation, GangView, NodeView
 from linkwise.kube.objects import Node, Pod
 from linkwise.topology.names import DEFAULT_RESOURCE
@@ -40,6 +41,7 @@ class CoreSettings:
     resource_name: str = DEFAULT_RESOURCE
     gang_timeout_seconds: float = 600.0
     max_refusals: int = 3  # plans of one gang that kube-scheduler may refuse in a row
+    span_levels: tuple[str, ...] = DEFAULT_LEVELS
 
 
 class Scheduler:
@@ -51,6 +53,7 @@ class Scheduler:
             Outbox(),
             gang_timeout_seconds=settings.gang_timeout_seconds,
             max_refusals=settings.max_refusals,
+            span_levels=settings.span_levels,
         )
         self.offers = self._planner.offers
         self._binder = Binder(self._books, self._planner)

@@ -6,6 +6,7 @@ node, by a way that knows all nodes' worth beforehand.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 
 from linkwise.extender.best_node import BestNode
 from linkwise.extender.books import Books
@@ -13,17 +14,26 @@ from linkwise.extender.feasible import Feasible
 from linkwise.extender.hopeless import Hopeless
 from linkwise.extender.kinds import Wish
 from linkwise.extender.learned import Learned
-from linkwise.extender.muster import Muster, spots_of
+from linkwise.extender.muster import Muster, plan_of, spots_of
+from linkwise.extender.climb import NOBODY, Company
+from linkwise.extender.ground import ground_of
 from linkwise.extender.place import Refusal, Spot, orders_of, place
 from linkwise.extender.records import PodRecord, Template
 from linkwise.extender.rows import Bools
+from linkwise.extender.spans import spans_of
 
 
 class Search:
     def __init__(
-        self, books: Books, feasible: Feasible, learned: Learned, best_node: BestNode
+        self,
+        books: Books,
+        feasible: Feasible,
+        learned: Learned,
+        best_node: BestNode,
+        levels: Sequence[str],
     ) -> None:
-        self._books = books
+        """*levels* of domains, nearest first."""
+        self._books, self._levels = books, tuple(levels)
         self._feasible, self._learned, self._best_node = feasible, learned, best_node
         self._hopeless = Hopeless(books)
 
@@ -54,9 +64,28 @@ class Search:
     ) -> list[Spot] | Refusal:
         member = found.open[0]
         if member.ask.gang is not None or member.template is None:
-            return place(self._books, orders_of(found.open, nodes), beside)
+            spans = spans_of(member.ask.spans for member in found.seats)
+            ground = ground_of(self._books, self._levels, (*spans.require, *spans.prefer))
+            company = self._company(found, beside)
+            return place(ground, orders_of(found.open, nodes), company, spans)
         spot = self._best_of(member, nodes(member.template))
         return spot if isinstance(spot, Refusal) else [spot]
+
+    def _company(self, found: Muster, beside: Sequence[Spot]) -> Company:
+        if not beside:
+            return NOBODY
+        rows = self._books.rows.row_of
+        models: set[str] = set()
+        for spot in beside:
+            book = self._books.nodes.get(spot.node)
+            if book is not None and book.machine is not None:
+                gpus = book.machine.gpus
+                models |= {gpu.model for p, gpu in enumerate(gpus) if spot.gpus >> p & 1}
+        return Company(
+            tuple(sorted({rows[spot.node] for spot in beside if spot.node in rows})),
+            tuple(sorted({rows[node] for node in _next_to(self._books, found) if node in rows})),
+            frozenset(models),
+        )
 
     def best_for(self, pod: PodRecord) -> Spot | Refusal:
         """The best node for a pod that is not planned ahead."""
@@ -71,3 +100,13 @@ class Search:
 
 def _templates(members: Iterable[PodRecord]) -> set[Template]:
     return {member.template for member in members if member.template is not None}
+
+
+def _next_to(books: Books, found: Muster) -> Iterable[str]:
+    """The nodes of those that come just before or after an open one in the order of ranks."""
+    open_ones = {member.uid for member in found.open}
+    for first, second in pairwise(found.seats):
+        for placed, other in ((first, second), (second, first)):
+            if other.uid in open_ones and placed.uid not in open_ones:
+                written = plan_of(books, placed)
+                yield placed.node or (written.plan.node if written is not None else "")

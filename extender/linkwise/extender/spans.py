@@ -7,17 +7,17 @@ always named from the nearest to the widest.
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from itertools import chain
+
+from linkwise.extender.asks import Spans
 
 NODE = "node"
 CLIQUE = "nvidia.com/gpu.clique"
-_WORDS = {"clique": CLIQUE}
-_LABEL_KEY = re.compile(
-    r"(?=.{1,317}$)"
-    r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
-    r"[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?"
+LABEL_KEY = re.compile(
+    r"([a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?"
 )
-ALLOWED = "node, clique or the key of a node label, more than one with `,` between, nearest first"
+_WORDS = {"clique": CLIQUE}
+ANYWHERE = Spans()
 
 DEFAULT_LEVELS = (
     CLIQUE,
@@ -37,27 +37,15 @@ DEFAULT_LEVELS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Spans:
-    """What the members of a gang want to have in common."""
-
-    require: tuple[str, ...] = ()  # one domain at every one of these levels
-    prefer: tuple[str, ...] = ()  # one domain at the first of these levels at which that can be
-
-
-ANYWHERE = Spans()
-
-
-def read_levels(text: str) -> tuple[str, ...]:
-    """Read `clique,topology.kubernetes.io/zone`. Raises ValueError; `ALLOWED` says what may be."""
-    levels = tuple(_WORDS.get(word, word) for word in (part.strip() for part in text.split(",")))
-    if len(set(levels)) < len(levels) or not all(map(_LABEL_KEY.fullmatch, levels)):
-        raise ValueError(text)
-    return levels
+def levels_of(words: Iterable[str]) -> tuple[str, ...]:
+    """The levels that these words mean, each once: `clique` is the key of a label."""
+    return tuple(dict.fromkeys(_WORDS.get(word, word) for word in words))
 
 
 def spans_of(asked: Iterable[Spans]) -> Spans:
-    """What a gang wants whose members, in the order of their ranks, say this."""
-    required = dict.fromkeys(level for spans in asked for level in spans.require)
-    preferred = next((spans.prefer for spans in asked if spans.prefer), ())
-    return Spans(tuple(required), preferred)
+    """What a gang wants whose members, in the order of their ranks, say this: all that any of
+    them requires, and what the first prefers that prefers anything."""
+    all_of_them = tuple(asked)
+    required = levels_of(chain.from_iterable(spans.require for spans in all_of_them))
+    preferred = next((spans.prefer for spans in all_of_them if spans.prefer), ())
+    return Spans(required, levels_of(preferred))

@@ -1,0 +1,77 @@
+"""Which domain every node is in, at every level that somebody asks for: label values as numbers.
+
+Asked of arrays by row, as everything about 5,000 nodes. A level is read for all rows when it is
+first asked for, and kept from then on as nodes change.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+NO_DOMAIN = -1
+_MOST_LEVELS = 64  # kept; pods may ask for any label
+_NO_LABELS: Mapping[str, str] = {}
+
+
+class _Level:
+    def __init__(self, key: str, labels: Sequence[Mapping[str, str]]) -> None:
+        self.key = key
+        self.values: list[str] = []
+        self.number_of: dict[str, int] = {}
+        self.numbers: Ints = np.full(max(len(labels), 64), NO_DOMAIN)
+        for row, each in enumerate(labels):
+            self.put(row, each)
+
+    def put(self, row: int, labels: Mapping[str, str]) -> None:
+        if row >= len(self.numbers):
+            self.numbers = np.concatenate([self.numbers, np.full_like(self.numbers, NO_DOMAIN)])
+        value = labels.get(self.key)
+        if value is None:
+            self.numbers[row] = NO_DOMAIN
+            return
+        number = self.number_of.setdefault(value, len(self.values))
+        if number == len(self.values):
+            self.values.append(value)
+        self.numbers[row] = number
+
+
+class Domains:
+    def __init__(self) -> None:
+        self._labels: list[Mapping[str, str]] = []  # [rows]
+        self._levels: dict[str, _Level] = {}
+
+    def put(self, row: int, labels: Mapping[str, str] = _NO_LABELS) -> None:
+        """The node of this row has these labels now."""
+        while row >= len(self._labels):
+            self._labels.append(_NO_LABELS)
+        if self._labels[row] != labels:
+            self._labels[row] = labels
+            for level in self._levels.values():
+                level.put(row, labels)
+
+    def numbers(self, key: str) -> Ints:
+        """[rows] the domain of each node, NO_DOMAIN without the label. Not to be written to."""
+        return self._level(key).numbers[: len(self._labels)]
+
+    def values(self, key: str) -> Sequence[str]:
+        """The names of the domains by number; more may be added to it."""
+        return self._level(key).values
+
+    def shared(self, levels: Iterable[str], rows: Sequence[int]) -> tuple[str, str]:
+        """The first of these levels at which all rows are in one domain, and that domain's name;
+        both empty where there is none."""
+        for key in levels:
+            numbers = {int(number) for number in self.numbers(key)[list(rows)]}
+            if len(numbers) == 1 and NO_DOMAIN not in numbers:
+                return key, self.values(key)[numbers.pop()]
+        return "", ""
+
+    def _level(self, key: str) -> _Level:
+        found = self._levels.get(key)
+        if found is None:
+            if len(self._levels) >= _MOST_LEVELS:
+                self._levels.clear()
+            found = self._levels[key] = _Level(key, self._labels)
+        return found

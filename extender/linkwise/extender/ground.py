@@ -1,0 +1,58 @@
+"""What a search for a place goes by: every node as it was at one moment, and the domains above it.
+
+Copies of a few arrays, made in well under a millisecond: the search takes its time on them while
+the books go on, and a question "what if these GPUs were free?" is asked of a copy too.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from linkwise.extender.books import Books
+from linkwise.extender.domains import NO_DOMAIN
+from linkwise.extender.kinds import Kind
+from linkwise.extender.rows import Ints, Rows
+from linkwise.extender.spans import NODE
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    key: str
+    numbers: Ints  # [rows] the domain of each node; NO_DOMAIN: the node is in none
+    values: Sequence[str | None]  # by number
+
+    @property
+    def apart(self) -> Ints:
+        """The same, with every node that is in no domain in one of its own."""
+        own = len(self.values) + np.arange(len(self.numbers))
+        return np.where(self.numbers == NO_DOMAIN, own, self.numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    rows: Rows
+    kinds: Sequence[Kind]
+    levels: tuple[Level, ...]  # nearest first; those that no node is in are left out
+
+    def level(self, key: str) -> Level:
+        """One of `levels`, or one that no node is in."""
+        nowhere = Level(key, np.full(len(self.rows), NO_DOMAIN), ())
+        return next((level for level in self.levels if level.key == key), nowhere)
+
+
+def ground_of(books: Books, levels: Sequence[str], asked: Iterable[str] = ()) -> Ground:
+    """*levels* are those of the configuration; *asked* others that a gang names, of which nobody
+    knows where they belong: most likely they are the nearest."""
+    keys = [*(key for key in dict.fromkeys(asked) if key not in levels), *levels]
+    return Ground(books.rows.copy(), tuple(books.kinds), tuple(_levels(books, keys)))
+
+
+def _levels(books: Books, keys: Iterable[str]) -> Iterable[Level]:
+    for key in keys:
+        if key == NODE:
+            yield Level(NODE, np.arange(len(books.rows)), tuple(books.rows.names))
+            continue
+        numbers = books.domains.numbers(key)
+        if (numbers != NO_DOMAIN).any():
+            yield Level(key, numbers.copy(), books.domains.values(key))
