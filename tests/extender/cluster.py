@@ -86,7 +86,13 @@ class Cluster:
     # Nodes.
 
     def add_node(
-        self, name: str, machine: str | Machine = "dgx1-v100", *, cpu: str = "96", pods: str = "110"
+        self,
+        name: str,
+        machine: str | Machine = "dgx1-v100",
+        *,
+        cpu: str = "96",
+        pods: str = "110",
+        labels: Mapping[str, str] | None = None,
     ) -> Node:
         hardware = machine if isinstance(machine, Machine) else recorded_machine(machine, node=name)
         healthy = hardware.healthy_gpus.bit_count()
@@ -94,7 +100,7 @@ class Cluster:
             metadata=ObjectMeta(
                 name=name,
                 uid=f"node-{name}",
-                labels={"kubernetes.io/hostname": name},
+                labels={"kubernetes.io/hostname": name, **(labels or {})},
                 annotations={names.TOPOLOGY: write_topology(hardware)},
             ),
             status=NodeStatus(
