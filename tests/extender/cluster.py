@@ -29,6 +29,8 @@ from linkwise.extender.calls import (
     Outcome,
     PriorityAnswer,
 )
+from linkwise.extender.owners import FetchOwner, Found
+from linkwise.extender.recognise.answer import Missing, ObjectRef
 from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.kube.objects import (
     Condition,
@@ -71,6 +73,9 @@ class Cluster:
     pods: dict[str, Pod] = field(default_factory=dict)  # by uid
     events: list[Emit] = field(default_factory=list)
     evicted: list[str] = field(default_factory=list)
+    # What pods hang on, and what was read of it; None: the API server cannot be asked.
+    owners: dict[ObjectRef, Found] | None = field(default_factory=dict)
+    reads: list[ObjectRef] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._made = 0
@@ -248,12 +253,20 @@ class Cluster:
         carried: list[Action] = []
         for _ in range(rounds):
             actions = self.core.decide(self.now)
-            if not actions:
+            reads = self.core.owners_to_read(self.now)
+            if not (actions or reads):
                 return carried
+            for read in reads:
+                self.answer_read(read)
             for action in actions:
                 self.core.done(action, self.carry_out(action), self.now)
             carried += actions
         raise AssertionError(f"no end of actions: {carried[-3:]}")
+
+    def answer_read(self, read: FetchOwner) -> None:
+        self.reads.append(read.ref)
+        found = None if self.owners is None else self.owners.get(read.ref, Missing.NOT_FOUND)
+        self.core.owner_read(read, found, self.now)
 
     def pass_time(self, seconds: float) -> list[Action]:
         self.now += seconds

@@ -20,7 +20,7 @@ from linkwise.extender.calls import (
 from linkwise.extender.gates import why_gang_waits
 from linkwise.extender.kinds import Wish
 from linkwise.extender.planner import Planner
-from linkwise.extender.records import GangKey, PodRecord
+from linkwise.extender.records import PodRecord
 from linkwise.extender.rooms import by_kind, rooms
 from linkwise.extender.rows import popcount
 
@@ -43,6 +43,10 @@ def filter_nodes(
     if placed is not None:
         _learn(planner, record, names, placed, now)
         return _exactly(placed, names)
+    awaits = known.awaits or record.awaits
+    if awaits:
+        planner.turned_away.answered(known, now, has_room=False)
+        return FilterAnswer(failed=dict.fromkeys(names, f"linkwise: {awaits}"))
     if record.ask.gang is not None:
         _learn(planner, record, names, None, now)
         return FilterAnswer(failed=dict.fromkeys(names, gang_text(planner, record)))
@@ -58,7 +62,7 @@ def filter_nodes(
 def gang_text(planner: Planner, record: PodRecord) -> str:
     """Why a member without a plan waits."""
     assert record.ask.gang is not None
-    gang = planner.gangs.get(GangKey(record.ref.namespace, record.ask.gang.name))
+    gang = planner.gangs.get(record.gang) if record.gang is not None else None
     found = planner.muster(gang) if gang is not None else None
     return f"linkwise: gang {record.ask.gang.name}{why_gang_waits(gang, found, record)}"
 
@@ -76,7 +80,7 @@ def prioritize(books: Books, record: PodRecord, names: Sequence[str]) -> Priorit
 def preempt(books: Books, record: PodRecord, victims: Mapping[str, Victims]) -> PreemptAnswer:
     """The nodes where the pod has its GPUs once the victims are gone. Whole gangs are not
     preempted for one node at a time, so for a member there are none."""
-    if record.invalid or record.ask.gang is not None:
+    if record.invalid or record.awaits or record.ask.gang is not None:
         return PreemptAnswer()
     if not record.demand.gpus:
         return PreemptAnswer(dict(victims))

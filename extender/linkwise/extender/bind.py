@@ -46,6 +46,8 @@ class Binder:
             return BindRefusal(f"linkwise: {record.invalid}")
         if not record.demand.gpus:
             return _order(call, {})
+        if record.awaits:
+            return BindRefusal(f"linkwise: {record.awaits}", passing=True)
         if self._planner.is_writing(call.uid):
             # It may be of an older plan, and must not come after the Binding and overwrite it.
             return BindRefusal("linkwise: a plan is being written on the pod", passing=True)

@@ -145,7 +145,7 @@ def _summary(books: Books, planner: Planner, record: PodRecord, state: str, fitt
     if state == "planned":
         return "The pod has GPUs held and waits for kube-scheduler to bind it."
     if record.held_back:
-        return "The pod waits behind a scheduling gate that is not ours; until then no GPU is held."
+        return _held_back(record)
     if record.ask.gang is not None:
         text = answers.gang_text(planner, record).removeprefix("linkwise: ")
         return f"{text[:1].upper()}{text[1:]}."
@@ -156,6 +156,12 @@ def _summary(books: Books, planner: Planner, record: PodRecord, state: str, fitt
             "or objects for other reasons (see the pod's events)."
         )
     return "No node has a GPU set for the pod now."
+
+
+def _held_back(record: PodRecord) -> str:
+    if record.awaits:
+        return f"The pod waits until its gang is known: {record.awaits.removeprefix('gang: ')}."
+    return "The pod waits behind a scheduling gate that is not ours; until then no GPU is held."
 
 
 def _still_held(books: Books, record: PodRecord) -> str:

@@ -72,6 +72,8 @@ class Gates:
             self._tell(member, f"{gang.key.title}{self._why(gang, member)}", now)
 
     def _why(self, gang: Gang, member: PodRecord) -> str:
+        if member.awaits:
+            return f": {member.awaits}"
         if member.held_back:
             return ": waits behind another scheduling gate"
         if gang.refused:  # maybe without kube-scheduler, as where no gate can be lifted

@@ -34,7 +34,13 @@ from linkwise.topology.plan import Plan
 
 class Planner:
     def __init__(
-        self, books: Books, outbox: Outbox, *, gang_timeout_seconds: float, max_refusals: int, span_levels: Sequence[str]
+        self,
+        books: Books,
+        outbox: Outbox,
+        *,
+        gang_timeout_seconds: float,
+        max_refusals: int,
+        span_levels: Sequence[str],
     ) -> None:
         self.feasible = Feasible(books)
         self.learned = Learned(books)
@@ -90,6 +96,7 @@ class Planner:
             # Let go by hand before its plan was on it, or kube-scheduler did not want the node.
             self._books.plan(record.uid, None)
         news = self._outbox.seen(record)
+        news |= before is not None and bool(before.awaits) and not record.awaits
         if news and record.live and not record.node and _is_planned(record):
             self._books.plan(record.uid, record.written)
         for known in (before, record):
@@ -261,6 +268,8 @@ def _is_planned(record: PodRecord) -> bool:
     if record.gang is None or record.written is None:
         return False
     tried = not (record.gang.uid or record.gated)
+    if record.awaits:
+        return True  # nobody else gets these GPUs before it is known whose plan that is
     return tried or record.nominated == record.written.plan.node
 
 

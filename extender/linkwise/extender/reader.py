@@ -4,7 +4,7 @@ A pod that waits changes several times, and pods of a job are alike; so what fol
 words is worked out once.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
@@ -14,6 +14,9 @@ import msgspec
 
 from linkwise.extender.actions import PodRef
 from linkwise.extender.asks import COMPLETION_INDEX, NOTHING_SAID, Ask, ask_of, demand_of
+from linkwise.extender.membership import Membership, Told
+from linkwise.extender.owners import FetchOwner, Found
+from linkwise.extender.recognise.answer import IndexedJobs
 from linkwise.extender.records import (
     NO_DEMAND,
     GangKey,
@@ -83,54 +86,54 @@ class _Wishes:
     needs: Resources
     prefers: bool
 
+    @property
+    def asks_for_members(self) -> bool:
+        """Whether it matters which gang the pod is in."""
+        return not self.invalid and bool(self.demand.gpus or self.ask.gang)
+
 
 class Reader:
     """Reads pods and nodes; keeps one `Template` per distinct content."""
 
-    def __init__(self, resource: str) -> None:
+    def __init__(self, resource: str, indexed_jobs: IndexedJobs = IndexedJobs.ALL) -> None:
         self._resource = resource
+        self._membership = Membership(resource, indexed_jobs)
         self._numbers = count()
         self._known: dict[bytes, _Wishes] = {}
         # Held by the pods alone, so a template goes with the last pod made from it.
         self._templates: WeakValueDictionary[bytes, Template] = WeakValueDictionary()
 
     def pod(self, pod: Pod) -> PodRecord:
-        """Never raises: what cannot be read is kept as `invalid` and said to who asks."""
-        meta, spec, status = pod.metadata, pod.spec, pod.status
+        """As somebody sent it, maybe before our watch shows it. Never raises: what cannot be read
+        is kept as `invalid` and said to who asks."""
         wishes = self._wishes(pod)
-        ask, demand, invalid, template = wishes.ask, wishes.demand, wishes.invalid, wishes.template
-        written = None
-        if template is not None and names.PLAN in meta.annotations:
-            written = _written(meta.annotations[names.PLAN], meta.annotations.get(names.GPUS, ""))
-        created = meta.creation_timestamp
-        ref = PodRef(meta.namespace, meta.name, meta.uid)
-        gates = {gate.name for gate in spec.scheduling_gates}
-        ended, gated = status.phase in _ENDED, names.GATE in gates
-        nominated = status.nominated_node_name
-        # Annotations come with a copied manifest too; a nomination does not.
-        planned = written is not None and nominated == written.plan.node
-        ahead = demand.gpus and not (invalid or ended or spec.node_name) and (gated or planned)
-        return PodRecord(
-            ref=ref,
-            node=spec.node_name,
-            ended=ended,
-            failed=status.phase == "Failed",
-            leaving=meta.deletion_timestamp is not None,
-            priority=spec.priority,
-            created=0.0 if created is None else created.timestamp(),
-            needs=wishes.needs,
-            prefers=wishes.prefers or any(o.kind in _SPREAD_OWNERS for o in meta.owner_references),
-            demand=demand,
-            ask=ask,
-            invalid=invalid,
-            template=template,
-            nominated=nominated,
-            gated=gated,
-            held_back=len(gates) > gated,
-            written=written,
-            started=names.STARTED in meta.annotations,
-            gang=_gang_of(ref, ask, ahead=bool(ahead)),
-        )
+        if not wishes.asks_for_members:
+            return _record(pod, wishes, Told(wishes.ask, wishes.invalid))
+        return _record(pod, wishes, self._membership.told(pod, wishes.ask, wishes.demand.gpus))
+
+    def follow(self, pod: Pod, now: float) -> PodRecord:
+        """As the watch shows it; the objects that it hangs on are asked for until `forget`."""
+        wishes = self._wishes(pod)
+        if not wishes.asks_for_members:
+            self._membership.forget(pod.metadata.uid)
+            return _record(pod, wishes, Told(wishes.ask, wishes.invalid))
+        told = self._membership.follow(pod, wishes.ask, wishes.demand.gpus, now)
+        return _record(pod, wishes, told)
+
+    def forget(self, uid: str) -> None:
+        self._membership.forget(uid)
+
+    def take_reads(self, now: float) -> tuple[FetchOwner, ...]:
+        return self._membership.take_reads(now)
+
+    def next_read(self) -> float | None:
+        """When `take_reads` has something; it may be past."""
+        return self._membership.next_due()
+
+    def owner_read(self, read: FetchOwner, found: Found | None, now: float) -> Iterator[PodRecord]:
+        """The pods that it concerns, read anew. None: the API server could not be asked."""
+        for pod in self._membership.owner_read(read, found, now):
+            yield self.follow(pod, now)
 
     def node(self, node: Node) -> NodeRecord:
         offered = node.status.allocatable
@@ -223,10 +226,46 @@ class Reader:
         return found
 
 
+def _record(pod: Pod, wishes: _Wishes, told: Told) -> PodRecord:
+    meta, spec, status = pod.metadata, pod.spec, pod.status
+    written = None
+    if wishes.template is not None and names.PLAN in meta.annotations:
+        written = _written(meta.annotations[names.PLAN], meta.annotations.get(names.GPUS, ""))
+    created = meta.creation_timestamp
+    ref = PodRef(meta.namespace, meta.name, meta.uid)
+    gates = {gate.name for gate in spec.scheduling_gates}
+    ended, gated = status.phase in _ENDED, names.GATE in gates
+    nominated = status.nominated_node_name
+    # Annotations come with a copied manifest too; a nomination does not.
+    planned = written is not None and (nominated == written.plan.node or bool(told.awaits))
+    open_ = wishes.demand.gpus and not (told.invalid or ended or spec.node_name)
+    return PodRecord(
+        ref=ref,
+        node=spec.node_name,
+        ended=ended,
+        failed=status.phase == "Failed",
+        leaving=meta.deletion_timestamp is not None,
+        priority=spec.priority,
+        created=0.0 if created is None else created.timestamp(),
+        needs=wishes.needs,
+        prefers=wishes.prefers or any(o.kind in _SPREAD_OWNERS for o in meta.owner_references),
+        demand=wishes.demand,
+        ask=told.ask,
+        invalid=told.invalid,
+        awaits="" if spec.node_name else told.awaits,
+        template=wishes.template,
+        nominated=nominated,
+        gated=gated,
+        held_back=len(gates) > gated or bool(told.awaits and not spec.node_name),
+        written=written,
+        started=names.STARTED in meta.annotations,
+        gang=_gang_of(ref, told.ask, ahead=bool(open_ and (gated or planned))),
+    )
+
+
 def _gang_of(ref: PodRef, ask: Ask, *, ahead: bool) -> GangKey | None:
-    """The one place where a pod's gang is recognised."""
     if ask.gang is not None:
-        return GangKey(ref.namespace, ask.gang.name)
+        return GangKey(ref.namespace, ask.gang.name, source=ask.gang.source)
     return GangKey(ref.namespace, ref.name, ref.uid) if ahead else None
 
 

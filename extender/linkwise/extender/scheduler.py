@@ -27,8 +27,10 @@ from linkwise.extender.calls import (
 )
 from linkwise.extender.explain import explain, view_counts, view_gangs, view_nodes
 from linkwise.extender.outbox import Outbox
+from linkwise.extender.owners import FetchOwner, Found
 from linkwise.extender.planner import Planner
 from linkwise.extender.reader import Reader
+from linkwise.extender.recognise.answer import IndexedJobs
 from linkwise.extender.records import PodRecord
 from linkwise.extender.spans import DEFAULT_LEVELS
 from linkwise.extender.views import Counts, Explanation, GangView, NodeView
@@ -41,12 +43,13 @@ class CoreSettings:
     resource_name: str = DEFAULT_RESOURCE
     gang_timeout_seconds: float = 600.0
     max_refusals: int = 3  # plans of one gang that kube-scheduler may refuse in a row
-    span_levels: tuple[str, ...] = DEFAULT_LEVELS
+    span_levels: tuple[str, ...] = DEFAULT_LEVELS  # of domains above the node, nearest first
+    indexed_jobs: IndexedJobs = IndexedJobs.ALL  # which of them are gangs
 
 
 class Scheduler:
     def __init__(self, settings: CoreSettings) -> None:
-        self._reader = Reader(settings.resource_name)
+        self._reader = Reader(settings.resource_name, settings.indexed_jobs)
         self._books = Books()
         self._planner = Planner(
             self._books,
@@ -83,21 +86,33 @@ class Scheduler:
         else:
             self._books.put_node(self._reader.node(node))
 
-    def replace_pods(self, pods: Iterable[Pod], now: float) -> None:  # noqa: ARG002
+    def replace_pods(self, pods: Iterable[Pod], now: float) -> None:
         """All pods there are: those not named are gone."""
-        records = {pod.metadata.uid: self._reader.pod(pod) for pod in pods}
+        records = {pod.metadata.uid: self._reader.follow(pod, now) for pod in pods}
         for uid in [uid for uid in self._books.pods if uid not in records]:
             self._drop_pod(uid)
         for record in records.values():
             self._put_pod(record)
         self._seen_pods = True
 
-    def pod_event(self, kind: str, pod: Pod, now: float) -> None:  # noqa: ARG002
+    def pod_event(self, kind: str, pod: Pod, now: float) -> None:
         """*kind* is ADDED, MODIFIED or DELETED."""
         if kind == "DELETED":
             self._drop_pod(pod.metadata.uid)
         else:
-            self._put_pod(self._reader.pod(pod))
+            self._put_pod(self._reader.follow(pod, now))
+
+    def owners_to_read(self, now: float) -> tuple[FetchOwner, ...]:
+        """What pods hang on and is to be read; each is answered by `owner_read`."""
+        return self._reader.take_reads(now) if self._seen_pods else ()
+
+    def owner_read(self, read: FetchOwner, found: Found | None, now: float) -> None:
+        """What there is of it; None: nobody could be asked."""
+        for record in self._reader.owner_read(read, found, now):
+            before = self._books.pods.get(record.uid)
+            self._put_pod(record)
+            if before is not None and before.awaits and not record.awaits:
+                self._planner.turned_away.look_now(now)
 
     def _put_pod(self, record: PodRecord) -> None:
         namesake = self._books.pod_named(record.ref.namespace, record.ref.name)
@@ -109,6 +124,7 @@ class Scheduler:
             self._planner.pod_changed(before, record)
 
     def _drop_pod(self, uid: str) -> None:
+        self._reader.forget(uid)
         record = self._books.pods.get(uid)
         if record is not None:
             self._books.drop_pod(uid)
@@ -159,7 +175,7 @@ class Scheduler:
 
     def next_due(self) -> float | None:
         """When `decide` has something to do even if nothing happens until then; it may be past."""
-        times = (self._planner.next_due(), self._binder.next_due())
+        times = (self._planner.next_due(), self._binder.next_due(), self._reader.next_read())
         return min((time for time in times if time is not None), default=None)
 
     # Views.

@@ -31,6 +31,8 @@ from linkwise.extender.calls import (
 from linkwise.extender.kube_actions import KubeActions
 from linkwise.extender.lanes import Lanes
 from linkwise.extender.metrics import Census, Metrics
+from linkwise.extender.owner_reads import OwnerReads
+from linkwise.extender.owners import FetchOwner
 from linkwise.extender.scheduler import Scheduler
 from linkwise.extender.views import Explanation
 from linkwise.kube.client import KubeClient
@@ -51,6 +53,7 @@ _BREATH_SECONDS = 0.005
 _BIND_PATIENCE_SECONDS, _BIND_POLL_SECONDS = 2.0, 0.01
 # Thousands of pods may be told at once why they wait; no plan may wait for that.
 _EVENT_THREADS = 2
+_READ_THREADS = 4  # of the objects that pods hang on, milliseconds each
 # An audit recounts everything, 0.15 s at 5,000 nodes: often enough to be told of a defect the same
 # hour, and not with every scrape.
 _AUDIT_SECONDS = 60.0
@@ -92,6 +95,8 @@ class Shell:
         self._kube = KubeActions(client, metrics, clock or time.time)
         self._writes: Lanes[Action] = Lanes(self._act, threads=write_threads)
         self._events: Lanes[Action] = Lanes(self._act, threads=_EVENT_THREADS)
+        self._owners = OwnerReads(client)
+        self._reads: Lanes[FetchOwner] = Lanes(self._read_owner, threads=_READ_THREADS)
         self._nodes = self._reflector(client, "nodes", Node, core.replace_nodes, core.node_event)
         self._pods = self._reflector(client, "pods", Pod, core.replace_pods, core.pod_event)
         self._changed = Event()
@@ -117,6 +122,7 @@ class Shell:
         writes_end = time.monotonic() + timeout_seconds
         self._writes.stop(timeout_seconds)
         self._events.stop(max(writes_end - time.monotonic(), 0.0))
+        self._reads.stop(max(writes_end - time.monotonic(), 0.0))
 
     # What kube-scheduler asks
 
@@ -300,8 +306,11 @@ class Shell:
                 self._core.unheard(self._clock())
             with self._metrics.decide_seconds.time():
                 actions = self._core.decide(self._clock())
+            reads = self._core.owners_to_read(self._clock())
             due = self._core.next_due()
             defects = self._core.take_defects()
+        for read in reads:
+            self._reads.add(read.ref, read)
         for defect in defects:
             self._defect("decide", "left out of this round", defect)
         for action in actions:
@@ -330,6 +339,19 @@ class Shell:
                 self._core.done(action, outcome, self._clock())
         except Exception:
             self._defect("done", f"{type(action).__name__} {action.pod} was not taken note of")
+        self._changed.set()
+
+    def _read_owner(self, read: FetchOwner) -> None:
+        found = None
+        try:
+            found = self._owners.read(read)
+        except Exception:
+            self._defect("owners", f"{read} could not be read")
+        try:
+            with self._lock:
+                self._core.owner_read(read, found, self._clock())
+        except Exception:
+            self._defect("owners", f"what {read} says was not understood")
         self._changed.set()
 
     def _defect(self, where: str, text: str, defect: Exception | None = None) -> None:

@@ -45,6 +45,10 @@ class TurnedAway:
         else:
             self._waiting.setdefault(record.uid, now)
 
+    def look_now(self, now: float) -> None:
+        """They may have been told that something has to be read first, and it was."""
+        self._look_at = now
+
     def forget(self, uid: str) -> None:
         self._waiting.pop(uid, None)
 
@@ -62,8 +66,9 @@ class TurnedAway:
             if record is None or not _waits(record):
                 self.forget(uid)
                 continue
-            if record.nominated:
-                continue  # kube-scheduler makes room for it there, or has not tried it yet
+            if record.awaits or record.nominated:
+                # Its gang is not known yet; or kube-scheduler makes room there, or will try it.
+                continue
             alike = (Wish(record.demand, record.ask.requirement), record.template, record.needs)
             if alike in hopeless:
                 continue

@@ -1,0 +1,199 @@
+"""Which gang each pod is in, as far as what it hangs on has been read.
+
+The table (`recognise`) judges one pod by what it is given. Here is remembered what it said, since
+a pod is asked about several times while it waits, and who has to be judged anew when an owner was
+read.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from linkwise.extender.asks import MAX_GANG, Ask, GangAsk
+from linkwise.extender.owners import FetchOwner, Found, Owners
+from linkwise.extender.recognise.answer import (
+    Answer,
+    GangName,
+    IndexedJobs,
+    Missing,
+    NeedsOwner,
+    NoGang,
+    ObjectRef,
+    Recognised,
+    Refused,
+)
+from linkwise.extender.recognise.decide import recognise
+from linkwise.kube.objects import OwnerReference, Pod, SchedulingGroup, WorkloadReference
+from linkwise.topology import names
+
+_MOST_ALIKE = 1024  # remembered; each some 1 KB
+_WRITTEN_BY_US = (names.GPUS, names.PLAN, names.STARTED)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    ask: Ask
+    invalid: str = ""  # what the pod says cannot be, or cannot come true
+    awaits: str = ""  # what has to be read before anything can be said
+
+
+class _Evidence(msgspec.Struct, frozen=True):
+    """What the table goes by, apart from objects, and from names where it reads those."""
+
+    namespace: str
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    owners: tuple[OwnerReference, ...]
+    group: SchedulingGroup | None
+    workload: WorkloadReference | None
+    priority_class: str
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    evidence: bytes
+    told: Told
+    pod: Pod
+
+
+class Membership:
+    def __init__(self, resource: str, indexed_jobs: IndexedJobs) -> None:
+        self._resource, self._indexed_jobs = resource, indexed_jobs
+        self._owners = Owners()
+        self._alike: dict[bytes, Told] = {}  # of pods that tell it all themselves
+        self._known: dict[str, _Known] = {}  # by uid, of pods that hang on something
+
+    def told(self, pod: Pod, ask: Ask, gpus: int) -> Told:
+        """Of a pod as somebody sent it, maybe newer than our watch's: nothing comes of it."""
+        evidence = _evidence(pod, gpus)
+        return self._remembered(pod, evidence) or self._judge(pod, ask, evidence)[0]
+
+    def follow(self, pod: Pod, ask: Ask, gpus: int, now: float) -> Told:
+        """Of a pod as the watch shows it; until `forget`, what it hangs on is kept up to date."""
+        uid = pod.metadata.uid
+        evidence = _evidence(pod, gpus)
+        told = self._remembered(pod, evidence)
+        if told is None:
+            told, refs, needs = self._judge(pod, ask, evidence)
+            if refs:
+                self._known[uid] = _Known(evidence, told, pod)
+                self._owners.hangs_on(uid, refs, needs, now)
+        if uid in self._known:
+            if self._known[uid].evidence != evidence:
+                self.forget(uid)
+            else:
+                self._owners.waits(uid, now, waits=_waits(pod))
+        return told
+
+    def forget(self, uid: str) -> None:
+        if self._known.pop(uid, None) is not None:
+            self._owners.forget(uid)
+
+    def take_reads(self, now: float) -> tuple[FetchOwner, ...]:
+        return tuple(self._owners.take_reads(now))
+
+    def next_due(self) -> float | None:
+        return self._owners.next_due()
+
+    def owner_read(self, read: FetchOwner, found: Found | None, now: float) -> Iterable[Pod]:
+        """The pods that are to be looked at again, as what it says concerns them."""
+        anew = []
+        for uid in sorted(self._owners.answered(read, found, now)):
+            known = self._known[uid]
+            self._known[uid] = replace(known, evidence=b"")
+            anew.append(known.pod)
+        return anew
+
+    def _remembered(self, pod: Pod, evidence: bytes) -> Told | None:
+        known = self._known.get(pod.metadata.uid)
+        if known is not None and known.evidence == evidence:
+            return known.told
+        return self._alike.get(evidence)
+
+    def _judge(
+        self, pod: Pod, ask: Ask, evidence: bytes
+    ) -> tuple[Told, frozenset[ObjectRef], NeedsOwner | None]:
+        view = self._owners.view(pod)
+        answer = recognise(pod, view, resource=self._resource, indexed_jobs=self._indexed_jobs)
+        hidden = [ref for ref in sorted(view.asked) if view.get(ref) is Missing.FORBIDDEN]
+        told = _told(ask, answer, hidden)
+        if not view.asked:
+            if len(self._alike) >= _MOST_ALIKE:
+                self._alike.clear()
+            self._alike[evidence] = told
+        needs = answer if isinstance(answer, NeedsOwner) else None
+        return told, frozenset(view.asked), needs
+
+
+def _waits(pod: Pod) -> bool:
+    ended = pod.status.phase in ("Succeeded", "Failed")
+    return not (pod.spec.node_name or ended or pod.metadata.deletion_timestamp)
+
+
+def _evidence(pod: Pod, gpus: int) -> bytes:
+    meta, spec = pod.metadata, pod.spec
+    said = meta.annotations
+    if any(key in said for key in _WRITTEN_BY_US):
+        said = {key: text for key, text in said.items() if key not in _WRITTEN_BY_US}
+    return msgspec.json.encode(
+        _Evidence(
+            meta.namespace,
+            meta.labels,
+            said,
+            meta.owner_references,
+            spec.scheduling_group,
+            spec.workload_ref,
+            spec.priority_class_name,
+            gpus,
+        ),
+        order="deterministic",
+    )
+
+
+def _told(ask: Ask, answer: Answer, hidden: list[ObjectRef]) -> Told:
+    because = f"{answer.rule}: {answer.because}"
+    because += "".join(f"; {ref} may not be read" for ref in hidden if str(ref) not in because)
+    match answer:
+        case Recognised():
+            return Told(_member(ask, answer, because))
+        case NoGang():
+            return Told(replace(ask, gang=None, role=answer.member.role, because=because))
+        case Refused():
+            return Told(replace(ask, gang=None), invalid=answer.because)
+        case NeedsOwner():
+            waits = answer.because if answer.missing else f"reading its owner {answer.owner}"
+            return Told(replace(ask, gang=None, because=because), awaits=f"gang: {waits}")
+
+
+def _member(ask: Ask, found: Recognised, because: str) -> Ask:
+    """Of GPUs it is all about, so those that take none are not counted among the members; except
+    where the pods themselves name their gang, and say how many they are."""
+    member = found.member
+    gang = ask.gang
+    if gang is None:
+        gang = GangAsk(
+            name=_name(found.gang),
+            size=found.gpu_size + found.done,
+            minimum=max(found.gpu_minimum, 1) + found.done,
+            source=found.gang.uid or found.gang.kind,
+            done=found.done,
+            open_ended=found.open_ended,
+        )
+        if gang.size <= 1 and not gang.open_ended:
+            because, gang = f"{because}; no other takes GPUs", None
+        elif gang.minimum > MAX_GANG:
+            because, gang = f"{because}; more than {MAX_GANG} are not planned together", None
+    return replace(
+        ask,
+        gang=gang,
+        rank=member.rank,
+        role=member.role,
+        subgroup=member.subgroup,
+        because=because,
+    )
+
+
+def _name(gang: GangName) -> str:
+    return f"{gang.kind}/{gang.name}" + (f"#{gang.part}" if gang.part else "")

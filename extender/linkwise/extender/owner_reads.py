@@ -1,0 +1,64 @@
+"""Reads the objects that pods hang on from the API server.
+
+"Is not there", "may not be read" and "is of a kind that nobody serves" are answers too; only where
+no answer comes is it asked again.
+"""
+
+import logging
+from threading import Lock
+
+import msgspec
+
+from linkwise.extender.owners import FetchOwner, Found
+from linkwise.extender.recognise.answer import Missing
+from linkwise.extender.recognise.essence import essence
+from linkwise.kube.client import KubeClient
+from linkwise.kube.errors import ApiError
+
+log = logging.getLogger(__name__)
+
+
+class OwnerReads:
+    """Safe for threads."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+        self._lock = Lock()
+        self._forbidden: set[str] = set()  # kinds that were told of
+
+    def read(self, asked: FetchOwner) -> Found | None:
+        """The object as far as we go by it, or why there is none; None: no answer came."""
+        missing = Missing.NOT_SERVED
+        for path in asked.paths:
+            found = self._get(asked, path)
+            if found is Missing.NOT_FOUND:
+                missing = found  # maybe another version knows it
+            elif found is not Missing.NOT_SERVED:
+                return found
+        return missing
+
+    def _get(self, asked: FetchOwner, path: str) -> Found | None:
+        try:
+            return essence(self._client.get(path, dict[str, object]))
+        except msgspec.DecodeError as error:
+            log.warning("%s: %s", asked.ref, error)
+            return None
+        except ApiError as error:
+            if error.status == 404:
+                # Of what it does not serve at all, the API server answers a bare text.
+                return Missing.NOT_FOUND if error.reason == "NotFound" else Missing.NOT_SERVED
+            if error.status == 403:
+                self._tell_forbidden(asked, error)
+                return Missing.FORBIDDEN
+            log.info("reading %s: %s", asked.ref, error)
+            return None
+
+    def _tell_forbidden(self, asked: FetchOwner, error: ApiError) -> None:
+        with self._lock:
+            kind = asked.ref.qualified_kind
+            is_news = kind not in self._forbidden
+            self._forbidden.add(kind)
+        if is_news:
+            log.warning(
+                "no right to read %s, so pods of these are taken for single ones: %s", kind, error
+            )

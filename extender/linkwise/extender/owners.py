@@ -1,0 +1,217 @@
+"""What was read of the objects that pods hang on, and what is to be read next.
+
+A watch for each kind that may own pods would hold most of what a cluster has; so each object is
+read by itself, when the first pod that hangs on it appears. It is read again when another such pod
+comes, since its owner may have changed by then, and now and then while pods wait. It is kept as
+long as pods hang on it.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from linkwise.extender.alarms import Alarms
+from linkwise.extender.recognise.answer import Missing, NeedsOwner, ObjectRef
+from linkwise.extender.recognise.batch import JOB_SET_LABEL
+from linkwise.extender.recognise.fields import Fields, text
+from linkwise.kube.objects import Pod
+
+Found = Fields | Missing
+# While a job's thousand pods come, its owner is read once a second and not a thousand times.
+FRESH_SECONDS = 1.0
+# What no pod tells, as that a group needs fewer, shows so late to those that wait.
+STALE_SECONDS = 30.0
+FIRST_PAUSE_SECONDS = 0.5  # after a read that failed, or found nothing; it doubles
+MOST_AT_ONCE = 16
+MOST_A_SECOND = 20  # of those that are read again because somebody waits
+
+
+@dataclass(frozen=True, slots=True)
+class FetchOwner:
+    """Read this object at the first of `paths` that the API server serves."""
+
+    ref: ObjectRef
+    paths: tuple[str, ...]
+    step: int  # tells one read of it from another
+
+    def __str__(self) -> str:
+        return str(self.ref)
+
+
+@dataclass(slots=True)
+class _Entry:
+    paths: tuple[str, ...] = ()
+    object: Found | None = None  # None: not read yet
+    read: int = 0  # the step at which the read began that brought it
+    read_at: float = 0.0
+    began: int = 0  # the step of the read that is under way; 0: none is
+    news: bool = False  # a pod came after it was read
+    vain: int = 0  # reads in a row that failed, or found nothing
+    pods: set[str] = field(default_factory=set)
+    waiting: set[str] = field(default_factory=set)  # those that are not bound
+    pending: set[str] = field(default_factory=set)  # those that cannot be judged before it is read
+
+    @property
+    def wanted(self) -> bool:
+        return self.news or bool(self.waiting or self.pending)
+
+
+class Owners:
+    """Steps are counted beside seconds: they tell what came before what."""
+
+    def __init__(self) -> None:
+        self._entries: dict[ObjectRef, _Entry] = {}
+        self._refs: dict[str, frozenset[ObjectRef]] = {}
+        self._came: dict[str, int] = {}  # uid -> step at which the pod was first seen
+        self._step = 0
+        self._alarms: Alarms[ObjectRef] = Alarms()
+        self._unread: dict[ObjectRef, None] = {}
+        self._stale: dict[ObjectRef, None] = {}
+        self._under_way = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def view(self, pod: Pod) -> "View":
+        """What this pod may go by. One that nobody follows came after all that was read."""
+        return View(self._entries, pod, self._came.get(pod.metadata.uid, self._step + 1))
+
+    def hangs_on(
+        self, uid: str, refs: frozenset[ObjectRef], needs: NeedsOwner | None, now: float
+    ) -> None:
+        """The pod was judged by what is known of *refs*, or waits for what it *needs*."""
+        is_new = uid not in self._refs
+        if is_new:
+            self._step += 1
+            self._came[uid] = self._step
+        for ref in self._refs.get(uid, frozenset()) - refs:
+            self._let_go(uid, ref)
+        self._refs[uid] = refs
+        for ref in refs:
+            entry = self._entries.setdefault(ref, _Entry())
+            entry.pods.add(uid)
+            if is_new and entry.object is not None:
+                entry.news = True
+                self._read_by(ref, max(now, entry.read_at + FRESH_SECONDS))
+        if needs is not None:
+            entry = self._entries[needs.owner]
+            entry.paths = needs.paths
+            if not needs.missing:
+                entry.pending.add(uid)
+                self._unread[needs.owner] = None
+
+    def waits(self, uid: str, now: float, *, waits: bool) -> None:
+        """Whether the pod is still to be bound: then what changes concerns it."""
+        for ref in self._refs.get(uid, ()):
+            entry = self._entries[ref]
+            if not waits:
+                entry.waiting.discard(uid)
+            elif uid not in entry.waiting:
+                entry.waiting.add(uid)
+                self._read_by(ref, max(now, self._next_look(entry)))
+
+    def forget(self, uid: str) -> None:
+        for ref in self._refs.pop(uid, ()):
+            self._let_go(uid, ref)
+        self._came.pop(uid, None)
+
+    def take_reads(self, now: float) -> Iterator[FetchOwner]:
+        """What to read now; each is to be answered by `answered`. What was never read is first."""
+        self._stale.update(dict.fromkeys(self._alarms.take(now)))
+        for queue in (self._unread, self._stale):
+            while queue and self._under_way < MOST_AT_ONCE:
+                ref = next(iter(queue))
+                del queue[ref]
+                entry = self._entries.get(ref)
+                if entry is None or entry.began or not entry.wanted:
+                    continue
+                self._step += 1
+                entry.began, entry.news = self._step, False
+                self._under_way += 1
+                yield FetchOwner(ref, entry.paths, self._step)
+
+    def next_due(self) -> float | None:
+        """When there is something to read; it may be past."""
+        if (self._unread or self._stale) and self._under_way < MOST_AT_ONCE:
+            return 0.0
+        return self._alarms.next()
+
+    def answered(self, read: FetchOwner, found: Found | None, now: float) -> set[str]:
+        """How it ended; None: it failed. The pods that are to be judged anew, by uid."""
+        self._under_way -= 1
+        entry = self._entries.get(read.ref)
+        if entry is None or entry.began != read.step:
+            return set()  # its last pod went meanwhile
+        entry.began, entry.read_at = 0, now
+        entry.vain = entry.vain + 1 if found is None or found is Missing.NOT_FOUND else 0
+        if entry.waiting or found is None:
+            self._read_by(read.ref, self._next_look(entry))
+        if entry.news:
+            self._read_by(read.ref, now + FRESH_SECONDS)
+        if found is None:
+            return set()
+        changed, entry.object, entry.read = found != entry.object, found, read.step
+        pending, entry.pending = entry.pending, set()
+        return set(entry.pods) if changed else pending
+
+    def _next_look(self, entry: _Entry) -> float:
+        pause = max(STALE_SECONDS, len(self._entries) / MOST_A_SECOND)
+        if entry.vain:
+            pause = min(FIRST_PAUSE_SECONDS * 2 ** min(entry.vain - 1, 16), pause)
+        return entry.read_at + pause
+
+    def _read_by(self, ref: ObjectRef, at: float) -> None:
+        known = self._alarms.get(ref)
+        if known is None or at < known:
+            self._alarms[ref] = at
+
+    def _let_go(self, uid: str, ref: ObjectRef) -> None:
+        entry = self._entries[ref]
+        for pods in (entry.pods, entry.waiting, entry.pending):
+            pods.discard(uid)
+        if not entry.pods:
+            del self._entries[ref]
+            self._alarms.drop(ref)
+            self._unread.pop(ref, None)
+            self._stale.pop(ref, None)
+
+
+class View(Mapping[ObjectRef, Found]):
+    """What one pod may go by; `asked` is what it was looked at for.
+
+    An owner of the same name may be another by now. What was read before the pod came counts only
+    where it is the very object that the pod refers to; otherwise it has to be read anew.
+    """
+
+    def __init__(self, entries: Mapping[ObjectRef, _Entry], pod: Pod, came: int) -> None:
+        self._entries, self._pod, self._came = entries, pod, came
+        self.asked: set[ObjectRef] = set()
+
+    def __getitem__(self, ref: ObjectRef) -> Found:
+        self.asked.add(ref)
+        entry = self._entries.get(ref)
+        if entry is None or entry.object is None:
+            raise KeyError(ref)
+        if entry.read < self._came and self._is_another(ref, entry.object):
+            raise KeyError(ref)
+        return entry.object
+
+    def _is_another(self, ref: ObjectRef, found: Found) -> bool:
+        if isinstance(found, Missing):
+            return True
+        uids = _uids_said(self._pod, ref)
+        return bool(uids) and text(found, "metadata.uid") not in uids
+
+    def __iter__(self) -> Iterator[ObjectRef]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+def _uids_said(pod: Pod, ref: ObjectRef) -> set[str]:
+    """The uids that this pod knows of what goes by that name."""
+    meta = pod.metadata
+    said = {o.uid for o in meta.owner_references if (o.kind, o.name) == (ref.kind, ref.name)}
+    if ref.kind == "JobSet":
+        said.add(meta.labels.get(JOB_SET_LABEL + "jobset-uid", ""))
+    return said - {""}

@@ -1,0 +1,71 @@
+"""What the table goes by of an object; the rest, most of it by far, is not kept.
+
+An owner holds whole pod templates with their environments, volumes and probes. Thousands of owners
+are remembered, and compared to see whether a change of one concerns anybody.
+"""
+
+from linkwise.extender.recognise.fields import Fields, at, mapping, text
+from linkwise.topology import names
+
+_DEPTH = 12  # of a spec; RayClusters and JobSets have their templates at 5
+_LONGEST = 1024  # characters; names and words are shorter
+_OF_CONTAINER = ("name", "resources", "restartPolicy")
+_OF_POD_SPEC = ("subdomain", "overhead")
+_CONTAINERS = ("containers", "initContainers")
+
+
+def essence(found: Fields) -> Fields:
+    """*found* is an object as the API server has it. Equal results tell the table the same."""
+    metadata = mapping(found, "metadata")
+    kept = {key: metadata[key] for key in ("name", "namespace", "uid") if key in metadata}
+    owners = metadata.get("ownerReferences")
+    if owners:
+        kept["ownerReferences"] = owners
+    slim: dict[str, object] = {
+        "apiVersion": text(found, "apiVersion"),
+        "kind": text(found, "kind"),
+        "metadata": kept,
+        "spec": _slim(found.get("spec"), _DEPTH),
+    }
+    succeeded = at(found, "status.succeeded")
+    if succeeded is not None:
+        slim["status"] = {"succeeded": succeeded}
+    return slim
+
+
+def _slim(value: object, depth: int) -> object:
+    if isinstance(value, dict):
+        if depth == 0:
+            return {}
+        if "containers" in value:
+            return _pod_spec(value)
+        return {
+            key: _ours_said(below) if key == "metadata" else _slim(below, depth - 1)
+            for key, below in value.items()
+        }
+    if isinstance(value, list):
+        return [_slim(item, depth - 1) for item in value] if depth else []
+    return value if not isinstance(value, str) or len(value) <= _LONGEST else ""
+
+
+def _pod_spec(spec: Fields) -> Fields:
+    slim = {key: spec[key] for key in _OF_POD_SPEC if key in spec}
+    for key in _CONTAINERS:
+        listed = spec.get(key)
+        if isinstance(listed, list):
+            slim[key] = [_container(item) for item in listed]
+        elif key in spec:
+            slim[key] = listed
+    return slim
+
+
+def _container(item: object) -> object:
+    if not isinstance(item, dict):
+        return item
+    return {key: item[key] for key in _OF_CONTAINER if key in item}
+
+
+def _ours_said(metadata: object) -> Fields:
+    """Of a template; what else its pods will bear is read from the pods."""
+    said = mapping(metadata, "annotations") if isinstance(metadata, dict) else {}
+    return {"annotations": {key: said[key] for key in said if key.startswith(names.PREFIX)}}
