@@ -16,6 +16,7 @@ import click
 
 from linkwise.extender.app import create_app
 from linkwise.extender.metrics import Metrics
+from linkwise.extender.recognise.answer import IndexedJobs
 from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.extender.server import Server
 from linkwise.extender.settings import Settings, SettingsError, seconds_of
@@ -74,6 +75,12 @@ class _Duration(click.ParamType[float]):
     help="Plans of one gang that kube-scheduler may refuse before the gang waits for a change.",
 )
 @click.option(
+    "--indexed-jobs",
+    type=click.Choice([word.value for word in IndexedJobs]),
+    default=_DEFAULTS.indexed_jobs.value,
+    help="Which Indexed Jobs, of those that run all their pods at once, are gangs.",
+)
+@click.option(
     "--request-threads",
     type=click.IntRange(1),
     default=_DEFAULTS.request_threads,
@@ -98,14 +105,19 @@ class _Duration(click.ParamType[float]):
     help="Least severe messages to log.",
 )
 @click.version_option(package_name="linkwise")
-def command(log_level: str, gang_timeout: float, **flags: object) -> None:
+def command(log_level: str, gang_timeout: float, indexed_jobs: str, **flags: object) -> None:
     """Answer kube-scheduler's filter, prioritize, bind and preempt calls for GPU pods."""
     logging.basicConfig(
         level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     logging.getLogger("urllib3").setLevel(logging.ERROR)  # what matters of it we say ourselves
     try:
-        serve(Settings(gang_timeout_seconds=gang_timeout, **flags))  # type: ignore[arg-type]
+        settings = Settings(
+            gang_timeout_seconds=gang_timeout,
+            indexed_jobs=IndexedJobs(indexed_jobs),
+            **flags,  # type: ignore[arg-type]
+        )
+        serve(settings)
     except (SettingsError, LoadError) as error:
         _refuse(str(error))
 
@@ -118,6 +130,7 @@ def serve(settings: Settings) -> None:
             resource_name=settings.resource_name,
             gang_timeout_seconds=settings.gang_timeout_seconds,
             max_refusals=settings.max_refusals,
+            indexed_jobs=settings.indexed_jobs,
         )
     )
     client = KubeClient.load(kubeconfig=settings.kubeconfig, server=settings.api_server)

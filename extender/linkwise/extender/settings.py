@@ -6,6 +6,7 @@ Each is a flag of `linkwise-extender` and an environment variable `LINKWISE_EXTE
 import re
 from dataclasses import dataclass
 
+from linkwise.extender.recognise.answer import IndexedJobs
 from linkwise.topology.errors import LinkwiseError
 from linkwise.topology.names import DEFAULT_RESOURCE, RESOURCE_NAME
 
@@ -31,6 +32,7 @@ class Settings:
     # not keep GPUs through a night.
     gang_timeout_seconds: float = 600.0
     max_refusals: int = 3  # plans of one gang that kube-scheduler may refuse in a row
+    indexed_jobs: IndexedJobs = IndexedJobs.ALL  # which of them are gangs; many are shards
     # A bind waits for the API server, so this many pods may be bound at the same time while
     # filter, of which there is one at a time, still finds a free thread.
     request_threads: int = 24
