@@ -290,3 +290,30 @@ def test_outside_a_pod_a_kubeconfig_is_needed(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delitem(os.environ, "KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(LoadError, match="not in a pod"):
         KubeClient.load(kubeconfig=None)
+
+
+def test_requests_within_a_time_are_over_in_it(server: ApiServer, client: KubeClient) -> None:
+    client.post(PODS, WORKER)
+    server.pause()
+    for ask in (
+        lambda: client.get(f"{PODS}/worker-0", Pod),
+        lambda: client.patch(f"{PODS}/worker-0", {}),
+    ):
+        began = time.monotonic()
+        with pytest.raises(ApiError), client.within(0.2):
+            ask()
+        assert time.monotonic() - began < 2  # of the 10 s that they have else
+    server.resume()
+    with pytest.raises(ApiError, match="no time left") as unsent, client.within(0):
+        client.patch(f"{PODS}/worker-0", {})
+    assert not unsent.value.maybe_done
+    client.patch(f"{PODS}/worker-0", {})
+
+
+def test_what_was_stored_is_told(client: KubeClient) -> None:
+    made = client.create(PODS, WORKER, Pod)
+    assert made.metadata.uid
+    path = f"{PODS}/worker-0"
+    body = client.get(path, dict[str, object])
+    stored = client.replace(path, {**body, "status": {}}, Pod)
+    assert stored.metadata.uid == made.metadata.uid

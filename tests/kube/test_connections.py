@@ -128,7 +128,7 @@ def test_one_connection_that_says_nothing_costs_the_others_their_trust() -> None
 def test_no_more_idle_connections_are_kept_than_asked_for() -> None:
     with serving() as server:
         made = connections(f"http://127.0.0.1:{server.server_port}")
-        opened = [made._open() for _ in range(3)]
+        opened = [made._open(math.inf) for _ in range(3)]
         for each in opened:
             made._keep(each)
         assert len(made._idle) == 2
@@ -138,7 +138,7 @@ def test_no_more_idle_connections_are_kept_than_asked_for() -> None:
 def test_kept_connections_end_with_their_owner() -> None:
     with serving() as server:
         made = connections(f"http://127.0.0.1:{server.server_port}")
-        kept = made._open()
+        kept = made._open(math.inf)
         made._keep(kept)
         del made
         assert kept.sock is None
@@ -162,7 +162,7 @@ def test_addresses_of_ipv6_are_reached() -> None:
 def test_the_port_is_the_scheme_s_own_where_none_is_named(
     scheme: str, port: int, host: str
 ) -> None:
-    opened = connections(f"{scheme}://{host}")._new()
+    opened = connections(f"{scheme}://{host}")._new(5.0)
     assert (opened.host, opened.port) == (host.strip("[]"), port)
 
 

@@ -367,3 +367,38 @@ def test_stopping_ends_an_idle_watch_at_once(server: ApiServer, client: KubeClie
         wait_for(lambda: server.watch_count() == 0)
         add(client, "a")
     assert owner.told == ["="]
+
+
+def test_asked_to_it_lists_everything_anew_and_says_when_that_is_done(client: KubeClient) -> None:
+    add(client, "a")
+    owner = Owner()
+    with reflecting(client, owner) as reflector:
+        assert reflector.has_listed(0)
+        number = reflector.list_again()
+        wait_for(lambda: reflector.has_listed(number))
+        assert owner.told == ["=a", "=a"]
+        add(client, "b")
+        wait_for(lambda: owner.told[2:] == ["+b"])
+
+
+def test_a_list_that_had_begun_before_is_not_the_one_that_was_asked_for(
+    client: KubeClient,
+) -> None:
+    """What it shows may be of before."""
+    add(client, "a")
+    owner = Owner()
+    with reflecting(client, owner) as reflector:
+        numbers: list[int] = []
+        pages = reflector._list_pages
+
+        def asked_meanwhile(size: int) -> tuple[list[Node], str]:
+            found = pages(size)
+            if len(numbers) < 2:
+                numbers.append(reflector.list_again())
+            return found
+
+        setattr(reflector, "_list_pages", asked_meanwhile)  # noqa: B010
+        first = reflector.list_again()
+        wait_for(lambda: len(numbers) == 2 and reflector.has_listed(numbers[1]))
+    assert numbers == [first + 1, first + 2]
+    assert owner.told == ["=a"] * 4

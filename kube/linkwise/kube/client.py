@@ -9,10 +9,12 @@ Writes are never repeated here: whether to do a thing again is its caller's deci
 breaks or says nothing: a kept one may turn out to be closed. An answer is never asked for again.
 """
 
+import math
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from http.client import HTTPException
-from threading import Lock
+from threading import Lock, local
 from typing import Protocol, TypeVar
 from urllib.parse import urlencode
 
@@ -41,8 +43,16 @@ _ONCE_MORE = urllib3.Retry(
     respect_retry_after_header=False,
 )
 
+_SHORTEST_SECONDS = 0.001  # libraries take no 0 for a timeout
+
 T = TypeVar("T")
 Params = Mapping[str, str | int]
+
+
+class _Limit(local):
+    """When the requests of a thread must be over."""
+
+    ends = math.inf
 
 
 class Stream(Protocol):
@@ -84,6 +94,8 @@ class KubeClient:
             if direct
             else None
         )
+        self._timeout_seconds = timeout_seconds
+        self._limit = _Limit()
         self._timeout = urllib3.Timeout(connect=min(timeout_seconds, 5.0), read=timeout_seconds)
         self.url: str = configuration.host.rstrip("/")
 
@@ -121,6 +133,18 @@ class KubeClient:
         """Create *body* (builtins, or a struct) in the collection at *path*. Raises ApiError."""
         self._read("POST", path, None, body, "application/json")
 
+    def create(self, path: str, body: object, kind: type[T]) -> T:
+        """As `post`, and the object as it was stored."""
+        return msgspec.json.decode(
+            self._read("POST", path, None, body, "application/json"), type=kind
+        )
+
+    def replace(self, path: str, body: object, kind: type[T]) -> T:
+        """As `put`, and the object as it was stored."""
+        return msgspec.json.decode(
+            self._read("PUT", path, None, body, "application/json"), type=kind
+        )
+
     def put(self, path: str, body: object) -> None:
         """Replace the object at *path*; with a resourceVersion in it, only that version."""
         self._read("PUT", path, None, body, "application/json")
@@ -140,6 +164,16 @@ class KubeClient:
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
         self._read("DELETE", path, None, options, "application/json")
+
+    @contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """Inside, requests of this thread are over after so long, one way or the other: neither we
+        nor the kernel sends one of them later. Their own timeout holds where it is shorter."""
+        before, self._limit.ends = self._limit.ends, time.monotonic() + seconds
+        try:
+            yield
+        finally:
+            self._limit.ends = before
 
     def stream(self, path: str, *, params: Params, idle_seconds: float) -> Stream:
         """Open an answer that goes on. Its iteration raises ApiError where the connection breaks;
@@ -177,8 +211,11 @@ class KubeClient:
         headers["content-type"] = content_type
         if method == "PATCH":
             headers["accept"] = _WITHOUT_SPEC
+        left = self._limit.ends - time.monotonic()
         try:
-            answer = connections.request(method, path, msgspec.json.encode(body), headers)
+            answer = connections.request(
+                method, path, msgspec.json.encode(body), headers, seconds=left
+            )
         except UnsentError as error:
             raise ApiError(UNREACHED, "Unreachable", f"{method} {path}: {error}") from error
         except (OSError, HTTPException) as error:
@@ -200,6 +237,9 @@ class KubeClient:
         headers = self._headers(method, path)
         if content_type:
             headers["content-type"] = content_type
+        left = self._limit.ends - time.monotonic()
+        if timeout is None and left < self._timeout_seconds:
+            timeout = urllib3.Timeout(total=max(left, _SHORTEST_SECONDS))
         try:
             return self._pool.request(
                 method,

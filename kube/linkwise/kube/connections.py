@@ -5,7 +5,9 @@ urllib3 does beside, following and repeating, no write may do.
 """
 
 import http.client
+import math
 import select
+import socket
 import ssl
 import time
 import weakref
@@ -20,6 +22,7 @@ from kubernetes.client import Configuration
 # The API server closes after 90 s, and load balancers forget in silence. A write that meets with
 # that may have been done, so nobody knows: better not to meet it.
 IDLE_SECONDS = 60.0
+_SHORTEST_SECONDS = 0.001  # 0 would mean: do not wait at all
 
 
 _Kept = tuple[http.client.HTTPConnection, float]  # idle since when
@@ -59,10 +62,25 @@ class Connections:
         self._idle: deque[_Kept] = deque(maxlen=most)
         weakref.finalize(self, _close, self._idle)
 
-    def request(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
-        """Ask once. Raises UnsentError; HTTPException or OSError where it may have been done."""
-        connection = self._take()
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        *,
+        seconds: float = math.inf,
+    ) -> Answer:
+        """Ask once, and wait no longer than *seconds*. Raises UnsentError; HTTPException or OSError
+        where it may have been done."""
+        ends = time.monotonic() + seconds
+        connection = self._take(seconds)
+        left = ends - time.monotonic()
+        if left <= 0:
+            self._keep(connection)
+            raise UnsentError("there was no time left to ask")
         try:
+            self._limit(connection.sock, left)
             connection.request(method, self._prefix.rstrip("/") + path, body, dict(headers))
             response = connection.getresponse()
             answer = Answer(response.status, response.read())
@@ -79,12 +97,19 @@ class Connections:
             self._keep(connection)
         return answer
 
-    def _take(self) -> http.client.HTTPConnection:
+    def _limit(self, sock: socket.socket, seconds: float) -> None:
+        """For the answer; and for the kernel, which else would go on sending for minutes what we
+        have given up, even when we are stopped or dead."""
+        timeout = max(min(self._read_seconds, seconds), _SHORTEST_SECONDS)
+        sock.settimeout(timeout)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, math.ceil(timeout * 1000))
+
+    def _take(self, seconds: float) -> http.client.HTTPConnection:
         while True:
             try:
                 connection, since = self._idle.pop()
             except IndexError:
-                return self._open()
+                return self._open(seconds)
             if time.monotonic() < since + self._idle_seconds and not _has_ended(connection):
                 return connection
             connection.close()
@@ -95,22 +120,22 @@ class Connections:
         else:
             self._idle.append((connection, time.monotonic()))
 
-    def _open(self) -> http.client.HTTPConnection:
+    def _open(self, seconds: float) -> http.client.HTTPConnection:
+        timeout = max(min(self._connect_seconds, seconds), _SHORTEST_SECONDS)
         try:
-            connection = self._new()
+            connection = self._new(timeout)
             connection.connect()
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise UnsentError(str(error)) from error
-        connection.sock.settimeout(self._read_seconds)
         return connection
 
-    def _new(self) -> http.client.HTTPConnection:
+    def _new(self, timeout: float) -> http.client.HTTPConnection:
         if not self._secure:
-            return http.client.HTTPConnection(self._host, self._port, timeout=self._connect_seconds)
+            return http.client.HTTPConnection(self._host, self._port, timeout=timeout)
         return http.client.HTTPSConnection(
             self._host,
             self._port,
-            timeout=self._connect_seconds,
+            timeout=timeout,
             context=_context(self._configuration),  # anew, as certificates are replaced on disk
         )
 

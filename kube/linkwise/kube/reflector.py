@@ -109,6 +109,7 @@ class Reflector(Generic[T]):
         self._page_size = page_size
         self._longest_wait = longest_wait_seconds
         self._version: str | None = None  # None: list before watching
+        self._lists_wanted, self._lists_made = 0, 0
         self._failing_since: float | None = None
         self._stopping = Event()
         self._lock = Lock()  # around the stream, which stop() closes from another thread
@@ -126,6 +127,20 @@ class Reflector(Generic[T]):
                 self._stream.close()
         if self._thread.is_alive() and self._thread is not current_thread():
             self._thread.join(timeout_seconds)
+
+    def list_again(self) -> int:
+        """Read everything anew, and what changed since the last time with it: for who must know
+        that nothing is missing, as a watch may have been dead for minutes. The number is for
+        `has_listed`."""
+        with self._lock:
+            self._lists_wanted += 1
+            if self._stream is not None:
+                self._stream.close()
+            return self._lists_wanted
+
+    def has_listed(self, number: int) -> bool:
+        """Whether a list that began after that call of `list_again` has been handed over."""
+        return self._lists_made >= number
 
     @property
     def running(self) -> bool:
@@ -158,12 +173,13 @@ class Reflector(Generic[T]):
 
     def _round(self) -> None:
         """One list, where needed, and one watch to its end."""
-        if self._version is None:
+        wanted = self._lists_wanted
+        if self._version is None or wanted > self._lists_made:
             objects, version = self._list()
             if self._stopping.is_set():
                 return
             self._tell(lambda: self._on_replace(objects))
-            self._version = version
+            self._version, self._lists_made = version, wanted
             self.synced.set()
         self._watch(self._version)
 
@@ -233,14 +249,15 @@ class Reflector(Generic[T]):
                 raise
         finally:
             self._forget_stream()
-        if version == self._version and time.monotonic() - began < 1.0:
+        unasked = self._lists_wanted == self._lists_made
+        if unasked and version == self._version and time.monotonic() - began < 1.0:
             raise ApiError(UNREACHED, "WatchEnded", f"{self._path}: a watch ended as it began")
 
     def _open(self, params: Params) -> Stream:
         stream = self._client.stream(self._path, params=params, idle_seconds=self._idle_seconds)
         with self._lock:
             self._stream = stream
-            if self._stopping.is_set():
+            if self._stopping.is_set() or self._lists_wanted > self._lists_made:
                 stream.close()
         self._failing_since = None
         return stream

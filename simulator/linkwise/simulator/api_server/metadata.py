@@ -139,8 +139,8 @@ def check_preconditions(kind: Kind, obj: Object, conditions: Mapping[str, Any]) 
     uid = conditions.get("uid") or metadata["uid"]
     if uid != metadata["uid"]:
         raise _other_uid(kind, metadata["name"], uid, metadata["uid"])
-    version = conditions.get("resourceVersion") or metadata["resourceVersion"]
-    if version != metadata["resourceVersion"]:
+    version = conditions.get("resourceVersion")
+    if version and version != metadata["resourceVersion"]:
         why = (
             f"Precondition failed: ResourceVersion in precondition: {version}, ResourceVersion "
             f"in object meta: {metadata['resourceVersion']}"

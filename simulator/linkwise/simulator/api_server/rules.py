@@ -8,7 +8,7 @@ pkg/registry/core/{pod,node}, pkg/registry/batch/job and staging/src/k8s.io/apis
 from datetime import datetime, timedelta
 from typing import Any
 
-from linkwise.simulator.api_server.kinds import BUDGET, EVENT, JOB, NODE, POD, Kind
+from linkwise.simulator.api_server.kinds import BUDGET, EVENT, JOB, LEASE, NODE, POD, Kind
 from linkwise.simulator.api_server.metadata import (
     SUBDOMAIN_RULE,
     check_preconditions,
@@ -52,7 +52,13 @@ def prepare_new(kind: Kind, obj: Object, now: datetime) -> Object:
         return obj | {"spec": obj.get("spec") or {}, "status": dict.fromkeys(none, 0)}
     if kind is EVENT:
         _check_event(obj)
-    return obj
+    return _without_nulls(obj) if kind is LEASE else obj
+
+
+def _without_nulls(lease: Object) -> Object:
+    """Who holds a Lease is said by a field that is there or not."""
+    spec = lease.get("spec") or {}
+    return lease | {"spec": {field: value for field, value in spec.items() if value is not None}}
 
 
 def _check_event(event: Object) -> None:
@@ -130,7 +136,7 @@ def prepare_update(kind: Kind, old: Object, new: Object) -> Object:
             new["status"] = old["status"]
     if kind is POD:
         _check_pod_spec(old, new)
-    return new
+    return _without_nulls(new) if kind is LEASE else new
 
 
 def _check_pod_spec(old: Object, new: Object) -> None:

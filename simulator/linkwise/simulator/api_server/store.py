@@ -14,7 +14,7 @@ import msgspec
 
 from linkwise.simulator.api_server import disruption, metadata, rules
 from linkwise.simulator.api_server.history import Change, History, Stored
-from linkwise.simulator.api_server.kinds import BUDGET, KINDS, POD, Kind
+from linkwise.simulator.api_server.kinds import BUDGET, KINDS, LEASE, POD, Kind
 from linkwise.simulator.api_server.patches import PATCHES
 from linkwise.simulator.api_server.refusals import (
     Object,
@@ -156,9 +156,16 @@ class Store:
     def replace(
         self, kind: Kind, namespace: str, name: str, body: Any, *, status: bool = False
     ) -> Stored:
-        """PUT: with a uid or resourceVersion in it, only over that one."""
-        old = self.get(kind, namespace, name)
+        """PUT: with a uid or resourceVersion in it, only over that one; but a Lease that is not
+        there is created, whatever version is named, unless a uid is."""
         new = metadata.read_object(kind, body)
+        if kind is LEASE and (namespace, name) not in self._objects[kind]:
+            metadata.check_preconditions(
+                kind, {"metadata": {"name": name, "uid": ""}}, {"uid": new["metadata"].get("uid")}
+            )
+            fresh = {k: v for k, v in new["metadata"].items() if k != "resourceVersion"}
+            return self.create(kind, namespace, new | {"metadata": fresh})
+        old = self.get(kind, namespace, name)
         metadata.check_preconditions(kind, old.obj, {"uid": new["metadata"].get("uid")})
         return self._update(kind, old, new, status=status)
 

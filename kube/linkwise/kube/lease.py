@@ -1,0 +1,304 @@
+"""Which of several equal programs acts: the one that holds a Lease, for as long as it renews it.
+
+As client-go's leader election: a record in a Lease object, renewed by its holder, taken over by
+another once it has stood unchanged for the lease's length. Every write names the version it
+replaces, so of two who take it one succeeds. Nobody compares clocks of two machines: a holder
+counts from the moment *before* it sent the renewal that succeeded, a candidate from the moment
+*after* it saw the record change; so the holder stops (`renew_deadline_seconds`) before anybody else
+begins (`lease_seconds`), and the time between is for writes that are still under way. The clock
+goes on while the machine sleeps.
+
+Each time the Lease is taken its `leaseTransitions` rises: that number is the term, a fencing token
+for all that is written in it. A holder that could not renew and finds that nobody has taken the
+Lease meanwhile goes on in its term; one that finds another holder has lost, for good.
+
+Why not the kubernetes package's own: docs/decisions/0011-leader-and-fencing.md.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from threading import Event, Lock, Thread
+from typing import Any
+
+import msgspec
+
+from linkwise.kube.client import KubeClient
+from linkwise.kube.errors import ApiError
+
+log = logging.getLogger(__name__)
+_COLLECTION = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
+_MICROSECONDS = "%Y-%m-%dT%H:%M:%S.%fZ"  # a MicroTime has six digits, always
+
+steady_seconds: Callable[[], float] = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """client-go's own numbers. A renewal is tried every `retry_seconds`."""
+
+    lease_seconds: float = 15.0
+    renew_deadline_seconds: float = 10.0
+    retry_seconds: float = 2.0
+
+    @property
+    def slack_seconds(self) -> float:
+        """From the moment a holder stops to the first at which another may begin."""
+        return self.lease_seconds - self.renew_deadline_seconds
+
+
+class _Spec(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int | None = None
+
+
+class _Lease(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
+    api_version: str = "coordination.k8s.io/v1"
+    kind: str = "Lease"
+    metadata: Mapping[str, Any]  # as it came, so that nobody's labels get lost
+    spec: _Spec = _Spec()
+
+    @property
+    def version(self) -> str:
+        return str(self.metadata.get("resourceVersion", ""))
+
+    @property
+    def holder(self) -> str:
+        return self.spec.holder_identity or ""
+
+    @property
+    def term(self) -> int:
+        return self.spec.lease_transitions or 0
+
+
+class Elector:
+    """`start()` it; it takes the Lease when it can. *on_lost* is called once, from a thread of its
+    own, when another has it: then this process must not act again. *identity* is this process's
+    alone, and no other's at any time."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        namespace: str,
+        name: str,
+        identity: str,
+        timing: Timing,
+        on_lost: Callable[[str], object],
+        clock: Callable[[], float] = steady_seconds,
+    ) -> None:
+        self.identity, self.timing = identity, timing
+        self.holder = ""  # as last seen
+        self.switches = 0  # changes of the holder that were seen
+        self.handed_over = (
+            False  # whether the one before gave the Lease back, with nothing under way
+        )
+        self._client, self._clock, self._on_lost = client, clock, on_lost
+        self._collection = _COLLECTION.format(namespace)
+        self._path, self._name = f"{self._collection}/{name}", name
+        self._on_change: Callable[[], object] = lambda: None
+        self._lock = Lock()  # around what one round does
+        self._seen: _Lease | None = None  # the Lease as last read or written
+        self._seen_at = 0.0  # when it was first seen like that
+        self._term = 0  # 0: never held
+        self._may_until = -math.inf
+        self._lost = False
+        self._trouble = ""
+        self._stopping = Event()
+        self._thread = Thread(target=self._run, name="elector", daemon=True)
+
+    @property
+    def term(self) -> int:
+        """Of this process; 0 before it holds the Lease."""
+        return self._term
+
+    def act_seconds(self) -> float:
+        """For how long it may still begin to act; 0 or less: not at all."""
+        return self._may_until - self._clock()
+
+    def write_seconds(self) -> float:
+        """For how long a write that begins now may take; 0: none may begin. When that is over,
+        another may have begun."""
+        left = self.act_seconds()
+        return left + self.timing.slack_seconds if left > 0 else 0.0
+
+    def refusal(self) -> str:
+        """Why it may not act; empty while it may."""
+        if self.act_seconds() > 0:
+            return ""
+        if self._term and not self._lost:
+            return "the lease could not be renewed in time"
+        return f"standby: the leader is {self.holder or 'yet to be found'}"
+
+    def tell(self, on_change: Callable[[], object]) -> None:
+        """Call *on_change* when this process comes to hold the Lease."""
+        self._on_change = on_change
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def outbid(self, term: int) -> None:
+        """Make our term higher than *term*, which was found although nobody can have had it: the
+        Lease has been deleted, and counts anew. Raises ApiError."""
+        with self._lock:
+            if self._seen is not None and 0 < self._term <= term:
+                self._write(self._seen, term + 1, self._seen.spec.acquire_time)
+
+    def stop(self, *, release: bool) -> None:
+        """Hold it no longer. *release* it where nothing is under way any more: the next one then
+        need not wait for its end."""
+        self._stopping.set()
+        held = self.act_seconds() > 0
+        if not self._lock.acquire(timeout=self.timing.retry_seconds):
+            self._may_until = -math.inf
+            return  # the API server is not there to be told
+        try:
+            self._may_until = -math.inf
+            if release and held and self._seen is not None:
+                self._release(self._seen)
+        finally:
+            self._lock.release()
+
+    def _release(self, seen: _Lease) -> None:
+        spec = msgspec.structs.replace(
+            seen.spec, holder_identity=None, lease_duration_seconds=1, renew_time=_now()
+        )
+        try:
+            with self._client.within(self.timing.retry_seconds):
+                self._client.replace(self._path, msgspec.structs.replace(seen, spec=spec), _Lease)
+        except (ApiError, msgspec.MsgspecError) as error:
+            log.warning("lease %s: not given back: %s", self._name, error)
+        else:
+            log.info("lease %s: given back", self._name)
+
+    # A round
+
+    def _run(self) -> None:
+        while not self._stopping.is_set() and not self._lost:
+            try:
+                with self._lock:
+                    if not self._stopping.is_set():
+                        # Longer would be no use; and two tries fit in what there is.
+                        with self._client.within(self.timing.renew_deadline_seconds / 2):
+                            self._round()
+                self._trouble = ""
+            except (ApiError, msgspec.MsgspecError) as error:
+                self._note(f"{error}")
+            except Exception:
+                log.exception("lease %s: a defect", self._name)
+            self._stopping.wait(self.timing.retry_seconds)
+
+    def _note(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            log.warning("lease %s: %s; trying again", self._name, trouble)
+        self._trouble = trouble
+
+    def _round(self) -> None:
+        if self._term and self._seen is not None:
+            self._renew(self._seen)
+            return
+        found = self._read()
+        if found is None:
+            self._create()
+        elif self._is_free(found):
+            self._take(found)
+
+    def _read(self) -> _Lease | None:
+        try:
+            found = self._client.get(self._path, _Lease)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return None
+        if self._seen is None or found.version != self._seen.version:
+            self._note_holder(found.holder)
+            self._seen, self._seen_at = found, self._clock()
+        return found
+
+    def _is_free(self, found: _Lease) -> bool:
+        if not found.holder or found.holder == self.identity:  # ours: the answer to us was lost
+            return True
+        # As long as its holder says, where that is longer than what we were told.
+        length = max(self.timing.lease_seconds, found.spec.lease_duration_seconds or 0)
+        return self._clock() >= self._seen_at + length
+
+    def _create(self) -> None:
+        sent = self._clock()
+        lease = _Lease(metadata={"name": self._name}, spec=self._spec(1, None))
+        try:
+            stored = self._client.create(self._collection, lease, _Lease)
+        except ApiError as error:
+            if error.status != 409:
+                raise
+            return  # somebody was faster
+        self._hold(stored, sent)
+
+    def _take(self, found: _Lease) -> None:
+        self.handed_over = not found.holder
+        try:
+            self._write(found, found.term + 1, None)
+        except ApiError as error:
+            if error.status != 409:
+                raise
+            return  # somebody was faster
+        before = f"after {found.holder}" if found.holder else "given back by the one before"
+        log.info("lease %s: held, term %d, %s", self._name, self._term, before)
+
+    def _renew(self, seen: _Lease) -> None:
+        try:
+            self._write(seen, self._term, seen.spec.acquire_time)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+            found = self._read()
+            if found is None or found.holder != self.identity or found.term != self._term:
+                self._lose(found)
+            else:  # our own write, whose answer was lost
+                self._write(found, self._term, found.spec.acquire_time)
+
+    def _write(self, old: _Lease, term: int, acquired: str | None) -> None:
+        sent = self._clock()
+        lease = msgspec.structs.replace(old, spec=self._spec(term, acquired))
+        self._hold(self._client.replace(self._path, lease, _Lease), sent)
+
+    def _spec(self, term: int, acquired: str | None) -> _Spec:
+        now = _now()
+        return _Spec(
+            holder_identity=self.identity,
+            lease_duration_seconds=math.ceil(self.timing.lease_seconds),
+            acquire_time=acquired or now,
+            renew_time=now,
+            lease_transitions=term,
+        )
+
+    def _hold(self, stored: _Lease, sent: float) -> None:
+        first = not self._term
+        self._note_holder(self.identity)
+        self._seen, self._seen_at = stored, self._clock()
+        self._term = stored.term
+        self._may_until = sent + self.timing.renew_deadline_seconds
+        if first:
+            self._on_change()
+
+    def _note_holder(self, holder: str) -> None:
+        if holder and holder != self.holder:
+            self.switches += bool(self.holder)
+            self.holder = holder
+
+    def _lose(self, found: _Lease | None) -> None:
+        self._lost, self._may_until = True, -math.inf
+        who = "it is gone" if found is None else f"{found.holder or 'nobody'} has it"
+        why = f"lease {self._name}: lost: {who}, term {found.term if found else 0}"
+        log.error("%s", why)
+        Thread(target=self._on_lost, args=(why,), name="lease lost", daemon=True).start()
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime(_MICROSECONDS)
