@@ -70,9 +70,14 @@ class Account:
         try:
             if answer.status < 300:  # a watch would never end
                 return Answer(answer.status, "")
-            return Answer(answer.status, str(json.loads(answer.read()).get("message", "")))
+            return Answer(answer.status, _message(answer.read()))
         finally:
             answer.close()
+
+
+def _message(body: bytes) -> str:
+    """Of what it does not serve at all, the API server answers a bare text."""
+    return str(json.loads(body).get("message", "")) if body[:1] == b"{" else body.decode().strip()
 
 
 def pod_of(account: str, node: str, *, name: str, namespace: str = NAMESPACE) -> dict[str, Any]:

@@ -4,6 +4,7 @@ Requests that are allowed are carried out, in the order in which they stand here
 name its reason: RBAC's says what its subject "cannot" do, a policy's is in the policy's words.
 """
 
+from linkwise.extender.recognise.kinds import READ, Kind
 from linkwise.kube.client import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH
 from linkwise.topology import names
 from tests.cluster.accounts import NAMESPACE, Request
@@ -19,6 +20,10 @@ NODES, PODS = "/api/v1/nodes", "/api/v1/namespaces/ml/pods"
 SYSTEM = f"/api/v1/namespaces/{NAMESPACE}"
 RIGHTS = "/apis/rbac.authorization.k8s.io/v1"
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+
+
+def collection(kind: Kind) -> str:
+    return kind.paths("ml", "")[0].rstrip("/")
 
 
 def write_node(what: str, node: str, patch: object, says: str = "") -> Request:
@@ -244,6 +249,11 @@ ONLY_ITS_OWN = "may write only the annotations it decides, not"
 NO_OTHER_GATE = "may lift the scheduling gate linkwise.dev/plan, and no other"
 NOTHING_ELSE_OF_A_POD = "its own scheduling gate of a pod, and nothing else of it"
 
+EXTENDER_MAY_ASK_FOR = tuple(
+    Request(f"read a {kind.kind} of {kind.group}", "GET", kind.paths("ml", "none")[0])
+    for kind in READ
+)
+
 EXTENDER_MAY = (
     Request("list nodes", "GET", NODES),
     Request("watch nodes", "GET", f"{NODES}?watch=true"),
@@ -333,6 +343,10 @@ EXTENDER_MUST_NOT = (
         RBAC,
     ),
     Request("read events", "GET", "/api/v1/events", says=RBAC),
+    *(
+        Request(f"list {kind.plural} of {kind.group}", "GET", collection(kind), says=RBAC)
+        for kind in READ
+    ),
     Request(
         "loosen a disruption budget",
         "PATCH",

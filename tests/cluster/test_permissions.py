@@ -17,6 +17,7 @@ from tests.cluster.permissions import (
     ANYBODY_MAY,
     DECIDES,
     EXTENDER_MAY,
+    EXTENDER_MAY_ASK_FOR,
     EXTENDER_MUST_NOT,
     NOBODY_MAY,
     NODELESS_MUST_NOT,
@@ -122,6 +123,12 @@ def test_the_extender_must_not(extender: Account, asked: Request) -> None:
 @pytest.mark.parametrize("asked", EXTENDER_MAY, ids=named)
 def test_the_extender_may(extender: Account, asked: Request) -> None:
     allowed(extender, asked)
+
+
+@pytest.mark.parametrize("asked", EXTENDER_MAY_ASK_FOR, ids=named)
+def test_the_extender_may_ask_for_what_pods_hang_on(extender: Account, asked: Request) -> None:
+    """A right to what is not there answers 404; so does a kind that the cluster does not have."""
+    assert extender.ask(asked).status == 404
 
 
 @pytest.mark.usefixtures("extender")

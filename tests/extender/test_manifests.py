@@ -10,6 +10,7 @@ import yaml
 from linkwise.extender.__main__ import command
 from linkwise.extender.app import create_app
 from linkwise.extender.metrics import Metrics
+from linkwise.extender.recognise.kinds import READ
 from linkwise.extender.settings import Settings
 from linkwise.simulator.api_server.patches import json_patch
 from linkwise.topology import names
@@ -137,7 +138,19 @@ def test_the_role_names_just_what_the_program_does() -> None:
         ("pods/eviction", "create"),
         ("events", "create"),
         ("events", "patch"),
+        *((kind.plural, "get") for kind in READ),
     }
+
+
+def test_it_may_get_just_the_kinds_that_the_table_may_ask_for() -> None:
+    gets = {
+        (group, resource)
+        for rule in the(FILES, "ClusterRole")["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        if "get" in rule["verbs"]
+    }
+    assert gets == {(kind.group, kind.plural) for kind in READ}
 
 
 def test_the_policies_speak_of_every_annotation_that_the_extender_decides() -> None:

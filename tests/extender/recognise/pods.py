@@ -18,9 +18,11 @@ from linkwise.extender.recognise.answer import (
 )
 from linkwise.extender.recognise.case import group_of
 from linkwise.extender.recognise.decide import recognise
+from linkwise.extender.recognise.kinds import READ
 from linkwise.kube.objects import Pod
 
 GPU = "nvidia.com/gpu"
+MAY_BE_READ = {(kind.group, kind.kind) for kind in READ}
 Object = dict[str, Any]
 
 
@@ -106,6 +108,7 @@ def told(
         if not isinstance(answer, NeedsOwner) or answer.missing:
             return Told(answer, tuple(gets))
         assert answer.owner not in known, f"{answer.owner} was asked for twice"
+        assert (answer.owner.group, answer.owner.kind) in MAY_BE_READ
         gets.append(answer.owner)
         known[answer.owner] = server.get(answer.owner, missing)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from linkwise.extender.recognise.answer import NoGang, Recognised
+from linkwise.extender.recognise.kinds import READ
 from linkwise.extender.recognise.systems import SYSTEMS, System
 from tests.extender.recognise.examples import EXAMPLES
 from tests.extender.recognise.pods import told
@@ -33,6 +34,13 @@ def test_every_example_is_of_an_entry_and_no_two_entries_share_a_name() -> None:
     rules = [system.rule for system in SYSTEMS]
     assert len(set(rules)) == len(rules)
     assert set(EXAMPLES) == set(rules)
+
+
+def test_what_an_entry_reads_may_be_read() -> None:
+    may = {f"{kind.kind}.{kind.group}" for kind in READ}
+    assert {system.reads for system in SYSTEMS} - {""} <= may
+    of_explicit = {"StatefulSet.apps", "PodGroup.scheduling.sigs.k8s.io"}  # beside another kind
+    assert may - {system.reads for system in SYSTEMS} == of_explicit
 
 
 def rows_of_page() -> list[tuple[str, ...]]:

@@ -43,3 +43,27 @@ COSCHEDULING_POD_GROUP = Kind("scheduling.x-k8s.io", "PodGroup", "podgroups", ("
 OLD_COSCHEDULING_POD_GROUP = Kind("scheduling.sigs.k8s.io", "PodGroup", "podgroups", ("v1alpha1",))
 VOLCANO_POD_GROUP = Kind("scheduling.volcano.sh", "PodGroup", "podgroups", ("v1beta1",))
 KAI_POD_GROUP = Kind("scheduling.run.ai", "PodGroup", "podgroups", ("v2alpha2",))
+
+READ = (
+    JOB,
+    STATEFUL_SET,
+    DEPLOYMENT,
+    TF_JOB,
+    PYTORCH_JOB,
+    XGBOOST_JOB,
+    PADDLE_JOB,
+    JAX_JOB,
+    MX_JOB,
+    MPI_JOB,
+    JOB_SET,
+    LEADER_WORKER_SET,
+    VOLCANO_JOB,
+    RAY_CLUSTER,
+    NATIVE_POD_GROUP,
+    NATIVE_WORKLOAD,
+    COSCHEDULING_POD_GROUP,
+    OLD_COSCHEDULING_POD_GROUP,
+    VOLCANO_POD_GROUP,
+    KAI_POD_GROUP,
+)
+"""All that may have to be read; the extender's account may get these and no others."""
