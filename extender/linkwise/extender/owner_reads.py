@@ -45,8 +45,9 @@ class OwnerReads:
             return None
         except ApiError as error:
             if error.status == 404:
-                # Of what it does not serve at all, the API server answers a bare text.
-                return Missing.NOT_FOUND if error.reason == "NotFound" else Missing.NOT_SERVED
+                # Only of a kind that it serves does the API server say which object is not there.
+                named = f'"{asked.ref.name}"' in error.message
+                return Missing.NOT_FOUND if named else Missing.NOT_SERVED
             if error.status == 403:
                 self._tell_forbidden(asked, error)
                 return Missing.FORBIDDEN

@@ -30,4 +30,28 @@ SERVICE = Kind("Service", "services")
 ENDPOINT_SLICE = Kind("EndpointSlice", "endpointslices", "discovery.k8s.io/v1", has_status=False)
 LEASE = Kind("Lease", "leases", "coordination.k8s.io/v1", has_status=False)
 
-KINDS = (POD, NODE, EVENT, JOB, DAEMON_SET, BUDGET, SERVICE, ENDPOINT_SLICE, LEASE)
+# What pods may hang on, so that whoever reads it finds it; nothing makes pods of these.
+OWNERS = (
+    Kind("StatefulSet", "statefulsets", "apps/v1"),
+    Kind("Deployment", "deployments", "apps/v1"),
+    Kind("TFJob", "tfjobs", "kubeflow.org/v1"),
+    Kind("PyTorchJob", "pytorchjobs", "kubeflow.org/v1"),
+    Kind("XGBoostJob", "xgboostjobs", "kubeflow.org/v1"),
+    Kind("PaddleJob", "paddlejobs", "kubeflow.org/v1"),
+    Kind("JAXJob", "jaxjobs", "kubeflow.org/v1"),
+    Kind("MXJob", "mxjobs", "kubeflow.org/v1"),
+    Kind("MPIJob", "mpijobs", "kubeflow.org/v1"),
+    Kind("MPIJob", "mpijobs", "kubeflow.org/v2beta1"),
+    Kind("JobSet", "jobsets", "jobset.x-k8s.io/v1alpha2"),
+    Kind("LeaderWorkerSet", "leaderworkersets", "leaderworkerset.x-k8s.io/v1"),
+    Kind("Job", "jobs", "batch.volcano.sh/v1alpha1"),
+    Kind("RayCluster", "rayclusters", "ray.io/v1"),
+    Kind("PodGroup", "podgroups", "scheduling.k8s.io/v1alpha2"),
+    Kind("Workload", "workloads", "scheduling.k8s.io/v1alpha1"),
+    Kind("PodGroup", "podgroups", "scheduling.x-k8s.io/v1alpha1"),
+    Kind("PodGroup", "podgroups", "scheduling.sigs.k8s.io/v1alpha1"),
+    Kind("PodGroup", "podgroups", "scheduling.volcano.sh/v1beta1"),
+    Kind("PodGroup", "podgroups", "scheduling.run.ai/v2alpha2"),
+)
+
+KINDS = (POD, NODE, EVENT, JOB, DAEMON_SET, BUDGET, SERVICE, ENDPOINT_SLICE, LEASE, *OWNERS)

@@ -1,0 +1,94 @@
+"""What pods hang on is read from the API server: found, missing, of an unknown kind, forbidden."""
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from linkwise.extender.owner_reads import OwnerReads
+from linkwise.extender.owners import FetchOwner
+from linkwise.extender.recognise.answer import Missing, ObjectRef
+from linkwise.extender.recognise.kinds import MPI_JOB, READ, Kind
+from linkwise.kube.client import KubeClient
+from linkwise.kube.errors import ApiError
+from linkwise.simulator.api_server import ApiServer
+from linkwise.simulator.api_server.kinds import KINDS
+
+# Of MPIJobs the stand-in has two versions, as two kinds; here one will do.
+SERVED = tuple(f"{kind.root}/" for kind in KINDS if kind.api_version != "kubeflow.org/v2beta1")
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: ApiServer) -> KubeClient:
+    return KubeClient.load(kubeconfig=None, server=server.url)
+
+
+def fetch(kind: Kind, name: str = "train", *paths: str) -> FetchOwner:
+    ref = ObjectRef(kind.group, kind.kind, "ml", name)
+    return FetchOwner(ref, paths or kind.paths("ml", name), step=1)
+
+
+def made(api_version: str, kind: str) -> dict[str, Any]:
+    metadata = {"name": "train", "namespace": "ml"}
+    return {"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": {"replicas": 4}}
+
+
+@pytest.mark.parametrize("kind", READ, ids=lambda kind: f"{kind.kind}.{kind.group}")
+def test_every_kind_is_found_at_one_of_its_paths(client: KubeClient, kind: Kind) -> None:
+    """The stand-in serves one version of each, which need not be the first that is tried."""
+    assert OwnerReads(client).read(fetch(kind)) is Missing.NOT_FOUND
+    (served,) = {path for path in kind.paths("ml", "train") if path.startswith(SERVED)}
+    version = served.removeprefix("/apis/").partition("/namespaces/")[0]
+    client.post(served.removesuffix("/train"), made(version, kind.kind))
+    found = OwnerReads(client).read(fetch(kind))
+    assert not isinstance(found, Missing)
+    assert found is not None
+    assert found["spec"] == {"replicas": 4}
+
+
+def test_a_kind_that_nobody_serves_is_not_the_same_as_an_object_that_is_not_there(
+    client: KubeClient,
+) -> None:
+    unknown = Kind("example.com", "Job", "jobs", ("v1", "v2"))
+    assert OwnerReads(client).read(fetch(unknown)) is Missing.NOT_SERVED
+    paths = (*unknown.paths("ml", "train"), *MPI_JOB.paths("ml", "train"))
+    assert OwnerReads(client).read(fetch(MPI_JOB, "train", *paths)) is Missing.NOT_FOUND
+
+
+class _Refusing(KubeClient):
+    """Says the same to whoever asks."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        self._error = ApiError(status, reason, message)
+
+    def get(self, *_: object, **__: object) -> Any:
+        raise self._error
+
+
+def test_what_may_not_be_read_is_told_once_for_each_kind(caplog: pytest.LogCaptureFixture) -> None:
+    reads = OwnerReads(_Refusing(403, "Forbidden", "User cannot get resource"))
+    with caplog.at_level(logging.WARNING):
+        for kind in (*READ[:2], READ[0]):
+            assert reads.read(fetch(kind)) is Missing.FORBIDDEN
+    told = [record.message for record in caplog.records]
+    assert len(told) == 2
+    assert told[0].startswith("no right to read Job.batch, so pods of these are taken for single")
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"), [(0, "Unreachable"), (429, "TooManyRequests"), (503, "Unavailable")]
+)
+def test_where_no_answer_comes_nothing_is_known(status: int, reason: str) -> None:
+    assert OwnerReads(_Refusing(status, reason, "later")).read(fetch(READ[0])) is None
+
+
+def test_the_bare_text_of_a_real_api_server_says_that_the_kind_is_not_served() -> None:
+    reads = OwnerReads(_Refusing(404, "Unknown", "404 page not found"))
+    assert reads.read(fetch(READ[0])) is Missing.NOT_SERVED
