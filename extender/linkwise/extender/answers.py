@@ -18,6 +18,7 @@ from linkwise.extender.calls import (
     Victims,
 )
 from linkwise.extender.gates import why_gang_waits
+from linkwise.extender.holds import asker_of_single
 from linkwise.extender.kinds import Wish
 from linkwise.extender.planner import Planner
 from linkwise.extender.records import PodRecord
@@ -50,12 +51,24 @@ def filter_nodes(
     if record.ask.gang is not None:
         _learn(planner, record, names, None, now)
         return FilterAnswer(failed=dict.fromkeys(names, gang_text(planner, record)))
-    best = planner.offers.offer(record, names)
-    if best is not None:
-        planner.turned_away.answered(known, now, has_room=True)
-        return FilterAnswer(node_names=(best,))
-    answer = rooms(books, Wish(record.demand, record.ask.requirement), names)
+    answer = _of_single(books, planner, record, names, now)
     planner.turned_away.answered(known, now, has_room=bool(answer.node_names))
+    return answer
+
+
+def _of_single(
+    books: Books, planner: Planner, record: PodRecord, names: tuple[str, ...], now: float
+) -> FilterAnswer:
+    """Shown what is held for others only where nothing else is left, and only if it may have it."""
+    answer = FilterAnswer()
+    for holds in planner.holds.ways(asker_of_single(record), now):
+        with planner.holds.shown(holds):
+            best = planner.offers.offer(record, names)
+            if best is not None:
+                return FilterAnswer(node_names=(best,))
+            answer = rooms(books, Wish(record.demand, record.ask.requirement), names)
+        if answer.node_names:
+            break
     return answer
 
 
@@ -67,14 +80,22 @@ def gang_text(planner: Planner, record: PodRecord) -> str:
     return f"linkwise: gang {record.ask.gang.name}{why_gang_waits(gang, found, record)}"
 
 
-def prioritize(books: Books, record: PodRecord, names: Sequence[str]) -> PriorityAnswer:
+def prioritize(
+    books: Books, planner: Planner, record: PodRecord, names: Sequence[str], now: float
+) -> PriorityAnswer:
     if record.invalid or not record.demand.gpus or not names:
         return PriorityAnswer(tuple((name, 0) for name in names))
     placed = _placed_on(books, books.pods.get(record.uid) or record)
     if placed is not None or record.ask.gang is not None:
         return PriorityAnswer(tuple((name, BEST_SCORE * (name == placed)) for name in names))
     wish = Wish(record.demand, record.ask.requirement)
-    return PriorityAnswer(tuple(zip(names, _scores(books, wish, names), strict=True)))
+    scores = [0] * len(names)
+    for holds in planner.holds.ways(asker_of_single(record), now):
+        with planner.holds.shown(holds):
+            scores = _scores(books, wish, names)
+        if any(scores):
+            break
+    return PriorityAnswer(tuple(zip(names, scores, strict=True)))
 
 
 def preempt(books: Books, record: PodRecord, victims: Mapping[str, Victims]) -> PreemptAnswer:

@@ -49,7 +49,7 @@ def _of_node(books: Books, book: NodeBook, facts: _Facts) -> Iterator[str]:
         yield f"node {book.name}: {len(book.bound)} pods with GPUs, there are {len(bound)}"
     if (book.plans, book.holds) != (facts.plans[book.name], facts.holds[book.name]):
         yield f"node {book.name}: plans or holds that are not its own"
-    again = replace(book, owned={}, used=0, free=0)
+    again = replace(book, owned={}, used=0, free=0, held=0)
     again.settle()
     if (again.free, again.used, again.owned) != (book.free, book.used, book.owned):
         yield f"node {book.name}: free {book.free:#b}, counted anew {again.free:#b}"
@@ -62,6 +62,8 @@ def _of_node(books: Books, book: NodeBook, facts: _Facts) -> Iterator[str]:
         yield f"node {book.name}: a free GPU has a holder"
     rows, row = books.rows, book.row
     usable = book.kind is not None and not book.problem
+    if int(rows.held[row]) != (book.held if usable else 0) or book.held & book.free:
+        yield f"node {book.name}: kept {book.held:#b}, in the arrays {int(rows.held[row]):#b}"
     if int(rows.free[row]) != (book.free if usable else 0):
         yield f"node {book.name}: free {book.free:#b}, in the arrays {int(rows.free[row]):#b}"
     if (int(rows.kinds[row]) == NOT_USABLE) is usable:

@@ -8,6 +8,7 @@ from collections import Counter
 
 from linkwise.extender.books import Books
 from linkwise.extender.calls import AlreadyBound, BindCall, BindOrder, BindRefusal, Outcome
+from linkwise.extender.holds import asker_of_single
 from linkwise.extender.kinds import Wish
 from linkwise.extender.outbox import START_MARK, annotations_of
 from linkwise.extender.plan_making import plan_id, written_plan
@@ -125,7 +126,10 @@ class Binder:
         if record.ask.gang is not None or record.uid in self._books.plans:
             return self._planned(record, node)
         wish = Wish(record.demand, record.ask.requirement)
-        gpus = book.kind.take(wish, book.free)
+        gpus = None
+        for holds in self._planner.holds.ways(asker_of_single(record), now):
+            kept = self._planner.holds.kept_on(node, holds)
+            gpus = gpus or book.kind.take(wish, book.free | kept)
         if gpus is None:
             return BindRefusal(f"linkwise: node {node}: no free GPU set that will do")
         epoch = 1 + (record.written.plan.epoch if record.written else 0)

@@ -50,7 +50,7 @@ class Books:
         self.touched: set[str] = set()  # nodes settled since `take_touched`
         self.settled_rows: list[int] = []  # every row whose GPUs changed, in order
         self.supposed: Hashable = None  # while `rows` are not as they are, but as they might be
-        self._reserved: dict[str, Mapping[str, int]] = {}  # who waits -> node -> GPUs
+        self._reserved: dict[GangKey, Mapping[str, int]] = {}  # who waits -> node -> GPUs
         self._kept: dict[str, tuple[object, bool]] = {}  # what `keeps_plan` last said, and of what
         self._changes = 0
         self._kind_of: dict[object, Kind] = {}
@@ -151,7 +151,7 @@ class Books:
         self._charge(uid)
         self._settle_named(nodes)
 
-    def reserve(self, who: str, gpus: Mapping[str, int]) -> None:
+    def reserve(self, who: GangKey, gpus: Mapping[str, int]) -> None:
         """Keep these GPUs, by node, for somebody who waits: those that are free, and the others
         once they are. In place of those kept for him before; none: give them back."""
         before = self._reserved.pop(who, {})

@@ -91,7 +91,7 @@ def view_nodes(books: Books) -> tuple[NodeView, ...]:
             reason=book.problem,
             clique=(book.machine.clique or "") if book.machine else "",
             gpus=_gpus_of_node(books, book),
-            free=book.free.bit_count(),
+            free=(book.free | book.held).bit_count(),
             future=float(book.kind.table.future[book.free]) if book.kind else 0.0,
         )
         for book in seen
@@ -111,8 +111,9 @@ def view_counts(books: Books, planner: Planner) -> Counts:
             taken = sum(book.owned.values())
             gpus["used"] += book.used.bit_count()
             gpus["held"] += (taken & ~book.used).bit_count()
-            gpus["free"] += book.free.bit_count()
-            gpus["unhealthy"] += (book.machine.all_gpus & ~taken & ~book.free).bit_count()
+            idle = book.free | book.held
+            gpus["free"] += idle.bit_count()
+            gpus["unhealthy"] += (book.machine.all_gpus & ~taken & ~idle).bit_count()
     gangs = Counter(gang.phase.value for gang in planner.gangs.values() if not gang.alone)
     return Counts(gangs, gpus, nodes, planner.swaps, planner.refusals)
 

@@ -23,11 +23,12 @@ class Hopeless:
     def seek(
         self, members: Sequence[PodRecord], search: Callable[[], list[Spot] | Refusal]
     ) -> list[Spot] | Refusal:
-        """What *search* finds for these members, or found for others like them."""
+        """What *search* finds for these members, or found for others like them that were shown the
+        same nodes: some are shown what is held for others."""
         if self._room != self._books.room:
             self._room = self._books.room
             self._refusals.clear()
-        alike = frozenset(Counter(map(_wishes, members)).items())
+        alike = (wishes_of(members), self._books.supposed)
         known = self._refusals.get(alike)
         if known is not None:
             return known
@@ -37,6 +38,10 @@ class Hopeless:
         return found
 
 
+def wishes_of(members: Sequence[PodRecord]) -> frozenset[tuple[Hashable, int]]:
+    """How many members want what."""
+    return frozenset(Counter(map(_wishes, members)).items())
+
+
 def _wishes(member: PodRecord) -> Hashable:
-    ask = member.ask
-    return member.demand, ask.requirement, ask.spans, member.needs, member.template
+    return member.demand, member.ask.requirement, member.ask.spans, member.needs, member.template

@@ -1,6 +1,7 @@
 """Who waits for GPUs, and whose turn it is: by priority, then age.
 
-A gang that found no room stands aside until there is more, or until it changes itself.
+A gang that found no room stands aside until there is more, or until it changes itself. One that was
+evicted keeps the age that it had: its new pods are younger than those it made room for.
 """
 
 from collections import Counter
@@ -9,8 +10,15 @@ from linkwise.extender.books import Books
 from linkwise.extender.gang import Gang
 from linkwise.extender.muster import Muster
 from linkwise.extender.place import Refusal
-from linkwise.extender.records import GangKey
+from linkwise.extender.records import GangKey, PodRecord
 from linkwise.extender.roll import Roll
+
+Urgency = tuple[int, float, GangKey]
+"""Less is more urgent: minus the priority, when it was made, and its name to tell equals apart."""
+
+# A controller may take some minutes to make evicted pods anew; much later it is another job.
+_AGE_KEPT_SECONDS = 3600.0
+_MOST_AGES = 4096
 
 
 class Line:
@@ -18,6 +26,8 @@ class Line:
         self._books, self._roll = books, roll
         self._waiting: set[GangKey] = set()
         self._most_room, self._most = -1, dict[int, int]()
+        self._urgencies: dict[GangKey, tuple[int, Urgency]] = {}
+        self._ages: dict[GangKey, tuple[float, float]] = {}  # of evicted ones: age, evicted when
 
     def join(self, key: GangKey) -> None:
         self._waiting.add(key)
@@ -55,6 +65,37 @@ class Line:
         gang.no_room, gang.tried_room, gang.lacking, gang.reason = None, -1, {}, ""
         self.leave(gang.key)
 
+    def without_room(self) -> list[Gang]:
+        """All that found no room, the most urgent first."""
+        gangs = self._roll.gangs
+        return self._by_urgency([k for k in self._waiting if gangs[k].no_room is not None])
+
+    def urgency(self, key: GangKey) -> Urgency:
+        change = self._books.gang_changes.get(key, -1)
+        known = self._urgencies.get(key)
+        if known is not None and known[0] == change:
+            return known[1]
+        live = [member for member in self._books.members(key) if member.live]
+        priority = max((member.priority for member in live), default=0)
+        created = min((member.created for member in live), default=0.0)
+        age, evicted_at = self._ages.get(key, (created, 0.0))
+        if created < evicted_at + _AGE_KEPT_SECONDS:
+            created = min(created, age)
+        if key not in self._books.gangs:
+            return -priority, created, key  # nothing would tell us when it changes
+        self._urgencies[key] = (change, (-priority, created, key))
+        return -priority, created, key
+
+    def keep_age(self, key: GangKey, now: float) -> None:
+        """Its pods are being evicted: those made in their place queue as if they were as old."""
+        if len(self._ages) >= _MOST_AGES:
+            del self._ages[next(iter(self._ages))]
+        self._ages[key] = (self.urgency(key)[1], now)
+        self._urgencies.pop(key, None)
+
+    def forget(self, key: GangKey) -> None:
+        self._urgencies.pop(key, None)
+
     def _most_of_size(self, size: int) -> int:
         """As `Rows.most_of_size`, counted once for all who wait: what is free only gets less
         while `Books.room` stays."""
@@ -65,9 +106,10 @@ class Line:
         return self._most[size]
 
     def _by_urgency(self, keys: list[GangKey]) -> list[Gang]:
-        def urgency(key: GangKey) -> tuple[int, float, GangKey]:
-            live = [member for member in self._books.members(key) if member.live]
-            priority = max((member.priority for member in live), default=0)
-            return -priority, min((member.created for member in live), default=0.0), key
+        return [self._roll.gangs[key] for key in sorted(keys, key=self.urgency)]
 
-        return [self._roll.gangs[key] for key in sorted(keys, key=urgency)]
+
+def urgency_of_single(record: PodRecord) -> Urgency:
+    """Of a pod that is in no gang, and not in the line: kube-scheduler has it."""
+    name = record.ref
+    return -record.priority, record.created, GangKey(name.namespace, name.name, name.uid)

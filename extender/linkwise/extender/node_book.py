@@ -12,7 +12,7 @@ from functools import reduce
 from operator import or_
 
 from linkwise.extender.kinds import Kind, Wish
-from linkwise.extender.records import NodeRecord, PodRecord, Resources, WrittenPlan
+from linkwise.extender.records import GangKey, NodeRecord, PodRecord, Resources, WrittenPlan
 from linkwise.extender.spans import CLIQUE
 from linkwise.topology.model import Machine
 
@@ -42,7 +42,7 @@ class NodeBook:
     used: int = 0  # of `owned`: what the kubelet says is in use
     free: int = 0
     held: int = 0  # nobody has them, and they are `reserved`
-    reserved: dict[str, int] = field(default_factory=dict)  # who waits for them -> bitmask
+    reserved: dict[GangKey, int] = field(default_factory=dict)  # who waits for them -> bitmask
 
     @property
     def problem(self) -> str:

@@ -16,6 +16,7 @@ from linkwise.extender.corrections import Corrections
 from linkwise.extender.feasible import Feasible
 from linkwise.extender.gang import Gang
 from linkwise.extender.gates import Gates
+from linkwise.extender.holds import Holds
 from linkwise.extender.learned import Learned
 from linkwise.extender.life import Life
 from linkwise.extender.line import Line
@@ -31,6 +32,8 @@ from linkwise.extender.telling import Telling
 from linkwise.extender.turned_away import TurnedAway
 from linkwise.topology.plan import Plan
 
+_MOST_LOOKS = 3  # what is left then is decided in the next round
+
 
 class Planner:
     def __init__(
@@ -41,6 +44,7 @@ class Planner:
         gang_timeout_seconds: float,
         max_refusals: int,
         span_levels: Sequence[str],
+        hold_share: float,
     ) -> None:
         self.feasible = Feasible(books)
         self.learned = Learned(books)
@@ -56,6 +60,9 @@ class Planner:
         self._roll = Roll(books)
         self._telling = Telling(books, outbox, self._roll)
         self._line = Line(books, self._roll)
+        self.holds = Holds(
+            books, self._roll, self._line, self._search, self.feasible, share=hold_share
+        )
         self._life = Life(
             books,
             outbox,
@@ -66,7 +73,7 @@ class Planner:
             gang_timeout_seconds=gang_timeout_seconds,
             max_refusals=max_refusals,
         )
-        self.turned_away = TurnedAway(books, outbox, self._search.best_for)
+        self.turned_away = TurnedAway(books, outbox, self.holds, self._search.best_for)
         self._corrections = Corrections(books, outbox)
         self.offers = Offers(books, self._best_node)
 
@@ -151,13 +158,14 @@ class Planner:
         for key in sorted(looked_at):
             with self._surviving(key.title):
                 self._life.put_in_order(key, now)
-        # What one gang gives up while looking for room may be room for one before it.
-        while untried := self._line.untried():
-            for gang in untried:
-                if self._line.is_untried(gang):
-                    with self._surviving(gang.name):
-                        self._plan(gang, now)
-                        looked_at.add(gang.key)
+        self._plan_waiting(now, looked_at)
+        for _ in range(_MOST_LOOKS):
+            room_for_others = False
+            with self._surviving("holds"):
+                room_for_others = self.holds.look(now)
+            if not room_for_others:
+                break
+            self._plan_waiting(now, looked_at)
         for key in sorted(looked_at):
             with self._surviving(key.title):
                 if key in self.gangs:
@@ -168,6 +176,15 @@ class Planner:
         self.turned_away.look(now)
         self._corrections.look(now, self._surviving)
         return self._outbox.take()
+
+    def _plan_waiting(self, now: float, looked_at: set[GangKey]) -> None:
+        # What one gang gives up while looking for room may be room for one before it.
+        while untried := self._line.untried():
+            for gang in untried:
+                if self._line.is_untried(gang):
+                    with self._surviving(gang.name):
+                        self._plan(gang, now)
+                        looked_at.add(gang.key)
 
     def take_defects(self) -> list[Exception]:
         """What went wrong since this was last asked, and must not have: mistakes of ours."""
@@ -187,6 +204,7 @@ class Planner:
         """When `decide` has something to do even if nothing happens until then."""
         times = (
             self._life.next_deadline(),
+            self.holds.next_due(),
             self._outbox.next_due(),
             self._telling.next_due(),
             self.turned_away.next_due,
@@ -231,19 +249,30 @@ class Planner:
     def _plan(self, gang: Gang, now: float) -> None:
         gang.tried_room = self._books.room  # whatever comes of it: once for each room
         found = self.muster(gang)
-        spots = self._search.seek(found, now)
+        spots = self._seek(gang, found, now)
         if isinstance(spots, Refusal) and found.planned and not found.started:
             # Around these there is no room; without them there may be, and they need not wait.
             self._life.withdraw(found.planned)
             found = self.muster(gang)
-            spots = self._search.seek(found, now)
+            spots = self._seek(gang, found, now)
         if isinstance(spots, Refusal):
             self._line.stand_aside(gang, found, spots)
             return
         self._line.got_room(gang)
-        self._hold(gang, found, spots, now)
+        self._put(gang, found, spots, now)
+        self.holds.give_up(gang.key)
 
-    def _hold(self, gang: Gang, found: Muster, spots: Sequence[Spot], now: float) -> None:
+    def _seek(self, gang: Gang, found: Muster, now: float) -> list[Spot] | Refusal:
+        spots: list[Spot] | Refusal | None = None
+        for holds in self.holds.ways(self.holds.asker(gang, found), now):
+            with self.holds.shown(holds):
+                spots = self._search.seek(found, now)
+            if not isinstance(spots, Refusal):
+                break
+        assert spots is not None, "there is always one way"
+        return spots
+
+    def _put(self, gang: Gang, found: Muster, spots: Sequence[Spot], now: float) -> None:
         epoch = self._outbox.next_epoch([member.uid for member in found.seats])
         anew = not (found.bound or found.flying or found.planned)
         if anew or not gang.plan_id:

@@ -259,6 +259,9 @@ def _record(pod: Pod, wishes: _Wishes, told: Told) -> PodRecord:
         held_back=len(gates) > gated or bool(told.awaits and not spec.node_name),
         written=written,
         started=names.STARTED in meta.annotations,
+        preempts=spec.preemption_policy != "Never",
+        endless=spec.restart_policy == "Always",
+        labels=meta.labels if wishes.demand.gpus else {},
         gang=_gang_of(ref, told.ask, ahead=bool(open_ and (gated or planned))),
     )
 

@@ -97,6 +97,9 @@ class PodRecord:
     held_back: bool = False  # behind a gate of somebody else
     written: WrittenPlan | None = None
     started: bool = False
+    preempts: bool = True  # others may be evicted for it
+    endless: bool = False  # the kubelet starts its containers anew however they end
+    labels: Mapping[str, str] = field(default_factory=dict)  # of pods that take GPUs
     gang: GangKey | None = None  # what it is planned with; None: nothing is planned ahead
 
     @property

@@ -89,8 +89,10 @@ class Rows:
         return self._name_ranks
 
     def most_of_size(self, size: int) -> int:
-        """No more sets of so many GPUs than this can be free at once, whatever their links."""
-        return int((popcount(self.free[: len(self)]) // size).sum())
+        """No more sets of so many GPUs than this can be free at once, whatever their links, even
+        for who is shown all that is held."""
+        idle = self.free[: len(self)] | self.held[: len(self)]
+        return int((popcount(idle) // size).sum())
 
     def pods_that_fit(self, needs: Resources) -> Ints:
         """[rows] how many pods of these needs have room beside all that is there, or planned."""

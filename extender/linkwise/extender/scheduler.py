@@ -44,6 +44,7 @@ class CoreSettings:
     gang_timeout_seconds: float = 600.0
     max_refusals: int = 3  # plans of one gang that kube-scheduler may refuse in a row
     span_levels: tuple[str, ...] = DEFAULT_LEVELS  # of domains above the node, nearest first
+    hold_share: float = 0.5  # of the GPUs that a gang could use: what may be kept for who waits
     indexed_jobs: IndexedJobs = IndexedJobs.ALL  # which of them are gangs
 
 
@@ -57,6 +58,7 @@ class Scheduler:
             gang_timeout_seconds=settings.gang_timeout_seconds,
             max_refusals=settings.max_refusals,
             span_levels=settings.span_levels,
+            hold_share=settings.hold_share,
         )
         self.offers = self._planner.offers
         self._binder = Binder(self._books, self._planner)
@@ -139,8 +141,9 @@ class Scheduler:
     def filter(self, call: FilterCall, now: float) -> FilterAnswer:
         return answers.filter_nodes(self._books, self._planner, self._record(call.pod), call, now)
 
-    def prioritize(self, call: FilterCall, now: float) -> PriorityAnswer:  # noqa: ARG002
-        return answers.prioritize(self._books, self._record(call.pod), call.node_names)
+    def prioritize(self, call: FilterCall, now: float) -> PriorityAnswer:
+        record = self._record(call.pod)
+        return answers.prioritize(self._books, self._planner, record, call.node_names, now)
 
     def preempt(self, call: PreemptCall, now: float) -> PreemptAnswer:  # noqa: ARG002
         return answers.preempt(self._books, self._record(call.pod), call.victims)

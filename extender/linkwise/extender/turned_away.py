@@ -10,10 +10,11 @@ finds there is decided when it is bound, as for every single pod.
 from collections.abc import Callable
 
 from linkwise.extender.books import Books
+from linkwise.extender.holds import Holds, asker_of_single
 from linkwise.extender.kinds import Wish
 from linkwise.extender.outbox import SETTLE_SECONDS, Outbox
 from linkwise.extender.place import Refusal, Spot
-from linkwise.extender.records import PodRecord, Resources
+from linkwise.extender.records import PodRecord
 
 # kube-scheduler mostly asks again by itself within milliseconds, and comes in time.
 MOMENT_SECONDS = 1.0
@@ -23,12 +24,12 @@ UNSEEN_SECONDS = 60.0
 _AT_ONCE = 32  # nominations: a free GPU wakes a few of the many who may want it, not all
 
 Find = Callable[[PodRecord], Spot | Refusal]
-"""The best node for a pod now."""
+"""The best node for a pod."""
 
 
 class TurnedAway:
-    def __init__(self, books: Books, outbox: Outbox, find: Find) -> None:
-        self._books, self._outbox, self._find = books, outbox, find
+    def __init__(self, books: Books, outbox: Outbox, holds: Holds, find: Find) -> None:
+        self._books, self._outbox, self._holds, self._find = books, outbox, holds, find
         # By uid, who waits longest first: when each was first told.
         self._waiting: dict[str, float] = {}
         self._room = books.room  # as it was when somebody was last turned away, or looked at
@@ -56,7 +57,7 @@ class TurnedAway:
         if not self._is_time(now):
             return
         self._look_at = None
-        hopeless: set[tuple[Wish, object, Resources]] = set()
+        hopeless: set[object] = set()
         woken = 0
         for uid, since in list(self._waiting.items()):
             record = self._books.pods.get(uid)
@@ -69,10 +70,14 @@ class TurnedAway:
             if record.awaits or record.nominated:
                 # Its gang is not known yet; or kube-scheduler makes room there, or will try it.
                 continue
-            alike = (Wish(record.demand, record.ask.requirement), record.template, record.needs)
+            ways = self._holds.ways(asker_of_single(record), now)
+            shown = tuple(hold.number for hold in ways[-1])
+            wish = Wish(record.demand, record.ask.requirement)
+            alike = (wish, record.template, record.needs, shown)
             if alike in hopeless:
                 continue
-            spot = self._find(record)
+            with self._holds.shown(ways[-1]):
+                spot = self._find(record)
             if isinstance(spot, Refusal):
                 hopeless.add(alike)
                 continue
