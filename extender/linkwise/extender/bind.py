@@ -62,7 +62,7 @@ class Binder:
         return _order(call, annotations_of(chosen) | (START_MARK if completes else {}))
 
     def _completes(self, record: PodRecord) -> bool:
-        """Whether its gang is whole with this Binding, which then says so at no further cost.
+        """Whether its gang has enough members with this Binding, which then brings the mark too.
 
         Not where another member's Binding is on its way: that one may come to nothing.
         """
@@ -72,8 +72,7 @@ class Binder:
         found = self._planner.muster(gang)
         bound = {member.uid for member in found.seats if member.node or self._is_bound(member.uid)}
         bound.add(record.uid)
-        seats = {member.uid for member in found.seats}
-        return not found.started and seats == bound and len(seats) + found.done >= found.size
+        return not found.started and len(bound) + found.done >= found.minimum
 
     def _is_bound(self, uid: str) -> bool:
         """Whether the API server has said so, though the pod's event has not come yet."""

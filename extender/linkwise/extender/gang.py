@@ -6,24 +6,29 @@
        └◀──expired─┴───────────┘
 
 The phase is worked out from the members each time, so a restart finds it again; TRANSITIONS names
-every change that facts can make, and why. What is only remembered is what no pod says: which try
-failed at which state of the books, and what a gang waits for.
+every change that facts can make, and why. What counts is the *minimum*: once so many members are
+bound the gang has started, and those beyond it follow as they come and as there is room.
+What is only remembered is what no pod says: which try failed at which state of the books, what a
+gang waits for, and where its members were.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from linkwise.extender.place import Refusal
+from linkwise.extender.place import Refusal, Spot
 from linkwise.extender.records import GangKey
+
+Seat = int | str
+"""What stays the same when a member is made anew: its rank, or where it has none its name."""
 
 
 class Phase(Enum):
-    FORMING = "forming"  # not all members are there, or there is no room for all of them
-    PLANNED = "planned"  # every member has GPUs held, none is bound
-    BINDING = "binding"  # some are bound, the others have GPUs held
-    RUNNING = "running"  # all are bound
-    REPAIRING = "repairing"  # a member is missing or has no GPUs, others have
+    FORMING = "forming"  # not enough members are there, or there is no room for enough of them
+    PLANNED = "planned"  # enough members have GPUs held, none is bound
+    BINDING = "binding"  # some are bound, others have GPUs held, and together they are enough
+    RUNNING = "running"  # enough are bound
+    REPAIRING = "repairing"  # some have GPUs, and too many others are missing or have none
     RELEASED = "released"  # no member is left that holds or wants anything
     REFUSED = "refused"  # kube-scheduler refused its plans, or its pods contradict each other
     EXPIRED = "expired"  # it was partial for too long and gives everything back
@@ -33,51 +38,51 @@ _F, _P, _B, _R = Phase.FORMING, Phase.PLANNED, Phase.BINDING, Phase.RUNNING
 _FIX, _END, _NO, _LATE = Phase.REPAIRING, Phase.RELEASED, Phase.REFUSED, Phase.EXPIRED
 
 TRANSITIONS: Mapping[tuple[Phase, Phase], str] = {
-    (_F, _P): "a plan was made for all members",
+    (_F, _P): "a plan was made for enough members",
     (_F, _B): "some were found bound, the others planned",
-    (_F, _R): "all were found bound",
+    (_F, _R): "enough were found bound",
     (_F, _FIX): "some were found placed, others not",
     (_F, _NO): "its pods contradict each other",
     (_F, _LATE): "some were found bound, long ago",
     (_F, _END): "its pods went away",
     (_P, _F): "the plan was given up as a whole",
     (_P, _B): "the first member was bound",
-    (_P, _R): "all were bound",
+    (_P, _R): "enough were bound",
     (_P, _FIX): "a member, or its GPUs, went away",
     (_P, _NO): "kube-scheduler refused its nodes once too often",
-    (_P, _LATE): "not all were bound in time",
+    (_P, _LATE): "not enough were bound in time",
     (_P, _END): "its pods went away",
     (_B, _F): "the bound members went away, and the plan with them",
     (_B, _P): "the bound members went away, and others were planned",
-    (_B, _R): "the last member was bound",
+    (_B, _R): "the last member that was needed was bound",
     (_B, _FIX): "a member, or its GPUs, went away",
     (_B, _NO): "kube-scheduler refused its nodes once too often",
-    (_B, _LATE): "not all were bound in time",
+    (_B, _LATE): "not enough were bound in time",
     (_B, _END): "its pods went away",
     (_R, _F): "all members were made anew",
     (_R, _P): "all members were made anew, and planned",
     (_R, _B): "members were made anew, and planned",
-    (_R, _FIX): "a member went away",
-    (_R, _NO): "a new member contradicts the others",
+    (_R, _FIX): "a member that is needed went away",
+    (_R, _NO): "members were made anew, and contradict each other",
     (_R, _END): "all members have ended",
     (_FIX, _F): "the plan was given up as a whole",
-    (_FIX, _P): "every member is planned again",
-    (_FIX, _B): "every member is planned or bound again",
-    (_FIX, _R): "every member is bound again",
+    (_FIX, _P): "enough members are planned again",
+    (_FIX, _B): "enough members are planned or bound again",
+    (_FIX, _R): "enough members are bound again",
     (_FIX, _NO): "kube-scheduler refused its nodes once too often",
-    (_FIX, _LATE): "not all were bound in time",
+    (_FIX, _LATE): "not enough were bound in time, or it could not be repaired",
     (_FIX, _END): "its pods went away",
     (_NO, _F): "a node or a member changed",
     (_NO, _P): "a node or a member changed, and a plan was made",
     (_NO, _B): "a node or a member changed, and the others were planned",
-    (_NO, _R): "its members agree again, and all are bound",
+    (_NO, _R): "its members agree again, and enough are bound",
     (_NO, _FIX): "a node or a member changed",
-    (_NO, _LATE): "not all were bound in time",
+    (_NO, _LATE): "not enough were bound in time",
     (_NO, _END): "its pods went away",
     (_LATE, _F): "everything was given back",
     (_LATE, _P): "everything was given back, and a new plan made",
     (_LATE, _NO): "it was too late once too often",
-    (_LATE, _R): "all were bound after all",
+    (_LATE, _R): "enough were bound after all",
     (_LATE, _END): "its pods went away",
     (_END, _F): "pods were made anew",
     (_END, _P): "pods were made anew, and planned",
@@ -91,9 +96,9 @@ TRANSITIONS: Mapping[tuple[Phase, Phase], str] = {
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What the members are doing, counted; `size` members make the gang whole."""
+    """What the members are doing, counted; `minimum` members are enough."""
 
-    size: int
+    minimum: int
     live: int
     bound: int  # live and bound
     planned: int  # live, not bound, with GPUs held; or in need of none
@@ -103,14 +108,14 @@ class Standing:
     expired: bool = False
 
     @property
-    def whole(self) -> bool:
-        return self.bound + self.done >= self.size
+    def enough(self) -> bool:
+        return self.bound + self.done >= self.minimum
 
 
 def phase_of(standing: Standing) -> Phase:
     if not standing.live:
         return Phase.RELEASED
-    if standing.whole:
+    if standing.enough:
         return Phase.RUNNING
     if standing.expired:
         return Phase.EXPIRED
@@ -119,7 +124,7 @@ def phase_of(standing: Standing) -> Phase:
     if standing.started:
         return Phase.REPAIRING
     placed = standing.bound + standing.planned + standing.done
-    if placed >= standing.size:
+    if placed >= standing.minimum:
         return Phase.BINDING if standing.bound else Phase.PLANNED
     return Phase.REPAIRING if standing.bound or standing.planned else Phase.FORMING
 
@@ -144,6 +149,11 @@ class Gang:
     lacking: Mapping[int, int] = field(default_factory=dict)  # then: GPUs of a pod -> how many pods
     no_room: Refusal | None = None
     gated_since: float | None = None  # members wait behind our gate, and cannot be let go
+    members: frozenset[str] = frozenset()  # who was there at the last look
+    came: float = 0.0  # when the last new one was seen
+    able_since: float | None = None  # since when enough of it are there, and it has no plan
+    spots: dict[Seat, Spot] = field(default_factory=dict)  # where its members are, and were
+    stuck_since: float | None = None  # it has started, and lacks members it needs
     broken: list[str] = field(default_factory=list)  # transitions that cannot be
 
     def enter(self, phase: Phase) -> None:

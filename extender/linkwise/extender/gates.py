@@ -47,7 +47,7 @@ class Gates:
         """Let members go that have what they need, or tell why they have not."""
         gated = [m for m in (*found.seats, *found.extra) if m.gated and not m.node]
         kept = gated
-        if found.started or (not found.open and found.complete and self._all_brought(found)):
+        if found.started or (found.enough_placed and self._all_brought(found)):
             ready = {m.uid for m in (*found.planned, *found.idle) if self._brought(m)}
             for member in gated:
                 if member.uid in ready:
@@ -118,12 +118,12 @@ def why_gang_waits(gang: Gang | None, found: Muster | None, record: PodRecord) -
         return ": kube-scheduler did not take its plans"
     if any(member.uid == record.uid for member in found.extra):
         return " has all its members without this one"
-    if found.held_back:
+    if found.held_back and not found.complete:
         return " waits for members behind another scheduling gate"
     if not found.complete and not found.started:
         return " waits for its members"
     if gang.no_room is None:
         return ": its plan is being made"
-    if found.started:
+    if found.started or found.enough_placed:
         return ": no room for the members that are missing"
     return ": no room for the whole gang"

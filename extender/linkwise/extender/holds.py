@@ -4,7 +4,8 @@ The first in the line that finds no room gets a hold: the GPUs on which it can s
 `reserve`), those that are free and the others as they come free. Later requests are not shown them,
 be they gangs or single pods. Who is more urgent takes them all the same; so does a gang that runs
 and has lost a member, or it might wait for the very gang that waits for it; and so does one that
-says that it ends before they could all be free. docs/decisions/0013-order-and-holds.md has why.
+says that it ends before they could all be free. Members beyond a gang's minimum get no hold.
+docs/decisions/0013-order-and-holds.md has why.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,6 +19,7 @@ import numpy as np
 from linkwise.extender.books import Books
 from linkwise.extender.feasible import Feasible
 from linkwise.extender.gang import Gang
+from linkwise.extender.growth import needed
 from linkwise.extender.hopeless import wishes_of
 from linkwise.extender.kinds import Wish
 from linkwise.extender.line import Line, Urgency, urgency_of_single
@@ -64,7 +66,7 @@ class Asker:
 
     urgency: Urgency
     seconds: float | None  # how long it runs, as it says
-    runs: bool = False  # a gang that has started, and has lost members
+    runs: bool = False  # a gang that has started, and has lost members that it needs
 
 
 class Holds:
@@ -110,7 +112,8 @@ class Holds:
         seconds = [member.ask.expected_seconds for member in found.open]
         longest = max((each or 0.0 for each in seconds), default=0.0)
         known = bool(seconds) and None not in seconds
-        return Asker(self._line.urgency(gang.key), longest if known else None, runs=found.started)
+        lacks = found.started and not found.enough_placed
+        return Asker(self._line.urgency(gang.key), longest if known else None, runs=lacks)
 
     def open_to(self, asker: Asker) -> list[Hold]:
         """Its own, and those that do not bind it, however long it runs."""
@@ -214,7 +217,7 @@ class Holds:
         return self._books.room != room
 
     def _look_at_head(self, gang: Gang, now: float) -> None:
-        found = self._roll.muster(gang)
+        found = needed(self._roll.muster(gang))
         hold = self._holds.get(gang.key)
         if hold is not None and not self._is_good(hold, found):
             self.give_up(gang.key)
@@ -267,7 +270,7 @@ class Holds:
         for gang in waiting:
             if len(heads) == _MOST:
                 break
-            found = self._roll.muster(gang)
+            found = needed(self._roll.muster(gang))
             if not found.open:
                 continue
             wishes = wishes_of(found.open)

@@ -1,5 +1,6 @@
 """What happens to a gang between its plans: plans that are lost, refused or too late are taken
-back, a gang that is whole is marked as started, and one that was partial for too long is evicted.
+back, a gang that has enough members bound is marked as started, and one that had too few for too
+long is evicted.
 """
 
 from collections.abc import Iterable
@@ -9,10 +10,12 @@ from linkwise.extender.books import Books
 from linkwise.extender.feasible import Feasible
 from linkwise.extender.gang import Gang, phase_of
 from linkwise.extender.gates import Gates
+from linkwise.extender.growth import waits_until
 from linkwise.extender.line import Line
 from linkwise.extender.muster import Muster, plan_of
 from linkwise.extender.outbox import Outbox
 from linkwise.extender.records import GangKey, PodRecord
+from linkwise.extender.repair import Repair
 from linkwise.extender.roll import Roll
 from linkwise.topology.plan import Plan
 
@@ -26,30 +29,44 @@ class Life:
         line: Line,
         feasible: Feasible,
         gates: Gates,
+        repair: Repair,
         *,
         gang_timeout_seconds: float,
         max_refusals: int,
     ) -> None:
         self.refusals = 0
         self._books, self._outbox, self._roll, self._line = books, outbox, roll, line
-        self._feasible, self._gates = feasible, gates
+        self._feasible, self._gates, self._repair = feasible, gates, repair
         self._timeout_seconds = gang_timeout_seconds
         self._max_refusals = max_refusals
         self._deadlines: Alarms[GangKey] = Alarms()
+        self._looks: Alarms[GangKey] = Alarms()  # when to look again for any other reason
 
-    def next_deadline(self) -> float | None:
-        return self._deadlines.next()
+    def next_due(self) -> float | None:
+        times = (self._deadlines.next(), self._looks.next())
+        return min((time for time in times if time is not None), default=None)
 
     def deadline(self, gang: Gang) -> float | None:
         return self._deadlines.get(gang.key)
 
     def take_late(self, now: float) -> set[GangKey]:
-        """Gangs whose deadline has come."""
-        return set(self._deadlines.take(now))
+        """Gangs whose deadline has come, and those that wanted to be looked at now."""
+        looks = self._looks.take(now)
+        for key in looks:
+            if key in self._roll.gangs:
+                gang = self._roll.gangs[key]
+                gang.tried_room, gang.lacking = -1, {}  # what kept it waiting was not only room
+        return {*self._deadlines.take(now), *looks}
+
+    def look_again(self, gang: Gang, at: float) -> None:
+        """Let `take_late` name it then, unless something happens to it before."""
+        before = self._looks.get(gang.key)
+        self._looks[gang.key] = at if before is None else min(at, before)
 
     def put_in_order(self, key: GangKey, now: float) -> None:
         self._line.leave(key)
         self._deadlines.drop(key)
+        self._looks.drop(key)
         if key not in self._books.gangs:
             self._roll.forget(key)
             return
@@ -58,6 +75,8 @@ class Life:
         found = self._roll.muster(gang)
         if not any(member.live for member in found.members):
             gang.plan_id = ""  # that run is over; who comes now is of another
+            gang.spots.clear()
+        self._note_who_came(gang, found, now)
         if found.clash:
             gang.reason = found.clash
             self.withdraw(found.planned)
@@ -68,8 +87,15 @@ class Life:
         self._count_refusal(gang, now)
         self._expire(gang, now)
         self._start_or_evict(gang, now)
-        if self._wants_plan(gang):
+        self._repair.note_spots(gang, self._roll.muster(gang))
+        if self._wants_plan(gang, now):
             self._line.join(key)
+
+    def _note_who_came(self, gang: Gang, found: Muster, now: float) -> None:
+        there = frozenset(member.uid for member in found.members if member.live)
+        if there - gang.members:
+            gang.came = now
+        gang.members = there
 
     def _drop_lost_plans(self, gang: Gang, found: Muster) -> None:
         """Plans that cannot be carried out any more, or are for a pod too many."""
@@ -134,9 +160,10 @@ class Life:
 
     def _expire(self, gang: Gang, now: float) -> None:
         found = self._roll.muster(gang)
-        if found.started or found.flying or gang.expired or found.standing(gang).whole:
+        if found.started or found.standing(gang).enough:
+            self._give_back_late(gang, found, now)
             return
-        if gang.made is None or now < self._ends(gang, found):
+        if found.flying or gang.expired or gang.made is None or now < self._ends(gang, found):
             return
         gang.reason = _too_late(gang, found)
         self.withdraw(found.planned)
@@ -145,25 +172,45 @@ class Life:
             self._outbox.say(member.ref, *_told(gang, "Expired"), now)
         self._refuse(gang, now)
 
+    def _give_back_late(self, gang: Gang, found: Muster, now: float) -> None:
+        """A gang that runs keeps what it has, but holds nothing for ever for those that follow."""
+        late = [member for member in found.planned if now >= self._ends_of(member, found)]
+        if late:
+            gang.reason = f"pod {late[0].ref.name} was not bound in time"
+            self.withdraw(late)
+            self._refuse(gang, now)
+
     def _start_or_evict(self, gang: Gang, now: float) -> None:
         found = self._roll.muster(gang)
-        if gang.expired and (not found.bound or found.standing(gang).whole):
+        enough = found.standing(gang).enough
+        if gang.expired and (not found.bound or enough):
             gang.expired = False
         if gang.expired:
-            for member in found.bound:
-                self._outbox.evict(member, f"gang {gang.name}: {gang.reason}", now)
-        elif found.started or found.standing(gang).whole:
-            gang.reason = ""
+            self._evict(gang, found, now)
+        elif found.started or enough:
+            if not gang.refused:
+                gang.reason = ""
             gang.marked = frozenset(member.uid for member in found.bound)
-            # The last member's Binding has mostly brought the mark; one is enough.
+            # The Binding that made them enough has mostly brought the mark; one will do.
             if found.bound and not any(member.started for member in found.bound):
                 self._outbox.mark_started(found.bound[0], now)
 
-    def _wants_plan(self, gang: Gang) -> bool:
+    def _evict(self, gang: Gang, found: Muster, now: float) -> None:
+        for member in found.bound:
+            self._outbox.evict(member, f"gang {gang.name}: {gang.reason}", now)
+
+    def _wants_plan(self, gang: Gang, now: float) -> bool:
         found = self._roll.muster(gang)
-        if not found.open or found.clash or gang.refused or gang.expired:
+        if found.clash or gang.refused or gang.expired or not found.together():
+            gang.able_since = None
             return False
-        return found.started or found.complete
+        if gang.able_since is None:
+            gang.able_since = now
+        until = waits_until(gang, found)
+        if until is None or now >= until:
+            return True
+        self.look_again(gang, until)
+        return False
 
     def withdraw(self, members: Iterable[PodRecord]) -> None:
         for member in members:
@@ -172,6 +219,15 @@ class Life:
     def finish(self, gang: Gang, now: float) -> None:
         """Bring what was decided to the API server, and name the phase."""
         found = self._roll.muster(gang)
+        look = self._repair.judge(gang, found, now, self._timeout_of(found))
+        if look is not None:
+            self.look_again(gang, look)
+        if self._repair.awaited(gang, found, now):
+            self.look_again(gang, self._repair.leaving_ends(gang))
+        if gang.expired and found.started:  # it was given up just now
+            self.withdraw(found.planned)
+            found = self._roll.muster(gang)
+            self._evict(gang, found, now)
         for member in (*found.planned, *found.open, *found.extra):
             self._outbox.bring_plan(member, self._books.plans.get(member.uid), now)
         self._gates.look_at(gang, found, now)
@@ -181,22 +237,31 @@ class Life:
             self._deadlines[gang.key] = deadline
 
     def _deadline_of(self, gang: Gang, found: Muster) -> float | None:
-        """When a partial gang gives everything back; one that has started never does."""
-        partial = bool(found.planned or found.bound) and not found.standing(gang).whole
-        if gang.made is None or not partial or found.started or gang.expired or found.flying:
+        """When a partial gang gives everything back, or one that runs what it holds for others."""
+        if found.started or found.standing(gang).enough:
+            return min((self._ends_of(member, found) for member in found.planned), default=None)
+        partial = bool(found.planned or found.bound)
+        if gang.made is None or not partial or gang.expired or found.flying:
             return None
         return self._ends(gang, found)
 
     def _ends(self, gang: Gang, found: Muster) -> float:
         made = gang.made if gang.made is not None else 0.0
-        return max(made, gang.grace) + (found.timeout_seconds or self._timeout_seconds)
+        return max(made, gang.grace) + self._timeout_of(found)
+
+    def _ends_of(self, member: PodRecord, found: Muster) -> float:
+        return self._books.plans[member.uid].plan.made + self._timeout_of(found)
+
+    def _timeout_of(self, found: Muster) -> float:
+        return found.timeout_seconds or self._timeout_seconds
 
 
 def _too_late(gang: Gang, found: Muster) -> str:
     if gang.alone:
         return "it was not bound in time"
     unbound = ", ".join(m.ref.name for m in found.seats if not m.node)
-    return f"not all members were bound in time ({unbound or 'some are missing'})"
+    how_many = "all" if found.minimum == found.size else "enough"
+    return f"not {how_many} members were bound in time ({unbound or 'some are missing'})"
 
 
 def _told(gang: Gang, what: str) -> tuple[str, str]:

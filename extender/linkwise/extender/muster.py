@@ -20,6 +20,7 @@ class Muster:
 
     members: Members
     size: int
+    minimum: int  # so many are enough for each of the seats
     timeout_seconds: float | None  # as its pods say
     clash: str  # why these pods cannot be one gang; empty: they can
     seats: Members
@@ -27,7 +28,7 @@ class Muster:
     bound: Members
     flying: Members  # a Binding is on its way
     planned: Members  # GPUs held
-    idle: Members  # not bound, and take no GPU
+    idle: Members  # not bound, and need no GPU for it
     open: Members  # not bound, and no GPUs held
     held_back: Members  # behind a gate of somebody else: they cannot be bound, so take no GPUs yet
     done: int  # ended well, in this gang's present life
@@ -35,10 +36,10 @@ class Muster:
 
     def standing(self, gang: Gang) -> Standing:
         return Standing(
-            size=self.size,
+            minimum=self.minimum,
             live=len(self.seats),
             bound=len(self.bound),
-            planned=len(self.flying) + len(self.planned) + len(self.idle),
+            planned=self.placed - len(self.bound) - self.done,
             done=self.done,
             started=self.started,
             refused=gang.refused or bool(self.clash),
@@ -46,9 +47,41 @@ class Muster:
         )
 
     @property
+    def placed(self) -> int:
+        """Members that have their places, or have had them and ended well."""
+        return sum(map(len, (self.bound, self.flying, self.planned, self.idle))) + self.done
+
+    @property
+    def enough_placed(self) -> bool:
+        return self.placed >= self.minimum
+
+    @property
     def complete(self) -> bool:
-        """Whether every seat is taken, by pods that may be bound once they have GPUs."""
-        return len(self.seats) + self.done >= self.size and not self.held_back
+        """Whether enough members are there that may be bound once they have GPUs."""
+        return self._there >= self.minimum
+
+    @property
+    def all_there(self) -> bool:
+        """Whether nobody is to be waited for."""
+        return self._there >= self.size
+
+    @property
+    def _there(self) -> int:
+        return len(self.seats) + self.done - len(self.held_back)
+
+    def together(self) -> list[int]:
+        """How many of `open`, in the order of their ranks, may be planned together: where each of
+        them has as many members placed as it wants. Rising; empty: none can be yet."""
+        least = min((_minimum(member) for member in self.seats), default=0)
+        counts, wanted = [], 0
+        for count, member in enumerate(self.open, 1):
+            # A gang that runs already is repaired one by one. Who wants more beside him than
+            # others do, as a worker that is made only when his leader runs, waits for it still.
+            if not self.started or _minimum(member) > least:
+                wanted = max(wanted, _minimum(member))
+            if self.placed + count >= wanted:
+                counts.append(count)
+        return counts
 
 
 def muster(books: Books, gang: Gang) -> Muster:
@@ -56,11 +89,14 @@ def muster(books: Books, gang: Gang) -> Muster:
         return _alone(books, gang)
     members = tuple(books.members(gang.key))
     live = [member for member in members if member.live]
-    ask = next((member.ask.gang for member in live or members), None)
-    size = ask.size if ask is not None else 0
-    done = sum(_done(member, gang) for member in members)
+    started = _has_started(members, gang)
+    asks = [ask for member in live or members if (ask := member.ask.gang) is not None]
+    # While it runs its owner may make it larger, and members made before do not know.
+    size = max((ask.size for ask in asks), default=0)
+    done = max(sum(_done(member, gang) for member in members), *(ask.done for ask in asks), 0)
+    open_ended = any(ask.open_ended for ask in asks)
     furthest = sorted(live, key=lambda member: _progress(books, member))
-    taken = {member.uid for member in furthest[: max(size - done, 0)]}
+    taken = {member.uid for member in furthest[: None if open_ended else max(size - done, 0)]}
     seats = tuple(member for member in live if member.uid in taken)
     unbound = [member for member in seats if not member.node]
     flying = tuple(member for member in unbound if member.uid in books.holds)
@@ -68,18 +104,19 @@ def muster(books: Books, gang: Gang) -> Muster:
     return Muster(
         members=members,
         size=size,
-        timeout_seconds=ask.timeout_seconds if ask is not None else None,
-        clash=_clash(live),
+        minimum=max((_minimum(member) for member in seats), default=size),
+        timeout_seconds=asks[0].timeout_seconds if asks else None,
+        clash="" if started else _clash(live),
         seats=seats,
         extra=tuple(member for member in live if member.uid not in taken),
         bound=tuple(member for member in seats if member.node),
         flying=flying,
         planned=_those(unbound, flying_uids, books, planned=True),
-        idle=tuple(member for member in unbound if not member.needs.gpus),
+        idle=tuple(m for m in unbound if not (m.needs.gpus or m.held_back)),
         open=_those(unbound, flying_uids, books, planned=False),
         held_back=tuple(member for member in unbound if member.held_back),
         done=done,
-        started=_has_started(members, gang),
+        started=started,
     )
 
 
@@ -94,6 +131,7 @@ def _alone(books: Books, gang: Gang) -> Muster:
     return Muster(
         members=members,
         size=len(members),
+        minimum=len(members),
         timeout_seconds=None,
         clash="",
         seats=seats,
@@ -167,13 +205,20 @@ def _of_run(member: PodRecord, gang: Gang) -> bool:
     return written is not None and bool(gang.plan_id) and written.plan.id == gang.plan_id
 
 
+def _minimum(member: PodRecord) -> int:
+    return member.ask.gang.minimum if member.ask.gang is not None else 1
+
+
 def _clash(live: Sequence[PodRecord]) -> str:
-    for first, member in pairwise(live):
-        assert first.ask.gang is not None
-        assert member.ask.gang is not None
-        if member.ask.gang.size != first.ask.gang.size:
-            return (
-                f"pod {first.ref.name} says gang-size {first.ask.gang.size}, "
-                f"pod {member.ref.name} says {member.ask.gang.size}"
-            )
+    """Of what pods say themselves; what their owners say was read at different times."""
+    told = [(member, ask) for member in live if (ask := member.ask.gang) and not ask.source]
+    for (first, one), (member, other) in pairwise(told):
+        for word, ours, theirs in (
+            ("gang-size", one.size, other.size),
+            ("gang-min", one.minimum, other.minimum),
+        ):
+            if ours != theirs:
+                return (
+                    f"pod {first.ref.name} says {word} {ours}, pod {member.ref.name} says {theirs}"
+                )
     return ""

@@ -1,12 +1,14 @@
 """Plans whole gangs: the one place where GPUs are promised ahead of a bind.
 
 `decide` first puts every gang in order that something happened to (`life`), so that what is given
-back is there for all, and then plans those that wait (`line`). A gang that does not fit holds
-nothing and is not tried again before room appears.
+back is there for all, and then plans those that wait (`line`), or as many of their members as may
+go without the others (`growth`). What does not fit holds nothing and is not tried again before room
+appears.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from linkwise.extender.actions import Action, Emit
 from linkwise.extender.best_node import BestNode
@@ -16,6 +18,7 @@ from linkwise.extender.corrections import Corrections
 from linkwise.extender.feasible import Feasible
 from linkwise.extender.gang import Gang
 from linkwise.extender.gates import Gates
+from linkwise.extender.growth import least, most, parts
 from linkwise.extender.holds import Holds
 from linkwise.extender.learned import Learned
 from linkwise.extender.life import Life
@@ -26,6 +29,7 @@ from linkwise.extender.outbox import Outbox
 from linkwise.extender.place import Refusal, Spot
 from linkwise.extender.plan_making import plan_id, written_plan
 from linkwise.extender.records import GangKey, PodRecord
+from linkwise.extender.repair import Repair
 from linkwise.extender.roll import Roll
 from linkwise.extender.search import Search
 from linkwise.extender.telling import Telling
@@ -63,6 +67,7 @@ class Planner:
         self.holds = Holds(
             books, self._roll, self._line, self._search, self.feasible, share=hold_share
         )
+        self._repair = Repair(books, outbox, self.feasible, self.learned)
         self._life = Life(
             books,
             outbox,
@@ -70,6 +75,7 @@ class Planner:
             self._line,
             self.feasible,
             self._gates,
+            self._repair,
             gang_timeout_seconds=gang_timeout_seconds,
             max_refusals=max_refusals,
         )
@@ -203,7 +209,7 @@ class Planner:
     def next_due(self) -> float | None:
         """When `decide` has something to do even if nothing happens until then."""
         times = (
-            self._life.next_deadline(),
+            self._life.next_due(),
             self.holds.next_due(),
             self._outbox.next_due(),
             self._telling.next_due(),
@@ -248,19 +254,46 @@ class Planner:
 
     def _plan(self, gang: Gang, now: float) -> None:
         gang.tried_room = self._books.room  # whatever comes of it: once for each room
+        waited_before = len(self.muster(gang).open)
+        self._take_places_again(gang, now)
+        refused = self._plan_most(gang, now)
         found = self.muster(gang)
-        spots = self._seek(gang, found, now)
-        if isinstance(spots, Refusal) and found.planned and not found.started:
+        if refused is not None and found.planned and not (found.started or found.enough_placed):
             # Around these there is no room; without them there may be, and they need not wait.
             self._life.withdraw(found.planned)
+            refused = self._plan_most(gang, now)
+        waiting = len(self.muster(gang).open)
+        if waiting < waited_before:
+            self._line.got_room(gang)
+            self.holds.give_up(gang.key)
+        if waiting:
+            self._line.join(gang.key)
+            gang.tried_room = self._books.room
+        if refused is not None:
+            self._line.stand_aside(gang, *refused)
+
+    def _take_places_again(self, gang: Gang, now: float) -> None:
+        found = self.muster(gang)
+        while (place := self._repair.next_return(gang, found)) is not None:
+            member, spot = place
+            self._put(gang, replace(found, open=(member,)), [spot], now)
             found = self.muster(gang)
-            spots = self._seek(gang, found, now)
-        if isinstance(spots, Refusal):
-            self._line.stand_aside(gang, found, spots)
-            return
-        self._line.got_room(gang)
-        self._put(gang, found, spots, now)
-        self.holds.give_up(gang.key)
+
+    def _plan_most(self, gang: Gang, now: float) -> tuple[Muster, Refusal] | None:
+        """Hold room for as many as there is room for; who had none, and why: of several those who
+        want least."""
+        refused = []
+        leaving = self._repair.awaited(gang, self.muster(gang), now)
+        for members in parts(self.muster(gang)):
+            these = tuple(member for member in members if member.uid not in leaving)
+            found = replace(self.muster(gang), open=these)
+            spots, why = most(found, lambda some: self._seek(gang, some, now))
+            if spots:
+                self._put(gang, replace(found, open=these[: len(spots)]), spots, now)
+            if why is not None:
+                rest = replace(self.muster(gang), open=these[len(spots) :])
+                refused.append((replace(rest, open=least(rest)), why))
+        return min(refused, key=lambda each: _largest(each[0]), default=None)
 
     def _seek(self, gang: Gang, found: Muster, now: float) -> list[Spot] | Refusal:
         spots: list[Spot] | Refusal | None = None
@@ -289,6 +322,10 @@ class Planner:
                 refusals=gang.refusals,
             )
             self._books.plan(member.uid, written_plan(self._books, member, plan, spot.gpus))
+
+
+def _largest(found: Muster) -> int:
+    return max((member.needs.gpus for member in found.open), default=0)
 
 
 def _is_planned(record: PodRecord) -> bool:
