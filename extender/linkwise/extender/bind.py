@@ -11,7 +11,7 @@ from linkwise.extender.calls import AlreadyBound, BindCall, BindOrder, BindRefus
 from linkwise.extender.holds import asker_of_single
 from linkwise.extender.kinds import Wish
 from linkwise.extender.outbox import START_MARK, annotations_of
-from linkwise.extender.plan_making import plan_id, written_plan
+from linkwise.extender.plan_making import in_term, plan_id, written_plan
 from linkwise.extender.planner import Planner
 from linkwise.extender.records import PodRecord, WrittenPlan
 from linkwise.topology.plan import Plan
@@ -57,6 +57,7 @@ class Binder:
         chosen = held or self._choose(record, call.node, now)
         if isinstance(chosen, BindRefusal):
             return chosen
+        chosen = in_term(chosen, self._planner.leader)
         self._books.hold(call.uid, chosen)
         self._flying[call.uid, call.node] += 1
         return _order(call, annotations_of(chosen) | (START_MARK if completes else {}))
@@ -133,7 +134,7 @@ class Binder:
             return BindRefusal(f"linkwise: node {node}: no free GPU set that will do")
         epoch = 1 + (record.written.plan.epoch if record.written else 0)
         ident = plan_id(record.ref.namespace, record.ref.name, epoch, now, [record.uid])
-        plan = Plan(id=ident, node=node, epoch=epoch, made=now)
+        plan = Plan(id=ident, node=node, leader=self._planner.leader, epoch=epoch, made=now)
         return written_plan(self._books, record, plan, gpus)
 
     def _planned(self, record: PodRecord, node: str) -> WrittenPlan | BindRefusal:

@@ -113,7 +113,8 @@ class Life:
         found = self._roll.muster(gang)
         plans = self._plans_of(found.bound) or self._plans_of((*found.flying, *found.planned))
         if plans:
-            newest = max(plans, key=lambda plan: (plan.made, plan.id))
+            # Times of two leaders are of two clocks.
+            newest = max(plans, key=lambda plan: (plan.leader, plan.made, plan.id))
             # A time to come, of a clock that went wrong or of a plan somebody copied, is now.
             seen = gang.made if gang.made is not None and gang.plan_id == newest.id else now
             gang.plan_id = newest.id

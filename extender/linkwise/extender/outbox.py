@@ -2,6 +2,9 @@
 
 One write per pod and purpose at a time, so that two cannot overtake each other; a write that fails
 is tried again after a pause that doubles. The shell carries the writes out and says how they went.
+
+A leader that was told to stop may still have a write on its way. What of an older leader appears
+once this one has begun is not believed: it is written over, or taken away.
 """
 
 import math
@@ -34,6 +37,8 @@ EVENT_SECONDS = 2400.0
 START_MARK = {names.STARTED: "true"}
 
 _Key = tuple[str, str]  # purpose, uid
+_Edition = tuple[int, int]  # of a plan: leader, epoch
+_NONE: _Edition = (0, 0)  # no plan, or one that is older than all of ours
 _PURPOSES: dict[type[Action], str] = {
     WritePlan: "plan",
     WithdrawPlan: "plan",
@@ -53,14 +58,17 @@ class _Pause:
 
 
 class Outbox:
-    def __init__(self) -> None:
+    def __init__(self, leader: int = 0) -> None:
+        self.leader = leader  # the term of this process
+        self._begun = False
         self._ready: list[Action] = []
         self._outstanding: dict[_Key, Action] = {}
         self._pauses: dict[_Key, _Pause] = {}
         self._nominated_at: dict[str, float] = {}
         self._wakes: Alarms[_Key] = Alarms()
-        self._there: dict[str, int] = {}  # uid -> epoch of the plan on the API server, 0: none
-        self._newest: dict[str, int] = {}  # uid -> highest epoch ever seen or decided
+        self._there: dict[str, _Edition] = {}  # uid -> the plan on the API server
+        self._newest: dict[str, _Edition] = {}  # uid -> the highest ever believed or decided
+        self._shown: dict[str, _Edition] = {}  # uid -> the highest that the watch has shown
         self._said: dict[str, dict[tuple[str, str], float]] = {}  # uid -> what, and when
 
     def take(self) -> tuple[Action, ...]:
@@ -70,17 +78,27 @@ class Outbox:
     def seen(self, record: PodRecord) -> bool:
         """Note which plan the watch shows on an unbound pod; whether it is news to us.
 
-        The watch lags behind our own writes, so an older plan than the newest known is an echo.
+        The watch lags behind our own writes, so an older plan than the newest known is an echo. Of
+        an older leader it is none where the newest was shown before: it has been written over.
         """
-        epoch = record.written.plan.epoch if record.written else 0
-        if record.written is None or epoch < self._newest.get(record.uid, 0):
+        if record.written is None:
             return False
-        news = epoch > self._newest.get(record.uid, -1)
-        self._newest[record.uid] = self._there[record.uid] = epoch
-        return news
+        uid, edition = record.uid, record.written.plan.edition
+        newest = self._newest.get(uid)
+        late = self._begun and record.written.plan.leader < self.leader and edition != newest
+        if late and self._shown.get(uid) == newest and not self.busy(uid):
+            self._there[uid] = edition
+        if late or edition < (newest or _NONE):
+            return False
+        self._newest[uid] = self._shown[uid] = self._there[uid] = edition
+        return edition != newest
+
+    def begin(self) -> None:
+        """All plans that there were before this leader have been seen."""
+        self._begun = True
 
     def next_epoch(self, uids: list[str]) -> int:
-        return 1 + max((self._newest.get(uid, 0) for uid in uids), default=0)
+        return 1 + max((self._newest.get(uid, _NONE)[1] for uid in uids), default=0)
 
     def busy(self, uid: str) -> bool:
         """Whether a plan is being written on the pod, or taken away, at this moment."""
@@ -93,23 +111,25 @@ class Outbox:
             self._outstanding.pop((purpose, uid), None)
         self._there.pop(uid, None)
         self._newest.pop(uid, None)
+        self._shown.pop(uid, None)
         self._nominated_at.pop(uid, None)
         self._said.pop(uid, None)
 
     def bring_plan(self, record: PodRecord, wanted: WrittenPlan | None, now: float) -> None:
         """Make the plan on the pod the one that is wanted."""
-        there = self._there.get(record.uid, 0)
+        there = self._there.get(record.uid)
         if wanted is not None:
-            self._newest[record.uid] = max(wanted.plan.epoch, self._newest.get(record.uid, 0))
-            if there != wanted.plan.epoch or self._lost_nomination(record, wanted, now):
+            newest = self._newest.get(record.uid, _NONE)
+            self._newest[record.uid] = max(wanted.plan.edition, newest)
+            if there != wanted.plan.edition or self._lost_nomination(record, wanted, now):
                 self._issue(WritePlan(record.ref, wanted.plan.node, annotations_of(wanted)), now)
-        elif there:
+        elif there is not None:
             self._issue(WithdrawPlan(record.ref, (names.GPUS, names.PLAN)), now)
 
     def has_brought(self, record: PodRecord, wanted: WrittenPlan) -> bool:
         """Whether this plan and its nomination are on the API server. Annotations alone may have
         come with a copied manifest."""
-        there = self._there.get(record.uid, 0) == wanted.plan.epoch
+        there = self._there.get(record.uid) == wanted.plan.edition
         nominated = record.nominated == wanted.plan.node or record.uid in self._nominated_at
         return there and nominated and not self.busy(record.uid)
 
@@ -150,11 +170,11 @@ class Outbox:
             seconds = min(FIRST_PAUSE_SECONDS * 2**tries, LONGEST_PAUSE_SECONDS)
             self._pause(key, _Pause(now + seconds, tries + 1))
         elif isinstance(action, WritePlan):
-            self._there[action.pod.uid] = read_plan(action.annotations[names.PLAN]).epoch
+            self._there[action.pod.uid] = read_plan(action.annotations[names.PLAN]).edition
             self._nominated_at[action.pod.uid] = now
             self._pauses.pop(key, None)
         elif isinstance(action, WithdrawPlan):
-            self._there[action.pod.uid] = 0
+            self._there.pop(action.pod.uid, None)
             self._pauses.pop(key, None)
         else:
             self._pause(key, _Pause(now + SETTLE_SECONDS))

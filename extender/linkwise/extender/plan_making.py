@@ -33,6 +33,13 @@ def with_worth(plan: Plan, kind: Kind, gpus: int) -> Plan:
     )
 
 
+def in_term(written: WrittenPlan, leader: int) -> WrittenPlan:
+    """As this leader confirms it: a Binding that names an earlier one is refused."""
+    if written.plan.leader == leader:
+        return written
+    return WrittenPlan(msgspec.structs.replace(written.plan, leader=leader), written.gpus)
+
+
 def plan_id(namespace: str, name: str, epoch: int, now: float, uids: Sequence[str]) -> str:
     """Different for every plan, and no random number, so that a run can be repeated."""
     digest = blake2b(repr((namespace, name, epoch, now, sorted(uids))).encode(), digest_size=6)

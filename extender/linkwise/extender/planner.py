@@ -92,6 +92,22 @@ class Planner:
         return self._life.refusals
 
     @property
+    def leader(self) -> int:
+        """The term in which this process decides."""
+        return self._outbox.leader
+
+    def believe_no_older(self) -> None:
+        """All plans of leaders before this one have been seen."""
+        self._outbox.begin()
+
+    def rest(self) -> None:
+        """While another decides: keep no list of what there would be to do."""
+        self.feasible.trim()
+        self._best_node.trim()
+        self._books.take_touched()
+        self._due.clear()
+
+    @property
     def gangs(self) -> Mapping[GangKey, Gang]:
         return self._roll.gangs
 
@@ -313,13 +329,17 @@ class Planner:
             gang.plan_id = plan_id(gang.key.namespace, gang.key.name, epoch, now, uids)
         if anew or gang.made is None:
             gang.made = now
+        span = self._search.span(found, spots)
+        span = self._search.span(found, spots)
         for member, spot in zip(found.open, spots, strict=True):
             plan = Plan(
                 id=gang.plan_id,
                 node=spot.node,
+                leader=self._outbox.leader,
                 epoch=epoch,
                 made=now if found.started else gang.made,
                 refusals=gang.refusals,
+                span=span,
             )
             self._books.plan(member.uid, written_plan(self._books, member, plan, spot.gpus))
 

@@ -30,11 +30,19 @@ class Plan(
 
     id: Text  # the same for all members placed together
     node: Text
+    leader: int = 0  # the term of the leader that made it; 0: there was no election
     epoch: int = 0  # rises by one whenever the plan of this pod is made anew
     made: float = 0.0  # seconds since 1970; a gang's timeout counts from here
     link: str = ""  # closest link class that a ring through the pod's GPUs keeps to
     gbytes_per_s: float = 0.0  # estimated all-reduce bus bandwidth of the pod's GPUs
     refusals: int = 0  # how often kube-scheduler has refused a plan of this gang
+    span: str = ""  # what all members share, `<level>=<domain>` of the nearest level there is
+    span: str = ""  # what all members share, `<level>=<domain>` of the nearest level there is
+
+    @property
+    def edition(self) -> tuple[int, int]:
+        """Of two plans of a pod the higher counts: a later leader's in any case."""
+        return self.leader, self.epoch
 
 
 class InUse(msgspec.Struct, frozen=True, kw_only=True):
