@@ -1,0 +1,209 @@
+"""Flags, logging, wiring: the admission webhook as a program.
+
+It answers nobody before its certificate is trusted; SIGTERM ends it once the calls under way are
+answered. Nothing is lost with it: pods that are created meanwhile go without gate.
+"""
+
+import logging
+import signal
+import sys
+from types import FrameType
+from typing import NoReturn
+
+import click
+
+from linkwise.extender.admission.answers import Answers
+from linkwise.extender.admission.keeper import Keeper
+from linkwise.extender.admission.pairs import Lifetime
+from linkwise.extender.admission.patch import DEFAULT_SCHEDULER, Gating, Rules
+from linkwise.extender.admission.server import Server
+from linkwise.extender.recognise.answer import IndexedJobs
+from linkwise.extender.settings import seconds_of
+from linkwise.kube.client import KubeClient
+from linkwise.kube.errors import LoadError
+from linkwise.topology.names import DEFAULT_RESOURCE, RESOURCE_NAME
+
+log = logging.getLogger("linkwise.extender.admission")
+PORT = 9403  # the plugin has 9401, the extender 9402
+SERVICE = "linkwise-webhook.kube-system.svc"
+_SHORTEST_LIFETIME_SECONDS = 10.0
+
+
+def _name(_context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, str]:
+    namespace, _, name = value.partition("/")
+    if not namespace or not name:
+        raise click.BadParameter(f"{value!r}: expected NAMESPACE/NAME", param=parameter)
+    return namespace, name
+
+
+def _lifetime(_context: click.Context, parameter: click.Parameter, value: str) -> Lifetime:
+    try:
+        seconds = seconds_of(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param=parameter) from None
+    if seconds < _SHORTEST_LIFETIME_SECONDS:
+        raise click.BadParameter(f"{value!r}: expected 10s or more", param=parameter)
+    return Lifetime(seconds)
+
+
+def _resource(_context: click.Context, parameter: click.Parameter, value: str) -> str:
+    if not RESOURCE_NAME.fullmatch(value):
+        raise click.BadParameter(
+            f"{value!r}: expected a name like {DEFAULT_RESOURCE}", param=parameter
+        )
+    return value
+
+
+@click.command(context_settings={"auto_envvar_prefix": "LINKWISE_WEBHOOK", "show_default": True})
+@click.option(
+    "--kubeconfig",
+    type=click.Path(),
+    help="kubeconfig file; without it and --api-server, the pod's own service account.",
+)
+@click.option("--api-server", help="Plain URL of an API server that asks for no credentials.")
+@click.option(
+    "--resource-name",
+    default=DEFAULT_RESOURCE,
+    callback=_resource,
+    help="The extended resource that is a GPU.",
+)
+@click.option(
+    "--scheduler-name",
+    default=DEFAULT_SCHEDULER,
+    help="The scheduler that asks the extender: pods of the default one are given to it.",
+)
+@click.option(
+    "--gate",
+    type=click.Choice([gating.value for gating in Gating]),
+    default=Gating.GANGS.value,
+    help="Pods with GPUs that wait for their plan behind the gate.",
+)
+@click.option(
+    "--indexed-jobs",
+    type=click.Choice([mode.value for mode in IndexedJobs]),
+    default=IndexedJobs.ALL.value,
+    help="As the extender's.",
+)
+@click.option("--listen-address", default="0.0.0.0", help="Address to serve on.")
+@click.option(
+    "--listen-port",
+    type=click.IntRange(0, 65535),
+    default=PORT,
+    help="Port to serve on; 0 takes a free one and logs it.",
+)
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    default=(SERVICE,),
+    help="How the API server calls this server: name or address. More than one may be said.",
+)
+@click.option(
+    "--secret",
+    default="kube-system/linkwise-webhook",
+    callback=_name,
+    help="Where the certificates are kept, as NAMESPACE/NAME; it has to be there.",
+)
+@click.option(
+    "--configuration",
+    default="linkwise",
+    help="Name of the webhook configurations, both kinds, that are told whom to trust.",
+)
+@click.option(
+    "--certificate-lifetime",
+    "lifetime",
+    default="2160h",
+    callback=_lifetime,
+    help="Of each certificate; a new one is made when a third of it is left.",
+)
+@click.option(
+    "--max-body-mib",
+    type=click.IntRange(1),
+    default=8,  # etcd takes objects of 1.5 MiB; an update brings two
+    help="Largest request body accepted, in MiB.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    help="Least severe messages to log.",
+)
+@click.version_option(package_name="linkwise")
+def command(
+    kubeconfig: str | None,
+    api_server: str | None,
+    resource_name: str,
+    scheduler_name: str,
+    gate: str,
+    indexed_jobs: str,
+    listen_address: str,
+    listen_port: int,
+    hosts: tuple[str, ...],
+    secret: tuple[str, str],
+    configuration: str,
+    lifetime: Lifetime,
+    max_body_mib: int,
+    log_level: str,
+) -> None:
+    """Give GPU pods their scheduler and their gate, and refuse annotations that are wrong."""
+    logging.basicConfig(
+        level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # what matters of it we say ourselves
+    rules = Rules(resource_name, scheduler_name, Gating(gate), IndexedJobs(indexed_jobs))
+    try:
+        client = KubeClient.load(kubeconfig=kubeconfig, server=api_server)
+    except LoadError as error:
+        _refuse(str(error))
+    keeper = Keeper(
+        client,
+        secret=secret,
+        configuration=configuration,
+        hosts=hosts,
+        lifetime=lifetime,
+        use=lambda pair: server.use(pair),
+    )
+    answers = Answers(
+        rules,
+        waits_for=keeper.waits_for,
+        trouble=lambda: "" if keeper.alive else "nobody renews the certificate: a defect",
+        certificate_ends=lambda: keeper.ends,
+    )
+    try:
+        server = Server(listen_address, listen_port, answers.routes(), max_body=max_body_mib << 20)
+    except OSError as error:
+        where = f"{listen_address}:{listen_port}"
+        _refuse(f"--listen-address, --listen-port: {where}: {error}")
+    log.info("listening on https://%s:%s", listen_address, server.port)
+    serve(server, keeper)
+
+
+def serve(server: Server, keeper: Keeper) -> None:
+    """Until SIGTERM or SIGINT."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _leave)
+    keeper.start()
+    try:
+        server.run()  # ends by the SystemExit that a signal raises
+    finally:
+        server.close()
+        keeper.stop()
+    log.info("ended")
+
+
+def _leave(number: int, _frame: FrameType | None) -> NoReturn:
+    log.info("%s: ending", signal.Signals(number).name)
+    raise SystemExit(0)
+
+
+def _refuse(text: str) -> NoReturn:
+    click.echo(f"linkwise-webhook: {text}", err=True)
+    sys.exit(2)
+
+
+def main() -> None:
+    command(prog_name="linkwise-webhook")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+"""Certificates of the webhook's own, each with its key, and when which of them is served.
+
+Each certificate is signed by its own key and trusted by itself: there is no authority whose key
+could sign anything else, and nothing to keep but what is served. All follows from the
+certificates' own dates, so replicas that see the same ones do the same without a word.
+
+A pair is made long before the one before it ends, and served only once everybody has had time to
+learn that it is trusted; until a pair ends, it is trusted.
+"""
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+log = logging.getLogger(__name__)
+# Clocks differ: a certificate counts from before it was made.
+_BACKDATED = timedelta(hours=1)
+_LONGEST_OVERLAP_SECONDS = 3600.0
+_CERTIFICATE, _KEY = ".crt", ".key"
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    seconds: float = 90 * 86400.0
+
+    @property
+    def renew_before(self) -> timedelta:
+        """Left of the newest pair when another is made."""
+        return timedelta(seconds=self.seconds / 3)
+
+    @property
+    def overlap(self) -> timedelta:
+        """From when a pair is trusted until it is served."""
+        return timedelta(seconds=min(self.seconds / 10, _LONGEST_OVERLAP_SECONDS))
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    name: str  # that sorts by age
+    certificate: bytes  # PEM
+    key: bytes = field(repr=False)  # PEM; no log may ever have it
+    made: datetime
+    ends: datetime
+    hosts: frozenset[str]
+
+
+def make_pair(hosts: Collection[str], now: datetime, lifetime: Lifetime) -> Pair:
+    """For a server that is called by *hosts*, names or addresses."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    made, serial = now.replace(microsecond=0), x509.random_serial_number()
+    # Each has a subject of its own: OpenSSL looks for whom to trust by that name.
+    called = f"linkwise-webhook {_name(made, serial)}"
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, called)])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(serial)
+        .not_valid_before(made - _BACKDATED)
+        .not_valid_after(made + timedelta(seconds=lifetime.seconds))
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName([_alternative(h) for h in sorted(hosts)]), False)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return _read_pair(certificate.public_bytes(Encoding.PEM), pem)
+
+
+def read_pairs(files: Mapping[str, bytes]) -> tuple[Pair, ...]:
+    """What can be read of what was kept, oldest first; a mangled pair is as good as none."""
+    found = []
+    for name in sorted(files):
+        if not name.endswith(_CERTIFICATE):
+            continue
+        key = files.get(name.removesuffix(_CERTIFICATE) + _KEY, b"")
+        try:
+            found.append(_read_pair(files[name], key))
+        except (ValueError, TypeError, UnsupportedAlgorithm, x509.ExtensionNotFound):
+            log.warning("certificate %s: cannot be read, or is not of its key: left out", name)
+    return tuple(sorted(found, key=lambda pair: pair.name))
+
+
+def write_pairs(pairs: Sequence[Pair]) -> dict[str, bytes]:
+    files: dict[str, bytes] = {}
+    for pair in pairs:
+        files[pair.name + _CERTIFICATE], files[pair.name + _KEY] = pair.certificate, pair.key
+    return files
+
+
+def renewed(
+    pairs: Sequence[Pair], hosts: Collection[str], now: datetime, lifetime: Lifetime
+) -> tuple[Pair, ...]:
+    """*pairs* without those that have ended, and with a new one where it is time; equal to *pairs*
+    where there is nothing to do. Those of other hosts are some other replica's, as in an update
+    that changes them, and stay trusted."""
+    kept = tuple(pair for pair in pairs if pair.ends > now)
+    newest_ends = max((pair.ends for pair in _of(hosts, kept)), default=now)
+    if newest_ends - now > lifetime.renew_before:
+        return kept
+    return (*kept, make_pair(hosts, now, lifetime))
+
+
+def served(
+    pairs: Sequence[Pair], hosts: Collection[str], now: datetime, lifetime: Lifetime
+) -> Pair:
+    """The newest that everybody trusts by now; where none is so old, the oldest."""
+    own = _of(hosts, pairs)
+    trusted = [pair for pair in own if pair.made + lifetime.overlap <= now]
+    return trusted[-1] if trusted else own[0]
+
+
+def bundle(pairs: Sequence[Pair]) -> bytes:
+    """What is to be trusted, as PEM."""
+    return b"".join(pair.certificate for pair in pairs)
+
+
+def _of(hosts: Collection[str], pairs: Sequence[Pair]) -> list[Pair]:
+    return [pair for pair in pairs if pair.hosts == frozenset(hosts)]
+
+
+def _alternative(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _name(made: datetime, serial: int) -> str:
+    """With the serial number, as two replicas may make one in the same second."""
+    return f"{made.astimezone(UTC):%Y%m%dT%H%M%SZ}-{serial:040x}"[:32]
+
+
+def _read_pair(certificate: bytes, key: bytes) -> Pair:
+    """Raises ValueError, TypeError, UnsupportedAlgorithm, ExtensionNotFound."""
+    read = x509.load_pem_x509_certificate(certificate)
+    private = load_pem_private_key(key, password=None)
+    form = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
+    if read.public_key().public_bytes(*form) != private.public_key().public_bytes(*form):
+        raise ValueError("not of one key")
+    names = read.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    made = read.not_valid_before_utc + _BACKDATED
+    return Pair(
+        name=_name(made, read.serial_number),
+        certificate=certificate,
+        key=key,
+        made=made,
+        ends=read.not_valid_after_utc,
+        hosts=frozenset(str(name.value) for name in names),
+    )

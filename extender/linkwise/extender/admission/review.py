@@ -1,0 +1,142 @@
+"""AdmissionReview of `admission.k8s.io/v1`: what the API server asks and what it is answered.
+
+What cannot be read as an AdmissionReview is refused as a request. An object in it that cannot be
+read is let in: to say what a pod may look like is the API server's affair.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from linkwise.extender.admission.patch import Rules, Step, patch_of
+from linkwise.extender.admission.verdict import Verdict, judge_pod, judge_workload
+from linkwise.kube.objects import Pod
+
+log = logging.getLogger(__name__)
+API_VERSION = "admission.k8s.io/v1"
+_NOTHING = msgspec.Raw(b"null")
+_LET_IN = Verdict()
+_INVALID = 422
+
+
+class ReviewError(Exception):
+    """A body that is no AdmissionReview: says what was wrong and what was expected."""
+
+
+class _Struct(msgspec.Struct, frozen=True, rename="camel"):
+    """`frozen` is said again below for the type checker's sake."""
+
+
+class Kind(_Struct, frozen=True):
+    kind: str
+    group: str = ""
+    version: str = ""
+
+
+class Request(_Struct, frozen=True):
+    uid: str
+    operation: str
+    kind: Kind
+    namespace: str = ""
+    name: str = ""
+    sub_resource: str = ""
+    object: msgspec.Raw = _NOTHING
+    old_object: msgspec.Raw = _NOTHING
+
+    @property
+    def is_pod(self) -> bool:
+        return (self.kind.group, self.kind.kind) == ("", "Pod")
+
+    @property
+    def what(self) -> str:
+        """For the log."""
+        return f"{self.operation} {self.kind.kind} {self.namespace}/{self.name}"
+
+
+class _Review(_Struct, frozen=True):
+    api_version: str
+    kind: str
+    request: Request | None = None
+
+
+def read_request(body: bytes) -> Request:
+    """Raises ReviewError."""
+    try:
+        review = msgspec.json.decode(body, type=_Review)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ReviewError(f"expected an AdmissionReview: {error}") from None
+    said = (review.api_version, review.kind)
+    if said != (API_VERSION, "AdmissionReview") or review.request is None:
+        raise ReviewError(
+            f"{review.kind or 'nothing'} of {review.api_version or 'no version'}: "
+            f"expected an AdmissionReview of {API_VERSION} with a request"
+        )
+    return review.request
+
+
+def mutate(request: Request, rules: Rules) -> tuple[Step, ...]:
+    """Only what is created is changed: a pod's scheduler and gates are fixed from then on."""
+    if request.operation != "CREATE" or request.sub_resource or not request.is_pod:
+        return ()
+    pod = _pod(request, request.object)
+    return () if pod is None else patch_of(pod, rules)
+
+
+def validate(request: Request, rules: Rules) -> Verdict:
+    if request.operation not in ("CREATE", "UPDATE") or request.sub_resource:
+        return _LET_IN
+    changed = request.operation == "UPDATE"
+    if request.is_pod:
+        pod = _pod(request, request.object)
+        before = _pod(request, request.old_object) if changed else None
+        return _LET_IN if pod is None else judge_pod(pod, before, rules)
+    fields = _fields(request, request.object)
+    before_fields = _fields(request, request.old_object) if changed else None
+    if fields is None:
+        return _LET_IN
+    return judge_workload(fields, before_fields, request.namespace, rules)
+
+
+def write_patch(request: Request, steps: Sequence[Step]) -> bytes:
+    answer: dict[str, Any] = {"uid": request.uid, "allowed": True}
+    if steps:
+        # msgspec writes bytes as base64, which is how the API server wants a patch.
+        answer |= {"patchType": "JSONPatch", "patch": msgspec.json.encode(steps)}
+    return _write(answer)
+
+
+def write_verdict(request: Request, verdict: Verdict) -> bytes:
+    answer: dict[str, Any] = {"uid": request.uid, "allowed": not verdict.refused}
+    if verdict.refused:
+        message = "; ".join(verdict.refused)
+        answer["status"] = {"code": _INVALID, "reason": "Invalid", "message": message}
+    if verdict.warnings:
+        answer["warnings"] = list(verdict.warnings)
+    return _write(answer)
+
+
+def _write(response: Mapping[str, Any]) -> bytes:
+    return msgspec.json.encode(
+        {"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response}
+    )
+
+
+def _pod(request: Request, raw: msgspec.Raw) -> Pod | None:
+    try:
+        pod = msgspec.json.decode(raw, type=Pod | None)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        log.warning("%s: let in unread: %s", request.what, error)
+        return None
+    # A namespace is written into a pod only after it was asked about.
+    return pod and replace(pod, metadata=replace(pod.metadata, namespace=request.namespace))
+
+
+def _fields(request: Request, raw: msgspec.Raw) -> dict[str, object] | None:
+    try:
+        return msgspec.json.decode(raw, type=dict[str, object] | None)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        log.warning("%s: let in unread: %s", request.what, error)
+        return None

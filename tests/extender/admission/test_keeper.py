@@ -1,0 +1,258 @@
+"""The keeper with an API server that holds one Secret and two configurations."""
+
+import json
+import logging
+import time
+from base64 import b64decode
+from collections.abc import Callable
+from copy import deepcopy
+from datetime import UTC, datetime, timedelta
+from threading import Event
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+
+from linkwise.extender.admission.keeper import Keeper
+from linkwise.extender.admission.pairs import Lifetime, Pair
+from linkwise.kube.client import STRATEGIC_PATCH
+from linkwise.kube.errors import ApiError
+
+SECRET = "/api/v1/namespaces/kube-system/secrets/linkwise-webhook"
+KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+CONFIGURATIONS = [f"/apis/admissionregistration.k8s.io/v1/{kind}/linkwise" for kind in KINDS]
+START = datetime(2026, 11, 21, 12, tzinfo=UTC)
+T = TypeVar("T")
+
+
+class Api:
+    """Objects by path, and what comes in between: *before_put*, once."""
+
+    def __init__(self) -> None:
+        hooks = [{"name": "pods.linkwise.dev", "clientConfig": {"url": "https://x"}}]
+        two = [
+            *deepcopy(hooks),
+            {"name": "workloads.linkwise.dev", "clientConfig": {"url": "https://x"}},
+        ]
+        self.objects: dict[str, dict[str, Any]] = {
+            SECRET: {"metadata": {"name": "linkwise-webhook"}, "type": "Opaque"},
+            CONFIGURATIONS[0]: {"webhooks": hooks},
+            CONFIGURATIONS[1]: {"webhooks": two},
+        }
+        self.version = 1
+        self.writes: list[str] = []
+        self.down = False
+        self.before_put: Callable[[], None] | None = None
+
+    def get(self, path: str, kind: type[T]) -> T:
+        if self.down:
+            raise ApiError(0, "Unreachable", f"GET {path}")
+        if path not in self.objects:
+            raise ApiError(404, "NotFound", path)
+        made = deepcopy(self.objects[path])
+        made.setdefault("metadata", {})["resourceVersion"] = str(self.version)
+        return msgspec.json.decode(json.dumps(made), type=kind)
+
+    def put(self, path: str, body: object) -> None:
+        if self.before_put:
+            between, self.before_put = self.before_put, None
+            between()
+        assert isinstance(body, dict)
+        if body["metadata"]["resourceVersion"] != str(self.version):
+            raise ApiError(409, "Conflict", path)
+        self._written(path)
+        self.objects[path] = body
+
+    def patch(self, path: str, body: object, *, content_type: str) -> None:
+        assert content_type == STRATEGIC_PATCH
+        assert isinstance(body, dict)
+        self._written(path)
+        for hook in body["webhooks"]:
+            (mine,) = (h for h in self.objects[path]["webhooks"] if h["name"] == hook["name"])
+            mine["clientConfig"] |= hook["clientConfig"]
+
+    def _written(self, path: str) -> None:
+        self.version += 1
+        self.writes.append(path.rpartition("/")[0].rpartition("/")[2])
+
+    def trusted(self) -> set[str]:
+        return {
+            b64decode(hook["clientConfig"].get("caBundle", "")).decode()
+            for path in CONFIGURATIONS
+            for hook in self.objects.get(path, {"webhooks": []})["webhooks"]
+        }
+
+    def certificates(self) -> str:
+        """Of the Secret, as they would be trusted."""
+        data = self.objects[SECRET]["data"]
+        return "".join(b64decode(data[name]).decode() for name in sorted(data) if ".crt" in name)
+
+
+class Replica:
+    def __init__(self, api: Api) -> None:
+        self.api, self.now, self.used = api, START, list[Pair]()
+        self.keeper = Keeper(
+            api,
+            secret=("kube-system", "linkwise-webhook"),
+            configuration="linkwise",
+            hosts=["linkwise-webhook.kube-system.svc"],
+            lifetime=Lifetime(),
+            use=self.used.append,
+            clock=lambda: self.now,
+        )
+
+    def look(self, *, days: float = 0) -> None:
+        self.now = START + timedelta(days=days)
+        self.keeper.look()
+
+
+@pytest.fixture
+def api() -> Api:
+    return Api()
+
+
+def test_the_first_look_makes_a_certificate_and_has_it_trusted_before_it_is_served(
+    api: Api,
+) -> None:
+    one = Replica(api)
+    assert one.keeper.waits_for() == "no certificate is published yet"
+    one.look()
+    (pair,) = one.used
+    assert api.trusted() == {pair.certificate.decode()} == {api.certificates()}
+    assert api.writes == ["secrets", *KINDS]
+    assert one.keeper.waits_for() == ""
+    assert one.keeper.ends == pair.ends.timestamp()
+
+
+def test_a_second_look_and_a_second_replica_write_nothing(api: Api) -> None:
+    one, two = Replica(api), Replica(api)
+    one.look()
+    written = len(api.writes)
+    one.look(days=1)
+    two.look(days=1)
+    assert len(api.writes) == written
+    assert one.used == two.used
+
+
+def test_of_two_that_begin_at_once_one_is_refused_and_takes_the_others(api: Api) -> None:
+    one, two = Replica(api), Replica(api)
+    api.before_put = two.look
+    with pytest.raises(ApiError, match="Conflict"):
+        one.look()
+    assert not one.used
+    one.look()
+    assert one.used == two.used
+
+
+def test_a_rotation_over_its_whole_length_is_trusted_at_every_moment(api: Api) -> None:
+    """One replica looks often, the other once a day."""
+    often, rarely = Replica(api), Replica(api)
+    for hour in range(0, 24 * 200, 6):
+        often.look(days=hour / 24)
+        if hour % 24 == 0:
+            rarely.look(days=hour / 24)
+        (trusted,) = api.trusted()
+        for replica in (often, rarely):
+            assert replica.used[-1].certificate.decode() in trusted
+            assert replica.used[-1].ends > often.now
+    assert len(often.used) == 4  # days 0, 60, 120, 180
+    assert often.used == rarely.used
+
+
+def test_a_new_certificate_is_not_served_where_it_could_not_be_published(api: Api) -> None:
+    one = Replica(api)
+    one.look()
+    kept = api.objects.pop(CONFIGURATIONS[1])
+    api.objects[CONFIGURATIONS[1]] = {"webhooks": 3}  # cannot be read
+    with pytest.raises(msgspec.ValidationError):
+        one.look(days=60)
+    with pytest.raises(msgspec.ValidationError):
+        one.look(days=61)
+    assert len(one.used) == 1
+    api.objects[CONFIGURATIONS[1]] = kept
+    one.look(days=61)
+    assert len(one.used) == 2
+
+
+def test_trust_that_somebody_took_away_is_written_again(api: Api) -> None:
+    one = Replica(api)
+    one.look()
+    for path in CONFIGURATIONS:
+        api.objects[path]["webhooks"][0]["clientConfig"]["caBundle"] = ""
+    api.writes.clear()
+    one.look(days=1)
+    assert api.trusted() == {api.certificates()}
+    assert api.writes == list(KINDS)
+
+
+def test_a_configuration_that_is_not_wanted_is_not_missed(api: Api) -> None:
+    del api.objects[CONFIGURATIONS[0]]
+    one = Replica(api)
+    one.look()
+    assert one.keeper.waits_for() == ""
+    assert api.trusted() == {api.certificates()}
+
+
+@pytest.mark.parametrize("data", [{"a.crt": "?", "a.key": "eA=="}, {"a.crt": "eA=="}, {}])
+def test_a_mangled_secret_is_filled_anew(api: Api, data: dict[str, str]) -> None:
+    one = Replica(api)
+    one.look()
+    api.objects[SECRET]["data"] = data
+    one.look(days=1)
+    assert len(one.used) == 2
+    assert api.trusted() == {one.used[1].certificate.decode()}
+
+
+def test_a_replica_whose_certificate_ended_meanwhile_is_not_ready(api: Api) -> None:
+    one = Replica(api)
+    one.look()
+    api.down = True
+    with pytest.raises(ApiError):
+        one.look(days=89)
+    assert one.keeper.waits_for() == ""
+    with pytest.raises(ApiError):
+        one.look(days=90)
+    assert one.keeper.waits_for() == "the certificate has ended"
+
+
+def test_no_log_has_a_key(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    one = Replica(api)
+    one.look()
+    one.look(days=60)
+    assert "serves certificate" in caplog.text
+    for name, text in api.objects[SECRET]["data"].items():
+        if name.endswith(".key"):
+            assert b"PRIVATE KEY" in b64decode(text)
+            assert text not in caplog.text
+    assert "PRIVATE" not in caplog.text
+
+
+def test_its_thread_goes_on_whatever_happens(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+    api.down = True
+    served = Event()
+    keeper = Keeper(
+        api,
+        secret=("kube-system", "linkwise-webhook"),
+        configuration="linkwise",
+        hosts=["x.example"],
+        lifetime=Lifetime(10.0),
+        use=lambda _: served.set(),
+    )
+    keeper.start()
+    try:
+        wait_for_text(caplog, "Unreachable: GET")
+        assert keeper.alive
+        api.before_put = lambda: Replica(api).look()
+        api.down = False
+        assert served.wait(10)
+    finally:
+        keeper.stop()
+    assert not keeper.alive
+
+
+def wait_for_text(caplog: pytest.LogCaptureFixture, text: str) -> None:
+    ends = time.monotonic() + 10
+    while text not in caplog.text:
+        assert time.monotonic() < ends, caplog.text
+        time.sleep(0.01)

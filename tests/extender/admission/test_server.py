@@ -1,0 +1,213 @@
+"""HTTPS: who is answered, what is refused, and that a new certificate and an end lose no call."""
+
+import http.client
+import json
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime
+from threading import Event, Thread
+
+import pytest
+
+from linkwise.extender.admission.answers import Answers
+from linkwise.extender.admission.pairs import Lifetime, Pair, make_pair
+from linkwise.extender.admission.patch import Rules
+from linkwise.extender.admission.server import Answer, Server
+from linkwise.topology import names
+from tests.extender.admission.reviews import review
+from tests.extender.recognise.pods import pod
+
+HOST = "127.0.0.1"
+MOST = 64 << 10
+BODY = json.dumps(
+    review(pod("train-0", annotations={names.GANG: "train", names.GANG_SIZE: "4"}))
+).encode()
+
+
+def new_pair() -> Pair:
+    return make_pair({HOST}, datetime.now(UTC), Lifetime())
+
+
+class Client:
+    """Keeps its connection, as the API server does."""
+
+    def __init__(self, port: int, *trusted: Pair) -> None:
+        context = ssl.create_default_context(
+            cadata="".join(pair.certificate.decode() for pair in trusted)
+        )
+        self.connection = http.client.HTTPSConnection(HOST, port, context=context, timeout=30)
+
+    def ask(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+        self.connection.request(method, path, body)
+        answer = self.connection.getresponse()
+        return answer.status, answer.read()
+
+
+class Running:
+    def __init__(self) -> None:
+        self.held, self.release = Event(), Event()
+        routes = {**Answers(Rules()).routes(), ("POST", "/slow"): self._slow}
+        self.server = Server(HOST, 0, routes, max_body=MOST)
+        self.port = self.server.port
+        self.pair = new_pair()
+        self._clients: list[Client] = []
+        self._thread = Thread(target=self.server.run)
+        self._thread.start()
+
+    def _slow(self, body: bytes) -> Answer:
+        self.held.set()
+        assert self.release.wait(30)
+        return 200, "text/plain", body
+
+    def client(self, *trusted: Pair) -> Client:
+        made = Client(self.port, *(trusted or (self.pair,)))
+        self._clients.append(made)
+        return made
+
+    def stop(self) -> None:
+        self.release.set()
+        for client in self._clients:
+            client.connection.close()
+        self.server.close()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture
+def running() -> Iterator[Running]:
+    started = Running()
+    started.server.use(started.pair)
+    yield started
+    started.stop()
+
+
+def test_a_review_is_answered_over_a_connection_that_is_kept(running: Running) -> None:
+    client = running.client()
+    for _ in range(3):
+        status, body = client.ask("POST", "/mutate", BODY)
+        assert status == 200
+        assert "patch" in json.loads(body)["response"]
+    assert client.ask("GET", "/readyz") == (200, b"ok\n")
+    assert client.ask("GET", "/nothing")[0] == 404
+    assert client.ask("POST", "/readyz")[0] == 404
+    first = client.connection.sock
+    client.ask("GET", "/healthz")
+    assert client.connection.sock is first
+
+
+def test_before_there_is_a_certificate_nobody_is_answered() -> None:
+    early = Running()
+    try:
+        with pytest.raises((ConnectionError, ssl.SSLEOFError)):
+            early.client().ask("GET", "/readyz")
+    finally:
+        early.stop()
+
+
+def test_no_plain_text_is_answered(running: Running) -> None:
+    with socket.create_connection((HOST, running.port), timeout=30) as plain:
+        plain.sendall(b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
+        heard = b""
+        with suppress(ConnectionResetError):
+            while more := plain.recv(100):
+                heard += more
+        assert b"HTTP" not in heard
+
+
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        ("Content-Length: 70000", 413),
+        ("Content-Length: many", 400),
+        ("Content-Length: -1", 400),
+        (f"Content-Length: {'9' * 30}", 400),
+        ("Content-Length: 2\r\nContent-Length: 3", 400),
+        ("Transfer-Encoding: chunked", 411),
+    ],
+)
+def test_bodies_of_no_known_or_too_great_length_are_refused(
+    running: Running, header: str, status: int
+) -> None:
+    context = ssl.create_default_context(cadata=running.pair.certificate.decode())
+    with (
+        socket.create_connection((HOST, running.port), timeout=30) as raw,
+        context.wrap_socket(raw, server_hostname=HOST) as client,
+    ):
+        client.sendall(f"POST /validate HTTP/1.1\r\nHost: x\r\n{header}\r\n\r\n".encode())
+        assert client.recv(100).startswith(f"HTTP/1.1 {status} ".encode())
+
+
+def test_a_body_that_is_too_large_is_refused_though_it_is_sent(running: Running) -> None:
+    assert running.client().ask("POST", "/validate", b" " * (MOST + 1)) == (
+        413,
+        b"more than 65536 bytes\n",
+    )
+    assert running.client().ask("POST", "/validate", b" " * MOST)[0] == 400
+
+
+def test_a_client_that_goes_away_in_the_middle_hurts_nobody(running: Running) -> None:
+    context = ssl.create_default_context(cadata=running.pair.certificate.decode())
+    with socket.create_connection((HOST, running.port), timeout=30) as raw:
+        client = context.wrap_socket(raw, server_hostname=HOST)
+        client.sendall(b"POST /validate HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{")
+        client.close()
+    assert running.client().ask("GET", "/readyz")[0] == 200
+
+
+def test_a_new_certificate_counts_for_new_connections_and_disturbs_no_old_one(
+    running: Running,
+) -> None:
+    old = running.client()
+    old.ask("GET", "/readyz")
+    new = new_pair()
+    running.server.use(new)
+    assert old.ask("POST", "/mutate", BODY)[0] == 200
+    assert running.client(new).ask("POST", "/mutate", BODY)[0] == 200
+    with pytest.raises(ssl.SSLCertVerificationError):
+        running.client().ask("GET", "/readyz")
+
+
+def test_while_certificates_change_no_call_is_lost(running: Running) -> None:
+    pairs = [running.pair, *(new_pair() for _ in range(5))]
+
+    def ask(_: int) -> int:
+        return running.client(*pairs).ask("POST", "/validate", BODY)[0]
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = [pool.submit(ask, number) for number in range(120)]
+        for pair in pairs:
+            running.server.use(pair)
+        assert {answer.result() for answer in answers} == {200}
+
+
+def test_many_at_once_are_all_answered(running: Running) -> None:
+    with ThreadPoolExecutor(32) as pool:
+        answers = pool.map(lambda _: running.client().ask("POST", "/mutate", BODY)[0], range(200))
+        assert set(answers) == {200}
+
+
+def test_a_call_under_way_is_answered_at_the_end_and_told_to_go_elsewhere(
+    running: Running,
+) -> None:
+    running.client().ask("GET", "/readyz")  # and goes on holding its connection
+    client = running.client()
+    answers: list[tuple[int, bytes]] = []
+    asking = Thread(target=lambda: answers.append(client.ask("POST", "/slow", b"last words")))
+    asking.start()
+    assert running.held.wait(30)
+    closing = Thread(target=running.server.close)
+    closing.start()
+    while not running.server.closing:
+        time.sleep(0.001)
+    running.release.set()
+    asking.join(30)
+    closing.join(30)
+    assert not closing.is_alive()
+    assert answers == [(200, b"last words")]
+    assert client.connection.sock is None  # it was told that the connection ends
+    with pytest.raises(ConnectionError):
+        running.client().ask("GET", "/readyz")
