@@ -3,7 +3,7 @@
 Everything is a value in memory and happens when a test says so; only the core is real.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -164,6 +164,7 @@ class Cluster:
         node: str = "",
         gates: Iterable[str] = (),
         said: Mapping[str, str] | None = None,
+        alter: Callable[[Pod], Pod] = lambda pod: pod,
         **words: str,
     ) -> Pod:
         """`gang_size="2"` is the annotation linkwise.dev/gang-size, as is *said* of the same."""
@@ -187,7 +188,7 @@ class Cluster:
                 scheduling_gates=tuple(SchedulingGate(name=gate) for gate in gates),
             ),
         )
-        return self.put_pod(pod)
+        return self.put_pod(alter(pod))
 
     def gates(self, name: str) -> list[str]:
         return [gate.name for gate in self.pod(name).spec.scheduling_gates]

@@ -61,6 +61,7 @@ class Scheduler:
             hold_share=settings.hold_share,
         )
         self.offers = self._planner.offers
+        self.holds = self._planner.holds
         self._binder = Binder(self._books, self._planner)
         self._seen_nodes = self._seen_pods = False
 

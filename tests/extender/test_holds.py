@@ -1,0 +1,391 @@
+"""Who waits for GPUs gets them in the end, and nobody else waits for longer than that takes."""
+
+from collections.abc import Callable
+
+import pytest
+
+from linkwise.extender.calls import BindRefusal
+from linkwise.extender.holds import LOOK_SECONDS, Hold
+from linkwise.extender.records import GangKey
+from linkwise.extender.scheduler import CoreSettings
+from linkwise.kube.objects import Pod
+from linkwise.topology import names
+from tests.extender.cluster import Cluster, change
+
+HELD = "linkwise: held for gang ml/g"
+
+
+def cluster(nodes: int = 2, share: float = 0.5) -> Cluster:
+    at = Cluster(CoreSettings(hold_share=share))
+    for number in range(1, nodes + 1):
+        at.add_node(f"n{number}")
+    return at
+
+
+def run(at: Cluster, name: str, gpus: int, node: str = "", **words: str) -> str:
+    """A single pod that is bound, to *node*; else to the one that kube-scheduler is shown."""
+    at.add_pod(name, gpus, said=words)
+    if node:
+        at.bind(name, node)
+    else:
+        assert at.schedule(name), name
+    at.settle()
+    return name
+
+
+def end(at: Cluster, name: str) -> None:
+    at.delete(name)
+    at.settle()
+
+
+def hold_of(at: Cluster, gang: str, namespace: str = "ml") -> Hold | None:
+    return at.core.holds.of(GangKey(namespace, gang))
+
+
+def held(at: Cluster, gang: str) -> dict[str, int]:
+    """node -> how many of its GPUs are kept for the gang."""
+    hold = hold_of(at, gang)
+    return {} if hold is None else {node: mask.bit_count() for node, mask in hold.gpus.items()}
+
+
+def waits_with_hold() -> Cluster:
+    """Node n1 is free, n2 is not, and a gang waits for both."""
+    at = cluster()
+    run(at, "first", 4, "n2")
+    at.add_gang("g", 2, 8)
+    at.settle()
+    assert held(at, "g") == {"n1": 8, "n2": 8}
+    return at
+
+
+def in_namespace(namespace: str) -> Callable[[Pod], Pod]:
+    return lambda pod: change(pod, metadata=change(pod.metadata, namespace=namespace))
+
+
+def on_nodes(**labels: str) -> Callable[[Pod], Pod]:
+    return lambda pod: change(pod, spec=change(pod.spec, node_selector=labels))
+
+
+@pytest.mark.parametrize("share", [0.5, 0.0])
+def test_a_large_gang_starts_under_a_stream_of_small_pods(share: float) -> None:
+    at = cluster(nodes=2, share=share)
+    running: dict[str, int] = {}
+    for number in range(200):
+        for name, until in list(running.items()):
+            if until <= number:
+                del running[name]
+                end(at, name)
+        if number == 10:
+            at.add_gang("g", 2, 8)
+        at.now += 1
+        at.settle()
+        for spare in range(16):
+            name = f"p{number}-{spare}"
+            at.add_pod(name, 1)
+            if at.schedule(name):
+                running[name] = number + 8 + spare % 5
+            else:
+                at.delete(name)
+        at.settle()
+        # The longest that runs has 12 rounds to go when the gang comes.
+        if number == 24 and share:
+            assert at.phase("g") == "planned"
+            return
+        at.sound()
+    assert at.phase("g") == "forming", "without a hold it waits for ever"
+
+
+def test_a_later_pod_is_told_for_whom_the_gpus_are_held_and_does_not_get_them() -> None:
+    at = waits_with_hold()
+    at.add_pod("late", 1)
+    assert at.filter("late").failed == {"n1": HELD, "n2": HELD}
+    assert at.filter("late").failed == {"n1": HELD, "n2": HELD}
+    assert at.schedule("late") == ""
+    assert isinstance(at.begin_bind("late", "n1"), BindRefusal)
+    assert at.free("n1") == 8
+
+
+def test_what_is_held_goes_to_the_gang_once_all_of_it_is_free() -> None:
+    at = waits_with_hold()
+    at.add_pod("late", 1)
+    end(at, "first")
+    assert at.phase("g") == "planned"
+    assert held(at, "g") == {}
+    assert at.schedule("late") == ""
+
+
+def test_a_gpu_that_only_the_kubelet_gives_back_wakes_the_gang_that_it_is_held_for() -> None:
+    at = cluster()
+    at.add_pod("first", 4)
+    at.bind("first", "n2")
+    at.start("first")
+    at.add_gang("g", 2, 8)
+    at.settle()
+    end(at, "first")
+    assert at.phase("g") == "forming"  # podresources lists it still
+    at.stop("first", "n2")
+    at.settle()
+    assert at.phase("g") == "planned"
+
+
+def test_what_is_not_held_is_anybodys() -> None:
+    at = cluster(nodes=3)
+    for node in ("n1", "n2", "n3"):
+        run(at, f"first-{node}", 4, node)
+    at.add_gang("g", 2, 8)
+    at.settle()
+    assert held(at, "g") == {"n1": 8, "n2": 8}
+    assert run(at, "late", 4) == "late"
+    assert at.pod("late").spec.node_name == "n3"
+    assert at.phase("g") == "forming"
+
+
+def test_a_more_urgent_pod_takes_what_is_held() -> None:
+    at = waits_with_hold()
+    at.add_pod("urgent", 8, priority=1)
+    assert at.schedule("urgent") == "n1"
+    at.settle()
+    assert at.sound()
+
+
+def test_a_pod_that_is_older_than_the_gang_takes_what_is_held() -> None:
+    at = cluster()
+    run(at, "first", 4, "n2")
+    at.add_pod("old", 8)
+    at.now += 1
+    at.add_gang("g", 2, 8)
+    at.settle()
+    assert at.schedule("old") == "n1"
+
+
+def test_a_more_urgent_gang_takes_what_is_held_and_is_first_in_the_line() -> None:
+    at = waits_with_hold()
+    for rank in range(3):
+        said = {"gang": "h", "gang_size": "3", "rank": str(rank)}
+        at.add_pod(f"h-{rank}", 4, priority=1, said=said)
+    at.settle()
+    assert at.phase("h") == "planned"
+    assert at.phase("g") == "forming"
+
+
+def test_a_gang_behind_the_first_gets_no_hold_on_the_same_nodes() -> None:
+    at = waits_with_hold()
+    at.now += 1
+    at.add_gang("h", 2, 8)
+    at.settle()
+    assert held(at, "h") == {}
+
+
+def test_a_gang_of_another_namespace_may_hold_what_is_left() -> None:
+    at = cluster(nodes=4, share=1.0)
+    for number in range(1, 5):
+        run(at, f"first-{number}", 4, f"n{number}")
+    for namespace in ("red", "blue"):
+        for rank in range(2):
+            said = {"gang": "g", "gang_size": "2", "rank": str(rank)}
+            at.add_pod(f"{namespace}-{rank}", 8, said=said, alter=in_namespace(namespace))
+        at.now += 1
+    at.settle()
+    first, second = hold_of(at, "g", "red"), hold_of(at, "g", "blue")
+    assert first is not None
+    assert second is not None
+    assert sorted((*first.gpus, *second.gpus)) == ["n1", "n2", "n3", "n4"]
+
+
+def test_a_gang_of_the_same_namespace_that_wants_other_nodes_is_not_kept_back() -> None:
+    at = cluster(nodes=0)
+    for name, zone in (("a1", "a"), ("a2", "a"), ("b1", "b"), ("b2", "b")):
+        at.add_node(name, labels={"zone": zone})
+        run(at, f"first-{name}", 4, name)
+    for zone in ("a", "b"):
+        for rank in range(2):
+            said = {"gang": zone, "gang_size": "2", "rank": str(rank)}
+            at.add_pod(f"{zone}-{rank}", 8, said=said, alter=on_nodes(zone=zone))
+    at.settle()
+    assert held(at, "a") == {"a1": 8, "a2": 8}
+    assert held(at, "b") == {"b1": 8, "b2": 8}
+
+
+@pytest.mark.parametrize(("share", "blue_holds"), [(0.5, False), (1.0, True)])
+def test_only_the_first_may_hold_more_than_the_share(share: float, blue_holds: bool) -> None:
+    at = cluster(nodes=4, share=share)
+    for number in range(1, 5):
+        run(at, f"first-{number}", 4, f"n{number}")
+    for namespace, size in (("red", 3), ("blue", 1)):
+        for rank in range(size):
+            said = {"gang": "g", "gang_size": str(size), "rank": str(rank)}
+            at.add_pod(f"{namespace}-{rank}", 8, said=said, alter=in_namespace(namespace))
+        at.now += 1
+    at.settle()
+    assert hold_of(at, "g", "red") is not None
+    assert (hold_of(at, "g", "blue") is not None) is blue_holds
+
+
+def test_a_gang_that_could_never_fit_holds_nothing() -> None:
+    at = cluster()
+    at.add_gang("g", 3, 8)
+    at.settle()
+    assert held(at, "g") == {}
+    assert run(at, "late", 8) == "late"
+
+
+def test_a_hold_is_given_up_with_its_gang_and_who_was_turned_away_is_woken() -> None:
+    at = waits_with_hold()
+    at.add_pod("late", 8)
+    assert at.schedule("late") == ""
+    at.delete("g-0")
+    at.settle()
+    assert held(at, "g") == {}
+    at.pass_time(2)
+    assert at.pod("late").status.nominated_node_name == "n1"
+
+
+def test_a_hold_moves_when_its_node_can_no_more_be_had() -> None:
+    at = cluster(nodes=3)
+    run(at, "first", 2, "n2")
+    run(at, "second", 4, "n3")
+    at.add_gang("g", 2, 8)
+    at.settle()
+    assert held(at, "g") == {"n1": 8, "n2": 8}
+    at.cordon("n2")
+    at.pass_time(LOOK_SECONDS)
+    assert held(at, "g") == {"n1": 8, "n3": 8}
+    assert at.sound()
+
+
+def test_a_hold_moves_only_to_where_less_is_to_be_waited_for() -> None:
+    at = cluster(nodes=3)
+    run(at, "first", 4, "n2")
+    for number in range(3):
+        run(at, f"other-{number}", 2, "n3")
+    at.add_gang("g", 2, 8)
+    at.settle()
+    assert held(at, "g") == {"n1": 8, "n2": 8}
+    end(at, "other-0")
+    at.pass_time(LOOK_SECONDS)
+    assert held(at, "g") == {"n1": 8, "n2": 8}  # four either way
+    end(at, "other-1")
+    assert held(at, "g") == {"n1": 8, "n2": 8}  # not at every change
+    at.pass_time(LOOK_SECONDS)
+    assert held(at, "g") == {"n1": 8, "n3": 8}
+
+
+def test_where_the_ends_are_known_the_earliest_is_waited_for() -> None:
+    at = cluster(nodes=3)
+    run(at, "first", 2, "n2", expected_duration="5h")
+    run(at, "second", 4, "n3", expected_duration="1h")
+    at.add_gang("g", 2, 8)
+    at.settle()
+    assert held(at, "g") == {"n1": 8, "n3": 8}
+    hold = hold_of(at, "g")
+    assert hold is not None
+    assert hold.start == at.now + 3600
+
+
+def test_a_server_that_never_ends_is_the_last_to_be_waited_for() -> None:
+    at = cluster(nodes=3)
+    server = lambda pod: change(pod, spec=change(pod.spec, restart_policy="Always"))  # noqa: E731
+    at.add_pod("server", 1, alter=server)
+    at.bind("server", "n2")
+    run(at, "job", 8, "n3")
+    at.add_gang("g", 2, 8)
+    at.settle()
+    assert held(at, "g") == {"n1": 8, "n3": 8}
+
+
+@pytest.mark.parametrize(
+    ("said", "passes"),
+    [("59m", True), ("1h", True), ("61m", False), (None, False)],
+)
+def test_a_pod_passes_if_it_ends_before_the_gang_could_start(
+    said: str | None, passes: bool
+) -> None:
+    at = cluster()
+    run(at, "first", 4, "n2", expected_duration="1h")
+    at.add_gang("g", 2, 8)
+    at.settle()
+    at.add_pod("late", 8, said={} if said is None else {"expected_duration": said})
+    assert at.schedule("late") == ("n1" if passes else "")
+    at.settle()
+    hold = hold_of(at, "g")
+    assert hold is not None
+    assert hold.start == at.now + 3600
+
+
+def test_nobody_passes_where_the_start_is_not_known() -> None:
+    at = waits_with_hold()
+    at.add_pod("late", 8, expected_duration="1m")
+    assert at.schedule("late") == ""
+
+
+def test_nobody_passes_once_somebody_has_broken_his_word() -> None:
+    at = cluster()
+    run(at, "first", 4, "n2", expected_duration="1h")
+    at.add_gang("g", 2, 8)
+    at.settle()
+    at.pass_time(3601)
+    at.add_pod("late", 8, expected_duration="1m")
+    assert at.schedule("late") == ""
+
+
+def test_a_gang_passes_as_a_pod_does() -> None:
+    at = cluster()
+    run(at, "first", 4, "n2", expected_duration="1h")
+    at.add_gang("g", 2, 8)
+    at.settle()
+    at.add_gang("long", 2, 4)
+    at.add_gang("short", 2, 4, expected_duration="30m")
+    at.settle()
+    assert at.phase("long") == "forming"
+    assert at.phase("short") == "planned"
+
+
+def test_a_gang_that_runs_replaces_its_dead_member_out_of_what_is_held() -> None:
+    """The other would wait for it, and it for the other."""
+    at = cluster()
+    members = at.add_gang("runs", 2, 8)
+    at.settle()
+    for member in members:
+        at.schedule(member)
+    at.settle()
+    assert at.phase("runs") == "running"
+    at.now += 1
+    at.add_gang("g", 2, 8)
+    at.settle()
+    assert set(held(at, "g")) == {"n1", "n2"}
+    at.delete("runs-1")
+    at.settle()
+    at.now += 1
+    at.add_pod("runs-1", 8, gang="runs", gang_size="2", rank="1")
+    at.settle()
+    assert at.schedule("runs-1")
+    at.settle()
+    assert at.phase("runs") == "running"
+
+
+def test_a_single_pod_behind_the_gate_is_held_for_as_a_gang_is() -> None:
+    at = cluster(nodes=1)
+    run(at, "first", 4, "n1")
+    at.add_pod("whole", 8, gates=[names.GATE])
+    at.settle()
+    at.now += 1
+    at.add_pod("late", 4)
+    assert at.filter("late").failed == {"n1": "linkwise: held for pod ml/whole"}
+    end(at, "first")
+    assert at.gates("whole") == []
+
+
+def test_a_restart_finds_a_hold_again() -> None:
+    at = waits_with_hold()
+    at.restart()
+    at.settle()
+    assert held(at, "g") == {"n1": 8, "n2": 8}
+
+
+def test_without_a_share_nothing_is_held() -> None:
+    at = cluster(share=0.0)
+    run(at, "first", 4, "n2")
+    at.add_gang("g", 2, 8)
+    at.settle()
+    assert held(at, "g") == {}
+    assert run(at, "late", 8) == "late"
