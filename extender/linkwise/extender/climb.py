@@ -182,7 +182,7 @@ class Climb:
         if best is None:
             return None
         if best[1:] == (-1,) and not len(self._company):
-            return self._filled(domains != NO_DOMAIN)  # no two nodes, so no level above them
+            return self._on_one_node(pool, domains, best[0])
         for number, level in enumerate(self._ground.levels):
             nearer = self._with_company(_joined(domains, level.apart))
             way = self._reaching(pool, nearer, best)
@@ -191,6 +191,13 @@ class Climb:
         way = self._reaching(pool, domains, best)
         assert way is not None, "it was reached just now"
         return replace(way, level=len(self._ground.levels))
+
+    def _on_one_node(self, pool: Pool, domains: Ints, quality: float) -> Way | None:
+        """No two nodes, so no level above them counts."""
+        inside = domains[pool.rows] != NO_DOMAIN
+        enough = np.flatnonzero(inside & (pool.room_at(quality) >= pool.wanted))
+        best = pool.first(enough, [pool.losses(enough, np.full(len(enough), pool.wanted))])
+        return self._filled(np.arange(len(domains)) == pool.rows[best])
 
     def _best_reach(self, pool: Pool, domains: Ints) -> tuple[float, ...] | None:
         for quality, nodes, able in _classes(pool, domains[pool.rows]):

@@ -33,26 +33,23 @@ class Level:
 class Ground:
     rows: Rows
     kinds: Sequence[Kind]
-    levels: tuple[Level, ...]  # nearest first; those that no node is in are left out
+    levels: tuple[Level, ...]  # above the node, nearest first; those no node is in are left out
 
     def level(self, key: str) -> Level:
-        """One of `levels`, or one that no node is in."""
+        """Every node is a domain for itself; a level that no node is in has none."""
+        if key == NODE:
+            return Level(NODE, np.arange(len(self.rows)), self.rows.names)
         nowhere = Level(key, np.full(len(self.rows), NO_DOMAIN), ())
         return next((level for level in self.levels if level.key == key), nowhere)
 
 
-def ground_of(books: Books, levels: Sequence[str], asked: Iterable[str] = ()) -> Ground:
-    """*levels* are those of the configuration; *asked* others that a gang names, of which nobody
-    knows where they belong: most likely they are the nearest."""
-    keys = [*(key for key in dict.fromkeys(asked) if key not in levels), *levels]
-    return Ground(books.rows.copy(), tuple(books.kinds), tuple(_levels(books, keys)))
+def ground_of(books: Books, levels: Iterable[str]) -> Ground:
+    """All of *books* as it is now."""
+    return Ground(books.rows.copy(), tuple(books.kinds), tuple(_levels(books, levels)))
 
 
 def _levels(books: Books, keys: Iterable[str]) -> Iterable[Level]:
     for key in keys:
-        if key == NODE:
-            yield Level(NODE, np.arange(len(books.rows)), tuple(books.rows.names))
-            continue
         numbers = books.domains.numbers(key)
         if (numbers != NO_DOMAIN).any():
             yield Level(key, numbers.copy(), books.domains.values(key))

@@ -330,7 +330,6 @@ class Planner:
         if anew or gang.made is None:
             gang.made = now
         span = self._search.span(found, spots)
-        span = self._search.span(found, spots)
         for member, spot in zip(found.open, spots, strict=True):
             plan = Plan(
                 id=gang.plan_id,

@@ -10,17 +10,17 @@ from itertools import pairwise
 
 from linkwise.extender.best_node import BestNode
 from linkwise.extender.books import Books
+from linkwise.extender.climb import NOBODY, Company
 from linkwise.extender.feasible import Feasible
+from linkwise.extender.ground import ground_of
 from linkwise.extender.hopeless import Hopeless
 from linkwise.extender.kinds import Wish
 from linkwise.extender.learned import Learned
 from linkwise.extender.muster import Muster, plan_of, spots_of
-from linkwise.extender.climb import NOBODY, Company
-from linkwise.extender.ground import ground_of
 from linkwise.extender.place import Refusal, Spot, orders_of, place
 from linkwise.extender.records import PodRecord, Template
 from linkwise.extender.rows import Bools
-from linkwise.extender.spans import spans_of
+from linkwise.extender.spans import NODE, ordered, spans_of
 
 
 class Search:
@@ -65,7 +65,7 @@ class Search:
         member = found.open[0]
         if member.ask.gang is not None or member.template is None:
             spans = spans_of(member.ask.spans for member in found.seats)
-            ground = ground_of(self._books, self._levels, (*spans.require, *spans.prefer))
+            ground = ground_of(self._books, ordered(self._levels, spans))
             company = self._company(found, beside)
             return place(ground, orders_of(found.open, nodes), company, spans)
         spot = self._best_of(member, nodes(member.template))
@@ -86,6 +86,19 @@ class Search:
             tuple(sorted({rows[node] for node in _next_to(self._books, found) if node in rows})),
             frozenset(models),
         )
+
+    def span(self, found: Muster, spots: Sequence[Spot]) -> str:
+        """What a gang that goes there has in common, as its plan says it; empty for a single pod,
+        and where nothing is."""
+        if found.open[0].ask.gang is None:
+            return ""
+        nodes = {spot.node for spot in (*spots_of(self._books, found), *spots)}
+        if len(nodes) == 1:
+            return f"{NODE}={nodes.pop()}"
+        rows = [self._books.rows.row_of[node] for node in nodes]
+        levels = ordered(self._levels, spans_of(member.ask.spans for member in found.seats))
+        level, domain = self._books.domains.shared(levels, rows)
+        return level and f"{level}={domain}"
 
     def best_for(self, pod: PodRecord) -> Spot | Refusal:
         """The best node for a pod that is not planned ahead."""

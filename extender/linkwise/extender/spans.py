@@ -6,7 +6,7 @@ always named from the nearest to the widest.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from linkwise.extender.asks import Spans
@@ -49,3 +49,10 @@ def spans_of(asked: Iterable[Spans]) -> Spans:
     required = levels_of(chain.from_iterable(spans.require for spans in all_of_them))
     preferred = next((spans.prefer for spans in all_of_them if spans.prefer), ())
     return Spans(required, levels_of(preferred))
+
+
+def ordered(known: Sequence[str], spans: Spans) -> tuple[str, ...]:
+    """All levels that matter to a gang. Nobody knows how wide one is that only the gang names: as
+    those above are known, it is most likely nearer."""
+    own = (level for level in (*spans.require, *spans.prefer) if level not in (NODE, *known))
+    return (*dict.fromkeys(own), *known)

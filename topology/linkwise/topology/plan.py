@@ -37,7 +37,6 @@ class Plan(
     gbytes_per_s: float = 0.0  # estimated all-reduce bus bandwidth of the pod's GPUs
     refusals: int = 0  # how often kube-scheduler has refused a plan of this gang
     span: str = ""  # what all members share, `<level>=<domain>` of the nearest level there is
-    span: str = ""  # what all members share, `<level>=<domain>` of the nearest level there is
 
     @property
     def edition(self) -> tuple[int, int]:
