@@ -107,7 +107,8 @@ class Owners:
                 entry.waiting.discard(uid)
             elif uid not in entry.waiting:
                 entry.waiting.add(uid)
-                self._read_by(ref, max(now, self._next_look(entry)))
+                if entry.read:
+                    self._read_by(ref, max(now, self._next_look(entry)))
 
     def forget(self, uid: str) -> None:
         for ref in self._refs.pop(uid, ()):

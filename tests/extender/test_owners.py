@@ -1,0 +1,391 @@
+"""The objects that pods hang on: read once, read again when it matters, and forgotten."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from linkwise.extender.calls import BindCall, BindRefusal
+from linkwise.extender.owners import MOST_AT_ONCE, STALE_SECONDS
+from linkwise.extender.recognise.answer import IndexedJobs, Missing
+from linkwise.kube.objects import Pod
+from linkwise.topology import names
+from tests.extender.cluster import Cluster
+from tests.extender.recognise.pods import Object, owner, pod, ref_of, template
+
+INDEX = "batch.kubernetes.io/job-completion-index"
+SURELY = 120.0
+
+
+def job(name: str, size: int, *, uid: str = "", at_once: int = 0, done: int = 0) -> Object:
+    spec = {"completionMode": "Indexed", "completions": size, "parallelism": at_once or size}
+    made = owner("batch/v1 Job", name, {**spec, "template": template(8)})
+    made["metadata"]["uid"] = uid or made["metadata"]["uid"]
+    return {**made, "status": {"succeeded": done}} if done else made
+
+
+def member(
+    by: Object, index: int, *, attempt: int = 0, said: Mapping[str, str] | None = None
+) -> Pod:
+    name = f"{by['metadata']['name']}-{index}-{attempt}"
+    labels = {"batch.kubernetes.io/job-name": by["metadata"]["name"]}
+    made = pod(name, by, labels, {INDEX: str(index), **(said or {})}, gpus=8)
+    made["metadata"]["uid"] = f"{by['metadata']['uid']}-{index}-{attempt}"
+    return msgspec.convert(made, Pod)
+
+
+def grouped(name: str, group: str) -> Pod:
+    return msgspec.convert(pod(name, None, {"scheduling.x-k8s.io/pod-group": group}, gpus=8), Pod)
+
+
+def pod_group(name: str, least: int) -> Object:
+    return owner("scheduling.x-k8s.io/v1alpha1 PodGroup", name, {"minMember": least})
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    cluster = Cluster()
+    for number in range(4):
+        cluster.add_node(f"n{number}", "dgx-a100")
+    return cluster
+
+
+def there_is(cluster: Cluster, *objects: Object) -> None:
+    cluster.owners = {**(cluster.owners or {}), **{ref_of(made): made for made in objects}}
+
+
+def create(cluster: Cluster, *pods: Pod) -> None:
+    for each in pods:
+        cluster.put_pod(each)
+        cluster.settle()
+
+
+def planned(cluster: Cluster) -> list[str]:
+    found = [pod.metadata.name for pod in cluster.pods.values() if pod.status.nominated_node_name]
+    return sorted(found)
+
+
+def why(cluster: Cluster, name: str) -> str:
+    """What kube-scheduler is told of every node."""
+    (text,) = set(cluster.filter(name).failed.values())
+    return text
+
+
+# When it is read.
+
+
+def test_a_pod_waits_until_its_owner_has_been_read(cluster: Cluster) -> None:
+    train = job("train", 2)
+    there_is(cluster, train)
+    first = cluster.put_pod(member(train, 0))
+    cluster.core.decide(cluster.now)
+    assert why(cluster, "train-0-0") == "linkwise: gang: reading its owner Job.batch ml/train"
+    refused = cluster.core.begin_bind(
+        BindCall("ml", "train-0-0", first.metadata.uid, "n0"), cluster.now
+    )
+    assert isinstance(refused, BindRefusal)
+    assert refused.passing
+    told = cluster.core.explain("ml", "train-0-0", cluster.now)
+    assert told is not None
+    assert "reading its owner Job.batch ml/train" in told.summary
+    cluster.settle()
+    assert why(cluster, "train-0-0") == "linkwise: gang Job.batch/train waits for its members"
+    create(cluster, member(train, 1))
+    assert planned(cluster) == ["train-0-0", "train-1-0"]
+
+
+def test_a_gang_costs_one_read_however_many_its_members_are(cluster: Cluster) -> None:
+    train = job("train", 64)
+    there_is(cluster, train)
+    for index in range(64):
+        cluster.put_pod(member(train, index))
+        if index % 8 == 7:
+            cluster.settle()
+    assert len(cluster.reads) == 1
+    cluster.pass_time(2.0)
+    cluster.pass_time(2.0)
+    assert len(cluster.reads) == 2  # once more, since members came after it was read
+
+
+def test_reads_of_very_many_owners_go_out_few_at_a_time(cluster: Cluster) -> None:
+    jobs = [job(f"job-{number}", 2) for number in range(100)]
+    there_is(cluster, *jobs)
+    for each in jobs:
+        cluster.put_pod(member(each, 0))
+    at_first = cluster.core.owners_to_read(cluster.now)
+    assert len(at_first) == MOST_AT_ONCE
+    assert cluster.core.owners_to_read(cluster.now) == ()
+    for read in at_first:
+        cluster.answer_read(read)
+    cluster.settle()
+    assert len(cluster.reads) == 100
+
+
+def test_pods_that_take_no_gpu_have_nothing_read_for_them(cluster: Cluster) -> None:
+    train = job("train", 2)
+    there_is(cluster, train)
+    create(cluster, msgspec.convert(pod("web", train, {}, {INDEX: "0"}, gpus=0), Pod))
+    assert cluster.reads == []
+
+
+def test_what_changes_is_seen_while_pods_wait_and_not_read_after(cluster: Cluster) -> None:
+    group = pod_group("spmd", 3)
+    there_is(cluster, group)
+    create(cluster, grouped("a", "spmd"), grouped("b", "spmd"))
+    cluster.pass_time(STALE_SECONDS)
+    assert planned(cluster) == []
+    there_is(cluster, {**group, "spec": {"minMember": 2}})
+    for _ in range(8):
+        cluster.pass_time(STALE_SECONDS / 4)
+    assert planned(cluster) == ["a", "b"]
+    for name in ("a", "b"):
+        cluster.schedule(name)
+    cluster.settle()
+    cluster.reads.clear()
+    cluster.pass_time(10 * STALE_SECONDS)
+    cluster.pass_time(10 * STALE_SECONDS)
+    assert cluster.reads == []
+
+
+def test_a_gang_that_is_made_larger_takes_its_new_members_in(cluster: Cluster) -> None:
+    train = job("train", 2)
+    there_is(cluster, train)
+    create(cluster, member(train, 0), member(train, 1))
+    for name in ("train-0-0", "train-1-0"):
+        cluster.schedule(name)
+    larger = job("train", 3)
+    there_is(cluster, larger)
+    create(cluster, member(larger, 2))
+    cluster.pass_time(2.0)
+    cluster.pass_time(SURELY)
+    assert cluster.pod("train-2-0").status.nominated_node_name
+    assert cluster.sound()
+
+
+# What is not there.
+
+
+def test_a_group_that_does_not_exist_yet_is_waited_for(cluster: Cluster) -> None:
+    create(cluster, grouped("a", "spmd"), grouped("b", "spmd"))
+    said = "PodGroup.scheduling.x-k8s.io ml/spmd does not exist: the pod waits for it"
+    assert why(cluster, "a") == f"linkwise: gang: {said}"
+    cluster.pass_time(1.0)
+    there_is(cluster, pod_group("spmd", 2))
+    cluster.pass_time(2.0)
+    assert planned(cluster) == ["a", "b"]
+
+
+def test_a_group_that_never_comes_is_asked_for_less_and_less(cluster: Cluster) -> None:
+    create(cluster, grouped("a", "spmd"))
+    for _ in range(600):
+        cluster.pass_time(1.0)
+    assert 600 / STALE_SECONDS <= len(cluster.reads) <= 600 / STALE_SECONDS + 10
+
+
+@pytest.mark.parametrize("missing", list(Missing))
+def test_pods_whose_owner_cannot_be_had_run_alone(cluster: Cluster, missing: Missing) -> None:
+    train = job("train", 2)
+    assert cluster.owners is not None
+    cluster.owners[ref_of(train)] = missing
+    create(cluster, member(train, 0))
+    assert cluster.filter("train-0-0").node_names
+    record = cluster.core.explain("ml", "train-0-0", cluster.now)
+    assert record is not None
+    assert record.gang is None
+
+
+def test_an_api_server_that_cannot_be_asked_is_asked_again(cluster: Cluster) -> None:
+    cluster.owners = None
+    train = job("train", 2)
+    create(cluster, member(train, 0), member(train, 1))
+    for _ in range(60):
+        cluster.pass_time(1.0)
+    assert planned(cluster) == []
+    assert why(cluster, "train-0-0") == "linkwise: gang: reading its owner Job.batch ml/train"
+    assert len(cluster.reads) < 12
+    cluster.owners = {ref_of(train): train}
+    cluster.pass_time(STALE_SECONDS)
+    assert planned(cluster) == ["train-0-0", "train-1-0"]
+
+
+# Who is who.
+
+
+def test_a_job_made_anew_under_its_old_name_is_another_gang(cluster: Cluster) -> None:
+    before, after = job("train", 3, uid="old"), job("train", 2, uid="new")
+    there_is(cluster, before)
+    create(cluster, member(before, 0), member(before, 1))
+    there_is(cluster, after)
+    create(cluster, member(after, 0, attempt=1), member(after, 1, attempt=1))
+    assert planned(cluster) == ["train-0-1", "train-1-1"]
+    assert [len(gang.members) for gang in cluster.core.gangs(cluster.now)] == [2]
+
+
+def test_pods_of_a_job_that_is_gone_do_not_join_the_new_one(cluster: Cluster) -> None:
+    before, after = job("train", 2, uid="old"), job("train", 2, uid="new")
+    there_is(cluster, after)
+    left = member(before, 0)
+    create(cluster, left, member(after, 1))
+    assert planned(cluster) == []
+    assert cluster.filter("train-0-0").node_names  # nobody will make its fellows
+    assert why(cluster, "train-1-0") == "linkwise: gang Job.batch/train waits for its members"
+
+
+def test_a_gang_that_pods_name_and_a_job_of_that_name_are_two(cluster: Cluster) -> None:
+    train = job("train", 2)
+    there_is(cluster, train)
+    create(cluster, member(train, 0))
+    cluster.add_pod("mine", 8, gang="Job.batch/train", gang_size="2")
+    cluster.settle()
+    assert planned(cluster) == []
+    assert len(cluster.core.gangs(cluster.now)) == 2
+
+
+def test_what_pods_say_themselves_goes_before_what_their_owner_implies(cluster: Cluster) -> None:
+    """Two Jobs of one gang, each of which would be a gang alone."""
+    named = {names.GANG: "both", names.GANG_SIZE: "4"}
+    spec = {"completionMode": "Indexed", "completions": 2, "parallelism": 2}
+    one, two = (
+        owner("batch/v1 Job", name, {**spec, "template": template(8, annotations=named)})
+        for name in ("one", "two")
+    )
+    there_is(cluster, one, two)
+    create(cluster, member(one, 0, said=named), member(one, 1, said=named))
+    create(cluster, member(two, 0, said=named))
+    assert planned(cluster) == []
+    create(cluster, member(two, 1, said=named))
+    assert len(planned(cluster)) == 4
+
+
+def test_a_contradiction_is_refused_with_both_sources_and_costs_its_pods_alone(
+    cluster: Cluster,
+) -> None:
+    named = {names.GANG: "mine", names.GANG_SIZE: "2"}
+    spec = {"completionMode": "Indexed", "completions": 3, "parallelism": 3}
+    train = owner("batch/v1 Job", "train", {**spec, "template": template(8, annotations=named)})
+    there_is(cluster, train, job("other", 2))
+    create(cluster, *(member(train, index, said=named) for index in range(3)))
+    (text,) = set(cluster.filter("train-0-0").unresolvable.values())
+    assert "linkwise.dev/gang 'mine': linkwise.dev/gang-size is 2" in text
+    assert "Job.batch ml/train runs 3 pods of it" in text
+    create(cluster, *(member(job("other", 2), index) for index in range(2)))
+    assert planned(cluster) == ["other-0-0", "other-1-0"]
+
+
+def test_labels_that_say_what_cannot_be_cost_the_pod_that_bears_them(cluster: Cluster) -> None:
+    group, total = "kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/pod-group-total-count"
+    wrong = pod("wrong", None, {group: "g", total: "many"}, gpus=8)
+    right = [pod(f"right-{n}", None, {group: "g", total: "2"}, gpus=8) for n in range(2)]
+    create(cluster, *(msgspec.convert(made, Pod) for made in (wrong, *right)))
+    (text,) = set(cluster.filter("wrong").unresolvable.values())
+    assert total in text
+    assert "'many'" in text
+    assert planned(cluster) == ["right-0", "right-1"]
+
+
+def test_members_that_ended_well_are_not_waited_for(cluster: Cluster) -> None:
+    train = job("train", 4, done=2)
+    there_is(cluster, train)
+    create(cluster, member(train, 1), member(train, 3))
+    assert planned(cluster) == ["train-1-0", "train-3-0"]
+
+
+# What lasts.
+
+
+def test_a_restart_gives_nobody_the_gpus_of_a_gang_whose_owner_is_not_read_yet(
+    cluster: Cluster,
+) -> None:
+    train = job("train", 4)
+    there_is(cluster, train)
+    create(cluster, *(member(train, index) for index in range(4)))
+    assert len(planned(cluster)) == 4
+    before = {name: cluster.plan(name) for name in planned(cluster)}
+    cluster.nominate("train-3-0", "")  # as kube-scheduler does with one that it tried
+    cluster.owners = None
+    cluster.restart()
+    cluster.settle()
+    cluster.add_pod("thief", 8)
+    assert cluster.filter("thief").node_names == ()
+    there_is(cluster, train)
+    cluster.pass_time(2.0)
+    assert cluster.filter("thief").node_names == ()
+    assert {name: cluster.plan(name) for name in before} == before
+    assert cluster.phase("Job.batch/train") == "planned"
+    for name in before:
+        assert cluster.schedule(name)
+    cluster.settle()
+    assert cluster.phase("Job.batch/train") == "running"
+    assert cluster.sound()
+
+
+def test_a_pod_behind_our_gate_stays_there_until_its_gang_is_known(cluster: Cluster) -> None:
+    cluster.owners = None
+    train = job("train", 2)
+    gated = []
+    for index in range(2):
+        made = msgspec.to_builtins(member(train, index))
+        made["spec"]["schedulingGates"] = [{"name": names.GATE}]
+        gated.append(msgspec.convert(made, Pod))
+    create(cluster, *gated)
+    cluster.pass_time(10.0)
+    assert cluster.gates("train-0-0") == [names.GATE]
+    assert [event.message for event in cluster.events][:1] == [
+        "pod ml/train-0-0: gang: reading its owner Job.batch ml/train"
+    ]
+    cluster.owners = {ref_of(train): train}
+    cluster.pass_time(STALE_SECONDS)
+    assert planned(cluster) == ["train-0-0", "train-1-0"]
+    assert cluster.gates("train-0-0") == cluster.gates("train-1-0") == []
+
+
+def test_a_single_pod_that_was_told_to_wait_is_woken_once_its_owner_is_read(
+    cluster: Cluster,
+) -> None:
+    shards = job("shards", 100, at_once=4)
+    there_is(cluster, shards)
+    cluster.put_pod(member(shards, 0))
+    assert "reading its owner" in why(cluster, "shards-0-0")
+    cluster.settle()
+    assert cluster.pod("shards-0-0").status.nominated_node_name
+    assert cluster.schedule("shards-0-0")
+
+
+def test_what_nobody_hangs_on_any_more_is_forgotten(cluster: Cluster) -> None:
+    for number in range(20):
+        train = job(f"train-{number}", 2)
+        there_is(cluster, train)
+        create(cluster, member(train, 0), member(train, 1))
+        for index in range(2):
+            cluster.delete(f"train-{number}-{index}-0")
+        cluster.settle()
+    held: Any = cluster.core._reader._membership
+    assert (len(held._owners), len(held._known)) == (0, 0)
+    cluster.pass_time(SURELY)
+    assert len(cluster.reads) == 20
+
+
+def test_an_answer_that_comes_after_its_pods_went_is_nobodys(cluster: Cluster) -> None:
+    before, after = job("train", 2, uid="old"), job("train", 2, uid="new")
+    there_is(cluster, before)
+    cluster.put_pod(member(before, 0))
+    (late,) = cluster.core.owners_to_read(cluster.now)
+    cluster.delete("train-0-0")
+    there_is(cluster, after)
+    cluster.put_pod(member(after, 0))
+    (now,) = cluster.core.owners_to_read(cluster.now)
+    cluster.core.owner_read(late, before, cluster.now)
+    cluster.core.owner_read(now, after, cluster.now)
+    create(cluster, member(after, 1))
+    assert planned(cluster) == ["train-0-0", "train-1-0"]
+
+
+def test_indexed_jobs_may_be_no_gangs(cluster: Cluster) -> None:
+    cluster.settings = replace(cluster.settings, indexed_jobs=IndexedJobs.NONE)
+    cluster.restart()
+    train = job("train", 2)
+    create(cluster, member(train, 0))
+    assert cluster.filter("train-0-0").node_names
+    assert cluster.reads == []
