@@ -29,6 +29,11 @@ def test_a_gang_may_be_named_on_any_pod() -> None:
     assert (answer.rule, answer.member.rank) == ("linkwise.dev", 3)
 
 
+def test_fewer_may_be_enough_for_it() -> None:
+    answer = gang(pod("w", annotations=said(4, **{"gang-min": "3"})))
+    assert (answer.size, answer.minimum, answer.gpu_size, answer.gpu_minimum) == (4, 3, 4, 3)
+
+
 def test_pods_of_several_owners_may_be_one_gang() -> None:
     leader, workers = job(1), job(3)
     workers["metadata"]["name"] = "workers"
@@ -75,6 +80,7 @@ def test_a_stateful_set_that_makes_its_pods_one_by_one_cannot_be_a_gang() -> Non
         "linkwise.dev/gang 'train': linkwise.dev/gang-size is 4, but StatefulSet.apps ml/web "
         "makes each pod once the one before is ready: expected podManagementPolicy Parallel"
     )
+    assert gang(pod("web-0", set_, annotations=said(4, **{"gang-min": "1"})), set_).minimum == 1
     set_["spec"]["podManagementPolicy"] = "Parallel"
     assert gang(first, set_).size == 4
     set_["spec"]["replicas"] = 5
@@ -99,6 +105,14 @@ def test_members_that_are_made_only_after_others_run_cannot_be_waited_for() -> N
     size = {"leaderworkerset.sigs.k8s.io/size": "3"}
     leader = pod("vllm-0", owner("apps/v1 StatefulSet", "vllm"), labels, {**size, **said(3)})
     assert "makes worker only once its others are ready" in refusal(leader, lws)
+    lws["spec"]["leaderWorkerTemplate"]["leaderTemplate"] = named
+    alone = pod(
+        "vllm-0",
+        owner("apps/v1 StatefulSet", "vllm"),
+        labels,
+        {**size, **said(3, **{"gang-min": "1"})},
+    )
+    assert gang(alone, lws).minimum == 1  # the leader is enough to begin with
 
 
 def test_another_groups_count_has_to_agree() -> None:

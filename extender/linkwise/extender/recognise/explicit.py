@@ -57,9 +57,9 @@ def explicit_gang(case: Case, ask: GangAsk, owned: Found | NoGang | None) -> Rec
     return Recognised(
         gang=GangName(case.namespace, RULE, ask.name),
         size=ask.size,
-        minimum=ask.size,
+        minimum=ask.minimum,
         gpu_size=gpus,
-        gpu_minimum=gpus,
+        gpu_minimum=max(0, gpus - (ask.size - ask.minimum)),
         wave=ask.size,
         member=_with_rank(member),
         basis=Basis.DECLARED,
@@ -84,9 +84,9 @@ def _clash_with_workload(ask: GangAsk, work: Workload) -> str:
         ended = f", {work.done} have ended" if work.done else ""
         return f"{_said(ask)}, but {work.ref} runs {pods} pods of it ({parts}{ended})"
     ours_by_name = {role.name for role in ours}
-    late = [role.name for role in ours if role.earlier & ours_by_name]
-    if late:
-        return f"{_said(ask)}, but {work.ref} makes {late[0]} only once its others are ready"
+    late = [role for role in ours if role.earlier & ours_by_name]
+    if late and pods - sum(role.pods for role in late) < ask.minimum:
+        return f"{_said(ask)}, but {work.ref} makes {late[0].name} only once its others are ready"
     return ""
 
 
@@ -99,7 +99,7 @@ def _clash_with_stateful_set(case: Case, ask: GangAsk) -> str:
     replicas = number(owner, "spec.replicas", 1)
     if replicas > ask.size:
         return f"{_said(ask)}, but {ref} runs {replicas} pods of it"
-    if replicas > 1 and text(owner, "spec.podManagementPolicy") != "Parallel":
+    if replicas > 1 and ask.minimum > 1 and text(owner, "spec.podManagementPolicy") != "Parallel":
         return (
             f"{_said(ask)}, but {ref} makes each pod once the one before is ready: "
             f"expected podManagementPolicy Parallel"
@@ -108,4 +108,5 @@ def _clash_with_stateful_set(case: Case, ask: GangAsk) -> str:
 
 
 def _said(ask: GangAsk) -> str:
-    return f"{names.GANG} {ask.name!r}: {names.GANG_SIZE} is {ask.size}"
+    least = f", {names.GANG_MIN} {ask.minimum}" if ask.minimum < ask.size else ""
+    return f"{names.GANG} {ask.name!r}: {names.GANG_SIZE} is {ask.size}{least}"
