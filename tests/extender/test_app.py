@@ -114,10 +114,10 @@ def test_an_explanation_is_json_for_programs_and_text_for_people(http: FlaskClie
     by_header = http.get("/explain/ml/alone", headers={"Accept": "text/plain"})
     by_argument = http.get("/explain/ml/alone?format=text")
 
-    assert body(as_json)["gang"]["size"] == 2
+    assert body(as_json)["gang"]["gang"]["size"] == 2
     assert body(as_json)["state"] == "waiting"
     assert by_header.text == by_argument.text
-    assert by_header.text.startswith("ml/alone: waiting\n")
+    assert by_header.text.startswith("ml/alone: waiting for ")
     assert by_header.content_type.startswith("text/plain")
     assert http.get("/explain/ml/nobody?format=text").text == (
         "linkwise: no pod ml/nobody is known\n"

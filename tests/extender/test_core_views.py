@@ -1,7 +1,9 @@
 """What the core says of pods, gangs and nodes to people."""
 
-from linkwise.extender.views import Explanation, NearestMiss, ReasonCount
-from tests.extender.cluster import Cluster, container
+from linkwise.extender.explain import Explainer
+from linkwise.extender.views import Explanation, GangExplanation, ReasonCount, Search
+from linkwise.kube.objects import Taint
+from tests.extender.cluster import Cluster, change, container
 
 
 def explain(at: Cluster, name: str) -> Explanation:
@@ -34,7 +36,19 @@ def test_the_real_gpus_are_shown_once_the_kubelet_has_said_them() -> None:
     assert explain(at, "a").gpus == real
 
 
-def test_a_waiting_pod_is_told_why_by_numbers_of_nodes_and_what_came_nearest() -> None:
+def levels(it: Search | None) -> list[tuple[str, int, int]]:
+    assert it is not None
+    return [(level.level, level.have, level.of) for level in it.levels]
+
+
+def near(it: Search | None) -> tuple[str, str]:
+    assert it is not None
+    assert it.nearest is not None
+    assert it.nearest.level == "node"
+    return it.nearest.place, it.nearest.lacks
+
+
+def test_a_waiting_pod_is_told_why_level_by_level_and_what_came_nearest() -> None:
     at = Cluster()
     for number in range(3):
         at.add_node(f"n{number}", "hgx-h100")
@@ -44,19 +58,28 @@ def test_a_waiting_pod_is_told_why_by_numbers_of_nodes_and_what_came_nearest() -
     found = explain(at, "a")
     assert found.state == "waiting"
     assert found.summary == "No node has a GPU set for the pod now."
-    assert found.reasons == (
-        ReasonCount("linkwise: fewer free GPUs than wanted", 3),
-        ReasonCount("linkwise: no GPU set of this node has the required link", 1),
+    assert levels(found.search) == [
+        ("topology", 4, 4),
+        ("size", 4, 4),
+        ("link", 3, 4),
+        ("node", 3, 3),
+        ("free", 0, 3),
+        ("free-link", 0, 0),
+        ("resources", 0, 0),
+    ]
+    assert found.search is not None
+    by_name = {level.level: level for level in found.search.levels}
+    assert by_name["free"].missing == (ReasonCount("fewer free GPUs than wanted", 3),)
+    assert by_name["link"].missing == (
+        ReasonCount("no GPU set of this node has the required link", 1),
     )
     # All 8 GPUs of `old` are free, but the link that it lacks will never be there.
-    assert found.nearest == NearestMiss("n2", "6 of 8 suitable GPUs are free, 7 are wanted")
+    assert near(found.search) == ("n2", "6 of 8 suitable GPUs are free, 1 more is needed")
     at.add_pod("b", 9)
-    nearest = explain(at, "b").nearest
-    assert nearest == NearestMiss("old", "it has 8 GPUs, 9 are wanted")
+    assert near(explain(at, "b").search) == ("n0", "it has 8 GPUs, 9 are wanted")
     at.add_pod("c", 2, gpu_model="A100")
-    nearest = explain(at, "c").nearest
-    assert nearest is not None
-    assert nearest.lacks == "0 of its 8 GPUs have the model and memory wanted, not 2"
+    lacks = near(explain(at, "c").search)[1]
+    assert lacks == "0 of its 8 GPUs have the model and memory wanted, not 2"
 
 
 def test_a_link_that_is_missing_is_named_with_the_best_there_is() -> None:
@@ -65,9 +88,79 @@ def test_a_link_that_is_missing_is_named_with_the_best_there_is() -> None:
     at.add_pod("busy", 2, node="n1")
     at.set_in_use("n1", {"ml/busy": {"main": at.uuids("n1", 0, 1)}})
     at.add_pod("a", 6, require_link="nvlink")
-    assert explain(at, "a").nearest == NearestMiss(
-        "n1", "the best link of 6 of its free GPUs is node, nvlink is required"
-    )
+    lacks = "the best link of 6 of its GPUs is node, nvlink is required"
+    assert near(explain(at, "a").search) == ("n1", lacks)
+
+
+def test_a_link_that_others_took_is_told_from_one_that_never_was() -> None:
+    at = Cluster()
+    at.add_node("n1", "a100-pcie-8-bridged")
+    at.add_pod("busy", 4, node="n1")
+    one_of_each_pair = at.uuids("n1", 0, 1, 4, 6)
+    at.set_in_use("n1", {"ml/busy": {"main": one_of_each_pair}})
+    at.add_pod("a", 2, require_link="nvlink")
+    found = explain(at, "a").search
+    assert levels(found)[-2] == ("free-link", 0, 1)
+    lacks = "the best link of 2 of its free GPUs is node, nvlink is required"
+    assert near(found) == ("n1", lacks)
+
+
+def test_a_node_that_is_closed_to_the_pod_says_why_and_what_it_has() -> None:
+    at = Cluster()
+    for name in ("n1", "n2", "n3"):
+        at.add_node(name, "hgx-h100")
+    at.cordon("n1")
+    at.cordon("n2", Taint(key="team", value="x", effect="NoSchedule"))
+    at.set_ready("n3", ready=False)
+    at.add_pod("on-1", 2, node="n1")
+    at.add_pod("on-3", 1, node="n3")
+    at.add_pod("a", 8)
+    found = explain(at, "a").search
+    assert found is not None
+    (level,) = [level for level in found.levels if level.level == "node"]
+    assert (level.have, level.of) == (0, 3)
+    assert {reason.reason for reason in level.missing} == {
+        "cordoned",
+        "node is not ready",
+        "taint team not tolerated",
+    }
+    assert near(found) == ("n2", "taint team not tolerated (it has 8 GPUs free)")
+
+
+def test_too_little_cpu_is_told_in_numbers() -> None:
+    at = Cluster()
+    at.add_node("n1", "hgx-h100", cpu="16")
+    at.add_node("n2", "hgx-h100", cpu="32")
+    at.add_pod("a", 1, cpu="64")
+    found = explain(at, "a").search
+    assert levels(found)[-1] == ("resources", 0, 2)
+    assert near(found) == ("n1", "16 CPUs left, 64 CPUs wanted")
+
+
+def test_nodes_that_kube_scheduler_refused_are_a_level_of_their_own() -> None:
+    at = Cluster()
+    for name in ("n1", "n2"):
+        at.add_node(name, "hgx-h100")
+    at.add_gang("g", 1)
+    at.settle()
+    nominated = at.pod("g-0").status.nominated_node_name
+    at.filter("g-0", [name for name in at.nodes if name != nominated])
+    at.settle()  # and the gang is planned on the other one
+    at.add_pod("other", 8)
+    found = explain(at, "other").search
+    assert levels(found)[-1] == ("kube-scheduler", 0, 1)
+    assert near(found)[0] == nominated
+
+
+def test_nodes_without_gpus_are_nobodys_question() -> None:
+    at = Cluster()
+    at.add_node("n1", "hgx-h100")
+    node = at.add_node("cpu", "hgx-h100")
+    metadata = change(node.metadata, annotations={})
+    offers = {"cpu": "8", "memory": "1Gi", "pods": "10"}
+    at.put_node(change(node, metadata=metadata, status=change(node.status, allocatable=offers)))
+    at.add_pod("a", 9)
+    assert levels(explain(at, "a").search)[0] == ("topology", 1, 1)
 
 
 def test_a_pod_that_fits_says_on_how_many_nodes() -> None:
@@ -76,11 +169,179 @@ def test_a_pod_that_fits_says_on_how_many_nodes() -> None:
     at.add_node("n2")
     at.add_pod("a", 8)
     found = explain(at, "a")
-    assert found.fitting_nodes == 2
-    assert found.nearest is None
+    assert found.search is not None
+    assert (found.search.room, found.search.nearest) == (1, None)
     assert found.summary.startswith("2 nodes have GPUs for the pod; kube-scheduler has not tried")
     at.remove_node("n2")
     assert explain(at, "a").summary.startswith("1 node has GPUs for the pod; kube-scheduler has")
+
+
+def test_who_holds_what_is_missing_is_named_with_the_end_that_is_known() -> None:
+    at = Cluster()
+    at.add_node("n1", "hgx-h100")
+    at.add_pod("known", 2, expected_duration="1h")
+    at.schedule("known")
+    at.start("known")
+    since = at.now
+    at.now += 60
+    at.add_pod("unknown", 3)
+    at.schedule("unknown")
+    at.add_pod("dying", 1)
+    at.schedule("dying")
+    at.start("dying")
+    at.terminate("dying")
+    at.add_pod("a", 4)
+    found = explain(at, "a").search
+    assert found is not None
+    assert found.nearest is not None
+    assert [(h.pod, h.gpus, h.state, h.until, h.because) for h in found.nearest.holders] == [
+        ("ml/dying", 1, "ending", None, ""),
+        ("ml/known", 2, "used", since + 3600, "expected-duration"),
+        ("ml/unknown", 3, "held", None, ""),
+    ]
+    assert found.nearest.holders[1].since == since
+    at.delete("dying")  # its node still says that it has its GPU
+    found = explain(at, "a").search
+    assert found is not None
+    assert found.nearest is not None
+    assert found.nearest.holders[0].pod == "ml/dying"
+
+
+def test_a_partial_gang_holds_until_its_timeout_at_most() -> None:
+    at = Cluster()
+    at.add_node("n1", "hgx-h100")
+    at.add_gang("g", 2, 4, expected_duration="1h")
+    at.settle()
+    at.schedule("g-0")
+    at.settle()
+    at.add_pod("a", 8)
+    found = explain(at, "a").search
+    assert found is not None
+    assert found.nearest is not None
+    holders = {(h.pod, h.gang, h.until, h.because) for h in found.nearest.holders}
+    assert holders == {
+        ("ml/g-0", "ml/g", at.now + 600, "gang-timeout"),
+        ("ml/g-1", "ml/g", at.now + 600, "gang-timeout"),
+    }
+
+
+def gang(at: Cluster, name: str) -> GangExplanation:
+    found = Explainer(at.core.snapshot(at.now)).gang("ml", name)
+    assert found is not None
+    return found
+
+
+def test_a_gang_without_room_says_for_how_many_there_is_and_what_one_more_lacks() -> None:
+    at = Cluster()
+    for name in ("n1", "n2"):
+        at.add_node(name, "hgx-h100")
+    at.add_pod("busy", 3, node="n2")
+    at.add_gang("g", 4, 4)
+    at.settle()
+    found = gang(at, "g")
+    assert found.waits
+    assert found.summary == "Gang g: no room for the whole gang."
+    assert [(level.level, level.have, level.of) for level in found.levels] == [
+        ("members", 4, 4),
+        ("room", 3, 4),
+    ]
+    (search,) = found.searches
+    assert (search.pods, search.room) == (4, 3)
+    text = "room for 1 pod; 3 GPUs more would make room for 2"
+    assert near(search) == ("n2", text)
+    assert search.nearest is not None
+    assert [holder.pod for holder in search.nearest.holders] == ["ml/busy"]
+
+
+def test_members_that_differ_are_sought_apart() -> None:
+    at = Cluster()
+    at.add_node("n1", "hgx-h100")
+    at.add_pod("g-0", 8, gang="g", gang_size="3")
+    at.add_pod("g-1", 2, gang="g", gang_size="3")
+    at.add_pod("g-2", 2, gang="g", gang_size="3")
+    at.settle()
+    searches = gang(at, "g").searches
+    assert [(search.wanted.gpus, search.pods, search.room) for search in searches] == [
+        (8, 1, 1),
+        (2, 2, 2),
+    ]
+
+
+def test_a_gang_that_forms_says_which_ranks_are_missing() -> None:
+    at = Cluster()
+    at.add_node("n1", "hgx-h100")
+    at.add_pod("g-0", 1, gang="g", gang_size="4", rank="0")
+    at.add_pod("g-2", 1, gates=["theirs"], gang="g", gang_size="4", rank="2")
+    at.settle()
+    found = gang(at, "g")
+    assert found.gang.missing_ranks == (1, 3)
+    (members,) = found.levels
+    assert (members.have, members.of) == (1, 4)
+    assert members.missing == (
+        ReasonCount("do not exist yet", 2),
+        ReasonCount("behind a scheduling gate of somebody else", 1),
+    )
+
+
+def test_a_gang_that_runs_does_not_wait() -> None:
+    at = Cluster()
+    at.add_node("n1", "hgx-h100")
+    at.add_gang("g", 1, 4)
+    at.settle()
+    at.schedule("g-0")
+    at.settle()
+    found = gang(at, "g")
+    assert (found.waits, found.searches, found.levels) == (False, (), ())
+    assert Explainer(at.core.snapshot(at.now)).gang("ml", "nobody") is None
+
+
+def test_everything_that_waits_comes_by_priority_and_age() -> None:
+    at = Cluster()
+    at.add_node("n1", "hgx-h100")
+    at.add_pod("runs", 1)
+    at.schedule("runs")
+    at.add_pod("late", 8)
+    at.add_pod("urgent", 8, priority=10)
+    at.now += 60
+    at.add_gang("young", 2)
+    at.add_pod("wrong", 1, require_link="fast")
+    at.add_gang("important", 2)
+    at.add_pod("important-2", 8, priority=5, gang="important", gang_size="3")
+    for name in ("important-0", "important-1"):
+        at.delete(name)
+    at.settle()
+    found = Explainer(at.core.snapshot(at.now)).everything()
+    assert [each.gang.name for each in found.gangs] == ["important", "young"]
+    assert [each.name for each in found.pods] == ["urgent", "late", "wrong"]
+    assert found.gpus == {"free": 7, "held": 1, "used": 0, "unhealthy": 0}
+    assert found.at == at.now
+    elsewhere = Explainer(at.core.snapshot(at.now)).everything("theirs")
+    assert (elsewhere.gangs, elsewhere.pods) == ((), ())
+
+
+def test_what_is_alike_is_sought_once() -> None:
+    at = Cluster()
+    at.add_node("n1", "hgx-h100")
+    at.add_pod("busy", 1, node="n1")
+    for number in range(3):
+        at.add_pod(f"a-{number}", 8)
+    at.add_pod("b", 8, cpu="2")
+    first, second, third, other = Explainer(at.core.snapshot(at.now)).everything().pods
+    assert first.search is second.search is third.search
+    assert first.search is not other.search
+
+
+def test_a_snapshot_stays_as_it_was() -> None:
+    at = Cluster()
+    at.add_node("n1", "hgx-h100")
+    at.add_pod("a", 8)
+    snapshot = at.core.snapshot(at.now)
+    before = Explainer(snapshot).everything()
+    at.add_pod("busy", 1, node="n1")
+    at.schedule("a")
+    at.add_node("n2", "hgx-h100")
+    at.remove_node("n1")
+    assert Explainer(snapshot).everything() == before
 
 
 def test_states_in_words() -> None:
@@ -121,8 +382,9 @@ def test_a_gang_shows_its_members_its_plan_and_its_deadline() -> None:
     at.settle()
     at.schedule("g-0")
     at.settle()
-    found = explain(at, "g-1").gang
-    assert found is not None
+    of_pod = explain(at, "g-1").gang
+    assert of_pod is not None
+    found = of_pod.gang
     assert (found.phase, found.size, found.started) == ("binding", 2, False)
     assert found.deadline == at.now + 600
     assert [(m.pod, m.rank, m.state, m.node) for m in found.members] == [

@@ -1,102 +1,241 @@
 """What a person reads who asks why a pod waits."""
 
-from linkwise.extender.explain_text import render
-from linkwise.extender.views import (
-    Explanation,
-    GangView,
-    MemberView,
-    NearestMiss,
-    ReasonCount,
-    Wanted,
-)
+import pytest
 
-EIGHT = Wanted(
-    gpus=8,
-    containers={"main": 8},
-    require_link="node",
-    prefer_link="nvlink",
-    models=(),
-    memory_mib=0,
-)
+from linkwise.extender import explain_text
+from linkwise.extender.explain import Explainer
+from linkwise.extender.explain_text import duration
+from linkwise.extender.views import Explanation, GangExplanation, GangView, Wanted
+from tests.extender.cluster import Cluster
 
 
-def test_a_waiting_member_of_a_gang() -> None:
-    gang = GangView(
-        namespace="ml",
-        name="too-large",
-        phase="forming",
-        reason="no room for the whole gang",
-        size=2,
-        members=(
-            MemberView("too-large-0", 0, "waiting", "", ()),
-            MemberView("too-large-1-x", None, "planned", "n2", ("GPU-a",)),
-        ),
-        plan="",
-        made=None,
-        deadline=None,
-        refusals=0,
-        started=False,
-    )
-    text = render(
-        Explanation(
-            namespace="ml",
-            name="too-large-0",
-            uid="u",
-            state="waiting",
-            summary="Its gang too-large waits: no room for the whole gang.",
-            wanted=EIGHT,
-            node="",
-            gpus={},
-            link="",
-            gbytes_per_s=0.0,
-            reasons=(
-                ReasonCount("fewer free GPUs than wanted", 5),
-                ReasonCount("no topology published", 2),
-            ),
-            fitting_nodes=1,
-            nearest=NearestMiss("n3", "1 free GPU more"),
-            gang=gang,
-        )
-    )
+def busy_cluster() -> Cluster:
+    """Four machines; what waits has waited for ten minutes."""
+    at = Cluster()
+    for number in range(1, 4):
+        at.add_node(f"gpu-{number}", "hgx-h100")
+    at.add_node("old", "p100-pcie-8")
+    at.add_pod("notebook", 2, expected_duration="2h")
+    assert at.schedule("notebook") == "gpu-1"
+    at.start("notebook")
+    at.add_pod("eval", 3, node="gpu-2")
+    at.add_pod("serve", 8, node="gpu-3")
+    return at
 
-    assert text.splitlines() == [
-        "ml/too-large-0: waiting",
-        "  Its gang too-large waits: no room for the whole gang.",
-        "  wanted    8 GPUs, link nvlink preferred",
-        "  nodes     1 of 8 have GPUs for this pod by itself; the others:",
-        "                5  fewer free GPUs than wanted",
-        "                2  no topology published",
-        "  nearest   n3: 1 free GPU more",
-        "  gang      too-large: forming, a gang of 2",
-        "            no room for the whole gang",
-        "                0  too-large-0    waiting",
-        "                -  too-large-1-x  planned on n2",
+
+def of_pod(at: Cluster, name: str) -> list[str]:
+    snapshot = at.core.snapshot(at.now)
+    found = Explainer(snapshot).pod("ml", name)
+    assert found is not None
+    return explain_text.pod(found, snapshot.at).splitlines()
+
+
+def of_gang(at: Cluster, name: str) -> list[str]:
+    snapshot = at.core.snapshot(at.now)
+    found = Explainer(snapshot).gang("ml", name)
+    assert found is not None
+    return explain_text.gang(found, snapshot.at).splitlines()
+
+
+def of_all(at: Cluster) -> list[str]:
+    found = Explainer(at.core.snapshot(at.now)).everything()
+    return explain_text.all_that_waits(found).splitlines()
+
+
+def test_a_waiting_pod() -> None:
+    at = busy_cluster()
+    at.add_pod("train", 8, gpu_model="H100", require_link="nvlink")
+    at.pass_time(600)
+    assert of_pod(at, "train") == [
+        "ml/train: waiting for 10m",
+        "  No node has a GPU set for the pod now.",
+        "  wanted    8 GPUs, model H100, link nvlink required, 1 CPU, 1 GiB of memory",
+        "  nodes     4 of 4  have GPUs that Linkwise knows",
+        "            4 of 4  have 8 GPUs or more",
+        "            3 of 4  have 8 GPUs of H100",
+        "                    - 1: GPU model or memory does not match",
+        "            3 of 3  can join 8 GPUs by nvlink or closer",
+        "            3 of 3  are ready and take such pods (taints, node selector, affinity)",
+        "            0 of 3  have 8 GPUs free that will do",
+        "                    - 3: fewer free GPUs than wanted",
+        "  nearest   gpu-1: 6 of 8 suitable GPUs are free, 2 more are needed",
+        "  held by   2 GPUs: ml/notebook, in use for 10m, expected to end in 1h50m",
     ]
 
 
+def test_a_member_of_a_gang_without_room() -> None:
+    at = busy_cluster()
+    at.add_gang("g", 2, 7, gpu_memory="40Gi")
+    at.pass_time(90)
+    gang = [
+        "gang ml/g: waiting for 90s",
+        "  Gang g: no room for the whole gang.",
+        "  pods      2 of 2  exist and may be scheduled",
+        "            0 of 2  have room at once",
+        "  wanted    by 2 pods, each: 7 GPUs, 40 GiB of GPU memory each, link nvlink preferred, "
+        "1 CPU, 1 GiB of memory",
+        "  nodes     4 of 4  have GPUs that Linkwise knows",
+        "            4 of 4  have 7 GPUs or more",
+        "            3 of 4  have 7 GPUs of 40 GiB or more",
+        "                    - 1: GPU model or memory does not match",
+        "            3 of 3  are ready and take such pods (taints, node selector, affinity)",
+        "            0 of 3  have 7 GPUs free that will do",
+        "                    - 3: fewer free GPUs than wanted",
+        "            so there is room for 0 of 2 pods by themselves",
+        "  nearest   gpu-1: 6 of 8 suitable GPUs are free, 1 more is needed",
+        "  held by   2 GPUs: ml/notebook, in use for 90s, expected to end in 1h58m",
+        "  gang      g: forming, a gang of 2",
+        "            room for 0 of 2 members",
+        "                0  g-0  waiting",
+        "                1  g-1  waiting",
+    ]
+    assert of_gang(at, "g") == gang
+    assert of_pod(at, "g-1") == [
+        "ml/g-1: waiting for 90s",
+        "  Gang g: no room for the whole gang.",
+        "  wanted    7 GPUs, 40 GiB of GPU memory each, link nvlink preferred, "
+        "1 CPU, 1 GiB of memory",
+        "",
+        *gang,
+    ]
+
+
+def test_a_gang_that_forms_names_the_ranks_that_are_missing() -> None:
+    at = Cluster()
+    at.add_node("n1")
+    at.add_pod("g-1", 2, gang="g", gang_size="3", rank="1")
+    at.settle()
+    assert of_gang(at, "g") == [
+        "gang ml/g: waiting for 0s",
+        "  Gang g waits for its members.",
+        "  pods      1 of 3  exist and may be scheduled",
+        "                    - 2: do not exist yet",
+        "  wanted    by 1 pod, each: 2 GPUs, link nvlink preferred, 1 CPU, 1 GiB of memory",
+        "  nodes     1 of 1  have GPUs that Linkwise knows",
+        "            1 of 1  have 2 GPUs or more",
+        "            1 of 1  are ready and take such pods (taints, node selector, affinity)",
+        "            1 of 1  have 2 GPUs free that will do",
+        "            1 of 1  have 1 CPU, 1 GiB of memory and a place for one more pod left",
+        "            so 1 node has room for it by itself",
+        "  gang      g: forming, a gang of 3",
+        "            1 of 3 members are there",
+        "  missing   rank 0, 2",
+        "                1  g-1  waiting",
+    ]
+
+
+def test_everything_that_waits_in_short() -> None:
+    at = busy_cluster()
+    at.add_gang("g", 2, 7)
+    at.add_pod("part-0", 1, gang="part", gang_size="2")
+    for number in range(3):
+        at.add_pod(f"sweep-{number}", 8, gpu_model="H100")
+    at.add_pod("wrong", 1, require_link="fast")
+    at.pass_time(7200)
+    assert of_all(at) == [
+        "19 of 32 GPUs on 4 nodes are free, 2 in use, 11 held for pods about to start.",
+        "2 gangs and 4 pods in no gang wait, the most urgent first.",
+        "",
+        "gang ml/g: waiting for 2h",
+        "  Gang g: no room for the whole gang.",
+        "  pods      1 of 2  have room at once",
+        "  wanted    by 2 pods, each: 7 GPUs, link nvlink preferred, 1 CPU, 1 GiB of memory",
+        "  nodes     so there is room for 1 of 2 pods by themselves",
+        "  nearest   gpu-1: 6 of 8 suitable GPUs are free, 1 more is needed",
+        "  held by   2 GPUs: ml/notebook, in use for 2h, expected to end in 0s",
+        "",
+        "gang ml/part: waiting for 2h",
+        "  Gang part waits for its members.",
+        "  pods      1 of 2  exist and may be scheduled",
+        "                    - 1: do not exist yet",
+        "",
+        "pod ml/sweep-0, and 2 more like it: waiting for 2h",
+        "  No node has a GPU set for the pod now.",
+        "  wanted    8 GPUs, model H100, link nvlink preferred, 1 CPU, 1 GiB of memory",
+        "  nodes     0 of 3  have 8 GPUs free that will do",
+        "                    - 3: fewer free GPUs than wanted",
+        "  nearest   gpu-1: 6 of 8 suitable GPUs are free, 2 more are needed",
+        "  held by   2 GPUs: ml/notebook, in use for 2h, expected to end in 0s",
+        "",
+        "pod ml/wrong: waiting for 2h",
+        "  The pod cannot be placed: linkwise.dev/require-link: 'fast': expected one of nvlink, "
+        "switch, host-bridge, numa, node",
+    ]
+
+
+def test_where_nothing_waits_that_is_said() -> None:
+    at = Cluster()
+    at.add_node("n1")
+    at.set_health("n1", 7)
+    assert of_all(at) == [
+        "7 of 8 GPUs on 1 nodes are free, 0 in use, 1 unhealthy.",
+        "Nothing waits for GPUs.",
+    ]
+
+
+def test_who_is_late_or_will_give_back_is_told_so() -> None:
+    at = Cluster()
+    at.add_node("n1", "hgx-h100")
+    at.add_pod("late", 1, expected_duration="1m")
+    at.schedule("late")
+    at.start("late")
+    at.add_gang("g", 2, 2)
+    at.settle()
+    at.schedule("g-0")
+    at.add_pod("dying", 1)
+    at.schedule("dying")
+    at.start("dying")
+    at.terminate("dying")
+    at.pass_time(300)
+    at.add_pod("a", 8)
+    assert of_pod(at, "a")[-4:] == [
+        "  held by   1 GPU: ml/dying, is ending",
+        "            1 GPU: ml/late, in use for 5m, expected to end 4m ago",
+        "            2 GPUs: ml/g-0 of gang ml/g, held, not started yet, given back in 5m "
+        "if it cannot start",
+        "            2 GPUs: ml/g-1 of gang ml/g, held, not started yet, given back in 5m "
+        "if it cannot start",
+    ]
+
+
+def test_long_lists_are_cut() -> None:
+    at = Cluster()
+    at.add_node("n1", "hgx-h100")
+    at.add_node("n2", "hgx-h100")
+    for number in range(8):
+        at.add_pod(f"small-{number}", 1, node="n1")
+    at.add_pod("g-0", 8, gang="g", gang_size="60", rank="0")
+    for rank in range(20, 60):
+        at.add_pod(f"g-{rank}", 8, gang="g", gang_size="60", rank=str(rank))
+    at.settle()
+    lines = of_gang(at, "g")
+    assert "  missing   rank 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, …" in lines
+    assert lines[-1] == "            and 1 more"
+
+
 def test_a_bound_pod_shows_its_gpus_and_what_they_are_worth() -> None:
-    text = render(
+    text = explain_text.pod(
         Explanation(
             namespace="ml",
             name="w",
             uid="u",
             state="bound",
             summary="",
-            wanted=Wanted(3, {"a": 2, "b": 1}, "switch", "nvlink", ("H100", "H200"), 40960),
+            wanted=Wanted(3, {"a": 2, "b": 1}, "switch", "nvlink", ("h100", "h200"), 40960),
             node="n1",
             gpus={"a": ("GPU-1", "GPU-2"), "b": ("GPU-3",)},
             link="NVLINK",
             gbytes_per_s=362.25,
-            reasons=(),
-            fitting_nodes=0,
-            nearest=None,
+            search=None,
             gang=None,
-        )
+        ),
+        at=0.0,
     )
 
     assert text.splitlines() == [
         "ml/w: bound",
-        "  wanted    3 GPUs (a 2, b 1), model H100 or H200, 40960 MiB each, link switch required",
+        "  wanted    3 GPUs (a 2, b 1), model H100 or H200, 40 GiB of GPU memory each, "
+        "link switch required",
         "  node      n1",
         "  GPU       a: GPU-1",
         "  GPU       a: GPU-2",
@@ -106,9 +245,10 @@ def test_a_bound_pod_shows_its_gpus_and_what_they_are_worth() -> None:
 
 
 def test_a_planned_gang_shows_its_plan_and_its_deadline() -> None:
-    gang = GangView("ml", "g", "planned", "", 1, (), "p-1", 0.0, 600.0, 2, False)
-    text = render(
-        Explanation("ml", "w", "u", "planned", "", None, "n1", {}, "", 0.0, (), 0, None, gang)
+    view = GangView("ml", "g", "planned", "", 1, (), "p-1", 0.0, 600.0, 2, False)
+    gang = GangExplanation(view, False, "", (), (), None)
+    text = explain_text.pod(
+        Explanation("ml", "w", "u", "planned", "", None, "n1", {}, "", 0.0, None, gang), at=60.0
     )
 
     assert text.splitlines() == [
@@ -116,6 +256,22 @@ def test_a_planned_gang_shows_its_plan_and_its_deadline() -> None:
         "  node      n1",
         "  gang      g: planned, a gang of 1",
         "  plan      p-1 made 1970-01-01 00:00:00 UTC",
-        "  deadline  1970-01-01 00:10:00 UTC; then a partial gang gives all back",
+        "  deadline  1970-01-01 00:10:00 UTC (in 9m); then a partial gang gives all back",
         "  given up  2 plans until now",
     ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-1, "0s"),
+        (119.9, "119s"),
+        (120, "2m"),
+        (3600, "1h"),
+        (11400, "3h10m"),
+        (86400, "1d"),
+        (90000, "1d1h"),
+    ],
+)
+def test_ages_are_short(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

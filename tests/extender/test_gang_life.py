@@ -429,7 +429,7 @@ def test_a_plan_from_before_all_time_can_be_told_of() -> None:
     at.settle()
     found = at.core.explain("ml", first, at.now)
     assert found is not None
-    assert "made 1970-01-01" in explain_text.render(found)
+    assert "made 1970-01-01" in explain_text.pod(found, at.now)
 
 
 def test_a_binding_on_its_way_is_waited_for() -> None:

@@ -4,18 +4,23 @@ kube-scheduler's calls are answered here and, with less ado, in `server`: by the
 """
 
 import logging
+from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
 from linkwise.extender import explain_text, wire
+from linkwise.extender.explain import Explainer
 from linkwise.extender.metrics import CONTENT_TYPE, Metrics
 from linkwise.extender.shell import NotReadyError, Shell
+from linkwise.extender.survey import view_nodes, view_use
 from linkwise.extender.verbs import DEFECT, VERBS, Verbs
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 def create_app(shell: Shell, metrics: Metrics, *, max_body_mib: int = 64) -> Flask:
@@ -73,23 +78,47 @@ def _add_verbs(app: Flask, verbs: Verbs) -> None:
 
 
 def _add_views(app: Flask, shell: Shell) -> None:
+    @app.get("/explain")
+    def explain_all() -> Response:
+        found = Explainer(shell.snapshot()).everything(request.args.get("namespace", ""))
+        return _told(found, explain_text.all_that_waits)
+
     @app.get("/explain/<namespace>/<pod>")
-    def explain(namespace: str, pod: str) -> Response:
-        found = shell.explain(namespace, pod)
+    def explain_pod(namespace: str, pod: str) -> Response:
+        snapshot = shell.snapshot()
+        found = Explainer(snapshot).pod(namespace, pod)
         if found is None:
-            text = f"linkwise: no pod {namespace}/{pod} is known"
-            return _text(text, 404) if _wants_text() else _json(wire.write_error(text), 404)
-        if _wants_text():
-            return _text(explain_text.render(found))
-        return _json(msgspec.json.encode(found))
+            return _unknown(f"no pod {namespace}/{pod} is known")
+        return _told(found, partial(explain_text.pod, at=snapshot.at))
+
+    @app.get("/explain/<namespace>/gangs/<path:gang>")
+    def explain_gang(namespace: str, gang: str) -> Response:
+        snapshot = shell.snapshot()
+        found = Explainer(snapshot).gang(namespace, gang)
+        if found is None:
+            return _unknown(f"no gang {namespace}/{gang} is known")
+        return _told(found, partial(explain_text.gang, at=snapshot.at))
 
     @app.get("/gangs")
     def gangs() -> Response:
-        return _json(msgspec.json.encode(shell.gangs()))
+        return _json(msgspec.json.encode(Explainer(shell.snapshot()).gangs()))
 
     @app.get("/nodes")
     def nodes() -> Response:
-        return _json(msgspec.json.encode(shell.nodes()))
+        return _json(msgspec.json.encode(view_nodes(shell.snapshot())))
+
+    @app.get("/use")
+    def use() -> Response:
+        return _json(msgspec.json.encode(view_use(shell.snapshot())))
+
+
+def _told(found: T, in_words: Callable[[T], str]) -> Response:
+    return _text(in_words(found)) if _wants_text() else _json(msgspec.json.encode(found))
+
+
+def _unknown(what: str) -> Response:
+    text = f"linkwise: {what}"
+    return _text(text, 404) if _wants_text() else _json(wire.write_error(text), 404)
 
 
 def _wants_text() -> bool:

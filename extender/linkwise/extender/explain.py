@@ -1,251 +1,251 @@
-"""Says of pods, gangs and nodes what the books know, in words and numbers for people."""
+"""Says of pods and gangs, in words and numbers for people, why they are where they are or why they
+wait: what was wanted, what there is, what came nearest, and who holds that.
 
-from collections import Counter
-from collections.abc import Mapping
+All of it is worked out from a snapshot, so nothing waits for it.
+"""
 
-import numpy as np
+from collections.abc import Iterable, Mapping, Sequence
 
-from linkwise.extender import answers
-from linkwise.extender.asks import link_word
-from linkwise.extender.books import Books
-from linkwise.extender.gang import Gang
-from linkwise.extender.kinds import Kind, Wish
-from linkwise.extender.muster import Muster, muster, plan_of
-from linkwise.extender.node_book import NodeBook
-from linkwise.extender.planner import Planner
+from linkwise.extender.funnel import Funnel, alike, pods_in_words, wanted_of
+from linkwise.extender.gang import Phase
+from linkwise.extender.holders import holders_of
+from linkwise.extender.muster import Muster
+from linkwise.extender.place import Refusal
 from linkwise.extender.records import PodRecord
-from linkwise.extender.rooms import by_kind, rooms
+from linkwise.extender.snapshot import GangState, Snapshot
+from linkwise.extender.survey import gpus_by_state
 from linkwise.extender.views import (
-    Counts,
+    ClusterExplanation,
     Explanation,
+    GangExplanation,
     GangView,
-    GpuView,
+    Level,
     MemberView,
     NearestMiss,
-    NodeView,
     ReasonCount,
-    Wanted,
+    Search,
 )
-from linkwise.topology.choose import nearest_miss
+
+WAITING = frozenset({"waiting", "invalid"})
 
 
-def explain(books: Books, planner: Planner, record: PodRecord) -> Explanation:
-    gang = planner.gangs.get(record.gang) if record.ask.gang and record.gang else None
-    written = plan_of(books, record)
-    state = _state(books, record)
-    reasons: tuple[ReasonCount, ...] = ()
-    fitting, nearest = 0, None
-    if state == "waiting":
-        wish = Wish(record.demand, record.ask.requirement)
-        reasons, fitting = _reasons(books, wish)
-        nearest = None if fitting else _nearest(books, wish)
-    return Explanation(
-        namespace=record.ref.namespace,
-        name=record.ref.name,
-        uid=record.uid,
-        state=state,
-        summary=_summary(books, planner, record, state, fitting),
-        wanted=_wanted(record) if record.demand.gpus else None,
-        node=record.node or (written.plan.node if written else ""),
-        gpus=_gpus(books, record),
-        link=written.plan.link if written else "",
-        gbytes_per_s=written.plan.gbytes_per_s if written else 0.0,
-        reasons=reasons,
-        fitting_nodes=fitting,
-        nearest=nearest,
-        gang=None if gang is None else view_gang(books, planner, gang),
-    )
+class Explainer:
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._funnel = Funnel(snapshot)
 
+    def pod(self, namespace: str, name: str) -> Explanation | None:
+        key = f"{namespace}/{name}"
+        found = [record for record in self._snapshot.pods if record.key == key]
+        # Of two of one name the newer: that the older is gone may not have been told yet.
+        return self._pod(max(found, key=lambda record: record.created)) if found else None
 
-def view_gangs(books: Books, planner: Planner) -> tuple[GangView, ...]:
-    return tuple(
-        view_gang(books, planner, gang)
-        for _, gang in sorted(planner.gangs.items())
-        if not gang.alone
-    )
+    def gang(self, namespace: str, name: str) -> GangExplanation | None:
+        found = [
+            gang
+            for gang in self._snapshot.gangs
+            if not gang.alone and (gang.key.namespace, gang.key.name) == (namespace, name)
+        ]
+        # A job that is made anew may have the name of the one before.
+        found.sort(key=lambda gang: (gang.phase is Phase.RELEASED, -_since(gang.found), gang.key))
+        return self._gang(found[0]) if found else None
 
+    def gangs(self) -> tuple[GangView, ...]:
+        known = sorted((gang.key, gang) for gang in self._snapshot.gangs if not gang.alone)
+        return tuple(self._view_gang(gang) for _, gang in known)
 
-def view_gang(books: Books, planner: Planner, gang: Gang) -> GangView:
-    found = muster(books, gang)
-    return GangView(
-        namespace=gang.key.namespace,
-        name=gang.key.name,
-        phase=gang.phase.value,
-        reason=_gang_reason(gang, found),
-        size=found.size,
-        members=tuple(_member(books, member) for member in found.members),
-        plan=gang.plan_id if gang.made is not None else "",
-        made=gang.made,
-        deadline=planner.deadline(gang),
-        refusals=gang.refusals,
-        started=found.started,
-    )
+    def everything(self, namespace: str = "") -> ClusterExplanation:
+        """All that waits, in one namespace or in all."""
+        snapshot = self._snapshot
+        gangs = [
+            self._gang(gang)
+            for gang in snapshot.gangs
+            if not gang.alone and gang.why and namespace in ("", gang.key.namespace)
+        ]
+        pods = [
+            self._pod(record)
+            for record in snapshot.pods
+            if record.ask.gang is None
+            and namespace in ("", record.ref.namespace)
+            and record.live
+            and self._state(record) in WAITING
+        ]
+        gangs.sort(key=lambda it: (-it.gang.priority, it.gang.since or 0.0, it.gang.name))
+        pods.sort(key=lambda it: (-it.priority, it.since or 0.0, it.name))
+        counts = gpus_by_state(self._funnel.nodes)
+        nodes = len(self._funnel.nodes)
+        return ClusterExplanation(snapshot.at, counts, nodes, tuple(gangs), tuple(pods))
 
+    # Pods.
 
-def view_nodes(books: Books) -> tuple[NodeView, ...]:
-    seen = [book for _, book in sorted(books.nodes.items()) if book.record is not None]
-    return tuple(
-        NodeView(
-            name=book.name,
-            usable=not book.problem,
-            reason=book.problem,
-            clique=(book.machine.clique or "") if book.machine else "",
-            gpus=_gpus_of_node(books, book),
-            free=(book.free | book.held).bit_count(),
-            future=float(book.kind.table.future[book.free]) if book.kind else 0.0,
+    def _pod(self, record: PodRecord) -> Explanation:
+        snapshot = self._snapshot
+        written = snapshot.plan_of(record)
+        state = self._state(record)
+        search = self._funnel.search([record]) if state == "waiting" else None
+        gang = snapshot.gang_by_key.get(record.gang) if record.gang is not None else None
+        in_gang = record.ask.gang is not None
+        return Explanation(
+            namespace=record.ref.namespace,
+            name=record.ref.name,
+            uid=record.uid,
+            state=state,
+            summary=self._summary(record, state, gang, search),
+            wanted=wanted_of(record) if record.demand.gpus else None,
+            node=record.node or (written.plan.node if written else ""),
+            gpus=self._gpus(record),
+            link=written.plan.link if written else "",
+            gbytes_per_s=written.plan.gbytes_per_s if written else 0.0,
+            search=search,
+            gang=self._gang(gang) if gang is not None and in_gang else None,
+            priority=record.priority,
+            since=record.created or None,
         )
-        for book in seen
-        # A node that never had GPUs is nobody's question.
-        if book.machine is not None or book.owned or (book.record and book.record.offers.gpus)
-    )
 
+    def _state(self, record: PodRecord) -> str:
+        if record.ended:
+            return "ended"
+        if record.node:
+            return "bound"
+        if record.invalid:
+            return "invalid"
+        if not record.demand.gpus:
+            return "not-ours"
+        return "planned" if record.uid in self._snapshot.plans else "waiting"
 
-def view_counts(books: Books, planner: Planner) -> Counts:
-    gpus: Counter[str] = Counter(free=0, held=0, used=0, unhealthy=0)
-    nodes: Counter[str] = Counter(usable=0, unusable=0)
-    for book in books.nodes.values():
-        if book.record is None or (book.machine is None and not book.record.offers.gpus):
-            continue
-        nodes["unusable" if book.problem else "usable"] += 1
-        if book.machine is not None:
-            taken = sum(book.owned.values())
-            gpus["used"] += book.used.bit_count()
-            gpus["held"] += (taken & ~book.used).bit_count()
-            idle = book.free | book.held
-            gpus["free"] += idle.bit_count()
-            gpus["unhealthy"] += (book.machine.all_gpus & ~taken & ~idle).bit_count()
-    gangs = Counter(gang.phase.value for gang in planner.gangs.values() if not gang.alone)
-    return Counts(gangs, gpus, nodes, planner.swaps, planner.refusals)
+    def _summary(
+        self, record: PodRecord, state: str, gang: GangState | None, search: Search | None
+    ) -> str:
+        if state == "ended":
+            return f"The pod has ended.{self._still_held(record)}"
+        if state == "bound":
+            if record.leaving:
+                return f"The pod is ending on node {record.node}.{self._still_held(record)}"
+            return f"The pod is bound to node {record.node}."
+        if state == "invalid":
+            return f"The pod cannot be placed: {record.invalid}"
+        if state == "not-ours":
+            return "The pod takes no GPU, so Linkwise has no say in it."
+        if state == "planned":
+            return "The pod has GPUs held and waits for kube-scheduler to bind it."
+        if record.awaits:
+            return f"The pod waits until its gang is known: {record.awaits.removeprefix('gang: ')}."
+        if record.held_back:
+            return (
+                "The pod waits behind a scheduling gate that is not ours; until then no GPU is "
+                "held."
+            )
+        if record.ask.gang is not None:
+            return f"Gang {record.ask.gang.name}{_why_member_waits(gang, record)}."
+        assert search is not None, "it waits"
+        return _why_alone_waits(gang, search)
 
+    def _still_held(self, record: PodRecord) -> str:
+        node = self._snapshot.node_named.get(record.node)
+        held = node.owned.get(record.uid, 0).bit_count() if node is not None else 0
+        return f" {held} of its GPUs are in use until its node says otherwise." if held else ""
 
-def _state(books: Books, record: PodRecord) -> str:
-    if record.ended:
-        return "ended"
-    if record.node:
-        return "bound"
-    if record.invalid:
-        return "invalid"
-    if not record.demand.gpus:
-        return "not-ours"
-    if record.uid in books.holds or books.keeps_plan(record.uid):
-        return "planned"
-    return "waiting"
+    def _gpus(self, record: PodRecord) -> Mapping[str, tuple[str, ...]]:
+        node = self._snapshot.node_named.get(record.node)
+        if node is not None and node.listed_as.get(record.key) == record.uid:
+            real = node.in_use.get(record.key)
+            if real is not None:
+                return real
+        written = self._snapshot.plan_of(record)
+        return {} if written is None or record.ended else written.gpus
 
+    # Gangs.
 
-def _summary(books: Books, planner: Planner, record: PodRecord, state: str, fitting: int) -> str:
-    if state == "ended":
-        return f"The pod has ended.{_still_held(books, record)}"
-    if state == "bound":
-        if record.leaving:
-            return f"The pod is ending on node {record.node}.{_still_held(books, record)}"
-        return f"The pod is bound to node {record.node}."
-    if state == "invalid":
-        return f"The pod cannot be placed: {record.invalid}"
-    if state == "not-ours":
-        return "The pod takes no GPU, so Linkwise has no say in it."
-    if state == "planned":
-        return "The pod has GPUs held and waits for kube-scheduler to bind it."
-    if record.held_back:
-        return _held_back(record)
-    if record.ask.gang is not None:
-        text = answers.gang_text(planner, record).removeprefix("linkwise: ")
-        return f"{text[:1].upper()}{text[1:]}."
-    if fitting:
-        nodes, them = ("1 node has", "it") if fitting == 1 else (f"{fitting} nodes have", "them")
-        return (
-            f"{nodes} GPUs for the pod; kube-scheduler has not tried {them} yet, "
-            "or objects for other reasons (see the pod's events)."
+    def _gang(self, gang: GangState) -> GangExplanation:
+        waits = bool(gang.why)
+        searches = self._searches(gang.found.open) if waits else ()
+        return GangExplanation(
+            gang=self._view_gang(gang),
+            waits=waits,
+            summary=f"Gang {gang.key.name}{gang.why}." if waits else "",
+            levels=tuple(_levels(gang)) if waits else (),
+            searches=searches,
+            nearest=self._nearest_domain(gang.no_room) if waits else None,
         )
-    return "No node has a GPU set for the pod now."
+
+    def _searches(self, members: Sequence[PodRecord]) -> tuple[Search, ...]:
+        groups: dict[object, list[PodRecord]] = {}
+        for member in members:
+            if member.demand.gpus:
+                groups.setdefault(alike(member), []).append(member)
+        found = (self._funnel.search(group) for group in groups.values())
+        return tuple(sorted(found, key=lambda search: (-search.wanted.gpus, -search.pods)))
+
+    def _view_gang(self, gang: GangState) -> GangView:
+        found = gang.found
+        live = [member for member in found.members if member.live]
+        return GangView(
+            namespace=gang.key.namespace,
+            name=gang.key.name,
+            phase=gang.phase.value,
+            reason=_gang_reason(gang),
+            size=found.size,
+            members=tuple(self._member(member) for member in found.members),
+            plan=gang.plan_id if gang.made is not None else "",
+            made=gang.made,
+            deadline=gang.deadline,
+            refusals=gang.refusals,
+            started=found.started,
+            priority=max((member.priority for member in live), default=0),
+            since=_since(found) or None,
+            missing_ranks=_missing_ranks(found),
+        )
+
+    def _member(self, record: PodRecord) -> MemberView:
+        written = self._snapshot.plan_of(record)
+        gpus = [uuid for share in self._gpus(record).values() for uuid in share]
+        return MemberView(
+            pod=record.ref.name,
+            rank=record.ask.rank,
+            state="leaving" if record.leaving and not record.ended else self._state(record),
+            node=record.node or (written.plan.node if written else ""),
+            gpus=tuple(dict.fromkeys(gpus)),  # an init container's are dealt out again
+        )
+
+    def _nearest_domain(self, room: Refusal | None) -> NearestMiss | None:
+        if room is None or not room.level or not room.nearest:
+            return None
+        inside = [
+            node
+            for node in self._funnel.nodes
+            if node.record is not None and node.record.labels.get(room.level) == room.nearest
+        ]
+        lacks = f"room for {room.had} of {pods_in_words(room.wanted)}"
+        return NearestMiss(room.nearest, room.level, lacks, holders_of(self._snapshot, inside))
 
 
-def _held_back(record: PodRecord) -> str:
-    if record.awaits:
-        return f"The pod waits until its gang is known: {record.awaits.removeprefix('gang: ')}."
-    return "The pod waits behind a scheduling gate that is not ours; until then no GPU is held."
+def _why_member_waits(gang: GangState | None, record: PodRecord) -> str:
+    if gang is None:
+        return " waits for its members"
+    if any(member.uid == record.uid for member in gang.found.extra):
+        return " has all its members without this one"
+    return gang.why or ": its plan is being made"
 
 
-def _still_held(books: Books, record: PodRecord) -> str:
-    book = books.nodes.get(record.node)
-    held = book.owned.get(record.uid, 0).bit_count() if book is not None else 0
-    return f" {held} of its GPUs are in use until its node says otherwise." if held else ""
-
-
-def _wanted(record: PodRecord) -> Wanted:
-    requirement = record.ask.requirement
-    return Wanted(
-        gpus=record.demand.gpus,
-        containers={c.name: c.gpus for c in record.demand.containers},
-        require_link=link_word(requirement.require),
-        prefer_link=link_word(requirement.prefer),
-        models=tuple(" ".join(words) for words in requirement.models),
-        memory_mib=requirement.memory_mib,
+def _why_alone_waits(gang: GangState | None, search: Search) -> str:
+    if gang is not None and gang.refused:
+        return f"Its plans came to nothing: {gang.reason}."
+    if not search.room:
+        return "No node has a GPU set for the pod now."
+    fitting = search.levels[-1].have
+    nodes, them = ("1 node has", "it") if fitting == 1 else (f"{fitting} nodes have", "them")
+    return (
+        f"{nodes} GPUs for the pod; kube-scheduler has not tried {them} yet, "
+        "or objects for other reasons (see the pod's events)."
     )
 
 
-def _gpus(books: Books, record: PodRecord) -> Mapping[str, tuple[str, ...]]:
-    book = books.nodes.get(record.node)
-    truth = book.truth_of(record) if book is not None else None
-    if truth is not None:
-        return truth
-    written = plan_of(books, record)
-    return {} if written is None or record.ended else written.gpus
-
-
-def _reasons(books: Books, wish: Wish) -> tuple[tuple[ReasonCount, ...], int]:
-    names = [book.name for book in books.nodes.values() if book.record is not None]
-    answer = rooms(books, wish, names)
-    counted = Counter([*answer.failed.values(), *answer.unresolvable.values()])
-    reasons = sorted(counted.items(), key=lambda item: (-item[1], item[0]))
-    return tuple(ReasonCount(text, nodes) for text, nodes in reasons), len(answer.node_names)
-
-
-def _nearest(books: Books, wish: Wish) -> NearestMiss | None:
-    """Of the nodes that could ever do, else of all, the one with the most GPUs that would; of
-    equals, the one with the closest link."""
-    best: tuple[bool, int, int, int] | None = None
-    nearest: NearestMiss | None = None
-    for kind, rows, free in by_kind(books, np.arange(len(books.rows))):
-        ever = kind.take(wish, kind.all_gpus) is not None
-        by_name = np.argsort(books.rows.name_ranks()[rows])
-        # Nodes with the same GPUs free are alike: the first by name stands for them.
-        masks, first = np.unique(free[by_name] & kind.allowed(wish.requirement), return_index=True)
-        for mask, row in zip(masks.tolist(), rows[by_name][first].tolist(), strict=True):
-            count = min(mask.bit_count(), wish.size)
-            rank = int(books.rows.name_ranks()[row])
-            worth = (ever, count, _closest(kind, wish, mask), -rank)
-            if best is None or worth > best:
-                best = worth
-                nearest = NearestMiss(books.rows.names[row] or "", _lacks(kind, wish, mask))
-    return nearest
-
-
-def _closest(kind: Kind, wish: Wish, mask: int) -> int:
-    link = nearest_miss(kind.machine, mask, wish.size, wish.requirement.require)
-    return -1 if link is None else int(link)
-
-
-def _lacks(kind: Kind, wish: Wish, mask: int) -> str:
-    wanted, require = wish.size, link_word(wish.requirement.require)
-    if mask.bit_count() < wanted:
-        suitable, has = kind.allowed(wish.requirement).bit_count(), kind.all_gpus.bit_count()
-        if has < wanted:
-            return f"it has {has} GPUs, {wanted} are wanted"
-        if suitable < wanted:
-            return f"{suitable} of its {has} GPUs have the model and memory wanted, not {wanted}"
-        return f"{mask.bit_count()} of {suitable} suitable GPUs are free, {wanted} are wanted"
-    link = nearest_miss(kind.machine, mask, wanted, wish.requirement.require)
-    joined = "no link at all" if link is None else link_word(link)
-    return f"the best link of {wanted} of its free GPUs is {joined}, {require} is required"
-
-
-def _gang_reason(gang: Gang, found: Muster) -> str:
+def _gang_reason(gang: GangState) -> str:
+    found = gang.found
     if found.clash:
         return found.clash
     if found.open and gang.no_room is not None:
-        room = gang.no_room
-        near = f"; node {room.nearest} has room for {room.nearest_had}" if room.nearest else ""
-        return f"room for {room.had} of {room.wanted} members{near}"
+        return _no_room(gang.no_room)
     if not found.complete:
         return f"{len(found.seats) + found.done} of {found.size} members are there"
     if gang.refused:
@@ -253,37 +253,44 @@ def _gang_reason(gang: Gang, found: Muster) -> str:
     return gang.reason
 
 
-def _member(books: Books, record: PodRecord) -> MemberView:
-    written = plan_of(books, record)
-    gpus = [uuid for share in _gpus(books, record).values() for uuid in share]
-    state = "leaving" if record.leaving and not record.ended else _state(books, record)
-    return MemberView(
-        pod=record.ref.name,
-        rank=record.ask.rank,
-        state=state,
-        node=record.node or (written.plan.node if written else ""),
-        gpus=tuple(dict.fromkeys(gpus)),  # an init container's are dealt out again
+def _no_room(room: Refusal) -> str:
+    text = f"room for {room.had} of {room.wanted} members"
+    if not room.nearest_had:
+        return text
+    place = f"{room.level} {room.nearest}" if room.level else f"node {room.nearest}"
+    return f"{text}; {place} has room for {room.nearest_had}"
+
+
+def _levels(gang: GangState) -> Iterable[Level]:
+    found = gang.found
+    there = len(found.seats) + found.done
+    held_back = len(found.held_back)
+    missing = (
+        ReasonCount("do not exist yet", found.size - there),
+        ReasonCount("behind a scheduling gate of somebody else", held_back),
     )
+    yield Level(
+        "members",
+        "exist and may be scheduled",
+        "pods",
+        there - held_back,
+        found.size,
+        tuple(reason for reason in missing if reason.nodes),
+    )
+    room = gang.no_room
+    if found.open and room is not None:
+        where = f" in one domain of {room.level}" if room.level else ""
+        yield Level(
+            room.level or "room", f"have room at once{where}", "pods", room.had, room.wanted
+        )
 
 
-def _gpus_of_node(books: Books, book: NodeBook) -> tuple[GpuView, ...]:
-    if book.machine is None:
+def _missing_ranks(found: Muster) -> tuple[int, ...]:
+    ranks = [member.ask.rank for member in found.members if member.live or member.ended]
+    if found.complete or not ranks or any(rank is None for rank in ranks):
         return ()
-    holder_of = {
-        position: holder
-        for holder, mask in book.owned.items()
-        for position in range(mask.bit_length())
-        if mask >> position & 1
-    }
-    listed = {uid: key for key, uid in book.listed_as.items()}
-    views = []
-    for position, gpu in enumerate(book.machine.gpus):
-        holder = holder_of.get(position)
-        if holder is None:
-            state = "free" if gpu.healthy else "unhealthy"
-        else:
-            state = "used" if book.used >> position & 1 else "held"
-        record = books.pods.get(holder or "")
-        shown = record.key if record is not None else listed.get(holder or "", holder or "")
-        views.append(GpuView(gpu.index, gpu.uuid, gpu.model, gpu.healthy, state, shown))
-    return tuple(views)
+    return tuple(rank for rank in range(found.size) if rank not in ranks)
+
+
+def _since(found: Muster) -> float:
+    return min((member.created for member in found.members if member.live), default=0.0)

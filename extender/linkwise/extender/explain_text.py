@@ -1,23 +1,51 @@
-"""An explanation as text, for a person at a terminal: why a pod is where it is, or why it waits.
+"""An explanation as text, for a person at a terminal who may never have heard of us: why a pod is
+where it is, or why it waits.
 
 One fact a line, its name in front, so that it reads aloud and can be cut with `grep`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
-from linkwise.extender.views import Explanation, GangView, MemberView, Wanted
+from linkwise.extender.funnel import cpus_in_words, gib_in_words, gpus_in_words, pods_in_words
+from linkwise.extender.holders import EXPECTED
+from linkwise.extender.views import (
+    ClusterExplanation,
+    Explanation,
+    GangExplanation,
+    GangView,
+    Holder,
+    Level,
+    MemberView,
+    NearestMiss,
+    Search,
+    Wanted,
+)
 
 _WIDTH = 10  # of the names in front
+_MOST_HOLDERS = 8
+_MOST_MEMBERS = 40
+_MOST_RANKS = 16
 
 
-def render(explanation: Explanation) -> str:
+def pod(it: Explanation, at: float) -> str:
     """Several lines, without a last line feed."""
-    return "\n".join(_lines(explanation))
+    return "\n".join(_pod(it, at))
 
 
-def _lines(it: Explanation) -> Iterator[str]:
-    yield f"{it.namespace}/{it.name}: {it.state}"
+def gang(it: GangExplanation, at: float) -> str:
+    return "\n".join(_gang(it, at))
+
+
+def all_that_waits(it: ClusterExplanation) -> str:
+    """What is alike is told once."""
+    return "\n".join(_cluster(it))
+
+
+def _pod(it: Explanation, at: float) -> Iterator[str]:
+    waits = it.state == "waiting" and it.since is not None
+    state = f"waiting for {duration(at - it.since)}" if waits and it.since else it.state
+    yield f"{it.namespace}/{it.name}: {state}"
     if it.summary:
         yield f"  {it.summary}"
     if it.wanted is not None:
@@ -28,33 +56,183 @@ def _lines(it: Explanation) -> Iterator[str]:
         yield from (_fact("GPU", f"{container}: {uuid}") for uuid in uuids)
     if it.link:
         yield _fact("link", f"{it.link}, {it.gbytes_per_s:.0f} GB/s estimated")
-    if it.reasons:
-        nodes = it.fitting_nodes + sum(count.nodes for count in it.reasons)
-        yield _fact(
-            "nodes", f"{it.fitting_nodes} of {nodes} have GPUs for this pod by itself; the others:"
-        )
-        yield from (_fact("", f"{count.nodes:>5}  {count.reason}") for count in it.reasons)
-    if it.nearest is not None:
-        yield _fact("nearest", f"{it.nearest.node}: {it.nearest.lacks}")
+    if it.gang is not None and it.gang.waits:
+        yield ""
+        yield from _gang(it.gang, at)
+        return
+    if it.search is not None:
+        yield from _search(it.search, at)
     if it.gang is not None:
-        yield from _gang(it.gang)
+        yield from _gang_facts(it.gang.gang, at)
 
 
-def _gang(gang: GangView) -> Iterator[str]:
-    yield _fact("gang", f"{gang.name}: {gang.phase}, a gang of {gang.size}")
-    if gang.reason:
-        yield _fact("", gang.reason)
-    if gang.plan:
-        made = f" made {_time(gang.made)}" if gang.made is not None else ""
-        yield _fact("plan", f"{gang.plan}{made}")
-    if gang.deadline is not None and not gang.started:
-        yield _fact("deadline", f"{_time(gang.deadline)}; then a partial gang gives all back")
-    if gang.refusals:
-        yield _fact(
-            "given up", f"{gang.refusals} plan{'' if gang.refusals == 1 else 's'} until now"
-        )
-    longest = max((len(member.pod) for member in gang.members), default=0)
-    yield from (_fact("", _member(member, longest)) for member in gang.members)
+def _gang(it: GangExplanation, at: float) -> Iterator[str]:
+    view = it.gang
+    waits = it.waits and view.since is not None
+    state = f"waiting for {duration(at - view.since)}" if waits and view.since else view.phase
+    yield f"gang {view.namespace}/{view.name}: {state}"
+    if it.summary:
+        yield f"  {it.summary}"
+    if it.levels:
+        yield from _levels("pods", it.levels)
+    for search in it.searches:
+        yield _fact("wanted", f"by {pods_in_words(search.pods)}, each: {_wanted(search.wanted)}")
+        yield from _search(search, at)
+    if it.nearest is not None:
+        yield from _nearest(it.nearest, at)
+    yield from _gang_facts(view, at)
+
+
+def _gang_facts(view: GangView, at: float) -> Iterator[str]:
+    yield _fact("gang", f"{view.name}: {view.phase}, a gang of {view.size}")
+    if view.reason:
+        yield _fact("", view.reason)
+    if view.missing_ranks:
+        ranks = ", ".join(map(str, view.missing_ranks[:_MOST_RANKS]))
+        more = ", …" if len(view.missing_ranks) > _MOST_RANKS else ""
+        yield _fact("missing", f"rank {ranks}{more}")
+    if view.plan:
+        made = f" made {_time(view.made)}" if view.made is not None else ""
+        yield _fact("plan", f"{view.plan}{made}")
+    if view.deadline is not None and not view.started:
+        when = f"{_time(view.deadline)} ({_from_now(view.deadline, at)})"
+        yield _fact("deadline", f"{when}; then a partial gang gives all back")
+    if view.refusals:
+        plural = "" if view.refusals == 1 else "s"
+        yield _fact("given up", f"{view.refusals} plan{plural} until now")
+    longest = max((len(member.pod) for member in view.members), default=0)
+    for member in view.members[:_MOST_MEMBERS]:
+        yield _fact("", _member(member, longest))
+    if len(view.members) > _MOST_MEMBERS:
+        yield _fact("", f"and {len(view.members) - _MOST_MEMBERS} more")
+
+
+def _cluster(it: ClusterExplanation) -> Iterator[str]:
+    count = it.gpus
+    total = sum(count.values())
+    gangs, pods = len(it.gangs), len(it.pods)
+    held = f", {count['held']} held for pods about to start" if count["held"] else ""
+    broken = f", {count['unhealthy']} unhealthy" if count["unhealthy"] else ""
+    yield (
+        f"{count['free']} of {gpus_in_words(total)} on {it.nodes} nodes are free, "
+        f"{count['used']} in use{held}{broken}."
+    )
+    if not gangs and not pods:
+        yield "Nothing waits for GPUs."
+        return
+    yield (
+        f"{gangs} gang{'' if gangs == 1 else 's'} and {pods_in_words(pods)} in no gang wait, "
+        "the most urgent first."
+    )
+    for found in it.gangs:
+        yield ""
+        yield from _in_short(found, it.at)
+    for first, others in _alike(it.pods):
+        yield ""
+        yield from _pod_in_short(first, others, it.at)
+
+
+def _in_short(it: GangExplanation, at: float) -> Iterator[str]:
+    view = it.gang
+    waits = f"waiting for {duration(at - view.since)}" if view.since is not None else view.phase
+    yield f"gang {view.namespace}/{view.name}: {waits}"
+    yield f"  {it.summary}"
+    failing = [level for level in it.levels if level.have < level.of]
+    yield from _levels("pods", failing[:1])
+    if failing and failing[0].level == "members":
+        return
+    for search in it.searches:
+        yield _fact("wanted", f"by {pods_in_words(search.pods)}, each: {_wanted(search.wanted)}")
+        yield from _where_it_fails(search)
+        if search.nearest is not None:
+            yield from _nearest(search.nearest, at)
+    if it.nearest is not None:
+        yield from _nearest(it.nearest, at)
+
+
+def _pod_in_short(it: Explanation, others: int, at: float) -> Iterator[str]:
+    waits = f"waiting for {duration(at - it.since)}" if it.since is not None else it.state
+    and_others = f", and {others} more like it" if others else ""
+    yield f"pod {it.namespace}/{it.name}{and_others}: {waits}"
+    yield f"  {it.summary}"
+    if it.search is not None:
+        yield _fact("wanted", _wanted(it.search.wanted))
+        yield from _where_it_fails(it.search)
+        if it.search.nearest is not None:
+            yield from _nearest(it.search.nearest, at)
+
+
+def _alike(pods: Iterable[Explanation]) -> list[tuple[Explanation, int]]:
+    """The first of those that are told the same, and how many others there are."""
+    groups: dict[object, list[Explanation]] = {}
+    for each in pods:
+        search = id(each.search) if each.search is not None else each.name
+        groups.setdefault((each.namespace, each.summary, search), []).append(each)
+    return [(group[0], len(group) - 1) for group in groups.values()]
+
+
+def _where_it_fails(search: Search) -> Iterator[str]:
+    failing = next((level for level in search.levels if not level.have), None)
+    if failing is not None:
+        yield from _levels("nodes", [failing])
+    elif search.levels:
+        yield _fact("nodes", _room(search))
+
+
+def _search(search: Search, at: float) -> Iterator[str]:
+    yield from _levels("nodes", search.levels)
+    if search.room or search.pods > 1:
+        yield _fact("", _room(search))
+    if search.nearest is not None:
+        yield from _nearest(search.nearest, at)
+
+
+def _room(search: Search) -> str:
+    if search.pods == 1:
+        have = search.levels[-1].have
+        return f"so {have} node{' has' if have == 1 else 's have'} room for it by itself"
+    return f"so there is room for {search.room} of {pods_in_words(search.pods)} by themselves"
+
+
+def _levels(name: str, levels: Sequence[Level]) -> Iterator[str]:
+    levels = [level for level in levels if level.of]  # of none left there is nothing to say
+    figures = max((len(str(level.of)) for level in levels), default=0)
+    for number, level in enumerate(levels):
+        have = f"{level.have:>{figures}} of {level.of:>{figures}}"
+        yield _fact("" if number else name, f"{have}  {level.wanted}")
+        blank = " " * (2 * figures + 6)
+        for missing in level.missing:
+            yield _fact("", f"{blank}- {missing.nodes}: {missing.reason}")
+
+
+def _nearest(nearest: NearestMiss, at: float) -> Iterator[str]:
+    place = nearest.place if nearest.level == "node" else f"{nearest.level} {nearest.place}"
+    yield _fact("nearest", f"{place}: {nearest.lacks}")
+    for number, holder in enumerate(nearest.holders[:_MOST_HOLDERS]):
+        yield _fact("" if number else "held by", _holder(holder, at))
+    if len(nearest.holders) > _MOST_HOLDERS:
+        yield _fact("", f"and {len(nearest.holders) - _MOST_HOLDERS} more")
+
+
+def _holder(holder: Holder, at: float) -> str:
+    who = f"{holder.pod} of gang {holder.gang}" if holder.gang else holder.pod
+    since = f" for {duration(at - holder.since)}" if holder.since is not None else ""
+    state = {
+        "used": f"in use{since}",
+        "held": "held, not started yet",
+        "ending": "is ending",
+    }[holder.state]
+    return f"{gpus_in_words(holder.gpus)}: {who}, {state}{_until(holder, at)}"
+
+
+def _until(holder: Holder, at: float) -> str:
+    if holder.until is None:
+        return "" if holder.state == "ending" else ", end unknown"
+    if holder.because != EXPECTED:
+        return f", given back {_from_now(holder.until, at)} if it cannot start"
+    if holder.until < at:
+        return f", expected to end {duration(at - holder.until)} ago"
+    return f", expected to end {_from_now(holder.until, at)}"
 
 
 def _member(member: MemberView, width: int) -> str:
@@ -64,23 +242,44 @@ def _member(member: MemberView, width: int) -> str:
 
 
 def _wanted(wanted: Wanted) -> str:
-    parts = [f"{wanted.gpus} GPU{'' if wanted.gpus == 1 else 's'}"]
+    parts = [gpus_in_words(wanted.gpus)]
     if len(wanted.containers) > 1:
         shares = ", ".join(f"{name} {gpus}" for name, gpus in wanted.containers.items())
         parts[0] += f" ({shares})"
     if wanted.models:
-        parts.append(f"model {' or '.join(wanted.models)}")
+        parts.append(f"model {' or '.join(map(str.upper, wanted.models))}")
     if wanted.memory_mib:
-        parts.append(f"{wanted.memory_mib} MiB each")
+        parts.append(f"{wanted.memory_mib / 1024:g} GiB of GPU memory each")
     if wanted.require_link != "node":  # which every GPU set has
         parts.append(f"link {wanted.require_link} required")
-    elif wanted.prefer_link:
+    elif wanted.prefer_link and wanted.gpus > 1:
         parts.append(f"link {wanted.prefer_link} preferred")
+    if wanted.milli_cpu:
+        parts.append(cpus_in_words(wanted.milli_cpu))
+    if wanted.memory:
+        parts.append(f"{gib_in_words(wanted.memory)} of memory")
     return ", ".join(parts)
 
 
 def _fact(name: str, text: str) -> str:
     return f"  {name:<{_WIDTH}}{text}".rstrip()
+
+
+def duration(seconds: float) -> str:
+    """As kubectl shows ages: 45s, 12m, 3h10m, 5d4h."""
+    whole = max(int(seconds), 0)
+    if whole < 120:
+        return f"{whole}s"
+    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
+    if minutes < 60:
+        return f"{minutes}m"
+    if hours < 24:
+        return f"{hours}h{minutes % 60}m" if minutes % 60 else f"{hours}h"
+    return f"{days}d{hours % 24}h" if hours % 24 else f"{days}d"
+
+
+def _from_now(then: float, at: float) -> str:
+    return f"in {duration(then - at)}"
 
 
 def _time(seconds: float) -> str:

@@ -69,6 +69,10 @@ class Learned:
     def refused(self, template: Template) -> tuple[str, ...]:
         return tuple(sorted(self._refused.get(template, {})))
 
+    def refusing(self) -> dict[Template, frozenset[str]]:
+        """The nodes that refused pods, by the pods' template."""
+        return {template: frozenset(nodes) for template, nodes in self._refused.items() if nodes}
+
     def rows(self, template: Template) -> Bools | None:
         """[rows] False for the nodes that refused pods of this template; None: no node did."""
         if template not in self._refused:

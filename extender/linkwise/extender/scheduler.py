@@ -25,14 +25,16 @@ from linkwise.extender.calls import (
     PreemptCall,
     PriorityAnswer,
 )
-from linkwise.extender.explain import explain, view_counts, view_gangs, view_nodes
+from linkwise.extender.explain import Explainer
 from linkwise.extender.outbox import Outbox
 from linkwise.extender.owners import FetchOwner, Found
 from linkwise.extender.planner import Planner
 from linkwise.extender.reader import Reader
 from linkwise.extender.recognise.answer import IndexedJobs
 from linkwise.extender.records import PodRecord
+from linkwise.extender.snapshot import Snapshot, snapshot_of
 from linkwise.extender.spans import DEFAULT_LEVELS
+from linkwise.extender.survey import view_counts, view_nodes
 from linkwise.extender.views import Counts, Explanation, GangView, NodeView
 from linkwise.kube.objects import Node, Pod
 from linkwise.topology.names import DEFAULT_RESOURCE
@@ -184,15 +186,18 @@ class Scheduler:
 
     # Views.
 
-    def explain(self, namespace: str, name: str, now: float) -> Explanation | None:  # noqa: ARG002
-        record = self._books.pod_named(namespace, name)
-        return None if record is None else explain(self._books, self._planner, record)
+    def snapshot(self, now: float) -> Snapshot:
+        """What explanations are made of, without the lock."""
+        return snapshot_of(self._books, self._planner, now)
 
-    def gangs(self, now: float) -> tuple[GangView, ...]:  # noqa: ARG002
-        return view_gangs(self._books, self._planner)
+    def explain(self, namespace: str, name: str, now: float) -> Explanation | None:
+        return Explainer(self.snapshot(now)).pod(namespace, name)
 
-    def nodes(self, now: float) -> tuple[NodeView, ...]:  # noqa: ARG002
-        return view_nodes(self._books)
+    def gangs(self, now: float) -> tuple[GangView, ...]:
+        return Explainer(self.snapshot(now)).gangs()
+
+    def nodes(self, now: float) -> tuple[NodeView, ...]:
+        return view_nodes(self.snapshot(now))
 
     def counts(self, now: float) -> Counts:  # noqa: ARG002
         return view_counts(self._books, self._planner)

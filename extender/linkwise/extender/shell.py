@@ -11,7 +11,7 @@ goes on.
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from threading import Event, Lock, Thread
 from typing import TypeVar
 
@@ -34,7 +34,7 @@ from linkwise.extender.metrics import Census, Metrics
 from linkwise.extender.owner_reads import OwnerReads
 from linkwise.extender.owners import FetchOwner
 from linkwise.extender.scheduler import Scheduler
-from linkwise.extender.views import Explanation
+from linkwise.extender.snapshot import Snapshot
 from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Node, Pod
 from linkwise.kube.reflector import Reflector
@@ -175,20 +175,11 @@ class Shell:
 
     # What people ask
 
-    def explain(self, namespace: str, name: str) -> Explanation | None:
+    def snapshot(self) -> Snapshot:
+        """What explanations are made of; to make them takes its time, and needs no lock."""
         self._require_ready()
         with self._lock:
-            return self._core.explain(namespace, name, self._clock())
-
-    def gangs(self) -> Sequence[object]:
-        self._require_ready()
-        with self._lock:
-            return self._core.gangs(self._clock())
-
-    def nodes(self) -> Sequence[object]:
-        self._require_ready()
-        with self._lock:
-            return self._core.nodes(self._clock())
+            return self._core.snapshot(self._clock())
 
     def waits_for(self) -> str:
         """What is missing before a question can be answered; empty once ready."""

@@ -48,7 +48,7 @@ class Telling:
             self._alarms.drop(key)
             return
         wait = self._waits.setdefault(key, _Wait())
-        why = _why(gang, found)
+        why = why_waiting(gang, found)
         reason = (why, len(found.seats), len(found.extra), [m.uid for m in found.seats[:1]])
         if reason == wait.reason:
             return
@@ -75,7 +75,7 @@ class Telling:
 
     def _tell(self, gang: Gang, wait: _Wait, now: float) -> None:
         found = self._roll.muster(gang)
-        why = _why(gang, found)
+        why = why_waiting(gang, found)
         if why and found.seats:
             self._say(wait, found.seats[0], f"{gang.key.title}{why}", now)
         for member in found.extra:
@@ -99,8 +99,8 @@ def _waits(gang: Gang, found: Muster) -> bool:
     return gang.phase not in (Phase.RUNNING, Phase.RELEASED) or bool(found.extra)
 
 
-def _why(gang: Gang, found: Muster) -> str:
-    """Empty: nothing is to be said, since what was decided is on its way."""
+def why_waiting(gang: Gang, found: Muster) -> str:
+    """Why a gang waits; empty: it does not, or what was decided is on its way."""
     if not found.seats or gang.phase is Phase.RUNNING:
         return ""
     if gang.refused:  # maybe without kube-scheduler, as where no gate can be lifted

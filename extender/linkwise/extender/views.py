@@ -17,7 +17,9 @@ class Wanted:
     require_link: str  # a word of linkwise.dev/require-link; "node" is no requirement
     prefer_link: str
     models: tuple[str, ...]  # empty: any
-    memory_mib: int  # 0: any
+    memory_mib: int  # of each GPU; 0: any
+    milli_cpu: int = 0  # these two of the whole pod
+    memory: int = 0  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +29,50 @@ class ReasonCount:
 
 
 @dataclass(frozen=True, slots=True)
-class NearestMiss:
-    """The node that comes closest to what was wanted, and what it lacks."""
+class Level:
+    """One thing that was wanted, and how much of it there is among what the levels before left."""
 
-    node: str
+    level: str  # topology, size, model, link, node, free, free-link, resources, kube-scheduler;
+    # of a gang: members, order, room, or the key of a node label that a required span names
+    wanted: str  # in words
+    unit: str  # what is counted: nodes or pods
+    have: int
+    of: int
+    missing: tuple[ReasonCount, ...] = ()  # why the others do not have it, most nodes first
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who has GPUs that somebody waits for."""
+
+    pod: str  # namespace/name
+    gang: str  # namespace/name of its gang; empty: a single pod
+    gpus: int
+    state: str  # used (the kubelet says so), held (planned for it), ending
+    since: float | None  # when its plan was made, else when it was created
+    until: float | None  # None: nobody knows
+    because: str  # what says until when: expected-duration, gang-timeout, or empty
+
+
+@dataclass(frozen=True, slots=True)
+class NearestMiss:
+    """What comes closest to what was wanted, and what it lacks."""
+
+    place: str  # a node, or a domain
+    level: str  # node, or the label key that the domain is a value of
     lacks: str
+    holders: tuple[Holder, ...] = ()  # of its GPUs; who is known to end first comes first
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What was found for pods that are alike."""
+
+    pods: int
+    wanted: Wanted
+    levels: tuple[Level, ...]
+    room: int  # for how many of the pods there is room now, were they alone; *pods* at most
+    nearest: NearestMiss | None  # None: there is room for all of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +97,21 @@ class GangView:
     deadline: float | None  # when a partial gang gives back what it holds
     refusals: int
     started: bool
+    priority: int = 0
+    since: float | None = None  # when the first of its live members was created
+    missing_ranks: tuple[int, ...] = ()  # where all members there have ranks
+
+
+@dataclass(frozen=True, slots=True)
+class GangExplanation:
+    """Why a gang waits, or how far it is."""
+
+    gang: GangView
+    waits: bool
+    summary: str  # one sentence
+    levels: tuple[Level, ...]  # of the gang as a whole
+    searches: tuple[Search, ...]  # for its members without GPUs, those that are alike as one
+    nearest: NearestMiss | None  # a domain, where a required span failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +128,21 @@ class Explanation:
     gpus: Mapping[str, tuple[str, ...]]  # container -> uuids, planned or real
     link: str
     gbytes_per_s: float
-    reasons: tuple[ReasonCount, ...]  # for a waiting pod: why nodes do not do, most nodes first
-    fitting_nodes: int
-    nearest: NearestMiss | None
-    gang: GangView | None
+    search: Search | None  # for a waiting pod: where it would go by itself
+    gang: GangExplanation | None
+    priority: int = 0
+    since: float | None = None  # when it was created
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterExplanation:
+    """Everything that waits, the most urgent first: by priority, then age."""
+
+    at: float
+    gpus: Mapping[str, int]  # by state: free, held, used, unhealthy
+    nodes: int  # with GPUs
+    gangs: tuple[GangExplanation, ...]
+    pods: tuple[Explanation, ...]  # those in no gang
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +156,58 @@ class GpuView:
 
 
 @dataclass(frozen=True, slots=True)
+class BestSet:
+    """The most free GPUs that are joined by NVLink, or, where no two are, all that are free."""
+
+    gpus: int
+    link: str  # a word of linkwise.dev/require-link
+    gbytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class NodeView:
     name: str
     usable: bool
     reason: str  # why it is not usable
     clique: str
     gpus: tuple[GpuView, ...]
+    kind: str  # of its GPUs, like "8 x NVIDIA H100 80GB HBM3"
+    best: BestSet | None  # of its free GPUs; None where none is free
     free: int
     future: float  # what the free GPUs are worth to the jobs to come, 0 to 1 of the idle machine
+
+
+@dataclass(frozen=True, slots=True)
+class KindUse:
+    """How much of one kind of machine is in use, and in what pieces the rest is."""
+
+    kind: str
+    nodes: int
+    gpus: Mapping[str, int]  # by state
+    largest_free: int  # free GPUs on one node
+    room: Mapping[int, int]  # pods of so many GPUs -> how many of them would fit now
+    fragmented: float  # 0 to 1: what the free GPUs have lost to jobs to come by being apart
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceUse:
+    namespace: str
+    used: int  # GPUs
+    held: int
+    pods: int  # that have GPUs
+    waiting: int  # pods that wait for GPUs
+    waiting_gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """How the cluster's GPUs are used."""
+
+    at: float
+    gpus: Mapping[str, int]  # by state
+    nodes: int
+    kinds: tuple[KindUse, ...]
+    namespaces: tuple[NamespaceUse, ...]  # who has most comes first
 
 
 @dataclass(frozen=True, slots=True)

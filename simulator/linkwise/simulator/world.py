@@ -45,23 +45,31 @@ class _Gang(msgspec.Struct):
 class _Explained(msgspec.Struct):
     """The part of /explain that says why a pod waits."""
 
-    class Gang(msgspec.Struct):
-        reason: str = ""
+    class OfGang(msgspec.Struct):
+        class Gang(msgspec.Struct):
+            reason: str = ""
 
-    class Nearest(msgspec.Struct):
-        node: str
-        lacks: str
+        gang: Gang
+
+    class Search(msgspec.Struct):
+        class Nearest(msgspec.Struct):
+            place: str
+            lacks: str
+
+        nearest: Nearest | None = None
 
     summary: str
-    gang: Gang | None = None
-    nearest: Nearest | None = None
+    gang: OfGang | None = None
+    search: Search | None = None
 
     def words(self) -> str:
         parts = [self.summary]
-        if self.gang is not None and self.gang.reason:
-            parts.append(f"{self.gang.reason[:1].upper()}{self.gang.reason[1:]}.")
-        if self.nearest is not None:
-            parts.append(f"Nearest is {self.nearest.node}: {self.nearest.lacks}.")
+        reason = self.gang.gang.reason if self.gang is not None else ""
+        if reason:
+            parts.append(f"{reason[:1].upper()}{reason[1:]}.")
+        nearest = self.search.nearest if self.search is not None else None
+        if nearest is not None:
+            parts.append(f"Nearest is {nearest.place}: {nearest.lacks}.")
         return " ".join(dict.fromkeys(parts))
 
 

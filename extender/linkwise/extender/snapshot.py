@@ -1,0 +1,146 @@
+"""Everything that explanations are made of, as it was at one moment.
+
+To explain 4,000 waiting pods on 5,000 nodes takes seconds, and the lock must not be held so long:
+it is held while references to values and a few arrays are copied, and the rest is worked out after
+that. What is referred to is never changed in place: records, musters and plans are frozen, and a
+node's account makes its dictionaries anew each time that it is settled.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from linkwise.extender.books import Books
+from linkwise.extender.gang import Gang, Phase
+from linkwise.extender.kinds import Kind
+from linkwise.extender.muster import Muster
+from linkwise.extender.node_book import InUsePods, NodeBook, plan_on
+from linkwise.extender.place import Refusal
+from linkwise.extender.planner import Planner
+from linkwise.extender.records import GangKey, NodeRecord, PodRecord, Template, WrittenPlan
+from linkwise.extender.rows import Ints
+from linkwise.extender.telling import why_waiting
+from linkwise.topology.model import Machine
+
+
+class NodeState(NamedTuple):
+    """One node's account; a tuple, since 5,000 of them are made under the lock."""
+
+    name: str
+    row: int
+    record: NodeRecord | None
+    machine: Machine | None
+    kind: Kind | None
+    problem: str
+    owned: Mapping[str, int]  # holder -> bitmask
+    used: int
+    free: int
+    in_use: InUsePods
+    listed_as: Mapping[str, str]
+
+
+class GangState(NamedTuple):
+    key: GangKey
+    alone: bool
+    phase: Phase
+    reason: str
+    why: str  # as `filter` tells it; empty: it does not wait
+    plan_id: str
+    made: float | None
+    refusals: int
+    refused: bool
+    no_room: Refusal | None
+    deadline: float | None
+    found: Muster
+
+
+class Left(NamedTuple):
+    """[rows] what is left of everything but GPUs."""
+
+    milli_cpu: Ints
+    memory: Ints
+    gpus: Ints  # as kube-scheduler counts them
+    pods: Ints
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    at: float
+    nodes: Sequence[NodeState]
+    left: Left
+    pods: Sequence[PodRecord]
+    plans: Mapping[str, WrittenPlan]  # of pods not bound, also where a Binding is on its way
+    gangs: Sequence[GangState]
+    refusing: Mapping[Template, frozenset[str]]  # nodes that kube-scheduler refused of late
+
+    @cached_property
+    def by_uid(self) -> Mapping[str, PodRecord]:
+        return {record.uid: record for record in self.pods}
+
+    @cached_property
+    def node_named(self) -> Mapping[str, NodeState]:
+        return {node.name: node for node in self.nodes}
+
+    @cached_property
+    def gang_by_key(self) -> Mapping[GangKey, GangState]:
+        return {gang.key: gang for gang in self.gangs}
+
+    def plan_of(self, record: PodRecord) -> WrittenPlan | None:
+        """The plan that counts for this pod."""
+        return plan_on(record, record.node) if record.node else self.plans.get(record.uid)
+
+
+def snapshot_of(books: Books, planner: Planner, now: float) -> Snapshot:
+    rows, count = books.rows, len(books.rows)
+    plans = dict(books.plans)
+    for uid, holds in books.holds.items():
+        plans.update((uid, written) for written in holds.values())
+    return Snapshot(
+        at=now,
+        nodes=[_node(book) for book in books.nodes.values() if book.record is not None],
+        left=Left(
+            rows.milli_cpu[:count].copy(),
+            rows.memory[:count].copy(),
+            rows.gpus[:count].copy(),
+            rows.pods[:count].copy(),
+        ),
+        pods=list(books.pods.values()),
+        plans=plans,
+        gangs=[_gang(planner, gang) for gang in planner.gangs.values()],
+        refusing=planner.learned.refusing(),
+    )
+
+
+def _node(book: NodeBook) -> NodeState:
+    return NodeState(
+        book.name,
+        book.row,
+        book.record,
+        book.machine,
+        book.kind,
+        book.problem,
+        book.owned,
+        book.used,
+        book.free | book.held,  # nobody has them; some are kept for who waits
+        book.in_use,
+        book.listed_as,
+    )
+
+
+def _gang(planner: Planner, gang: Gang) -> GangState:
+    found = planner.muster(gang)
+    return GangState(
+        gang.key,
+        gang.alone,
+        gang.phase,
+        gang.reason,
+        why_waiting(gang, found),
+        gang.plan_id,
+        gang.made,
+        gang.refusals,
+        gang.refused,
+        gang.no_room,
+        planner.deadline(gang),
+        found,
+    )

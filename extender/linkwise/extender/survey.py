@@ -1,0 +1,207 @@
+"""What there is and who has it: every node with its GPUs, and the use of the cluster as a whole."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from linkwise.extender.asks import link_word
+from linkwise.extender.books import Books
+from linkwise.extender.funnel import has_gpus
+from linkwise.extender.kinds import Kind
+from linkwise.extender.planner import Planner
+from linkwise.extender.records import PodRecord
+from linkwise.extender.snapshot import NodeState, Snapshot
+from linkwise.extender.views import (
+    BestSet,
+    Counts,
+    GpuView,
+    KindUse,
+    NamespaceUse,
+    NodeView,
+    Use,
+)
+from linkwise.topology.model import LinkClass, Machine
+
+_SIZES = (1, 2, 4, 8, 16)  # of pods, whose room is counted
+
+
+def view_nodes(snapshot: Snapshot) -> tuple[NodeView, ...]:
+    best: dict[tuple[int, int], BestSet | None] = {}
+    return tuple(
+        NodeView(
+            name=node.name,
+            usable=not node.problem,
+            reason=node.problem,
+            clique=(node.machine.clique or "") if node.machine else "",
+            gpus=_gpus_of(snapshot, node),
+            kind=kind_in_words(node.machine) if node.machine else "",
+            best=_best_of(best, node),
+            free=node.free.bit_count(),
+            future=float(node.kind.table.future[node.free]) if node.kind else 0.0,
+        )
+        for node in sorted(snapshot.nodes, key=lambda node: node.name)
+        if has_gpus(node)
+    )
+
+
+def view_use(snapshot: Snapshot) -> Use:
+    nodes = [node for node in snapshot.nodes if has_gpus(node)]
+    by_kind: dict[str, list[NodeState]] = {}
+    for node in nodes:
+        kind = kind_in_words(node.machine) if node.machine else "unknown GPUs"
+        by_kind.setdefault(kind, []).append(node)
+    return Use(
+        at=snapshot.at,
+        gpus=gpus_by_state(nodes),
+        nodes=len(nodes),
+        kinds=tuple(_use_of(kind, those) for kind, those in sorted(by_kind.items())),
+        namespaces=_namespaces(snapshot, nodes),
+    )
+
+
+def view_counts(books: Books, planner: Planner) -> Counts:
+    gpus: Counter[str] = Counter(free=0, held=0, used=0, unhealthy=0)
+    nodes: Counter[str] = Counter(usable=0, unusable=0)
+    for book in books.nodes.values():
+        if book.record is None or (book.machine is None and not book.record.offers.gpus):
+            continue
+        nodes["unusable" if book.problem else "usable"] += 1
+        if book.machine is not None:
+            gpus.update(_by_state(book.machine, book.owned, book.used, book.free))
+    gangs = Counter(gang.phase.value for gang in planner.gangs.values() if not gang.alone)
+    return Counts(gangs, gpus, nodes, planner.swaps, planner.refusals)
+
+
+def gpus_by_state(nodes: Iterable[NodeState]) -> Mapping[str, int]:
+    gpus: Counter[str] = Counter(free=0, held=0, used=0, unhealthy=0)
+    for node in nodes:
+        if node.machine is not None:
+            gpus.update(_by_state(node.machine, node.owned, node.used, node.free))
+    return gpus
+
+
+def kind_in_words(machine: Machine) -> str:
+    models = Counter(gpu.model for gpu in machine.gpus)
+    return " + ".join(f"{count} x {model}" for model, count in sorted(models.items()))
+
+
+def _by_state(
+    machine: Machine, owned: Mapping[str, int], used: int, free: int
+) -> Mapping[str, int]:
+    taken = sum(owned.values())
+    return {
+        "used": used.bit_count(),
+        "held": (taken & ~used).bit_count(),
+        "free": free.bit_count(),
+        "unhealthy": (machine.all_gpus & ~taken & ~free).bit_count(),
+    }
+
+
+def _best_of(known: dict[tuple[int, int], BestSet | None], node: NodeState) -> BestSet | None:
+    if node.kind is None or not node.free or node.problem:
+        return None
+    key = (id(node.kind), node.free)
+    if key not in known:
+        known[key] = _best_set(node.kind, node.free)
+    return known[key]
+
+
+def _best_set(kind: Kind, free: int) -> BestSet:
+    joined = kind.table.best_with(LinkClass.NVLINK)
+    for size in range(free.bit_count(), 1, -1):
+        value = float(joined[size][free])
+        if value > 0:
+            return BestSet(size, link_word(LinkClass.NVLINK), value)
+    count = free.bit_count()
+    link = LinkClass(int(kind.table.ring_classes[free]))
+    # Alone, a GPU waits for nobody: its value is no bandwidth.
+    return BestSet(count, link_word(link), float(kind.table.values[free]) if count > 1 else 0.0)
+
+
+def _use_of(kind: str, nodes: Sequence[NodeState]) -> KindUse:
+    usable = [node for node in nodes if node.kind is not None and not node.problem]
+    free = sum(node.free.bit_count() for node in usable)
+    most = max((len(node.machine.gpus) for node in nodes if node.machine), default=0)
+    whole = free / most if most else 0.0  # idle machines that as many free GPUs would make
+    worth = sum(float(node.kind.table.future[node.free]) for node in usable if node.kind)
+    return KindUse(
+        kind=kind,
+        nodes=len(nodes),
+        gpus=gpus_by_state(nodes),
+        largest_free=max((node.free.bit_count() for node in usable), default=0),
+        room={
+            size: sum(node.free.bit_count() // size for node in usable)
+            for size in _SIZES
+            if size <= most
+        },
+        fragmented=max(0.0, 1 - worth / whole) if whole else 0.0,
+    )
+
+
+def _namespaces(snapshot: Snapshot, nodes: Iterable[NodeState]) -> tuple[NamespaceUse, ...]:
+    used: Counter[str] = Counter()
+    held: Counter[str] = Counter()
+    pods: dict[str, set[str]] = {}
+    for node in nodes:
+        for uid, mask in node.owned.items():
+            name = _holder(snapshot, node, uid)
+            namespace = name.partition("/")[0]
+            used[namespace] += (mask & node.used).bit_count()
+            held[namespace] += (mask & ~node.used).bit_count()
+            pods.setdefault(namespace, set()).add(uid)
+    waiting: Counter[str] = Counter()
+    wanted: Counter[str] = Counter()
+    for record in snapshot.pods:
+        if waits(snapshot, record):
+            waiting[record.ref.namespace] += 1
+            wanted[record.ref.namespace] += record.demand.gpus
+    found = (
+        NamespaceUse(
+            namespace,
+            used[namespace],
+            held[namespace],
+            len(pods.get(namespace, ())),
+            waiting[namespace],
+            wanted[namespace],
+        )
+        for namespace in {*pods, *waiting}
+    )
+    return tuple(
+        sorted(found, key=lambda use: (-use.used - use.held, -use.waiting_gpus, use.namespace))
+    )
+
+
+def waits(snapshot: Snapshot, record: PodRecord) -> bool:
+    """Whether a pod wants GPUs and has none."""
+    return (
+        record.live
+        and not record.node
+        and record.demand.gpus > 0
+        and record.uid not in snapshot.plans
+    )
+
+
+def _holder(snapshot: Snapshot, node: NodeState, uid: str) -> str:
+    record = snapshot.by_uid.get(uid)
+    if record is not None:
+        return record.key
+    return next((name for name, listed in node.listed_as.items() if listed == uid), uid)
+
+
+def _gpus_of(snapshot: Snapshot, node: NodeState) -> tuple[GpuView, ...]:
+    if node.machine is None:
+        return ()
+    holder_of = {
+        position: _holder(snapshot, node, uid)
+        for uid, mask in node.owned.items()
+        for position in range(mask.bit_length())
+        if mask >> position & 1
+    }
+    views = []
+    for position, gpu in enumerate(node.machine.gpus):
+        holder = holder_of.get(position)
+        if holder is None:
+            state = "free" if gpu.healthy else "unhealthy"
+        else:
+            state = "used" if node.used >> position & 1 else "held"
+        views.append(GpuView(gpu.index, gpu.uuid, gpu.model, gpu.healthy, state, holder or ""))
+    return tuple(views)
