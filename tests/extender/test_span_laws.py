@@ -12,9 +12,9 @@ from random import Random
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
-from linkwise.extender.asks import Requirement, Spans
+from linkwise.extender.asks import Requirement
 from linkwise.extender.climb import Company, Order
 from linkwise.extender.domains import NO_DOMAIN
 from linkwise.extender.ground import Ground, Level
@@ -22,6 +22,7 @@ from linkwise.extender.kinds import Kind, Wish
 from linkwise.extender.place import Refusal, Spot, place
 from linkwise.extender.records import Resources
 from linkwise.extender.rows import Rows
+from linkwise.extender.spans import Spans
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role
 from linkwise.topology.recorded import recorded_machine
 
@@ -73,6 +74,7 @@ def cases(draw: st.DrawFn, flavour: str) -> Case:
     )
 
 
+few = settings(max_examples=60, deadline=None, derandomize=True)
 of_every_flavour = pytest.mark.parametrize(
     "flavour", ["says nothing", "requires", "prefers", "joins", "requires, prefers and joins"]
 )
@@ -151,6 +153,7 @@ def first_kept(kept: list[bool]) -> int:
 
 
 @of_every_flavour
+@few
 @given(st.data())
 def test_no_set_of_nodes_is_nearer_with_as_few_nodes(flavour: str, data: st.DataObject) -> None:
     case = data.draw(cases(flavour))
@@ -163,6 +166,7 @@ def test_no_set_of_nodes_is_nearer_with_as_few_nodes(flavour: str, data: st.Data
 
 
 @of_every_flavour
+@few
 @given(st.data())
 def test_what_is_required_is_never_broken_and_no_gpu_is_given_twice(
     flavour: str, data: st.DataObject
@@ -183,6 +187,7 @@ def test_what_is_required_is_never_broken_and_no_gpu_is_given_twice(
 
 
 @of_every_flavour
+@few
 @given(st.data())
 def test_neighbours_in_rank_share_their_node_and_their_domains(
     flavour: str, data: st.DataObject
@@ -200,6 +205,7 @@ def test_neighbours_in_rank_share_their_node_and_their_domains(
 
 
 @of_every_flavour
+@few
 @given(st.data(), st.randoms(use_true_random=False))
 def test_the_same_cluster_gets_the_same_plan_however_it_was_learned(
     flavour: str, data: st.DataObject, random: Random
@@ -211,6 +217,7 @@ def test_the_same_cluster_gets_the_same_plan_however_it_was_learned(
 
 
 @of_every_flavour
+@few
 @given(st.data())
 def test_a_refusal_says_how_near_it_came(flavour: str, data: st.DataObject) -> None:
     case = data.draw(cases(flavour))

@@ -4,9 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from linkwise.extender.asks import Spans
 from linkwise.extender.scheduler import CoreSettings
-from linkwise.extender.spans import CLIQUE, DEFAULT_LEVELS, NODE, levels_of, ordered, spans_of
+from linkwise.extender.spans import (
+    CLIQUE,
+    DEFAULT_LEVELS,
+    NODE,
+    Spans,
+    levels_of,
+    ordered,
+    spans_of,
+)
 from linkwise.topology.recorded import recorded_machine
 from tests.extender.cluster import Cluster, change
 

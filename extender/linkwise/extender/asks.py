@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import TypeVar
 
 from linkwise.extender.settings import seconds_of
+from linkwise.extender.spans import ANYWHERE, LABEL_KEY, Spans
 from linkwise.kube.objects import Container, Pod, whole
 from linkwise.topology import names
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role
@@ -40,10 +41,6 @@ _SAID_BY_PODS = frozenset(
 _WRITTEN_BY_US = frozenset({names.GPUS, names.PLAN, names.STARTED})
 _MIB = 1024 * 1024
 _NEAR = 0.7  # `gnag` is as near as that to `gang`
-# As Kubernetes takes it; `node` and `clique` are of the same form.
-_LABEL_KEY = re.compile(
-    r"([a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?"
-)
 _WORD = re.compile(r"[A-Za-z0-9]+")
 _WORD_OF_LINK = {link: word for word, link in LINK_WORDS.items()}
 
@@ -73,19 +70,11 @@ class GangAsk:
 
 
 @dataclass(frozen=True, slots=True)
-class Spans:
-    """How near all members of a gang are to be: `node`, `clique`, or keys of node labels."""
-
-    require: tuple[str, ...] = ()
-    prefer: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Ask:
     requirement: Requirement = Requirement()
     gang: GangAsk | None = None
     rank: int | None = None
-    spans: Spans = Spans()
+    spans: Spans = ANYWHERE
     preemptible: bool = False
     expected_seconds: float | None = None  # None: nobody knows how long it will run
     role: str = ""  # as the system that made the pod calls it; empty: unknown
@@ -229,7 +218,7 @@ def _link(text: str) -> LinkClass:
 
 def _levels(text: str) -> tuple[str, ...]:
     levels = tuple(part.strip() for part in text.split(","))
-    if not all(_LABEL_KEY.fullmatch(level) for level in levels):
+    if not all(LABEL_KEY.fullmatch(level) for level in levels):
         raise ValueError
     return levels
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from linkwise.extender.asks import Spans
 from linkwise.extender.domains import NO_DOMAIN
 from linkwise.extender.fill import Fill, Near
 from linkwise.extender.ground import Ground
@@ -19,6 +18,7 @@ from linkwise.extender.kinds import Wish
 from linkwise.extender.pool import Pool
 from linkwise.extender.records import Resources
 from linkwise.extender.rows import NOT_USABLE, Bools, Ints
+from linkwise.extender.spans import Spans
 
 _ALL = 0  # the number of the one domain that holds every node
 

@@ -14,14 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linkwise.extender.asks import Spans
 from linkwise.extender.climb import NOBODY, Climb, Company, Order, Way
 from linkwise.extender.domains import NO_DOMAIN
 from linkwise.extender.ground import Ground
 from linkwise.extender.kinds import Wish
 from linkwise.extender.records import PodRecord, Resources, Template
 from linkwise.extender.rows import Bools, Ints
-from linkwise.extender.spans import ANYWHERE
+from linkwise.extender.spans import ANYWHERE, Spans
 
 
 @dataclass(frozen=True, slots=True)

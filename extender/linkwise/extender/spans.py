@@ -7,17 +7,16 @@ always named from the nearest to the widest.
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import chain
-
-from linkwise.extender.asks import Spans
 
 NODE = "node"
 CLIQUE = "nvidia.com/gpu.clique"
+# As Kubernetes takes it; `node` and `clique` are of the same form.
 LABEL_KEY = re.compile(
     r"([a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?"
 )
 _WORDS = {"clique": CLIQUE}
-ANYWHERE = Spans()
 
 DEFAULT_LEVELS = (
     CLIQUE,
@@ -35,6 +34,17 @@ DEFAULT_LEVELS = (
     "network.topology.nvidia.com/datacenter",
     "topology.kubernetes.io/zone",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """What the members of a gang want to have in common: `node`, `clique`, or keys of labels."""
+
+    require: tuple[str, ...] = ()  # one domain at every one of these levels
+    prefer: tuple[str, ...] = ()  # one domain at the first of these levels at which that can be
+
+
+ANYWHERE = Spans()
 
 
 def levels_of(words: Iterable[str]) -> tuple[str, ...]:
