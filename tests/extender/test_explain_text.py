@@ -245,7 +245,7 @@ def test_a_bound_pod_shows_its_gpus_and_what_they_are_worth() -> None:
 
 
 def test_a_planned_gang_shows_its_plan_and_its_deadline() -> None:
-    view = GangView("ml", "g", "planned", "", 1, (), "p-1", 0.0, 600.0, 2, False)
+    view = GangView("ml", "g", "planned", "", 1, 1, (), "p-1", 0.0, 600.0, 2, False)
     gang = GangExplanation(view, False, "", (), (), None)
     text = explain_text.pod(
         Explanation("ml", "w", "u", "planned", "", None, "n1", {}, "", 0.0, None, gang), at=60.0

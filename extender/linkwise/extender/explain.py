@@ -185,6 +185,7 @@ class Explainer:
             phase=gang.phase.value,
             reason=_gang_reason(gang),
             size=found.size,
+            minimum=found.minimum,
             members=tuple(self._member(member) for member in found.members),
             plan=gang.plan_id if gang.made is not None else "",
             made=gang.made,
@@ -269,9 +270,10 @@ def _levels(gang: GangState) -> Iterable[Level]:
         ReasonCount("do not exist yet", found.size - there),
         ReasonCount("behind a scheduling gate of somebody else", held_back),
     )
+    enough = f"; {found.minimum} are enough to start" if found.minimum < found.size else ""
     yield Level(
         "members",
-        "exist and may be scheduled",
+        f"exist and may be scheduled{enough}",
         "pods",
         there - held_back,
         found.size,

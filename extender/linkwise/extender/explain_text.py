@@ -138,8 +138,8 @@ def _in_short(it: GangExplanation, at: float) -> Iterator[str]:
     yield f"gang {view.namespace}/{view.name}: {waits}"
     yield f"  {it.summary}"
     failing = [level for level in it.levels if level.have < level.of]
-    yield from _levels("pods", failing[:1])
-    if failing and failing[0].level == "members":
+    yield from _levels("pods", failing[-1:])
+    if failing and failing[-1].level == "members":
         return
     for search in it.searches:
         yield _fact("wanted", f"by {pods_in_words(search.pods)}, each: {_wanted(search.wanted)}")

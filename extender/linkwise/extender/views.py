@@ -91,6 +91,7 @@ class GangView:
     phase: str  # a value of linkwise.extender.gang.Phase
     reason: str  # why it is not further, in words; empty when nothing is to be said
     size: int
+    minimum: int  # so many are enough
     members: tuple[MemberView, ...]
     plan: str  # id, empty without a plan
     made: float | None

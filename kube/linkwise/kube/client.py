@@ -129,6 +129,10 @@ class KubeClient:
         the answer is not a *kind*."""
         return msgspec.json.decode(self._read("GET", path, params), type=kind)
 
+    def read(self, path: str, *, params: Params | None = None) -> bytes:
+        """What is at *path*, as it comes, which need not be JSON. Raises ApiError."""
+        return self._read("GET", path, params)
+
     def post(self, path: str, body: object) -> None:
         """Create *body* (builtins, or a struct) in the collection at *path*. Raises ApiError."""
         self._read("POST", path, None, body, "application/json")

@@ -1,0 +1,162 @@
+"""`kubectl linkwise`: why pods and gangs wait, and who has which GPUs.
+
+A kubectl plugin: kubectl runs the program `kubectl-linkwise` that it finds on the PATH. It asks the
+extender through the API server, with the kubeconfig that kubectl uses.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import click
+import msgspec
+
+from linkwise.cli import kubectl_tables
+from linkwise.cli.__main__ import OneLineGroup
+from linkwise.cli.errors import AskError, BadInputError
+from linkwise.cli.proxied import Access, Extender
+from linkwise.extender.views import GangView, NodeView, Use
+
+F = TypeVar("F", bound=Callable[..., object])
+T = TypeVar("T")
+
+_OF_ALL = (
+    click.option("--kubeconfig", metavar="FILE", help="As kubectl's.  [default: KUBECONFIG]"),
+    click.option("--context", metavar="NAME", help="As kubectl's."),
+    click.option(
+        "--extender",
+        metavar="NAMESPACE/SERVICE:PORT",
+        default="kube-system/linkwise-extender:http",
+        show_default=True,
+        envvar="KUBECTL_LINKWISE_EXTENDER",
+        show_envvar=True,
+        help="Where the extender is.",
+    ),
+    click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text"),
+)
+_OF_NAMESPACE = (
+    click.option("-n", "--namespace", metavar="NAME", help="As kubectl's."),
+    click.option("-A", "--all-namespaces", is_flag=True, help="As kubectl's."),
+)
+
+
+def _with(*options: Callable[[F], F]) -> Callable[[F], F]:
+    def decorated(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorated
+
+
+@click.group(cls=OneLineGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="linkwise")
+def main() -> None:
+    """Why pods and gangs wait for GPUs, and who has them."""
+
+
+@main.command()
+@click.argument("what", required=False, metavar="[POD | gang/NAME]")
+@_with(*_OF_NAMESPACE, *_OF_ALL)
+def explain(
+    what: str | None,
+    namespace: str | None,
+    all_namespaces: bool,
+    kubeconfig: str | None,
+    context: str | None,
+    extender: str,
+    output: str,
+) -> None:
+    """Say why a pod or a gang waits, or, with no name, why everything waits that does: what was
+    wanted, what there is, which node came nearest, and who holds its GPUs until when."""
+    asked = Extender(Access(kubeconfig, context, extender))
+    within = "" if all_namespaces else namespace or asked.namespace
+    params: dict[str, str] = {}
+    path: tuple[str, ...] = ("explain",)
+    if what is None:
+        params = {"namespace": within} if within else {}
+    elif all_namespaces:
+        raise BadInputError(f"{what} -A: a name is of one namespace: -n NAME")
+    else:
+        path = ("explain", within, *_path_of(what))
+    if output == "json":
+        _json(asked.ask(*path, **params))
+    else:
+        click.echo(asked.ask(*path, format="text", **params), nl=False)
+
+
+@main.command()
+@_with(*_OF_NAMESPACE, *_OF_ALL)
+def gangs(
+    namespace: str | None,
+    all_namespaces: bool,
+    kubeconfig: str | None,
+    context: str | None,
+    extender: str,
+    output: str,
+) -> None:
+    """List gangs: how far each one is, what it waits for, and until when."""
+    asked = Extender(Access(kubeconfig, context, extender))
+    within = "" if all_namespaces else namespace or asked.namespace
+    found = _read(asked.ask("gangs"), list[GangView])
+    shown = [gang for gang in found if within in ("", gang.namespace)]
+    if output == "json":
+        _json(msgspec.json.encode(shown))
+    elif shown:
+        click.echo(kubectl_tables.gangs(shown, namespaces=all_namespaces), nl=False)
+    else:
+        click.echo(f"No gangs{f' in namespace {within}' if within else ''}.", err=True)
+
+
+@main.command()
+@_with(*_OF_ALL)
+def nodes(kubeconfig: str | None, context: str | None, extender: str, output: str) -> None:
+    """List nodes with GPUs: how many are in use, held and free, and the best set that is free."""
+    answer = Extender(Access(kubeconfig, context, extender)).ask("nodes")
+    if output == "json":
+        _json(answer)
+        return
+    found = _read(answer, list[NodeView])
+    if found:
+        click.echo(kubectl_tables.nodes(found), nl=False)
+    else:
+        click.echo("No nodes with GPUs.", err=True)
+
+
+@main.command()
+@_with(*_OF_ALL)
+def top(kubeconfig: str | None, context: str | None, extender: str, output: str) -> None:
+    """Show how the cluster's GPUs are used: by kind of machine, with what would still fit, and by
+    namespace."""
+    answer = Extender(Access(kubeconfig, context, extender)).ask("use")
+    if output == "json":
+        _json(answer)
+    else:
+        click.echo(kubectl_tables.use(_read(answer, Use)), nl=False)
+
+
+def _path_of(what: str) -> tuple[str, ...]:
+    kind, slash, name = what.partition("/")
+    if not slash:
+        return (what,)
+    if kind in ("gang", "gangs") and name:
+        return "gangs", name
+    if kind in ("pod", "pods", "po") and name:
+        return (name,)
+    raise BadInputError(f"{what}: expected POD, pod/POD or gang/NAME")
+
+
+def _read(answer: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(answer, type=kind)
+    except msgspec.DecodeError as error:
+        raise AskError(
+            f"the extender's answer is not understood, it may be of another version: {error}"
+        ) from None
+
+
+def _json(answer: bytes) -> None:
+    click.echo(msgspec.json.format(answer, indent=2))
+
+
+if __name__ == "__main__":
+    main()

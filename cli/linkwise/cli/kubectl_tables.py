@@ -1,0 +1,131 @@
+"""The tables of `kubectl linkwise`: what stands in them, and how wide they are."""
+
+import shutil
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from linkwise.cli.table import aligned
+from linkwise.extender.explain_text import duration
+from linkwise.extender.views import BestSet, GangView, KindUse, NodeView, Use
+
+_NARROWEST = 80
+_GANGS = ("NAME", "PHASE", "BOUND", "PLANNED", "MIN", "SIZE", "AGE", "GIVES BACK", "WAITS FOR")
+_NODES = ("NAME", "GPUS", "USED", "HELD", "FREE", "BEST FREE SET", "KIND", "PROBLEM")
+_KINDS = ("KIND", "NODES", "GPUS", "USED", "HELD", "FREE", "LARGEST", "SPLIT")
+_NAMESPACES = ("NAMESPACE", "USED", "HELD", "PODS", "WAITING PODS", "WAITING GPUS")
+
+
+def gangs(views: Sequence[GangView], *, namespaces: bool, now: float | None = None) -> str:
+    """*now* is for ages."""
+    at = time.time() if now is None else now
+    rows: list[tuple[str, ...]] = [_GANGS, *(_gang(view, at) for view in views)]
+    if namespaces:
+        spaces = ("NAMESPACE", *(view.namespace for view in views))
+        rows = [(space, *row) for space, row in zip(spaces, rows, strict=True)]
+    first = 3 if namespaces else 2
+    return fitted(aligned(rows, figures=range(first, first + 4)))
+
+
+def nodes(views: Sequence[NodeView]) -> str:
+    rows = [_NODES, *(_node(view) for view in views)]
+    return fitted(aligned(rows, figures=range(1, 5)))
+
+
+def use(it: Use) -> str:
+    total = sum(it.gpus.values())
+    used = it.gpus["used"]
+    share = f" ({100 * used / total:.0f} %)" if total else ""
+    unhealthy = f", {it.gpus['unhealthy']} unhealthy" if it.gpus["unhealthy"] else ""
+    lines = (
+        f"{total} GPUs on {it.nodes} node{'' if it.nodes == 1 else 's'}: {used} in use{share}, "
+        f"{it.gpus['held']} held, {it.gpus['free']} free{unhealthy}\n"
+    )
+    parts = [lines]
+    if it.kinds:
+        sizes = sorted({size for kind in it.kinds for size in kind.room})
+        room = tuple(f"FIT {size}" for size in sizes)
+        rows = [(*_KINDS, *room), *(_kind(kind, sizes) for kind in it.kinds)]
+        parts.append(fitted(aligned(rows, figures=range(1, len(rows[0])))))
+    if it.namespaces:
+        rows = [_NAMESPACES]
+        rows += [
+            (
+                each.namespace,
+                *map(str, (each.used, each.held, each.pods, each.waiting, each.waiting_gpus)),
+            )
+            for each in it.namespaces
+        ]
+        parts.append(fitted(aligned(rows, figures=range(1, len(_NAMESPACES)))))
+    if it.kinds:
+        parts.append(
+            "LARGEST: most free GPUs on one node. SPLIT: what the free GPUs are worth less to jobs "
+            "to come\nbecause they are apart. FIT n: how many pods of n GPUs would fit now.\n"
+        )
+    return "\n".join(parts)
+
+
+def fitted(table: str) -> str:
+    """On a terminal each line is cut at its width; a pipe gets it all."""
+    if not sys.stdout.isatty():
+        return table
+    width = max(shutil.get_terminal_size().columns, _NARROWEST)
+    return "".join(
+        f"{line if len(line) <= width else f'{line[: width - 1]}…'}\n"
+        for line in table.splitlines()
+    )
+
+
+def _gang(view: GangView, at: float) -> tuple[str, ...]:
+    states = Counter(member.state for member in view.members)
+    back = view.deadline is not None and not view.started
+    return (
+        view.name,
+        view.phase,
+        str(states["bound"]),
+        str(states["planned"]),
+        str(view.minimum),
+        str(view.size),
+        "-" if view.since is None else duration(at - view.since),
+        f"in {duration(view.deadline - at)}" if back and view.deadline is not None else "-",
+        view.reason or "-",
+    )
+
+
+def _node(view: NodeView) -> tuple[str, ...]:
+    states = Counter(gpu.state for gpu in view.gpus)
+    problem = view.reason
+    if not problem and states["unhealthy"]:
+        problem = f"{states['unhealthy']} unhealthy"
+    return (
+        view.name,
+        *map(str, (len(view.gpus), states["used"], states["held"], view.free)),
+        _best(view.best),
+        view.kind.replace("NVIDIA ", "") or "-",
+        problem or "-",
+    )
+
+
+def _best(best: BestSet | None) -> str:
+    if best is None:
+        return "-"
+    if best.gpus == 1:
+        return "1"
+    return f"{best.gpus} by {best.link}, {best.gbytes_per_s:.0f} GB/s"
+
+
+def _kind(kind: KindUse, sizes: Sequence[int]) -> tuple[str, ...]:
+    return (
+        kind.kind.replace("NVIDIA ", ""),
+        str(kind.nodes),
+        str(sum(kind.gpus.values())),
+        *(str(kind.gpus[state]) for state in ("used", "held", "free")),
+        str(kind.largest_free),
+        f"{100 * kind.fragmented:.0f} %",
+        *(_fit(kind.room, size) for size in sizes),
+    )
+
+
+def _fit(room: Mapping[int, int], size: int) -> str:
+    return str(room[size]) if size in room else "-"

@@ -1,0 +1,129 @@
+"""The extender as the operator's own machine reaches it: through the API server, which passes a
+request on to a Service. So whoever may use `kubectl` needs no port-forward and no address, and the
+API server decides who may ask.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from kubernetes.client import Configuration
+from kubernetes.config import (
+    KUBE_CONFIG_DEFAULT_LOCATION,
+    ConfigException,
+    list_kube_config_contexts,
+    load_incluster_config,
+    load_kube_config,
+)
+
+from linkwise.cli.errors import AskError, BadInputError
+from linkwise.kube.client import ApiError, KubeClient
+
+_SERVICE = re.compile(r"([a-z0-9.-]+)/([a-z0-9.-]+):([a-z0-9-]+)")
+_SECONDS = 30.0  # a large cluster is explained in a few seconds
+_OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Which cluster, as whom, and where the extender is in it."""
+
+    kubeconfig: str | None
+    context: str | None
+    service: str  # NAMESPACE/SERVICE:PORT
+
+
+class Extender:
+    """Where it cannot be asked, AskError says what is missing."""
+
+    def __init__(self, access: Access) -> None:
+        found = _SERVICE.fullmatch(access.service)
+        if found is None:
+            raise BadInputError(
+                f"--extender {access.service}: expected NAMESPACE/SERVICE:PORT, "
+                "like kube-system/linkwise-extender:http"
+            )
+        self._access, self._in_namespace, self._name = access, found[1], f"{found[2]}:{found[3]}"
+        self._client = KubeClient(_configuration(access), timeout_seconds=_SECONDS)
+
+    @property
+    def namespace(self) -> str:
+        """The one that the context, or the pod that this runs in, says."""
+        if _has_kubeconfig(self._access):
+            contexts, active = list_kube_config_contexts(self._access.kubeconfig)  # type: ignore[no-untyped-call]
+            wanted = self._access.context or (active or {}).get("name")
+            for each in contexts or ():
+                if each["name"] == wanted:
+                    return str(each["context"].get("namespace") or "default")
+            return "default"
+        return _OWN_NAMESPACE.read_text() if _OWN_NAMESPACE.exists() else "default"
+
+    def ask(self, *path: str, **params: str) -> bytes:
+        """The answer to GET *path*, each part of it quoted."""
+        route = "/".join(quote(part, safe="") for part in path)
+        service = f"/api/v1/namespaces/{self._in_namespace}/services/{self._name}"
+        url = f"{service}/proxy/{route}"
+        try:
+            return self._client.read(url, params=params)
+        except ApiError as error:
+            told = self._in_words(error, url, params)
+            raise AskError(self._why_not(told, "/".join(path))) from None
+
+    def _in_words(self, error: ApiError, url: str, params: Mapping[str, str]) -> ApiError:
+        """What the extender itself refuses as JSON it says as text as well."""
+        if not error.status or error.reason != "Unknown" or "format" in params:
+            return error
+        try:
+            self._client.read(url, params={**params, "format": "text"})
+        except ApiError as again:
+            return again
+        return error
+
+    def _why_not(self, error: ApiError, route: str) -> str:
+        said = error.message.strip()
+        whole = f"{self._in_namespace}/{self._name}"
+        if error.status == 0:
+            return f"the API server at {self._client.url} cannot be reached: {said}"
+        if error.status == 401:
+            return f"the API server at {self._client.url} does not know who you are: {said}"
+        if error.status == 403:
+            return (
+                f"you may not ask the extender: {said}. A Role in namespace {self._in_namespace} "
+                f"is needed with verb get on services/proxy, resourceNames [{self._name}]"
+            )
+        if said.startswith("linkwise: "):
+            return said.removeprefix("linkwise: ")
+        if error.status == 404 and error.reason == "NotFound":
+            return f"there is no Service {whole}; where is the extender? --extender says so: {said}"
+        if error.status == 404:
+            return f"the extender at {whole} knows no {route}"
+        if error.status == 503:
+            return f"the extender at {whole} is not ready: {said}"
+        return f"the extender at {whole} answered {error.status}: {said}"
+
+
+def _configuration(access: Access) -> Configuration:
+    configuration = Configuration()
+    named = access.kubeconfig or access.context
+    try:
+        if named or _has_kubeconfig(access):
+            load_kube_config(  # type: ignore[no-untyped-call]
+                access.kubeconfig, context=access.context, client_configuration=configuration
+            )
+        else:
+            load_incluster_config(configuration)  # type: ignore[no-untyped-call]
+    except (ConfigException, OSError) as error:
+        told = " ".join(str(error).split())
+        where = f"--kubeconfig {access.kubeconfig}" if access.kubeconfig else "kubeconfig"
+        context = f", --context {access.context}" if access.context else ""
+        raise BadInputError(f"{where}{context}: {told}") from None
+    return configuration
+
+
+def _has_kubeconfig(access: Access) -> bool:
+    """As kubectl: a file that is named, or one in a usual place, before the pod's own account."""
+    places = access.kubeconfig or os.environ.get("KUBECONFIG") or KUBE_CONFIG_DEFAULT_LOCATION
+    return any(Path(place).expanduser().exists() for place in places.split(os.pathsep) if place)

@@ -1,0 +1,74 @@
+"""An API server as far as the plugin needs one: it passes GETs on to the Service of the extender,
+to whoever has the right token."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+from werkzeug.serving import make_server
+
+TOKEN = "of-a-data-scientist"
+SERVICE = "/api/v1/namespaces/kube-system/services/linkwise-extender:http"
+
+StartResponse = Callable[[str, list[tuple[str, str]]], object]
+Wsgi = Callable[[dict[str, Any], StartResponse], Iterable[bytes]]
+
+
+class Proxy:
+    """`refusal` is what it answers in place of the extender: status, reason, message."""
+
+    def __init__(self, extender: Wsgi) -> None:
+        self._extender = extender
+        self.refusal: tuple[str, str, str] | None = None
+        self.url = ""
+
+    def __call__(self, environ: dict[str, Any], start: StartResponse) -> Iterable[bytes]:
+        refusal = self.refusal
+        if environ.get("HTTP_AUTHORIZATION") != f"Bearer {TOKEN}":
+            refusal = ("401 Unauthorized", "Unauthorized", "Unauthorized")
+        prefix, path = f"{SERVICE}/proxy", environ["PATH_INFO"]
+        if refusal is None and not path.startswith(prefix):
+            refusal = ("404 Not Found", "NotFound", 'services "elsewhere" not found')
+        if refusal is not None:
+            status, reason, message = refusal
+            start(status, [("Content-Type", "application/json")])
+            return [json.dumps({"kind": "Status", "reason": reason, "message": message}).encode()]
+        return self._extender({**environ, "PATH_INFO": path.removeprefix(prefix)}, start)
+
+
+@contextmanager
+def served(extender: Wsgi) -> Iterator[Proxy]:
+    proxy = Proxy(extender)
+    server = make_server("127.0.0.1", 0, proxy, threaded=True)
+    proxy.url = f"http://127.0.0.1:{server.server_port}"
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield proxy
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def write_kubeconfig(path: Path, url: str, token: str = TOKEN) -> Path:
+    """Two contexts: `here`, whose namespace is `ml`, and `away`, where nobody answers."""
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "here",
+        "clusters": [
+            {"name": "c", "cluster": {"server": url}},
+            {"name": "nowhere", "cluster": {"server": "http://127.0.0.1:9"}},
+        ],
+        "users": [{"name": "u", "user": {"token": token}}],
+        "contexts": [
+            {"name": "here", "context": {"cluster": "c", "user": "u", "namespace": "ml"}},
+            {"name": "away", "context": {"cluster": "nowhere", "user": "u"}},
+        ],
+    }
+    path.write_text(json.dumps(config))  # which is YAML too
+    return path

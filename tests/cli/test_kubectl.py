@@ -1,0 +1,244 @@
+"""`kubectl linkwise`, as kubectl runs it, against the extender's own routes behind a proxy."""
+
+import json
+import tomllib
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from linkwise.cli import kubectl_tables
+from linkwise.cli.kubectl import main
+from linkwise.extender.app import create_app
+from linkwise.extender.metrics import Metrics
+from linkwise.extender.scheduler import CoreSettings, Scheduler
+from linkwise.extender.shell import Shell
+from linkwise.simulator.api_server import ApiServer
+from tests.cli.api_proxy import Proxy, served, write_kubeconfig
+from tests.extender.world import World, wait_for
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Proxy]:
+    with ApiServer() as server:
+        world, metrics = World(server), Metrics()
+        world.add_node("n1")
+        world.add_node("n2", "dgx1-v100")
+        shell = Shell(Scheduler(CoreSettings()), world.client, metrics)
+        shell.start()
+        wait_for(lambda: not shell.waits_for())
+        world.add_gang("train", 1, 6)
+        world.add_gang("huge", 3)
+        world.add_pod("lonely", 8)
+        wait_for(lambda: world.is_planned("train-0"))
+        app = create_app(shell, metrics)
+        client = app.test_client()
+        wait_for(lambda: b"room for 1 of 3" in client.get("/gangs").data)
+        wait_for(lambda: client.get("/explain/ml/lonely").status_code == 200)
+        with served(app) as proxy:
+            yield proxy
+        shell.stop()
+
+
+@pytest.fixture
+def proxy(running: Proxy) -> Iterator[Proxy]:
+    yield running
+    running.refusal = None
+
+
+@pytest.fixture(autouse=True)
+def _kubeconfig(proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_kubeconfig(tmp_path / "config", proxy.url)
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    # The kubernetes package looks at the environment when it is imported.
+    monkeypatch.setattr("linkwise.cli.proxied.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
+
+
+def lines(*arguments: str) -> list[str]:
+    answer = run(*arguments)
+    assert answer.exit_code == 0, answer.output
+    return answer.stdout.splitlines()
+
+
+def refused(*arguments: str) -> str:
+    answer = run(*arguments)
+    assert answer.exit_code == 1, answer.output
+    assert answer.stdout == ""
+    (line,) = answer.stderr.splitlines()
+    return line.removeprefix("linkwise: ")
+
+
+def test_the_package_installs_it_under_the_name_that_kubectl_looks_for() -> None:
+    package = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    module, _, function = package["scripts"]["kubectl-linkwise"].partition(":")
+    assert getattr(import_module(module), function) is main
+
+
+def test_a_pod_is_explained_in_words() -> None:
+    told = lines("explain", "lonely")
+    assert told[0].startswith("ml/lonely: waiting for ")
+    assert told == lines("explain", "pod/lonely", "-n", "ml")
+    assert "  nearest   n2: " not in told
+
+
+def test_a_gang_is_explained_in_words() -> None:
+    told = lines("explain", "gang/huge")
+    assert told[0].startswith("gang ml/huge: waiting for ")
+    assert told[1] == "  Gang huge: no room for the whole gang."
+
+
+def test_without_a_name_everything_that_waits_is_explained() -> None:
+    told = lines("explain")
+    assert "1 gang and 1 pod in no gang wait, the most urgent first." in told
+    assert lines("explain", "-A")[1:2] == told[1:2]
+    assert lines("explain", "-n", "theirs")[-1] == "Nothing waits for GPUs."
+
+
+def test_json_is_what_the_extender_says() -> None:
+    told = json.loads(run("explain", "lonely", "-o", "json").stdout)
+    assert (told["name"], told["state"]) == ("lonely", "waiting")
+    told = json.loads(run("explain", "-o", "json").stdout)
+    assert [gang["gang"]["name"] for gang in told["gangs"]] == ["huge"]
+    told = json.loads(run("gangs", "-o", "json", "-n", "theirs").stdout)
+    assert told == []
+    assert [gang["name"] for gang in json.loads(run("gangs", "-A", "-o", "json").stdout)] == [
+        "huge",
+        "train",
+    ]
+    assert json.loads(run("nodes", "-o", "json").stdout)[0]["name"] == "n1"
+    assert json.loads(run("top", "-o", "json").stdout)["nodes"] == 2
+
+
+def test_gangs_are_a_table() -> None:
+    header, *rows = lines("gangs")
+    assert header.split() == [
+        *("NAME", "PHASE", "BOUND", "PLANNED", "MIN", "SIZE", "AGE", "GIVES", "BACK"),
+        *("WAITS", "FOR"),
+    ]
+    huge, train = (row.split(maxsplit=7) for row in rows)
+    assert huge[:6] == ["huge", "forming", "0", "0", "3", "3"]
+    assert huge[7].startswith("-           room for 1 of 3 members; node n")
+    assert train[:6] == ["train", "planned", "0", "1", "1", "1"]
+    assert train[7].startswith("in ")
+    header, *rows = lines("gangs", "-A")
+    assert header.startswith("NAMESPACE  NAME   PHASE")
+    assert rows[0].split()[:3] == ["ml", "huge", "forming"]
+
+
+def test_no_gangs_are_no_table() -> None:
+    answer = run("gangs", "-n", "theirs")
+    assert (answer.exit_code, answer.stdout) == (0, "")
+    assert answer.stderr == "No gangs in namespace theirs.\n"
+
+
+def test_nodes_are_a_table_with_the_best_set_that_is_free() -> None:
+    header, first, second = lines("nodes")
+    assert header.split() == [
+        *("NAME", "GPUS", "USED", "HELD", "FREE", "BEST", "FREE", "SET", "KIND", "PROBLEM"),
+    ]
+    assert first.split()[:5] == ["n1", "8", "0", "6", "2"]
+    assert " 2 by nvlink, " in first
+    assert " 8 x H100 80GB HBM3 " in first
+    assert second.split()[:5] == ["n2", "8", "0", "0", "8"]
+
+
+def test_top_says_how_much_is_used_and_what_still_fits() -> None:
+    told = lines("top")
+    assert told[0] == "16 GPUs on 2 nodes: 0 in use (0 %), 6 held, 10 free"
+    table = told[2:5]
+    assert table[0].split() == [
+        *("KIND", "NODES", "GPUS", "USED", "HELD", "FREE", "LARGEST", "SPLIT"),
+        *("FIT", "1", "FIT", "2", "FIT", "4", "FIT", "8"),
+    ]
+    fits = {row.partition("  ")[0]: row.split()[-4:] for row in table[1:]}
+    assert fits == {
+        "8 x H100 80GB HBM3": ["2", "1", "0", "0"],
+        "8 x Tesla V100-SXM2": [
+            *("8", "4", "2", "1"),
+        ],
+    }
+    (row,) = [line for line in told if line.startswith("ml ")]
+    assert row.split() == ["ml", "0", "6", "1", "4", "32"]
+    assert max(map(len, told)) <= 120
+
+
+def test_every_table_fits_a_terminal_and_a_pipe_gets_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = f"{'x' * 200}\nshort\n"
+    assert kubectl_tables.fitted(table) == table
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "100")
+    assert kubectl_tables.fitted(table) == f"{'x' * 99}…\nshort\n"
+
+
+def test_an_unknown_pod_or_gang_is_named() -> None:
+    assert refused("explain", "nobody") == "no pod ml/nobody is known"
+    assert refused("explain", "gang/nobody") == "no gang ml/nobody is known"
+    assert refused("explain", "nobody", "-o", "json") == "no pod ml/nobody is known"
+
+
+def test_who_may_not_ask_is_told_which_right_is_missing(proxy: Proxy) -> None:
+    forbidden = 'User "eve" cannot get resource "services/proxy"'
+    proxy.refusal = ("403 Forbidden", "Forbidden", forbidden)
+    assert refused("top") == (
+        f"you may not ask the extender: {forbidden}. A Role in namespace kube-system is needed "
+        "with verb get on services/proxy, resourceNames [linkwise-extender:http]"
+    )
+
+
+def test_an_extender_that_is_not_ready_or_not_there_is_told(proxy: Proxy) -> None:
+    none = 'no endpoints available for service "linkwise-extender:http"'
+    proxy.refusal = ("503 Service Unavailable", "ServiceUnavailable", none)
+    assert refused("nodes") == (
+        f"the extender at kube-system/linkwise-extender:http is not ready: {none}"
+    )
+    proxy.refusal = None
+    assert "there is no Service gpu/elsewhere:http; where is the extender?" in refused(
+        "nodes", "--extender", "gpu/elsewhere:http"
+    )
+
+
+def test_an_api_server_that_is_away_or_does_not_know_us_is_told(
+    proxy: Proxy, tmp_path: Path
+) -> None:
+    assert refused("top", "--context", "away").startswith(
+        "the API server at http://127.0.0.1:9 cannot be reached: "
+    )
+    stranger = write_kubeconfig(tmp_path / "stranger", proxy.url, token="stolen")
+    assert refused("top", "--kubeconfig", str(stranger)).startswith(
+        f"the API server at {proxy.url} does not know who you are"
+    )
+
+
+def test_a_context_without_a_namespace_means_default(proxy: Proxy, tmp_path: Path) -> None:
+    path = write_kubeconfig(tmp_path / "k", proxy.url)
+    path.write_text(path.read_text().replace(', "namespace": "ml"', ""))
+    assert refused("explain", "lonely", "--kubeconfig", str(path)) == (
+        "no pod default/lonely is known"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("explain", "job/x"), "job/x: expected POD, pod/POD or gang/NAME"),
+        (("explain", "x", "-A"), "x -A: a name is of one namespace: -n NAME"),
+        (("top", "--extender", "nowhere"), "--extender nowhere: expected NAMESPACE/SERVICE:PORT"),
+        (("top", "--kubeconfig", "/no/such"), "--kubeconfig /no/such: "),
+        (("top", "--context", "other"), "kubeconfig, --context other: "),
+        (("explain", "-x"), "No such option"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_in_one_line(arguments: tuple[str, ...], text: str) -> None:
+    answer = run(*arguments)
+    assert (answer.exit_code, answer.stdout) == (2, "")
+    assert len(answer.stderr.splitlines()) == 1
+    assert answer.stderr.startswith(f"linkwise: {text}")
