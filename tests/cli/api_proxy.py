@@ -2,30 +2,27 @@
 to whoever has the right token."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from werkzeug.serving import make_server
 
 TOKEN = "of-a-data-scientist"
 SERVICE = "/api/v1/namespaces/kube-system/services/linkwise-extender:http"
 
-StartResponse = Callable[[str, list[tuple[str, str]]], object]
-Wsgi = Callable[[dict[str, Any], StartResponse], Iterable[bytes]]
-
 
 class Proxy:
     """`refusal` is what it answers in place of the extender: status, reason, message."""
 
-    def __init__(self, extender: Wsgi) -> None:
+    def __init__(self, extender: WSGIApplication) -> None:
         self._extender = extender
         self.refusal: tuple[str, str, str] | None = None
         self.url = ""
 
-    def __call__(self, environ: dict[str, Any], start: StartResponse) -> Iterable[bytes]:
+    def __call__(self, environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         refusal = self.refusal
         if environ.get("HTTP_AUTHORIZATION") != f"Bearer {TOKEN}":
             refusal = ("401 Unauthorized", "Unauthorized", "Unauthorized")
@@ -40,7 +37,7 @@ class Proxy:
 
 
 @contextmanager
-def served(extender: Wsgi) -> Iterator[Proxy]:
+def served(extender: WSGIApplication) -> Iterator[Proxy]:
     proxy = Proxy(extender)
     server = make_server("127.0.0.1", 0, proxy, threaded=True)
     proxy.url = f"http://127.0.0.1:{server.server_port}"
