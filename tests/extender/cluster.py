@@ -40,6 +40,7 @@ from linkwise.kube.objects import (
     NodeStatus,
     ObjectMeta,
     Pod,
+    PodDisruptionBudget,
     PodSpec,
     Resources,
     SchedulingGate,
@@ -71,6 +72,7 @@ class Cluster:
     now: float = START
     nodes: dict[str, Node] = field(default_factory=dict)
     pods: dict[str, Pod] = field(default_factory=dict)  # by uid
+    budgets: list[PodDisruptionBudget] = field(default_factory=list)
     events: list[Emit] = field(default_factory=list)
     evicted: list[str] = field(default_factory=list)
     # What pods hang on, and what was read of it; None: the API server cannot be asked.
@@ -87,6 +89,7 @@ class Cluster:
         self.core = Scheduler(self.settings)
         self.core.replace_nodes(self.nodes.values(), self.now)
         self.core.replace_pods(self.pods.values(), self.now)
+        self.core.replace_budgets(self.budgets, self.now)
 
     # Nodes.
 

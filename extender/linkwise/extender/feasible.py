@@ -109,12 +109,12 @@ def _term_holds(term: NodeSelectorTerm, node: NodeRecord) -> bool:
     if not (term.match_expressions or term.match_fields):
         return False  # an empty term matches nothing, as in Kubernetes
     fields = {"metadata.name": node.name}
-    return all(_holds(each, node.labels) for each in term.match_expressions) and all(
-        _holds(each, fields) for each in term.match_fields
+    return all(holds(each, node.labels) for each in term.match_expressions) and all(
+        holds(each, fields) for each in term.match_fields
     )
 
 
-def _holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
+def holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
     test = _TESTS.get(requirement.operator)
     return test is not None and test(labels.get(requirement.key), requirement.values)
 

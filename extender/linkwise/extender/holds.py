@@ -140,7 +140,7 @@ class Holds:
     @contextmanager
     def shown(self, holds: Sequence[Hold]) -> Iterator[None]:
         """Let every search find what these keep as if it were free."""
-        rows = self._rows_with(holds) if holds else None
+        rows = self.rows_with(holds) if holds else None
         if rows is None:
             yield
             return
@@ -239,7 +239,7 @@ class Holds:
         wanted = sum(member.demand.gpus for member in found.open)
         if not self._may_hold(gang.key, wanted, pool):
             return None
-        want = Want(wanted, pool, self._rows_with(surely), frozenset(hold.key for hold in surely))
+        want = Want(wanted, pool, self.rows_with(surely), frozenset(hold.key for hold in surely))
 
         def seek(rows: Rows, changed: Sequence[int]) -> list[Spot] | Refusal:
             with self._books.supposing(rows, object(), changed if gang.alone else ()):
@@ -321,7 +321,7 @@ class Holds:
         self._holds[hold.key] = new
         return new
 
-    def _rows_with(self, holds: Sequence[Hold]) -> Rows:
+    def rows_with(self, holds: Sequence[Hold]) -> Rows:
         """The rows with what these keep, and nobody has, as if it were free."""
         rows = copy(self._books.rows)
         rows.free = rows.free.copy()

@@ -186,6 +186,8 @@ def _may_pass(error: BaseException) -> bool:
     """Whether the same request may succeed a moment later."""
     if not isinstance(error, ApiError):
         return False
+    if error.status == 429 and "disruption budget" in error.message:
+        return False  # in minutes maybe, and there may be others to evict
     return error.status in (0, 429) or error.status >= 500
 
 

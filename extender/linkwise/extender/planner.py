@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from linkwise.extender.actions import Action, Emit
+from linkwise.extender.actions import Action, Emit, Evict
 from linkwise.extender.best_node import BestNode
 from linkwise.extender.books import Books
+from linkwise.extender.budgets import Budgets
 from linkwise.extender.calls import Outcome
 from linkwise.extender.corrections import Corrections
 from linkwise.extender.feasible import Feasible
@@ -28,6 +29,7 @@ from linkwise.extender.offers import Offers
 from linkwise.extender.outbox import Outbox
 from linkwise.extender.place import Refusal, Spot
 from linkwise.extender.plan_making import plan_id, written_plan
+from linkwise.extender.preemption import Preempt, Preemption
 from linkwise.extender.records import GangKey, PodRecord
 from linkwise.extender.repair import Repair
 from linkwise.extender.roll import Roll
@@ -49,6 +51,8 @@ class Planner:
         max_refusals: int,
         span_levels: Sequence[str],
         hold_share: float,
+        preempt: Preempt,
+        budgets: Budgets,
     ) -> None:
         self.feasible = Feasible(books)
         self.learned = Learned(books)
@@ -78,6 +82,16 @@ class Planner:
             self._repair,
             gang_timeout_seconds=gang_timeout_seconds,
             max_refusals=max_refusals,
+        )
+        self.preemption = Preemption(
+            books,
+            outbox,
+            self._roll,
+            self._line,
+            self._search,
+            self.holds,
+            budgets=budgets,
+            who=preempt,
         )
         self.turned_away = TurnedAway(books, outbox, self.holds, self._search.best_for)
         self._corrections = Corrections(books, outbox)
@@ -167,11 +181,15 @@ class Planner:
 
     def wrote(self, action: Action, outcome: Outcome, now: float) -> None:
         self._outbox.done(action, outcome, now)
+        if isinstance(action, Evict) and outcome is Outcome.REFUSED:
+            self.preemption.refused(action.pod.uid, now)
         if isinstance(action, Emit):
             return  # nothing waits for it
         record = self._books.pods.get(action.pod.uid)
         if record is not None and record.gang is not None:
             self._due.add(record.gang)
+            if isinstance(action, Evict):
+                self._line.keep_age(record.gang, now)
 
     # What to do about it.
 
@@ -183,6 +201,8 @@ class Planner:
         self._plan_waiting(now, looked_at)
         for _ in range(_MOST_LOOKS):
             room_for_others = False
+            with self._surviving("preemption"):
+                self.preemption.look(now)
             with self._surviving("holds"):
                 room_for_others = self.holds.look(now)
             if not room_for_others:
@@ -227,6 +247,7 @@ class Planner:
         times = (
             self._life.next_due(),
             self.holds.next_due(),
+            self.preemption.next_due(),
             self._outbox.next_due(),
             self._telling.next_due(),
             self.turned_away.next_due,
@@ -270,6 +291,8 @@ class Planner:
 
     def _plan(self, gang: Gang, now: float) -> None:
         gang.tried_room = self._books.room  # whatever comes of it: once for each room
+        if self.preemption.evicts(gang):
+            return
         waited_before = len(self.muster(gang).open)
         self._take_places_again(gang, now)
         refused = self._plan_most(gang, now)

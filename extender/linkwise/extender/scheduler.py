@@ -13,6 +13,7 @@ from linkwise.extender.actions import Action
 from linkwise.extender.audit import audit
 from linkwise.extender.bind import Binder
 from linkwise.extender.books import Books
+from linkwise.extender.budgets import Budgets
 from linkwise.extender.calls import (
     AlreadyBound,
     BindCall,
@@ -29,6 +30,7 @@ from linkwise.extender.explain import Explainer
 from linkwise.extender.outbox import Outbox
 from linkwise.extender.owners import FetchOwner, Found
 from linkwise.extender.planner import Planner
+from linkwise.extender.preemption import Preempt
 from linkwise.extender.reader import Reader
 from linkwise.extender.recognise.answer import IndexedJobs
 from linkwise.extender.records import PodRecord
@@ -36,7 +38,7 @@ from linkwise.extender.snapshot import Snapshot, snapshot_of
 from linkwise.extender.spans import DEFAULT_LEVELS
 from linkwise.extender.survey import view_counts, view_nodes
 from linkwise.extender.views import Counts, Explanation, GangView, NodeView
-from linkwise.kube.objects import Node, Pod
+from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
 from linkwise.topology.names import DEFAULT_RESOURCE
 
 
@@ -47,12 +49,14 @@ class CoreSettings:
     max_refusals: int = 3  # plans of one gang that kube-scheduler may refuse in a row
     span_levels: tuple[str, ...] = DEFAULT_LEVELS  # of domains above the node, nearest first
     hold_share: float = 0.5  # of the GPUs that a gang could use: what may be kept for who waits
+    preempt: Preempt = Preempt.CONSENTING  # who may be evicted for a more important gang
     indexed_jobs: IndexedJobs = IndexedJobs.ALL  # which of them are gangs
 
 
 class Scheduler:
     def __init__(self, settings: CoreSettings) -> None:
         self._reader = Reader(settings.resource_name, settings.indexed_jobs)
+        self._budgets = Budgets()
         self._books = Books()
         self._planner = Planner(
             self._books,
@@ -61,6 +65,8 @@ class Scheduler:
             max_refusals=settings.max_refusals,
             span_levels=settings.span_levels,
             hold_share=settings.hold_share,
+            preempt=settings.preempt,
+            budgets=self._budgets,
         )
         self.offers = self._planner.offers
         self.holds = self._planner.holds
@@ -106,6 +112,17 @@ class Scheduler:
             self._drop_pod(pod.metadata.uid)
         else:
             self._put_pod(self._reader.follow(pod, now))
+
+    def replace_budgets(self, budgets: Iterable[PodDisruptionBudget], now: float) -> None:  # noqa: ARG002
+        """All there are; before that, nobody is evicted for a more important gang."""
+        self._budgets.replace(budgets)
+
+    def budget_event(self, kind: str, budget: PodDisruptionBudget, now: float) -> None:  # noqa: ARG002
+        """*kind* is ADDED, MODIFIED or DELETED."""
+        if kind == "DELETED":
+            self._budgets.drop(budget)
+        else:
+            self._budgets.put(budget)
 
     def owners_to_read(self, now: float) -> tuple[FetchOwner, ...]:
         """What pods hang on and is to be read; each is answered by `owner_read`."""

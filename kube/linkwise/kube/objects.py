@@ -59,6 +59,13 @@ class Requirement(_Object, frozen=True):
     values: tuple[str, ...] = ()
 
 
+class LabelSelector(_Object, frozen=True):
+    """All of it holds; an empty one matches everything."""
+
+    match_labels: dict[str, str] = {}
+    match_expressions: tuple[Requirement, ...] = ()
+
+
 class NodeSelectorTerm(_Object, frozen=True):
     """All of its requirements hold; `match_fields` knows `metadata.name` only."""
 
@@ -158,6 +165,20 @@ class PodStatus(_Object, frozen=True):
     message: str = ""
     nominated_node_name: str = ""
     conditions: tuple[Condition, ...] = ()
+
+
+class PodDisruptionBudgetSpec(_Object, frozen=True):
+    selector: LabelSelector | None = None
+
+
+class PodDisruptionBudgetStatus(_Object, frozen=True):
+    disruptions_allowed: int = 0
+
+
+class PodDisruptionBudget(_Object, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodDisruptionBudgetSpec = PodDisruptionBudgetSpec()
+    status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()
 
 
 class Pod(_Object, frozen=True):

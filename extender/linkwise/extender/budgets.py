@@ -1,0 +1,85 @@
+"""Which pods may be evicted as far as PodDisruptionBudgets go.
+
+The Eviction API refuses what a budget forbids. Whoever finds that out from its answers has evicted
+half of a gang by then; so budgets are watched, and counted before anybody is evicted.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from linkwise.extender.feasible import holds
+from linkwise.extender.records import PodRecord
+from linkwise.kube.objects import LabelSelector, PodDisruptionBudget
+
+_Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Budget:
+    namespace: str
+    selector: LabelSelector | None
+    allowed: int
+
+    def covers(self, pod: PodRecord) -> bool:
+        if pod.ref.namespace != self.namespace or self.selector is None:
+            return False
+        wanted = self.selector.match_labels.items()
+        return all(pod.labels.get(key) == value for key, value in wanted) and all(
+            holds(each, pod.labels) for each in self.selector.match_expressions
+        )
+
+
+class Budgets:
+    def __init__(self) -> None:
+        self.known = False  # listed once; before that nobody may be evicted
+        self.changes = 0
+        self._budgets: dict[_Key, _Budget] = {}
+
+    def replace(self, budgets: Iterable[PodDisruptionBudget]) -> None:
+        self._budgets = {_key(budget): _read(budget) for budget in budgets}
+        self.known = True
+        self.changes += 1
+
+    def put(self, budget: PodDisruptionBudget) -> None:
+        self._budgets[_key(budget)] = _read(budget)
+        self.changes += 1
+
+    def drop(self, budget: PodDisruptionBudget) -> None:
+        self._budgets.pop(_key(budget), None)
+        self.changes += 1
+
+    def allow(self, pods: Iterable[PodRecord]) -> bool:
+        """Whether all of these may be evicted together."""
+        if not self._budgets:
+            return self.known
+        evicted: Counter[_Key] = Counter()
+        for pod in pods:
+            over = [key for key, budget in self._budgets.items() if budget.covers(pod)]
+            if len(over) > 1:
+                return False  # the Eviction API takes no pod with two budgets
+            evicted.update(over)
+        return self.known and all(
+            count <= self._budgets[key].allowed for key, count in evicted.items()
+        )
+
+    def broken_by(self, pods: Iterable[PodRecord]) -> int:
+        """How many of these pods are too many, as kube-scheduler counts it."""
+        left = {key: budget.allowed for key, budget in self._budgets.items()}
+        broken = 0
+        for pod in pods:
+            over = [key for key, budget in self._budgets.items() if budget.covers(pod)]
+            for key in over:
+                left[key] -= 1
+            broken += any(left[key] < 0 for key in over)
+        return broken
+
+
+def _key(budget: PodDisruptionBudget) -> _Key:
+    return budget.metadata.namespace, budget.metadata.name
+
+
+def _read(budget: PodDisruptionBudget) -> _Budget:
+    return _Budget(
+        budget.metadata.namespace, budget.spec.selector, budget.status.disruptions_allowed
+    )

@@ -1,0 +1,329 @@
+"""Makes room for a gang that waits by evicting less important ones, whole.
+
+Nobody is evicted unless the whole gang then fits by the books. What comes free is held for it from
+the moment that its victims are told: nobody but a more important one gets any of it. A victim is
+always less important than the gang that it makes room for, so no two can evict each other.
+docs/decisions/0013-order-and-holds.md says who may be evicted, and for whom.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from linkwise.extender.books import Books
+from linkwise.extender.budgets import Budgets
+from linkwise.extender.gang import Gang
+from linkwise.extender.growth import needed
+from linkwise.extender.holds import Holds
+from linkwise.extender.line import Line
+from linkwise.extender.muster import Muster
+from linkwise.extender.outbox import Outbox
+from linkwise.extender.place import Refusal, Spot
+from linkwise.extender.records import GangKey, PodRecord
+from linkwise.extender.roll import Roll
+from linkwise.extender.rows import Bools, Ints, Rows, popcount
+from linkwise.extender.search import Search
+from linkwise.extender.victims import Choice, Unit, choose
+
+# Who could not be helped is not looked at again before this, and not unless something changed.
+TRY_SECONDS = 10.0
+# Who must not be evicted, as the API server says, is left alone for so long.
+SPARED_SECONDS = 60.0
+REASON = "Preempted"
+
+
+class Preempt(Enum):
+    """Who may be evicted for a more important gang."""
+
+    NEVER = "never"  # nobody
+    CONSENTING = "consenting"  # whoever says `linkwise.dev/preemptible: "true"`
+    LOWER_PRIORITY = "lower-priority"  # everybody, as kube-scheduler does it for single pods
+
+
+@dataclass(slots=True)
+class _Try:
+    at: float
+    state: object
+
+
+class Preemption:
+    def __init__(
+        self,
+        books: Books,
+        outbox: Outbox,
+        roll: Roll,
+        line: Line,
+        search: Search,
+        holds: Holds,
+        *,
+        budgets: Budgets,
+        who: Preempt,
+    ) -> None:
+        self._budgets = budgets
+        self._books, self._outbox, self._roll, self._line = books, outbox, roll, line
+        self._search, self._holds, self._who = search, holds, who
+        self._victims: dict[GangKey, frozenset[str]] = {}  # for whom -> uids
+        self._tries: dict[GangKey, _Try] = {}
+        self._spared: dict[str, float] = {}  # uid -> until
+
+    def victims(self, key: GangKey) -> frozenset[str]:
+        """The uids of the pods that are, or were, evicted to make room for this gang."""
+        return self._victims.get(key, frozenset())
+
+    def evicts(self, gang: Gang) -> bool:
+        """Whether members of this gang are still to be evicted: then it gets nothing new."""
+        members = self._books.gangs.get(gang.key, set())
+        return any(
+            self._books.pods[uid].live
+            for victims in self._victims.values()
+            for uid in victims & members
+        )
+
+    def next_due(self) -> float | None:
+        return min((each.at for each in self._tries.values()), default=None)
+
+    def refused(self, uid: str, now: float) -> None:
+        """The API server did not let this pod be evicted: look for others."""
+        self._spared[uid] = now + SPARED_SECONDS
+        for key, victims in list(self._victims.items()):
+            record = self._books.pods.get(uid)
+            if uid in victims and record is not None and record.live:
+                self._give_up(key)
+                self._tries.pop(key, None)
+
+    def look(self, now: float) -> None:
+        """Evict who is to be evicted, and choose whom else, once all who wait have been tried."""
+        if self._who is Preempt.NEVER or not self._budgets.known:
+            return
+        waiting = self._line.without_room()
+        keys = {gang.key for gang in waiting}
+        for key in [key for key in self._victims if key not in keys or self._is_spoilt(key)]:
+            self._give_up(key)
+        for key in self._tries.keys() - keys:
+            del self._tries[key]
+        self._spared = {uid: until for uid, until in self._spared.items() if until > now}
+        for gang in waiting:
+            if gang.key not in self._victims and self._is_time(gang, now):
+                self._choose(gang, now)
+        for key in self._victims:
+            self._evict(key, now)
+
+    def _give_up(self, key: GangKey) -> None:
+        del self._victims[key]
+        hold = self._holds.of(key)
+        if hold is not None and hold.evicts:
+            self._holds.give_up(key)
+
+    def _is_spoilt(self, key: GangKey) -> bool:
+        """Whether the hold is gone, or somebody else has its GPUs though all victims are."""
+        hold = self._holds.of(key)
+        if hold is None or not hold.evicts:
+            return True
+        gone = all(uid not in self._books.pods for uid in self._victims[key])
+        return gone and hold.reservation.to_free > 0
+
+    def _is_time(self, gang: Gang, now: float) -> bool:
+        state = (self._books.room, len(self._books.settled_rows), self._budgets.changes)
+        last = self._tries.get(gang.key)
+        if last is not None and (now < last.at or last.state == state):
+            if now >= last.at:
+                last.at = now + TRY_SECONDS
+            return False
+        self._tries[gang.key] = _Try(now + TRY_SECONDS, state)
+        return True
+
+    def _choose(self, gang: Gang, now: float) -> None:
+        found = needed(self._roll.muster(gang))
+        if not found.open or not all(member.preempts for member in found.open):
+            return
+        units = list(self._units(gang))
+        if not units:
+            return
+        question = _Question(self._books, self._search, self._holds, gang, found, now)
+        if question.seek(()) is not None:
+            return  # those who are leaving make room enough
+        choice = Choice(self._may_all_go, question.may_do, question.makes_room, question.gain)
+        chosen = choose(units, choice)
+        spots = question.seek(chosen) if chosen else None
+        if not chosen or spots is None:
+            return
+        self._holds.hold_for(gang, found, spots, now, evicts=True)
+        self._victims[gang.key] = frozenset(pod.uid for unit in chosen for pod in unit.pods)
+        for unit in chosen:
+            if unit.spare is None:
+                self._line.keep_age(unit.key, now)
+            for pod in unit.pods[:1]:
+                text = f"evicted to make room for {gang.key.title}, which is more important"
+                self._outbox.say(pod.ref, REASON, text, now)
+
+    def _may_all_go(self, units: Sequence[Unit]) -> bool:
+        return self._budgets.allow(pod for unit in units for pod in unit.pods)
+
+    def _evict(self, key: GangKey, now: float) -> None:
+        for uid in sorted(self._victims[key]):
+            record = self._books.pods.get(uid)
+            if record is not None and record.live:
+                self._outbox.evict(record, f"it makes room for {key.title}", now)
+
+    def _units(self, gang: Gang) -> Iterator[Unit]:
+        """Everybody who may be evicted for it."""
+        priority = -self._line.urgency(gang.key)[0]
+        seen: set[GangKey] = set()
+        for book in self._books.nodes.values():
+            for record in book.bound.values():
+                if record.priority >= priority or not record.live or not self._consents(record):
+                    continue
+                if record.ask.gang is None or record.gang is None:
+                    name = record.ref
+                    key = GangKey(name.namespace, name.name, name.uid)
+                    if record.uid not in self._spared:
+                        yield Unit((record,), record.priority, record.created, key)
+                elif record.gang not in seen and record.gang != gang.key:
+                    seen.add(record.gang)
+                    yield from self._units_of(record.gang, priority)
+
+    def _units_of(self, key: GangKey, priority: int) -> Iterator[Unit]:
+        known = self._roll.gangs.get(key)
+        if known is None or key in self._victims:
+            return
+        found = self._roll.muster(known)
+        live = [member for member in found.members if member.live]
+        bound = tuple(member for member in live if member.node)
+        urgency, created, _ = self._line.urgency(key)
+        if -urgency >= priority or not all(self._consents(member) for member in live):
+            return
+        if not any(member.uid in self._spared for member in bound):
+            yield Unit(bound, -urgency, created, key)
+        for number, member in enumerate(reversed(spare_of(found))):
+            if member.uid not in self._spared:
+                yield Unit((member,), -urgency, created, key, spare=number)
+
+    def _consents(self, record: PodRecord) -> bool:
+        return self._who is Preempt.LOWER_PRIORITY or record.ask.preemptible
+
+
+def spare_of(found: Muster) -> tuple[PodRecord, ...]:
+    """The members without which a gang that runs goes on: those of the highest ranks."""
+    ask = next((member.ask.gang for member in found.seats if member.ask.gang is not None), None)
+    if ask is None or not found.started:
+        return ()
+    return found.bound[max(ask.minimum - found.done, 0) :]
+
+
+class _Question:
+    """Whether there is room for a gang without some of the others. Those who are leaving count as
+    gone; what others hold who are less urgent counts as free."""
+
+    def __init__(
+        self, books: Books, search: Search, holds: Holds, gang: Gang, found: Muster, now: float
+    ) -> None:
+        self._books, self._search, self._gang = books, search, gang
+        self._found, self._now = found, now
+        open_to = holds.open_to(holds.asker(gang, found))
+        self._open_to = frozenset(hold.key for hold in open_to)
+        self._base = holds.rows_with(open_to)
+        self._pool: Bools = holds.pool_of(found)
+        sizes = [member.demand.gpus for member in found.open if member.demand.gpus]
+        self._wanted = {size: sizes.count(size) for size in sizes}
+        self._leave()
+        free: Ints = np.where(self._pool, self._base.free[: len(self._pool)], 0)
+        counts = popcount(free)
+        self._slots = {size: int((counts // size).sum()) for size in self._wanted}
+        self._total = int(counts.sum())
+
+    def seek(self, units: Iterable[Unit]) -> list[Spot] | None:
+        rows, changed = self._rows_without(units)
+        with self._books.supposing(rows, object(), changed if self._gang.alone else ()):
+            spots = self._search.seek(self._found, self._now)
+        return None if isinstance(spots, Refusal) else spots
+
+    def makes_room(self, units: Sequence[Unit]) -> bool:
+        return self.seek(units) is not None
+
+    def may_do(self, units: Sequence[Unit]) -> bool:
+        """Whether there are GPUs enough, however they are joined."""
+        total, slots = self._gained(units)
+        if self._total + total < sum(size * count for size, count in self._wanted.items()):
+            return False
+        return all(self._slots[size] + slots[size] >= n for size, n in self._wanted.items())
+
+    def gain(self, gone: Sequence[Unit], more: Sequence[Unit]) -> int:
+        nodes = {pod.node for unit in more for pod in unit.pods}
+        before = [unit for unit in gone if any(pod.node in nodes for pod in unit.pods)]
+        _, without = self._gained(before, nodes)
+        _, with_more = self._gained((*before, *more), nodes)
+        return sum(with_more[size] - without[size] for size in self._wanted)
+
+    def _leave(self) -> None:
+        rows = self._base = _copy(self._base)
+        for book in self._books.nodes.values():
+            for uid, gpus in book.owned.items():
+                record = self._books.pods.get(uid)
+                if record is None or record.ended or record.leaving:
+                    rows.free[book.row] |= self._usable(book.name, gpus)
+                if record is not None and record.leaving and not record.ended:
+                    _give_back(rows, book.row, record)
+
+    def _usable(self, node: str, gpus: int) -> int:
+        """Of these GPUs, those that the gang may have once they are free."""
+        book = self._books.nodes[node]
+        if book.machine is None or book.problem:
+            return 0
+        for who, kept in book.reserved.items():
+            if who not in self._open_to:
+                gpus &= ~kept
+        return gpus & book.machine.healthy_gpus
+
+    def _freed(self, units: Iterable[Unit]) -> dict[str, int]:
+        freed: dict[str, int] = {}
+        for unit in units:
+            for pod in unit.pods:
+                gpus = self._books.nodes[pod.node].owned.get(pod.uid, 0)
+                freed[pod.node] = freed.get(pod.node, 0) | self._usable(pod.node, gpus)
+        return freed
+
+    def _gained(
+        self, units: Iterable[Unit], nodes: Iterable[str] | None = None
+    ) -> tuple[int, dict[int, int]]:
+        """GPUs, and sets of each wanted size, that come free; with *nodes*, on these alone."""
+        total, slots = 0, dict.fromkeys(self._wanted, 0)
+        only = None if nodes is None else set(nodes)
+        for node, gpus in self._freed(units).items():
+            row = self._books.nodes[node].row
+            if not self._pool[row] or (only is not None and node not in only):
+                continue
+            before = int(self._base.free[row])
+            now, then = before.bit_count(), (before | gpus).bit_count()
+            total += then - now
+            for size in slots:
+                slots[size] += then // size - now // size
+        return total, slots
+
+    def _rows_without(self, units: Iterable[Unit]) -> tuple[Rows, list[int]]:
+        units = list(units)
+        rows = _copy(self._base)
+        freed = self._freed(units)
+        for node, gpus in freed.items():
+            rows.free[self._books.nodes[node].row] |= gpus
+        for pod in (pod for unit in units for pod in unit.pods):
+            _give_back(rows, self._books.nodes[pod.node].row, pod)
+        return rows, [self._books.nodes[node].row for node in freed]
+
+
+def _copy(rows: Rows) -> Rows:
+    """One that can be written to as far as pods that go away matter."""
+    other = copy(rows)
+    for name in ("free", "milli_cpu", "memory", "gpus", "pods"):
+        setattr(other, name, getattr(rows, name).copy())
+    return other
+
+
+def _give_back(rows: Rows, row: int, pod: PodRecord) -> None:
+    """What kube-scheduler counts of the pod."""
+    rows.milli_cpu[row] += pod.needs.milli_cpu
+    rows.memory[row] += pod.needs.memory
+    rows.gpus[row] += pod.needs.gpus
+    rows.pods[row] += 1

@@ -1,0 +1,181 @@
+"""Who makes room for a more important gang: the cheapest set of those who may be evicted.
+
+A gang is evicted whole, except for members beyond its minimum: these may go alone. Of two sets
+that make room the better one ends fewer gangs and pods that are in none; then it is the one whose
+victims have the lower priority; then the one whose victims are younger. Of the members that gangs
+can spare, none goes that need not. All sets are tried in that order where there are not too many.
+Else nodes are emptied one after the other, those first that give most room for each that ends, and
+whoever turns out not to be needed is spared, the most important first.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from itertools import combinations
+from math import comb
+
+from linkwise.extender.records import GangKey, PodRecord
+
+# Sets that are looked at one by one, and those of them for which a place is really sought: the one
+# takes microseconds, the other milliseconds.
+MOST_SETS = 4096
+MOST_SEARCHES = 48
+
+
+Dearness = tuple[int, float, GangKey, int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Pods that are evicted together: a gang, a pod that is in none, or a member that its gang can
+    spare."""
+
+    pods: tuple[PodRecord, ...]
+    priority: int
+    created: float
+    key: GangKey
+    spare: int | None = None  # how many of its gang can be spared before this one
+
+    @property
+    def dearness(self) -> Dearness:
+        """Less is evicted first."""
+        return self.priority, -self.created, self.key, self.spare or 0, self.pods[0].uid
+
+
+Makes = Callable[[Sequence[Unit]], bool]
+"""Whether there is room without these units, or may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What may be asked about sets of units. `may_do` is quick, and never wrong with a no."""
+
+    allowed: Makes
+    may_do: Makes
+    makes_room: Makes
+    gain: Callable[[Sequence[Unit], Sequence[Unit]], int]
+    """How much more room there is without the second beside the first."""
+
+
+def cost(units: Iterable[Unit]) -> tuple[object, ...]:
+    """The stated rule. Less is better."""
+    ended = [unit for unit in units if unit.spare is None]
+    return (
+        len(ended),
+        sorted((unit.priority for unit in ended), reverse=True),
+        sorted((-unit.created for unit in ended), reverse=True),
+        sorted((unit.dearness for unit in ended), reverse=True),
+    )
+
+
+def choose(units: Sequence[Unit], choice: Choice) -> tuple[Unit, ...] | None:
+    """The cheapest of *units* that make room together; None: they do not, or it is not found."""
+    in_order = sorted(units, key=lambda unit: unit.dearness)
+    spare = tuple(unit for unit in in_order if unit.spare is not None)
+    ending = [unit for unit in in_order if unit.spare is None]
+    if not choice.may_do((*ending, *spare)):
+        return None
+    searches = MOST_SEARCHES
+    looked_at = 0
+    for count in range(len(ending) + 1):
+        looked_at += comb(len(ending), count)
+        if looked_at > MOST_SETS:
+            break
+        for chosen in sorted(combinations(ending, count), key=cost):
+            with_spare = _allowed_with(chosen, spare, choice)
+            if with_spare is None or not choice.may_do(with_spare):
+                continue
+            if not searches:
+                return _step_by_step(ending, spare, choice)
+            searches -= 1
+            if choice.makes_room(with_spare):
+                return _thrifty(with_spare, choice, only_spare=True)
+    else:
+        return None
+    return _step_by_step(ending, spare, choice)
+
+
+def _allowed_with(
+    chosen: Sequence[Unit], spare: Iterable[Unit], choice: Choice
+) -> tuple[Unit, ...] | None:
+    """*chosen*, and as many spare members as may go too; None: they may not go themselves."""
+    together = tuple(chosen)
+    if not choice.allowed(together):
+        return None
+    gone = {unit.key for unit in chosen}
+    for unit in spare:
+        if unit.key not in gone and choice.allowed((*together, unit)):
+            together = (*together, unit)
+    return together
+
+
+def _thrifty(
+    chosen: Sequence[Unit], choice: Choice, *, only_spare: bool = False
+) -> tuple[Unit, ...]:
+    """Without those that are not needed, the most important spared first."""
+    left = list(chosen)
+    searches = MOST_SEARCHES
+    for unit in sorted(chosen, key=lambda unit: unit.dearness, reverse=True):
+        if only_spare and unit.spare is None:
+            continue
+        fewer = [each for each in left if each is not unit]
+        if searches and choice.may_do(fewer):
+            searches -= 1
+            if choice.makes_room(fewer):
+                left = fewer
+    return tuple(left)
+
+
+def _step_by_step(
+    ending: Sequence[Unit], spare: Sequence[Unit], choice: Choice
+) -> tuple[Unit, ...] | None:
+    searches = MOST_SEARCHES
+    chosen = _allowed_with((), spare, choice) or ()
+    for bundle in _bundles(ending, chosen, choice):
+        ended = tuple(unit for unit in chosen if unit.spare is None)
+        more = _allowed_with((*ended, *bundle), spare, choice)
+        if more is None:
+            continue
+        chosen = more
+        if choice.may_do(chosen):
+            if choice.makes_room(chosen):
+                return _thrifty(chosen, choice)
+            searches -= 1
+            if not searches:
+                return None
+    return None
+
+
+def _bundles(ending: Sequence[Unit], spare: Sequence[Unit], choice: Choice) -> Iterator[list[Unit]]:
+    """The units of each node that are not gone yet; first where that gives most room for each of
+    them."""
+    on_node: dict[str, list[Unit]] = {}
+    nodes_of: dict[object, set[str]] = {}
+    for unit in ending:
+        nodes = nodes_of[unit.key, unit.pods[0].uid] = {pod.node for pod in unit.pods}
+        for node in nodes:
+            on_node.setdefault(node, []).append(unit)
+    gone: list[Unit] = []
+
+    def worth(node: str) -> tuple[float, Dearness, str]:
+        bundle = on_node[node]
+        gain = choice.gain((*spare, *gone), bundle)
+        return -gain / len(bundle), max(unit.dearness for unit in bundle), node
+
+    worths = {node: worth(node) for node in on_node}
+    queue = list(worths.values())
+    heapify(queue)
+    while queue:
+        entry = heappop(queue)
+        node = entry[2]
+        if worths.get(node) != entry:
+            continue  # it has changed since
+        bundle = on_node[node]
+        yield bundle
+        gone += bundle
+        for other in {other for unit in bundle for other in nodes_of[unit.key, unit.pods[0].uid]}:
+            on_node[other] = [unit for unit in on_node[other] if unit not in bundle]
+            del worths[other]
+            if on_node[other]:
+                worths[other] = worth(other)
+                heappush(queue, worths[other])

@@ -1,0 +1,366 @@
+"""A more important gang evicts less important ones: whole, the fewest, and only if it then fits."""
+
+import pytest
+
+from linkwise.extender.actions import Evict
+from linkwise.extender.calls import Outcome
+from linkwise.extender.preemption import Preempt
+from linkwise.extender.records import GangKey
+from linkwise.extender.scheduler import CoreSettings
+from linkwise.kube.objects import (
+    LabelSelector,
+    ObjectMeta,
+    Pod,
+    PodDisruptionBudget,
+    PodDisruptionBudgetSpec,
+    PodDisruptionBudgetStatus,
+)
+from tests.extender.cluster import Cluster, change
+
+RACK = "linkwise.dev/test-rack"
+
+
+def cluster(nodes: int = 2, who: Preempt = Preempt.CONSENTING, racks: int = 1) -> Cluster:
+    at = Cluster(CoreSettings(preempt=who))
+    for number in range(nodes):
+        rack = number * racks // nodes + 1
+        at.add_node(f"n{number + 1}", labels={RACK: f"rack-{rack}"})
+    return at
+
+
+def run(
+    at: Cluster, name: str, gpus: int, node: str, priority: int = 0, preemptible: str = "true"
+) -> str:
+    at.add_pod(name, gpus, priority=priority, preemptible=preemptible)
+    at.bind(name, node)
+    at.settle()
+    at.now += 1
+    return name
+
+
+def add_gang(
+    at: Cluster, name: str, size: int, gpus: int = 8, *, priority: int = 0, **words: str
+) -> list[str]:
+    said = {"gang": name, "gang_size": str(size), **words}
+    members = [f"{name}-{rank}" for rank in range(size)]
+    for rank, member in enumerate(members):
+        at.add_pod(member, gpus, priority=priority, said={**said, "rank": str(rank)})
+    at.settle()
+    at.now += 1
+    return members
+
+
+def run_gang(
+    at: Cluster, name: str, size: int, gpus: int = 8, *, priority: int = 0, **words: str
+) -> list[str]:
+    members = add_gang(at, name, size, gpus, priority=priority, preemptible="true", **words)
+    for member in members:
+        assert at.schedule(member), member
+    at.settle()
+    assert at.phase(name) == "running"
+    return members
+
+
+def bury(at: Cluster) -> None:
+    """The kubelets have ended all that is terminating."""
+    for pod in list(at.pods.values()):
+        if pod.metadata.deletion_timestamp is not None:
+            at.delete(pod.metadata.name)
+    at.settle()
+
+
+def budget(allowed: int, **labels: str) -> PodDisruptionBudget:
+    return PodDisruptionBudget(
+        metadata=ObjectMeta(name="budget", namespace="ml"),
+        spec=PodDisruptionBudgetSpec(LabelSelector(labels)),
+        status=PodDisruptionBudgetStatus(allowed),
+    )
+
+
+def label(at: Cluster, name: str, **labels: str) -> None:
+    pod = at.pod(name)
+    at.put_pod(change(pod, metadata=change(pod.metadata, labels=labels)))
+
+
+def test_a_more_important_gang_gets_the_place_of_a_less_important_one() -> None:
+    at = cluster()
+    run_gang(at, "humble", 2)
+    add_gang(at, "urgent", 2, priority=1)
+    assert sorted(at.evicted) == ["humble-0", "humble-1"]
+    assert at.phase("urgent") == "forming"  # their GPUs are theirs until they are gone
+    bury(at)
+    assert at.phase("urgent") == "planned"
+    assert at.sound()
+
+
+def test_each_victim_is_told_for_whom_once() -> None:
+    at = cluster()
+    run_gang(at, "humble", 2)
+    add_gang(at, "urgent", 2, priority=1)
+    at.pass_time(20)
+    said = [(event.pod.name, event.message) for event in at.events if event.reason == "Preempted"]
+    assert said == [
+        ("humble-0", "evicted to make room for gang ml/urgent, which is more important")
+    ]
+
+
+@pytest.mark.parametrize(("priority", "consents"), [(0, "true"), (-1, "true"), (1, "false")])
+def test_nobody_is_evicted_who_is_not_less_important_or_does_not_consent(
+    priority: int, consents: str
+) -> None:
+    at = cluster(nodes=1)
+    run(at, "humble", 8, "n1", preemptible=consents)
+    add_gang(at, "urgent", 1, priority=priority)
+    at.pass_time(60)
+    assert at.evicted == []
+
+
+def test_whoever_is_less_important_is_evicted_where_that_is_set() -> None:
+    at = cluster(nodes=1, who=Preempt.LOWER_PRIORITY)
+    run(at, "humble", 8, "n1", preemptible="false")
+    add_gang(at, "urgent", 1, priority=1)
+    assert at.evicted == ["humble"]
+
+
+def test_nobody_is_evicted_where_that_is_set() -> None:
+    at = cluster(nodes=1, who=Preempt.NEVER)
+    run(at, "humble", 8, "n1")
+    add_gang(at, "urgent", 1, priority=1)
+    assert at.evicted == []
+
+
+def test_nobody_is_evicted_for_a_gang_that_preempts_never() -> None:
+    at = cluster(nodes=1)
+    run(at, "humble", 8, "n1")
+    at.add_pod(
+        "urgent",
+        8,
+        priority=1,
+        alter=lambda pod: change(pod, spec=change(pod.spec, preemption_policy="Never")),
+        gang="urgent",
+        gang_size="1",
+    )
+    at.settle()
+    assert at.evicted == []
+
+
+def test_nobody_is_evicted_in_vain() -> None:
+    at = cluster()
+    run(at, "humble", 8, "n1")
+    run(at, "equal", 8, "n2", priority=1)
+    add_gang(at, "urgent", 2, priority=1)
+    assert at.evicted == []
+
+
+def test_nobody_is_evicted_for_what_is_about_to_be_free_anyhow() -> None:
+    at = cluster()
+    run(at, "humble", 8, "n1")
+    run(at, "leaving", 8, "n2", priority=5)
+    at.terminate("leaving")
+    add_gang(at, "urgent", 1, priority=1)
+    assert at.evicted == []
+    bury(at)
+    assert at.phase("urgent") == "planned"
+
+
+def test_the_fewest_gangs_are_evicted_then_the_least_important_then_the_youngest() -> None:
+    at = cluster(nodes=4)
+    run(at, "half-a", 4, "n1")
+    run(at, "half-b", 4, "n1")
+    run(at, "whole-important", 8, "n2", priority=1)
+    run(at, "whole-old", 8, "n3")
+    run(at, "whole-young", 8, "n4")
+    add_gang(at, "first", 1, priority=2)
+    assert at.evicted == ["whole-young"]
+    bury(at)
+    at.schedule("first-0")
+    at.settle()
+    add_gang(at, "second", 1, priority=2)
+    assert at.evicted == ["whole-young", "whole-old"]
+
+
+def test_free_nodes_are_taken_before_anybody_is_evicted() -> None:
+    """HiveD's g1/case8: locality is no reason to evict."""
+    at = cluster(nodes=4, racks=2)
+    for name, node in (("a", "n1"), ("b", "n2"), ("c", "n3")):
+        at.add_pod(name, 5, priority=1, preemptible="true")
+        at.bind(name, node)
+    at.settle()
+    at.delete("b")
+    add_gang(at, "d", 2, priority=2, prefer_span=RACK)
+    assert at.evicted == []
+    assert [plan.node for plan in map(at.plan, ("d-0", "d-1")) if plan] == ["n2", "n4"]
+
+
+def test_where_a_span_is_required_the_cheapest_domain_is_emptied() -> None:
+    """HiveD's g1/case7."""
+    at = cluster(nodes=4, racks=2)
+    for name, node in (("a", "n1"), ("b", "n2"), ("c", "n3")):
+        at.add_pod(name, 5, priority=1, preemptible="true")
+        at.bind(name, node)
+    at.settle()
+    at.delete("b")
+    add_gang(at, "d", 2, priority=2, require_span=RACK)
+    bury(at)
+    assert len(at.evicted) == 1
+    places = sorted(plan.node for plan in map(at.plan, ("d-0", "d-1")) if plan)
+    assert (at.evicted[0], places) in [("a", ["n1", "n2"]), ("c", ["n3", "n4"])]
+
+
+def test_if_one_member_is_a_victim_its_whole_gang_is() -> None:
+    at = cluster(nodes=3)
+    run_gang(at, "humble", 3)
+    add_gang(at, "urgent", 1, priority=1)
+    assert sorted(at.evicted) == ["humble-0", "humble-1", "humble-2"]
+
+
+def test_a_gang_gives_up_members_that_it_can_spare_and_runs_on() -> None:
+    at = cluster(nodes=3)
+    run_gang(at, "humble", 3, gang_min="1")
+    add_gang(at, "urgent", 1, priority=1)
+    assert at.evicted == ["humble-2"]
+    bury(at)
+    assert at.phase("urgent") == "planned"
+
+
+def test_a_gang_with_one_member_that_does_not_consent_is_spared() -> None:
+    at = cluster(nodes=2)
+    run_gang(at, "humble", 2)
+    at.annotate("humble-1", preemptible="false")
+    add_gang(at, "urgent", 1, priority=1)
+    assert at.evicted == []
+
+
+def test_what_comes_free_is_held_and_nobody_else_gets_it() -> None:
+    at = cluster()
+    run_gang(at, "humble", 2)
+    add_gang(at, "urgent", 2, priority=1)
+    at.delete("humble-0")
+    at.settle()
+    at.add_pod("other", 1, priority=0)
+    held = {"linkwise: held for gang ml/urgent", "linkwise: fewer free GPUs than wanted"}
+    assert set(at.filter("other").failed.values()) == held
+    at.delete("humble-1")
+    at.settle()
+    assert at.phase("urgent") == "planned"
+
+
+def test_a_victim_made_anew_queues_by_its_age_and_takes_nothing_from_who_evicted_it() -> None:
+    at = cluster()
+    run_gang(at, "humble", 2)
+    add_gang(at, "later", 2)
+    add_gang(at, "urgent", 2, priority=1)
+    bury(at)
+    add_gang(at, "humble", 2, preemptible="true")
+    assert at.phase("urgent") == "planned"
+    for member in ("urgent-0", "urgent-1"):
+        at.schedule(member)
+        at.settle()
+    assert at.evicted == ["humble-0", "humble-1"]
+    for member in ("urgent-0", "urgent-1"):
+        at.delete(member)
+    at.settle()
+    assert (at.phase("humble"), at.phase("later")) == ("planned", "forming")
+
+
+def test_evicting_ends_when_the_gang_goes_away() -> None:
+    at = cluster()
+    run_gang(at, "humble", 2)
+    at.add_pod("urgent-0", 8, priority=1, gang="urgent", gang_size="2")
+    at.add_pod("urgent-1", 8, priority=1, gang="urgent", gang_size="2")
+    actions = at.core.decide(at.now)
+    evictions = [action for action in actions if isinstance(action, Evict)]
+    assert len(evictions) == 2
+    at.core.done(evictions[0], Outcome.UNKNOWN, at.now)
+    at.core.done(evictions[1], Outcome.UNKNOWN, at.now)
+    at.delete("urgent-0")
+    at.pass_time(120)
+    assert at.evicted == []
+    assert at.core.holds.all() == []
+
+
+def test_a_budget_that_forbids_the_cheapest_leads_to_the_next() -> None:
+    at = cluster()
+    run(at, "old", 8, "n1")
+    run(at, "young", 8, "n2")
+    label(at, "young", app="guarded")
+    at.budgets = [budget(0, app="guarded")]
+    at.core.replace_budgets(at.budgets, at.now)
+    add_gang(at, "urgent", 1, priority=1)
+    assert at.evicted == ["old"]
+
+
+def test_of_a_gang_no_member_is_evicted_where_a_budget_allows_only_some() -> None:
+    at = cluster()
+    for member in run_gang(at, "humble", 2):
+        label(at, member, app="guarded")
+    at.core.replace_budgets([budget(1, app="guarded")], at.now)
+    add_gang(at, "urgent", 1, priority=1)
+    assert at.evicted == []
+    at.core.budget_event("MODIFIED", budget(2, app="guarded"), at.now)
+    at.pass_time(30)
+    assert sorted(at.evicted) == ["humble-0", "humble-1"]
+
+
+def test_nobody_is_evicted_before_the_budgets_are_known() -> None:
+    at = cluster(nodes=1)
+    run(at, "humble", 8, "n1")
+    at.core = type(at.core)(at.settings)
+    at.core.replace_nodes(at.nodes.values(), at.now)
+    at.core.replace_pods(at.pods.values(), at.now)
+    add_gang(at, "urgent", 1, priority=1)
+    assert at.evicted == []
+    at.core.replace_budgets([], at.now)
+    at.pass_time(30)
+    assert at.evicted == ["humble"]
+
+
+def test_who_may_not_be_evicted_after_all_is_left_alone_and_others_are() -> None:
+    at = cluster()
+    run(at, "old", 8, "n1")
+    run(at, "young", 8, "n2")
+    at.add_pod("urgent-0", 8, priority=1, gang="urgent", gang_size="1")
+    (eviction,) = [each for each in at.core.decide(at.now) if isinstance(each, Evict)]
+    assert eviction.pod.name == "young"
+    at.core.done(eviction, Outcome.REFUSED, at.now)
+    at.settle()
+    assert at.evicted == ["old"]
+    bury(at)
+    assert at.phase("urgent") == "planned"
+
+
+def test_a_pod_behind_the_gate_preempts_whole_gangs_too() -> None:
+    at = cluster(nodes=2)
+    run_gang(at, "humble", 2)
+    at.add_pod("urgent", 8, priority=1, gates=["linkwise.dev/plan"])
+    at.settle()
+    assert sorted(at.evicted) == ["humble-0", "humble-1"]
+    bury(at)
+    assert at.gates("urgent") == []
+
+
+def test_a_restart_amid_preemption_evicts_nobody_twice_and_nobody_else() -> None:
+    at = cluster(nodes=3)
+    run_gang(at, "humble", 2)
+    run(at, "other", 8, "n3")
+    add_gang(at, "urgent", 2, priority=1)
+    evicted = list(at.evicted)
+    at.restart()
+    at.settle()
+    at.pass_time(30)
+    assert at.evicted == evicted
+    bury(at)
+    assert at.phase("urgent") == "planned"
+
+
+def pods_left(at: Cluster) -> list[Pod]:
+    return [pod for pod in at.pods.values() if pod.metadata.deletion_timestamp is None]
+
+
+def test_the_query_names_the_victims() -> None:
+    at = cluster()
+    run_gang(at, "humble", 2)
+    add_gang(at, "urgent", 2, priority=1)
+    hold = at.core.holds.of(GangKey("ml", "urgent"))
+    assert hold is not None
+    assert hold.evicts
