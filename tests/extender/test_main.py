@@ -210,13 +210,22 @@ def test_every_flag_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
         "gang_timeout": 90.0,
         "indexed_jobs": "with-subdomain",
         "max_refusals": 2,
+        "span_levels": ("nvidia.com/gpu.clique", "rack"),
+        "leader_elect": True,
+        "lease_namespace": "gpu",
+        "lease_name": "other",
+        "lease_duration": 90.0,
+        "renew_deadline": 90.0,
+        "retry_period": 90.0,
+        "service": "linkwise-extender",
+        "pod_ip": "10.0.0.7",
         "request_threads": 5,
         "write_threads": 6,
         "max_body_mib": 8,
         "log_level": "debug",
     }
     for name, value in said.items():
-        text = "1m30s" if name == "gang_timeout" else str(value)
+        text = {90.0: "1m30s", said["span_levels"]: "clique, rack"}.get(value, str(value))
         monkeypatch.setenv(f"{ENV_PREFIX}_{name.upper()}", text)
 
     params = command.make_context("linkwise-extender", []).params

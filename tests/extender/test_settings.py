@@ -34,6 +34,8 @@ def test_a_duration_is_a_year_at_most() -> None:
         ({"api_server": "localhost:80"}, "--api-server localhost:80: expected a URL"),
         ({"listen_port": 65536}, "--listen-port 65536: expected 0 to 65535"),
         ({"gang_timeout_seconds": 0.0}, "--gang-timeout 0.0: expected more than 0 seconds"),
+        ({"span_levels": ("rack", "node")}, "--span-levels node: expected clique or the key of a"),
+        ({"span_levels": ("a/b/c",)}, "--span-levels a/b/c: expected clique or the key of a node"),
         ({"max_refusals": 0}, "--max-refusals 0: expected 1 or more"),
         ({"request_threads": 0}, "--request-threads 0: expected 1 or more"),
         ({"write_threads": -1}, "--write-threads -1: expected 1 or more"),

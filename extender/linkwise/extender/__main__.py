@@ -2,28 +2,38 @@
 
 It starts serving at once and tells by `/readyz` when its books are complete; an API server that
 is not there yet is waited for. SIGTERM ends it: it stops listening, lets writes under way finish,
-and leaves the rest to its successor, since every promise stands on the API server.
+and leaves the rest to its successor, since every promise stands on the API server. Where there are
+several, the one that holds the Lease acts; the others read along, and say that they are not ready.
 """
 
 import gc
 import logging
+import os
 import signal
+import socket
 import sys
+from collections.abc import Callable
 from types import FrameType
 from typing import NoReturn
+from uuid import uuid4
 
 import click
 
 from linkwise.extender.app import create_app
+from linkwise.extender.calling import Calling
+from linkwise.extender.consent import Preempt
+from linkwise.extender.leading import ALONE, Lead
 from linkwise.extender.metrics import Metrics
 from linkwise.extender.recognise.answer import IndexedJobs
 from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.extender.server import Server
 from linkwise.extender.settings import Settings, SettingsError, seconds_of
 from linkwise.extender.shell import Shell
+from linkwise.extender.spans import DEFAULT_LEVELS, levels_of
 from linkwise.extender.verbs import Verbs
 from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import LoadError
+from linkwise.kube.lease import Elector, Timing
 from linkwise.topology.names import DEFAULT_RESOURCE
 
 log = logging.getLogger("linkwise.extender")
@@ -43,6 +53,20 @@ class _Duration(click.ParamType[float]):
             return seconds_of(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+class _Levels(click.ParamType[tuple[str, ...]]):
+    name = "labels"
+
+    def convert(
+        self,
+        value: object,
+        param: click.Parameter | None,  # noqa: ARG002
+        ctx: click.Context | None,  # noqa: ARG002
+    ) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        return levels_of(part.strip() for part in str(value).split(",") if part.strip())
 
 
 @click.command(context_settings={"auto_envvar_prefix": ENV_PREFIX, "show_default": True})
@@ -75,11 +99,59 @@ class _Duration(click.ParamType[float]):
     help="Plans of one gang that kube-scheduler may refuse before the gang waits for a change.",
 )
 @click.option(
+    "--span-levels",
+    type=_Levels(),
+    default=",".join(DEFAULT_LEVELS),
+    help="Node labels that name domains above the node, nearest first, with commas between them.",
+)
+@click.option(
+    "--hold-share",
+    type=click.FloatRange(0, 1),
+    default=_DEFAULTS.hold_share,
+    help="Share of the GPUs that a gang could use which may be kept for all who wait for them.",
+)
+@click.option(
+    "--preempt",
+    type=click.Choice([who.value for who in Preempt]),
+    default=_DEFAULTS.preempt.value,
+    callback=lambda _context, _option, who: Preempt(who),
+    help="Who may be evicted for a more important gang: those who say that they are preemptible, "
+    "all of lower priority, or nobody.",
+)
+@click.option(
     "--indexed-jobs",
     type=click.Choice([word.value for word in IndexedJobs]),
     default=_DEFAULTS.indexed_jobs.value,
     help="Which Indexed Jobs, of those that run all their pods at once, are gangs.",
 )
+@click.option(
+    "--leader-elect",
+    type=click.BOOL,
+    default=_DEFAULTS.leader_elect,
+    help="Whether there are several of us, of whom the holder of a Lease acts.",
+)
+@click.option("--lease-namespace", default=_DEFAULTS.lease_namespace, help="Where the Lease is.")
+@click.option("--lease-name", default=_DEFAULTS.lease_name, help="The Lease's name.")
+@click.option(
+    "--lease-duration",
+    type=_Duration(),
+    default="15s",
+    help="How long a Lease that nobody renews is left to its holder.",
+)
+@click.option(
+    "--renew-deadline",
+    type=_Duration(),
+    default="10s",
+    help="How long a leader acts that cannot renew the Lease.",
+)
+@click.option(
+    "--retry-period", type=_Duration(), default="2s", help="Between two looks at the Lease."
+)
+@click.option(
+    "--service",
+    help="A Service without selector, in the Lease's namespace: the leader takes its calls.",
+)
+@click.option("--pod-ip", help="Where --service is to lead, when this process leads.")
 @click.option(
     "--request-threads",
     type=click.IntRange(1),
@@ -105,7 +177,15 @@ class _Duration(click.ParamType[float]):
     help="Least severe messages to log.",
 )
 @click.version_option(package_name="linkwise")
-def command(log_level: str, gang_timeout: float, indexed_jobs: str, **flags: object) -> None:
+def command(
+    log_level: str,
+    gang_timeout: float,
+    indexed_jobs: str,
+    lease_duration: float,
+    renew_deadline: float,
+    retry_period: float,
+    **flags: object,
+) -> None:
     """Answer kube-scheduler's filter, prioritize, bind and preempt calls for GPU pods."""
     logging.basicConfig(
         level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -115,6 +195,7 @@ def command(log_level: str, gang_timeout: float, indexed_jobs: str, **flags: obj
         settings = Settings(
             gang_timeout_seconds=gang_timeout,
             indexed_jobs=IndexedJobs(indexed_jobs),
+            timing=Timing(lease_duration, renew_deadline, retry_period),
             **flags,  # type: ignore[arg-type]
         )
         serve(settings)
@@ -130,11 +211,30 @@ def serve(settings: Settings) -> None:
             resource_name=settings.resource_name,
             gang_timeout_seconds=settings.gang_timeout_seconds,
             max_refusals=settings.max_refusals,
+            span_levels=settings.span_levels,
             indexed_jobs=settings.indexed_jobs,
+            hold_share=settings.hold_share,
+            preempt=settings.preempt,
         )
     )
     client = KubeClient.load(kubeconfig=settings.kubeconfig, server=settings.api_server)
-    shell = Shell(core, client, metrics, write_threads=settings.write_threads, on_complete=_freeze)
+    elector = _elector(settings, client) if settings.leader_elect else None
+    lead = elector or ALONE
+
+    def complete() -> None:
+        _freeze()
+        if elector is not None:
+            elector.start()  # not before it could act at once
+
+    shell = Shell(
+        core,
+        client,
+        metrics,
+        write_threads=settings.write_threads,
+        on_complete=complete,
+        lead=lead,
+        take_calls=_calls(settings, client, lead),
+    )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
     server = _listen(settings, shell, metrics)
@@ -143,8 +243,45 @@ def serve(settings: Settings) -> None:
         server.run()  # ends by the SystemExit that a signal raises
     finally:
         server.close()  # first: calls under way still need the shell
-        shell.stop()
+        at_rest = shell.stop()
+        if elector is not None:
+            elector.stop(release=at_rest)
     log.info("ended")
+
+
+def _elector(settings: Settings, client: KubeClient) -> Elector:
+    return Elector(
+        client,
+        namespace=settings.lease_namespace,
+        name=settings.lease_name,
+        # A container that is started anew is another process, and has none of the old one's books.
+        identity=f"{socket.gethostname()}_{uuid4()}",
+        timing=settings.timing,
+        on_lost=_lost,
+    )
+
+
+def _lost(_why: str) -> NoReturn:
+    """Another leads. Whatever this process still has in mind is out of date, and what it does not
+    know it cannot unlearn: it starts anew. The log has the reason."""
+    logging.shutdown()
+    os._exit(1)
+
+
+def _calls(settings: Settings, client: KubeClient, lead: Lead) -> Callable[[], object]:
+    """What brings kube-scheduler's calls to this process, where anything does."""
+    if settings.service is None:
+        return lambda: None
+    assert settings.pod_ip is not None, "the settings see to it"
+    calling = Calling(
+        client,
+        lead,
+        namespace=settings.lease_namespace,
+        service=settings.service,
+        address=settings.pod_ip,
+        port=settings.listen_port,
+    )
+    return calling.take
 
 
 def _listen(settings: Settings, shell: Shell, metrics: Metrics) -> Server:

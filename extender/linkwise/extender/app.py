@@ -34,6 +34,7 @@ def create_app(shell: Shell, metrics: Metrics, *, max_body_mib: int = 64) -> Fla
     def metrics_text() -> Response:
         return Response(metrics.text(), content_type=CONTENT_TYPE)
 
+    @app.get("/livez")
     @app.get("/healthz")
     def healthz() -> Response:
         trouble = shell.trouble()
@@ -41,7 +42,8 @@ def create_app(shell: Shell, metrics: Metrics, *, max_body_mib: int = 64) -> Fla
 
     @app.get("/readyz")
     def readyz() -> Response:
-        waits = shell.waits_for()
+        # As the API server's own: `?exclude=leader` asks whether a standby could lead.
+        waits = shell.reads() if request.args.get("exclude") == "leader" else shell.waits_for()
         return _text(waits or "ok", 503 if waits else 200)
 
     @app.errorhandler(HTTPException)

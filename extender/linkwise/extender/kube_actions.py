@@ -33,6 +33,7 @@ from linkwise.extender.actions import (
     WritePlan,
 )
 from linkwise.extender.calls import BindOrder, Outcome
+from linkwise.extender.leading import ALONE, Lead
 from linkwise.extender.metrics import Metrics
 from linkwise.kube.client import STRATEGIC_PATCH, KubeClient
 from linkwise.kube.errors import ApiError
@@ -47,12 +48,17 @@ _MESSAGE_LIMIT = 1024  # of an Event's message, by the API server's validation
 
 
 class KubeActions:
-    """Safe for threads. `clock` gives seconds since 1970, for the times in Events."""
+    """Safe for threads. `clock` gives seconds since 1970, for the times in Events. Nothing is asked
+    unless *lead* lets it, and what is asked is over before another may lead."""
 
     def __init__(
-        self, client: KubeClient, metrics: Metrics, clock: Callable[[], float] = time.time
+        self,
+        client: KubeClient,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.time,
+        lead: Lead = ALONE,
     ) -> None:
-        self._client, self._metrics, self._clock = client, metrics, clock
+        self._client, self._metrics, self._clock, self._lead = client, metrics, clock, lead
 
     def bind(self, order: BindOrder) -> tuple[Outcome, str]:
         """Post the Binding, once: kube-scheduler asks again where it failed. The text is for it."""
@@ -69,7 +75,8 @@ class KubeActions:
             "target": {"apiVersion": "v1", "kind": "Node", "name": order.node},
         }
         what = f"{order.namespace}/{order.name} to {order.node}"
-        outcome, refusal = self._write("Bind", what, lambda: self._client.post(path, body))
+        request = partial(self._client.post, path, body)
+        outcome, refusal = self._write("Bind", what, lambda: self._in_time(request))
         if outcome is Outcome.DONE:
             log.info("bound %s", what)
             return outcome, ""
@@ -128,10 +135,18 @@ class KubeActions:
             body["status"] = status
         self._client.patch(f"{_path(pod.namespace, pod.name)}/status", body)
 
+    def _in_time(self, request: Callable[[], None]) -> None:
+        """Looked at as late as can be: who was stopped meanwhile must not go on."""
+        seconds = self._lead.write_seconds()
+        if seconds <= 0:
+            raise ApiError(412, "NotLeading", self._lead.refusal())
+        with self._client.within(seconds):
+            request()
+
     def _patiently(self, request: Callable[[], None]) -> None:
         """These writes may be done twice without harm, unlike a Binding whose GPUs are at stake."""
         try:
-            request()
+            self._in_time(request)
         except ApiError as error:
             if not _may_pass(error):
                 raise
@@ -143,7 +158,7 @@ class KubeActions:
         def again() -> None:
             if first:
                 raise first.pop()
-            request()
+            self._in_time(request)
 
         Retrying(
             retry=retry_if_exception(_may_pass),

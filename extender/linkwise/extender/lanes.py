@@ -44,11 +44,12 @@ class Lanes(Generic[Job]):
         with self._changed:
             return self._changed.wait_for(lambda: not self._lanes, timeout_seconds)
 
-    def stop(self, timeout_seconds: float) -> None:
-        """Let what has begun come to its end, for so long."""
-        self.wait_until_idle(timeout_seconds)
+    def stop(self, timeout_seconds: float) -> bool:
+        """Let what has begun come to its end, for so long; whether it has."""
+        idle = self.wait_until_idle(timeout_seconds)
         for _ in self._threads:
             self._ready.put(None)
+        return idle
 
     def _work(self) -> None:
         while (lane := self._ready.get()) is not None:

@@ -6,10 +6,12 @@ somebody asks (`Census`), so that it can never drift from the books.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from prometheus_client import (
     CollectorRegistry,
     Counter,
+    Gauge,
     GCCollector,
     Histogram,
     PlatformCollector,
@@ -20,6 +22,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from linkwise.extender.leading import Lead
 from linkwise.extender.views import Counts
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -35,7 +38,7 @@ class Census:
     silent_seconds: Mapping[str, float]  # by watched kind: since the API server was last heard
 
 
-_NOTHING = Census(Counts(gangs={}, gpus={}, nodes={}, swaps=0, refusals=0), 0, {})
+NOTHING = Census(Counts(gangs={}, gpus={}, nodes={}, swaps=0, refusals=0), 0, {})
 
 
 class Metrics:
@@ -104,6 +107,21 @@ class Metrics:
             registry=self.registry,
         )
 
+    def watch_lead(self, lead: Lead) -> None:
+        """Tell who leads by *lead*, at every scrape."""
+        gauge = partial(Gauge, registry=self.registry)
+        gauge("linkwise_extender_leader", "1 where this process leads, else 0.").set_function(
+            lambda: lead.act_seconds() > 0
+        )
+        gauge(
+            "linkwise_extender_lease_term",
+            "The term in which this process leads or led; 0 where it never did.",
+        ).set_function(lambda: lead.term)
+        gauge(
+            "linkwise_extender_lease_switches",
+            "Changes of the leader that this process has seen.",
+        ).set_function(lambda: lead.switches)
+
     def watch_books(self, census: Callable[[], Census]) -> None:
         """Count the books by *census* at every scrape."""
         self.registry.register(_Books(census))
@@ -118,7 +136,7 @@ class _Books(Collector):
 
     def describe(self) -> list[Metric]:
         """Without this, registering would take a census before there are any books."""
-        return list(_families(_NOTHING))
+        return list(_families(NOTHING))
 
     def collect(self) -> Iterator[Metric]:
         yield from _families(self._census())

@@ -26,11 +26,11 @@ from linkwise.extender.calls import (
     PreemptCall,
     PriorityAnswer,
 )
+from linkwise.extender.consent import Preempt
 from linkwise.extender.explain import Explainer
 from linkwise.extender.outbox import Outbox
 from linkwise.extender.owners import FetchOwner, Found
 from linkwise.extender.planner import Planner
-from linkwise.extender.preemption import Preempt
 from linkwise.extender.reader import Reader
 from linkwise.extender.recognise.answer import IndexedJobs
 from linkwise.extender.records import PodRecord
@@ -55,12 +55,19 @@ class CoreSettings:
 
 class Scheduler:
     def __init__(self, settings: CoreSettings) -> None:
+        self._settings = settings
         self._reader = Reader(settings.resource_name, settings.indexed_jobs)
         self._budgets = Budgets()
+        self._seen_nodes = self._seen_pods = False
+        self._begin(leader=0)
+
+    def _begin(self, leader: int) -> None:
+        """Empty books, and nothing in mind."""
+        settings, outbox = self._settings, Outbox(leader)
         self._books = Books()
         self._planner = Planner(
             self._books,
-            Outbox(),
+            outbox,
             gang_timeout_seconds=settings.gang_timeout_seconds,
             max_refusals=settings.max_refusals,
             span_levels=settings.span_levels,
@@ -71,7 +78,28 @@ class Scheduler:
         self.offers = self._planner.offers
         self.holds = self._planner.holds
         self._binder = Binder(self._books, self._planner)
-        self._seen_nodes = self._seen_pods = False
+
+    def lead(self, term: int, now: float) -> None:  # noqa: ARG002
+        """Decide from now on, in this term. What was read stays; all else is as after a start, so
+        that it does not matter who led before, and for how long this one watched."""
+        nodes = [book.record for book in self._books.nodes.values() if book.record is not None]
+        pods = list(self._books.pods.values())
+        self._begin(term)
+        for node in nodes:
+            self._books.put_node(node)
+        for pod in pods:
+            self._put_pod(pod)
+        self._planner.believe_no_older()
+
+    def stand_by(self) -> None:
+        """Decide nothing; call it now and then while another leads."""
+        self._planner.rest()
+
+    @property
+    def latest_term(self) -> int:
+        """The highest that any plan names."""
+        plans = (pod.written.plan for pod in self._books.pods.values() if pod.written is not None)
+        return max((plan.leader for plan in plans), default=0)
 
     @property
     def synced(self) -> bool:

@@ -336,6 +336,8 @@ class _Handler(BaseHTTPRequestHandler):
                     return
 
     def _write(self, reply: Reply) -> None:
+        # A kept connection would bring every further call here, whomever the Service leads to.
+        self.close_connection |= reply.parting
         head = (
             f"HTTP/1.1 {reply.status} {self.responses[reply.status][0]}\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(reply.body)}\r\n"

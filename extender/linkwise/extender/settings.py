@@ -5,13 +5,21 @@ Each is a flag of `linkwise-extender` and an environment variable `LINKWISE_EXTE
 
 import re
 from dataclasses import dataclass
+from ipaddress import ip_address
 
+from linkwise.extender.consent import Preempt
 from linkwise.extender.recognise.answer import IndexedJobs
+from linkwise.extender.spans import DEFAULT_LEVELS, LABEL_KEY, NODE
+from linkwise.kube.lease import Timing
 from linkwise.topology.errors import LinkwiseError
 from linkwise.topology.names import DEFAULT_RESOURCE, RESOURCE_NAME
 
-_DURATION = re.compile(r"(?:([0-9]{1,9})h)?(?:([0-9]{1,9})m)?(?:([0-9]{1,9})s)?")
+_DURATION = re.compile(
+    r"(?:([0-9]{1,9})h)?(?:([0-9]{1,9})m(?!s))?(?:([0-9]{1,9})s)?(?:([0-9]{1,9})ms)?"
+)
 _LONGEST_HOURS = 8760  # a year; more is a mistake, and no date
+
+_TIMING = Timing()  # client-go's own
 
 
 class SettingsError(LinkwiseError):
@@ -32,6 +40,12 @@ class Settings:
     # not keep GPUs through a night.
     gang_timeout_seconds: float = 600.0
     max_refusals: int = 3  # plans of one gang that kube-scheduler may refuse in a row
+    # Of the GPUs that a gang could use, what may be kept for all who wait for them: the other half
+    # is for whoever comes. What the first in the line needs is kept in any case, or it would starve.
+    hold_share: float = 0.5
+    # A gang's eviction costs the work of all its members, so their owner is asked.
+    preempt: Preempt = Preempt.CONSENTING
+    span_levels: tuple[str, ...] = DEFAULT_LEVELS  # of domains above the node, nearest first
     indexed_jobs: IndexedJobs = IndexedJobs.ALL  # which of them are gangs; many are shards
     # A bind waits for the API server, so this many pods may be bound at the same time while
     # filter, of which there is one at a time, still finds a free thread.
@@ -41,15 +55,27 @@ class Settings:
         64  # names of 5,000 nodes take 0.2; whole nodes (nodeCacheCapable: false) 50
     )
 
+    leader_elect: bool = False  # the manifests deploy two and say so; alone there is none to elect
+    lease_namespace: str = "kube-system"
+    lease_name: str = "linkwise-extender"
+    timing: Timing = _TIMING
+    # The Service, without a selector, whose calls the leader takes; it needs its own address.
+    service: str | None = None
+    pod_ip: str | None = None
+
     def __post_init__(self) -> None:
+        self._check_election()
         if not RESOURCE_NAME.fullmatch(self.resource_name):
             raise SettingsError("resource-name", self.resource_name, "like nvidia.com/gpu")
         if self.api_server is not None and not self.api_server.startswith(("http://", "https://")):
             raise SettingsError("api-server", self.api_server, "a URL like http://127.0.0.1:8001")
         if not 0 <= self.listen_port <= 65535:
             raise SettingsError("listen-port", self.listen_port, "0 to 65535")
+        self._check_span_levels()
         if self.gang_timeout_seconds <= 0:
             raise SettingsError("gang-timeout", self.gang_timeout_seconds, "more than 0 seconds")
+        if not 0 <= self.hold_share <= 1:
+            raise SettingsError("hold-share", self.hold_share, "0 to 1")
         for flag, value in (
             ("max-refusals", self.max_refusals),
             ("request-threads", self.request_threads),
@@ -59,14 +85,37 @@ class Settings:
             if value < 1:
                 raise SettingsError(flag, value, "1 or more")
 
+    def _check_election(self) -> None:
+        timing = self.timing
+        if timing.retry_seconds <= 0:
+            raise SettingsError("retry-period", timing.retry_seconds, "more than 0 seconds")
+        if timing.renew_deadline_seconds < 2 * timing.retry_seconds:
+            expected = f"at least twice --retry-period {timing.retry_seconds:g}"
+            raise SettingsError("renew-deadline", timing.renew_deadline_seconds, expected)
+        if timing.lease_seconds < 1.25 * timing.renew_deadline_seconds:
+            # What is left between the two is for writes that are under way.
+            expected = f"at least 1.25 times --renew-deadline {timing.renew_deadline_seconds:g}"
+            raise SettingsError("lease-duration", timing.lease_seconds, expected)
+        if self.service is not None:
+            try:
+                ip_address(self.pod_ip or "")
+            except ValueError:
+                expected = "an IP address of this process, where --service is given"
+                raise SettingsError("pod-ip", self.pod_ip, expected) from None
+
+    def _check_span_levels(self) -> None:
+        for level in self.span_levels:
+            if level == NODE or not LABEL_KEY.fullmatch(level):
+                raise SettingsError("span-levels", level, "clique or the key of a node label")
+
 
 def seconds_of(text: str) -> float:
     """Read a duration such as `10m`, `1h30m` or `90s`, up to a year. Raises ValueError."""
     found = _DURATION.fullmatch(text)
     if not text or found is None:
         raise ValueError(f"{text!r}: expected a duration like 10m, 1h30m or 90s")
-    hours, minutes, seconds = (int(part or 0) for part in found.groups())
-    total = hours * 3600 + minutes * 60 + seconds
+    hours, minutes, seconds, milliseconds = (int(part or 0) for part in found.groups())
+    total = hours * 3600 + minutes * 60 + seconds + milliseconds / 1000
     if total > _LONGEST_HOURS * 3600:
         raise ValueError(f"{text!r}: expected at most {_LONGEST_HOURS}h")
     return float(total)

@@ -10,10 +10,13 @@ goes on.
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from threading import Event, Lock, Thread
 from typing import TypeVar
+
+import msgspec
 
 from linkwise.extender.actions import Action, Emit
 from linkwise.extender.calls import (
@@ -30,18 +33,21 @@ from linkwise.extender.calls import (
 )
 from linkwise.extender.kube_actions import KubeActions
 from linkwise.extender.lanes import Lanes
-from linkwise.extender.metrics import Census, Metrics
+from linkwise.extender.leading import ALONE, Lead
+from linkwise.extender.metrics import NOTHING, Census, Metrics
 from linkwise.extender.owner_reads import OwnerReads
 from linkwise.extender.owners import FetchOwner
 from linkwise.extender.scheduler import Scheduler
 from linkwise.extender.snapshot import Snapshot
 from linkwise.kube.client import KubeClient
-from linkwise.kube.objects import Node, Pod
+from linkwise.kube.errors import ApiError
+from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
 from linkwise.kube.reflector import Reflector
 from linkwise.topology.errors import LinkwiseError
 
 log = logging.getLogger(__name__)
-T = TypeVar("T", Node, Pod)
+T = TypeVar("T", Node, Pod, PodDisruptionBudget)
+_PATHS = {"poddisruptionbudgets": "/apis/policy/v1/poddisruptionbudgets"}
 
 # The longest and the shortest time the planner sleeps where the core says when it has something to
 # do: the one so that a watch that broke is noticed, the other so that "now" is no busy loop.
@@ -51,6 +57,10 @@ _LONGEST_SLEEP_SECONDS, _SHORTEST_SLEEP_SECONDS = 1.0, 0.05
 _BREATH_SECONDS = 0.005
 # Watches of one API server are milliseconds apart; kube-scheduler waits 5 s for the bind verb.
 _BIND_PATIENCE_SECONDS, _BIND_POLL_SECONDS = 2.0, 0.01
+# What was on its way to the API server when its sender died, or was stopped, has arrived by then.
+_SETTLE_SECONDS = 1.0
+# Somebody may delete the EndpointSlice that leads kube-scheduler to us.
+_CALLS_SECONDS = 5.0
 # Thousands of pods may be told at once why they wait; no plan may wait for that.
 _EVENT_THREADS = 2
 _READ_THREADS = 4  # of the objects that pods hang on, milliseconds each
@@ -86,43 +96,63 @@ class Shell:
         write_threads: int = 16,
         clock: Callable[[], float] | None = None,
         on_complete: Callable[[], object] = lambda: None,
+        lead: Lead = ALONE,
+        take_calls: Callable[[], object] = lambda: None,
     ) -> None:
-        """*on_complete* is called once, when the books are complete for the first time."""
-        self._on_complete = on_complete
+        """*on_complete* is called when the books are complete, and when they have been made anew to
+        lead; *take_calls* every few seconds while it leads. It may raise ApiError."""
+        self._on_complete, self._take_calls = on_complete, take_calls
+        self._lead = lead
+        self._acts = lead.act_seconds() == math.inf  # who leads alone takes over from nobody
         self._core, self._metrics = core, metrics
         self._clock = clock or steady_clock()
         self._lock = Lock()  # around every use of the core
-        self._kube = KubeActions(client, metrics, clock or time.time)
+        self._kube = KubeActions(client, metrics, clock or time.time, lead)
         self._writes: Lanes[Action] = Lanes(self._act, threads=write_threads)
         self._events: Lanes[Action] = Lanes(self._act, threads=_EVENT_THREADS)
         self._owners = OwnerReads(client)
         self._reads: Lanes[FetchOwner] = Lanes(self._read_owner, threads=_READ_THREADS)
         self._nodes = self._reflector(client, "nodes", Node, core.replace_nodes, core.node_event)
         self._pods = self._reflector(client, "pods", Pod, core.replace_pods, core.pod_event)
+        self._budgets = self._reflector(
+            client,
+            "poddisruptionbudgets",
+            PodDisruptionBudget,
+            core.replace_budgets,
+            core.budget_event,
+        )
         self._changed = Event()
         self._stopping = Event()
         self._beat = self._audited = time.monotonic()
+        self._called_at = -math.inf
         self._broken = 0  # invariants, at the last audit
+        self._binding = 0  # Bindings under way
         self._worker = Thread(target=self._work, name="planner", daemon=True)
+        lead.tell(self._changed.set)
+        metrics.watch_lead(lead)
         metrics.watch_books(self._census)
 
     def start(self) -> None:
         self._nodes.start()
         self._pods.start()
+        self._budgets.start()
         self._worker.start()
 
-    def stop(self, timeout_seconds: float = 3.0) -> None:
-        """End the watches and the planner; writes under way get so long to finish."""
+    def stop(self, timeout_seconds: float = 3.0) -> bool:
+        """End the watches and the planner; writes under way get so long to finish. Whether nothing
+        is under way any more."""
         self._stopping.set()
         self._changed.set()
         self._nodes.stop(timeout_seconds)
         self._pods.stop(timeout_seconds)
+        self._budgets.stop(timeout_seconds)
         if self._worker.is_alive():
             self._worker.join(timeout_seconds)
         writes_end = time.monotonic() + timeout_seconds
-        self._writes.stop(timeout_seconds)
+        written = self._writes.stop(timeout_seconds)
         self._events.stop(max(writes_end - time.monotonic(), 0.0))
         self._reads.stop(max(writes_end - time.monotonic(), 0.0))
+        return written and not self._binding
 
     # What kube-scheduler asks
 
@@ -157,6 +187,7 @@ class Shell:
         finally:
             with self._lock:
                 self._core.end_bind(order, outcome, self._clock())
+                self._binding -= 1
             self._changed.set()
         return refusal
 
@@ -167,6 +198,7 @@ class Shell:
         while True:
             with self._lock:
                 order = self._core.begin_bind(call, self._clock())
+                self._binding += isinstance(order, BindOrder)
             passing = isinstance(order, BindRefusal) and order.passing
             if not passing or time.monotonic() > patience_ends:
                 return order
@@ -183,6 +215,14 @@ class Shell:
 
     def waits_for(self) -> str:
         """What is missing before a question can be answered; empty once ready."""
+        missing = self.reads()
+        if missing:
+            return missing
+        refusal = self._lead.refusal() or ("" if self._acts else "not ready: taking over")
+        return f"linkwise: {refusal}" if refusal else ""
+
+    def reads(self) -> str:
+        """What is still to be read before the books are complete; a standby's are, too."""
         missing = [
             what
             for what, reflector in (("nodes", self._nodes), ("pods", self._pods))
@@ -214,9 +254,11 @@ class Shell:
         return broken
 
     def _census(self) -> Census:
+        silent = {"nodes": self._nodes.failing_seconds, "pods": self._pods.failing_seconds}
+        if not self._acts:  # else sums over both replicas would be twice what there is
+            return Census(NOTHING.counts, 0, silent)
         with self._lock:
             counts = self._core.counts(self._clock())
-        silent = {"nodes": self._nodes.failing_seconds, "pods": self._pods.failing_seconds}
         return Census(counts, self._broken, silent)
 
     # What the cluster tells
@@ -252,7 +294,7 @@ class Shell:
 
         return Reflector(
             client,
-            f"/api/v1/{plural}",
+            _PATHS.get(plural, f"/api/v1/{plural}"),
             kind,
             on_replace=on_replace,
             on_event=on_event,
@@ -276,19 +318,66 @@ class Shell:
             self._changed.wait(sleep_seconds)
             self._changed.clear()
             self._beat = time.monotonic()
-            if self._stopping.is_set() or self.waits_for():
+            if self._stopping.is_set() or self.reads():
                 continue  # half of the books would make every plan look impossible
             if not complete:
                 self._on_complete()
                 complete = True
             try:
-                sleep_seconds = self._decide()
+                sleep_seconds = self._decide() if self._leads() else self._stand_by()
             except Exception:
                 self._defect("decide", "no decisions this time")
                 self._stopping.wait(_LONGEST_SLEEP_SECONDS)
-            if time.monotonic() - self._audited > _AUDIT_SECONDS:
+            if self._acts and time.monotonic() - self._audited > _AUDIT_SECONDS:
                 self._audit_now()
             self._stopping.wait(_BREATH_SECONDS)
+
+    def _leads(self) -> bool:
+        """Whether to decide now; who has just come to lead takes over first."""
+        if self._lead.act_seconds() <= 0:
+            return False
+        if not self._acts:
+            self._acts = self._take_over()
+        if self._acts and time.monotonic() - self._called_at > _CALLS_SECONDS:
+            try:
+                self._take_calls()
+                self._called_at = time.monotonic()
+            except (ApiError, msgspec.MsgspecError) as error:
+                log.warning("kube-scheduler is not sent to us yet: %s", error)
+        return self._acts
+
+    def _take_over(self) -> bool:
+        """Make the books complete up to the last write of the leader before, and decide by them
+        from then on. Whether that came about."""
+        if not self._lead.handed_over:
+            self._stopping.wait(_SETTLE_SECONDS)
+        number = self._pods.list_again()
+        while not self._pods.has_listed(number):
+            self._beat = time.monotonic()
+            if self._stopping.wait(_BIND_POLL_SECONDS) or self._lead.act_seconds() <= 0:
+                return False
+        with self._lock:
+            latest = self._core.latest_term
+        if latest >= self._lead.term:
+            try:
+                self._lead.outbid(latest)
+            except (ApiError, msgspec.MsgspecError) as error:
+                log.warning("plans name term %d, and the Lease cannot be told: %s", latest, error)
+                return False
+        with self._lock:
+            self._core.lead(self._lead.term, self._clock())
+        self._on_complete()
+        log.info("leading, term %d", self._lead.term)
+        return True
+
+    def _stand_by(self) -> float:
+        with self._lock:
+            if not self._acts:
+                self._core.stand_by()
+            reads = self._core.owners_to_read(self._clock())
+        for read in reads:
+            self._reads.add(read.ref, read)
+        return _LONGEST_SLEEP_SECONDS
 
     def _decide(self) -> float:
         """Hand out what the core wants written; for how long it then has nothing to do."""

@@ -8,7 +8,7 @@ and drops our reason: so their errors are answered with 200 and that field. `pri
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from linkwise.extender import wire
 from linkwise.extender.metrics import Metrics
@@ -28,6 +28,7 @@ class Reply:
     status: int
     body: bytes  # JSON
     timing: str = ""  # a Server-Timing header: the metric has buckets, a benchmark wants each call
+    parting: bool = False  # the connection is to end, so that the next call goes to who can answer
 
 
 class Verbs:
@@ -52,7 +53,7 @@ class Verbs:
         took, cpu = time.perf_counter() - began, time.thread_time() - began_cpu
         self._seconds[verb].observe(took)
         timing = f"app;dur={took * 1000:.3f}, cpu;dur={cpu * 1000:.3f}"
-        return Reply(reply.status, reply.body, timing)
+        return replace(reply, timing=timing)
 
     def too_large(self, verb: str) -> Reply:
         self._count(verb, "malformed")
@@ -66,7 +67,7 @@ class Verbs:
             log.warning("%s: %s", verb, error)
             return _refusal(verb, 400, str(error)), "malformed"
         except NotReadyError as error:
-            return _refusal(verb, 503, str(error)), "refused"
+            return replace(_refusal(verb, 503, str(error)), parting=True), "refused"
         except Exception:
             log.exception("%s failed", verb)
             self._metrics.errors.labels(verb).inc()

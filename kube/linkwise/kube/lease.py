@@ -142,7 +142,9 @@ class Elector:
         self._on_change = on_change
 
     def start(self) -> None:
-        self._thread.start()
+        """Stand for it; a second time does nothing."""
+        if self._thread.ident is None:
+            self._thread.start()
 
     def outbid(self, term: int) -> None:
         """Make our term higher than *term*, which was found although nobody can have had it: the
@@ -189,15 +191,17 @@ class Elector:
                         with self._client.within(self.timing.renew_deadline_seconds / 2):
                             self._round()
                 self._trouble = ""
-            except (ApiError, msgspec.MsgspecError) as error:
-                self._note(f"{error}")
+            except ApiError as error:
+                self._note(error.reason, error)
+            except msgspec.MsgspecError as error:
+                self._note("Unreadable", error)
             except Exception:
                 log.exception("lease %s: a defect", self._name)
             self._stopping.wait(self.timing.retry_seconds)
 
-    def _note(self, trouble: str) -> None:
+    def _note(self, trouble: str, error: Exception) -> None:
         if trouble != self._trouble:
-            log.warning("lease %s: %s; trying again", self._name, trouble)
+            log.warning("lease %s: %s; trying again", self._name, error)
         self._trouble = trouble
 
     def _round(self) -> None:
