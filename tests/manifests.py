@@ -10,11 +10,20 @@ BASE = DAEMONSET / "base"
 OVERLAYS = tuple(sorted(path.name for path in (DAEMONSET / "overlays").iterdir()))
 
 
-# As kubeadm v1.36 writes /etc/kubernetes/manifests/kube-scheduler.yaml, in short.
+def _probe(path: str) -> dict[str, Any]:
+    asked = {"host": "127.0.0.1", "path": path, "port": "probe-port", "scheme": "HTTPS"}
+    return {"httpGet": asked, "initialDelaySeconds": 1, "periodSeconds": 10, "timeoutSeconds": 15}
+
+
+# As kubeadm v1.36 writes /etc/kubernetes/manifests/kube-scheduler.yaml, with quicker probes.
 STATIC_POD: dict[str, Any] = {
     "apiVersion": "v1",
     "kind": "Pod",
-    "metadata": {"name": "kube-scheduler", "namespace": "kube-system"},
+    "metadata": {
+        "labels": {"component": "kube-scheduler", "tier": "control-plane"},
+        "name": "kube-scheduler",
+        "namespace": "kube-system",
+    },
     "spec": {
         "containers": [
             {
@@ -28,12 +37,24 @@ STATIC_POD: dict[str, Any] = {
                     "--kubeconfig=/etc/kubernetes/scheduler.conf",
                     "--leader-elect=true",
                 ],
+                "imagePullPolicy": "IfNotPresent",
+                "livenessProbe": {**_probe("/livez"), "failureThreshold": 8},
+                "readinessProbe": {**_probe("/readyz"), "failureThreshold": 3, "periodSeconds": 1},
+                "startupProbe": {**_probe("/livez"), "failureThreshold": 24},
+                "ports": [{"containerPort": 10259, "name": "probe-port", "protocol": "TCP"}],
+                "resources": {"requests": {"cpu": "100m"}},
                 "volumeMounts": [
-                    {"mountPath": "/etc/kubernetes/scheduler.conf", "name": "kubeconfig"}
+                    {
+                        "mountPath": "/etc/kubernetes/scheduler.conf",
+                        "name": "kubeconfig",
+                        "readOnly": True,
+                    }
                 ],
             }
         ],
         "hostNetwork": True,
+        "priorityClassName": "system-node-critical",
+        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
         "volumes": [
             {
                 "hostPath": {"path": "/etc/kubernetes/scheduler.conf", "type": "FileOrCreate"},

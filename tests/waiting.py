@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 
-def wait_for(predicate: Callable[[], object], what: str, seconds: float = 15.0) -> None:
+def wait_for(predicate: Callable[[], object], what: str, seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not predicate():
         if time.monotonic() > deadline:

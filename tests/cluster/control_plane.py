@@ -24,7 +24,7 @@ from tests.cluster.processes import Process
 ADDRESS = "172.31.0.1"  # of the sandbox's bridge
 SERVICE_RANGE = "10.96.0.0/16"
 API_SERVICE_ADDRESS = "10.96.0.1"
-READY_SECONDS = 60.0
+READY_SECONDS = 120.0
 _PORTS = iter(range(20000, 30000))  # below what Linux gives to connections, and to NodePorts
 
 
@@ -44,6 +44,7 @@ class ControlPlane:
         controllers: bool = True,
         disable_admission: Sequence[str] = (),
         api_flags: Sequence[str] = (),
+        controller_flags: Sequence[str] = (),
     ) -> None:
         self.directory, self.version, self.address = directory, version, address
         self.logs = directory / "logs"
@@ -69,7 +70,8 @@ class ControlPlane:
             ],
         )
         if controllers:
-            self._add("kube-controller-manager", self._controller_flags())
+            flags = [*self._controller_flags(), *controller_flags]
+            self._add("kube-controller-manager", flags)
 
     @property
     def ca(self) -> Path:
@@ -120,7 +122,11 @@ class ControlPlane:
         return ended.stdout
 
     def start_scheduler(
-        self, config: Mapping[str, object] | None = None, *, name: str = "kube-scheduler"
+        self,
+        config: Mapping[str, object] | None = None,
+        *,
+        name: str = "kube-scheduler",
+        flags: Sequence[str] = (),
     ) -> Process:
         """Start a kube-scheduler with this KubeSchedulerConfiguration; without one, its defaults.
 
@@ -141,7 +147,7 @@ class ControlPlane:
         path = self.directory / f"{name}.json"
         path.write_text(json.dumps(whole))
         scheduler = self._add(
-            name, [f"--config={path}", "--secure-port=0", "--v=2"], program="kube-scheduler"
+            name, [f"--config={path}", "--secure-port=0", "--v=2", *flags], program="kube-scheduler"
         )
         scheduler.start()
         return scheduler

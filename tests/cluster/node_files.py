@@ -13,6 +13,7 @@ from tests.cluster import busybox
 
 NETWORK_PLUGINS = "/usr/lib/cni"
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
+STATIC_PODS = "/etc/kubernetes/manifests"  # as kubeadm has it
 # The pod itself, where nobody listens: there are no names here, and a look-up says so at once.
 _NO_NAMES = "127.0.0.1"
 
@@ -80,6 +81,7 @@ def write_kubelet(
             "x509": {"clientCAFile": str(authority)},
         },
         "authorization": {"mode": "Webhook"},
+        "staticPodPath": STATIC_PODS,
         "clusterDNS": [_NO_NAMES],
         "clusterDomain": "cluster.local",
         "cgroupDriver": "cgroupfs",

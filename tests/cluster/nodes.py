@@ -2,8 +2,8 @@
 
 The kubelet's device plugins are in `/var/lib/kubelet` whatever it is told, and a hostPath is
 resolved by containerd; so what two nodes must not share is mounted over for each: its disk at
-`/var/lib`, its logs at `/var/log`, and a `/run` that a power cut forgets. The network is the
-sandbox's.
+`/var/lib` and `/etc`, its logs at `/var/log`, and a `/run` that a power cut forgets. The network is
+the sandbox's.
 """
 
 import os
@@ -42,7 +42,7 @@ class Node:
         self._control = control
         self._client = control.client()
         self._cgroup = f"{cgroup}/{self.name}"
-        for directory in (self._disk, self.logs):
+        for directory in (self._disk, self._etc, self.logs):
             directory.mkdir(parents=True)
         # Links to what is there only while the node is on, so that they can be named before.
         self.root = self.directory / "root"
@@ -112,6 +112,10 @@ class Node:
         return self.directory / "disk"
 
     @property
+    def _etc(self) -> Path:
+        return self.directory / "etc"
+
+    @property
     def _busybox(self) -> Path:
         return self.directory / "busybox.tar"
 
@@ -122,8 +126,10 @@ class Node:
             mount --no-mtab -t tmpfs -o mode=755 tmpfs /run
             mount --bind {self._disk} /var/lib
             mount --bind {self.logs} /var/log
+            test -e {self._etc}/kubernetes || cp -a /etc/. {self._etc}
+            mount --bind {self._etc} /etc
             mount --make-rshared /
-            mkdir -p /var/lib/kubelet /run/lock /run/netns /run/cdi
+            mkdir -p /var/lib/kubelet /run/lock /run/netns /run/cdi {node_files.STATIC_PODS}
             touch /run/on
             exec sleep 2147483647
         """

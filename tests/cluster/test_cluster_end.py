@@ -13,6 +13,7 @@ from tests.cluster.waiting import wait_for
 # Where the programs make directories unless they are told not to.
 USUAL_PLACES = (
     "/etc/cni",
+    "/etc/kubernetes",
     "/opt/cni",
     "/opt/containerd",
     "/run/containerd",

@@ -1,12 +1,15 @@
 """The overlays on real nodes, from `kubectl apply -k` to a removal that leaves nothing behind.
 
-The kubeadm overlay has a cluster of its own in the other tests; here are the ways that need no
-control over the cluster's own scheduler, which is a stock one.
+The cluster's own scheduler is a stock one, until the kubeadm overlay's two files and the commands
+of the documentation make its static pod ask the extender, and make it stock again.
 """
 
 import json
 import os
+import re
+import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,7 @@ from tests.cluster.control_plane import ControlPlane, KubectlError
 from tests.cluster.deployment import wait_until_none
 from tests.cluster.nodes import Node
 from tests.cluster.waiting import wait_for
-from tests.manifests import DAEMONSET
+from tests.manifests import DAEMONSET, STATIC_POD
 
 MACHINE = "dgx1-v100"
 LABEL = "linkwise.dev/simulated-machine"
@@ -85,6 +88,15 @@ def plugin_only(tmp_path: Path) -> Path:
     return write_overlay(
         tmp_path,
         DAEMONSET / "overlays" / "plugin-only",
+        components=[DAEMONSET / "components" / "simulated-machines"],
+    )
+
+
+@pytest.fixture
+def kubeadm(tmp_path: Path) -> Path:
+    return write_overlay(
+        tmp_path,
+        DAEMONSET / "overlays" / "kubeadm",
         components=[DAEMONSET / "components" / "simulated-machines"],
     )
 
@@ -157,6 +169,99 @@ def test_the_plugin_alone_gives_gpus_to_what_a_stock_scheduler_binds_and_goes_wi
     assert left(control, plugin_only) == ""
 
 
+def test_a_static_pod_of_kubeadm_is_told_of_the_extender_and_forgets_it_again(
+    cluster: Cluster, control: ControlPlane, untouched: set[str], kubeadm: Path
+) -> None:
+    control_plane_node = cluster.nodes["node-1"]
+    with static_scheduler(cluster, control_plane_node):
+        control.kubectl("apply", "-k", str(kubeadm))
+        for part in ("deployment/linkwise-extender", "daemonset/linkwise-plugin"):
+            control.kubectl("rollout", "status", SYSTEM, part, "--timeout=120s")
+        given_files = control_plane_node.root / "etc/kubernetes/linkwise"
+        given_files.mkdir()
+        for file in ("scheduler-config.yaml", "kube-scheduler+json.yaml"):
+            shutil.copy(DAEMONSET / "overlays" / "kubeadm" / file, given_files)
+        type_in(control_plane_node, documented("cd /etc/kubernetes/linkwise"))
+        wait_scheduler(control, asks_extender=True)
+
+        create(control, "planned", 4)
+        pod = running(control, "planned")
+        (chosen,) = json.loads(pod["metadata"]["annotations"][names.GPUS]).values()
+        assert given(control, "planned") == set(chosen)
+        control.kubectl("delete", "pod", "planned", "--grace-period=1")
+
+        type_in(control_plane_node, documented("mv /etc/kubernetes/linkwise"))
+        type_in(control_plane_node, documented("rm -r /etc/kubernetes/linkwise"))
+        wait_scheduler(control, asks_extender=False)
+        control.kubectl("delete", SYSTEM, "daemonset", "linkwise-plugin", "--cascade=foreground")
+        control.kubectl("delete", "-k", str(kubeadm), "--ignore-not-found")
+        assert left(control, kubeadm) == ""
+        wait_until_none(lambda: sorted(traces(cluster) ^ untouched))
+        create(control, "without-gpu", 0)
+        running(control, "without-gpu")
+        control.kubectl("delete", "pod", "without-gpu", "--grace-period=1")
+
+
+@contextmanager
+def static_scheduler(cluster: Cluster, node: Node) -> Iterator[None]:
+    """The cluster's scheduler is a static pod of *node* meanwhile, as kubeadm makes it."""
+    control, etc = cluster.control, node.root / "etc/kubernetes"
+    as_scheduler = f"--kubeconfig={control.kubeconfig('system:kube-scheduler')}"
+    whole = control.kubectl("config", as_scheduler, "view", "--raw", "--flatten")
+    (etc / "scheduler.conf").write_text(whole)
+    usual = control.parts["kube-scheduler"]
+    usual.stop()
+    manifest = etc / "manifests/kube-scheduler.yaml"
+    manifest.write_text(yaml.safe_dump(STATIC_POD))
+    try:
+        wait_scheduler(control, asks_extender=False)
+        yield
+    finally:
+        manifest.unlink(missing_ok=True)
+        usual.start()
+    wait_for(lambda: not schedulers(control), "the static pod is gone")
+
+
+def schedulers(control: ControlPlane) -> list[dict[str, Any]]:
+    asked = ("get", "pods", SYSTEM, "--selector=component=kube-scheduler", "-o=json")
+    found: list[dict[str, Any]] = json.loads(control.kubectl(*asked))["items"]
+    return found
+
+
+def wait_scheduler(control: ControlPlane, *, asks_extender: bool) -> None:
+    """Until the API server shows the one static pod as ready, told of the extender or not."""
+
+    def so() -> bool:
+        found = schedulers(control)
+        told = [any("linkwise" in word for word in command_of(pod)) for pod in found]
+        return told == [asks_extender] and all(map(is_ready, found))
+
+    wait_for(so, f"a ready kube-scheduler, told of the extender: {asks_extender}", 120)
+
+
+def command_of(pod: dict[str, Any]) -> list[str]:
+    (container,) = pod["spec"]["containers"]
+    return list(container["command"])
+
+
+def is_ready(pod: dict[str, Any]) -> bool:
+    conditions = pod["status"].get("conditions", ())
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def documented(beginning: str) -> str:
+    """The commands of the documentation that begin so."""
+    text = (DAEMONSET.parent / "docs" / "operating.md").read_text()
+    (found,) = (part for part in re.split("`+", text) if part.strip().startswith(beginning))
+    return found.strip()
+
+
+def type_in(node: Node, commands: str) -> None:
+    kubectl = f"PATH={binaries.kubernetes()}:/usr/bin:/bin"
+    ended = node.enter(["env", kubectl, "sh", "-euxc", commands])
+    assert ended.returncode == 0, ended.stderr
+
+
 def traces(cluster: Cluster) -> set[str]:
     """What could be left of Linkwise on the nodes: on their objects, and among their files."""
     return {
@@ -204,7 +309,7 @@ def create(control: ControlPlane, name: str, gpus: int, *, scheduler: str = "") 
         "name": "main",
         "image": busybox.WORKLOAD,
         "imagePullPolicy": "Never",
-        "resources": {"limits": {names.DEFAULT_RESOURCE: str(gpus)}},
+        "resources": {"limits": {names.DEFAULT_RESOURCE: str(gpus)} if gpus else {}},
     }
     body = {
         "apiVersion": "v1",

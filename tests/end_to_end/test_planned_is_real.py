@@ -23,7 +23,11 @@ def planned(world: World, name: str) -> dict[str, frozenset[str]]:
 
 
 def settle(world: World) -> None:
-    wait_for(lambda: not promises.unsettled(world), f"{promises.unsettled(world)}")
+    wait_for(lambda: not promises.unsettled(world), "all is as it should be")
+
+
+def swaps_told(world: World) -> int:
+    return [event["reason"] for event in world.events()].count("GpuSwap")
 
 
 def test_five_equal_pods_at_once_each_hold_what_was_planned(world: World) -> None:
@@ -52,8 +56,7 @@ def test_a_swap_is_noticed_counted_and_repaired_and_nothing_is_killed(world: Wor
     held = world.nodes["n1"].held()
     assert held == {f"ml/{name}": planned(world, name) for name in ("before", "a", "b")}
     assert all(world.pod(name).status.phase == "Running" for name in ("before", "a", "b"))
-    reasons = [event["reason"] for event in world.events()]
-    assert reasons.count("GpuSwap") == world.counted_by_all("swaps")
+    wait_for(lambda: swaps_told(world) == world.counted_by_all("swaps"), "each is told")
 
 
 def test_a_gang_whose_plan_was_swapped_away_is_planned_anew(world: World) -> None:
