@@ -32,6 +32,9 @@ from linkwise.topology.plan import read_plan, write_gpus, write_plan
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0
 SETTLE_SECONDS = 10.0  # after a write that went well, for its effect to come back by the watch
+# So long kube-scheduler has to try a pod where it was nominated, and no longer than this does a pod
+# wait whose nomination it has taken away.
+NOMINATE_SECONDS = 3.0
 # The API server drops an Event an hour after it was last told.
 EVENT_SECONDS = 2400.0
 START_MARK = {names.STARTED: "true"}
@@ -137,6 +140,9 @@ class Outbox:
         """Whether it is done: not again so soon after the last time."""
         return self._issue(Nominate(record.ref, node), now)
 
+    def clear_nomination(self, record: PodRecord, now: float) -> None:
+        self._issue(WithdrawPlan(record.ref, ()), now)
+
     def lift_gate(self, record: PodRecord, now: float) -> None:
         self._issue(LiftGate(record.ref), now)
 
@@ -177,7 +183,8 @@ class Outbox:
             self._there.pop(action.pod.uid, None)
             self._pauses.pop(key, None)
         else:
-            self._pause(key, _Pause(now + SETTLE_SECONDS))
+            nominated = isinstance(action, Nominate)
+            self._pause(key, _Pause(now + (NOMINATE_SECONDS if nominated else SETTLE_SECONDS)))
 
     def take_woken(self, now: float) -> set[str]:
         """The pods, by uid, for which a pause has ended since this was last asked."""
@@ -192,7 +199,7 @@ class Outbox:
         the pod would only be tried again by chance."""
         if record.written != wanted or record.nominated == wanted.plan.node:
             return False
-        patience_ends = self._nominated_at.get(record.uid, 0.0) + SETTLE_SECONDS
+        patience_ends = self._nominated_at.get(record.uid, 0.0) + NOMINATE_SECONDS
         if now < patience_ends:
             self._wakes["plan", record.uid] = patience_ends
         return now >= patience_ends

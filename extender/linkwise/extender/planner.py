@@ -133,6 +133,7 @@ class Planner:
     def pod_changed(self, before: PodRecord | None, record: PodRecord) -> None:
         """A pod came or changed; the books know it already."""
         self._gates.pod_changed(record)
+        self.turned_away.changed(record)
         if record.node:
             self.offers.forget(record.uid)
         if record.gang is None and record.uid in self._books.plans:

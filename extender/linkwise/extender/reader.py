@@ -239,6 +239,7 @@ def _record(pod: Pod, wishes: _Wishes, told: Told) -> PodRecord:
     # Annotations come with a copied manifest too; a nomination does not.
     planned = written is not None and (nominated == written.plan.node or bool(told.awaits))
     open_ = wishes.demand.gpus and not (told.invalid or ended or spec.node_name)
+    gang = _gang_of(ref, told.ask, ahead=bool(open_ and (gated or planned)))
     return PodRecord(
         ref=ref,
         node=spec.node_name,
@@ -259,10 +260,18 @@ def _record(pod: Pod, wishes: _Wishes, told: Told) -> PodRecord:
         held_back=len(gates) > gated or bool(told.awaits and not spec.node_name),
         written=written,
         started=names.STARTED in meta.annotations,
+        unschedulable=bool(open_) and gang is None and _is_unschedulable(pod),
         preempts=spec.preemption_policy != "Never",
         endless=spec.restart_policy == "Always",
         labels=meta.labels if wishes.demand.gpus else {},
-        gang=_gang_of(ref, told.ask, ahead=bool(open_ and (gated or planned))),
+        gang=gang,
+    )
+
+
+def _is_unschedulable(pod: Pod) -> bool:
+    return any(
+        condition.type == "PodScheduled" and condition.reason == "Unschedulable"
+        for condition in pod.status.conditions
     )
 
 

@@ -97,6 +97,7 @@ class PodRecord:
     held_back: bool = False  # behind a gate of somebody else
     written: WrittenPlan | None = None
     started: bool = False
+    unschedulable: bool = False  # a single one: kube-scheduler has tried it, and found no node
     preempts: bool = True  # others may be evicted for it
     endless: bool = False  # the kubelet starts its containers anew however they end
     labels: Mapping[str, str] = field(default_factory=dict)  # of pods that take GPUs

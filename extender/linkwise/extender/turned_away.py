@@ -1,27 +1,35 @@
-"""Single pods that were told "no room" too early: once our books show some, they are nominated.
+"""Single pods that kube-scheduler found no node for: once our books show one, they are nominated.
 
-kube-scheduler tries a pod again when a node or a pod changes. It may ask before our own watch has
-shown us that change; then it hears what was true before, and nothing makes it ask again for up to
-five minutes. So whoever still waits a moment after room appeared is nominated for a node that has
-it, which wakes the pod and makes kube-scheduler try that node first. No GPU is held for it: what it
-finds there is decided when it is bound, as for every single pod.
+kube-scheduler tries a pod again when a node or a pod changes. That is not always enough. It may ask
+before our own watch has shown us that change; then it hears what was true before. Or it may never
+come to ask: it counts the pods that are nominated, and when we take a gang's plan back, nothing
+tells it that their room is free again. Either way nothing makes it try for up to five minutes.
+So whoever still waits a moment after room appeared is nominated for a node that has it, which wakes
+the pod and makes kube-scheduler try that node first. No GPU is held for it: what it finds there is
+decided when it is bound, as for every single pod.
+
+Who waits is told by our own answers and, also to a new extender, by what kube-scheduler writes into
+the pod's status.
 """
 
+import math
 from collections.abc import Callable
 
 from linkwise.extender.books import Books
 from linkwise.extender.holds import Holds, asker_of_single
 from linkwise.extender.kinds import Wish
-from linkwise.extender.outbox import SETTLE_SECONDS, Outbox
+from linkwise.extender.outbox import NOMINATE_SECONDS, Outbox
 from linkwise.extender.place import Refusal, Spot
 from linkwise.extender.records import PodRecord
+from linkwise.extender.rows import popcount
 
 # kube-scheduler mostly asks again by itself within milliseconds, and comes in time.
 MOMENT_SECONDS = 1.0
 # kube-scheduler may ask about a pod before our own watch has shown it; one that takes longer than
 # this was gone before we could see it.
 UNSEEN_SECONDS = 60.0
-_AT_ONCE = 32  # nominations: a free GPU wakes a few of the many who may want it, not all
+# A free GPU wakes a few of the many who may want it, not all; much room wakes as many as it may do.
+_FEW = 32
 
 Find = Callable[[PodRecord], Spot | Refusal]
 """The best node for a pod."""
@@ -32,8 +40,10 @@ class TurnedAway:
         self._books, self._outbox, self._holds, self._find = books, outbox, holds, find
         # By uid, who waits longest first: when each was first told.
         self._waiting: dict[str, float] = {}
+        self._nominated: dict[str, float] = {}  # by uid: when each was nominated here
         self._room = books.room  # as it was when somebody was last turned away, or looked at
         self._look_at: float | None = None
+        self._news = False  # somebody waits who was not seen to be turned away
 
     @property
     def next_due(self) -> float | None:
@@ -46,58 +56,97 @@ class TurnedAway:
         else:
             self._waiting.setdefault(record.uid, now)
 
+    def changed(self, record: PodRecord) -> None:
+        """A pod came, or changed."""
+        if not _waits(record):
+            self.forget(record.uid)
+        elif record.unschedulable and record.uid not in self._waiting:
+            self._waiting[record.uid] = 0.0
+            self._news = True
+
     def look_now(self, now: float) -> None:
         """They may have been told that something has to be read first, and it was."""
         self._look_at = now
 
     def forget(self, uid: str) -> None:
         self._waiting.pop(uid, None)
+        self._nominated.pop(uid, None)
 
     def look(self, now: float) -> None:
         if not self._is_time(now):
             return
         self._look_at = None
         hopeless: set[object] = set()
-        woken = 0
+        woken, wanted = 0, 0
+        there = int(popcount(self._books.rows.free).sum())
         for uid, since in list(self._waiting.items()):
             record = self._books.pods.get(uid)
             if record is None and now - since < UNSEEN_SECONDS:
-                self._look_at = now + MOMENT_SECONDS
+                self._look_again(now + MOMENT_SECONDS)
                 continue
             if record is None or not _waits(record):
                 self.forget(uid)
                 continue
-            if record.awaits or record.nominated:
-                # Its gang is not known yet; or kube-scheduler makes room there, or will try it.
+            if record.awaits or self._is_in_hand(record, now):
                 continue
-            ways = self._holds.ways(asker_of_single(record), now)
-            shown = tuple(hold.number for hold in ways[-1])
-            wish = Wish(record.demand, record.ask.requirement)
-            alike = (wish, record.template, record.needs, shown)
-            if alike in hopeless:
+            spot = self._room_for(record, hopeless, now)
+            if spot is None:
                 continue
-            with self._holds.shown(ways[-1]):
-                spot = self._find(record)
-            if isinstance(spot, Refusal):
-                hopeless.add(alike)
-                continue
-            if woken == _AT_ONCE:
-                self._look_at = now + MOMENT_SECONDS
+            if woken >= _FEW and wanted >= there:
+                self._look_again(now + MOMENT_SECONDS)
                 return
-            if self._outbox.nominate(record, spot.node, now):
-                woken += 1
-                self.forget(uid)  # it is asked for again, and then turned away again or not
-            else:
-                self._look_at = now + SETTLE_SECONDS
+            if self._wake(record, spot, now):
+                woken, wanted = woken + 1, wanted + record.demand.gpus
+
+    def _is_in_hand(self, record: PodRecord, now: float) -> bool:
+        """Whether kube-scheduler is about to try it, or makes room for it where it is nominated."""
+        if not record.nominated:
+            return False
+        if record.preempts:
+            return True  # what comes to nothing it takes away itself
+        tried_by = self._nominated.get(record.uid, -math.inf) + NOMINATE_SECONDS
+        if now < tried_by:
+            self._look_again(tried_by)
+        return now < tried_by
+
+    def _room_for(self, record: PodRecord, hopeless: set[object], now: float) -> Spot | None:
+        """*hopeless*: the like of whom have no room, which is added to."""
+        ways = self._holds.ways(asker_of_single(record), now)
+        shown = tuple(hold.number for hold in ways[-1])
+        wish = Wish(record.demand, record.ask.requirement)
+        alike = (wish, record.template, record.needs, shown)
+        if alike in hopeless:
+            return None
+        with self._holds.shown(ways[-1]):
+            spot = self._find(record)
+        if isinstance(spot, Refusal):
+            hopeless.add(alike)
+            return None
+        return spot
+
+    def _wake(self, record: PodRecord, spot: Spot, now: float) -> bool:
+        if record.nominated:
+            # From a pod that may not preempt kube-scheduler never takes a nomination away, and one
+            # that does not change wakes nobody.
+            self._outbox.clear_nomination(record, now)
+            self._look_again(now + MOMENT_SECONDS)
+            return False
+        if not self._outbox.nominate(record, spot.node, now):
+            self._look_again(now + NOMINATE_SECONDS)
+            return False
+        self._nominated[record.uid] = now
+        return True
+
+    def _look_again(self, at: float) -> None:
+        self._look_at = at if self._look_at is None else min(at, self._look_at)
 
     def _is_time(self, now: float) -> bool:
-        if self._waiting and self._books.room != self._room:
-            self._room = self._books.room
-            if self._look_at is None:
-                self._look_at = now + MOMENT_SECONDS
+        if self._waiting and (self._books.room != self._room or self._news):
+            self._room, self._news = self._books.room, False
+            self._look_again(now + MOMENT_SECONDS)
         return self._look_at is not None and now >= self._look_at
 
 
 def _waits(record: PodRecord) -> bool:
     """A plan that is still written on it, but that it is no more nominated for, is none."""
-    return record.live and not record.node and record.gang is None
+    return record.live and not record.node and record.gang is None and bool(record.demand.gpus)

@@ -1,0 +1,396 @@
+"""Nobody is forgotten: a pod that can go is woken, also where kube-scheduler wakes nobody itself.
+
+The kube-scheduler of these tests is as lazy as it may be. It tries a pod that is new, that was let
+go from behind its gates, or that was nominated anew, and once only; whatever else happens, and
+whoever else comes or goes, is no reason. What it counts of nodes it counts as the real one does:
+pods that are nominated have their room already, so it may refuse a pod without asking us.
+"""
+
+from collections import Counter
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+
+from linkwise.extender.actions import WritePlan
+from linkwise.extender.calls import BindOrder, FilterCall, Outcome
+from linkwise.extender.growth import MOMENT_SECONDS
+from linkwise.extender.scheduler import CoreSettings, Scheduler
+from linkwise.kube.objects import Condition, Pod
+from linkwise.topology import names
+from tests.extender.cluster import GPU, Cluster, change
+
+NODES = ("n0", "n1", "n2")
+# Nobody waits for longer who could go. Most are woken in the moment; the longest are a nomination
+# that is made anew and a gang that looks whether more of its members come.
+WAIT_SECONDS = 10.0
+TIMEOUT = 40.0
+SETTINGS = CoreSettings(gang_timeout_seconds=TIMEOUT, hold_share=0.0)
+
+
+class LazyWorld:
+    def __init__(self, nodes: tuple[str, ...] = NODES) -> None:
+        self.at = Cluster(SETTINGS)
+        for node in nodes:
+            self.at.add_node(node, "hgx-h100")
+        self._seen: dict[str, tuple[bool, str]] = {}  # uid -> gated, nominated
+        self._awake: list[str] = []
+        self.ignored: set[str] = set()  # names of pods that it does not try at all
+        self.asked: Counter[str] = Counter()  # how often the extender was
+
+    def settle(self) -> None:
+        """Until nobody has anything to do at this moment."""
+        for _ in range(100):
+            self.at.settle(rounds=60)
+            self._notice()
+            if not self._awake:
+                return
+            self._try(self._awake.pop(0))
+        raise AssertionError("no end")
+
+    def pass_time(self, seconds: float) -> None:
+        end = self.at.now + seconds
+        while self.at.now < end:
+            due = self.at.core.next_due() or end
+            self.at.now = min(max(due, self.at.now + 0.1), end)
+            self.settle()
+
+    def seconds_until_bound(self, *pods: str, longest: float = WAIT_SECONDS) -> float:
+        began = self.at.now
+        self.settle()
+        while not all(self.at.pod(pod).spec.node_name for pod in pods):
+            assert self.at.now - began < longest, f"{pods} wait still"
+            self.pass_time(0.5)
+        return self.at.now - began
+
+    def _notice(self) -> None:
+        for uid, pod in sorted(self.at.pods.items()):
+            gated, nominated = bool(pod.spec.scheduling_gates), pod.status.nominated_node_name
+            had = self._seen.get(uid)
+            self._seen[uid] = (gated, nominated)
+            waits = not (gated or pod.spec.node_name or pod.metadata.deletion_timestamp)
+            if not waits or pod.metadata.name in self.ignored or uid in self._awake:
+                continue
+            if had is None or had[0] or (nominated and nominated != had[1]):
+                self._awake.append(uid)
+
+    def _try(self, uid: str) -> None:
+        pod = self.at.pods.get(uid)
+        if pod is None or pod.spec.node_name or pod.metadata.deletion_timestamp:
+            return
+        fitting = [node for node in sorted(self.at.nodes) if self._fits(pod, node)]
+        nominated = pod.status.nominated_node_name
+        for asked in ([nominated], fitting) if nominated in fitting else (fitting,):
+            if asked and self._bind(pod, asked):
+                return
+        self._unschedulable(pod)
+
+    def _fits(self, pod: Pod, name: str) -> bool:
+        node = self.at.nodes[name]
+        ready = any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)
+        if not ready or node.spec.unschedulable:
+            return False
+        taken = sum(
+            gpus_of(other)
+            for uid, other in self.at.pods.items()
+            if uid != pod.metadata.uid
+            and other.status.phase not in ("Succeeded", "Failed")
+            and (
+                other.spec.node_name == name
+                or (not other.spec.node_name and other.status.nominated_node_name == name)
+            )
+        )
+        return gpus_of(pod) + taken <= int(node.status.allocatable[GPU])
+
+    def _bind(self, pod: Pod, asked: list[str]) -> bool:
+        name = pod.metadata.name
+        self.asked[name] += 1
+        passed = self.at.core.filter(FilterCall(pod, tuple(asked)), self.at.now).node_names
+        for node in passed[:1]:
+            order = self.at.begin_bind(name, node)
+            if isinstance(order, BindOrder) and self.at.post_binding(order):
+                self.at.core.end_bind(order, Outcome.DONE, self.at.now)
+                self.at.start(name)
+                return True
+        return False
+
+    def _unschedulable(self, pod: Pod) -> None:
+        told = (Condition("PodScheduled", "False", "Unschedulable", "0/3 nodes are available"),)
+        keeps = pod.spec.preemption_policy == "Never"
+        nominated = pod.status.nominated_node_name if keeps else ""
+        status = change(pod.status, conditions=told, nominated_node_name=nominated)
+        self.at.put_pod(change(pod, status=status))
+        self._seen[pod.metadata.uid] = (False, nominated)
+
+    def end(self, name: str, *, cleaned_up: bool = True) -> None:
+        node = self.at.pod(name).spec.node_name
+        self.at.set_phase(name, "Succeeded")
+        if cleaned_up:
+            self.at.stop(name, node)
+
+    def never_preempts(self, name: str) -> None:
+        pod = self.at.pod(name)
+        self.at.put_pod(change(pod, spec=change(pod.spec, preemption_policy="Never")))
+
+    def _fresh(self) -> Scheduler:
+        fresh = Scheduler(SETTINGS)
+        fresh.replace_nodes(self.at.nodes.values(), self.at.now)
+        fresh.replace_pods(self.at.pods.values(), self.at.now)
+        return fresh
+
+    def _is_ignored(self, pod: Pod) -> bool:
+        return pod.metadata.name in self.ignored and not pod.spec.node_name
+
+    def forgotten(self) -> list[str]:
+        """Who waits although an extender that starts now would let him go. Where kube-scheduler
+        does not bind what was planned for it, a gang is left to wait for good."""
+        fresh = self._fresh()
+        actions = [*fresh.decide(self.at.now)]
+        patient = self._fresh()  # it looks for a moment whether more members of a gang come
+        patient.decide(self.at.now)
+        actions += patient.decide(self.at.now + MOMENT_SECONDS)
+        given_up = {gang_of(pod) for pod in self.at.pods.values() if self._is_ignored(pod)}
+        found = [
+            f"{action.pod.name} is planned"
+            for action in actions
+            if isinstance(action, WritePlan)
+            and gang_of(self.at.pods[action.pod.uid]) not in given_up - {""}
+        ]
+        for pod in self.at.pods.values():
+            name = pod.metadata.name
+            if (
+                pod.spec.node_name
+                or pod.spec.scheduling_gates
+                or names.GANG in (pod.metadata.annotations)
+            ):
+                continue
+            asked = tuple(node for node in sorted(self.at.nodes) if self._fits(pod, node))
+            passed = fresh.filter(FilterCall(pod, asked), self.at.now).node_names if asked else ()
+            found += [f"{name} would do on {node}" for node in passed]
+        return found
+
+
+def gang_of(pod: Pod) -> str:
+    return pod.metadata.annotations.get(names.GANG, "")
+
+
+def gpus_of(pod: Pod) -> int:
+    return sum(int(c.resources.limits.get(GPU, 0)) for c in pod.spec.containers)
+
+
+def full() -> LazyWorld:
+    """One node, and one pod has all its GPUs."""
+    world = LazyWorld(("n0",))
+    world.at.add_pod("first", 8)
+    world.settle()
+    assert world.at.pod("first").spec.node_name == "n0"
+    return world
+
+
+# From the event to the bind.
+
+
+def test_the_last_member_to_come_wakes_its_gang_in_the_moment() -> None:
+    world = LazyWorld()
+    for rank in range(3):
+        world.at.add_pod(f"g-{rank}", 8, gang="g", gang_size="3", rank=str(rank))
+        world.settle()
+    assert world.seconds_until_bound("g-0", "g-1", "g-2") == 0
+
+
+@pytest.mark.parametrize("gates", [(), (names.GATE,)])
+def test_room_for_a_gang_wakes_it_in_the_moment(gates: tuple[str, ...]) -> None:
+    world = full()
+    world.at.add_gang("g", 2, 4, gates=gates)
+    world.settle()
+    world.end("first")
+    assert world.seconds_until_bound("g-0", "g-1") == 0
+
+
+def test_room_for_a_pod_behind_our_gate_wakes_it_in_the_moment() -> None:
+    world = full()
+    world.at.add_pod("p", 4, gates=[names.GATE])
+    world.settle()
+    world.end("first")
+    assert world.seconds_until_bound("p") == 0
+
+
+def test_room_for_a_single_pod_wakes_it_a_moment_later() -> None:
+    """Mostly kube-scheduler comes by itself, at once."""
+    world = full()
+    world.at.add_pod("p", 4)
+    world.settle()
+    world.end("first")
+    assert world.seconds_until_bound("p") == 1.0
+
+
+def test_room_for_many_wakes_many_at_once() -> None:
+    world = LazyWorld(tuple(f"n{number}" for number in range(9)))
+    for number in range(9):
+        world.at.add_pod(f"first-{number}", 8)
+    world.settle()
+    late = [f"late-{number}" for number in range(72)]
+    for name in late:
+        world.at.add_pod(name, 1)
+    world.settle()
+    for number in range(9):
+        world.end(f"first-{number}")
+    assert world.seconds_until_bound(*late) == 1.0
+
+
+def test_a_place_kept_by_a_nomination_is_room_once_the_plan_is_taken_back() -> None:
+    """kube-scheduler refuses the pod without asking us, so nothing but its status tells."""
+    world = LazyWorld(("n0",))
+    world.ignored = {"g-0", "g-1"}  # never bound
+    world.at.add_gang("g", 2, 4)
+    world.settle()
+    world.at.add_pod("p", 8)
+    world.settle()
+    assert world.asked["p"] == 0
+    world.at.delete("g-1")
+    world.at.delete("g-0")
+    assert world.seconds_until_bound("p") == 1.0
+
+
+def test_a_new_extender_knows_who_was_turned_away_before_it() -> None:
+    world = full()
+    world.at.add_pod("p", 4)
+    world.settle()
+    world.end("first")
+    world.at.restart()
+    assert world.seconds_until_bound("p") <= 1.0
+
+
+def test_one_that_may_not_preempt_keeps_its_nomination_and_is_woken_all_the_same() -> None:
+    world = full()
+    world.at.add_pod("p", 4)
+    world.never_preempts("p")
+    world.settle()
+    world.at.nominate("p", "n0")  # by us, and then the room was gone
+    world.settle()
+    assert world.at.pod("p").status.nominated_node_name == "n0"
+    world.end("first")
+    assert world.seconds_until_bound("p") <= 5.0
+
+
+def test_a_member_whose_nomination_was_taken_away_is_nominated_anew() -> None:
+    world = LazyWorld(("n0",))
+    world.ignored = {"g-0"}
+    world.at.add_gang("g", 1, 4)
+    world.settle()
+    world.ignored = set()
+    world.at.nominate("g-0", "")
+    assert world.seconds_until_bound("g-0") <= 5.0
+
+
+def test_what_frees_up_while_a_dead_member_is_replaced_wakes_the_next_one() -> None:
+    world = LazyWorld(("n0", "n1"))
+    world.at.add_gang("g", 2, 8)
+    world.settle()
+    world.at.delete("g-1")
+    world.at.add_pod("again", 8, gang="g", gang_size="2", rank="1")
+    world.settle()
+    world.at.stop("g-1", "n1")
+    assert world.seconds_until_bound("again") == 0
+
+
+# Whatever happens.
+
+
+class LazyMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = LazyWorld()
+        self.at = self.world.at
+        self.number = 0
+
+    def _name(self, stem: str) -> str:
+        self.number += 1
+        return f"{stem}{self.number}"
+
+    @rule(gpus=st.integers(1, 8), gated=st.booleans(), never=st.booleans())
+    def add_pod(self, gpus: int, gated: bool, never: bool) -> None:
+        name = self._name("p")
+        self.at.add_pod(name, gpus, gates=[names.GATE] if gated else ())
+        if never:
+            self.world.never_preempts(name)
+
+    @rule(
+        size=st.integers(1, 4),
+        least=st.integers(1, 4),
+        gpus=st.sampled_from([1, 2, 4, 8]),
+        gated=st.booleans(),
+        stuck=st.booleans(),
+    )
+    def add_gang(self, size: int, least: int, gpus: int, gated: bool, stuck: bool) -> None:
+        name = self._name("g")
+        gates = [names.GATE] if gated else []
+        words = {"gang_min": str(min(size, least))}
+        members = self.at.add_gang(name, size, gpus, gates=gates, **words)
+        if stuck:
+            self.world.ignored.add(members[-1])
+
+    @precondition(lambda self: self._bound())
+    @rule(data=st.data(), cleaned_up=st.booleans())
+    def end(self, data: st.DataObject, cleaned_up: bool) -> None:
+        self.world.end(data.draw(st.sampled_from(self._bound())), cleaned_up=cleaned_up)
+
+    @precondition(lambda self: self.at.pods)
+    @rule(data=st.data())
+    def delete(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(p.metadata.name for p in self.at.pods.values())))
+        self.at.delete(name)
+
+    @rule(node=st.sampled_from(NODES), ready=st.booleans())
+    def set_ready(self, node: str, ready: bool) -> None:
+        self.at.set_ready(node, ready=ready)
+
+    @rule(node=st.sampled_from(NODES), unhealthy=st.sets(st.integers(0, 7), max_size=3))
+    def set_health(self, node: str, unhealthy: set[int]) -> None:
+        self.at.set_health(node, *unhealthy)
+
+    @rule()
+    def clean_up(self) -> None:
+        """The kubelets have back what pods had that are gone or have ended."""
+        for node in NODES:
+            for key in list(self.at.in_use(node)):
+                pod = self.at.find(key.removeprefix("ml/"))
+                if pod is None or pod.status.phase == "Succeeded":
+                    self.at.stop(key.removeprefix("ml/"), node)
+
+    @rule()
+    def restart(self) -> None:
+        self.at.restart()
+
+    @rule(seconds=st.sampled_from([0.0, 1.0, 7.0, TIMEOUT]))
+    def pass_time(self, seconds: float) -> None:
+        self.world.settle()
+        self.world.pass_time(seconds)
+        for name in self.at.evicted:
+            if self.at.find(name) is not None:
+                self.at.delete(name)
+
+    @rule()
+    def nobody_is_forgotten(self) -> None:
+        self.clean_up()
+        self.world.settle()
+        self.world.pass_time(WAIT_SECONDS)
+        assert self.world.forgotten() == []
+
+    def _bound(self) -> list[str]:
+        return sorted(
+            pod.metadata.name
+            for pod in self.at.pods.values()
+            if pod.spec.node_name and pod.status.phase == "Running"
+        )
+
+
+TestNobodyIsForgotten = LazyMachine.TestCase
+TestNobodyIsForgotten.settings = settings(
+    max_examples=40,
+    stateful_step_count=25,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
