@@ -210,6 +210,8 @@ def test_every_flag_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
         "gang_timeout": 90.0,
         "indexed_jobs": "with-subdomain",
         "max_refusals": 2,
+        "hold_share": 0.25,
+        "preempt": "never",
         "span_levels": ("nvidia.com/gpu.clique", "rack"),
         "leader_elect": True,
         "lease_namespace": "gpu",

@@ -136,6 +136,8 @@ def test_the_role_names_just_what_the_program_does() -> None:
         ("pods/status", "patch"),
         ("pods/binding", "create"),
         ("pods/eviction", "create"),
+        ("poddisruptionbudgets", "list"),
+        ("poddisruptionbudgets", "watch"),
         ("events", "create"),
         ("events", "patch"),
         *((kind.plural, "get") for kind in READ),

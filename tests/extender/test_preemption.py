@@ -4,13 +4,12 @@ import pytest
 
 from linkwise.extender.actions import Evict
 from linkwise.extender.calls import Outcome
-from linkwise.extender.preemption import Preempt
+from linkwise.extender.consent import Preempt
 from linkwise.extender.records import GangKey
 from linkwise.extender.scheduler import CoreSettings
 from linkwise.kube.objects import (
     LabelSelector,
     ObjectMeta,
-    Pod,
     PodDisruptionBudget,
     PodDisruptionBudgetSpec,
     PodDisruptionBudgetStatus,
@@ -351,10 +350,6 @@ def test_a_restart_amid_preemption_evicts_nobody_twice_and_nobody_else() -> None
     assert at.evicted == evicted
     bury(at)
     assert at.phase("urgent") == "planned"
-
-
-def pods_left(at: Cluster) -> list[Pod]:
-    return [pod for pod in at.pods.values() if pod.metadata.deletion_timestamp is None]
 
 
 def test_the_query_names_the_victims() -> None:

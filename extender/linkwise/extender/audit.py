@@ -60,6 +60,14 @@ def _of_node(books: Books, book: NodeBook, facts: _Facts) -> Iterator[str]:
         seen |= mask
     if seen & book.free:
         yield f"node {book.name}: a free GPU has a holder"
+    yield from _in_arrays(books, book)
+    charged = facts.charged.get(book.name, [])
+    cpu = sum(record.needs.milli_cpu for record in charged)
+    if (len(charged), cpu) != (book.charged, book.spent.milli_cpu):
+        yield f"node {book.name}: {book.charged} pods counted, there are {len(charged)}"
+
+
+def _in_arrays(books: Books, book: NodeBook) -> Iterator[str]:
     rows, row = books.rows, book.row
     usable = book.kind is not None and not book.problem
     if int(rows.held[row]) != (book.held if usable else 0) or book.held & book.free:
@@ -68,10 +76,6 @@ def _of_node(books: Books, book: NodeBook, facts: _Facts) -> Iterator[str]:
         yield f"node {book.name}: free {book.free:#b}, in the arrays {int(rows.free[row]):#b}"
     if (int(rows.kinds[row]) == NOT_USABLE) is usable:
         yield f"node {book.name}: usable in the arrays only, or in the books only"
-    charged = facts.charged.get(book.name, [])
-    cpu = sum(record.needs.milli_cpu for record in charged)
-    if (len(charged), cpu) != (book.charged, book.spent.milli_cpu):
-        yield f"node {book.name}: {book.charged} pods counted, there are {len(charged)}"
 
 
 def _promised_twice(book: NodeBook) -> Iterator[str]:

@@ -15,6 +15,7 @@ from linkwise.extender.best_node import BestNode
 from linkwise.extender.books import Books
 from linkwise.extender.budgets import Budgets
 from linkwise.extender.calls import Outcome
+from linkwise.extender.consent import Preempt
 from linkwise.extender.corrections import Corrections
 from linkwise.extender.feasible import Feasible
 from linkwise.extender.gang import Gang
@@ -29,7 +30,7 @@ from linkwise.extender.offers import Offers
 from linkwise.extender.outbox import Outbox
 from linkwise.extender.place import Refusal, Spot
 from linkwise.extender.plan_making import plan_id, written_plan
-from linkwise.extender.preemption import Preempt, Preemption
+from linkwise.extender.preemption import Preemption
 from linkwise.extender.records import GangKey, PodRecord
 from linkwise.extender.repair import Repair
 from linkwise.extender.roll import Roll

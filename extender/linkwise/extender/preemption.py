@@ -9,12 +9,12 @@ docs/decisions/0013-order-and-holds.md says who may be evicted, and for whom.
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
-from enum import Enum
 
 import numpy as np
 
 from linkwise.extender.books import Books
 from linkwise.extender.budgets import Budgets
+from linkwise.extender.consent import Preempt
 from linkwise.extender.gang import Gang
 from linkwise.extender.growth import needed
 from linkwise.extender.holds import Holds
@@ -33,14 +33,6 @@ TRY_SECONDS = 10.0
 # Who must not be evicted, as the API server says, is left alone for so long.
 SPARED_SECONDS = 60.0
 REASON = "Preempted"
-
-
-class Preempt(Enum):
-    """Who may be evicted for a more important gang."""
-
-    NEVER = "never"  # nobody
-    CONSENTING = "consenting"  # whoever says `linkwise.dev/preemptible: "true"`
-    LOWER_PRIORITY = "lower-priority"  # everybody, as kube-scheduler does it for single pods
 
 
 @dataclass(slots=True)

@@ -41,7 +41,7 @@ class Settings:
     gang_timeout_seconds: float = 600.0
     max_refusals: int = 3  # plans of one gang that kube-scheduler may refuse in a row
     # Of the GPUs that a gang could use, what may be kept for all who wait for them: the other half
-    # is for whoever comes. What the first in the line needs is kept in any case, or it would starve.
+    # is for whoever comes. What the first in the line needs is kept in any case, or it starves.
     hold_share: float = 0.5
     # A gang's eviction costs the work of all its members, so their owner is asked.
     preempt: Preempt = Preempt.CONSENTING
