@@ -127,8 +127,12 @@ class Fill:
     def _take_nodes(self, among: Ints, wanted: int, nodes: int) -> list[tuple[int, int]]:
         """All but one take as many members as they can; the one for the rest is the best fit."""
         pool, room, near = self._pool, self._room, self._near_nodes
-        tied = (-room[among], ~near[among], pool.losses(among, room[among]))
-        order = pool.sorted(among, tied)[: nodes - 1]
+        order = among[:0]
+        if nodes > 1:
+            least = -np.partition(-room[among], nodes - 2)[nodes - 2]
+            most = among[room[among] >= least]  # what others would lose need not be known
+            tied = (-room[most], ~near[most], pool.losses(most, room[most]))
+            order = pool.sorted(most, tied)[: nodes - 1]
         chosen = [(int(i), int(room[i])) for i in order]
         rest = wanted - sum(count for _, count in chosen)
         enough = np.setdiff1d(among[room[among] >= rest], order)

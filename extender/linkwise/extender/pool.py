@@ -85,7 +85,8 @@ class Pool:
             self._profiles = np.full((len(self._alike), most), -np.inf)
             for number in range(len(self._alike)):
                 kind, free = self._kind_and_free(number)
-                profile = _profile(kind, self._wish, free, min(most, free.bit_count()))
+                room = min(most, free.bit_count() // self._wish.size)
+                profile = _profile(kind, self._wish, free, room)
                 self._profiles[number, : len(profile)] = profile
         return self._profiles
 
@@ -97,11 +98,12 @@ class Pool:
 @lru_cache(maxsize=65536)
 def _profile(kind: Kind, wish: Wish, free: int, most: int) -> tuple[float, ...]:
     """The least quality among 1, 2 … *most* sets side by side, as far as there is room."""
+    best = float(kind.qualities(wish, np.array([free]))[0])
+    all_of_them = kind.pack(wish, free, most)
+    if all(kind.quality(wish, gpus) >= best for gpus in all_of_them):
+        return (best,) * len(all_of_them)  # so it is on most machines
     profile: list[float] = []
-    for count in range(1, most + 1):
-        sets = kind.pack(wish, free, count)
-        if len(sets) < count:
-            break
-        least = min(kind.quality(wish, gpus) for gpus in sets)
+    for count in range(1, len(all_of_them) + 1):
+        least = min(kind.quality(wish, gpus) for gpus in kind.pack(wish, free, count))
         profile.append(min(least, profile[-1]) if profile else least)
     return tuple(profile)

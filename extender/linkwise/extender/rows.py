@@ -3,13 +3,14 @@
 A row belongs to one node name for as long as a node or a pod uses that name, then to another.
 """
 
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
 
-from linkwise.extender.records import Resources, natural
+from linkwise.extender.records import Resources, SortKey, natural
 from linkwise.topology import subsets
 from linkwise.topology.model import MAX_GPUS
 
@@ -32,6 +33,7 @@ class Rows:
         self.names: list[str | None] = []
         self.row_of: dict[str, int] = {}
         self._unused: list[int] = []
+        self._by_name: list[tuple[SortKey, int]] = []  # rising
         self._name_ranks: Ints | None = None
         self.kinds: Ints = np.full(64, NOT_USABLE)
         self.free: Ints = np.zeros(64, dtype=np.int64)
@@ -63,11 +65,13 @@ class Rows:
             if row == len(self.kinds):
                 self._grow()
         self.row_of[name] = row
+        insort(self._by_name, (natural(name), row))
         self._name_ranks = None
         return row
 
     def remove(self, name: str) -> None:
         row = self.row_of.pop(name)
+        del self._by_name[bisect_left(self._by_name, (natural(name), row))]
         self.names[row] = None
         self.kinds[row] = NOT_USABLE
         self.free[row] = self.held[row] = 0
@@ -82,9 +86,8 @@ class Rows:
     def name_ranks(self) -> Ints:
         """[rows] the place of each node among all by its name, node-2 before node-10."""
         if self._name_ranks is None:
-            known = [(natural(name), row) for row, name in enumerate(self.names) if name]
             ranks = np.zeros(len(self.names), dtype=np.int64)
-            ranks[[row for _, row in sorted(known)]] = np.arange(len(known))
+            ranks[[row for _, row in self._by_name]] = np.arange(len(self._by_name))
             self._name_ranks = ranks
         return self._name_ranks
 

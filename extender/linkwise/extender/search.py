@@ -34,6 +34,7 @@ class Search:
     ) -> None:
         """*levels* of domains, nearest first."""
         self._books, self._levels = books, tuple(levels)
+        books.domains.keep(levels)
         self._feasible, self._learned, self._best_node = feasible, learned, best_node
         self._hopeless = Hopeless(books)
 
