@@ -1,10 +1,10 @@
-"""Answers to filter, prioritize and preempt: which nodes have a GPU set that will do.
+"""Answers to filter and prioritize: which nodes have a GPU set that will do.
 
 Questions name up to 5,000 nodes, so they are asked of arrays, kind by kind. Refusals are stable
 texts, equal on all nodes with the same reason (see `calls.FilterAnswer`); numbers are in `explain`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,7 @@ from linkwise.extender.books import Books
 from linkwise.extender.calls import (
     FilterAnswer,
     FilterCall,
-    PreemptAnswer,
     PriorityAnswer,
-    Victims,
 )
 from linkwise.extender.gates import why_gang_waits
 from linkwise.extender.holds import asker_of_single
@@ -98,19 +96,6 @@ def prioritize(
     return PriorityAnswer(tuple(zip(names, scores, strict=True)))
 
 
-def preempt(books: Books, record: PodRecord, victims: Mapping[str, Victims]) -> PreemptAnswer:
-    """The nodes where the pod has its GPUs once the victims are gone. Whole gangs are not
-    preempted for one node at a time, so for a member there are none."""
-    if record.invalid or record.awaits or record.ask.gang is not None:
-        return PreemptAnswer()
-    if not record.demand.gpus:
-        return PreemptAnswer(dict(victims))
-    wish = Wish(record.demand, record.ask.requirement)
-    return PreemptAnswer(
-        {node: those for node, those in victims.items() if _fits_without(books, wish, node, those)}
-    )
-
-
 def _scores(books: Books, wish: Wish, names: Sequence[str]) -> list[int]:
     rows = books.rows.rows_of(names)
     quality: NDArray[np.float64] = np.full(len(names), -np.inf)
@@ -138,16 +123,6 @@ def _first(*keys: NDArray[np.generic]) -> int:
         of_places = key[places]
         places = places[of_places == of_places.min()]
     return int(places[0])
-
-
-def _fits_without(books: Books, wish: Wish, node: str, victims: Victims) -> bool:
-    book = books.nodes.get(node)
-    if book is None or book.kind is None or book.machine is None or book.problem:
-        return False
-    freed = 0
-    for uid in victims.uids:
-        freed |= book.owned.get(uid, 0)
-    return book.kind.take(wish, book.free | freed & book.machine.healthy_gpus) is not None
 
 
 def _placed_on(books: Books, record: PodRecord) -> str | None:

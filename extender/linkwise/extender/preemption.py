@@ -54,7 +54,7 @@ class Preemption:
         budgets: Budgets,
         who: Preempt,
     ) -> None:
-        self._budgets = budgets
+        self.budgets = budgets
         self._books, self._outbox, self._roll, self._line = books, outbox, roll, line
         self._search, self._holds, self._who = search, holds, who
         self._victims: dict[GangKey, frozenset[str]] = {}  # for whom -> uids
@@ -88,7 +88,7 @@ class Preemption:
 
     def look(self, now: float) -> None:
         """Evict who is to be evicted, and choose whom else, once all who wait have been tried."""
-        if self._who is Preempt.NEVER or not self._budgets.known:
+        if self._who is Preempt.NEVER or not self.budgets.known:
             return
         waiting = self._line.without_room()
         keys = {gang.key for gang in waiting}
@@ -118,7 +118,7 @@ class Preemption:
         return gone and hold.reservation.to_free > 0
 
     def _is_time(self, gang: Gang, now: float) -> bool:
-        state = (self._books.room, len(self._books.settled_rows), self._budgets.changes)
+        state = (self._books.room, len(self._books.settled_rows), self.budgets.changes)
         last = self._tries.get(gang.key)
         if last is not None and (now < last.at or last.state == state):
             if now >= last.at:
@@ -152,7 +152,7 @@ class Preemption:
                 self._outbox.say(pod.ref, REASON, text, now)
 
     def _may_all_go(self, units: Sequence[Unit]) -> bool:
-        return self._budgets.allow(pod for unit in units for pod in unit.pods)
+        return self.budgets.allow(pod for unit in units for pod in unit.pods)
 
     def _evict(self, key: GangKey, now: float) -> None:
         for uid in sorted(self._victims[key]):

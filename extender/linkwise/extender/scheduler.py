@@ -31,6 +31,7 @@ from linkwise.extender.explain import Explainer
 from linkwise.extender.outbox import Outbox
 from linkwise.extender.owners import FetchOwner, Found
 from linkwise.extender.planner import Planner
+from linkwise.extender.preempting import preempt
 from linkwise.extender.reader import Reader
 from linkwise.extender.recognise.answer import IndexedJobs
 from linkwise.extender.records import PodRecord
@@ -193,8 +194,9 @@ class Scheduler:
         record = self._record(call.pod)
         return answers.prioritize(self._books, self._planner, record, call.node_names, now)
 
-    def preempt(self, call: PreemptCall, now: float) -> PreemptAnswer:  # noqa: ARG002
-        return answers.preempt(self._books, self._record(call.pod), call.victims)
+    def preempt(self, call: PreemptCall, now: float) -> PreemptAnswer:
+        record = self._record(call.pod)
+        return preempt(self._books, self._planner, record, call.victims, now)
 
     def begin_bind(self, call: BindCall, now: float) -> BindOrder | AlreadyBound | BindRefusal:
         """Choose the GPUs, or confirm the plan, and hold them until `end_bind`."""

@@ -1,0 +1,138 @@
+"""Answers to the preempt verb: on which nodes a single pod has its GPUs once its victims are gone.
+
+kube-scheduler chooses the victims by counts of GPUs alone, and one pod by one. Here it is seen to
+that the links fit, that nothing which is held for somebody more urgent counts as room, and that no
+gang is left half: its other members on the node become victims too, and where it has members
+elsewhere the node is left out, since kube-scheduler evicts on one node only. Newer kube-schedulers
+come with no victims at all where only we had objected; then the cheapest are named here.
+
+A gang's member preempts nobody by this verb: one place helps a gang nothing, and `preemption` finds
+room for all of it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from linkwise.extender.books import Books
+from linkwise.extender.calls import PreemptAnswer, Victims
+from linkwise.extender.holds import asker_of_single
+from linkwise.extender.kinds import Wish
+from linkwise.extender.node_book import NodeBook
+from linkwise.extender.planner import Planner
+from linkwise.extender.preemption import spare_of
+from linkwise.extender.records import GangKey, PodRecord
+from linkwise.extender.victims import Choice, Unit, choose
+
+
+def preempt(
+    books: Books, planner: Planner, record: PodRecord, asked: Mapping[str, Victims], now: float
+) -> PreemptAnswer:
+    if record.invalid or record.awaits or record.ask.gang is not None or not record.preempts:
+        return PreemptAnswer()
+    if not record.demand.gpus:
+        return PreemptAnswer(dict(asked))
+    question = _Question(books, planner, record, now)
+    answers = {node: question.victims(node, those) for node, those in asked.items()}
+    return PreemptAnswer({node: those for node, those in answers.items() if those is not None})
+
+
+class _Question:
+    def __init__(self, books: Books, planner: Planner, record: PodRecord, now: float) -> None:
+        self._books, self._planner, self._record = books, planner, record
+        self._budgets = planner.preemption.budgets
+        self._wish = Wish(record.demand, record.ask.requirement)
+        self._open_to = planner.holds.ways(asker_of_single(record), now)[-1]
+        self._open_keys = {hold.key for hold in self._open_to}
+
+    def victims(self, node: str, asked: Victims) -> Victims | None:
+        """Who is to go from this node; None: whoever goes, the pod does not come to have GPUs."""
+        book = self._books.nodes.get(node)
+        if book is None or book.kind is None or book.machine is None or book.problem:
+            return None
+        whole = self._whole(book, asked.uids)
+        if whole is not None and not self._fits(book, whole):
+            whole = self._with_more(book, whole)
+        if whole is None:
+            return None
+        if set(whole) == set(asked.uids):
+            return asked
+        pods = [self._books.pods[uid] for uid in whole if uid in self._books.pods]
+        return Victims(tuple(whole), self._budgets.broken_by(pods))
+
+    def _whole(self, book: NodeBook, uids: Sequence[str]) -> list[str] | None:
+        """These, and whoever must go with them; None where that is somebody on another node."""
+        whole = dict.fromkeys(uids)
+        gangs = {
+            record.gang
+            for uid in uids
+            if (record := self._books.pods.get(uid)) is not None
+            and record.ask.gang is not None
+            and record.gang is not None
+        }
+        for key in sorted(gangs):
+            members = self._bound(key)
+            going = sum(member.uid in whole for member in members)
+            if going == len(members) or going <= self._can_spare(key):
+                continue
+            if any(member.node != book.name for member in members):
+                return None
+            whole |= dict.fromkeys(member.uid for member in members)
+        return list(whole)
+
+    def _can_spare(self, key: GangKey) -> int:
+        """How many of its members a gang runs on without."""
+        known = self._planner.gangs.get(key)
+        return 0 if known is None else len(spare_of(self._planner.muster(known)))
+
+    def _bound(self, key: GangKey) -> list[PodRecord]:
+        return [member for member in self._books.members(key) if member.live and member.node]
+
+    def _fits(self, book: NodeBook, gone: Iterable[str]) -> bool:
+        assert book.kind is not None, "it is usable"
+        assert book.machine is not None, "it is usable"
+        freed = 0
+        for uid in gone:
+            freed |= book.owned.get(uid, 0)
+        for key, kept in book.reserved.items():
+            if key not in self._open_keys:
+                freed &= ~kept
+        kept_for_it = self._planner.holds.kept_on(book.name, self._open_to)
+        free = book.free | kept_for_it | freed & book.machine.healthy_gpus
+        return book.kind.take(self._wish, free) is not None
+
+    def _with_more(self, book: NodeBook, gone: Sequence[str]) -> list[str] | None:
+        """With the cheapest of the less important pods on this node that make it fit."""
+
+        def all_of(units: Iterable[Unit]) -> list[str]:
+            more = (pod.uid for unit in units for pod in unit.pods)
+            return list(dict.fromkeys([*gone, *more]))
+
+        def makes_room(units: Sequence[Unit]) -> bool:
+            return self._fits(book, all_of(units))
+
+        def allowed(units: Sequence[Unit]) -> bool:
+            return self._budgets.allow(pod for unit in units for pod in unit.pods)
+
+        def gain(_before: Sequence[Unit], more: Sequence[Unit]) -> int:
+            return sum(book.owned.get(pod.uid, 0).bit_count() for u in more for pod in u.pods)
+
+        units = list(self._units(book, set(gone)))
+        chosen = choose(units, Choice(allowed, makes_room, makes_room, gain))
+        return None if chosen is None else all_of(chosen)
+
+    def _units(self, book: NodeBook, gone: set[str]) -> Iterable[Unit]:
+        seen: set[GangKey] = set()
+        for record in book.bound.values():
+            if record.uid in gone or not record.live or record.priority >= self._record.priority:
+                continue
+            if record.ask.gang is None or record.gang is None:
+                name = record.ref
+                key = GangKey(name.namespace, name.name, name.uid)
+                yield Unit((record,), record.priority, record.created, key)
+            elif record.gang not in seen:
+                seen.add(record.gang)
+                members = self._bound(record.gang)
+                priority = max(member.priority for member in members)
+                here = all(member.node == book.name for member in members)
+                if here and priority < self._record.priority:
+                    created = min(member.created for member in members)
+                    yield Unit(tuple(members), priority, created, record.gang)
