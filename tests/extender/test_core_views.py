@@ -313,7 +313,7 @@ def test_everything_that_waits_comes_by_priority_and_age() -> None:
     found = Explainer(at.core.snapshot(at.now)).everything()
     assert [each.gang.name for each in found.gangs] == ["important", "young"]
     assert [each.name for each in found.pods] == ["urgent", "late", "wrong"]
-    assert found.gpus == {"free": 7, "held": 1, "used": 0, "unhealthy": 0}
+    assert found.gpus == {"free": 7, "reserved": 0, "held": 1, "used": 0, "unhealthy": 0}
     assert found.at == at.now
     elsewhere = Explainer(at.core.snapshot(at.now)).everything("theirs")
     assert (elsewhere.gangs, elsewhere.pods) == ((), ())
@@ -417,7 +417,7 @@ def test_counts_are_of_everything_there_is() -> None:
     at.add_gang("g", 1, 3)
     at.settle()
     counts = at.core.counts(at.now)
-    assert counts.gpus == {"used": 2, "held": 3, "free": 2, "unhealthy": 1}
+    assert counts.gpus == {"used": 2, "held": 3, "reserved": 0, "free": 2, "unhealthy": 1}
     assert counts.nodes == {"usable": 1, "unusable": 1}
     assert counts.gangs == {"planned": 1}
 

@@ -6,7 +6,7 @@ from linkwise.extender import explain_text
 from linkwise.extender.explain import Explainer
 from linkwise.extender.explain_text import duration
 from linkwise.extender.views import Explanation, GangExplanation, GangView, Wanted
-from tests.extender.cluster import Cluster
+from tests.extender.cluster import Cluster, change
 
 
 def busy_cluster() -> Cluster:
@@ -84,6 +84,7 @@ def test_a_member_of_a_gang_without_room() -> None:
         "            so there is room for 0 of 2 pods by themselves",
         "  nearest   gpu-1: 6 of 8 suitable GPUs are free, 1 more is needed",
         "  held by   2 GPUs: ml/notebook, in use for 90s, expected to end in 1h58m",
+        "  kept      14 GPUs on gpu-1, gpu-2: 9 free now, nobody knows when all will be",
         "  gang      g: forming, a gang of 2",
         "            room for 0 of 2 members",
         "                0  g-0  waiting",
@@ -131,36 +132,74 @@ def test_everything_that_waits_in_short() -> None:
     for number in range(3):
         at.add_pod(f"sweep-{number}", 8, gpu_model="H100")
     at.add_pod("wrong", 1, require_link="fast")
-    at.pass_time(7200)
+    at.pass_time(7000)
     assert of_all(at) == [
-        "19 of 32 GPUs on 4 nodes are free, 2 in use, 11 held for pods about to start.",
+        "7 of 32 GPUs on 4 nodes are free, 2 in use, 11 held for pods about to start, "
+        "12 kept for those that wait.",
         "2 gangs and 4 pods in no gang wait, the most urgent first.",
         "",
-        "gang ml/g: waiting for 2h",
+        "gang ml/g: waiting for 1h56m",
         "  Gang g: no room for the whole gang.",
         "  pods      1 of 2  have room at once",
         "  wanted    by 2 pods, each: 7 GPUs, link nvlink preferred, 1 CPU, 1 GiB of memory",
         "  nodes     so there is room for 1 of 2 pods by themselves",
         "  nearest   gpu-1: 6 of 8 suitable GPUs are free, 1 more is needed",
-        "  held by   2 GPUs: ml/notebook, in use for 2h, expected to end in 0s",
+        "  held by   2 GPUs: ml/notebook, in use for 1h56m, expected to end in 3m",
+        "  kept      14 GPUs on gpu-1, old: 12 free now, all expected to be in 3m",
         "",
-        "gang ml/part: waiting for 2h",
+        "gang ml/part: waiting for 1h56m",
         "  Gang part waits for its members.",
         "  pods      1 of 2  exist and may be scheduled",
         "                    - 1: do not exist yet",
         "",
-        "pod ml/sweep-0, and 2 more like it: waiting for 2h",
+        "pod ml/sweep-0, and 2 more like it: waiting for 1h56m",
         "  No node has a GPU set for the pod now.",
         "  wanted    8 GPUs, model H100, link nvlink preferred, 1 CPU, 1 GiB of memory",
         "  nodes     0 of 3  have 8 GPUs free that will do",
         "                    - 3: fewer free GPUs than wanted",
-        "  nearest   gpu-1: 6 of 8 suitable GPUs are free, 2 more are needed",
-        "  held by   2 GPUs: ml/notebook, in use for 2h, expected to end in 0s",
+        "  nearest   gpu-2: 5 of 8 suitable GPUs are free, 3 more are needed",
+        "  held by   3 GPUs: ml/eval, held, not started yet, end unknown",
         "",
-        "pod ml/wrong: waiting for 2h",
+        "pod ml/wrong: waiting for 1h56m",
         "  The pod cannot be placed: linkwise.dev/require-link: 'fast': expected one of nvlink, "
         "switch, host-bridge, numa, node",
     ]
+
+
+def test_what_is_kept_for_others_is_told_so() -> None:
+    at = Cluster()
+    at.add_node("n1", "hgx-h100")
+    at.add_pod("notebook", 3, expected_duration="2h")
+    at.schedule("notebook")
+    at.start("notebook")
+    at.add_gang("first", 1)
+    at.add_gang("second", 1)
+    at.pass_time(600)
+    at.add_pod("late", 4)
+    assert of_pod(at, "late")[-5:] == [
+        "            0 of 1  have 4 GPUs free that will do",
+        "                    - 1: held for gang ml/first",
+        "  nearest   n1: 0 of 8 suitable GPUs are free and 5 kept for others, 4 more are needed",
+        "  held by   3 GPUs: ml/notebook, in use for 10m, expected to end in 1h50m",
+        "            5 GPUs: free, but kept for gang ml/first, which can start in 1h50m",
+    ]
+    assert "  order     1 that find no room either are more urgent, or older" in of_gang(
+        at, "second"
+    )
+    assert "  kept      8 GPUs on n1: 5 free now, all expected to be in 1h50m" in of_gang(
+        at, "first"
+    )
+
+
+def test_a_server_is_not_waited_for() -> None:
+    at = Cluster()
+    at.add_node("n1", "hgx-h100")
+    pod = at.add_pod("server", 3, node="n1")
+    at.put_pod(change(pod, spec=change(pod.spec, restart_policy="Always")))
+    at.add_pod("late", 8)
+    assert of_pod(at, "late")[-1] == (
+        "  held by   3 GPUs: ml/server, held, not started yet, a server: does not end by itself"
+    )
 
 
 def test_where_nothing_waits_that_is_said() -> None:

@@ -12,9 +12,15 @@ from linkwise.extender.views import BestSet, GangView, KindUse, NodeView, Use
 
 _NARROWEST = 80
 _GANGS = ("NAME", "PHASE", "BOUND", "PLANNED", "MIN", "SIZE", "AGE", "GIVES BACK", "WAITS FOR")
-_NODES = ("NAME", "GPUS", "USED", "HELD", "FREE", "BEST FREE SET", "KIND", "PROBLEM")
-_KINDS = ("KIND", "NODES", "GPUS", "USED", "HELD", "FREE", "LARGEST", "SPLIT")
+_NODES = ("NAME", "GPUS", "USED", "HELD", "KEPT", "FREE", "BEST FREE SET", "KIND", "PROBLEM")
+_KINDS = ("KIND", "NODES", "GPUS", "USED", "HELD", "KEPT", "FREE", "LARGEST", "SPLIT")
 _NAMESPACES = ("NAMESPACE", "USED", "HELD", "PODS", "WAITING PODS", "WAITING GPUS")
+
+_LEGEND = """\
+HELD: planned, not started. KEPT: free, for a gang that waits. LARGEST: most free GPUs on one node.
+SPLIT: what the free GPUs are worth less to jobs to come because they are apart.
+FIT n: how many pods of n GPUs would fit now.
+"""
 
 
 def gangs(views: Sequence[GangView], *, namespaces: bool, now: float | None = None) -> str:
@@ -30,7 +36,7 @@ def gangs(views: Sequence[GangView], *, namespaces: bool, now: float | None = No
 
 def nodes(views: Sequence[NodeView]) -> str:
     rows = [_NODES, *(_node(view) for view in views)]
-    return fitted(aligned(rows, figures=range(1, 5)))
+    return fitted(aligned(rows, figures=range(1, 6)))
 
 
 def use(it: Use) -> str:
@@ -38,9 +44,10 @@ def use(it: Use) -> str:
     used = it.gpus["used"]
     share = f" ({100 * used / total:.0f} %)" if total else ""
     unhealthy = f", {it.gpus['unhealthy']} unhealthy" if it.gpus["unhealthy"] else ""
+    reserved = f", {it.gpus['reserved']} kept" if it.gpus["reserved"] else ""
     lines = (
         f"{total} GPUs on {it.nodes} node{'' if it.nodes == 1 else 's'}: {used} in use{share}, "
-        f"{it.gpus['held']} held, {it.gpus['free']} free{unhealthy}\n"
+        f"{it.gpus['held']} held, {it.gpus['free']} free{reserved}{unhealthy}\n"
     )
     parts = [lines]
     if it.kinds:
@@ -59,10 +66,7 @@ def use(it: Use) -> str:
         ]
         parts.append(fitted(aligned(rows, figures=range(1, len(_NAMESPACES)))))
     if it.kinds:
-        parts.append(
-            "LARGEST: most free GPUs on one node. SPLIT: what the free GPUs are worth less to jobs "
-            "to come\nbecause they are apart. FIT n: how many pods of n GPUs would fit now.\n"
-        )
+        parts.append(_LEGEND)
     return "\n".join(parts)
 
 
@@ -100,7 +104,8 @@ def _node(view: NodeView) -> tuple[str, ...]:
         problem = f"{states['unhealthy']} unhealthy"
     return (
         view.name,
-        *map(str, (len(view.gpus), states["used"], states["held"], view.free)),
+        str(len(view.gpus)),
+        *(str(states[state]) for state in ("used", "held", "reserved", "free")),
         _best(view.best),
         view.kind.replace("NVIDIA ", "") or "-",
         problem or "-",
@@ -120,7 +125,7 @@ def _kind(kind: KindUse, sizes: Sequence[int]) -> tuple[str, ...]:
         kind.kind.replace("NVIDIA ", ""),
         str(kind.nodes),
         str(sum(kind.gpus.values())),
-        *(str(kind.gpus[state]) for state in ("used", "held", "free")),
+        *(str(kind.gpus[state]) for state in ("used", "held", "reserved", "free")),
         str(kind.largest_free),
         f"{100 * kind.fragmented:.0f} %",
         *(_fit(kind.room, size) for size in sizes),

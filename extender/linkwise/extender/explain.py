@@ -5,13 +5,16 @@ All of it is worked out from a snapshot, so nothing waits for it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 
 from linkwise.extender.funnel import Funnel, alike, pods_in_words, wanted_of
 from linkwise.extender.gang import Phase
 from linkwise.extender.holders import holders_of
+from linkwise.extender.holds import Asker, asker_of_single
+from linkwise.extender.line import Urgency
 from linkwise.extender.muster import Muster
 from linkwise.extender.place import Refusal
-from linkwise.extender.records import PodRecord
+from linkwise.extender.records import PodRecord, natural
 from linkwise.extender.snapshot import GangState, Snapshot
 from linkwise.extender.survey import gpus_by_state
 from linkwise.extender.views import (
@@ -19,6 +22,7 @@ from linkwise.extender.views import (
     Explanation,
     GangExplanation,
     GangView,
+    HoldView,
     Level,
     MemberView,
     NearestMiss,
@@ -82,7 +86,9 @@ class Explainer:
         snapshot = self._snapshot
         written = snapshot.plan_of(record)
         state = self._state(record)
-        search = self._funnel.search([record]) if state == "waiting" else None
+        search = None
+        if state == "waiting":
+            search = self._funnel.search([record], asker_of_single(record))
         gang = snapshot.gang_by_key.get(record.gang) if record.gang is not None else None
         in_gang = record.ask.gang is not None
         return Explanation(
@@ -158,7 +164,7 @@ class Explainer:
 
     def _gang(self, gang: GangState) -> GangExplanation:
         waits = bool(gang.why)
-        searches = self._searches(gang.found.open) if waits else ()
+        searches = self._searches(gang.found.open, gang.asker) if gang.asker is not None else ()
         return GangExplanation(
             gang=self._view_gang(gang),
             waits=waits,
@@ -166,14 +172,43 @@ class Explainer:
             levels=tuple(_levels(gang)) if waits else (),
             searches=searches,
             nearest=self._nearest_domain(gang.no_room) if waits else None,
+            ahead=self._ahead(gang),
+            hold=self._hold(gang),
         )
 
-    def _searches(self, members: Sequence[PodRecord]) -> tuple[Search, ...]:
+    def _ahead(self, gang: GangState) -> int:
+        """How many of those that find no room come before it."""
+        asker = gang.asker
+        if asker is None or gang.no_room is None:
+            return 0
+        return sum(urgency < asker.urgency for urgency in self._urgencies)
+
+    @cached_property
+    def _urgencies(self) -> Sequence[Urgency]:
+        waiting = (gang.asker for gang in self._snapshot.gangs if gang.no_room is not None)
+        return [asker.urgency for asker in waiting if asker is not None]
+
+    def _hold(self, gang: GangState) -> HoldView | None:
+        hold = next((each for each in self._snapshot.holds if each.key == gang.key), None)
+        if hold is None:
+            return None
+        nodes = self._snapshot.node_named
+        idle = {
+            name: nodes[name].free | nodes[name].reserved for name in hold.gpus if name in nodes
+        }
+        return HoldView(
+            nodes=tuple(sorted(hold.gpus, key=natural)),
+            gpus=sum(mask.bit_count() for mask in hold.gpus.values()),
+            free=sum((mask & idle.get(name, 0)).bit_count() for name, mask in hold.gpus.items()),
+            start=hold.start,
+        )
+
+    def _searches(self, members: Sequence[PodRecord], asker: Asker) -> tuple[Search, ...]:
         groups: dict[object, list[PodRecord]] = {}
         for member in members:
             if member.demand.gpus:
                 groups.setdefault(alike(member), []).append(member)
-        found = (self._funnel.search(group) for group in groups.values())
+        found = (self._funnel.search(group, asker) for group in groups.values())
         return tuple(sorted(found, key=lambda search: (-search.wanted.gpus, -search.pods)))
 
     def _view_gang(self, gang: GangState) -> GangView:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from linkwise.extender.funnel import cpus_in_words, gib_in_words, gpus_in_words, pods_in_words
-from linkwise.extender.holders import EXPECTED
+from linkwise.extender.holders import ENDLESS, EXPECTED
 from linkwise.extender.views import (
     ClusterExplanation,
     Explanation,
@@ -80,7 +80,26 @@ def _gang(it: GangExplanation, at: float) -> Iterator[str]:
         yield from _search(search, at)
     if it.nearest is not None:
         yield from _nearest(it.nearest, at)
+    yield from _order(it, at)
     yield from _gang_facts(view, at)
+
+
+def _order(it: GangExplanation, at: float) -> Iterator[str]:
+    if it.ahead:
+        yield _fact("order", f"{it.ahead} that find no room either are more urgent, or older")
+    hold = it.hold
+    if hold is not None:
+        others = len(hold.nodes) - _MOST_HOLDERS
+        nodes = ", ".join(hold.nodes[:_MOST_HOLDERS]) + (
+            f" and {others} more" if others > 0 else ""
+        )
+        start = "nobody knows when all will be" if hold.start is None else _starts(hold.start, at)
+        kept = f"{gpus_in_words(hold.gpus)} on {nodes}: {hold.free} free now, {start}"
+        yield _fact("kept", kept)
+
+
+def _starts(start: float, at: float) -> str:
+    return f"all expected to be {_from_now(start, at)}" if start > at else "all of them"
 
 
 def _gang_facts(view: GangView, at: float) -> Iterator[str]:
@@ -112,6 +131,7 @@ def _cluster(it: ClusterExplanation) -> Iterator[str]:
     total = sum(count.values())
     gangs, pods = len(it.gangs), len(it.pods)
     held = f", {count['held']} held for pods about to start" if count["held"] else ""
+    held += f", {count['reserved']} kept for those that wait" if count["reserved"] else ""
     broken = f", {count['unhealthy']} unhealthy" if count["unhealthy"] else ""
     yield (
         f"{count['free']} of {gpus_in_words(total)} on {it.nodes} nodes are free, "
@@ -148,6 +168,7 @@ def _in_short(it: GangExplanation, at: float) -> Iterator[str]:
             yield from _nearest(search.nearest, at)
     if it.nearest is not None:
         yield from _nearest(it.nearest, at)
+    yield from _order(it, at)
 
 
 def _pod_in_short(it: Explanation, others: int, at: float) -> Iterator[str]:
@@ -215,6 +236,10 @@ def _nearest(nearest: NearestMiss, at: float) -> Iterator[str]:
 
 
 def _holder(holder: Holder, at: float) -> str:
+    if holder.state == "reserved":
+        whom = f"gang {holder.gang}" if holder.gang else f"pod {holder.pod}"
+        start = "" if holder.until is None else f", which can start {_from_now(holder.until, at)}"
+        return f"{gpus_in_words(holder.gpus)}: free, but kept for {whom}{start}"
     who = f"{holder.pod} of gang {holder.gang}" if holder.gang else holder.pod
     since = f" for {duration(at - holder.since)}" if holder.since is not None else ""
     state = {
@@ -227,7 +252,10 @@ def _holder(holder: Holder, at: float) -> str:
 
 def _until(holder: Holder, at: float) -> str:
     if holder.until is None:
-        return "" if holder.state == "ending" else ", end unknown"
+        if holder.state == "ending":
+            return ""
+        server = holder.because == ENDLESS
+        return ", a server: does not end by itself" if server else ", end unknown"
     if holder.because != EXPECTED:
         return f", given back {_from_now(holder.until, at)} if it cannot start"
     if holder.until < at:

@@ -8,6 +8,8 @@ worth waiting for, and the nearest miss is one of them.
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +19,7 @@ from linkwise.extender.asks import Requirement, link_word
 from linkwise.extender.books import NO_TOPOLOGY
 from linkwise.extender.feasible import why_not
 from linkwise.extender.holders import holders_of
+from linkwise.extender.holds import Asker
 from linkwise.extender.kinds import Kind, Wish
 from linkwise.extender.records import PodRecord, Resources, Template, natural
 from linkwise.extender.rows import Bools, Ints, popcount
@@ -58,13 +61,39 @@ class Funnel:
         self._closed: dict[Template, NDArray[np.object_]] = {}
         self._known: dict[object, Search] = {}
 
-    def search(self, records: Sequence[PodRecord]) -> Search:
+    def search(self, records: Sequence[PodRecord], asker: Asker) -> Search:
         """For pods that are alike, as `alike` says."""
-        key = (alike(records[0]), len(records))
+        mine = self._open_to(asker)
+        key = (alike(records[0]), len(records), mine)
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = self._search(records[0], len(records))
+            found = self._known[key] = self._search(records[0], len(records), mine)
         return found
+
+    def _open_to(self, asker: Asker) -> frozenset[int]:
+        """The holds, by their place, that keep nothing from this one, as `Holds.ways` has it."""
+        at = self.snapshot.at
+        return frozenset(
+            place
+            for place, hold in enumerate(self.snapshot.holds)
+            if asker.urgency <= hold.urgency
+            or (asker.runs and not hold.evicts)
+            or (
+                asker.seconds is not None
+                and hold.start is not None
+                and at + asker.seconds <= hold.start
+            )
+        )
+
+    def free_to(self, holds: frozenset[int]) -> Ints:
+        """[nodes] the GPUs that are free to those for whom these holds are open."""
+        masks = [
+            node.free
+            | node.reserved
+            & reduce(or_, (self.snapshot.holds[h].gpus.get(node.name, 0) for h in holds), 0)
+            for node in self.nodes
+        ]
+        return np.array(masks, dtype=np.int64) if holds else self.free
 
     def closed(self, template: Template | None) -> NDArray[np.object_]:
         """[nodes] why pods of this template may not go there, empty where they may."""
@@ -76,8 +105,8 @@ class Funnel:
             found = self._closed[template] = np.array(texts, dtype=object)
         return found
 
-    def _search(self, record: PodRecord, pods: int) -> Search:
-        pass_ = _Pass(self, record)
+    def _search(self, record: PodRecord, pods: int, mine: frozenset[int]) -> Search:
+        pass_ = _Pass(self, record, mine)
         levels = pass_.levels()
         room = pass_.room()
         total = min(int(room.sum()), pods)
@@ -85,14 +114,14 @@ class Funnel:
         return Search(pods, wanted_of(record), tuple(levels), total, nearest)
 
     def by_kind(
-        self, nodes: Bools, judge: Callable[[Kind, Ints], NDArray[np.generic] | int]
+        self, nodes: Bools, free: Ints, judge: Callable[[Kind, Ints], NDArray[np.generic] | int]
     ) -> Ints:
         """[nodes] what *judge* says of a kind and masks of free GPUs; 0 for the others."""
         found = np.zeros(len(self.nodes), dtype=np.int64)
         for number, kind in enumerate(self._kinds):
             places = np.flatnonzero(nodes & (self._kind_of == number))
             if len(places):
-                found[places] = judge(kind, self.free[places])
+                found[places] = judge(kind, free[places])
         return found
 
 
@@ -108,8 +137,10 @@ class _Lost:
 class _Pass:
     """One pod, level by level."""
 
-    def __init__(self, funnel: Funnel, record: PodRecord) -> None:
-        self._funnel, self._record = funnel, record
+    def __init__(self, funnel: Funnel, record: PodRecord, mine: frozenset[int]) -> None:
+        """*mine* are the holds that keep nothing from such a pod."""
+        self._funnel, self._record, self._mine = funnel, record, mine
+        self._free = funnel.free_to(mine)
         self._wish = Wish(record.demand, record.ask.requirement)
         self._left: Bools = np.ones(len(funnel.nodes), dtype=np.bool_)
         self._levels: list[Level] = []
@@ -126,7 +157,7 @@ class _Pass:
             self._unknown,
             self._problem,
         )
-        own = funnel.by_kind(self._left, lambda kind, _: kind.all_gpus.bit_count())
+        own = self._by_kind(lambda kind, _: kind.all_gpus.bit_count())
         self._level(
             "size",
             f"have {which} or more",
@@ -135,7 +166,7 @@ class _Pass:
             lambda at: f"it has {gpus_in_words(int(own[at]))}, {size} are wanted",
             size - own,
         )
-        like = funnel.by_kind(self._left, lambda kind, _: kind.allowed(requirement).bit_count())
+        like = self._by_kind(lambda kind, _: kind.allowed(requirement).bit_count())
         if requirement.models or requirement.memory_mib:
             self._level(
                 "model",
@@ -149,7 +180,7 @@ class _Pass:
             )
         linked = requirement.require is not LinkClass.SYS
         if linked:
-            ever = funnel.by_kind(self._left, lambda k, _: k.take(wish, k.all_gpus) is not None)
+            ever = self._by_kind(lambda k, _: k.take(wish, k.all_gpus) is not None)
             self._level(
                 "link",
                 f"can join {which} by {link_word(requirement.require)} or closer",
@@ -176,7 +207,7 @@ class _Pass:
         def packed(kind: Kind, masks: Ints) -> Ints:
             return np.array([len(kind.pack(wish, mask, MAX_GPUS)) for mask in masks.tolist()])
 
-        return np.minimum(self._funnel.by_kind(self._left, packed), most)
+        return np.minimum(self._by_kind(packed), most)
 
     def nearest(self, room: Ints) -> NearestMiss | None:
         """Of the nodes that got furthest the one that lacks least; of equals the one with most
@@ -190,7 +221,7 @@ class _Pass:
                 keys = (-self._suitable[places], lost.lack[places])
                 at = int(places[np.lexsort(keys)[0]])
                 node = self._funnel.nodes[at]
-                holders = holders_of(self._funnel.snapshot, [node])
+                holders = holders_of(self._funnel.snapshot, [node], self._mine)
                 return NearestMiss(node.name, "node", lost.words(at), holders)
         return None
 
@@ -198,9 +229,7 @@ class _Pass:
         """Nodes with room for some of the pods, and those where GPUs are taken: which of them
         lacks fewest GPUs for one pod more?"""
         size = self._wish.size
-        allowed = self._funnel.by_kind(
-            self._left, lambda kind, _: kind.allowed(self._wish.requirement).bit_count()
-        )
+        allowed = self._by_kind(lambda kind, _: kind.allowed(self._wish.requirement).bit_count())
         more = self._left & (allowed >= size * (room + 1))
         lack = np.where(more, size * (room + 1) - self._suitable, np.inf)
         words = {}
@@ -242,8 +271,8 @@ class _Pass:
 
     def _open_level(self) -> None:
         closed = self._funnel.closed(self._record.template)
-        self._suitable = self._funnel.by_kind(
-            self._left, lambda kind, free: popcount(free & kind.allowed(self._wish.requirement))
+        self._suitable = self._by_kind(
+            lambda kind, free: popcount(free & kind.allowed(self._wish.requirement))
         ).astype(np.int64)
         self._level(
             "node",
@@ -260,15 +289,13 @@ class _Pass:
             "free",
             f"have {gpus_in_words(size)} free that will do",
             self._suitable >= size,
-            rooms.FEWER,
+            self._why_too_few,
             self._too_few,
             size - self._suitable,
         )
         self._taken = self._lost[-1]
         if linked:
-            fits = self._funnel.by_kind(
-                self._left, lambda kind, free: kind.qualities(wish, free) > -np.inf
-            )
+            fits = self._by_kind(lambda kind, free: kind.qualities(wish, free) > -np.inf)
             self._level(
                 "free-link",
                 f"have {gpus_in_words(size)} free that are joined by "
@@ -304,6 +331,9 @@ class _Pass:
                 np.minimum(count, amount[rows] // need, out=count)
         return np.maximum(count, 0)
 
+    def _by_kind(self, judge: Callable[[Kind, Ints], NDArray[np.generic] | int]) -> Ints:
+        return self._funnel.by_kind(self._left, self._free, judge)
+
     # In words.
 
     def _unknown(self, at: int) -> str:
@@ -316,13 +346,30 @@ class _Pass:
     def _too_few(self, at: int) -> str:
         size, free, like = self._wish.size, int(self._suitable[at]), int(self._like[at])
         more = f"{size - free} more {'is' if size - free == 1 else 'are'} needed"
-        return f"{free} of {like} suitable GPUs are free, {more}"
+        kept = self._kept(at).bit_count()
+        others = f" and {kept} kept for others" if kept else ""
+        return f"{free} of {like} suitable GPUs are free{others}, {more}"
+
+    def _why_too_few(self, at: int) -> str:
+        """As `rooms` tells it."""
+        if int(self._suitable[at]) + self._kept(at).bit_count() < self._wish.size:
+            return rooms.FEWER
+        node, kept = self._funnel.nodes[at], self._kept(at)
+        holds = self._funnel.snapshot.holds
+        titles = (hold.title for hold in holds if hold.gpus.get(node.name, 0) & kept)
+        return rooms.HELD.format(next(titles, "others"))
+
+    def _kept(self, at: int) -> int:
+        """The GPUs of a node that would do and that nobody has, but that are kept from it."""
+        node = self._funnel.nodes[at]
+        assert node.kind is not None, "a node of unknown kind got no further"
+        return node.reserved & ~int(self._free[at]) & node.kind.allowed(self._wish.requirement)
 
     def _link_there(self, at: int, *, idle: bool) -> str:
         kind, size = self._funnel.nodes[at].kind, self._wish.size
         assert kind is not None, "a node of unknown kind got no further"
         requirement = self._wish.requirement
-        mask = kind.all_gpus if idle else self._funnel.nodes[at].free
+        mask = kind.all_gpus if idle else int(self._free[at])
         link = nearest_miss(
             kind.machine, mask & kind.allowed(requirement), size, requirement.require
         )

@@ -1,39 +1,33 @@
 """Who holds the GPUs of a node, and until when, as far as anybody has said."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable
 
-from linkwise.extender.records import GangKey, PodRecord
-from linkwise.extender.snapshot import GangState, NodeState, Snapshot
+from linkwise.extender.holds import Hold
+from linkwise.extender.records import PodRecord, WrittenPlan
+from linkwise.extender.snapshot import NodeState, Snapshot
 from linkwise.extender.views import Holder
 
-EXPECTED, TIMEOUT = "expected-duration", "gang-timeout"
+EXPECTED, TIMEOUT, ENDLESS = "expected-duration", "gang-timeout", "endless"
 
 
-def holders_of(snapshot: Snapshot, nodes: Iterable[NodeState]) -> tuple[Holder, ...]:
+def holders_of(
+    snapshot: Snapshot, nodes: Iterable[NodeState], open_holds: Container[int] = ()
+) -> tuple[Holder, ...]:
     """Who has most GPUs of these nodes comes first; before those whose end nobody knows, the ones
-    that will end, the soonest first."""
+    that will end, the soonest first. *open_holds*, by their place, keep nothing from who asks."""
     found: dict[str, Holder] = {}
+    nodes = tuple(nodes)
     for node in nodes:
         for uid, mask in node.owned.items():
             held = _holder(snapshot, node, uid, mask)
             before = found.get(uid)
             found[uid] = held if before is None else _together(before, held)
-    return tuple(sorted(found.values(), key=_order))
-
-
-def ends_at(record: PodRecord) -> float | None:
-    """When a running pod is expected to end, by its own word."""
-    expected = record.ask.expected_seconds
-    since = since_of(record)
-    return None if expected is None or since is None else since + expected
-
-
-def since_of(record: PodRecord) -> float | None:
-    """Since when it has its GPUs: its plan was made then."""
-    written = record.written
-    if written is not None and record.node and written.plan.node == record.node:
-        return written.plan.made
-    return record.created or None
+    kept = [
+        _reserved(hold, nodes)
+        for place, hold in enumerate(snapshot.holds)
+        if place not in open_holds
+    ]
+    return (*sorted(found.values(), key=_order), *(each for each in kept if each.gpus))
 
 
 def _holder(snapshot: Snapshot, node: NodeState, uid: str, mask: int) -> Holder:
@@ -48,16 +42,31 @@ def _holder(snapshot: Snapshot, node: NodeState, uid: str, mask: int) -> Holder:
     state = "used" if mask & node.used else "held"
     if not record.live:
         state = "ending"
-    until, because = _until(snapshot.gang_by_key, record)
-    return Holder(record.key, gang, gpus, state, since_of(record), until, because)
+    written = snapshot.plan_of(record)
+    since = written.plan.made if written is not None else record.created or None
+    until, because = _until(snapshot, record, written)
+    return Holder(record.key, gang, gpus, state, since, until, because)
 
 
-def _until(gangs: Mapping[GangKey, GangState], record: PodRecord) -> tuple[float | None, str]:
-    gang = gangs.get(record.gang) if record.gang is not None else None
+def _until(
+    snapshot: Snapshot, record: PodRecord, written: WrittenPlan | None
+) -> tuple[float | None, str]:
+    gang = snapshot.gang_by_key.get(record.gang) if record.gang is not None else None
     if gang is not None and gang.deadline is not None and not gang.found.started:
         return gang.deadline, TIMEOUT
-    end = ends_at(record) if record.node else None
-    return end, EXPECTED if end is not None else ""
+    # As `tenants` counts: what a pod has said counts from its plan.
+    expected = record.ask.expected_seconds
+    if expected is not None and written is not None:
+        return written.plan.made + expected, EXPECTED
+    return None, ENDLESS if record.endless else ""
+
+
+def _reserved(hold: Hold, nodes: Iterable[NodeState]) -> Holder:
+    """What is free, and kept for a gang that waits."""
+    gpus = sum((node.reserved & hold.gpus.get(node.name, 0)).bit_count() for node in nodes)
+    who = f"{hold.key.namespace}/{hold.key.name}"
+    pod, gang = (who, "") if hold.key.uid else ("", who)
+    return Holder(pod, gang, gpus, "reserved", None, hold.start, "")
 
 
 def _together(first: Holder, second: Holder) -> Holder:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from linkwise.extender.books import Books
 from linkwise.extender.gang import Gang, Phase
+from linkwise.extender.holds import Asker, Hold
 from linkwise.extender.kinds import Kind
 from linkwise.extender.muster import Muster
 from linkwise.extender.node_book import InUsePods, NodeBook, plan_on
@@ -35,7 +36,8 @@ class NodeState(NamedTuple):
     problem: str
     owned: Mapping[str, int]  # holder -> bitmask
     used: int
-    free: int
+    free: int  # to everybody
+    reserved: int  # nobody has them, and they are kept for gangs that wait
     in_use: InUsePods
     listed_as: Mapping[str, str]
 
@@ -53,6 +55,7 @@ class GangState(NamedTuple):
     no_room: Refusal | None
     deadline: float | None
     found: Muster
+    asker: Asker | None  # where it waits
 
 
 class Left(NamedTuple):
@@ -72,6 +75,7 @@ class Snapshot:
     pods: Sequence[PodRecord]
     plans: Mapping[str, WrittenPlan]  # of pods not bound, also where a Binding is on its way
     gangs: Sequence[GangState]
+    holds: Sequence[Hold]  # the most urgent first
     refusing: Mapping[Template, frozenset[str]]  # nodes that kube-scheduler refused of late
 
     @cached_property
@@ -108,6 +112,7 @@ def snapshot_of(books: Books, planner: Planner, now: float) -> Snapshot:
         pods=list(books.pods.values()),
         plans=plans,
         gangs=[_gang(planner, gang) for gang in planner.gangs.values()],
+        holds=planner.holds.all(),
         refusing=planner.learned.refusing(),
     )
 
@@ -122,7 +127,8 @@ def _node(book: NodeBook) -> NodeState:
         book.problem,
         book.owned,
         book.used,
-        book.free | book.held,  # nobody has them; some are kept for who waits
+        book.free,
+        book.held,
         book.in_use,
         book.listed_as,
     )
@@ -130,12 +136,13 @@ def _node(book: NodeBook) -> NodeState:
 
 def _gang(planner: Planner, gang: Gang) -> GangState:
     found = planner.muster(gang)
+    why = why_waiting(gang, found)
     return GangState(
         gang.key,
         gang.alone,
         gang.phase,
         gang.reason,
-        why_waiting(gang, found),
+        why,
         gang.plan_id,
         gang.made,
         gang.refusals,
@@ -143,4 +150,5 @@ def _gang(planner: Planner, gang: Gang) -> GangState:
         gang.no_room,
         planner.deadline(gang),
         found,
+        planner.holds.asker(gang, found) if why else None,
     )

@@ -35,7 +35,8 @@ def view_nodes(snapshot: Snapshot) -> tuple[NodeView, ...]:
             gpus=_gpus_of(snapshot, node),
             kind=kind_in_words(node.machine) if node.machine else "",
             best=_best_of(best, node),
-            free=node.free.bit_count(),
+            free=(node.free | node.reserved).bit_count(),
+            reserved=node.reserved.bit_count(),
             future=float(node.kind.table.future[node.free]) if node.kind else 0.0,
         )
         for node in sorted(snapshot.nodes, key=lambda node: node.name)
@@ -59,23 +60,24 @@ def view_use(snapshot: Snapshot) -> Use:
 
 
 def view_counts(books: Books, planner: Planner) -> Counts:
-    gpus: Counter[str] = Counter(free=0, held=0, used=0, unhealthy=0)
+    gpus: Counter[str] = Counter(free=0, reserved=0, held=0, used=0, unhealthy=0)
     nodes: Counter[str] = Counter(usable=0, unusable=0)
     for book in books.nodes.values():
         if book.record is None or (book.machine is None and not book.record.offers.gpus):
             continue
         nodes["unusable" if book.problem else "usable"] += 1
         if book.machine is not None:
-            gpus.update(_by_state(book.machine, book.owned, book.used, book.free))
+            gpus.update(_by_state(book.machine, book.owned, book.used, book.free, book.held))
     gangs = Counter(gang.phase.value for gang in planner.gangs.values() if not gang.alone)
     return Counts(gangs, gpus, nodes, planner.swaps, planner.refusals)
 
 
 def gpus_by_state(nodes: Iterable[NodeState]) -> Mapping[str, int]:
-    gpus: Counter[str] = Counter(free=0, held=0, used=0, unhealthy=0)
+    gpus: Counter[str] = Counter(free=0, reserved=0, held=0, used=0, unhealthy=0)
     for node in nodes:
         if node.machine is not None:
-            gpus.update(_by_state(node.machine, node.owned, node.used, node.free))
+            states = _by_state(node.machine, node.owned, node.used, node.free, node.reserved)
+            gpus.update(states)
     return gpus
 
 
@@ -85,14 +87,15 @@ def kind_in_words(machine: Machine) -> str:
 
 
 def _by_state(
-    machine: Machine, owned: Mapping[str, int], used: int, free: int
+    machine: Machine, owned: Mapping[str, int], used: int, free: int, reserved: int
 ) -> Mapping[str, int]:
     taken = sum(owned.values())
     return {
         "used": used.bit_count(),
         "held": (taken & ~used).bit_count(),
         "free": free.bit_count(),
-        "unhealthy": (machine.all_gpus & ~taken & ~free).bit_count(),
+        "reserved": reserved.bit_count(),
+        "unhealthy": (machine.all_gpus & ~taken & ~free & ~reserved).bit_count(),
     }
 
 
@@ -200,7 +203,8 @@ def _gpus_of(snapshot: Snapshot, node: NodeState) -> tuple[GpuView, ...]:
     for position, gpu in enumerate(node.machine.gpus):
         holder = holder_of.get(position)
         if holder is None:
-            state = "free" if gpu.healthy else "unhealthy"
+            reserved = node.reserved >> position & 1
+            state = "reserved" if reserved else "free" if gpu.healthy else "unhealthy"
         else:
             state = "used" if node.used >> position & 1 else "held"
         views.append(GpuView(gpu.index, gpu.uuid, gpu.model, gpu.healthy, state, holder or ""))

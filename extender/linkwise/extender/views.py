@@ -48,10 +48,12 @@ class Holder:
     pod: str  # namespace/name
     gang: str  # namespace/name of its gang; empty: a single pod
     gpus: int
-    state: str  # used (the kubelet says so), held (planned for it), ending
+    state: str  # used (the kubelet says so), held (planned for it), ending; or reserved: nobody
+    # has them, and they are kept for a gang that waits
     since: float | None  # when its plan was made, else when it was created
-    until: float | None  # None: nobody knows
-    because: str  # what says until when: expected-duration, gang-timeout, or empty
+    until: float | None  # None: nobody knows; of what is reserved: when the gang can start
+    because: str  # what says until when: expected-duration, gang-timeout; endless: a server, which
+    # does not end by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,16 @@ class GangView:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldView:
+    """What is kept for a gang that waits, or comes to it as it comes free."""
+
+    nodes: tuple[str, ...]
+    gpus: int
+    free: int  # of them
+    start: float | None  # when all will be free; None: nobody knows
+
+
+@dataclass(frozen=True, slots=True)
 class GangExplanation:
     """Why a gang waits, or how far it is."""
 
@@ -113,6 +125,8 @@ class GangExplanation:
     levels: tuple[Level, ...]  # of the gang as a whole
     searches: tuple[Search, ...]  # for its members without GPUs, those that are alike as one
     nearest: NearestMiss | None  # a domain, where a required span failed
+    ahead: int = 0  # how many others that find no room are more urgent
+    hold: HoldView | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +166,8 @@ class GpuView:
     uuid: str
     model: str
     healthy: bool
-    state: str  # free, held (planned), used (the kubelet says so), unhealthy
+    state: str  # free, reserved (free, for a gang that waits), held (planned), used (the kubelet
+    # says so), unhealthy
     holder: str  # namespace/name
 
 
@@ -174,7 +189,8 @@ class NodeView:
     gpus: tuple[GpuView, ...]
     kind: str  # of its GPUs, like "8 x NVIDIA H100 80GB HBM3"
     best: BestSet | None  # of its free GPUs; None where none is free
-    free: int
+    free: int  # nobody has them
+    reserved: int  # of these: kept for gangs that wait
     future: float  # what the free GPUs are worth to the jobs to come, 0 to 1 of the idle machine
 
 
