@@ -6,7 +6,7 @@ allowed: a typo that is silently ignored would let a job run on the wrong GPUs f
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import TypeVar
@@ -53,6 +53,14 @@ class Requirement:
     prefer: LinkClass = LinkClass.NVLINK
     models: tuple[tuple[str, ...], ...] = ()  # each the words of one model name; empty: any
     memory_mib: int = 0
+    _hash: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        said = (self.require, self.prefer, self.models, self.memory_mib)
+        object.__setattr__(self, "_hash", hash(said))
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 @dataclass(frozen=True, slots=True)

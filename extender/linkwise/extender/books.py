@@ -6,11 +6,11 @@ Each change settles only the nodes that it touches, so a filter call reads array
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 
 from linkwise.extender.domains import Domains
 from linkwise.extender.kinds import Kind, Wish, kind_key, will_do
+from linkwise.extender.mismatch import Mismatch, mismatch_of
 from linkwise.extender.node_book import NodeBook
 from linkwise.extender.records import GangKey, NodeRecord, PodRecord, Resources, WrittenPlan
 from linkwise.extender.rows import NOT_USABLE, Rows
@@ -18,19 +18,10 @@ from linkwise.kube.objects import LARGEST
 from linkwise.topology.errors import LinkwiseError
 from linkwise.topology.model import Machine
 from linkwise.topology.node_annotation import read_topology
-from linkwise.topology.plan import ContainerGpus, read_in_use
+from linkwise.topology.plan import read_in_use
 
 NO_TOPOLOGY = "no topology published"
 NOT_SEEN = "no such node"
-
-
-@dataclass(frozen=True, slots=True)
-class Mismatch:
-    """A pod that has other GPUs than its plan says."""
-
-    record: PodRecord
-    gpus: Mapping[str, tuple[str, ...]]  # container -> uuids, as they are
-    swapped: bool  # not only dealt otherwise among its own containers
 
 
 class Books:
@@ -119,14 +110,26 @@ class Books:
 
     def plan(self, uid: str, written: WrittenPlan | None) -> None:
         """Hold what *written* names for an unbound pod; None gives it back."""
-        before = self.plans.pop(uid, None)
-        self._kept.pop(uid, None)
-        if before is not None:
-            self._without(before, uid, "plans")
-        if written is not None:
-            self.plans[uid] = written
-            self._book(written.plan.node).plans[uid] = written
-        self._claims_changed(uid, {p.plan.node for p in (before, written) if p is not None})
+        self.plan_all({uid: written})
+
+    def plan_all(self, plans: Mapping[str, WrittenPlan | None]) -> None:
+        """The same for the pods of a gang: each node is settled once for all of them."""
+        changed, charged = set(), set()
+        for uid, written in plans.items():
+            before = self.plans.pop(uid, None)
+            self._kept.pop(uid, None)
+            if before is not None:
+                self._without(before, uid, "plans")
+                changed.add(before.plan.node)
+            if written is not None:
+                self.plans[uid] = written
+                self._book(written.plan.node).plans[uid] = written
+                changed.add(written.plan.node)
+            record = self.pods.get(uid)
+            self._note_change(record.gang if record is not None else None)
+            charged |= self._charge_to(uid)
+        self._show_all(sorted(charged))
+        self._settle_named(sorted(changed))
 
     def hold(self, uid: str, written: WrittenPlan) -> None:
         """Hold what a Binding on its way names."""
@@ -308,6 +311,10 @@ class Books:
 
     def _charge(self, uid: str) -> None:
         """Count the pod's CPU and memory on the node where it is, or is going to be."""
+        self._show_all(self._charge_to(uid))
+
+    def _charge_to(self, uid: str) -> set[str]:
+        """The nodes whose counts changed, and are to be shown."""
         record = self.pods.get(uid)
         wanted: tuple[str, Resources] | None = None
         if record is not None and not record.ended:
@@ -317,13 +324,14 @@ class Books:
             wanted = (node, record.needs) if node else None
         before = self._charges.get(uid)
         if before == wanted:
-            return
+            return set()
         if before is not None:
             del self._charges[uid]
             self._charge_node(before[0], -1, before[1])
         if wanted is not None:
             self._charges[uid] = wanted
             self._charge_node(wanted[0], 1, wanted[1])
+        return {name for name, _ in filter(None, (before, wanted))}
 
     def _charge_node(self, name: str, sign: int, needs: Resources) -> None:
         book = self._book(name)
@@ -333,10 +341,13 @@ class Books:
             book.spent.memory + sign * needs.memory,
             book.spent.gpus + sign * needs.gpus,
         )
-        self._show_room(book)
         if sign < 0 and not book.problem:
             self.room += 1
-        self._forget_if_empty(book)
+
+    def _show_all(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._show_room(self.nodes[name])
+            self._forget_if_empty(self.nodes[name])
 
     def _show_room(self, book: NodeBook) -> None:
         rows, row = self.rows, book.row
@@ -380,7 +391,7 @@ class Books:
 
     def _note_mismatches(self, book: NodeBook) -> None:
         for uid, record in book.bound.items():
-            found = _mismatch(book, record)
+            found = mismatch_of(book, record)
             if found is None:
                 self.mismatches.pop(uid, None)
             else:
@@ -404,39 +415,6 @@ def _holder(record: PodRecord | None) -> PodRecord | None:
 def _place(record: PodRecord | None) -> str:
     """The node on which the pod runs, whether or not it takes GPUs; empty for none."""
     return record.node if record is not None and not record.ended else ""
-
-
-def _mismatch(book: NodeBook, record: PodRecord) -> Mismatch | None:
-    written, truth = record.written, book.truth_of(record)
-    if written is None or truth is None or book.machine is None:
-        return None  # without the machine no set can be named; it shows again once it is known
-    if written.plan.node != book.name:  # bound past us, elsewhere than planned
-        return Mismatch(record, truth, swapped=False)
-    right = {**_left_of_plan(book, record, truth), **truth}
-    if written.gpus.keys() == right.keys() and all(
-        set(written.gpus[container]) == set(gpus) for container, gpus in right.items()
-    ):
-        return None
-    real = {uuid for gpus in truth.values() for uuid in gpus}
-    return Mismatch(record, right, swapped=not real <= written.uuids)
-
-
-def _left_of_plan(book: NodeBook, record: PodRecord, truth: ContainerGpus) -> ContainerGpus:
-    """What the plan gives to containers that are not listed, as init containers that have ended:
-    still theirs for the kubelet, but for what others are known to have."""
-    assert record.written is not None, "there is a plan to compare with"
-    ended = record.written.gpus.keys() - truth.keys()
-    if not ended:
-        return {}
-    others = {
-        uuid
-        for key, containers in book.in_use.items()
-        if key != record.key
-        for gpus in containers.values()
-        for uuid in gpus
-    }
-    shares = {c: tuple(u for u in record.written.gpus[c] if u not in others) for c in ended}
-    return {container: gpus for container, gpus in shares.items() if gpus}
 
 
 @lru_cache(maxsize=8192)

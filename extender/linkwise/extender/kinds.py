@@ -5,7 +5,7 @@ bitmask of free GPUs: 5,000 nodes are a handful of kinds with some hundred disti
 """
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from operator import or_
 
@@ -33,6 +33,13 @@ class Wish:
 
     demand: PodDemand
     requirement: Requirement
+    _hash: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.demand, self.requirement)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     @property
     def size(self) -> int:

@@ -355,6 +355,7 @@ class Planner:
         if anew or gang.made is None:
             gang.made = now
         span = self._search.span(found, spots)
+        plans = {}
         for member, spot in zip(found.open, spots, strict=True):
             plan = Plan(
                 id=gang.plan_id,
@@ -365,7 +366,8 @@ class Planner:
                 refusals=gang.refusals,
                 span=span,
             )
-            self._books.plan(member.uid, written_plan(self._books, member, plan, spot.gpus))
+            plans[member.uid] = written_plan(self._books, member, plan, spot.gpus)
+        self._books.plan_all(plans)
 
 
 def _largest(found: Muster) -> int:

@@ -7,7 +7,7 @@ of its ended init containers, and asks for the rest.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 
@@ -29,11 +29,17 @@ class PodDemand:
     """The containers that want GPUs, in the kubelet's order: init containers, then containers."""
 
     containers: tuple[ContainerDemand, ...]
+    gpus: int = field(init=False, compare=False, repr=False)
+    """GPUs the pod holds at its largest moment, which is what the scheduler counts."""
+    _hash: int = field(init=False, compare=False, repr=False)
 
-    @property
-    def gpus(self) -> int:
-        """GPUs the pod holds at its largest moment, which is what the scheduler counts."""
-        return max(self._peak_of_init(), self._together())
+    def __post_init__(self) -> None:
+        # Worked out once: it is the key of caches that are asked thousands of times for a gang.
+        object.__setattr__(self, "gpus", max(self._peak_of_init(), self._together()))
+        object.__setattr__(self, "_hash", hash(self.containers))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     def _together(self) -> int:
         return sum(c.gpus for c in self.containers if c.role is not Role.INIT)

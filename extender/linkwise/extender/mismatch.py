@@ -1,0 +1,50 @@
+"""Pods that have other GPUs than their plans say: what the kubelet gave them is the truth."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from linkwise.extender.node_book import NodeBook
+from linkwise.extender.records import PodRecord
+from linkwise.topology.plan import ContainerGpus
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """A pod that has other GPUs than its plan says."""
+
+    record: PodRecord
+    gpus: Mapping[str, tuple[str, ...]]  # container -> uuids, as they are
+    swapped: bool  # not only dealt otherwise among its own containers
+
+
+def mismatch_of(book: NodeBook, record: PodRecord) -> Mismatch | None:
+    written, truth = record.written, book.truth_of(record)
+    if written is None or truth is None or book.machine is None:
+        return None  # without the machine no set can be named; it shows again once it is known
+    if written.plan.node != book.name:  # bound past us, elsewhere than planned
+        return Mismatch(record, truth, swapped=False)
+    right = {**_left_of_plan(book, record, truth), **truth}
+    if written.gpus.keys() == right.keys() and all(
+        set(written.gpus[container]) == set(gpus) for container, gpus in right.items()
+    ):
+        return None
+    real = {uuid for gpus in truth.values() for uuid in gpus}
+    return Mismatch(record, right, swapped=not real <= written.uuids)
+
+
+def _left_of_plan(book: NodeBook, record: PodRecord, truth: ContainerGpus) -> ContainerGpus:
+    """What the plan gives to containers that are not listed, as init containers that have ended:
+    still theirs for the kubelet, but for what others are known to have."""
+    assert record.written is not None, "there is a plan to compare with"
+    ended = record.written.gpus.keys() - truth.keys()
+    if not ended:
+        return {}
+    others = {
+        uuid
+        for key, containers in book.in_use.items()
+        if key != record.key
+        for gpus in containers.values()
+        for uuid in gpus
+    }
+    shares = {c: tuple(u for u in record.written.gpus[c] if u not in others) for c in ended}
+    return {container: gpus for container, gpus in shares.items() if gpus}
