@@ -253,6 +253,30 @@ def test_a_gang_without_room_says_for_how_many_there_is_and_what_one_more_lacks(
     assert [holder.pod for holder in search.nearest.holders] == ["ml/busy"]
 
 
+ZONE = "topology.kubernetes.io/zone"
+
+
+def test_a_gang_that_must_be_in_one_domain_is_told_the_nearest_and_who_holds_it() -> None:
+    at = Cluster()
+    for number in range(6):
+        node = at.add_node(f"n{number}", "hgx-h100")
+        labels = {**node.metadata.labels, ZONE: "a" if number < 4 else "b"}
+        at.put_node(change(node, metadata=change(node.metadata, labels=labels)))
+    at.add_pod("busy", 1, node="n0")
+    at.add_gang("g", 4, require_span=ZONE)
+    at.settle()
+    found = gang(at, "g")
+    assert found.gang.reason.startswith("room for 3 of 4 members; ")
+    assert [(level.level, level.have, level.of) for level in found.levels] == [
+        ("members", 4, 4),
+        (ZONE, 3, 4),
+    ]
+    assert found.nearest is not None
+    assert (found.nearest.place, found.nearest.level) == ("a", ZONE)
+    assert found.nearest.lacks == "room for 3 of 4 pods"
+    assert [holder.pod for holder in found.nearest.holders] == ["ml/busy"]
+
+
 def test_members_that_differ_are_sought_apart() -> None:
     at = Cluster()
     at.add_node("n1", "hgx-h100")

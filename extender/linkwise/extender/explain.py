@@ -15,7 +15,8 @@ from linkwise.extender.line import Urgency
 from linkwise.extender.muster import Muster
 from linkwise.extender.place import Refusal
 from linkwise.extender.records import PodRecord, natural
-from linkwise.extender.snapshot import GangState, Snapshot
+from linkwise.extender.snapshot import GangState, NodeState, Snapshot
+from linkwise.extender.spans import CLIQUE, NODE
 from linkwise.extender.survey import gpus_by_state
 from linkwise.extender.views import (
     ClusterExplanation,
@@ -171,7 +172,7 @@ class Explainer:
             summary=f"Gang {gang.key.name}{gang.why}." if waits else "",
             levels=tuple(_levels(gang)) if waits else (),
             searches=searches,
-            nearest=self._nearest_domain(gang.no_room) if waits else None,
+            nearest=self._nearest_domain(gang),
             ahead=self._ahead(gang),
             hold=self._hold(gang),
         )
@@ -243,16 +244,25 @@ class Explainer:
             gpus=tuple(dict.fromkeys(gpus)),  # an init container's are dealt out again
         )
 
-    def _nearest_domain(self, room: Refusal | None) -> NearestMiss | None:
-        if room is None or not room.level or not room.nearest:
+    def _nearest_domain(self, gang: GangState) -> NearestMiss | None:
+        room = gang.no_room
+        if gang.asker is None or room is None or not room.level or not room.nearest:
             return None
-        inside = [
-            node
-            for node in self._funnel.nodes
-            if node.record is not None and node.record.labels.get(room.level) == room.nearest
-        ]
+        nodes = self._funnel.nodes
+        inside = [node for node in nodes if _domain(node, room.level) == room.nearest]
         lacks = f"room for {room.had} of {pods_in_words(room.wanted)}"
-        return NearestMiss(room.nearest, room.level, lacks, holders_of(self._snapshot, inside))
+        mine = self._funnel.open_to(gang.asker)
+        holders = holders_of(self._snapshot, inside, mine)
+        return NearestMiss(room.nearest, room.level, lacks, holders)
+
+
+def _domain(node: NodeState, level: str) -> str:
+    """As `NodeBook.labels` has it: the clique that the machine told counts as a label."""
+    if level == NODE:
+        return node.name
+    if level == CLIQUE and node.machine is not None and node.machine.clique is not None:
+        return node.machine.clique
+    return node.record.labels.get(level, "") if node.record is not None else ""
 
 
 def _why_member_waits(gang: GangState | None, record: PodRecord) -> str:

@@ -63,14 +63,14 @@ class Funnel:
 
     def search(self, records: Sequence[PodRecord], asker: Asker) -> Search:
         """For pods that are alike, as `alike` says."""
-        mine = self._open_to(asker)
+        mine = self.open_to(asker)
         key = (alike(records[0]), len(records), mine)
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = self._search(records[0], len(records), mine)
         return found
 
-    def _open_to(self, asker: Asker) -> frozenset[int]:
+    def open_to(self, asker: Asker) -> frozenset[int]:
         """The holds, by their place, that keep nothing from this one, as `Holds.ways` has it."""
         at = self.snapshot.at
         return frozenset(
