@@ -1,5 +1,6 @@
 """What `daemonset/` holds, for the tests that compare it with the programs and with itself."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,14 @@ OVERLAYS = tuple(sorted(path.name for path in (DAEMONSET / "overlays").iterdir()
 def _probe(path: str) -> dict[str, Any]:
     asked = {"host": "127.0.0.1", "path": path, "port": "probe-port", "scheme": "HTTPS"}
     return {"httpGet": asked, "initialDelaySeconds": 1, "periodSeconds": 10, "timeoutSeconds": 15}
+
+
+# Overlays with the extender, and the component that brings them the webhook.
+WEBHOOK = {
+    "kubeadm": "webhook",
+    "second-scheduler": "webhook-second-scheduler",
+    "simulated": "webhook-second-scheduler",
+}
 
 
 # As kubeadm v1.36 writes /etc/kubernetes/manifests/kube-scheduler.yaml, with quicker probes.
@@ -78,6 +87,19 @@ def the(directory: Path, kind: str, name: str | None = None) -> dict[str, Any]:
         if item.get("kind") == kind and name in (None, item["metadata"]["name"])
     )
     return found
+
+
+def write_overlay_with_webhook(name: str, directory: Path) -> str:
+    """A kustomization as docs/operating.md says to write one; its directory."""
+    made = {
+        "resources": [os.path.relpath(DAEMONSET / "overlays" / name, directory)],
+        "components": [
+            os.path.relpath(DAEMONSET / "components" / each, directory)
+            for each in (WEBHOOK[name], "image")
+        ],
+    }
+    (directory / "kustomization.yaml").write_text(yaml.safe_dump(made))
+    return str(directory)
 
 
 def granted(role: dict[str, Any]) -> set[tuple[str, str]]:

@@ -15,7 +15,13 @@ from tests.cluster.processes import Process
 from tests.cluster.schemas import write_schemas
 from tests.cluster.small_objects import pod
 from tests.cluster.waiting import wait_for
-from tests.manifests import DAEMONSET, OVERLAYS, STATIC_POD
+from tests.manifests import (
+    DAEMONSET,
+    OVERLAYS,
+    STATIC_POD,
+    WEBHOOK,
+    write_overlay_with_webhook,
+)
 
 SCHEDULER = "system:serviceaccount:kube-system:linkwise-scheduler"
 POLICIES = 4
@@ -35,12 +41,16 @@ def some_version(run_directory: Path, request: pytest.FixtureRequest) -> Iterato
     control.stop()
 
 
-@pytest.mark.parametrize("name", OVERLAYS)
-def test_every_api_server_takes_every_overlay(some_version: ControlPlane, name: str) -> None:
-    said = some_version.kubectl(
-        *("apply", "--dry-run=server", "--validate=strict", "-k", overlay(name))
-    )
-    objects = list(yaml.safe_load_all(some_version.kubectl("kustomize", overlay(name))))
+@pytest.fixture(params=[*OVERLAYS, *(f"{name} and the webhook" for name in WEBHOOK)])
+def deployed(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The directory of what somebody deploys."""
+    name, _, webhook = str(request.param).partition(" ")
+    return write_overlay_with_webhook(name, tmp_path) if webhook else overlay(name)
+
+
+def test_every_api_server_takes_every_overlay(some_version: ControlPlane, deployed: str) -> None:
+    said = some_version.kubectl(*("apply", "--dry-run=server", "--validate=strict", "-k", deployed))
+    objects = list(yaml.safe_load_all(some_version.kubectl("kustomize", deployed)))
     assert said.count("created (server dry run)") == len(objects) > 10
 
 
@@ -77,11 +87,10 @@ def conform(
     return judge
 
 
-@pytest.mark.parametrize("name", OVERLAYS)
 def test_kubeconform_finds_nothing_wrong(
-    control_plane: ControlPlane, conform: Callable[[str], dict[str, Any]], name: str
+    control_plane: ControlPlane, conform: Callable[[str], dict[str, Any]], deployed: str
 ) -> None:
-    manifests = control_plane.kubectl("kustomize", overlay(name))
+    manifests = control_plane.kubectl("kustomize", deployed)
     judged = conform(manifests)
     assert judged["resources"] == []
     count = len(list(yaml.safe_load_all(manifests)))
