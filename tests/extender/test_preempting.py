@@ -1,5 +1,7 @@
 """The preempt verb: kube-scheduler's victims on one node, made whole, and only where that helps."""
 
+from itertools import combinations
+
 from linkwise.extender.calls import PreemptCall, Victims
 from tests.extender.cluster import Cluster, change
 from tests.extender.test_preemption import budget, label
@@ -68,14 +70,17 @@ def test_members_that_a_gang_can_spare_may_go_alone() -> None:
 def test_where_only_links_are_missing_the_cheapest_victims_are_named_here() -> None:
     """Newer kube-schedulers ask with no victims where all their own plugins had agreed."""
     at = cluster(1, "a100-pcie-8-bridged")  # four pairs
-    for position, priority in ((0, 5), (2, 1), (4, 0), (6, 1)):
-        run(at, f"p{position}", 1, "n1", priority=priority)
-    for position in (0, 2, 4, 6):  # one of each pair
-        at.start(f"p{position}", {"main": at.uuids("n1", position)})
+    machine = at.machine("n1")
+    one_of_each = [a for a, b in combinations(range(8), 2) if machine.link(a, b).nvlinks]
+    assert len(one_of_each) == 4
+    for number, priority in enumerate((5, 1, 0, 1)):
+        run(at, f"p{number}", 1, "n1", priority=priority)
+    for number, position in enumerate(one_of_each):
+        at.start(f"p{number}", {"main": at.uuids("n1", position)})
     at.settle()
     at.add_pod("urgent", 2, priority=2, require_link="nvlink")
     assert at.filter("urgent").failed == {"n1": "linkwise: no free GPU set with the required link"}
-    assert preempt(at, "urgent", n1=[]) == {"n1": ["p4"]}
+    assert preempt(at, "urgent", n1=[]) == {"n1": ["p2"]}
 
 
 def test_no_victims_and_room_without_them_is_a_yes() -> None:

@@ -81,6 +81,9 @@ def started(world: World) -> Iterator[Extender]:
     for name in ("n1", "n2", "n3"):
         world.add_node(name)
     extender = Extender(world).start()
+    # Nothing else waits for them, and no test is to meet the first connection half made.
+    budgets = {"kind": "poddisruptionbudgets", "type": "LISTED"}
+    wait_for(lambda: extender.count("watch_events_total", **budgets))
     yield extender
     extender.shell.stop()
     assert extender.count("errors_total") == 0
