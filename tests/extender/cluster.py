@@ -271,6 +271,8 @@ class Cluster:
         self.reads.append(read.ref)
         found = None if self.owners is None else self.owners.get(read.ref, Missing.NOT_FOUND)
         self.core.owner_read(read, found, self.now)
+        while self.core.judge_anew(self.now):
+            pass
 
     def pass_time(self, seconds: float) -> list[Action]:
         self.now += seconds

@@ -161,7 +161,27 @@ def test_a_gang_that_is_made_larger_takes_its_new_members_in(cluster: Cluster) -
     cluster.pass_time(2.0)
     cluster.pass_time(SURELY)
     assert cluster.pod("train-2-0").status.nominated_node_name
+    assert [member.state for member in cluster.core.gangs(cluster.now)[0].members] == [
+        "bound",
+        "bound",
+        "planned",
+    ]
     assert cluster.sound()
+
+
+def test_thousands_of_pods_are_judged_again_a_few_at_a_time(cluster: Cluster) -> None:
+    """Whoever asks meanwhile gets the lock in between."""
+    train = job("train", 512)
+    for index in range(512):
+        cluster.put_pod(member(train, index))
+    (read,) = cluster.core.owners_to_read(cluster.now)
+    cluster.core.owner_read(read, train, cluster.now)
+    rounds = 0
+    while cluster.core.judge_anew(cluster.now):
+        rounds += 1
+    assert rounds == 8
+    cluster.settle()
+    assert why(cluster, "train-511-0").endswith(": no room for the whole gang")
 
 
 # What is not there.
@@ -378,6 +398,7 @@ def test_an_answer_that_comes_after_its_pods_went_is_nobodys(cluster: Cluster) -
     (now,) = cluster.core.owners_to_read(cluster.now)
     cluster.core.owner_read(late, before, cluster.now)
     cluster.core.owner_read(now, after, cluster.now)
+    assert cluster.core.judge_anew(cluster.now)
     create(cluster, member(after, 1))
     assert planned(cluster) == ["train-0-0", "train-1-0"]
 

@@ -146,5 +146,6 @@ def read(made: Object, objects: tuple[Object, ...]) -> PodRecord:
     record = reader.follow(msgspec.convert(made, Pod), 0.0)
     while record.awaits:
         (asked,) = reader.take_reads(0.0)
-        (record,) = reader.owner_read(asked, found[asked.ref], 0.0)
+        reader.owner_read(asked, found[asked.ref], 0.0)
+        (record,) = reader.take_anew(0.0)
     return record

@@ -4,7 +4,7 @@ A pod that waits changes several times, and pods of a job are alike; so what fol
 words is worked out once.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
@@ -130,10 +130,13 @@ class Reader:
         """When `take_reads` has something; it may be past."""
         return self._membership.next_due()
 
-    def owner_read(self, read: FetchOwner, found: Found | None, now: float) -> Iterator[PodRecord]:
-        """The pods that it concerns, read anew. None: the API server could not be asked."""
-        for pod in self._membership.owner_read(read, found, now):
-            yield self.follow(pod, now)
+    def owner_read(self, read: FetchOwner, found: Found | None, now: float) -> None:
+        """What there is of it; None: the API server could not be asked."""
+        self._membership.owner_read(read, found, now)
+
+    def take_anew(self, now: float) -> list[PodRecord]:
+        """The next few pods that what was read concerns; call it until there are none."""
+        return [self.follow(pod, now) for pod in self._membership.take_anew()]
 
     def node(self, node: Node) -> NodeRecord:
         offered = node.status.allocatable

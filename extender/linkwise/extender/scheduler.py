@@ -158,12 +158,18 @@ class Scheduler:
         return self._reader.take_reads(now) if self._seen_pods else ()
 
     def owner_read(self, read: FetchOwner, found: Found | None, now: float) -> None:
-        """What there is of it; None: nobody could be asked."""
-        for record in self._reader.owner_read(read, found, now):
+        """What there is of it; None: nobody could be asked. Then `judge_anew`."""
+        self._reader.owner_read(read, found, now)
+
+    def judge_anew(self, now: float) -> bool:
+        """Look again at some of the pods whose owner was read; whether there are more of them."""
+        records = self._reader.take_anew(now)
+        for record in records:
             before = self._books.pods.get(record.uid)
             self._put_pod(record)
             if before is not None and before.awaits and not record.awaits:
                 self._planner.turned_away.look_now(now)
+        return bool(records)
 
     def _put_pod(self, record: PodRecord) -> None:
         namesake = self._books.pod_named(record.ref.namespace, record.ref.name)

@@ -63,6 +63,7 @@ _SETTLE_SECONDS = 1.0
 _CALLS_SECONDS = 5.0
 # Thousands of pods may be told at once why they wait; no plan may wait for that.
 _EVENT_THREADS = 2
+_GAP_SECONDS = 0.001  # in which calls get the lock
 _READ_THREADS = 4  # of the objects that pods hang on, milliseconds each
 # An audit recounts everything, 0.15 s at 5,000 nodes: often enough to be told of a defect the same
 # hour, and not with every scrape.
@@ -421,6 +422,10 @@ class Shell:
             self._defect("done", f"{type(action).__name__} {action.pod} was not taken note of")
         self._changed.set()
 
+    def _judge_anew(self) -> bool:
+        with self._lock:
+            return self._core.judge_anew(self._clock())
+
     def _read_owner(self, read: FetchOwner) -> None:
         found = None
         try:
@@ -430,6 +435,8 @@ class Shell:
         try:
             with self._lock:
                 self._core.owner_read(read, found, self._clock())
+            while self._judge_anew():
+                self._stopping.wait(_GAP_SECONDS)
         except Exception:
             self._defect("owners", f"what {read} says was not understood")
         self._changed.set()

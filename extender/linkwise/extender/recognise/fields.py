@@ -20,7 +20,8 @@ def at(fields: Fields, path: str) -> object:
     """What stands at a dotted *path*, None where nothing does."""
     found: object = fields
     for step in path.split("."):
-        found = found.get(step) if isinstance(found, Mapping) else None
+        # `dict` first: it is what JSON is read into, and to ask the ABC takes ten times as long.
+        found = found.get(step) if isinstance(found, dict | Mapping) else None
     return found
 
 
