@@ -24,6 +24,7 @@ from tests.cluster.cluster import Cluster
 GPU = names.DEFAULT_RESOURCE
 MACHINE = "dgx1-v100"
 SYSTEM = "kube-system"
+EXTENDER = "linkwise-extender"
 PLUGIN_PODS = "app.kubernetes.io/name=linkwise-plugin"
 EXTENDER_PODS = "app.kubernetes.io/name=linkwise-extender"
 _MANIFESTS = Path(__file__).parents[2] / "daemonset"
@@ -122,6 +123,12 @@ class Deployed:
     def items(self, path: str, **params: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.client.get(path, dict[str, Any], params=params)["items"]
         return found
+
+    def extender(self) -> dict[str, Any]:
+        """The Pod of the extender that leads, or led last."""
+        lease = self.get(f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/{EXTENDER}")
+        name = str(lease["spec"]["holderIdentity"]).partition("_")[0]
+        return self.get(f"/api/v1/namespaces/{SYSTEM}/pods/{name}")
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
         return self.control.kubectl(*arguments, stdin=stdin)

@@ -250,9 +250,8 @@ def plugin_of(deployed: Deployed, node: str) -> int:
 
 
 def extender_of(deployed: Deployed) -> int:
-    """Its process."""
-    (pod,) = deployed.pods(EXTENDER_PODS, namespace=SYSTEM)
-    return _process(pod, "linkwise-extender")
+    """The process of the one that leads."""
+    return _process(deployed.extender(), "linkwise-extender")
 
 
 def _process(pod: Mapping[str, Any], program: str) -> int:
@@ -290,7 +289,8 @@ def unready(deployed: Deployed) -> list[str]:
 def _says_ready(pod: Mapping[str, Any]) -> bool:
     (container,) = pod["spec"]["containers"]
     (port,) = container["ports"]
-    address = f"http://{pod['status'].get('podIP')}:{port['containerPort']}/readyz"
+    path = container["readinessProbe"]["httpGet"]["path"]
+    address = f"http://{pod['status'].get('podIP')}:{port['containerPort']}{path}"
     try:
         return urllib3.request("GET", address, timeout=2.0, retries=False).status == 200
     except urllib3.exceptions.HTTPError:

@@ -249,7 +249,7 @@ def usage(deployed: Deployed) -> dict[str, Usage]:
         for pod in deployed.pods(selector, namespace=SYSTEM):
             (container,) = pod["spec"]["containers"]
             (port,) = (port["containerPort"] for port in container["ports"])
-            name = f"{container['name']} on {pod['spec']['nodeName']}"
+            name = f"{pod['metadata']['name']} on {pod['spec']['nodeName']}"
             (process,) = processes_of(pod, f"linkwise-{container['name']}")
             status = (process / "status").read_text()
             found[name] = Usage(

@@ -18,6 +18,8 @@ NOTHING_ELSE = "may write labels and annotations of its Node, and nothing else o
 DECIDES = "only Linkwise's extender decides this"
 NODES, PODS = "/api/v1/nodes", "/api/v1/namespaces/ml/pods"
 SYSTEM = f"/api/v1/namespaces/{NAMESPACE}"
+LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
+SLICES = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"
 RIGHTS = "/apis/rbac.authorization.k8s.io/v1"
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 
@@ -239,6 +241,27 @@ NODELESS_MUST_NOT = (
 )
 
 PLAN = {names.GPUS: '{"main":["GPU-1"]}', names.PLAN: '{"v":1}'}
+# As leaders of the second term and of the first write it.
+TERM_2 = {names.PLAN: '{"v":1,"id":"x","node":"node-1","leader":2,"epoch":1}'}
+TERM_1 = {names.PLAN: '{"v":1,"id":"x","node":"node-1","leader":1,"epoch":9}'}
+NO_TERM = {names.PLAN: '{"v":1,"id":"x","node":"node-1","epoch":9}'}
+TOO_LATE = "and term 2 has begun"
+LATE_BINDINGS = (
+    Request(
+        "bind in a term that is over",
+        "POST",
+        f"{PODS}/term-1/binding",
+        binding("term-1", TERM_1),
+        f"led in term 1, {TOO_LATE}",
+    ),
+    Request(
+        "bind without an election",
+        "POST",
+        f"{PODS}/term-1/binding",
+        binding("term-1", NO_TERM),
+        f"led in term 0, {TOO_LATE}",
+    ),
+)
 NOMINATED = {"metadata": {"annotations": PLAN}, "status": {"nominatedNodeName": "node-1"}}
 WITHDRAWN = {
     "metadata": {"annotations": dict.fromkeys(PLAN)},
@@ -275,8 +298,30 @@ EXTENDER_MAY = (
     ),
 )
 
+EXTENDER_LEADS = (
+    Request("see who leads", "GET", f"{LEASES}/linkwise-extender"),
+    Request("see its Service", "GET", f"{SYSTEM}/services/linkwise-extender"),
+    Request(
+        "lead its Service to itself",
+        "POST",
+        SLICES,
+        {
+            "metadata": {"name": "linkwise-extender-leader"},
+            "addressType": "IPv4",
+            "endpoints": [],
+        },
+    ),
+    Request("see where it leads", "GET", f"{SLICES}/linkwise-extender-leader"),
+    Request("bind in its term", "POST", f"{PODS}/term-2/binding", binding("term-2", TERM_2)),
+)
+
 EXTENDER_MUST_NOT = (
     *STRANGE,
+    Request("see who else leads", "GET", f"{LEASES}/kube-scheduler", says=RBAC),
+    Request("take another's lease", "PUT", f"{LEASES}/kube-scheduler", {}, says=RBAC),
+    Request("delete its lease", "DELETE", f"{LEASES}/linkwise-extender", says=RBAC),
+    Request("lead others astray", "PUT", f"{SLICES}/kube-dns", {}, says=RBAC),
+    Request("see another Service", "GET", f"{SYSTEM}/services/kube-dns", says=RBAC),
     Request("read one pod", "GET", f"{PODS}/waiting", says=RBAC),
     Request("read one node", "GET", f"{NODES}/node-1", says=RBAC),
     write_node("label a node", "node-1", labelled("linkwise.dev/nvlink", "x"), RBAC),

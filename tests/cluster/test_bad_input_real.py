@@ -12,7 +12,7 @@ import pytest
 from linkwise.topology import names
 from tests.cluster import workloads
 from tests.cluster.control_plane import KubectlError
-from tests.cluster.deployment import EXTENDER_PODS, PLUGIN_PODS, SYSTEM, Deployed
+from tests.cluster.deployment import PLUGIN_PODS, SYSTEM, Deployed
 from tests.cluster.looking import (
     assert_agreed,
     assert_sound,
@@ -119,8 +119,7 @@ def test_a_plan_of_a_newer_version_is_made_anew(deployed: Deployed) -> None:
 def test_a_node_deleted_under_a_gang_costs_that_member_only(
     deployed: Deployed, request: pytest.FixtureRequest
 ) -> None:
-    (extender,) = deployed.pods(EXTENDER_PODS, namespace=SYSTEM)
-    (gone,) = deployed.nodes().keys() - {extender["spec"]["nodeName"]}
+    (gone,) = deployed.nodes().keys() - {deployed.extender()["spec"]["nodeName"]}
     deployed.apply(workloads.job("train", 8, pods=2, gang=True))
     members = {pod["spec"]["nodeName"]: pod for pod in running(deployed, "job-name=train", 2)}
     lost = members.pop(gone)["metadata"]["name"]

@@ -16,9 +16,11 @@ from tests.cluster.control_plane import ControlPlane
 from tests.cluster.permissions import (
     ANYBODY_MAY,
     DECIDES,
+    EXTENDER_LEADS,
     EXTENDER_MAY,
     EXTENDER_MAY_ASK_FOR,
     EXTENDER_MUST_NOT,
+    LATE_BINDINGS,
     NOBODY_MAY,
     NODELESS_MUST_NOT,
     NODES,
@@ -53,6 +55,8 @@ def deployed(run_directory: Path, request: pytest.FixtureRequest) -> Iterator[Co
         pod("other"),
         pod("evictable"),
         pod("planned"),
+        pod("term-1"),
+        pod("term-2"),
         pod("gated", gates=(names.GATE,)),
         pod("twice-gated", gates=(names.GATE, "example.com/quota")),
         pod_of("linkwise-plugin", "node-1", name="plugin"),
@@ -87,7 +91,7 @@ def extender(deployed: ControlPlane, administrator: Account) -> Account:
     """It has planned the pod that others then meddle with."""
     in_force(administrator, NOBODY_MAY[0])
     account = Account(deployed, token=token(deployed, "linkwise-extender", pod="extender"))
-    in_force(account, EXTENDER_MUST_NOT[len(STRANGE) + 4])
+    in_force(account, EXTENDER_MUST_NOT[len(STRANGE) + 9])
     planned = account.ask(Request("plan", "PATCH", f"{PODS}/planned/status", NOMINATED))
     assert planned.allowed, planned
     return account
@@ -123,6 +127,25 @@ def test_the_extender_must_not(extender: Account, asked: Request) -> None:
 @pytest.mark.parametrize("asked", EXTENDER_MAY, ids=named)
 def test_the_extender_may(extender: Account, asked: Request) -> None:
     allowed(extender, asked)
+
+
+@pytest.fixture(scope="module")
+def second_term(deployed: ControlPlane, extender: Account) -> Account:
+    """The extender, while its Lease says that the second term has begun."""
+    said = json.dumps({"spec": {"holderIdentity": "other", "leaseTransitions": 2}})
+    deployed.kubectl("patch", f"-n={NAMESPACE}", "lease", "linkwise-extender", f"--patch={said}")
+    in_force(extender, LATE_BINDINGS[0])
+    return extender
+
+
+@pytest.mark.parametrize("asked", LATE_BINDINGS, ids=named)
+def test_the_extender_must_not_once_another_leads(second_term: Account, asked: Request) -> None:
+    refused(second_term, asked)
+
+
+@pytest.mark.parametrize("asked", EXTENDER_LEADS, ids=named)
+def test_the_extender_may_as_the_leader(second_term: Account, asked: Request) -> None:
+    allowed(second_term, asked)
 
 
 @pytest.mark.parametrize("asked", EXTENDER_MAY_ASK_FOR, ids=named)

@@ -220,6 +220,7 @@ def test_every_flag_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
         "renew_deadline": 90.0,
         "retry_period": 90.0,
         "service": "linkwise-extender",
+        "pod_name": "linkwise-extender-0",
         "pod_ip": "10.0.0.7",
         "request_threads": 5,
         "write_threads": 6,

@@ -1,5 +1,6 @@
 """What is deployed says what the programs do: same flags, routes, port and permissions."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import click
 import pytest
 import yaml
 
-from linkwise.extender.__main__ import command
+from linkwise.extender.__main__ import ENV_PREFIX, command
 from linkwise.extender.app import create_app
 from linkwise.extender.metrics import Metrics
 from linkwise.extender.recognise.kinds import READ
@@ -15,9 +16,11 @@ from linkwise.extender.settings import Settings
 from linkwise.simulator.api_server.patches import json_patch
 from linkwise.topology import names
 from linkwise.topology.names import DEFAULT_RESOURCE
+from linkwise.topology.plan import Plan, write_plan
 from tests.manifests import BASE, DAEMONSET, STATIC_POD, documents, granted, the
 
 FILES = BASE / "extender"
+POLICIES = tuple(f"linkwise-extender-{does}" for does in ("decides", "only-plans", "leads"))
 CONFIGS = {
     name: DAEMONSET / "overlays" / name / "scheduler-config.yaml"
     for name in ("kubeadm", "second-scheduler")
@@ -64,8 +67,7 @@ def test_the_service_leads_to_the_port_that_the_program_listens_on() -> None:
     service = the(FILES, "Service")
     (port,) = service["spec"]["ports"]
     assert port["port"] == Settings().listen_port
-    labels = the(FILES, "Deployment")["spec"]["template"]["metadata"]["labels"]
-    assert service["spec"]["selector"].items() <= labels.items()
+    assert port["targetPort"] == port["port"]
     (allowed,) = the(FILES, "NetworkPolicy")["spec"]["ingress"]
     assert allowed["ports"] == [{"port": Settings().listen_port}]
 
@@ -117,13 +119,69 @@ def test_the_probes_ask_routes_that_exist(container: dict[str, Any]) -> None:
     routes = {rule.rule for rule in app.url_map.iter_rules()}
 
     for probe in ("readinessProbe", "livenessProbe"):
-        assert container[probe]["httpGet"]["path"] in routes
+        assert container[probe]["httpGet"]["path"].partition("?")[0] in routes
 
 
-def test_there_is_never_more_than_one_set_of_books() -> None:
+def test_two_of_which_one_leads_and_is_led_to(container: dict[str, Any]) -> None:
     spec = the(FILES, "Deployment")["spec"]
+    service, lease = the(FILES, "Service"), the(FILES, "Lease")
+    said = command.make_context("linkwise-extender", list(container["args"])).params
+    namespace, names_ = service["metadata"]["namespace"], lease["metadata"]
 
-    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+    assert spec["replicas"] == 2
+    assert said["leader_elect"] is True
+    assert (said["lease_namespace"], said["lease_name"]) == (names_["namespace"], names_["name"])
+    assert (said["lease_namespace"], said["service"]) == (namespace, service["metadata"]["name"])
+    assert "selector" not in service["spec"], "else the standby would be asked as well"
+    assert "spec" not in lease, "an upgrade would take the lease from its holder"
+    assert {
+        each["name"]: each["valueFrom"]["fieldRef"]["fieldPath"] for each in container["env"]
+    } == {
+        f"{ENV_PREFIX}_POD_NAME": "metadata.name",
+        f"{ENV_PREFIX}_POD_IP": "status.podIP",
+    }
+
+
+def test_the_standby_counts_as_ready() -> None:
+    """Else no rollout ends, and the budget lets nobody drain the leader's node."""
+    spec = the(FILES, "Deployment")["spec"]
+    (container,) = spec["template"]["spec"]["containers"]
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz?exclude=leader"
+    assert the(FILES, "PodDisruptionBudget")["spec"]["minAvailable"] < spec["replicas"]
+
+
+def test_the_role_in_its_namespace_names_the_objects_that_the_program_writes() -> None:
+    rules = the(FILES, "Role")["rules"]
+    named = {
+        (resource, verb, name)
+        for rule in rules
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+        for name in rule.get("resourceNames", [""])
+    }
+    assert named == {
+        ("leases", "get", "linkwise-extender"),
+        ("leases", "update", "linkwise-extender"),
+        ("leases", "create", ""),
+        ("endpointslices", "get", "linkwise-extender-leader"),
+        ("endpointslices", "update", "linkwise-extender-leader"),
+        ("endpointslices", "create", ""),
+        ("services", "get", "linkwise-extender"),
+    }
+
+
+def test_the_fence_knows_the_lease_and_how_a_plan_names_its_leader() -> None:
+    policy = the(FILES, "ValidatingAdmissionPolicy", "linkwise-extender-leads")["spec"]
+    binding = the(FILES, "ValidatingAdmissionPolicyBinding", "linkwise-extender-leads")["spec"]
+    lease = the(FILES, "Lease")
+    assert policy["paramKind"] == {"apiVersion": lease["apiVersion"], "kind": lease["kind"]}
+    found = {key: binding["paramRef"][key] for key in ("name", "namespace")}
+    assert found == {key: lease["metadata"][key] for key in ("name", "namespace")}
+    named = re.search(r"find\('(.*?)'\)", policy["variables"][0]["expression"])
+    assert named is not None
+    text = write_plan(Plan(id="x", node="n1", leader=17))
+    assert re.findall(named[1], text) == ['"leader":17']
+    assert re.findall(named[1], write_plan(Plan(id="x", node="n1"))) == []
 
 
 def test_the_role_names_just_what_the_program_does() -> None:
@@ -168,11 +226,13 @@ def test_the_policies_know_the_account_that_the_program_runs_under() -> None:
     account = f"'system:serviceaccount:{meta['namespace']}:{meta['name']}'"
     said = [
         condition["expression"]
-        for policy in ("linkwise-extender-decides", "linkwise-extender-only-plans")
+        for policy in POLICIES
         for condition in the(FILES, "ValidatingAdmissionPolicy", policy)["spec"]["matchConditions"]
+        if "userInfo" in condition["expression"]
     ]
     assert said == [
         f"request.userInfo.username != {account}",
+        f"request.userInfo.username == {account}",
         f"request.userInfo.username == {account}",
     ]
     spec = the(FILES, "Deployment")["spec"]["template"]["spec"]
@@ -180,9 +240,9 @@ def test_the_policies_know_the_account_that_the_program_runs_under() -> None:
 
 
 def test_every_policy_is_bound_and_denies() -> None:
-    for policy in ("linkwise-extender-decides", "linkwise-extender-only-plans"):
+    for policy in POLICIES:
         binding = the(FILES, "ValidatingAdmissionPolicyBinding", policy)["spec"]
-        assert binding == {"policyName": policy, "validationActions": ["Deny"]}
+        assert (binding["policyName"], binding["validationActions"]) == (policy, ["Deny"])
 
 
 class NoShell:

@@ -211,6 +211,22 @@ def test_a_lease_that_is_given_back_is_taken_at_once(join: Join) -> None:
     assert not first.acts
 
 
+def test_one_that_died_is_followed_at_once_by_who_runs_in_its_place(
+    client: KubeClient, join: Join
+) -> None:
+    first = join("pod-a_1").start()
+    wait_for(lambda: first.acts)
+    first.stop(release=False)
+    other = join("pod-b_1").start()
+    next_one = join("pod-a_2")
+    setattr(next_one.elector, "_predecessors", "pod-a_")  # noqa: B010
+    next_one.start()
+    wait_for(lambda: next_one.acts)  # no clock has moved
+    assert (next_one.elector.term, next_one.elector.handed_over) == (2, False)
+    assert not other.acts
+    assert spec(client)["holderIdentity"] == "pod-a_2"
+
+
 def test_one_that_ends_with_work_under_way_gives_nothing_back(
     client: KubeClient, join: Join
 ) -> None:

@@ -151,6 +151,10 @@ class _Levels(click.ParamType[tuple[str, ...]]):
     "--service",
     help="A Service without selector, in the Lease's namespace: the leader takes its calls.",
 )
+@click.option(
+    "--pod-name",
+    help="Of which this process is the only one: it need not wait for the lease of one before it.",
+)
 @click.option("--pod-ip", help="Where --service is to lead, when this process leads.")
 @click.option(
     "--request-threads",
@@ -250,12 +254,15 @@ def serve(settings: Settings) -> None:
 
 
 def _elector(settings: Settings, client: KubeClient) -> Elector:
+    # A container that is started anew is another process, and has none of the old one's books. But
+    # the old one has ended: no kubelet runs two of the same pod.
+    place = f"{settings.pod_name or socket.gethostname()}_"
     return Elector(
         client,
         namespace=settings.lease_namespace,
         name=settings.lease_name,
-        # A container that is started anew is another process, and has none of the old one's books.
-        identity=f"{socket.gethostname()}_{uuid4()}",
+        identity=f"{place}{uuid4()}",
+        predecessors=place if settings.pod_name else "",
         timing=settings.timing,
         on_lost=_lost,
     )

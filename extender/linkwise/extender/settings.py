@@ -61,6 +61,7 @@ class Settings:
     timing: Timing = _TIMING
     # The Service, without a selector, whose calls the leader takes; it needs its own address.
     service: str | None = None
+    pod_name: str | None = None  # whose container is this process, and the only one
     pod_ip: str | None = None
 
     def __post_init__(self) -> None:

@@ -81,7 +81,8 @@ class _Lease(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
 class Elector:
     """`start()` it; it takes the Lease when it can. *on_lost* is called once, from a thread of its
     own, when another has it: then this process must not act again. *identity* is this process's
-    alone, and no other's at any time."""
+    alone, and no other's at any time. A holder whose identity begins with *predecessors* is known
+    to have ended, as this process runs in its place: nobody need wait for its lease to end."""
 
     def __init__(
         self,
@@ -92,6 +93,7 @@ class Elector:
         identity: str,
         timing: Timing,
         on_lost: Callable[[str], object],
+        predecessors: str = "",
         clock: Callable[[], float] = steady_seconds,
     ) -> None:
         self.identity, self.timing = identity, timing
@@ -101,6 +103,7 @@ class Elector:
             False  # whether the one before gave the Lease back, with nothing under way
         )
         self._client, self._clock, self._on_lost = client, clock, on_lost
+        self._predecessors = predecessors
         self._collection = _COLLECTION.format(namespace)
         self._path, self._name = f"{self._collection}/{name}", name
         self._on_change: Callable[[], object] = lambda: None
@@ -228,6 +231,8 @@ class Elector:
 
     def _is_free(self, found: _Lease) -> bool:
         if not found.holder or found.holder == self.identity:  # ours: the answer to us was lost
+            return True
+        if self._predecessors and found.holder.startswith(self._predecessors):
             return True
         # As long as its holder says, where that is longer than what we were told.
         length = max(self.timing.lease_seconds, found.spec.lease_duration_seconds or 0)
