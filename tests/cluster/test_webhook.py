@@ -225,11 +225,9 @@ JOB_SETS = {
 
 def test_who_opted_out_is_left_alone(world: World) -> None:
     out = {"linkwise.dev/webhook": "ignore"}
+    own_way = {"name": "own-way", "labels": out}
+    apply(world, {"kind": "Namespace", "apiVersion": "v1", "metadata": own_way})
     for namespace, labels in (("kube-system", {}), ("own-way", {}), (NAMESPACE, out)):
-        if namespace == "own-way":
-            made = {"kind": "Namespace", "apiVersion": "v1"}
-            made |= {"metadata": {"name": namespace, "labels": out}}
-            apply(world, made)
         for said in (SAID, WRONG):
             thing = pod("left-alone", said, namespace=namespace, labels=labels)
             told = apply(world, thing, "--dry-run=server", "-o=json")

@@ -7,14 +7,15 @@ from base64 import b64decode
 from collections.abc import Callable
 from copy import deepcopy
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from threading import Event
 from typing import Any, TypeVar
 
 import msgspec
 import pytest
 
-from linkwise.extender.admission.keeper import Keeper
-from linkwise.extender.admission.pairs import Lifetime, Pair
+from linkwise.extender.admission.keeper import FileKeeper, SecretKeeper
+from linkwise.extender.admission.pairs import Lifetime, Pair, make_pair
 from linkwise.kube.client import STRATEGIC_PATCH
 from linkwise.kube.errors import ApiError
 
@@ -91,7 +92,7 @@ class Api:
 class Replica:
     def __init__(self, api: Api) -> None:
         self.api, self.now, self.used = api, START, list[Pair]()
-        self.keeper = Keeper(
+        self.keeper = SecretKeeper(
             api,
             secret=("kube-system", "linkwise-webhook"),
             configuration="linkwise",
@@ -228,10 +229,33 @@ def test_no_log_has_a_key(api: Api, caplog: pytest.LogCaptureFixture) -> None:
     assert "PRIVATE" not in caplog.text
 
 
+def test_certificates_that_somebody_else_keeps_are_served_as_they_change(tmp_path: Path) -> None:
+    def write(certificate: Pair, key: Pair) -> None:
+        (tmp_path / "tls.crt").write_bytes(certificate.certificate)
+        (tmp_path / "tls.key").write_bytes(key.key)
+
+    first, second = (make_pair({"x.example"}, datetime.now(UTC), Lifetime()) for _ in "ab")
+    used: list[Pair] = []
+    keeper = FileKeeper(tmp_path, used.append)
+    with pytest.raises(FileNotFoundError):
+        keeper.look()
+    assert keeper.waits_for()
+    write(first, first)
+    keeper.look()
+    keeper.look()
+    write(second, first)
+    with pytest.raises(ValueError, match="not of one key"):
+        keeper.look()
+    assert (used, keeper.waits_for()) == ([first], "")
+    write(second, second)
+    keeper.look()
+    assert used == [first, second]
+
+
 def test_its_thread_goes_on_whatever_happens(api: Api, caplog: pytest.LogCaptureFixture) -> None:
     api.down = True
     served = Event()
-    keeper = Keeper(
+    keeper = SecretKeeper(
         api,
         secret=("kube-system", "linkwise-webhook"),
         configuration="linkwise",

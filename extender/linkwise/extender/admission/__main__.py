@@ -7,14 +7,15 @@ answered. Nothing is lost with it: pods that are created meanwhile go without ga
 import logging
 import signal
 import sys
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 import click
 
 from linkwise.extender.admission.answers import Answers
-from linkwise.extender.admission.keeper import Keeper
-from linkwise.extender.admission.pairs import Lifetime
+from linkwise.extender.admission.keeper import FileKeeper, Keeper, SecretKeeper
+from linkwise.extender.admission.pairs import Lifetime, Pair
 from linkwise.extender.admission.patch import DEFAULT_SCHEDULER, Gating, Rules
 from linkwise.extender.admission.server import Server
 from linkwise.extender.recognise.answer import IndexedJobs
@@ -117,6 +118,12 @@ def _resource(_context: click.Context, parameter: click.Parameter, value: str) -
     help="Of each certificate; a new one is made when a third of it is left.",
 )
 @click.option(
+    "--certificate-directory",
+    type=click.Path(path_type=Path),
+    help="Serve tls.crt and tls.key of this directory, which somebody else keeps; then nothing is "
+    "made, kept or published.",
+)
+@click.option(
     "--max-body-mib",
     type=click.IntRange(1),
     default=8,  # etcd takes objects of 1.5 MiB; an update brings two
@@ -142,6 +149,7 @@ def command(
     secret: tuple[str, str],
     configuration: str,
     lifetime: Lifetime,
+    certificate_directory: Path | None,
     max_body_mib: int,
     log_level: str,
 ) -> None:
@@ -151,18 +159,21 @@ def command(
     )
     logging.getLogger("urllib3").setLevel(logging.ERROR)  # what matters of it we say ourselves
     rules = Rules(resource_name, scheduler_name, Gating(gate), IndexedJobs(indexed_jobs))
-    try:
-        client = KubeClient.load(kubeconfig=kubeconfig, server=api_server)
-    except LoadError as error:
-        _refuse(str(error))
-    keeper = Keeper(
-        client,
-        secret=secret,
-        configuration=configuration,
-        hosts=hosts,
-        lifetime=lifetime,
-        use=lambda pair: server.use(pair),
-    )
+
+    def use(pair: Pair) -> None:
+        server.use(pair)
+
+    if certificate_directory is not None:
+        keeper: Keeper = FileKeeper(certificate_directory, use)
+    else:
+        keeper = SecretKeeper(
+            _client(kubeconfig, api_server),
+            secret=secret,
+            configuration=configuration,
+            hosts=hosts,
+            lifetime=lifetime,
+            use=use,
+        )
     answers = Answers(
         rules,
         waits_for=keeper.waits_for,
@@ -176,6 +187,13 @@ def command(
         _refuse(f"--listen-address, --listen-port: {where}: {error}")
     log.info("listening on https://%s:%s", listen_address, server.port)
     serve(server, keeper)
+
+
+def _client(kubeconfig: str | None, api_server: str | None) -> KubeClient:
+    try:
+        return KubeClient.load(kubeconfig=kubeconfig, server=api_server)
+    except LoadError as error:
+        _refuse(str(error))
 
 
 def serve(server: Server, keeper: Keeper) -> None:

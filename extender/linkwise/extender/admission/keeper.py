@@ -11,6 +11,7 @@ from base64 import b64decode, b64encode
 from binascii import Error as NotBase64Error
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime
+from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Protocol, TypeVar
 
@@ -20,6 +21,7 @@ from linkwise.extender.admission.pairs import (
     Lifetime,
     Pair,
     bundle,
+    read_pair,
     read_pairs,
     renewed,
     served,
@@ -64,23 +66,16 @@ class _Configuration(msgspec.Struct):
 
 
 class Keeper:
-    """*use* is told of each pair that is to be served from now on."""
+    """Looks now and then, and tells *use* of each pair that is to be served from now on."""
 
     def __init__(
         self,
-        client: Api,
-        *,
-        secret: tuple[str, str],  # namespace, name
-        configuration: str,  # the name of both
-        hosts: Collection[str],
-        lifetime: Lifetime,
         use: Callable[[Pair], None],
+        *,
+        every_seconds: float = _LONGEST_LOOK_SECONDS,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._client, self._hosts, self._lifetime = client, frozenset(hosts), lifetime
-        self._secret = "/api/v1/namespaces/{}/secrets/{}".format(*secret)
-        self._configurations = [f"{_REGISTRATION}{kind}/{configuration}" for kind in _KINDS]
-        self._use, self._clock = use, clock
+        self._use, self._every_seconds, self._clock = use, every_seconds, clock
         self._served: Pair | None = None
         self._stop = Event()
         self._thread = Thread(target=self._run, name="keeper", daemon=True)
@@ -109,17 +104,67 @@ class Keeper:
         return self._served.ends.timestamp() if self._served else 0.0
 
     def look(self) -> None:
-        """Bring Secret, configurations and what is served to what they should be.
+        """Serve what is to be served by now. May raise anything."""
+        pair = self._chosen()
+        if pair != self._served:
+            self._use(pair)
+            self._served = pair
+            log.info("serves certificate %s, until %s", pair.name, pair.ends.isoformat())
+
+    def _chosen(self) -> Pair:
+        raise NotImplementedError
+
+    def _run(self) -> None:
+        failed = ""
+        while not self._stop.is_set():
+            try:
+                self.look()
+                failed = ""
+            except ApiError as error:
+                if error.status == _CONFLICT:
+                    self._stop.wait(_AT_ONCE_SECONDS)
+                    continue
+                failed = self._complain(str(error), failed)
+            except Exception as error:  # a mangled object, and whatever we did not think of
+                # Without its traceback, as that may show values.
+                failed = self._complain(f"{type(error).__name__}: {error}", failed)
+            soon = min(_AGAIN_SECONDS, self._every_seconds)
+            self._stop.wait(soon if failed else self._every_seconds)
+
+    def _complain(self, text: str, before: str) -> str:
+        if text != before:
+            log.warning("certificates: %s", text)
+        return text
+
+
+class SecretKeeper(Keeper):
+    """Makes the pairs itself."""
+
+    def __init__(
+        self,
+        client: Api,
+        *,
+        secret: tuple[str, str],  # namespace, name
+        configuration: str,  # the name of both
+        hosts: Collection[str],
+        lifetime: Lifetime,
+        use: Callable[[Pair], None],
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        every_seconds = min(_LONGEST_LOOK_SECONDS, lifetime.seconds / 100)
+        super().__init__(use, every_seconds=every_seconds, clock=clock)
+        self._client, self._hosts, self._lifetime = client, frozenset(hosts), lifetime
+        self._secret = "/api/v1/namespaces/{}/secrets/{}".format(*secret)
+        self._configurations = [f"{_REGISTRATION}{kind}/{configuration}" for kind in _KINDS]
+
+    def _chosen(self) -> Pair:
+        """Bring Secret and configurations to what they should be.
 
         Raises ApiError, and msgspec.ValidationError for objects that cannot be read.
         """
         pairs = self._kept()
         self._publish(bundle(pairs))
-        pair = served(pairs, self._hosts, self._clock(), self._lifetime)
-        if pair != self._served:
-            self._use(pair)
-            self._served = pair
-            log.info("serves certificate %s, until %s", pair.name, pair.ends.isoformat())
+        return served(pairs, self._hosts, self._clock(), self._lifetime)
 
     def _kept(self) -> tuple[Pair, ...]:
         secret = self._client.get(self._secret, dict[str, Any])
@@ -147,27 +192,18 @@ class Keeper:
                 self._client.patch(path, {"webhooks": hooks}, content_type=STRATEGIC_PATCH)
                 log.info("%s: trust written", path.removeprefix(_REGISTRATION))
 
-    def _run(self) -> None:
-        period = min(_LONGEST_LOOK_SECONDS, self._lifetime.seconds / 100)
-        failed = ""
-        while not self._stop.is_set():
-            try:
-                self.look()
-                failed = ""
-            except ApiError as error:
-                if error.status == _CONFLICT:
-                    self._stop.wait(_AT_ONCE_SECONDS)
-                    continue
-                failed = self._complain(str(error), failed)
-            except Exception as error:  # a mangled object, and whatever we did not think of
-                # Without its traceback, as that may show values.
-                failed = self._complain(f"{type(error).__name__}: {error}", failed)
-            self._stop.wait(min(_AGAIN_SECONDS, period) if failed else period)
 
-    def _complain(self, text: str, before: str) -> str:
-        if text != before:
-            log.warning("certificates: %s", text)
-        return text
+class FileKeeper(Keeper):
+    """Serves what somebody else keeps in a directory, as cert-manager does by a mounted Secret."""
+
+    def __init__(self, directory: Path, use: Callable[[Pair], None]) -> None:
+        super().__init__(use)
+        self._directory = directory
+
+    def _chosen(self) -> Pair:
+        """Raises OSError, and ValueError where the two are not of one key."""
+        certificate, key = (self._directory / name for name in ("tls.crt", "tls.key"))
+        return read_pair(certificate.read_bytes(), key.read_bytes())
 
 
 def _decoded(data: dict[str, str]) -> dict[str, bytes]:

@@ -81,7 +81,7 @@ def make_pair(hosts: Collection[str], now: datetime, lifetime: Lifetime) -> Pair
         .sign(key, hashes.SHA256())
     )
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return _read_pair(certificate.public_bytes(Encoding.PEM), pem)
+    return read_pair(certificate.public_bytes(Encoding.PEM), pem)
 
 
 def read_pairs(files: Mapping[str, bytes]) -> tuple[Pair, ...]:
@@ -92,7 +92,7 @@ def read_pairs(files: Mapping[str, bytes]) -> tuple[Pair, ...]:
             continue
         key = files.get(name.removesuffix(_CERTIFICATE) + _KEY, b"")
         try:
-            found.append(_read_pair(files[name], key))
+            found.append(read_pair(files[name], key))
         except (ValueError, TypeError, UnsupportedAlgorithm, x509.ExtensionNotFound):
             log.warning("certificate %s: cannot be read, or is not of its key: left out", name)
     return tuple(sorted(found, key=lambda pair: pair.name))
@@ -103,6 +103,28 @@ def write_pairs(pairs: Sequence[Pair]) -> dict[str, bytes]:
     for pair in pairs:
         files[pair.name + _CERTIFICATE], files[pair.name + _KEY] = pair.certificate, pair.key
     return files
+
+
+def read_pair(certificate: bytes, key: bytes) -> Pair:
+    """Of PEM; what follows the first certificate is served along.
+
+    Raises ValueError, TypeError, UnsupportedAlgorithm, ExtensionNotFound.
+    """
+    read = x509.load_pem_x509_certificate(certificate)
+    private = load_pem_private_key(key, password=None)
+    form = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
+    if read.public_key().public_bytes(*form) != private.public_key().public_bytes(*form):
+        raise ValueError("not of one key")
+    names = read.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    made = read.not_valid_before_utc + _BACKDATED
+    return Pair(
+        name=_name(made, read.serial_number),
+        certificate=certificate,
+        key=key,
+        made=made,
+        ends=read.not_valid_after_utc,
+        hosts=frozenset(str(name.value) for name in names),
+    )
 
 
 def renewed(
@@ -146,22 +168,3 @@ def _alternative(host: str) -> x509.GeneralName:
 def _name(made: datetime, serial: int) -> str:
     """With the serial number, as two replicas may make one in the same second."""
     return f"{made.astimezone(UTC):%Y%m%dT%H%M%SZ}-{serial:040x}"[:32]
-
-
-def _read_pair(certificate: bytes, key: bytes) -> Pair:
-    """Raises ValueError, TypeError, UnsupportedAlgorithm, ExtensionNotFound."""
-    read = x509.load_pem_x509_certificate(certificate)
-    private = load_pem_private_key(key, password=None)
-    form = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
-    if read.public_key().public_bytes(*form) != private.public_key().public_bytes(*form):
-        raise ValueError("not of one key")
-    names = read.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    made = read.not_valid_before_utc + _BACKDATED
-    return Pair(
-        name=_name(made, read.serial_number),
-        certificate=certificate,
-        key=key,
-        made=made,
-        ends=read.not_valid_after_utc,
-        hosts=frozenset(str(name.value) for name in names),
-    )
