@@ -53,12 +53,17 @@ def gang(
     size: int,
     gpus: int,
     *,
+    least: int | None = None,
     timeout: str = "",
     members: int | None = None,
     gated: bool = False,
 ) -> list[dict[str, Any]]:
-    """*members*: how many of its *size* ever come."""
-    said = {"gang": name, "gang-size": str(size)} | ({"gang-timeout": timeout} if timeout else {})
+    """*members*: how many of its *size* come; *least*: how many are enough to start."""
+    said = {"gang": name, "gang-size": str(size)}
+    if least is not None:
+        said["gang-min"] = str(least)
+    if timeout:
+        said["gang-timeout"] = timeout
     return [
         pod(f"{name}-{rank}", gpus, said={**said, "rank": str(rank)}, gated=gated)
         for rank in range(size if members is None else members)

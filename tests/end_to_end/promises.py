@@ -104,9 +104,10 @@ def _partial_gangs(pods: Sequence[Pod]) -> Iterator[str]:
         bound = [pod for pod in members if pod.spec.node_name and pod.status.phase not in _ENDED]
         started = any(names.STARTED in pod.metadata.annotations for pod in bound)
         done = sum(pod.status.phase == "Succeeded" for pod in members)
-        size = int(members[0].metadata.annotations[names.GANG_SIZE])
-        if bound and not started and len(bound) + done < size:
-            yield f"gang {name}: {len(bound)} of {size} members run, and it never started"
+        said = members[0].metadata.annotations
+        least = int(said.get(names.GANG_MIN, said[names.GANG_SIZE]))
+        if bound and not started and len(bound) + done < least:
+            yield f"gang {name}: {len(bound)} members run, {least} are wanted, it never started"
 
 
 def _books_differ(world: World, pods: Sequence[Pod], nodes: Sequence[Node]) -> Iterator[str]:

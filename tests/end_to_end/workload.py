@@ -14,6 +14,7 @@ import msgspec
 import urllib3
 
 from linkwise.kube.client import ApiError
+from linkwise.topology.names import GANG
 from tests.end_to_end import manifests
 from tests.end_to_end.clients import Death, Pace
 from tests.end_to_end.world import JOBS, PODS, World
@@ -62,6 +63,7 @@ class _Author:
         self._nodes = [f"n{number}" for number in range(1, len(self._machines) + 1)]
         self._bodies: dict[str, dict[str, Any]] = {}  # pods by name, as first submitted
         self._jobs: list[str] = []
+        self._late: list[dict[str, Any]] = []  # members of gangs that have begun without them
         self._number = 0
 
     def write(self) -> Workload:
@@ -80,7 +82,14 @@ class _Author:
 
     def _submits(self) -> tuple[str, Do]:
         bodies = self._random.choice(
-            [self._single, self._equals, self._several_containers, self._gang, self._gang]
+            [
+                self._single,
+                self._equals,
+                self._several_containers,
+                self._gang,
+                self._gang,
+                self._elastic_gang,
+            ]
         )()
         for body in bodies:
             self._bodies[body["metadata"]["name"]] = body
@@ -133,6 +142,47 @@ class _Author:
         return manifests.gang(
             self._name("gang"), size, gpus, timeout=timeout, members=members, gated=self._gated()
         )
+
+    def _elastic_gang(self) -> list[dict[str, Any]]:
+        """It begins with fewer members than it may have; some of the others come later."""
+        size = self._random.randint(2, 6)
+        least = self._random.randint(1, size)
+        members = manifests.gang(
+            self._name("elastic"),
+            size,
+            self._random.choice([1, 2, 2, 4, 8]),
+            least=least,
+            timeout=self._random.choice(["", "60s"]),
+            gated=self._gated(),
+        )
+        there = self._random.randint(least, size)
+        self._late += members[there:]
+        return members[:there]
+
+    def _member_joins(self) -> tuple[str, Do]:
+        if not self._late:
+            return self._submits()
+        body = self._late.pop(self._random.randrange(len(self._late)))
+        name = body["metadata"]["name"]
+        self._bodies[name] = body
+        return f"submits {name}, which joins its gang", lambda world: _submit(world, body)
+
+    def _member_dies(self) -> tuple[str, Do]:
+        """An operator makes another pod of the same rank."""
+        members = [body for body in self._bodies.values() if _is_member(body)]
+        if not members:
+            return self._submits()
+        body = self._random.choice(members)
+        old, new = body["metadata"]["name"], self._name("again")
+        grace = self._random.choice([None, 0, 0])
+        made_anew = {**body, "metadata": {**body["metadata"], "name": new}}
+        self._bodies[new] = made_anew
+
+        def do(world: World) -> None:
+            _delete(world, f"{PODS}/{old}", grace)
+            _submit(world, made_anew)
+
+        return f"member {old} dies, and {new} is made in its place", do
 
     def _submits_past_us(self) -> tuple[str, Do]:
         """Somebody else puts a pod on a node, who asks nobody."""
@@ -301,6 +351,8 @@ _LIKELY: Sequence[tuple[Callable[[_Author], tuple[str, Do]], float]] = (
     (_A._submits_job, 2),
     (_A._submits_past_us, 0.7),
     (_A._lifts_a_gate, 1),
+    (_A._member_joins, 2),
+    (_A._member_dies, 2),
     (_A._deletes, 5),
     (_A._recreates, 3),
     (_A._deletes_job, 0.5),
@@ -355,6 +407,10 @@ FAULTS: Sequence[tuple[str, str, int, bool]] = (
     ("GET", "/api/v1/pods", 500, False),
     ("GET", "/api/v1/nodes", 500, False),
 )
+
+
+def _is_member(body: Mapping[str, Any]) -> bool:
+    return GANG in body["metadata"]["annotations"]
 
 
 def _patiently(request: Callable[[], object], seconds: float = 3.0) -> None:
