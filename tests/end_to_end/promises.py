@@ -11,8 +11,9 @@ from dataclasses import replace
 
 from linkwise.extender.actions import WritePlan
 from linkwise.extender.calls import FilterCall
+from linkwise.extender.owner_reads import OwnerReads
 from linkwise.extender.scheduler import CoreSettings, Scheduler
-from linkwise.extender.views import GangView
+from linkwise.extender.views import GangView, NodeView
 from linkwise.kube.objects import Node, Pod
 from linkwise.topology import names
 from linkwise.topology.names import DEFAULT_RESOURCE
@@ -21,6 +22,7 @@ from tests.end_to_end.live_extender import GANG_TIMEOUT_SECONDS, hurried_clock
 from tests.end_to_end.world import World
 
 PAST_US = "foreign"  # how pods are called that are put on a node without asking
+_FREE, _RESERVED = "free", "reserved"
 _ENDED = ("Succeeded", "Failed")
 
 
@@ -34,7 +36,7 @@ def unsettled(world: World) -> list[str]:
         *_partial_gangs(pods),
         *world.extender.shell.audit(),
         *_books_differ(world, pods, nodes),
-        *_could_be_placed(pods, nodes),
+        *_could_be_placed(world, pods, nodes),
     ]
 
 
@@ -52,9 +54,9 @@ def leaks(world: World) -> list[str]:
         found += [
             f"{view.name}: GPU {gpu.index} is {gpu.state}, by {gpu.holder}"
             for gpu in view.gpus
-            if gpu.state not in ("free", "unhealthy")
+            if gpu.state not in (_FREE, "unhealthy")
         ]
-    found += [f"gang still known: {gang}" for gang in shell.gangs()]
+    found += [f"gang still known: {gang}" for gang in world.extender.core.gangs(hurried_clock())]
     return [*_broken(world), *found, *shell.audit()]
 
 
@@ -113,19 +115,32 @@ def _partial_gangs(pods: Sequence[Pod]) -> Iterator[str]:
 def _books_differ(world: World, pods: Sequence[Pod], nodes: Sequence[Node]) -> Iterator[str]:
     """Between the extender that has lived through it all, and one that starts now."""
     now = hurried_clock()
-    fresh = _fresh(pods, nodes, now)
+    fresh = _fresh(world, pods, nodes, now)
     old, new = world.extender.core.nodes(now), fresh.nodes(now)
     for had, has in zip(old, new, strict=False):
-        if had != has:
+        if _account(had) != _account(has):
             yield f"books of {had.name}: {had}, from the start {has}"
     if len(old) != len(new):
         yield f"books of {len(old)} nodes, from the start {len(new)}"
     fresh.decide(now)
-    before = {gang.name: _lasting(gang) for gang in world.extender.core.gangs(now)}
-    after = {gang.name: _lasting(gang) for gang in fresh.gangs(now)}
+    kept = _kept(world)
+    before, after = (
+        {gang.name: _lasting(gang) for gang in core.gangs(now) if gang.phase != "released"}
+        for core in (world.extender.core, fresh)
+    )
     for name in sorted(before.keys() | after.keys()):
-        if before.get(name) != after.get(name):
+        if before.get(name) != after.get(name) and not _goes_where_room_is_kept(
+            after.get(name), kept
+        ):
             yield f"gang {name}: {before.get(name)}, from the start {after.get(name)}"
+
+
+def _account(node: NodeView) -> object:
+    """Who has which GPU. For whom it keeps those that nobody has, an extender decides anew."""
+    gpus = [
+        (gpu.uuid, _FREE if gpu.state == _RESERVED else gpu.state, gpu.holder) for gpu in node.gpus
+    ]
+    return node.name, node.usable, node.reason, gpus
 
 
 def _lasting(gang: GangView) -> GangView:
@@ -133,14 +148,18 @@ def _lasting(gang: GangView) -> GangView:
     return replace(gang, reason="", refusals=0, made=None, deadline=None, plan="")
 
 
-def _could_be_placed(pods: Sequence[Pod], nodes: Sequence[Node]) -> Iterator[str]:
-    """Pods that wait although a fresh extender finds them a place."""
+def _could_be_placed(world: World, pods: Sequence[Pod], nodes: Sequence[Node]) -> Iterator[str]:
+    """Pods that wait although a fresh extender finds them a place. For whom it keeps what is free,
+    it may decide otherwise than the one that has lived through it all."""
     now = hurried_clock()
-    fresh = _fresh(pods, nodes, now)
+    fresh = _fresh(world, pods, nodes, now)
+    kept = _kept(world)
     for action in fresh.decide(now):
-        if isinstance(action, WritePlan):
+        if isinstance(action, WritePlan) and action.node not in kept:
             yield f"pod {action.pod.name} waits, and a fresh extender plans it on {action.node}"
-    node_names = tuple(node.metadata.name for node in nodes if _takes_pods(node))
+    node_names = tuple(
+        node.metadata.name for node in nodes if _takes_pods(node) and node.metadata.name not in kept
+    )
     for pod in pods:
         if (
             pod.spec.node_name
@@ -153,15 +172,30 @@ def _could_be_placed(pods: Sequence[Pod], nodes: Sequence[Node]) -> Iterator[str
             yield f"pod {pod.metadata.name} waits, and would do on {', '.join(passed)}"
 
 
+def _kept(world: World) -> frozenset[str]:
+    """The nodes where GPUs that nobody has are kept for somebody who waits."""
+    views = world.extender.core.nodes(hurried_clock())
+    return frozenset(view.name for view in views if any(g.state == _RESERVED for g in view.gpus))
+
+
+def _goes_where_room_is_kept(gang: GangView | None, kept: frozenset[str]) -> bool:
+    members = gang.members if gang is not None else ()
+    return any(member.state == "planned" and member.node in kept for member in members)
+
+
 def _takes_pods(node: Node) -> bool:
     ready = any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)
     return ready and not node.spec.unschedulable and not node.spec.taints
 
 
-def _fresh(pods: Sequence[Pod], nodes: Sequence[Node], now: float) -> Scheduler:
+def _fresh(world: World, pods: Sequence[Pod], nodes: Sequence[Node], now: float) -> Scheduler:
     core = Scheduler(CoreSettings(gang_timeout_seconds=GANG_TIMEOUT_SECONDS))
     core.replace_nodes(nodes, now)
     core.replace_pods(pods, now)
+    owners = OwnerReads(world.client)
+    while reads := core.owners_to_read(now):
+        for read in reads:
+            core.owner_read(read, owners.read(read), now)
     return core
 
 
