@@ -12,6 +12,9 @@ from prometheus_client.core import CollectorRegistry
 from linkwise.cli.__main__ import main as cli
 from linkwise.extender import answers, rooms
 from linkwise.extender.__main__ import command as extender
+from linkwise.extender.admission.__main__ import command as webhook
+from linkwise.extender.admission.answers import Answers as WebhookAnswers
+from linkwise.extender.admission.patch import Rules
 from linkwise.extender.app import create_app as create_extender_app
 from linkwise.extender.metrics import Census
 from linkwise.extender.metrics import Metrics as ExtenderMetrics
@@ -52,7 +55,10 @@ def quoted(text: str) -> set[str]:
     return set(re.findall(r"`([^`\n]+)`", text))
 
 
-@pytest.mark.parametrize(("command", "title"), [(plugin, "The plugin"), (extender, "The extender")])
+@pytest.mark.parametrize(
+    ("command", "title"),
+    [(plugin, "The plugin"), (extender, "The extender"), (webhook, "The webhook")],
+)
 def test_every_flag_is_documented_and_every_documented_flag_exists(
     command: click.Command, title: str
 ) -> None:
@@ -86,6 +92,8 @@ def test_every_metric_is_documented() -> None:
     metrics.watch_books(lambda: Census(Counts({}, {}, {}, 0, 0), 0, {}))
     of_extender = metric_names(metrics.registry, "linkwise_extender_")
     assert of_extender == documented_metrics("The extender")
+    of_webhook = metric_names(WebhookAnswers(Rules()).registry, "linkwise_webhook_")
+    assert of_webhook == documented_metrics("The webhook")
 
 
 def routes(app: Flask) -> set[str]:
@@ -100,6 +108,8 @@ def test_every_route_is_documented() -> None:
         said = section(title)
         assert len(routes(app)) >= 3
         assert not [rule for rule in routes(app) if rule not in said]
+    for _, path in WebhookAnswers(Rules()).routes():
+        assert f"`{path}`" in section("The webhook") or f" {path}`" in section("The webhook")
 
 
 def test_every_annotation_and_label_is_documented() -> None:
