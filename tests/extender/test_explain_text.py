@@ -4,8 +4,8 @@ import pytest
 
 from linkwise.extender import explain_text
 from linkwise.extender.explain import Explainer
-from linkwise.extender.explain_text import duration
 from linkwise.extender.views import Explanation, GangExplanation, GangView, Wanted
+from linkwise.extender.words import duration
 from tests.extender.cluster import Cluster, change
 
 

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from linkwise.cli.table import aligned
-from linkwise.extender.explain_text import duration
 from linkwise.extender.views import BestSet, GangView, KindUse, NodeView, Use
+from linkwise.extender.words import duration
 
 _NARROWEST = 80
 _GANGS = ("NAME", "PHASE", "BOUND", "PLANNED", "MIN", "SIZE", "AGE", "GIVES BACK", "WAITS FOR")

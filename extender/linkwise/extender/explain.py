@@ -7,7 +7,7 @@ All of it is worked out from a snapshot, so nothing waits for it.
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
-from linkwise.extender.funnel import Funnel, alike, pods_in_words, wanted_of
+from linkwise.extender.funnel import Funnel, alike, wanted_of
 from linkwise.extender.gang import Phase
 from linkwise.extender.holders import holders_of
 from linkwise.extender.holds import Asker, asker_of_single
@@ -30,6 +30,7 @@ from linkwise.extender.views import (
     ReasonCount,
     Search,
 )
+from linkwise.extender.words import pods_in_words
 
 WAITING = frozenset({"waiting", "invalid"})
 
@@ -77,8 +78,8 @@ class Explainer:
         ]
         gangs.sort(key=lambda it: (-it.gang.priority, it.gang.since or 0.0, it.gang.name))
         pods.sort(key=lambda it: (-it.priority, it.since or 0.0, it.name))
-        counts = gpus_by_state(self._funnel.nodes)
-        nodes = len(self._funnel.nodes)
+        counts = gpus_by_state(self._funnel.field.nodes)
+        nodes = len(self._funnel.field.nodes)
         return ClusterExplanation(snapshot.at, counts, nodes, tuple(gangs), tuple(pods))
 
     # Pods.
@@ -248,10 +249,10 @@ class Explainer:
         room = gang.no_room
         if gang.asker is None or room is None or not room.level or not room.nearest:
             return None
-        nodes = self._funnel.nodes
+        nodes = self._funnel.field.nodes
         inside = [node for node in nodes if _domain(node, room.level) == room.nearest]
         lacks = f"room for {room.had} of {pods_in_words(room.wanted)}"
-        mine = self._funnel.open_to(gang.asker)
+        mine = self._funnel.field.open_to(gang.asker)
         holders = holders_of(self._snapshot, inside, mine)
         return NearestMiss(room.nearest, room.level, lacks, holders)
 

@@ -7,9 +7,9 @@ One fact a line, its name in front, so that it reads aloud and can be cut with `
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
-from linkwise.extender.funnel import cpus_in_words, gib_in_words, gpus_in_words, pods_in_words
-from linkwise.extender.holders import ENDLESS, EXPECTED
 from linkwise.extender.views import (
+    ENDLESS,
+    EXPECTED,
     ClusterExplanation,
     Explanation,
     GangExplanation,
@@ -20,6 +20,13 @@ from linkwise.extender.views import (
     NearestMiss,
     Search,
     Wanted,
+)
+from linkwise.extender.words import (
+    cpus_in_words,
+    duration,
+    gib_in_words,
+    gpus_in_words,
+    pods_in_words,
 )
 
 _WIDTH = 10  # of the names in front
@@ -291,19 +298,6 @@ def _wanted(wanted: Wanted) -> str:
 
 def _fact(name: str, text: str) -> str:
     return f"  {name:<{_WIDTH}}{text}".rstrip()
-
-
-def duration(seconds: float) -> str:
-    """As kubectl shows ages: 45s, 12m, 3h10m, 5d4h."""
-    whole = max(int(seconds), 0)
-    if whole < 120:
-        return f"{whole}s"
-    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
-    if minutes < 60:
-        return f"{minutes}m"
-    if hours < 24:
-        return f"{hours}h{minutes % 60}m" if minutes % 60 else f"{hours}h"
-    return f"{days}d{hours % 24}h" if hours % 24 else f"{days}d"
 
 
 def _from_now(then: float, at: float) -> str:

@@ -5,9 +5,7 @@ from collections.abc import Container, Iterable
 from linkwise.extender.holds import Hold
 from linkwise.extender.records import PodRecord, WrittenPlan
 from linkwise.extender.snapshot import NodeState, Snapshot
-from linkwise.extender.views import Holder
-
-EXPECTED, TIMEOUT, ENDLESS = "expected-duration", "gang-timeout", "endless"
+from linkwise.extender.views import ENDLESS, EXPECTED, TIMEOUT, Holder
 
 
 def holders_of(

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from linkwise.extender.asks import link_word
 from linkwise.extender.books import Books
-from linkwise.extender.funnel import has_gpus
+from linkwise.extender.field import has_gpus
 from linkwise.extender.kinds import Kind
 from linkwise.extender.planner import Planner
 from linkwise.extender.records import PodRecord

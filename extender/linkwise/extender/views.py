@@ -7,6 +7,9 @@ The shell renders them as JSON or text. Numbers that change live here, never in 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+# What says until when a holder has its GPUs.
+EXPECTED, TIMEOUT, ENDLESS = "expected-duration", "gang-timeout", "endless"
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -52,8 +55,7 @@ class Holder:
     # has them, and they are kept for a gang that waits
     since: float | None  # when its plan was made, else when it was created
     until: float | None  # None: nobody knows; of what is reserved: when the gang can start
-    because: str  # what says until when: expected-duration, gang-timeout; endless: a server, which
-    # does not end by itself
+    because: str  # EXPECTED, TIMEOUT; ENDLESS: a server, which does not end by itself; or empty
 
 
 @dataclass(frozen=True, slots=True)

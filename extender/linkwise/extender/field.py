@@ -1,0 +1,103 @@
+"""The nodes that have GPUs, as arrays, as they were in a snapshot: what explanations ask."""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linkwise.extender.feasible import why_not
+from linkwise.extender.holds import Asker
+from linkwise.extender.kinds import Kind
+from linkwise.extender.records import Template, natural
+from linkwise.extender.rows import Bools, Ints
+from linkwise.extender.snapshot import NodeState, Snapshot
+
+NOT_READY = "node is not ready"
+_UNUSABLE = -1
+
+
+class Field:
+    """All arrays are [nodes], by name."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.nodes = [node for node in snapshot.nodes if has_gpus(node)]
+        self.nodes.sort(key=lambda node: natural(node.name))
+        self._kinds: list[Kind] = []
+        numbers: dict[int, int] = {}
+        for node in self.nodes:
+            if node.kind is not None and id(node.kind) not in numbers:
+                numbers[id(node.kind)] = len(self._kinds)
+                self._kinds.append(node.kind)
+        self._kind_of: Ints = np.array(
+            [
+                _UNUSABLE if node.problem or node.kind is None else numbers[id(node.kind)]
+                for node in self.nodes
+            ],
+            dtype=np.int64,
+        )
+        self.usable: Bools = self._kind_of != _UNUSABLE
+        self.free: Ints = np.array([node.free for node in self.nodes], dtype=np.int64)
+        self.rows: Ints = np.array([node.row for node in self.nodes], dtype=np.int64)
+        self._place = {node.name: place for place, node in enumerate(self.nodes)}
+        self._closed: dict[Template, NDArray[np.object_]] = {}
+
+    def open_to(self, asker: Asker) -> frozenset[int]:
+        """The holds, by their place, that keep nothing from this one, as `Holds.ways` has it."""
+        at = self.snapshot.at
+        return frozenset(
+            place
+            for place, hold in enumerate(self.snapshot.holds)
+            if asker.urgency <= hold.urgency
+            or (asker.runs and not hold.evicts)
+            or (
+                asker.seconds is not None
+                and hold.start is not None
+                and at + asker.seconds <= hold.start
+            )
+        )
+
+    def free_to(self, holds: frozenset[int]) -> Ints:
+        """The GPUs that are free to those for whom these holds are open."""
+        if not holds:
+            return self.free
+        free = self.free.copy()
+        for hold in holds:
+            for name, mask in self.snapshot.holds[hold].gpus.items():
+                place = self._place.get(name)
+                if place is not None:
+                    free[place] |= self.nodes[place].reserved & mask
+        return free
+
+    def closed(self, template: Template | None) -> NDArray[np.object_]:
+        """Why pods of this template may not go there, empty where they may."""
+        if template is None:
+            return np.full(len(self.nodes), "", dtype=object)
+        found = self._closed.get(template)
+        if found is None:
+            texts = [_why_closed(template, node) for node in self.nodes]
+            found = self._closed[template] = np.array(texts, dtype=object)
+        return found
+
+    def by_kind(
+        self, nodes: Bools, free: Ints, judge: Callable[[Kind, Ints], NDArray[np.generic] | int]
+    ) -> Ints:
+        """What *judge* says of a kind and masks of free GPUs; 0 for the others."""
+        found = np.zeros(len(self.nodes), dtype=np.int64)
+        for number, kind in enumerate(self._kinds):
+            places = np.flatnonzero(nodes & (self._kind_of == number))
+            if len(places):
+                found[places] = judge(kind, free[places])
+        return found
+
+
+def has_gpus(node: NodeState) -> bool:
+    """A node that never had GPUs is nobody's question."""
+    offers = node.record.offers.gpus if node.record is not None else 0
+    return bool(node.machine is not None or node.owned or offers)
+
+
+def _why_closed(template: Template, node: NodeState) -> str:
+    if node.record is None or not node.record.ready:
+        return NOT_READY
+    return why_not(template, node.record)

@@ -1,0 +1,50 @@
+"""Amounts in words, as people read them."""
+
+from collections.abc import Iterable, Sequence
+
+_GIB = 1 << 30
+
+
+def model_in_words(models: Iterable[Sequence[str]], memory_mib: int) -> str:
+    known = " or ".join(" ".join(words).upper() for words in models)
+    memory = f"{memory_mib / 1024:g} GiB or more" if memory_mib else ""
+    return " with ".join(part for part in (known, memory) if part)
+
+
+def needs_in_words(milli_cpu: int, memory: int) -> str:
+    parts = []
+    if milli_cpu:
+        parts.append(cpus_in_words(milli_cpu))
+    if memory:
+        parts.append(f"{gib_in_words(memory)} of memory")
+    parts.append("a place for one more pod")
+    return f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else parts[0]
+
+
+def gpus_in_words(count: int) -> str:
+    return f"{count} GPU{'' if count == 1 else 's'}"
+
+
+def pods_in_words(count: int) -> str:
+    return f"{count} pod{'' if count == 1 else 's'}"
+
+
+def cpus_in_words(milli_cpu: int) -> str:
+    return f"{milli_cpu / 1000:g} CPU{'' if milli_cpu == 1000 else 's'}"
+
+
+def gib_in_words(memory: int) -> str:
+    return f"{max(memory, 0) / _GIB:.3g} GiB"
+
+
+def duration(seconds: float) -> str:
+    """As kubectl shows ages: 45s, 12m, 3h10m, 5d4h."""
+    whole = max(int(seconds), 0)
+    if whole < 120:
+        return f"{whole}s"
+    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
+    if minutes < 60:
+        return f"{minutes}m"
+    if hours < 24:
+        return f"{hours}h{minutes % 60}m" if minutes % 60 else f"{hours}h"
+    return f"{days}d{hours % 24}h" if hours % 24 else f"{days}d"
