@@ -196,6 +196,8 @@ def _fresh(world: World, pods: Sequence[Pod], nodes: Sequence[Node], now: float)
     while reads := core.owners_to_read(now):
         for read in reads:
             core.owner_read(read, owners.read(read), now)
+        while core.judge_anew(now):
+            pass
     return core
 
 

@@ -34,7 +34,7 @@ class ClusterMachine(RuleBasedStateMachine):
         self.cluster = Cluster()
         self.number = 0
         self.flights: list[_Flight] = []
-        self.whole: set[str] = set()  # gangs that have been bound whole
+        self.whole: set[str] = set()  # gangs that have had enough members bound
         for node, machine in zip(NODES, MACHINES, strict=True):
             self.cluster.add_node(node, machine)
 
@@ -45,12 +45,24 @@ class ClusterMachine(RuleBasedStateMachine):
         self.number += 1
         self.cluster.add_pod(f"p{self.number}", gpus, require_link=link, prefer_link=prefer)
 
-    @rule(size=st.integers(1, 4), gpus=st.integers(0, 8), priority=st.integers(0, 1))
-    def add_gang(self, size: int, gpus: int, priority: int) -> None:
+    @rule(
+        size=st.integers(1, 4),
+        gpus=st.integers(0, 8),
+        priority=st.integers(0, 1),
+        least=st.integers(1, 4),
+        missing=st.sampled_from([0, 0, 1]),
+        preemptible=st.booleans(),
+    )
+    def add_gang(
+        self, size: int, gpus: int, priority: int, least: int, missing: int, preemptible: bool
+    ) -> None:
         self.number += 1
         gang = f"g{self.number}"
-        for rank in range(size):
-            self._add_member(gang, size, gpus, rank, priority)
+        words = {"gang_min": str(min(size, least))} | (
+            {"preemptible": "true"} if preemptible else {}
+        )
+        for rank in range(size - missing):
+            self._add_member(gang, size, gpus, rank, priority, **words)
 
     @precondition(lambda self: self._gangs())
     @rule(data=st.data())
@@ -60,10 +72,32 @@ class ClusterMachine(RuleBasedStateMachine):
         self.number += 1
         self._add_member(gang, size, 2, 100 + self.number, 0)
 
-    def _add_member(self, gang: str, size: int, gpus: int, rank: int, priority: int) -> None:
+    @precondition(lambda self: self._members())
+    @rule(data=st.data(), dies=st.booleans())
+    def make_member_anew(self, data: st.DataObject, dies: bool) -> None:
+        """What an operator does about a member that failed, or that it wants elsewhere."""
+        pod = self.cluster.pod(data.draw(st.sampled_from(self._members())))
+        ours = (names.GPUS, names.PLAN, names.STARTED)
+        said = {
+            key.removeprefix(names.PREFIX): text
+            for key, text in pod.metadata.annotations.items()
+            if key not in ours
+        }
+        if dies:
+            self.cluster.set_phase(pod.metadata.name, "Failed")
+        else:
+            self.cluster.delete(pod.metadata.name)
+        self.number += 1
+        gpus = int(pod.spec.containers[0].resources.limits.get("nvidia.com/gpu", 0))
+        self.cluster.add_pod(f"again-{self.number}", gpus, said=said)
+
+    def _add_member(
+        self, gang: str, size: int, gpus: int, rank: int, priority: int, **said: str
+    ) -> None:
         self.number += 1
         name = f"{gang}-{self.number}"
         words = {"gang": gang, "gang_size": str(size), "rank": str(rank), "gang_timeout": "5m"}
+        words |= said
         self.cluster.add_pod(name, gpus, priority=priority, said=words)
 
     @precondition(lambda self: self.cluster.pods)
@@ -238,8 +272,11 @@ class ClusterMachine(RuleBasedStateMachine):
     def _carry_out(self, action: Action, outcome: str) -> None:
         if isinstance(action, Evict):
             pod = self.cluster.pods.get(action.pod.uid)
-            gang = pod.metadata.annotations[names.GANG] if pod else ""
-            assert gang not in self.whole or not self._still_marked(gang), "a whole gang is evicted"
+            said = pod.metadata.annotations if pod else {}
+            gang = said.get(names.GANG, "")
+            if gang in self.whole and self._still_marked(gang):
+                # It may only be given up where all its members agree to that.
+                assert said.get(names.PREEMPTIBLE) == "true", "a gang that runs is evicted"
         told = {"refused": Outcome.REFUSED, "lost": Outcome.UNKNOWN, "late": Outcome.UNKNOWN}
         if outcome in ("refused", "late"):
             self.cluster.core.done(action, told[outcome], self.cluster.now)
@@ -294,6 +331,9 @@ class ClusterMachine(RuleBasedStateMachine):
     def _gangs(self) -> list[str]:
         said = (pod.metadata.annotations.get(names.GANG) for pod in self.cluster.pods.values())
         return sorted({gang for gang in said if gang})
+
+    def _members(self) -> list[str]:
+        return [n for n in self._names() if names.GANG in self.cluster.pod(n).metadata.annotations]
 
     def _unbound(self) -> list[str]:
         flying = {flight.pod for flight in self.flights}
