@@ -6,8 +6,8 @@ go without the others (`growth`). What does not fit holds nothing and is not tri
 appears.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from linkwise.extender.actions import Action, Emit, Evict
@@ -34,7 +34,7 @@ from linkwise.extender.preemption import Preemption
 from linkwise.extender.records import GangKey, PodRecord
 from linkwise.extender.repair import Repair
 from linkwise.extender.roll import Roll
-from linkwise.extender.search import Search
+from linkwise.extender.search import Aside, Moved, Search, T, here_and_now
 from linkwise.extender.telling import Telling
 from linkwise.extender.turned_away import TurnedAway
 from linkwise.topology.plan import Plan
@@ -62,7 +62,9 @@ class Planner:
         self._books = books
         self._outbox = outbox
         self._timeout_seconds = gang_timeout_seconds
+        self.aside: Aside = here_and_now
         self._due: set[GangKey] = set()
+        self._moved: set[GangKey] = set()  # what happened to them was not looked at yet
         self._changes_seen = 0
         self._defects: list[Exception] = []
         self._gates = Gates(books, outbox)
@@ -219,16 +221,34 @@ class Planner:
         self._telling.look(now, self._surviving)
         self.turned_away.look(now)
         self._corrections.look(now, self._surviving)
+        self._look_again_at_moved()
         return self._outbox.take()
 
     def _plan_waiting(self, now: float, looked_at: set[GangKey]) -> None:
         # What one gang gives up while looking for room may be room for one before it.
-        while untried := self._line.untried():
+        while untried := [gang for gang in self._line.untried() if gang.key not in self._moved]:
             for gang in untried:
-                if self._line.is_untried(gang):
-                    with self._surviving(gang.name):
+                if self._line.is_untried(gang) and gang.key not in self._moved:
+                    with self._surviving(gang.name), suppress(Moved):
                         self._plan(gang, now)
                         looked_at.add(gang.key)
+
+    def _step_aside(self, work: Callable[[], T]) -> T:
+        """Let others use the core while *work* is done. Gangs that something happens to meanwhile
+        are left alone for the rest of this decision, and looked at in the next one."""
+        before, self._due = self._due, set()
+        try:
+            return self.aside(work)
+        finally:
+            self._moved |= self._due
+            self._due |= before
+
+    def _look_again_at_moved(self) -> None:
+        for key in self._moved:
+            self._due.add(key)
+            if key in self.gangs:
+                self.gangs[key].tried_room, self.gangs[key].lacking = -1, {}
+        self._moved.clear()
 
     def take_defects(self) -> list[Exception]:
         """What went wrong since this was last asked, and must not have: mistakes of ours."""
@@ -340,7 +360,8 @@ class Planner:
         spots: list[Spot] | Refusal | None = None
         for holds in self.holds.ways(self.holds.asker(gang, found), now):
             with self.holds.shown(holds):
-                spots = self._search.seek(found, now)
+                # What is only supposed, others must not see.
+                spots = self._search.seek(found, now, aside=None if holds else self._step_aside)
             if not isinstance(spots, Refusal):
                 break
         assert spots is not None, "there is always one way"

@@ -18,6 +18,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 _POPCOUNT = subsets.sizes(MAX_GPUS).astype(np.int64)
 NOT_USABLE = -1
+_ARRAYS = ("kinds", "free", "held", "milli_cpu", "memory", "gpus", "pods")
 
 
 def popcount(masks: Ints) -> Ints:
@@ -51,9 +52,16 @@ class Rows:
         other = Rows()
         other.names, other.row_of = list(self.names), dict(self.row_of)
         other._name_ranks = self.name_ranks()
-        for attribute in ("kinds", "free", "held", "milli_cpu", "memory", "gpus", "pods"):
+        for attribute in _ARRAYS:
             setattr(other, attribute, getattr(self, attribute)[: len(self)].copy())
         return other
+
+    def equals(self, other: "Rows", rows: Sequence[int]) -> bool:
+        """Whether these rows are the same nodes in both, with as much left of everything."""
+        return all(self.names[row] == other.names[row] for row in rows) and all(
+            np.array_equal(getattr(self, attribute)[rows], getattr(other, attribute)[rows])
+            for attribute in _ARRAYS
+        )
 
     def add(self, name: str) -> int:
         if self._unused:

@@ -35,6 +35,7 @@ from linkwise.extender.preempting import preempt
 from linkwise.extender.reader import Reader
 from linkwise.extender.recognise.answer import IndexedJobs
 from linkwise.extender.records import PodRecord
+from linkwise.extender.search import Aside
 from linkwise.extender.snapshot import Snapshot, snapshot_of
 from linkwise.extender.spans import DEFAULT_LEVELS
 from linkwise.extender.survey import view_counts, view_nodes
@@ -223,6 +224,10 @@ class Scheduler:
             return ()
         self._binder.end_doubts(now)
         return self._planner.decide(now)
+
+    def step_aside_by(self, aside: Aside) -> None:
+        """*aside* does what takes long and needs no books; it may let others use the core."""
+        self._planner.aside = aside
 
     def take_defects(self) -> list[Exception]:
         """The mistakes of ours that `decide` met, each to be told once; it went on without them."""

@@ -6,13 +6,15 @@ node, by a way that knows all nodes' worth beforehand.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import pairwise
+from typing import Protocol, TypeVar
 
 from linkwise.extender.best_node import BestNode
 from linkwise.extender.books import Books
-from linkwise.extender.climb import NOBODY, Company
+from linkwise.extender.climb import NOBODY, Company, Order
 from linkwise.extender.feasible import Feasible
-from linkwise.extender.ground import ground_of
+from linkwise.extender.ground import Ground, ground_of
 from linkwise.extender.hopeless import Hopeless
 from linkwise.extender.kinds import Wish
 from linkwise.extender.learned import Learned
@@ -21,6 +23,26 @@ from linkwise.extender.place import Refusal, Spot, orders_of, place
 from linkwise.extender.records import PodRecord, Template
 from linkwise.extender.rows import Bools
 from linkwise.extender.spans import NODE, ordered, spans_of
+
+T = TypeVar("T")
+
+
+class Aside(Protocol):
+    """Does a piece of work, and may let others use the books meanwhile."""
+
+    def __call__(self, work: Callable[[], T], /) -> T: ...
+
+
+def here_and_now(work: Callable[[], T]) -> T:
+    """Lets nobody in."""
+    return work()
+
+
+_TRIES = 2  # with others in the books; then they wait
+
+
+class Moved(Exception):  # noqa: N818 - nothing is wrong
+    """While room was sought for a gang, the gang itself changed: it is to be looked at anew."""
 
 
 class Search:
@@ -38,13 +60,19 @@ class Search:
         self._feasible, self._learned, self._best_node = feasible, learned, best_node
         self._hopeless = Hopeless(books)
 
-    def seek(self, found: Muster, now: float) -> list[Spot] | Refusal:
+    def seek(
+        self, found: Muster, now: float, *, aside: Aside | None = None
+    ) -> list[Spot] | Refusal:
+        """Room for those who are open. With *aside* others may use the books meanwhile; what comes
+        back is true all the same when it comes. Raises Moved."""
         beside = spots_of(self._books, found)
         if beside:
-            return self._search(found, beside, now)
-        return self._hopeless.seek(found.open, lambda: self._search(found, beside, now))
+            return self._search(found, beside, now, aside)
+        return self._hopeless.seek(found.open, lambda: self._search(found, beside, now, aside))
 
-    def _search(self, found: Muster, beside: Sequence[Spot], now: float) -> list[Spot] | Refusal:
+    def _search(
+        self, found: Muster, beside: Sequence[Spot], now: float, aside: Aside | None
+    ) -> list[Spot] | Refusal:
         def nodes(template: Template) -> Bools:
             allowed = self._learned.rows(template)
             own = self._feasible.rows(template)
@@ -55,22 +83,36 @@ class Search:
             return nodes(template) if known is None else nodes(template) & known
 
         if any(self._learned.refused(template) for template in _templates(found.open)):
-            spots = self._place(found, known_nodes, beside)
+            spots = self._place(found, known_nodes, beside, aside)
             if not isinstance(spots, Refusal):
                 return spots
-        return self._place(found, nodes, beside)
+        return self._place(found, nodes, beside, aside)
 
     def _place(
-        self, found: Muster, nodes: Callable[[Template], Bools], beside: Sequence[Spot]
+        self,
+        found: Muster,
+        nodes: Callable[[Template], Bools],
+        beside: Sequence[Spot],
+        aside: Aside | None,
     ) -> list[Spot] | Refusal:
         member = found.open[0]
-        if member.ask.gang is not None or member.template is None:
-            spans = spans_of(member.ask.spans for member in found.seats)
-            ground = ground_of(self._books, ordered(self._levels, spans))
-            company = self._company(found, beside)
-            return place(ground, orders_of(found.open, nodes), company, spans)
-        spot = self._best_of(member, nodes(member.template))
-        return spot if isinstance(spot, Refusal) else [spot]
+        if member.ask.gang is None and member.template is not None:
+            spot = self._best_of(member, nodes(member.template))
+            return spot if isinstance(spot, Refusal) else [spot]
+        spans = spans_of(member.ask.spans for member in found.seats)
+        company = self._company(found, beside)
+        levels = ordered(self._levels, spans)
+        for _ in range(_TRIES):
+            if aside is None:
+                break
+            seen = _Seen(self._books, found.open)
+            ground = ground_of(self._books, levels)
+            work = partial(place, ground, orders_of(found.open, nodes), company, spans)
+            answer = aside(work)
+            if seen.still_true_of(answer, ground, orders_of(found.open, nodes)):
+                return answer
+        ground = ground_of(self._books, levels)
+        return place(ground, orders_of(found.open, nodes), company, spans)
 
     def _company(self, found: Muster, beside: Sequence[Spot]) -> Company:
         if not beside:
@@ -114,6 +156,34 @@ class Search:
 
 def _templates(members: Iterable[PodRecord]) -> set[Template]:
     return {member.template for member in members if member.template is not None}
+
+
+class _Seen:
+    """What the books were when a search began that let others use them."""
+
+    def __init__(self, books: Books, members: Sequence[PodRecord]) -> None:
+        self._books, self._gang = books, members[0].gang
+        self._gang_change = self._change_of_gang()
+        self._room, self._changed_rows = books.room, len(books.changed_rows)
+
+    def still_true_of(
+        self, answer: list[Spot] | Refusal, ground: Ground, orders: Sequence[Order]
+    ) -> bool:
+        """*orders* as they would be now. Raises Moved."""
+        if self._change_of_gang() != self._gang_change:
+            raise Moved
+        books = self._books
+        if isinstance(answer, Refusal):
+            return books.room == self._room  # what is free only got less
+        rows = [ground.rows.row_of[spot.node] for spot in answer]
+        if not {*books.changed_rows[self._changed_rows :]}.isdisjoint(rows):
+            return False
+        return books.rows.equals(ground.rows, rows) and all(
+            order.nodes[[rows[member] for member in order.members]].all() for order in orders
+        )
+
+    def _change_of_gang(self) -> int | None:
+        return None if self._gang is None else self._books.gang_changes.get(self._gang)
 
 
 def _next_to(books: Books, found: Muster) -> Iterable[str]:
