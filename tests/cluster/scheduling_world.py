@@ -45,10 +45,10 @@ class Events(msgspec.Struct):
 
 
 class World:
-    """On a started control plane without controllers."""
+    """On a started control plane, without controllers that judge nodes."""
 
-    def __init__(self, control: ControlPlane) -> None:
-        self.control = control
+    def __init__(self, control: ControlPlane, *, scheduler_flags: Sequence[str] = ()) -> None:
+        self.control, self._scheduler_flags = control, scheduler_flags
         self.client = control.client()
         self.scheduler: Process | None = None
 
@@ -60,7 +60,9 @@ class World:
         for name in nodes:
             self.client.post("/api/v1/nodes", gpu_node(name, labels={ZONE: "eu-west-1"}))
         self.extender.start()
-        self.scheduler = self.control.start_scheduler(scheduler_config(self.extender.url))
+        self.scheduler = self.control.start_scheduler(
+            scheduler_config(self.extender.url), flags=self._scheduler_flags
+        )
 
     def clear(self) -> None:
         """As before the first test: no pods, those nodes, both programs running."""

@@ -82,6 +82,7 @@ def test_a_pod_waits_until_its_owner_has_been_read(cluster: Cluster) -> None:
     first = cluster.put_pod(member(train, 0))
     cluster.core.decide(cluster.now)
     assert why(cluster, "train-0-0") == "linkwise: gang: reading its owner Job.batch ml/train"
+    assert cluster.filter("train-0-0").passing
     refused = cluster.core.begin_bind(
         BindCall("ml", "train-0-0", first.metadata.uid, "n0"), cluster.now
     )
@@ -224,6 +225,8 @@ def test_an_api_server_that_cannot_be_asked_is_asked_again(cluster: Cluster) -> 
         cluster.pass_time(1.0)
     assert planned(cluster) == []
     assert why(cluster, "train-0-0") == "linkwise: gang: reading its owner Job.batch ml/train"
+    cluster.now += 1.0
+    assert not cluster.filter("train-0-0").passing  # kube-scheduler is not kept any longer
     assert len(cluster.reads) < 12
     cluster.owners = {ref_of(train): train}
     cluster.pass_time(STALE_SECONDS)

@@ -24,6 +24,9 @@ from linkwise.extender.rooms import by_kind, rooms
 from linkwise.extender.rows import popcount
 
 ELSEWHERE = "linkwise: planned on another node"
+# To read an owner takes milliseconds. kube-scheduler tries nobody else meanwhile, so each pod may
+# let it wait for so long in all, and hears then what will stand on the pod for minutes.
+READING_SECONDS = 0.2
 BEST_SCORE = 100
 _BANDWIDTH, _FUTURE, _FULLNESS = 85, 10, 4  # of all scores but the best, 99 at most
 
@@ -45,7 +48,9 @@ def filter_nodes(
     awaits = known.awaits or record.awaits
     if awaits:
         planner.turned_away.answered(known, now, has_room=False)
-        return FilterAnswer(failed=dict.fromkeys(names, f"linkwise: {awaits}"))
+        passing = now - planner.turned_away.since(known.uid, now) < READING_SECONDS
+        failed = dict.fromkeys(names, f"linkwise: {awaits}")
+        return FilterAnswer(failed=failed, passing=passing)
     if record.ask.gang is not None:
         _learn(planner, record, names, None, now)
         return FilterAnswer(failed=dict.fromkeys(names, gang_text(planner, record)))

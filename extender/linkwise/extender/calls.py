@@ -39,6 +39,7 @@ class FilterAnswer:
     failed: Mapping[str, str] = field(default_factory=dict)  # preemption may help
     unresolvable: Mapping[str, str] = field(default_factory=dict)  # nothing on this node helps
     error: str = ""
+    passing: bool = False  # a moment later it is likely another
 
 
 @dataclass(frozen=True, slots=True)

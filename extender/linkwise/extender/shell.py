@@ -57,6 +57,7 @@ _LONGEST_SLEEP_SECONDS, _SHORTEST_SLEEP_SECONDS = 1.0, 0.05
 _BREATH_SECONDS = 0.005
 # Watches of one API server are milliseconds apart; kube-scheduler waits 5 s for the bind verb.
 _BIND_PATIENCE_SECONDS, _BIND_POLL_SECONDS = 2.0, 0.01
+_FILTER_POLL_SECONDS = 0.002  # an owner is read in less than 10
 # What was on its way to the API server when its sender died, or was stopped, has arrived by then.
 _SETTLE_SECONDS = 1.0
 # Somebody may delete the EndpointSlice that leads kube-scheduler to us.
@@ -159,10 +160,12 @@ class Shell:
 
     def filter(self, call: FilterCall) -> FilterAnswer:
         self._require_ready()
-        with self._lock:
-            answer = self._core.filter(call, self._clock())
-        self._changed.set()  # a call can teach the core that a plan was refused
-        return answer
+        while True:
+            with self._lock:
+                answer = self._core.filter(call, self._clock())
+            self._changed.set()  # a call can teach the core that a plan was refused
+            if not answer.passing or self._stopping.wait(_FILTER_POLL_SECONDS):
+                return answer
 
     def prioritize(self, call: FilterCall) -> PriorityAnswer:
         self._require_ready()

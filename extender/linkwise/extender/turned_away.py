@@ -64,6 +64,10 @@ class TurnedAway:
             self._waiting[record.uid] = 0.0
             self._news = True
 
+    def since(self, uid: str, now: float) -> float:
+        """When this pod was first told that it has to wait."""
+        return self._waiting.get(uid, now)
+
     def look_now(self, now: float) -> None:
         """They may have been told that something has to be read first, and it was."""
         self._look_at = now

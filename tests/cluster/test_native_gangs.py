@@ -1,0 +1,169 @@
+"""Kubernetes' own gangs (PodGroup, alpha in 1.36), switched on in the real kube-scheduler, with our
+extender behind it: the group goes to the places of our plan, whole or not at all.
+
+kube-scheduler tries such a group in one go: it asks the extender about each pod, takes the answers
+for given, and binds only if enough pods of the group have a node.
+"""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.scheduling import ADMISSION_OFF, GPU
+from tests.cluster.scheduling_world import NAMESPACE, World
+from tests.cluster.waiting import wait_for
+
+GATES = "--feature-gates=GenericWorkload=true,GangScheduling=true"
+# With this gate the Job controller makes a PodGroup for each Job whose pods all run at once.
+OF_JOBS = f"{GATES},WorkloadWithJob=true"
+GROUPS = f"/apis/scheduling.k8s.io/v1alpha2/namespaces/{NAMESPACE}/podgroups"
+NODES = ("n1", "n2", "n3", "n4")
+
+
+@pytest.fixture(scope="module")
+def started(run_directory: Path) -> Iterator[World]:
+    directory = run_directory / "native-gangs"
+    control = ControlPlane(
+        directory,
+        disable_admission=ADMISSION_OFF,
+        api_flags=(OF_JOBS, "--runtime-config=scheduling.k8s.io/v1alpha2=true"),
+        controller_flags=("--controllers=job-controller,podgroup-protection-controller", OF_JOBS),
+    )
+    control.start()
+    world = World(control, scheduler_flags=(GATES,))
+    try:
+        world.start(NODES)
+        yield world
+    finally:
+        world.extender.process.stop()
+        control.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def world(started: World) -> Iterator[World]:
+    yield started
+    started.control.kubectl("delete", "jobs", "--all", f"-n={NAMESPACE}", "--cascade=background")
+    for pod in started.pods():
+        unheld = {"metadata": {"finalizers": None}}
+        started.client.patch(f"/api/v1/namespaces/{NAMESPACE}/pods/{pod.metadata.name}", unheld)
+        started.delete(pod.metadata.name)
+    wait_for(lambda: not started.taken(), "all GPUs are free")
+
+
+def create_group(world: World, name: str, policy: dict[str, Any]) -> None:
+    spec = {"schedulingPolicy": policy}
+    world.client.post(GROUPS, {"metadata": {"name": name}, "spec": spec})
+
+
+def create_member(world: World, name: str, group: str, gpus: int = 8) -> str:
+    resources = {"limits": {GPU: str(gpus)}}
+    container = {"name": "main", "image": "none", "resources": resources}
+    spec = {"containers": [container], "schedulingGroup": {"podGroupName": group}}
+    world.client.post(
+        f"/api/v1/namespaces/{NAMESPACE}/pods", {"metadata": {"name": name}, "spec": spec}
+    )
+    return name
+
+
+def scheduled(world: World, group: str) -> str:
+    """What kube-scheduler says of the group as such; empty before it has tried it as one."""
+    status = world.client.get(f"{GROUPS}/{group}", dict[str, Any]).get("status", {})
+    told = {each["type"]: str(each["status"]) for each in status.get("conditions", ())}
+    return told.get("PodGroupScheduled", "")
+
+
+def bound(world: World, names: list[str]) -> list[str]:
+    return [name for name in names if world.node_of(name)]
+
+
+def test_a_native_gang_starts_whole_at_the_places_of_our_plan(world: World) -> None:
+    create_group(world, "train", {"gang": {"minCount": 4}})
+    members = [create_member(world, f"train-{rank}", "train") for rank in range(4)]
+    world.wait_bound(members)
+    assert sorted(world.node_of(name) for name in members) == list(NODES)
+    assert all(len(world.gpus_of(name)) == 8 for name in members)
+    wait_for(lambda: scheduled(world, "train") == "True", "kube-scheduler says it was one group")
+
+
+def test_a_native_gang_of_small_pods_shares_the_closest_gpus(world: World) -> None:
+    create_group(world, "close", {"gang": {"minCount": 4}})
+    members = [create_member(world, f"close-{rank}", "close", gpus=2) for rank in range(4)]
+    world.wait_bound(members)
+    assert len({world.node_of(name) for name in members}) == 1
+    assert len({gpu for name in members for gpu in world.gpus_of(name)}) == 8
+
+
+def test_a_native_gang_without_room_takes_none_and_starts_once_there_is(world: World) -> None:
+    world.create("occupant", gpus=8)
+    world.wait_bound(["occupant"])
+    create_group(world, "large", {"gang": {"minCount": 4}})
+    members = [create_member(world, f"large-{rank}", "large") for rank in range(4)]
+    wait_for(lambda: all(world.reason(name) for name in members), "all were tried", 60)
+    wait_for(
+        lambda: "no room for the whole gang" in world.extender.explain(NAMESPACE, members[0]),
+        "it is known that there is no room",
+    )
+    assert scheduled(world, "large") == "False"
+    assert bound(world, members) == []
+
+    world.delete("occupant")
+
+    world.wait_bound(members)
+    wait_for(lambda: scheduled(world, "large") == "True", "the group was scheduled as one")
+
+
+def test_members_of_a_group_that_is_not_there_yet_wait_for_it(world: World) -> None:
+    members = [create_member(world, f"early-{rank}", "early") for rank in range(2)]
+    wait_for(
+        lambda: "does not exist" in world.extender.explain(NAMESPACE, members[0]),
+        "the extender waits for the group",
+    )
+    create_group(world, "early", {"gang": {"minCount": 2}})
+    world.wait_bound(members)
+
+
+def test_pods_of_a_basic_group_go_one_by_one(world: World) -> None:
+    create_group(world, "shards", {"basic": {}})
+    members = [create_member(world, f"shards-{rank}", "shards") for rank in range(6)]
+    wait_for(lambda: len(bound(world, members)) == 4, "as many run as there is room for")
+
+
+def test_a_job_whose_controller_makes_the_group_is_one_gang(world: World) -> None:
+    template = {
+        "metadata": {"labels": {"app": "lm"}},
+        "spec": {
+            "restartPolicy": "Never",
+            "containers": [{"name": "main", "image": "none", "resources": {"limits": {GPU: "8"}}}],
+        },
+    }
+    spec = {
+        "completions": 4,
+        "parallelism": 4,
+        "completionMode": "Indexed",
+        "template": template,
+    }
+    world.create("occupant", gpus=8)
+    world.wait_bound(["occupant"])
+    jobs = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
+    world.client.post(jobs, {"metadata": {"name": "lm"}, "spec": spec})
+    wait_for(lambda: len(world.pods()) == 5, "the Job has its pods")
+    members = [pod.metadata.name for pod in world.pods() if pod.metadata.name != "occupant"]
+    assert all(pod.spec.scheduling_group for pod in world.pods() if pod.metadata.name in members)
+    wait_for(
+        lambda: "no room for the whole gang" in world.extender.explain(NAMESPACE, members[0]),
+        "it is known that there is no room",
+    )
+    assert bound(world, members) == []
+
+    world.delete("occupant")
+
+    world.wait_bound(members)
+    (gang,) = [
+        line for line in world.extender.get("/gangs?format=text").splitlines() if "lm" in line
+    ]
+    assert "Job.batch/lm" in gang

@@ -1,0 +1,298 @@
+"""Jobs of all sorts on a real control plane, without a word for us: gangs start whole or not at
+all, and pods that are no gang never wait for each other.
+
+Kubernetes' own controllers make the pods of Kubernetes' own kinds. Operators' kinds are there as
+custom resources; their pods are created here, as those operators label them.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from linkwise.extender.recognise.kinds import READ, Kind
+from linkwise.kube.errors import ApiError
+from linkwise.topology import names
+from tests.cluster.control_plane import ControlPlane, KubectlError
+from tests.cluster.scheduling import ADMISSION_OFF, GPU
+from tests.cluster.scheduling_world import NAMESPACE, World
+from tests.cluster.waiting import wait_for
+from tests.extender.test_workloads import Group, groups
+
+NODES = tuple(f"n{number}" for number in range(8))
+# Nobody who judges nodes, as these have no kubelets; nor who deletes what has no owner, as some of
+# the owners are not there.
+CONTROLLERS = "job-controller,statefulset-controller,replicaset-controller,deployment-controller"
+BUILT_IN = frozenset({"batch", "apps", "scheduling.k8s.io"})
+OPERATORS = [kind for kind in READ if kind.group not in BUILT_IN]
+OF_OPERATORS = [
+    param
+    for param in groups()
+    if not any(made["apiVersion"] == "batch/v1" for made in param.values[0].objects)
+]
+
+
+@pytest.fixture(scope="module")
+def started(run_directory: Path) -> Iterator[World]:
+    directory = run_directory / "workloads"
+    control = ControlPlane(
+        directory,
+        disable_admission=ADMISSION_OFF,
+        controller_flags=(f"--controllers={CONTROLLERS}",),
+    )
+    control.start()
+    definitions = [definition(kind) for kind in OPERATORS]
+    control.kubectl(
+        "create",
+        "-f=-",
+        stdin=json.dumps({"kind": "List", "apiVersion": "v1", "items": definitions}),
+    )
+    world = World(control)
+    try:
+        world.start(NODES)
+        control.kubectl("wait", "crd", "--all", "--for=condition=Established", "--timeout=60s")
+        yield world
+    finally:
+        world.extender.process.stop()
+        control.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def world(started: World) -> Iterator[World]:
+    yield started
+    for kind in ("jobs", "statefulsets", "deployments"):
+        started.control.kubectl("delete", kind, "--all", f"-n={NAMESPACE}", "--cascade=background")
+    for pod in started.pods():
+        free(started, pod.metadata.name)
+    wait_for(lambda: not started.taken(), "all GPUs are free")
+
+
+def definition(kind: Kind) -> dict[str, Any]:
+    """A custom resource of this kind that may say anything."""
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    versions = [
+        {
+            "name": name,
+            "served": True,
+            "storage": name == kind.versions[0],
+            "schema": {"openAPIV3Schema": anything},
+        }
+        for name in kind.versions
+    ]
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": f"{kind.plural}.{kind.group}",
+            # Asked for of groups that end in k8s.io.
+            "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"},
+        },
+        "spec": {
+            "group": kind.group,
+            "names": {"kind": kind.kind, "plural": kind.plural, "singular": kind.kind.lower()},
+            "scope": "Namespaced",
+            "versions": versions,
+        },
+    }
+
+
+def free(world: World, name: str) -> None:
+    """Delete the pod; finalizers of a Job's pods wait for a Job that is gone."""
+    world.client.patch(
+        f"/api/v1/namespaces/{NAMESPACE}/pods/{name}", {"metadata": {"finalizers": None}}
+    )
+    world.delete(name)
+
+
+def pod_template(name: str, gpus: int, **said: str) -> dict[str, Any]:
+    resources = {"limits": {GPU: str(gpus)}}
+    annotations = {names.PREFIX + key.replace("_", "-"): text for key, text in said.items()}
+    return {
+        "metadata": {"labels": {"app": name}, "annotations": annotations},
+        "spec": {"containers": [{"name": "main", "image": "none", "resources": resources}]},
+    }
+
+
+def create_job(
+    world: World, name: str, pods: int, gpus: int = 8, *, indexed: bool = True, **said: str
+) -> None:
+    template = pod_template(name, gpus, **said)
+    template["spec"]["restartPolicy"] = "Never"
+    spec = {
+        "completions": pods,
+        "parallelism": pods,
+        "completionMode": "Indexed" if indexed else "NonIndexed",
+        "template": template,
+    }
+    world.client.post(
+        f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs", {"metadata": {"name": name}, "spec": spec}
+    )
+
+
+def create_stateful_set(world: World, name: str, pods: int, policy: str) -> None:
+    spec = {
+        "replicas": pods,
+        "serviceName": name,
+        "podManagementPolicy": policy,
+        "selector": {"matchLabels": {"app": name}},
+        "template": pod_template(name, 8),
+    }
+    world.client.post(
+        f"/apis/apps/v1/namespaces/{NAMESPACE}/statefulsets",
+        {"metadata": {"name": name}, "spec": spec},
+    )
+
+
+def pods_of(world: World, app: str) -> list[str]:
+    return sorted(
+        pod.metadata.name for pod in world.pods() if pod.metadata.labels.get("app") == app
+    )
+
+
+def bound(world: World, app: str) -> list[str]:
+    return [name for name in pods_of(world, app) if world.node_of(name)]
+
+
+def made(world: World, app: str, pods: int) -> list[str]:
+    wait_for(lambda: len(pods_of(world, app)) == pods, f"{app} has {pods} pods")
+    return pods_of(world, app)
+
+
+def test_an_indexed_job_starts_whole_or_not_at_all(world: World) -> None:
+    world.create("occupant", gpus=8)
+    world.wait_bound(["occupant"])
+    create_job(world, "train", len(NODES))
+    members = made(world, "train", len(NODES))
+    for name in members:
+        world.wait_waiting(name, "linkwise: gang")
+    wait_for(
+        lambda: "no room for the whole gang" in world.extender.explain(NAMESPACE, members[0]),
+        "it is known that there is no room",
+    )
+    assert bound(world, "train") == []
+
+    world.delete("occupant")
+
+    world.wait_bound(members)
+    assert sorted(world.node_of(name) for name in members) == list(NODES)
+
+
+def test_ranks_of_an_indexed_job_are_its_completion_indices(world: World) -> None:
+    create_job(world, "ring", 4, gpus=4)
+    members = made(world, "ring", 4)
+    world.wait_bound(members)
+    by_index = {
+        pod.metadata.annotations["batch.kubernetes.io/job-completion-index"]: pod.spec.node_name
+        for pod in world.pods()
+    }
+    assert by_index["0"] == by_index["1"]
+    assert by_index["2"] == by_index["3"]
+
+
+def test_pods_of_a_job_without_an_index_go_one_by_one(world: World) -> None:
+    create_job(world, "pool", len(NODES) + 2, indexed=False)
+    made(world, "pool", len(NODES) + 2)
+    wait_for(lambda: len(bound(world, "pool")) == len(NODES), "as many run as there is room for")
+
+
+@pytest.mark.parametrize("policy", ["OrderedReady", "Parallel"])
+def test_replicas_of_a_stateful_set_do_not_wait_for_each_other(world: World, policy: str) -> None:
+    create_stateful_set(world, "store", len(NODES) + 1, policy)
+    wanted = 1 if policy == "OrderedReady" else len(NODES)
+    wait_for(lambda: len(bound(world, "store")) == wanted, f"{wanted} run")
+
+
+def test_a_job_that_names_a_smaller_gang_than_it_runs_is_refused_with_both(world: World) -> None:
+    create_job(world, "torn", 3, gang="torn", gang_size="2")
+    members = made(world, "torn", 3)
+    for name in members:
+        world.wait_waiting(name, "linkwise.dev/gang-size is 2, but Job.batch ml/torn runs 3 pods")
+
+
+def test_a_kind_that_may_not_be_read_costs_the_gang_and_not_the_pods(world: World) -> None:
+    """As where somebody has taken the right away: single pods are better than none."""
+    role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/linkwise-extender"
+    whole = world.client.get(role, dict[str, Any])
+    less = [rule for rule in whole["rules"] if "jobs" not in rule["resources"]]
+    world.client.patch(role, {"rules": less})
+    try:
+        wait_for(lambda: not may_read_jobs(world), "the right is gone")
+        create_job(world, "blind", len(NODES) + 1)
+        made(world, "blind", len(NODES) + 1)
+        wait_for(lambda: len(bound(world, "blind")) == len(NODES), "as many run as there is room")
+    finally:
+        world.client.patch(role, {"rules": whole["rules"]})
+        wait_for(lambda: may_read_jobs(world), "the right is back")
+    log = (world.control.logs / "linkwise-extender.log").read_text()
+    assert log.count("no right to read Job.batch, so pods of these are taken for single ones") == 1
+
+
+def may_read_jobs(world: World) -> bool:
+    account = "--as=system:serviceaccount:kube-system:linkwise-extender"
+    asked = ("get", "--raw", f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/none", account)
+    try:
+        world.control.kubectl(*asked)
+    except KubectlError as error:
+        return "cannot get resource" not in str(error)
+    return True
+
+
+@pytest.mark.parametrize("group", OF_OPERATORS)
+def test_a_gang_as_its_operator_makes_it_starts_whole(world: World, group: Group) -> None:
+    pods = as_here(world, group)
+    *first, last = pods
+    for pod in first:
+        world.client.post(f"/api/v1/namespaces/{NAMESPACE}/pods", pod)
+    for pod in first:
+        wait_forming(world, pod["metadata"]["name"])
+
+    world.client.post(f"/api/v1/namespaces/{NAMESPACE}/pods", last)
+
+    world.wait_bound([pod["metadata"]["name"] for pod in pods])
+
+
+def wait_forming(world: World, name: str) -> None:
+    """Until it has been tried, and its gang is known and not complete. What kube-scheduler was told
+    may be from the moment before its owner was read."""
+    wait_for(lambda: "linkwise: gang" in world.reason(name), f"{name} was tried", 60)
+    forming = "waits for its members"
+    wait_for(lambda: forming in world.extender.explain(NAMESPACE, name), f"{name} waits", 60)
+
+
+def as_here(world: World, group: Group) -> list[dict[str, Any]]:
+    """Create what the group's pods hang on, and name it in the pods by the uid that it got."""
+    text = json.dumps(msgspec.to_builtins(list(group.members())))
+    for made_for_it in group.objects:
+        kind = next((k for k in OPERATORS if (k.group, k.kind) == kind_of(made_for_it)), None)
+        if kind is None:
+            continue  # nobody reads it
+        name = made_for_it["metadata"]["name"]
+        path = kind.paths(NAMESPACE, name, made_for_it["apiVersion"].rpartition("/")[2])[0]
+        body = {**made_for_it, "metadata": {"name": name, "namespace": NAMESPACE}}
+        with suppress(ApiError):  # one of two gangs of the same set has made it
+            world.client.post(path.removesuffix(f"/{name}"), body)
+        uid = world.client.get(path, dict[str, Any])["metadata"]["uid"]
+        text = text.replace(made_for_it["metadata"]["uid"], uid)
+    return [slim(pod) for pod in json.loads(text)]
+
+
+def kind_of(made_for_it: dict[str, Any]) -> tuple[str, str]:
+    return made_for_it["apiVersion"].rpartition("/")[0], made_for_it["kind"]
+
+
+def slim(pod: dict[str, Any]) -> dict[str, Any]:
+    """What decides about its gang, for our scheduler, on these nodes."""
+    meta = pod["metadata"]
+    kept = {
+        key: meta[key]
+        for key in ("name", "labels", "annotations", "ownerReferences")
+        if key in meta
+    }
+    containers = [{**container, "image": "none"} for container in pod["spec"]["containers"]]
+    return {"metadata": kept, "spec": {"containers": containers}}
