@@ -57,6 +57,7 @@ class World:
         allow_extender(self.control)
         self.extender = Extender(self.control)
         guard_plans(self.control)
+        self._nodes = sorted(nodes)
         for name in nodes:
             self.client.post("/api/v1/nodes", gpu_node(name, labels={ZONE: "eu-west-1"}))
         self.extender.start()
@@ -74,7 +75,7 @@ class World:
         if not self.extender.process.alive:
             self.extender.start()
         wait_for(lambda: not self.taken(), "the extender has seen that all GPUs are free")
-        wait_for(lambda: self.known() == list(NODES), "and which nodes there are")
+        wait_for(lambda: sorted(self.known()) == self._nodes, "and which nodes there are")
 
     # What people and kubelets do
 

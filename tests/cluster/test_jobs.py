@@ -25,6 +25,7 @@ from tests.cluster.looking import (
     running,
     running_pod,
     usage,
+    wait_described,
 )
 from tests.cluster.waiting import wait_for
 
@@ -68,7 +69,7 @@ def test_a_gang_of_two_whole_machines_starts_together(deployed: Deployed) -> Non
         assert_agreed(deployed, pod)
 
 
-def test_a_gang_without_room_says_so_takes_nothing_and_starts_once_there_is(
+def test_a_gang_without_room_says_so_and_starts_before_who_came_later_and_would_delay_it(
     deployed: Deployed,
 ) -> None:
     deployed.apply(workloads.pod("before", 2, node="node-1"))
@@ -81,16 +82,15 @@ def test_a_gang_without_room_says_so_takes_nothing_and_starts_once_there_is(
     wait_for(lambda: any(told in described(deployed, name) for name in (first, second)), told)
     assert "room for 1 of 2 members" in deployed.explain(first)
 
-    # The other machine is idle, and stays everybody's.
-    deployed.apply(workloads.pod("small", 8, node="node-2"))
-    small = running_pod(deployed, "small")
+    # The other machine is idle, and kept for it.
+    deployed.apply(workloads.pod("later", 8, node="node-2"))
+    wait_described(deployed, "later", "linkwise: held for gang")
     assert_sound(deployed)
-    assert_agreed(deployed, small)
     for pod in deployed.pods("job-name=train"):
         assert not planned(pod)
         assert not pod["status"].get("nominatedNodeName")
 
-    deployed.kubectl("delete", "pod", "before", "small", "--wait=false")
+    deployed.kubectl("delete", "pod", "before", "--wait=false")
     for pod in running(deployed, "job-name=train", 2):
         assert_agreed(deployed, pod)
     assert_sound(deployed)
