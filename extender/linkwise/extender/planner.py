@@ -236,12 +236,11 @@ class Planner:
     def _step_aside(self, work: Callable[[], T]) -> T:
         """Let others use the core while *work* is done. Gangs that something happens to meanwhile
         are left alone for the rest of this decision, and looked at in the next one."""
-        before, self._due = self._due, set()
+        before = set(self._due)
         try:
             return self.aside(work)
         finally:
-            self._moved |= self._due
-            self._due |= before
+            self._moved |= self._due - before
 
     def _look_again_at_moved(self) -> None:
         for key in self._moved:

@@ -1,0 +1,251 @@
+"""While room is sought for a gang others use the core: what they do then is not lost, and no plan
+comes of what was true before.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+import hypothesis.strategies as st
+from hypothesis import given, settings
+
+from linkwise.extender.actions import WritePlan
+from tests.extender.cluster import Cluster, change
+
+T = TypeVar("T")
+
+
+class Meanwhile:
+    """Lets something happen each time that others are let in, once the search has its copy."""
+
+    def __init__(self, at: Cluster, *happens: Callable[[], object]) -> None:
+        self.times, self._happens = 0, list(happens)
+        at.core.step_aside_by(self)
+
+    def __call__(self, work: Callable[[], T], /) -> T:
+        self.times += 1
+        happens = self._happens.pop(0) if self._happens else None
+        if happens is not None:
+            happens()
+        return work()
+
+
+def cluster(nodes: int = 3) -> Cluster:
+    at = Cluster()
+    for number in range(nodes):
+        at.add_node(f"n{number}", "hgx-h100")
+    return at
+
+
+def places(at: Cluster, *members: str) -> list[str]:
+    plans = [at.plan(member) for member in members]
+    return [plan.node if plan is not None else "" for plan in plans]
+
+
+def test_others_are_let_in_once_for_a_gang() -> None:
+    at = cluster()
+    meanwhile = Meanwhile(at)
+    members = at.add_gang("g", 2, 8)
+    at.settle()
+    assert places(at, *members) == ["n0", "n1"]
+    assert meanwhile.times == 1
+
+
+def test_gpus_that_somebody_took_meanwhile_are_not_planned() -> None:
+    at = cluster()
+    meanwhile = Meanwhile(at, lambda: at.add_pod("quick", 1, node="n0"))
+    members = at.add_gang("g", 2, 8)
+    at.settle()
+    assert places(at, *members) == ["n1", "n2"]
+    assert meanwhile.times == 2
+    assert at.sound()
+
+
+def test_who_is_asked_about_meanwhile_is_answered_and_can_be_bound() -> None:
+    at = cluster()
+    single = at.add_pod("single", 8)
+
+    def bind() -> None:
+        assert at.filter("single").node_names
+        at.bind(single.metadata.name, "n0")
+
+    Meanwhile(at, bind)
+    members = at.add_gang("g", 2, 8)
+    at.settle()
+    assert places(at, *members) == ["n1", "n2"]
+    assert at.sound()
+
+
+def test_cpu_that_somebody_took_meanwhile_is_not_planned_either() -> None:
+    at = cluster()
+    Meanwhile(at, lambda: at.add_pod("hungry", 0, cpu="96", node="n0"))
+    members = at.add_gang("g", 2, 8)
+    at.settle()
+    assert places(at, *members) == ["n1", "n2"]
+    assert at.sound()
+
+
+def test_a_node_that_was_cordoned_meanwhile_is_not_taken() -> None:
+    at = cluster()
+    Meanwhile(at, lambda: at.cordon("n1"))
+    members = at.add_gang("g", 2, 8)
+    at.settle()
+    assert places(at, *members) == ["n0", "n2"]
+
+
+def test_a_gang_that_loses_a_member_meanwhile_waits_until_it_is_whole_again() -> None:
+    at = cluster()
+    Meanwhile(at, lambda: at.delete("g-1"))
+    at.add_gang("g", 2, 8)
+    at.settle()
+    assert places(at, "g-0") == [""]
+    at.add_pod("g-1", 8, gang="g", gang_size="2", rank="1")
+    at.settle()
+    assert places(at, "g-0", "g-1") == ["n0", "n1"]
+    assert at.core.take_defects() == []
+
+
+def test_a_gang_that_goes_away_meanwhile_leaves_nothing() -> None:
+    at = cluster()
+    members = at.add_gang("g", 2, 8)
+
+    def delete() -> None:
+        for member in members:
+            at.delete(member)
+
+    Meanwhile(at, delete)
+    at.settle()
+    at.settle()  # as after any event
+    assert at.core.gangs(at.now) == ()
+    assert [at.free(f"n{number}") for number in range(3)] == [8, 8, 8]
+    assert at.core.take_defects() == []
+    assert at.sound()
+
+
+def test_another_gang_that_loses_a_member_meanwhile_is_not_planned_half() -> None:
+    at = cluster(nodes=4)
+    first, second = at.add_gang("a", 2, 8), at.add_gang("b", 2, 8)
+    Meanwhile(at, lambda: at.delete("b-0"))
+    at.settle()
+    assert places(at, *first) == ["n0", "n1"]
+    assert places(at, second[1]) == [""]
+    at.add_pod("b-0", 8, gang="b", gang_size="2", rank="0")
+    at.settle()
+    assert places(at, *second) == ["n2", "n3"]
+
+
+def test_another_gang_whose_pods_contradict_each_other_meanwhile_gets_no_plan() -> None:
+    at = cluster(nodes=4)
+    at.add_gang("a", 2, 8)
+    second = at.add_gang("b", 2, 8)
+    Meanwhile(at, lambda: at.annotate("b-0", gang_size="3"))
+    written = [each.pod.name for each in at.settle() if isinstance(each, WritePlan)]
+    assert written == ["a-0", "a-1"]
+    at.annotate("b-0", gang_size="2")
+    at.settle()
+    assert places(at, *second) == ["n2", "n3"]
+
+
+def test_a_gang_of_which_a_pod_changes_meanwhile_is_planned_in_the_next_round() -> None:
+    at = cluster()
+    Meanwhile(at, lambda: at.nominate("g-0", "n2"))
+    members = at.add_gang("g", 2, 8)
+    assert at.settle() == []
+    at.settle()
+    assert places(at, *members) == ["n0", "n1"]
+
+
+def test_a_node_that_moves_to_another_domain_meanwhile_breaks_no_required_span() -> None:
+    at = Cluster()
+    for number, rack in enumerate("aabb"):
+        at.add_node(f"n{number}", "hgx-h100", labels={"rack": rack})
+    moved = at.nodes["n1"]
+    labels = {**moved.metadata.labels, "rack": "c"}
+    away = change(moved, metadata=change(moved.metadata, labels=labels))
+    Meanwhile(at, lambda: at.put_node(away))
+    members = at.add_gang("g", 2, 8, require_span="rack")
+    at.settle()
+    assert places(at, *members) == ["n2", "n3"]
+
+
+def test_room_that_came_meanwhile_is_not_overlooked() -> None:
+    at = cluster()
+    at.add_pod("tenant", 8, node="n0")
+    Meanwhile(at, lambda: at.delete("tenant"))
+    members = at.add_gang("g", 3, 8)
+    at.settle()
+    assert places(at, *members) == ["n0", "n1", "n2"]
+
+
+def test_a_gang_that_changes_while_there_is_no_room_is_tried_again() -> None:
+    at = cluster(nodes=2)
+    members = at.add_gang("g", 3, 8)
+    Meanwhile(at, lambda: at.annotate("g-2", gang_size="2"), lambda: None)
+    at.settle()
+    at.delete("g-2")
+    for member in members[:2]:
+        at.annotate(member, gang_size="2")
+    at.settle()
+    assert places(at, "g-0", "g-1") == ["n0", "n1"]
+
+
+def test_who_is_disturbed_again_and_again_lets_nobody_in_any_more() -> None:
+    at = cluster(nodes=8)
+    disturb = (partial(at.add_pod, f"quick-{n}", 1, node=f"n{n}") for n in range(8))
+    meanwhile = Meanwhile(at, *disturb)
+    members = at.add_gang("g", 2, 8)
+    at.settle()
+    assert places(at, *members) == ["n2", "n3"]
+    assert meanwhile.times == 2
+    assert at.sound()
+
+
+EVENTS = st.sampled_from(["take", "free", "cordon", "uncordon", "lose", "grow", "bind", "nothing"])
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.lists(st.lists(EVENTS, max_size=3), max_size=6), st.lists(st.integers(1, 3), max_size=4))
+def test_whatever_happens_meanwhile_the_books_stay_sound_and_whoever_can_go_goes(
+    happenings: list[list[str]], sizes: list[int]
+) -> None:
+    at = cluster(nodes=4)
+    made = iter(range(1000))
+
+    def happen(events: list[str]) -> None:
+        for event in events:
+            number = next(made)
+            tenants = [p.metadata.name for p in at.pods.values() if p.spec.node_name]
+            waiting = [
+                p.metadata.name
+                for p in at.pods.values()
+                if not p.spec.node_name and p.metadata.name.startswith("g")
+            ]
+            match event:
+                case "take":
+                    at.add_pod(f"t-{number}", 1 + number % 4)
+                    at.schedule(f"t-{number}")
+                case "free" if tenants:
+                    at.delete(tenants[0])
+                case "cordon" | "uncordon":
+                    node = at.nodes[f"n{number % 4}"]
+                    spec = change(node.spec, unschedulable=event == "cordon")
+                    at.put_node(change(node, spec=spec))
+                case "lose" if waiting:
+                    at.delete(waiting[-1])
+                case "bind" if waiting:
+                    at.schedule(waiting[0])
+                case "grow":
+                    at.add_pod(f"s-{number}", 8, gang=f"g{number}", gang_size="1")
+
+    Meanwhile(at, *(partial(happen, events) for events in happenings))
+    for number, size in enumerate(sizes):
+        at.add_gang(f"g{number}", size, 8)
+    at.settle()
+    at.settle()
+    assert at.sound()
+    assert at.core.take_defects() == []
+    before = {pod.metadata.name: at.plan(pod.metadata.name) for pod in at.pods.values()}
+    # Nothing was overlooked: an extender that begins anew finds no more to do.
+    at.restart()
+    at.settle()
+    assert {pod.metadata.name: at.plan(pod.metadata.name) for pod in at.pods.values()} == before
