@@ -15,6 +15,7 @@ from linkwise.extender.app import create_app
 from linkwise.extender.calls import AlreadyBound, BindCall, BindOrder, BindRefusal, Outcome
 from linkwise.extender.kube_actions import KubeActions
 from linkwise.extender.metrics import Metrics
+from linkwise.extender.place import place
 from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.extender.shell import Shell, steady_clock
 from linkwise.simulator.api_server import ApiServer
@@ -91,6 +92,29 @@ def started(world: World) -> Iterator[Extender]:
 
 def sound(extender: Extender) -> bool:
     return extender.shell.audit() == []
+
+
+def test_room_for_a_gang_is_sought_while_others_are_answered(
+    world: World, started: Extender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searching, answered, in_time = Event(), Event(), []
+
+    def slowly(*asked: Any) -> object:
+        searching.set()
+        in_time.append(answered.wait(10.0))
+        return place(*asked)
+
+    monkeypatch.setattr("linkwise.extender.search.place", slowly)
+    single = world.add_pod("single", 1)
+    world.add_gang("g", 2)
+    assert searching.wait(10.0)
+    assert started.filter(single, "n1", "n2")["NodeNames"]
+    assert started.get("/nodes")
+    answered.set()
+
+    wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
+    assert all(in_time)
+    assert sound(started)
 
 
 def test_a_gang_is_planned_whole_once_its_last_member_exists(

@@ -35,7 +35,7 @@ from linkwise.extender.preempting import preempt
 from linkwise.extender.reader import Reader
 from linkwise.extender.recognise.answer import IndexedJobs
 from linkwise.extender.records import PodRecord
-from linkwise.extender.search import Aside
+from linkwise.extender.search import Aside, here_and_now
 from linkwise.extender.snapshot import Snapshot, snapshot_of
 from linkwise.extender.spans import DEFAULT_LEVELS
 from linkwise.extender.survey import view_counts, view_nodes
@@ -61,6 +61,7 @@ class Scheduler:
         self._reader = Reader(settings.resource_name, settings.indexed_jobs)
         self._budgets = Budgets()
         self._seen_nodes = self._seen_pods = False
+        self._aside: Aside = here_and_now
         self._begin(leader=0)
 
     def _begin(self, leader: int) -> None:
@@ -77,6 +78,7 @@ class Scheduler:
             preempt=settings.preempt,
             budgets=self._budgets,
         )
+        self._planner.aside = self._aside
         self.offers = self._planner.offers
         self.holds = self._planner.holds
         self._binder = Binder(self._books, self._planner)
@@ -227,7 +229,7 @@ class Scheduler:
 
     def step_aside_by(self, aside: Aside) -> None:
         """*aside* does what takes long and needs no books; it may let others use the core."""
-        self._planner.aside = aside
+        self._aside = self._planner.aside = aside
 
     def take_defects(self) -> list[Exception]:
         """The mistakes of ours that `decide` met, each to be told once; it went on without them."""

@@ -46,6 +46,7 @@ from linkwise.kube.reflector import Reflector
 from linkwise.topology.errors import LinkwiseError
 
 log = logging.getLogger(__name__)
+U = TypeVar("U")
 T = TypeVar("T", Node, Pod, PodDisruptionBudget)
 _PATHS = {"poddisruptionbudgets": "/apis/policy/v1/poddisruptionbudgets"}
 
@@ -109,6 +110,7 @@ class Shell:
         self._core, self._metrics = core, metrics
         self._clock = clock or steady_clock()
         self._lock = Lock()  # around every use of the core
+        core.step_aside_by(self._aside)
         self._kube = KubeActions(client, metrics, clock or time.time, lead)
         self._writes: Lanes[Action] = Lanes(self._act, threads=write_threads)
         self._events: Lanes[Action] = Lanes(self._act, threads=_EVENT_THREADS)
@@ -404,6 +406,14 @@ class Shell:
             return _LONGEST_SLEEP_SECONDS
         left = due - self._clock()
         return min(max(left, _SHORTEST_SLEEP_SECONDS), _LONGEST_SLEEP_SECONDS)
+
+    def _aside(self, work: Callable[[], U]) -> U:
+        """What takes the planner long, and needs no books, keeps nobody from the core."""
+        self._lock.release()
+        try:
+            return work()
+        finally:
+            self._lock.acquire()
 
     def _audit_now(self) -> None:
         try:
