@@ -19,7 +19,6 @@ NO_LINK = "linkwise: no free GPU set with the required link"
 UNPUBLISHED = f"linkwise: {NO_TOPOLOGY}"
 UNREADABLE = "linkwise: topology or in-use annotation cannot be read"
 UNKNOWN_NODE = "linkwise: node is not known yet"
-HELD = "linkwise: held for {}"
 # These no preemption can change.
 TOO_SMALL = "linkwise: node has fewer GPUs than wanted"
 NEVER_LINKED = "linkwise: no GPU set of this node has the required link"
@@ -53,10 +52,11 @@ def problem_text(books: Books, name: str) -> str:
     return UNPUBLISHED if book.problem == NO_TOPOLOGY else UNREADABLE
 
 
-def _holder(books: Books, name: str) -> str:
+def _held_for(books: Books, name: str) -> str:
     """Who waits for GPUs of this node that nobody has; of several the first by name."""
     book = books.nodes[name]
-    return min(key.title for key, gpus in book.reserved.items() if gpus & book.held)
+    title = min(key.title for key, gpus in book.reserved.items() if gpus & book.held)
+    return f"linkwise: held for {title}"
 
 
 def rooms(books: Books, wish: Wish, names: Sequence[str]) -> FilterAnswer:
@@ -79,7 +79,7 @@ def rooms(books: Books, wish: Wish, names: Sequence[str]) -> FilterAnswer:
         idle = books.rows.free[rows[misses]] | books.rows.held[rows[misses]]
         held = kind.qualities(wish, idle) > -np.inf
         for place in misses[held].tolist():
-            reasons.setdefault(HELD.format(_holder(books, names[place])), []).append(place)
+            reasons.setdefault(_held_for(books, names[place]), []).append(place)
         misses = misses[~held]
         counts = popcount(books.rows.free[rows[misses]] & kind.allowed(wish.requirement))
         fewer = counts < wish.size

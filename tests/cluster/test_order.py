@@ -1,0 +1,185 @@
+"""Order, holds and preemption with the real kube-scheduler, which asks when it likes, and preempts
+by itself if it is let."""
+
+import shutil
+from collections.abc import Iterator, Mapping
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from linkwise.topology import names
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.scheduling import ADMISSION_OFF
+from tests.cluster.scheduling_world import NAMESPACE, NODES, PATIENCE_SECONDS, PODS, World
+from tests.cluster.waiting import wait_for
+
+BUDGETS = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets"
+MERGE = "application/merge-patch+json"
+YES = {names.PREEMPTIBLE: "true"}
+# The longest of the stream runs for so many rounds; a few more are for the gang to be bound.
+LONGEST_ROUNDS, ENOUGH_ROUNDS = 4, 12
+
+
+@pytest.fixture(scope="module")
+def started(run_directory: Path) -> Iterator[World]:
+    directory = run_directory / "order"
+    control = ControlPlane(directory, controllers=False, disable_admission=ADMISSION_OFF)
+    control.start()
+    world = World(control)
+    try:
+        world.start()
+        yield world
+    finally:
+        world.extender.process.stop()
+        control.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def world(started: World) -> Iterator[World]:
+    yield started
+    started.clear()
+
+
+def create_gang(
+    world: World, name: str, size: int, *, priority: int = 0, said: Mapping[str, str] | None = None
+) -> list[str]:
+    annotations = {names.GANG: name, names.GANG_SIZE: str(size), **(said or {})}
+    return [
+        world.create(f"{name}-{rank}", annotations=annotations, priority=priority)
+        for rank in range(size)
+    ]
+
+
+def terminating(world: World) -> set[str]:
+    pods = world.pods()
+    return {pod.metadata.name for pod in pods if pod.metadata.deletion_timestamp is not None}
+
+
+def guard(world: World, pod: str) -> None:
+    """A budget that lets nobody evict this pod, which runs and is ready."""
+    world.client.patch(f"{PODS}/{pod}", {"metadata": {"labels": {"app": "guarded"}}})
+    ready = {"type": "Ready", "status": "True"}
+    world.client.patch(
+        f"{PODS}/{pod}/status", {"status": {"phase": "Running", "conditions": [ready]}}
+    )
+    spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "guarded"}}}
+    world.client.post(BUDGETS, {"metadata": {"name": "guard"}, "spec": spec})
+    status = {
+        "observedGeneration": 1,
+        "currentHealthy": 1,
+        "desiredHealthy": 1,
+        "expectedPods": 1,
+        "disruptionsAllowed": 0,
+    }
+    world.client.patch(f"{BUDGETS}/guard/status", {"status": status})
+
+
+def test_a_gang_evicts_whole_gangs_but_none_that_a_budget_forbids(world: World) -> None:
+    """Without the budget, the youngest single pods would go."""
+    first = create_gang(world, "first", 2, said=YES)
+    world.wait_bound(first)
+    singles = [world.create(f"single-{number}", annotations=YES) for number in range(2)]
+    world.wait_bound(singles)
+    guard(world, singles[0])
+    try:
+        urgent = create_gang(world, "urgent", 2, priority=1000)
+        wait_for(lambda: terminating(world), "victims are chosen", PATIENCE_SECONDS)
+        wait_for(lambda: terminating(world) == set(first), "the whole gang is", PATIENCE_SECONDS)
+        assert not any(world.node_of(name) for name in urgent)
+        assert "held for gang ml/urgent" in why_not(world)
+        world.bury_terminating()
+        world.wait_bound(urgent)
+        assert {pod.metadata.name for pod in world.pods()} >= {*singles, *urgent}
+        assert terminating(world) == set()
+    finally:
+        world.client.delete(f"{BUDGETS}/guard")
+
+
+def why_not(world: World) -> str:
+    """What a later pod is told while the victims are terminating; it gets nothing meanwhile."""
+    world.create("later", gpus=8)
+    for victim in sorted(terminating(world))[:1]:
+        world.delete(victim)
+    wait_for(lambda: "held for" in world.reason("later"), "it is told", PATIENCE_SECONDS)
+    reason = world.reason("later")
+    world.delete("later")
+    return reason
+
+
+def test_a_gang_that_waits_for_all_nodes_starts_under_a_stream_of_single_pods(
+    world: World,
+) -> None:
+    numbers = count()
+    ends: dict[str, int] = {}
+
+    def another(number: int) -> None:
+        name = world.create(f"small-{number}", gpus=4)
+        ends[name] = -1  # not bound yet
+
+    for _ in range(12):  # eight run at a time, so some always wait
+        another(next(numbers))
+    wait_for(lambda: len(bound(world, ends)) == 8, "the nodes are full", PATIENCE_SECONDS)
+    gang: list[str] = []
+    for turn in range(ENOUGH_ROUNDS + 2):
+        if turn == 2:
+            gang = create_gang(world, "large", 4)
+        for name in bound(world, ends):
+            if ends[name] < 0:
+                ends[name] = turn + 1 + len(name + str(turn)) % LONGEST_ROUNDS
+            elif ends[name] <= turn:
+                world.delete(name)
+                del ends[name]
+                another(next(numbers))
+        if gang and all(world.node_of(name) for name in gang):
+            break
+        settle(world, ends)
+    world.wait_bound(gang)
+    assert len({world.node_of(name) for name in gang}) == len(NODES)
+
+
+def bound(world: World, among: Mapping[str, int]) -> list[str]:
+    pods = world.pods()
+    return [p.metadata.name for p in pods if p.spec.node_name and p.metadata.name in among]
+
+
+def settle(world: World, among: Mapping[str, int]) -> None:
+    """Until kube-scheduler has had its say about every pod of the stream that it has not bound."""
+    wait_for(
+        lambda: all(world.node_of(name) or world.reason(name) for name in among),
+        "all were tried",
+        PATIENCE_SECONDS,
+    )
+
+
+def test_two_gangs_that_would_each_take_half_start_one_after_the_other(world: World) -> None:
+    said = [{names.GANG: name, names.GANG_SIZE: "3"} for name in ("one", "two")]
+    for rank in range(3):
+        for annotations in said:
+            world.create(f"{annotations[names.GANG]}-{rank}", annotations=annotations)
+    gangs = {name: [f"{name}-{rank}" for rank in range(3)] for name in ("one", "two")}
+
+    def whole() -> list[str]:
+        return [n for n, pods in gangs.items() if all(world.node_of(pod) for pod in pods)]
+
+    wait_for(whole, "one is bound", PATIENCE_SECONDS)
+    (first,) = whole()
+    (second,) = gangs.keys() - {first}
+    assert not any(world.node_of(name) for name in gangs[second])
+    for name in gangs[first]:
+        world.delete(name)
+    world.wait_bound(gangs[second])
+
+
+def test_kube_scheduler_preempts_nobody_for_a_member_of_a_gang_that_waits(world: World) -> None:
+    humble = [world.create(f"humble-{number}") for number in range(4)]
+    world.wait_bound(humble)
+    urgent = create_gang(world, "urgent", 5, priority=1000)
+    for name in urgent:
+        wait_for(lambda name=name: world.reason(name), f"{name} was tried", PATIENCE_SECONDS)
+    alone = world.create("alone", priority=2000)
+    wait_for(lambda: terminating(world), "only a single pod may", PATIENCE_SECONDS)
+    assert len(terminating(world)) == 1
+    world.bury_terminating()
+    world.wait_bound([alone])
