@@ -55,7 +55,10 @@ def problem_text(books: Books, name: str) -> str:
 def _held_for(books: Books, name: str) -> str:
     """Who waits for GPUs of this node that nobody has; of several the first by name."""
     book = books.nodes[name]
-    title = min(key.title for key, gpus in book.reserved.items() if gpus & book.held)
+    return held_for(min(key.title for key, gpus in book.reserved.items() if gpus & book.held))
+
+
+def held_for(title: str) -> str:
     return f"linkwise: held for {title}"
 
 
