@@ -268,7 +268,7 @@ class Levels:
         node, kept = self._field.nodes[at], self._kept(at)
         holds = self._field.snapshot.holds
         titles = (hold.title for hold in holds if hold.gpus.get(node.name, 0) & kept)
-        return rooms.HELD.format(next(titles, "others"))
+        return rooms.held_for(next(titles, "others"))
 
     def _kept(self, at: int) -> int:
         """The GPUs of a node that would do and that nobody has, but that are kept from it."""
