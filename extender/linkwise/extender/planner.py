@@ -143,7 +143,6 @@ class Planner:
             # Let go by hand before its plan was on it, or kube-scheduler did not want the node.
             self._books.plan(record.uid, None)
         news = self._outbox.seen(record)
-        news |= before is not None and bool(before.awaits) and not record.awaits
         if news and record.live and not record.node and _is_planned(record):
             self._books.plan(record.uid, record.written)
         for known in (before, record):
