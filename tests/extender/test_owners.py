@@ -159,8 +159,7 @@ def test_a_gang_that_is_made_larger_takes_its_new_members_in(cluster: Cluster) -
     larger = job("train", 3)
     there_is(cluster, larger)
     create(cluster, member(larger, 2))
-    cluster.pass_time(2.0)
-    cluster.pass_time(SURELY)
+    cluster.pass_time(1.0)
     assert cluster.pod("train-2-0").status.nominated_node_name
     assert [member.state for member in cluster.core.gangs(cluster.now)[0].members] == [
         "bound",
@@ -168,6 +167,22 @@ def test_a_gang_that_is_made_larger_takes_its_new_members_in(cluster: Cluster) -
         "planned",
     ]
     assert cluster.sound()
+
+
+def test_pods_are_judged_again_as_they_are_by_now(cluster: Cluster) -> None:
+    """Not as they were when they were first judged."""
+    train = job("train", 2)
+    there_is(cluster, train)
+    create(cluster, member(train, 0), member(train, 1))
+    for name in ("train-0-0", "train-1-0"):
+        cluster.schedule(name)
+    there_is(cluster, job("train", 3))
+    cluster.put_pod(member(train, 2))
+    cluster.now += 1.0
+    (read,) = cluster.core.owners_to_read(cluster.now)
+    cluster.answer_read(read)
+    told = [cluster.core.explain("ml", f"train-{index}-0", cluster.now) for index in range(2)]
+    assert [each.state for each in told if each is not None] == ["bound", "bound"]
 
 
 def test_thousands_of_pods_are_judged_again_a_few_at_a_time(cluster: Cluster) -> None:
@@ -217,6 +232,20 @@ def test_pods_whose_owner_cannot_be_had_run_alone(cluster: Cluster, missing: Mis
     assert record.gang is None
 
 
+@pytest.mark.parametrize("missing", list(Missing))
+def test_what_could_not_be_had_is_asked_for_again_by_the_next_pod(
+    cluster: Cluster, missing: Missing
+) -> None:
+    """As where somebody has given the right to read it, or installed the kind, meanwhile."""
+    train = job("train", 3)
+    cluster.owners = {ref_of(train): missing}
+    create(cluster, member(train, 0))
+    cluster.schedule("train-0-0")
+    there_is(cluster, train)
+    create(cluster, member(train, 1))
+    assert why(cluster, "train-1-0") == "linkwise: gang Job.batch/train waits for its members"
+
+
 def test_an_api_server_that_cannot_be_asked_is_asked_again(cluster: Cluster) -> None:
     cluster.owners = None
     train = job("train", 2)
@@ -246,11 +275,14 @@ def test_a_job_made_anew_under_its_old_name_is_another_gang(cluster: Cluster) ->
     assert [len(gang.members) for gang in cluster.core.gangs(cluster.now)] == [2]
 
 
-def test_pods_of_a_job_that_is_gone_do_not_join_the_new_one(cluster: Cluster) -> None:
+@pytest.mark.parametrize("left_first", [True, False])
+def test_pods_of_a_job_that_is_gone_do_not_join_the_new_one(
+    cluster: Cluster, left_first: bool
+) -> None:
     before, after = job("train", 2, uid="old"), job("train", 2, uid="new")
     there_is(cluster, after)
-    left = member(before, 0)
-    create(cluster, left, member(after, 1))
+    first, then = member(before, 0), member(after, 1)
+    create(cluster, *((first, then) if left_first else (then, first)))
     assert planned(cluster) == []
     assert cluster.filter("train-0-0").node_names  # nobody will make its fellows
     assert why(cluster, "train-1-0") == "linkwise: gang Job.batch/train waits for its members"
@@ -400,6 +432,8 @@ def test_an_answer_that_comes_after_its_pods_went_is_nobodys(cluster: Cluster) -
     cluster.put_pod(member(after, 0))
     (now,) = cluster.core.owners_to_read(cluster.now)
     cluster.core.owner_read(late, before, cluster.now)
+    assert not cluster.core.judge_anew(cluster.now)
+    assert cluster.core.owners_to_read(cluster.now) == ()
     cluster.core.owner_read(now, after, cluster.now)
     assert cluster.core.judge_anew(cluster.now)
     create(cluster, member(after, 1))

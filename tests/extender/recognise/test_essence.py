@@ -23,7 +23,7 @@ def test_it_tells_the_table_what_the_whole_object_does(case: dict[str, Any]) -> 
 
 
 def test_what_no_rule_reads_is_left_out_however_deep_it_lies() -> None:
-    noise = "x" * 5000
+    noise, endless = "x" * 300, "y" * 5000
     container = {
         "name": "main",
         "env": [{"name": "A", "value": noise}],
@@ -37,11 +37,15 @@ def test_what_no_rule_reads_is_left_out_however_deep_it_lies() -> None:
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
         "metadata": {"name": "set", "uid": "u", "managedFields": [noise], "labels": {"c": noise}},
-        "spec": {"replicatedJobs": [{"name": "w", "template": {"spec": {"template": template}}}]},
+        "spec": {
+            "replicatedJobs": [{"name": "w", "template": {"spec": {"template": template}}}],
+            "note": endless,
+        },
         "status": {"conditions": [{"message": noise}], "succeeded": 3, "active": 5},
     }
     kept = essence(made)
     assert noise not in json.dumps(kept)
+    assert endless not in json.dumps(kept)
     assert "linkwise.dev/gang" in json.dumps(kept)
     assert '"subdomain": "s"' in json.dumps(kept)
     again = {**made, "status": {"succeeded": 3, "active": 4}}
