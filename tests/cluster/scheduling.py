@@ -33,7 +33,7 @@ DEPLOYED = Path(__file__).parents[2] / "daemonset/overlays/kubeadm"
 # and know no class of priority.
 ADMISSION_OFF = ("TaintNodesByCondition", "ServiceAccount", "Priority")
 ACCOUNT = "linkwise-extender"
-_RIGHTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding")
+_RIGHTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 _POLICIES = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 
 

@@ -1,0 +1,247 @@
+"""Two extenders with the real control plane and the real scheduler: one leads, and is struck.
+
+What each phase of a gang comes to is in tests/end_to_end/test_leader_switch.py; here is what only
+the real programs can tell: their rights, kube-scheduler's connections to a leader that is gone, and
+the API server's refusal of what a former leader sends.
+"""
+
+import shutil
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from linkwise.topology import names
+from linkwise.topology.plan import read_plan
+from tests.cluster.accounts import token
+from tests.cluster.control_plane import ControlPlane, free_port
+from tests.cluster.processes import Process
+from tests.cluster.scheduling import (
+    ACCOUNT,
+    ADMISSION_OFF,
+    allow_extender,
+    gpu_node,
+    guard_plans,
+    scheduler_config,
+)
+from tests.cluster.scheduling_world import NAMESPACE, NODES, World
+from tests.end_to_end.replicas import Replica, Service, Wire, leader_of, wait_for
+
+DENIED = "apiserver_validating_admission_policy_check_total"
+FENCE = "linkwise-extender-leads"
+BINDING = rf"POST /api/v1/namespaces/{NAMESPACE}/pods/\w+/binding"
+
+
+class Pair:
+    """Two extenders behind a Service, each with a wire of its own to the API server.
+
+    kubectl's proxy speaks TLS for them, with their account's token, so that the wires can read.
+    """
+
+    def __init__(self, control: ControlPlane) -> None:
+        kubeconfig = control.directory / "linkwise-extender.kubeconfig"
+        bearer = {"token": token(control, ACCOUNT)}
+        kubeconfig.write_text(control.authority.kubeconfig_text(control.url, ACCOUNT, bearer))
+        port = free_port("127.0.0.1")
+        self._proxy = Process(
+            "kubectl-proxy",
+            [
+                str(control.programs / "kubectl"),
+                f"--kubeconfig={kubeconfig}",
+                "proxy",
+                f"--port={port}",
+            ],
+            control.logs / "kubectl-proxy.log",
+        )
+        self._proxy.start()
+        self.wires = {name: Wire(("127.0.0.1", port)) for name in ("a", "b")}
+        self.replicas = [
+            Replica(name, control.logs, [f"--api-server=http://127.0.0.1:{wire.port}"])
+            for name, wire in self.wires.items()
+        ]
+        self._service = Service(self.replicas)
+        self.url = self._service.url
+
+    @property
+    def leader(self) -> Replica:
+        found = leader_of(self.replicas)
+        assert found is not None, "nobody leads, or two do"
+        return found
+
+    def other(self, replica: Replica) -> Replica:
+        return next(each for each in self.replicas if each is not replica)
+
+    def renew(self) -> None:
+        """Both run, as new; one leads."""
+        for wire in self.wires.values():
+            wire.mend()
+            wire.let_go()
+        for replica in self.replicas:
+            replica.kill()
+            replica.start()
+        warm = "/readyz?exclude=leader"
+        wait_for(
+            lambda: leader_of(self.replicas) and all(r.status(warm) == 200 for r in self.replicas),
+            "one leads and the other stands by",
+            60,
+        )
+
+    def stop(self) -> None:
+        self._service.close()
+        for replica in self.replicas:
+            replica.kill()
+        for wire in self.wires.values():
+            wire.close()
+        self._proxy.stop()
+
+
+class SwitchWorld(World):
+    def start(self, nodes: Sequence[str] = NODES) -> None:
+        self.control.kubectl("create", "namespace", NAMESPACE)
+        allow_extender(self.control)
+        self.pair = Pair(self.control)
+        guard_plans(self.control)
+        for name in nodes:
+            self.client.post("/api/v1/nodes", gpu_node(name))
+        self.pair.renew()
+        self.scheduler = self.control.start_scheduler(scheduler_config(self.pair.url))
+
+    def clear(self) -> None:
+        for pod in self.pods():
+            self.delete(pod.metadata.name)
+        self.pair.renew()
+
+    def create_small_gang(self, name: str) -> list[str]:
+        """Four members of two GPUs each."""
+        said = {names.GANG: name, names.GANG_SIZE: "4"}
+        return [self.create(f"{name}-{rank}", 2, annotations=said) for rank in range(4)]
+
+    @contextmanager
+    def scheduler_stopped(self) -> Iterator[None]:
+        assert self.scheduler is not None
+        self.scheduler.pause()
+        try:
+            yield
+        finally:
+            self.scheduler.resume()
+
+    def assert_given_once(self) -> None:
+        bound = [pod.metadata.name for pod in self.pods() if pod.spec.node_name]
+        given = [(self.node_of(name), gpu) for name in bound for gpu in self.gpus_of(name)]
+        assert len(given) == len(set(given)), "a GPU was given twice"
+
+    def refused_bindings(self) -> int:
+        """How many Bindings of terms that are over the API server has refused."""
+        text = self.control.kubectl("get", "--raw=/metrics")
+        lines = [line for line in text.splitlines() if line.startswith(DENIED) and FENCE in line]
+        return sum(int(float(line.rpartition(" ")[2])) for line in lines if '"deny"' in line)
+
+
+@pytest.fixture(scope="module")
+def started(run_directory: Path) -> Iterator[SwitchWorld]:
+    directory = run_directory / "switch"
+    control = ControlPlane(directory, controllers=False, disable_admission=ADMISSION_OFF)
+    control.start()
+    world = SwitchWorld(control)
+    try:
+        world.start()
+        yield world
+    finally:
+        world.pair.stop()
+        control.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def world(started: SwitchWorld) -> Iterator[SwitchWorld]:
+    started.clear()
+    yield started
+    started.assert_given_once()
+
+
+Strike = Callable[[SwitchWorld, Replica], None]
+
+
+def killed(_world: SwitchWorld, leader: Replica) -> None:
+    leader.signal(signal.SIGKILL)
+
+
+def told_to_end(_world: SwitchWorld, leader: Replica) -> None:
+    leader.signal(signal.SIGTERM)
+
+
+def frozen(_world: SwitchWorld, leader: Replica) -> None:
+    leader.signal(signal.SIGSTOP)
+
+
+def cut_off(world: SwitchWorld, leader: Replica) -> None:
+    world.pair.wires[leader.name].cut()
+
+
+STRIKES = [killed, told_to_end, frozen, cut_off]
+
+
+def wait_for_switch(world: SwitchWorld, before: Replica) -> None:
+    after = world.pair.other(before)
+    wait_for(lambda: after.status() == 200, f"{after.name} leads")
+
+
+@pytest.mark.parametrize("strike", STRIKES)
+def test_gangs_that_contend_while_the_leader_is_struck(world: SwitchWorld, strike: Strike) -> None:
+    before = world.pair.leader
+    gangs = [world.create_small_gang(f"gang-{number}") for number in range(4)]
+    wait_for(lambda: any(pod.spec.node_name for pod in world.pods()), "the first is bound")
+    strike(world, before)
+    wait_for_switch(world, before)
+    for gang in gangs:
+        world.wait_bound(gang)
+    assert len({world.node_of(name) for gang in gangs for name in gang}) == len(NODES)
+
+
+@pytest.mark.parametrize("strike", [killed, frozen])
+def test_a_gang_that_is_planned_when_the_leader_is_struck(
+    world: SwitchWorld, strike: Strike
+) -> None:
+    before = world.pair.leader
+    with world.scheduler_stopped():
+        gang = world.create_gang("g", 3)
+        wait_for(lambda: all(world.read(n).status.nominated_node_name for n in gang), "planned")
+        plans = {name: world.read(name).metadata.annotations[names.GPUS] for name in gang}
+        strike(world, before)
+        wait_for_switch(world, before)
+    world.wait_bound(gang)
+    assert {name: world.read(name).metadata.annotations[names.GPUS] for name in gang} == plans
+    terms = {read_plan(world.read(n).metadata.annotations[names.PLAN]).leader for n in gang}
+    assert len(terms) == 1, "who binds says in which term"
+
+
+def test_a_binding_that_arrives_when_another_leads_is_refused(world: SwitchWorld) -> None:
+    """Frozen with its Binding on the wire, which no clock of its own can call back."""
+    before, refused = world.pair.leader, world.refused_bindings()
+    wire = world.pair.wires[before.name]
+    wire.at(BINDING, 1, lambda: before.signal(signal.SIGSTOP))
+    world.create("late")
+    assert wire.struck.wait(60)
+    with world.scheduler_stopped():
+        wait_for_switch(world, before)
+        wire.let_go()
+        wait_for(lambda: world.refused_bindings() > refused, "the API server refuses it")
+        assert world.node_of("late") == ""
+    world.wait_bound(["late"])
+    before.signal(signal.SIGCONT)
+    before.ended()
+
+
+def test_kube_scheduler_does_not_stay_with_a_leader_that_lost(world: SwitchWorld) -> None:
+    """It keeps connections open, over which it would ask the standby for ever."""
+    world.create("first")
+    world.wait_bound(["first"])
+    before = world.pair.leader
+    before.signal(signal.SIGSTOP)
+    wait_for_switch(world, before)
+    before.signal(signal.SIGCONT)
+    before.ended()
+    world.create("second")
+    world.wait_bound(["second"])
