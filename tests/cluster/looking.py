@@ -359,7 +359,8 @@ def _books_differ(deployed: Deployed, held: Mapping[str, Holders]) -> Iterator[s
         books = {
             gpu["uuid"]: (gpu["holder"], gpu["state"])
             for gpu in views[name]["gpus"]
-            if gpu["state"] not in ("free", "unhealthy")
+            # What is reserved is kept for who waits, and nobody has it.
+            if gpu["state"] not in ("free", "reserved", "unhealthy")
         }
         if books != kubelet:
             yield f"{name}: the extender's books: {books}, the kubelet: {kubelet}"
