@@ -399,6 +399,28 @@ def test_a_pod_that_ends_says_for_how_long_its_gpus_are_taken() -> None:
     assert explain(at, "a").summary == "The pod has ended."
 
 
+def test_the_next_snapshot_shows_what_happened_to_a_node_since_the_last() -> None:
+    at = Cluster()
+    at.add_node("n1", "hgx-h100")
+    at.add_node("n2", "hgx-h100")
+
+    def shown() -> dict[str, tuple[int, bool]]:
+        return {view.name: (view.free, view.usable) for view in at.core.nodes(at.now)}
+
+    assert shown() == {"n1": (8, True), "n2": (8, True)}
+    at.add_pod("a", 2, node="n1")
+    at.annotate_node("n2", "linkwise.dev/topology", "mangled")
+    assert shown() == {"n1": (6, True), "n2": (0, False)}
+    at.set_in_use("n1", {"ml/stranger": {"main": at.uuids("n1", 0, 1, 2)}})
+    at.remove_node("n2")
+    assert shown() == {"n1": (3, True)}
+    at.delete("a")
+    at.remove_node("n1")
+    at.add_node("n1", "dgx1-v100")
+    assert shown() == {"n1": (8, True)}
+    assert at.core.nodes(at.now)[0].kind == "8 x Tesla V100-SXM2"
+
+
 def test_a_gang_shows_its_members_its_plan_and_its_deadline() -> None:
     at = Cluster()
     at.add_node("n1")

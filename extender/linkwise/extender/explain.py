@@ -11,7 +11,7 @@ from linkwise.extender.funnel import Funnel, alike, wanted_of
 from linkwise.extender.gang import Phase
 from linkwise.extender.holders import holders_of
 from linkwise.extender.holds import Asker, asker_of_single
-from linkwise.extender.line import Urgency
+from linkwise.extender.line import Urgency, urgency_of_single
 from linkwise.extender.muster import Muster
 from linkwise.extender.place import Refusal
 from linkwise.extender.records import PodRecord, natural
@@ -187,8 +187,12 @@ class Explainer:
 
     @cached_property
     def _urgencies(self) -> Sequence[Urgency]:
-        waiting = (gang.asker for gang in self._snapshot.gangs if gang.no_room is not None)
-        return [asker.urgency for asker in waiting if asker is not None]
+        waiting = [gang for gang in self._snapshot.gangs if gang.no_room is not None]
+        singles = (record for gang in waiting if gang.alone for record in gang.found.open)
+        return [
+            *(gang.asker.urgency for gang in waiting if gang.asker is not None),
+            *map(urgency_of_single, singles),
+        ]
 
     def _hold(self, gang: GangState) -> HoldView | None:
         hold = next((each for each in self._snapshot.holds if each.key == gang.key), None)

@@ -36,7 +36,7 @@ from linkwise.extender.reader import Reader
 from linkwise.extender.recognise.answer import IndexedJobs
 from linkwise.extender.records import PodRecord
 from linkwise.extender.search import Aside, here_and_now
-from linkwise.extender.snapshot import Snapshot, snapshot_of
+from linkwise.extender.snapshot import Camera, Snapshot
 from linkwise.extender.spans import DEFAULT_LEVELS
 from linkwise.extender.survey import view_counts, view_nodes
 from linkwise.extender.views import Counts, Explanation, GangView, NodeView
@@ -82,6 +82,7 @@ class Scheduler:
         self.offers = self._planner.offers
         self.holds = self._planner.holds
         self._binder = Binder(self._books, self._planner)
+        self._camera = Camera(self._books, self._planner)
 
     def lead(self, term: int, now: float) -> None:  # noqa: ARG002
         """Decide from now on, in this term. What was read stays; all else is as after a start, so
@@ -248,7 +249,7 @@ class Scheduler:
 
     def snapshot(self, now: float) -> Snapshot:
         """What explanations are made of, without the lock."""
-        return snapshot_of(self._books, self._planner, now)
+        return self._camera.take(now)
 
     def explain(self, namespace: str, name: str, now: float) -> Explanation | None:
         return Explainer(self.snapshot(now)).pod(namespace, name)

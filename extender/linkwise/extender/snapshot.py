@@ -47,7 +47,7 @@ class GangState(NamedTuple):
     alone: bool
     phase: Phase
     reason: str
-    why: str  # as `filter` tells it; empty: it does not wait
+    why: str  # as `filter` tells it; empty: it does not wait, or is a single pod
     plan_id: str
     made: float | None
     refusals: int
@@ -55,7 +55,7 @@ class GangState(NamedTuple):
     no_room: Refusal | None
     deadline: float | None
     found: Muster
-    asker: Asker | None  # where it waits
+    asker: Asker | None  # where `why` says that it waits
 
 
 class Left(NamedTuple):
@@ -95,26 +95,44 @@ class Snapshot:
         return plan_on(record, record.node) if record.node else self.plans.get(record.uid)
 
 
-def snapshot_of(books: Books, planner: Planner, now: float) -> Snapshot:
-    rows, count = books.rows, len(books.rows)
-    plans = dict(books.plans)
-    for uid, holds in books.holds.items():
-        plans.update((uid, written) for written in holds.values())
-    return Snapshot(
-        at=now,
-        nodes=[_node(book) for book in books.nodes.values() if book.record is not None],
-        left=Left(
-            rows.milli_cpu[:count].copy(),
-            rows.memory[:count].copy(),
-            rows.gpus[:count].copy(),
-            rows.pods[:count].copy(),
-        ),
-        pods=list(books.pods.values()),
-        plans=plans,
-        gangs=[_gang(planner, gang) for gang in planner.gangs.values()],
-        holds=planner.holds.all(),
-        refusing=planner.learned.refusing(),
-    )
+class Camera:
+    """Takes snapshots; what it saw of a node it keeps until something happens to the node."""
+
+    def __init__(self, books: Books, planner: Planner) -> None:
+        self._books, self._planner = books, planner
+        self._seen: dict[str, tuple[NodeBook, int, NodeState]] = {}
+
+    def take(self, now: float) -> Snapshot:
+        books, planner = self._books, self._planner
+        rows, count = books.rows, len(books.rows)
+        plans = dict(books.plans)
+        for uid, holds in books.holds.items():
+            plans.update((uid, written) for written in holds.values())
+        return Snapshot(
+            at=now,
+            nodes=self._nodes(),
+            left=Left(
+                rows.milli_cpu[:count].copy(),
+                rows.memory[:count].copy(),
+                rows.gpus[:count].copy(),
+                rows.pods[:count].copy(),
+            ),
+            pods=list(books.pods.values()),
+            plans=plans,
+            gangs=[_gang(planner, gang) for gang in planner.gangs.values()],
+            holds=planner.holds.all(),
+            refusing=planner.learned.refusing(),
+        )
+
+    def _nodes(self) -> list[NodeState]:
+        before, self._seen = self._seen, {}
+        for name, book in self._books.nodes.items():
+            if book.record is not None:
+                known = before.get(name)
+                if known is None or known[0] is not book or known[1] != book.settled:
+                    known = (book, book.settled, _node(book))
+                self._seen[name] = known
+        return [state for _, _, state in self._seen.values()]
 
 
 def _node(book: NodeBook) -> NodeState:
@@ -136,7 +154,8 @@ def _node(book: NodeBook) -> NodeState:
 
 def _gang(planner: Planner, gang: Gang) -> GangState:
     found = planner.muster(gang)
-    why = why_waiting(gang, found)
+    # Of a single pod, of which there may be thousands, its record says it all.
+    why = "" if gang.alone else why_waiting(gang, found)
     return GangState(
         gang.key,
         gang.alone,
