@@ -169,6 +169,22 @@ def test_a_gang_that_is_made_larger_takes_its_new_members_in(cluster: Cluster) -
     assert cluster.sound()
 
 
+def test_who_comes_while_the_owner_is_read_again_has_it_read_once_more(cluster: Cluster) -> None:
+    train = job("train", 2)
+    there_is(cluster, train)
+    create(cluster, member(train, 0), member(train, 1))
+    cluster.now += 1.0
+    cluster.put_pod(member(train, 2))
+    (read,) = cluster.core.owners_to_read(cluster.now)
+    cluster.put_pod(member(train, 3))
+    cluster.now += 1.0
+    assert cluster.core.owners_to_read(cluster.now) == ()
+    cluster.core.owner_read(read, train, cluster.now)
+    cluster.reads.clear()
+    cluster.pass_time(1.0)
+    assert len(cluster.reads) == 1
+
+
 def test_pods_are_judged_again_as_they_are_by_now(cluster: Cluster) -> None:
     """Not as they were when they were first judged."""
     train = job("train", 2)
@@ -447,3 +463,22 @@ def test_indexed_jobs_may_be_no_gangs(cluster: Cluster) -> None:
     create(cluster, member(train, 0))
     assert cluster.filter("train-0-0").node_names
     assert cluster.reads == []
+
+
+def test_people_are_told_which_rule_found_the_gang_and_what_could_not_be_read(
+    cluster: Cluster,
+) -> None:
+    train, hidden = job("train", 2), job("hidden", 2)
+    cluster.owners = {ref_of(train): train, ref_of(hidden): Missing.FORBIDDEN}
+    create(cluster, member(train, 0), member(hidden, 0))
+    cluster.add_pod("alone", 1)
+    rules = {}
+    for name in ("train-0-0", "hidden-0-0", "alone"):
+        told = cluster.core.explain("ml", name, cluster.now)
+        assert told is not None
+        rules[name] = told.because
+    assert rules == {
+        "train-0-0": "job: Job.batch ml/train is Indexed and runs all its 2 pods at once",
+        "hidden-0-0": "job: Job.batch ml/hidden may not be read",
+        "alone": "",
+    }

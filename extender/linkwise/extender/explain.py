@@ -108,6 +108,7 @@ class Explainer:
             gang=self._gang(gang) if gang is not None and in_gang else None,
             priority=record.priority,
             since=record.created or None,
+            because=record.ask.because,
         )
 
     def _state(self, record: PodRecord) -> str:
@@ -247,6 +248,7 @@ class Explainer:
             state="leaving" if record.leaving and not record.ended else self._state(record),
             node=record.node or (written.plan.node if written else ""),
             gpus=tuple(dict.fromkeys(gpus)),  # an init container's are dealt out again
+            role=record.ask.role,
         )
 
     def _nearest_domain(self, gang: GangState) -> NearestMiss | None:

@@ -57,6 +57,8 @@ def _pod(it: Explanation, at: float) -> Iterator[str]:
         yield f"  {it.summary}"
     if it.wanted is not None:
         yield _fact("wanted", _wanted(it.wanted))
+    if it.because:
+        yield _fact("rule", it.because)
     if it.node:
         yield _fact("node", it.node)
     for container, uuids in it.gpus.items():

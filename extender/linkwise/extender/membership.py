@@ -24,11 +24,13 @@ from linkwise.extender.recognise.answer import (
     Refused,
 )
 from linkwise.extender.recognise.decide import recognise
+from linkwise.extender.recognise.explicit import RULE as EXPLICIT
 from linkwise.kube.objects import OwnerReference, Pod, SchedulingGroup, WorkloadReference
 from linkwise.topology import names
 
 _AT_ONCE = 64  # pods that are judged again; each takes some 0.15 ms, and calls wait meanwhile
 _MOST_ALIKE = 1024  # remembered; each some 1 KB
+_PLAIN = frozenset({EXPLICIT, "bare-pod"})  # rules that nobody has to be told of
 _WRITTEN_BY_US = (names.GPUS, names.PLAN, names.STARTED)
 
 
@@ -162,8 +164,9 @@ def _evidence(pod: Pod, gpus: int) -> bytes:
 
 
 def _told(ask: Ask, answer: Answer, hidden: list[ObjectRef]) -> Told:
-    because = f"{answer.rule}: {answer.because}"
-    because += "".join(f"; {ref} may not be read" for ref in hidden if str(ref) not in because)
+    why = [] if answer.rule in _PLAIN else [f"{answer.rule}: {answer.because}"]
+    why += [f"{ref} may not be read" for ref in hidden if str(ref) not in answer.because]
+    because = "; ".join(why)
     match answer:
         case Recognised():
             return Told(_member(ask, answer, because))

@@ -44,7 +44,6 @@ class _Entry:
     read: int = 0  # the step at which the read began that brought it
     read_at: float = 0.0
     began: int = 0  # the step of the read that is under way; 0: none is
-    news: bool = False  # a pod came after it was read
     vain: int = 0  # reads in a row that failed, or found nothing
     pods: set[str] = field(default_factory=set)
     waiting: set[str] = field(default_factory=set)  # those that are not bound
@@ -52,7 +51,7 @@ class _Entry:
 
     @property
     def wanted(self) -> bool:
-        return self.news or bool(self.waiting or self.pending)
+        return bool(self.waiting or self.pending)
 
 
 class Owners:
@@ -90,7 +89,6 @@ class Owners:
             entry = self._entries.setdefault(ref, _Entry())
             entry.pods.add(uid)
             if is_new and entry.object is not None:
-                entry.news = True
                 self._read_by(ref, max(now, entry.read_at + FRESH_SECONDS))
         if needs is not None:
             entry = self._entries[needs.owner]
@@ -123,10 +121,13 @@ class Owners:
                 ref = next(iter(queue))
                 del queue[ref]
                 entry = self._entries.get(ref)
-                if entry is None or entry.began or not entry.wanted:
+                if entry is None or not entry.wanted:
+                    continue
+                if entry.began:  # maybe too early for who came since
+                    self._read_by(ref, now + FRESH_SECONDS)
                     continue
                 self._step += 1
-                entry.began, entry.news = self._step, False
+                entry.began = self._step
                 self._under_way += 1
                 yield FetchOwner(ref, entry.paths, self._step)
 
@@ -146,8 +147,6 @@ class Owners:
         entry.vain = entry.vain + 1 if found is None or found is Missing.NOT_FOUND else 0
         if entry.waiting or found is None:
             self._read_by(read.ref, self._next_look(entry))
-        if entry.news:
-            self._read_by(read.ref, now + FRESH_SECONDS)
         if found is None:
             return set()
         changed, entry.object, entry.read = found != entry.object, found, read.step

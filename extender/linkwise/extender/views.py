@@ -86,6 +86,7 @@ class MemberView:
     state: str  # bound, planned, waiting, ended, leaving
     node: str  # where it is, or is planned to be
     gpus: tuple[str, ...]  # uuids
+    role: str = ""  # as the system that made it calls it
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +150,7 @@ class Explanation:
     gang: GangExplanation | None
     priority: int = 0
     since: float | None = None  # when it was created
+    because: str = ""  # which rule says that it is in a gang, or in none, and why
 
 
 @dataclass(frozen=True, slots=True)
