@@ -21,6 +21,10 @@ GOOD = review(pod("train-0", annotations={names.GANG: "train", names.GANG_SIZE: 
         (b"{", "expected an AdmissionReview: "),
         (b"\xff\xfe", "expected an AdmissionReview: "),
         (b"[" * 100_000, "expected an AdmissionReview: "),
+        (
+            json.dumps(GOOD).replace('"object": {', '"object": ' + '{"a":' * 100_000).encode(),
+            "expected an AdmissionReview: maximum recursion depth exceeded",
+        ),
         (b"null", "Expected `object`, got `null`"),
         (b"{}", "missing required field `apiVersion`"),
         (json.dumps(GOOD | {"kind": "Pod"}).encode(), "Pod of admission.k8s.io/v1: expected an"),

@@ -197,7 +197,8 @@ def test_a_pod_that_names_two_groups_is_refused_with_both() -> None:
         "but kueue.x-k8s.io/pod-group-total-count: 8"
     )
     # Kueue's own mistakes are Kueue's to tell.
-    assert not refusal(pod("k", labels=labels, annotations={next(iter(count)): "many"}))
+    theirs = {next(iter(count)): "many", names.RANK: "1"}
+    assert not refusal(pod("k", labels=labels, annotations=theirs))
 
 
 @pytest.mark.parametrize("key", [names.GPUS, names.PLAN, names.STARTED])
@@ -209,6 +210,7 @@ def test_what_the_extender_decides_is_refused_in_templates_and_left_to_the_polic
         "leave it out"
     )
     assert not refusal(pod("train-0", annotations={key: "x"}))
+    assert key in refusal(job(GANG | {key: "x"}, pods=8))  # before what else is wrong with it
 
 
 def test_a_number_without_quotes_is_told_from_a_text() -> None:

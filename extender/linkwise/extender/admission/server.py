@@ -90,10 +90,14 @@ class Server(HTTPServer):
             # Whoever asks meanwhile is told to ask elsewhere from now on.
             self._changed.wait_for(lambda: not self._open, _LAST_CALLS_SECONDS)
             for connection in self._open:
-                with suppress(OSError):  # it has just ended
-                    # Not the method of the TLS socket, which would go on in plain text.
-                    socket.socket.shutdown(connection, socket.SHUT_RD)
+                self.hang_up(connection)
             self._changed.wait_for(lambda: not self._calls, timeout_seconds)
+
+    def hang_up(self, connection: socket.socket) -> None:
+        """Hear no further call; a reply still goes out."""
+        with suppress(OSError):  # it has just ended
+            # Not the method of the TLS socket, which would go on in plain text.
+            socket.socket.shutdown(connection, socket.SHUT_RD)
 
     def answer(self, method: str, path: str, body: bytes) -> Answer:
         route = self.routes.get((method, path))
