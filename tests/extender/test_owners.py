@@ -169,6 +169,18 @@ def test_a_gang_that_is_made_larger_takes_its_new_members_in(cluster: Cluster) -
     assert cluster.sound()
 
 
+def test_a_gang_that_is_made_smaller_misses_nobody(cluster: Cluster) -> None:
+    train = job("train", 3)
+    there_is(cluster, train)
+    create(cluster, *(member(train, index) for index in range(3)))
+    for index in range(3):
+        cluster.schedule(f"train-{index}-0")
+    there_is(cluster, job("train", 2))
+    cluster.delete("train-2-0")
+    cluster.pass_time(2.0)
+    assert cluster.phase("Job.batch/train") == "running"
+
+
 def test_who_comes_while_the_owner_is_read_again_has_it_read_once_more(cluster: Cluster) -> None:
     train = job("train", 2)
     there_is(cluster, train)

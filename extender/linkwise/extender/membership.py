@@ -29,7 +29,7 @@ from linkwise.kube.objects import OwnerReference, Pod, SchedulingGroup, Workload
 from linkwise.topology import names
 
 _AT_ONCE = 64  # pods that are judged again; each takes some 0.15 ms, and calls wait meanwhile
-_MOST_ALIKE = 1024  # remembered; each some 1 KB
+_MOST_ALIKE = 4096  # remembered; each some 1 KB
 _PLAIN = frozenset({EXPLICIT, "bare-pod"})  # rules that nobody has to be told of
 _WRITTEN_BY_US = (names.GPUS, names.PLAN, names.STARTED)
 

@@ -2,8 +2,8 @@
 
 A watch for each kind that may own pods would hold most of what a cluster has; so each object is
 read by itself, when the first pod that hangs on it appears. It is read again when another such pod
-comes, since its owner may have changed by then, and now and then while pods wait. It is kept as
-long as pods hang on it.
+comes or goes, since its owner may have changed by then, and now and then while pods wait. It is
+kept as long as pods hang on it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -43,6 +43,7 @@ class _Entry:
     object: Found | None = None  # None: not read yet
     read: int = 0  # the step at which the read began that brought it
     read_at: float = 0.0
+    doubted: bool = False  # a pod has gone since: fewer may be wanted
     began: int = 0  # the step of the read that is under way; 0: none is
     vain: int = 0  # reads in a row that failed, or found nothing
     pods: set[str] = field(default_factory=set)
@@ -51,7 +52,7 @@ class _Entry:
 
     @property
     def wanted(self) -> bool:
-        return bool(self.waiting or self.pending)
+        return self.doubted or bool(self.waiting or self.pending)
 
 
 class Owners:
@@ -111,6 +112,10 @@ class Owners:
     def forget(self, uid: str) -> None:
         for ref in self._refs.pop(uid, ()):
             self._let_go(uid, ref)
+            entry = self._entries.get(ref)
+            if entry is not None and entry.object is not None:
+                entry.doubted = True
+                self._read_by(ref, entry.read_at + FRESH_SECONDS)
         self._came.pop(uid, None)
 
     def take_reads(self, now: float) -> Iterator[FetchOwner]:
@@ -127,7 +132,7 @@ class Owners:
                     self._read_by(ref, now + FRESH_SECONDS)
                     continue
                 self._step += 1
-                entry.began = self._step
+                entry.began, entry.doubted = self._step, False
                 self._under_way += 1
                 yield FetchOwner(ref, entry.paths, self._step)
 
