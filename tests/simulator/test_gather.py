@@ -44,7 +44,7 @@ def gang(name: str, size: str) -> dict[str, str]:
 
 def seen(*pods: Pod) -> tuple[Seen, ...]:
     sightings = [Sighting(pod, order, {}) for order, pod in enumerate(pods)]
-    return gather(sightings, {}, {}, {})
+    return gather(sightings, {}, {}, {}, {})
 
 
 def members(*pods: Pod) -> list[tuple[str, str]]:
@@ -112,9 +112,11 @@ def test_what_each_holds_held_and_waits_for_is_its_own() -> None:
         {"default/runs": {"main": ("G1", "G0")}},
         {"default/runs": frozenset({"G0", "G1"}), "default/ended": frozenset({"G2", "G3"})},
         {"default/waits": "No room."},
+        {"default/runs": 3},
     )
 
     assert (runs.held, runs.planned) == ({"main": ("G1", "G0")}, {"main": ("G0", "G1")})
+    assert (runs.needed, ended.needed) == (3, 0)
     assert (runs.ended, runs.node) == (False, "n1")
     assert (ended.held_gpus, ended.ended) == (frozenset(), True)
     assert ended.had == frozenset({"G2", "G3"})

@@ -47,14 +47,16 @@ def gather(
     held: Held,
     had: Mapping[str, frozenset[str]],
     waits: Mapping[str, str],
+    gangs: Mapping[str, int],
 ) -> tuple[Seen, ...]:
     """What became of every pod that takes GPUs, in the order of *sightings*. By namespace/name:
-    what it holds, all that it was seen to hold, and why it has no node."""
+    what it holds, all that it was seen to hold, why it has no node, and how many of its gang have
+    to run together, where it does not say so itself."""
     found = [
         Seen(
             pod=key_of(sighting.pod),
             workload=_workload(sighting.pod),
-            needed=_needed(sighting.pod),
+            needed=_needed(sighting.pod) or gangs.get(key_of(sighting.pod), 0),
             member=sighting.pod.metadata.annotations.get(INDEX, ""),
             node=sighting.pod.spec.node_name,
             planned=sighting.planned,
@@ -129,7 +131,7 @@ def _workload(pod: Pod) -> str:
 
 
 def _needed(pod: Pod) -> int:
-    """The size of its gang; 0 without one, and where it is said wrongly: then none can form."""
+    """The size of its gang as it says; 0 where it says none, or says it wrongly."""
     if names.GANG not in pod.metadata.annotations:
         return 0
     size = pod.metadata.annotations.get(names.GANG_SIZE, "")

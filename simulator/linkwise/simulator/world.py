@@ -38,8 +38,14 @@ _HASTE = SchedulerSettings(
 
 
 class _Gang(msgspec.Struct):
+    class Member(msgspec.Struct):
+        pod: str
+
+    namespace: str
     name: str
     phase: str
+    minimum: int
+    members: tuple[Member, ...]
 
 
 class _Explained(msgspec.Struct):
@@ -192,8 +198,10 @@ class Run:
         return "" if self._scheduler.idle else "kube-scheduler is trying pods"
 
     def _gangs_move(self) -> bool:
-        gangs = self._cluster.ask_extender("/gangs", list[_Gang]) or []
-        return any(gang.phase in ("planned", "binding") for gang in gangs)
+        return any(gang.phase in ("planned", "binding") for gang in self._gangs())
+
+    def _gangs(self) -> Sequence[_Gang]:
+        return self._cluster.ask_extender("/gangs", list[_Gang]) or []
 
     # Looking
 
@@ -223,7 +231,9 @@ class Run:
             for s in sightings
             if s.pod.status.phase == "Failed"
         }
-        return gather(sightings, self.held(), self._had, waits)
+        gangs = self._gangs() if self._linkwise else ()
+        needed = {f"{g.namespace}/{m.pod}": g.minimum for g in gangs for m in g.members}
+        return gather(sightings, self.held(), self._had, waits, needed)
 
     def _why(self, namespace: str, name: str) -> str:
         explained = self._cluster.ask_extender(f"/explain/{namespace}/{name}", _Explained)
