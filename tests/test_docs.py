@@ -16,6 +16,7 @@ from linkwise.extender.admission.__main__ import command as webhook
 from linkwise.extender.admission.answers import Answers as WebhookAnswers
 from linkwise.extender.admission.patch import Rules
 from linkwise.extender.app import create_app as create_extender_app
+from linkwise.extender.leading import ALONE
 from linkwise.extender.metrics import Census
 from linkwise.extender.metrics import Metrics as ExtenderMetrics
 from linkwise.extender.shell import Shell
@@ -89,6 +90,7 @@ def test_every_metric_is_documented() -> None:
     of_plugin = PluginMetrics().registry
     assert metric_names(of_plugin, "linkwise_plugin_") == documented_metrics("The plugin")
     metrics = ExtenderMetrics()
+    metrics.watch_lead(ALONE)
     metrics.watch_books(lambda: Census(Counts({}, {}, {}, 0, 0), 0, {}))
     of_extender = metric_names(metrics.registry, "linkwise_extender_")
     assert of_extender == documented_metrics("The extender")
