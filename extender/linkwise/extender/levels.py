@@ -122,14 +122,15 @@ class Levels:
 
     def nearest(self, room: Ints) -> NearestMiss | None:
         """Of the nodes that got furthest the one that lacks least; of equals the one with most
-        GPUs that would do, then by name."""
+        GPUs that would do and that nobody has, then by name."""
         candidates = list(self._lost)
         if self._left.any():
             candidates.append(self._one_more(room))
         for lost in reversed(candidates):
             places = np.flatnonzero(lost.nodes)
             if len(places):
-                keys = (-self._suitable[places], lost.lack[places])
+                idle = [self._suitable[at] + self._kept(at).bit_count() for at in places.tolist()]
+                keys = (-np.array(idle), lost.lack[places])
                 at = int(places[np.lexsort(keys)[0]])
                 node = self._field.nodes[at]
                 holders = holders_of(self._field.snapshot, [node], self._mine)
@@ -273,7 +274,8 @@ class Levels:
     def _kept(self, at: int) -> int:
         """The GPUs of a node that would do and that nobody has, but that are kept from it."""
         node = self._field.nodes[at]
-        assert node.kind is not None, "a node of unknown kind got no further"
+        if node.kind is None:
+            return 0
         return node.reserved & ~int(self._free[at]) & node.kind.allowed(self._wish.requirement)
 
     def _link_there(self, at: int, *, idle: bool) -> str:
