@@ -143,7 +143,19 @@ def test_no_gangs_are_no_table() -> None:
 def test_nodes_are_a_table_with_the_best_set_that_is_free() -> None:
     header, first, second = lines("nodes")
     assert header.split() == [
-        *("NAME", "GPUS", "USED", "HELD", "KEPT", "FREE", "BEST", "FREE", "SET", "KIND", "PROBLEM"),
+        *(
+            "NAME",
+            "GPUS",
+            "USED",
+            "PLANNED",
+            "KEPT",
+            "FREE",
+            "BEST",
+            "FREE",
+            "SET",
+            "KIND",
+            "PROBLEM",
+        ),
     ]
     assert first.split()[:6] == ["n1", "8", "0", "6", "0", "2"]
     assert " 2 by nvlink, " in first
@@ -153,10 +165,10 @@ def test_nodes_are_a_table_with_the_best_set_that_is_free() -> None:
 
 def test_top_says_how_much_is_used_and_what_still_fits() -> None:
     told = lines("top")
-    assert told[0] == "16 GPUs on 2 nodes: 0 in use (0 %), 6 held, 10 free"
+    assert told[0] == "16 GPUs on 2 nodes: 0 in use (0 %), 6 planned, 10 free"
     table = told[2:5]
     assert table[0].split() == [
-        *("KIND", "NODES", "GPUS", "USED", "HELD", "KEPT", "FREE", "LARGEST", "SPLIT"),
+        *("KIND", "NODES", "GPUS", "USED", "PLANNED", "KEPT", "FREE", "LARGEST", "SPLIT"),
         *("FIT", "1", "FIT", "2", "FIT", "4", "FIT", "8"),
     ]
     fits = {row.partition("  ")[0]: row.split()[-4:] for row in table[1:]}

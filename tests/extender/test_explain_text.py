@@ -134,7 +134,7 @@ def test_everything_that_waits_in_short() -> None:
     at.add_pod("wrong", 1, require_link="fast")
     at.pass_time(7000)
     assert of_all(at) == [
-        "7 of 32 GPUs on 4 nodes are free, 2 in use, 11 held for pods about to start, "
+        "7 of 32 GPUs on 4 nodes are free, 2 in use, 11 planned for pods about to start, "
         "12 kept for those that wait.",
         "2 gangs and 4 pods in no gang wait, the most urgent first.",
         "",
@@ -158,7 +158,7 @@ def test_everything_that_waits_in_short() -> None:
         "  nodes     0 of 3  have 8 GPUs free that will do",
         "                    - 3: fewer free GPUs than wanted",
         "  nearest   gpu-2: 5 of 8 suitable GPUs are free, 3 more are needed",
-        "  held by   3 GPUs: ml/eval, held, not started yet, end unknown",
+        "  held by   3 GPUs: ml/eval, planned, not started yet, end unknown",
         "",
         "pod ml/wrong: waiting for 1h56m",
         "  The pod cannot be placed: linkwise.dev/require-link: 'fast': expected one of nvlink, "
@@ -198,7 +198,7 @@ def test_a_server_is_not_waited_for() -> None:
     at.put_pod(change(pod, spec=change(pod.spec, restart_policy="Always")))
     at.add_pod("late", 8)
     assert of_pod(at, "late")[-1] == (
-        "  held by   3 GPUs: ml/server, held, not started yet, a server: does not end by itself"
+        "  held by   3 GPUs: ml/server, planned, not started yet, a server: does not end by itself"
     )
 
 
@@ -230,9 +230,9 @@ def test_who_is_late_or_will_give_back_is_told_so() -> None:
     assert of_pod(at, "a")[-4:] == [
         "  held by   1 GPU: ml/dying, is ending",
         "            1 GPU: ml/late, in use for 5m, expected to end 4m ago",
-        "            2 GPUs: ml/g-0 of gang ml/g, held, not started yet, given back in 5m "
+        "            2 GPUs: ml/g-0 of gang ml/g, planned, not started yet, given back in 5m "
         "if it cannot start",
-        "            2 GPUs: ml/g-1 of gang ml/g, held, not started yet, given back in 5m "
+        "            2 GPUs: ml/g-1 of gang ml/g, planned, not started yet, given back in 5m "
         "if it cannot start",
     ]
 

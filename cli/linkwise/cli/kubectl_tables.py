@@ -12,12 +12,13 @@ from linkwise.extender.words import duration
 
 _NARROWEST = 80
 _GANGS = ("NAME", "PHASE", "BOUND", "PLANNED", "MIN", "SIZE", "AGE", "GIVES BACK", "WAITS FOR")
-_NODES = ("NAME", "GPUS", "USED", "HELD", "KEPT", "FREE", "BEST FREE SET", "KIND", "PROBLEM")
-_KINDS = ("KIND", "NODES", "GPUS", "USED", "HELD", "KEPT", "FREE", "LARGEST", "SPLIT")
-_NAMESPACES = ("NAMESPACE", "USED", "HELD", "PODS", "WAITING PODS", "WAITING GPUS")
+_NODES = ("NAME", "GPUS", "USED", "PLANNED", "KEPT", "FREE", "BEST FREE SET", "KIND", "PROBLEM")
+_KINDS = ("KIND", "NODES", "GPUS", "USED", "PLANNED", "KEPT", "FREE", "LARGEST", "SPLIT")
+_NAMESPACES = ("NAMESPACE", "USED", "PLANNED", "PODS", "WAITING PODS", "WAITING GPUS")
 
 _LEGEND = """\
-HELD: planned, not started. KEPT: free, for a gang that waits. LARGEST: most free GPUs on one node.
+PLANNED: for pods that have not started. KEPT: free, for a gang that waits.
+LARGEST: most free GPUs on one node.
 SPLIT: what the free GPUs are worth less to jobs to come because they are apart.
 FIT n: how many pods of n GPUs would fit now.
 """
@@ -47,7 +48,7 @@ def use(it: Use) -> str:
     reserved = f", {it.gpus['reserved']} kept" if it.gpus["reserved"] else ""
     lines = (
         f"{total} GPUs on {it.nodes} node{'' if it.nodes == 1 else 's'}: {used} in use{share}, "
-        f"{it.gpus['held']} held, {it.gpus['free']} free{reserved}{unhealthy}\n"
+        f"{it.gpus['held']} planned, {it.gpus['free']} free{reserved}{unhealthy}\n"
     )
     parts = [lines]
     if it.kinds:

@@ -139,7 +139,7 @@ def _cluster(it: ClusterExplanation) -> Iterator[str]:
     count = it.gpus
     total = sum(count.values())
     gangs, pods = len(it.gangs), len(it.pods)
-    held = f", {count['held']} held for pods about to start" if count["held"] else ""
+    held = f", {count['held']} planned for pods about to start" if count["held"] else ""
     held += f", {count['reserved']} kept for those that wait" if count["reserved"] else ""
     broken = f", {count['unhealthy']} unhealthy" if count["unhealthy"] else ""
     yield (
@@ -253,7 +253,7 @@ def _holder(holder: Holder, at: float) -> str:
     since = f" for {duration(at - holder.since)}" if holder.since is not None else ""
     state = {
         "used": f"in use{since}",
-        "held": "held, not started yet",
+        "held": "planned, not started yet",
         "ending": "is ending",
     }[holder.state]
     return f"{gpus_in_words(holder.gpus)}: {who}, {state}{_until(holder, at)}"
