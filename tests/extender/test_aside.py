@@ -200,6 +200,19 @@ def test_who_is_disturbed_again_and_again_lets_nobody_in_any_more() -> None:
     assert at.sound()
 
 
+def test_a_large_gang_lets_others_in_between_its_plan_and_its_writes_too() -> None:
+    at = cluster(nodes=9)
+    meanwhile = Meanwhile(at, lambda: None, lambda: at.delete("g-3"))
+    members = at.add_gang("g", 64, 1)
+    assert at.filter("g-0").node_names == ()
+    at.settle()
+    assert meanwhile.times == 2
+    at.add_pod("g-3", 1, gang="g", gang_size="64", rank="3")
+    at.settle()
+    assert len(set(places(at, *members))) == 8
+    assert at.sound()
+
+
 EVENTS = st.sampled_from(["take", "free", "cordon", "uncordon", "lose", "grow", "bind", "nothing"])
 
 

@@ -4,12 +4,12 @@ from linkwise.extender.asks import (
     Ask,
     GangAsk,
     Requirement,
-    Spans,
     ask_of,
     demand_of,
     is_model,
     words_of,
 )
+from linkwise.extender.spans import Spans
 from linkwise.kube.objects import Container, Pod, PodSpec, Resources
 from linkwise.topology.demand import ContainerDemand, Role
 from linkwise.topology.errors import AnnotationError

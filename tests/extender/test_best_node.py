@@ -14,10 +14,10 @@ NODES = ("n1", "n2", "n3", "n4")
 OURS = names.GATE
 
 
-def cluster(machines: tuple[str, ...], **offer: str) -> Cluster:
+def cluster(machines: tuple[str, ...], *, cpu: str = "96", pods: str = "110") -> Cluster:
     at = Cluster(CoreSettings(hold_share=0))  # what waits for GPUs is not looked at here
     for name, machine in zip(NODES, machines, strict=False):
-        at.add_node(name, machine, **offer)
+        at.add_node(name, machine, cpu=cpu, pods=pods)
     return at
 
 

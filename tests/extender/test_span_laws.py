@@ -20,7 +20,7 @@ from linkwise.extender.domains import NO_DOMAIN
 from linkwise.extender.ground import Ground, Level
 from linkwise.extender.kinds import Kind, Wish
 from linkwise.extender.place import Refusal, Spot, place
-from linkwise.extender.records import Resources
+from linkwise.extender.records import Resources, Template
 from linkwise.extender.rows import Rows
 from linkwise.extender.spans import Spans
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role
@@ -98,6 +98,7 @@ def searched(case: Case, order: Sequence[int] | None = None) -> list[Spot] | Ref
     members = Order(
         Wish(demand, Requirement()),
         Resources(gpus=case.size),
+        Template(0, {}, None, ()),
         tuple(range(case.wanted)),
         np.ones(len(rows), dtype=np.bool_),
     )

@@ -16,7 +16,7 @@ from linkwise.extender.fill import Fill, Near
 from linkwise.extender.ground import Ground
 from linkwise.extender.kinds import Wish
 from linkwise.extender.pool import Pool
-from linkwise.extender.records import Resources
+from linkwise.extender.records import Resources, Template
 from linkwise.extender.rows import NOT_USABLE, Bools, Ints
 from linkwise.extender.spans import Spans
 
@@ -29,6 +29,7 @@ class Order:
 
     wish: Wish
     needs: Resources
+    template: Template
     members: tuple[int, ...]  # their places among all members, rising
     nodes: Bools  # [rows]
 

@@ -69,10 +69,11 @@ class Domains:
     def shared(self, levels: Iterable[str], rows: Sequence[int]) -> tuple[str, str]:
         """The first of these levels at which all rows are in one domain, and that domain's name;
         both empty where there is none."""
+        places = np.array(rows)
         for key in levels:
-            numbers = {int(number) for number in self.numbers(key)[list(rows)]}
-            if len(numbers) == 1 and NO_DOMAIN not in numbers:
-                return key, self.values(key)[numbers.pop()]
+            numbers = self.numbers(key)[places]
+            if numbers[0] != NO_DOMAIN and (numbers == numbers[0]).all():
+                return key, self.values(key)[int(numbers[0])]
         return "", ""
 
     def _level(self, key: str) -> _Level:

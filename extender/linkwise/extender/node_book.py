@@ -6,7 +6,7 @@ planned, then plans of pods not yet bound. Whoever comes later gets only what is
 ever has two holders, and a plan that lost a GPU shows as such.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
@@ -137,8 +137,10 @@ class NodeBook:
             settling.give(holder, settling.machine.mask_of(uuids))
         return listed
 
-    def _settle_unplanned(self, settling: "_Settling", records: Iterable[PodRecord]) -> None:
+    def _settle_unplanned(self, settling: "_Settling", records: Sequence[PodRecord]) -> None:
         """Pods bound past us will get some GPUs: presume those that spoil no plan, if they can."""
+        if not records:
+            return
         assert self.kind is not None, "settle() checked it"
         machine = settling.machine
         planned = machine.mask_of([uuid for plan in self.plans.values() for uuid in plan.uuids])

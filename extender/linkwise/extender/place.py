@@ -48,7 +48,7 @@ def orders_of(members: Sequence[PodRecord], nodes: Callable[[Template], Bools]) 
         wish = Wish(record.demand, record.ask.requirement)
         groups.setdefault((wish, record.needs, record.template), []).append(position)
     orders = [
-        Order(wish, needs, tuple(positions), nodes(template))
+        Order(wish, needs, template, tuple(positions), nodes(template))
         for (wish, needs, template), positions in groups.items()
     ]
     return sorted(orders, key=lambda order: (-order.wish.size, order.members))

@@ -41,6 +41,8 @@ from linkwise.topology.plan import Plan
 
 _MOST_LOOKS = 3  # what is left then is decided in the next round
 
+_MANY = 64  # members: others are let in between what is done for so many and what follows
+
 
 class Planner:
     def __init__(
@@ -387,6 +389,8 @@ class Planner:
             )
             plans[member.uid] = written_plan(self._books, member, plan, spot.gpus)
         self._books.plan_all(plans)
+        if len(plans) >= _MANY:
+            self._step_aside(lambda: None)
 
 
 def _largest(found: Muster) -> int:

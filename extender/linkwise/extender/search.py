@@ -107,9 +107,9 @@ class Search:
                 break
             seen = _Seen(self._books, found.open)
             ground = ground_of(self._books, levels)
-            work = partial(place, ground, orders_of(found.open, nodes), company, spans)
-            answer = aside(work)
-            if seen.still_true_of(answer, ground, orders_of(found.open, nodes)):
+            orders = orders_of(found.open, nodes)
+            answer = aside(partial(place, ground, orders, company, spans))
+            if seen.still_true_of(answer, ground, orders, nodes):
                 return answer
         ground = ground_of(self._books, levels)
         return place(ground, orders_of(found.open, nodes), company, spans)
@@ -167,9 +167,13 @@ class _Seen:
         self._room, self._changed_rows = books.room, len(books.changed_rows)
 
     def still_true_of(
-        self, answer: list[Spot] | Refusal, ground: Ground, orders: Sequence[Order]
+        self,
+        answer: list[Spot] | Refusal,
+        ground: Ground,
+        orders: Sequence[Order],
+        nodes: Callable[[Template], Bools],
     ) -> bool:
-        """*orders* as they would be now. Raises Moved."""
+        """Raises Moved."""
         if self._change_of_gang() != self._gang_change:
             raise Moved
         books = self._books
@@ -179,7 +183,8 @@ class _Seen:
         if not {*books.changed_rows[self._changed_rows :]}.isdisjoint(rows):
             return False
         return books.rows.equals(ground.rows, rows) and all(
-            order.nodes[[rows[member] for member in order.members]].all() for order in orders
+            nodes(order.template)[[rows[member] for member in order.members]].all()
+            for order in orders
         )
 
     def _change_of_gang(self) -> int | None:

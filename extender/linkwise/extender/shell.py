@@ -413,6 +413,7 @@ class Shell:
         try:
             return work()
         finally:
+            time.sleep(_GAP_SECONDS)  # who waits would not get it by a mere release
             self._lock.acquire()
 
     def _audit_now(self) -> None:
