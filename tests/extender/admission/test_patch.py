@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linkwise.extender.admission.patch import Gating, Rules
@@ -116,6 +116,7 @@ def test_gates_of_others_stay_before_ours() -> None:
     assert gates(made) == [kueue, *GATE]
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(
     scheduler=st.sampled_from([None, "default-scheduler", "linkwise-scheduler", "volcano"]),
     waits=st.lists(st.sampled_from([names.GATE, "a.example/one", "b.example/two"]), unique=True),
