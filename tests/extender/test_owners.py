@@ -494,3 +494,36 @@ def test_people_are_told_which_rule_found_the_gang_and_what_could_not_be_read(
         "hidden-0-0": "job: Job.batch ml/hidden may not be read",
         "alone": "",
     }
+
+
+def test_workers_that_are_made_once_their_leader_runs_wait_for_each_other_and_not_he_for_them(
+    cluster: Cluster,
+) -> None:
+    lws = owner(
+        "leaderworkerset.x-k8s.io/v1 LeaderWorkerSet",
+        "vllm",
+        {"startupPolicy": "LeaderReady", "leaderWorkerTemplate": {"workerTemplate": template(8)}},
+    )
+    there_is(cluster, lws)
+    by = owner("apps/v1 StatefulSet", "vllm")
+    prefix = "leaderworkerset.sigs.k8s.io/"
+
+    def of_group(place: int) -> Pod:
+        labels = {
+            prefix + "name": "vllm",
+            prefix + "group-index": "0",
+            prefix + "worker-index": str(place),
+        }
+        return msgspec.convert(pod(f"vllm-0-{place}", by, labels, {prefix + "size": "4"}, 8), Pod)
+
+    create(cluster, of_group(0))
+    cluster.pass_time(SURELY)
+    assert cluster.schedule("vllm-0-0")
+    create(cluster, of_group(1), of_group(2))
+    cluster.pass_time(SURELY)
+    assert cluster.schedule("vllm-0-1") == ""
+    assert "waits for its members" in why(cluster, "vllm-0-1")
+    create(cluster, of_group(3))
+    cluster.pass_time(SURELY)
+    assert all(cluster.schedule(f"vllm-0-{place}") for place in (1, 2, 3))
+    assert cluster.sound()

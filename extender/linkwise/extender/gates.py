@@ -120,7 +120,7 @@ def why_gang_waits(gang: Gang | None, found: Muster | None, record: PodRecord) -
         return " has all its members without this one"
     if found.held_back and not found.complete:
         return " waits for members behind another scheduling gate"
-    if not found.complete and not found.started:
+    if not (found.complete or found.together()):
         return " waits for its members"
     if gang.no_room is None:
         return ": its plan is being made"
