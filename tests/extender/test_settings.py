@@ -5,10 +5,20 @@ from typing import Any
 import pytest
 
 from linkwise.extender.settings import Settings, SettingsError, seconds_of
+from linkwise.kube.lease import Timing
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("10m", 600), ("1h30m", 5400), ("90s", 90), ("1h0m1s", 3601), ("0s", 0)]
+    ("text", "seconds"),
+    [
+        ("10m", 600),
+        ("1h30m", 5400),
+        ("90s", 90),
+        ("1h0m1s", 3601),
+        ("0s", 0),
+        ("250ms", 0.25),
+        ("1m5ms", 60.005),
+    ],
 )
 def test_durations(text: str, seconds: float) -> None:
     assert seconds_of(text) == seconds
@@ -36,6 +46,20 @@ def test_a_duration_is_a_year_at_most() -> None:
         ({"gang_timeout_seconds": 0.0}, "--gang-timeout 0.0: expected more than 0 seconds"),
         ({"span_levels": ("rack", "node")}, "--span-levels node: expected clique or the key of a"),
         ({"span_levels": ("a/b/c",)}, "--span-levels a/b/c: expected clique or the key of a node"),
+        (
+            {"timing": Timing(15, 10, 0)},
+            "--retry-period 0: expected more than 0 seconds",
+        ),
+        (
+            {"timing": Timing(15, 3, 2)},
+            "--renew-deadline 3: expected at least twice --retry-period 2",
+        ),
+        (
+            {"timing": Timing(12, 10, 2)},
+            "--lease-duration 12: expected at least 1.25 times --renew-deadline 10",
+        ),
+        ({"service": "linkwise-extender"}, "--pod-ip None: expected an IP address of this"),
+        ({"service": "s", "pod_ip": "here"}, "--pod-ip here: expected an IP address of this"),
         ({"max_refusals": 0}, "--max-refusals 0: expected 1 or more"),
         ({"request_threads": 0}, "--request-threads 0: expected 1 or more"),
         ({"write_threads": -1}, "--write-threads -1: expected 1 or more"),

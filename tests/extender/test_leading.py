@@ -1,0 +1,322 @@
+"""What a standby does and does not do, and what becomes of its books when it comes to lead."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+
+from linkwise.extender.actions import WithdrawPlan, WritePlan
+from linkwise.extender.app import create_app
+from linkwise.extender.calling import Calling
+from linkwise.extender.metrics import Metrics
+from linkwise.extender.scheduler import CoreSettings, Scheduler
+from linkwise.extender.shell import Shell
+from linkwise.kube.errors import ApiError
+from linkwise.simulator.api_server import ApiServer
+from linkwise.topology import names
+from linkwise.topology.plan import Plan, read_plan, write_gpus, write_plan
+from tests.extender.cluster import Cluster
+from tests.extender.world import World, wait_for
+
+SLICE = "/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices/linkwise-extender-leader"
+SERVICE = "/api/v1/namespaces/kube-system/services"
+
+
+@dataclass
+class Told:
+    """A lead that a test gives and takes."""
+
+    term: int = 0
+    handed_over: bool = True
+    switches: int = 0
+    left: float = 0.0
+    outbids: list[int] = field(default_factory=list)
+    on_change: Callable[[], object] = lambda: None
+
+    def act_seconds(self) -> float:
+        return self.left
+
+    def write_seconds(self) -> float:
+        return self.left
+
+    def refusal(self) -> str:
+        return "" if self.left else "standby: the leader is other"
+
+    def tell(self, on_change: Callable[[], object]) -> None:
+        self.on_change = on_change
+
+    def outbid(self, term: int) -> None:
+        self.outbids.append(term)
+        self.term = term + 1
+
+    def give(self, term: int) -> None:
+        self.term, self.left = term, 60.0
+        self.on_change()
+
+    def take(self) -> None:
+        self.left = 0.0
+
+
+class Extender:
+    def __init__(self, world: World) -> None:
+        self.lead, self.metrics = Told(), Metrics()
+        self.core = Scheduler(CoreSettings())
+        self.calls: list[int] = []
+        self.shell = Shell(
+            self.core,
+            world.client,
+            self.metrics,
+            lead=self.lead,
+            take_calls=lambda: self.calls.append(self.lead.term),
+        )
+        self.http = create_app(self.shell, self.metrics).test_client()
+
+    def get(self, path: str) -> tuple[int, str]:
+        reply = self.http.get(path)
+        return reply.status_code, reply.text.strip()
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with ApiServer() as server:
+        world = World(server)
+        for name in ("n1", "n2"):
+            world.add_node(name)
+        yield world
+
+
+@pytest.fixture
+def extender(world: World) -> Iterator[Extender]:
+    extender = Extender(world)
+    extender.shell.start()
+    wait_for(lambda: not extender.shell.reads())
+    yield extender
+    extender.shell.stop()
+
+
+def writes(world: World) -> int:
+    return sum(n for what, n in world.server.requests().items() if what.startswith("PATCH"))
+
+
+def test_a_standby_decides_nothing_until_it_leads(world: World, extender: Extender) -> None:
+    said = "linkwise: standby: the leader is other"
+    assert extender.get("/readyz") == (503, said)
+    assert extender.get("/readyz?exclude=leader") == (200, "ok")
+    assert extender.get("/nodes")[0] == 503
+    reply = extender.http.post("/filter", json={"Pod": world.add_pod("p"), "NodeNames": ["n1"]})
+    assert said in reply.text
+    world.add_gang("g", 2)
+    wait_for(lambda: world.server.requests()["WATCH pods"] and len(extender.core._books.pods) == 3)
+    assert (writes(world), extender.calls) == (0, [])
+
+    extender.lead.give(4)
+
+    wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
+    assert read_plan(world.read("g-0").metadata.annotations[names.PLAN]).edition == (4, 1)
+    assert extender.calls == [4]
+    assert extender.get("/readyz") == (200, "ok")
+
+
+def test_all_pods_are_listed_once_more_before_it_decides(world: World, extender: Extender) -> None:
+    """Its watch may have been dead for minutes."""
+    lists = world.server.requests()["GET pods"]
+    extender.lead.give(1)
+    wait_for(lambda: extender.get("/readyz")[0] == 200)
+    assert world.server.requests()["GET pods"] == lists + 1
+
+
+def test_a_leader_that_may_act_no_more_writes_nothing(world: World, extender: Extender) -> None:
+    extender.lead.give(1)
+    wait_for(lambda: extender.get("/readyz")[0] == 200)
+    extender.lead.take()
+    before = writes(world)
+    world.add_gang("g", 2)
+    wait_for(lambda: len(extender.core._books.pods) == 2)
+    assert extender.get("/readyz")[0] == 503
+    assert writes(world) == before
+    extender.lead.give(1)
+    wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
+
+
+def test_a_term_that_is_not_above_what_plans_name_is_outbid(
+    world: World, extender: Extender
+) -> None:
+    """Somebody has deleted the Lease, and its terms count anew."""
+    extender.lead.give(7)
+    world.add_gang("g", 2)
+    wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
+    extender.shell.stop()
+    successor = Extender(world)
+    successor.shell.start()
+    successor.lead.give(1)
+    wait_for(lambda: successor.get("/readyz")[0] == 200)
+    assert successor.lead.outbids == [7]
+    assert successor.lead.term == 8
+    successor.shell.stop()
+
+
+def test_the_binding_of_a_planned_member_names_who_binds_it(
+    world: World, extender: Extender
+) -> None:
+    """Else the API server would take it for one of the leader who planned it."""
+    extender.lead.give(1)
+    world.add_gang("g", 2)
+    wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
+    extender.shell.stop()
+    successor = Extender(world)
+    successor.shell.start()
+    successor.lead.give(2)
+    wait_for(lambda: successor.get("/readyz")[0] == 200)
+    pod = world.pod("g-0")
+    said = {"PodName": "g-0", "PodNamespace": "ml", "PodUID": pod["metadata"]["uid"]}
+    node = pod["status"]["nominatedNodeName"]
+    assert successor.http.post("/bind", json={**said, "Node": node}).json == {"Error": ""}
+    plans = [read_plan(world.read(n).metadata.annotations[names.PLAN]) for n in ("g-0", "g-1")]
+    assert [plan.leader for plan in plans] == [2, 1]
+    assert plans[0].id == plans[1].id
+    successor.shell.stop()
+
+
+# The core
+
+
+def test_what_was_watched_is_what_is_led_with() -> None:
+    """As after a start from the same objects."""
+    at = Cluster()
+    at.add_node("n1")
+    at.add_pod("p", 8)
+    at.core.lead(3, at.now)
+    assert [view.name for view in at.core.nodes(at.now)] == ["n1"]
+    assert at.core.explain("ml", "p", at.now) is not None
+    assert at.core.latest_term == 0
+
+
+OLD = Plan(id="old", node="n1", leader=1, epoch=5)
+
+
+def write_late(at: Cluster, name: str) -> None:
+    """What a leader of the first term had sent arrives."""
+    gpus = write_gpus({"main": at.uuids("n1", *range(8))})
+    at.annotate(name, gpus=gpus, plan=write_plan(OLD))
+
+
+def leading(at: Cluster) -> Cluster:
+    at.add_node("n1")
+    at.add_node("n2")
+    at.core.lead(2, at.now)
+    return at
+
+
+def test_a_plan_of_an_older_leader_that_comes_late_holds_nothing_and_is_taken_away() -> None:
+    at = leading(Cluster())
+    at.add_pod("g-0", 8, said={"gang": "g", "gang_size": "2"})
+    at.settle()
+    write_late(at, "g-0")
+    assert at.free("n1") == 8
+    assert [type(action) for action in at.settle()] == [WithdrawPlan]
+    assert at.plan("g-0") is None
+    assert at.sound()
+
+
+def test_a_plan_of_an_older_leader_that_was_there_at_the_switch_counts() -> None:
+    at = Cluster()
+    at.add_node("n1")
+    at.add_node("n2")
+    at.add_gang("g", 2)
+    at.settle()
+    before = [at.plan(name) for name in ("g-0", "g-1")]
+    at.core.lead(2, at.now)
+    assert (at.free("n1"), at.free("n2")) == (0, 0)
+    assert not [a for a in at.settle() if isinstance(a, WritePlan | WithdrawPlan)]
+    assert [at.plan(name) for name in ("g-0", "g-1")] == before
+    assert at.sound()
+
+
+def test_a_plan_of_ours_that_one_of_an_older_leader_wrote_over_is_written_again() -> None:
+    at = leading(Cluster())
+    at.add_gang("g", 2)
+    at.settle()
+    ours = at.plan("g-0")
+    assert ours is not None
+    assert ours.leader == 2
+    write_late(at, "g-0")
+    again = at.settle()
+    assert [type(action) for action in again] == [WritePlan]
+    assert at.plan("g-0") == ours
+    assert at.sound()
+
+
+def test_half_a_plan_of_the_leader_before_is_completed() -> None:
+    at = Cluster()
+    at.add_node("n1")
+    at.add_node("n2")
+    at.add_gang("g", 2)
+    first, second = (a for a in at.core.decide(at.now) if isinstance(a, WritePlan))
+    at.core.done(first, at.carry_out(first), at.now)
+    at.core.lead(2, at.now)
+    written = [action for action in at.settle() if isinstance(action, WritePlan)]
+    assert [action.pod for action in written] == [second.pod]
+    plans = [at.plan(name) for name in ("g-0", "g-1")]
+    assert [plan.leader for plan in plans if plan] == [0, 2]
+    assert len({plan.id for plan in plans if plan}) == 1
+
+
+def test_of_plans_of_two_leaders_the_later_one_s_counts_whatever_their_clocks_said() -> None:
+    at = Cluster()
+    at.add_node("n1")
+    at.add_node("n2")
+    at.add_gang("g", 2)
+    at.settle()
+    plan = at.plan("g-1")
+    assert plan is not None
+    newer = msgspec.structs.replace(plan, id="newer", leader=3, made=plan.made - 60)
+    at.annotate("g-1", plan=write_plan(newer))
+    at.core.lead(4, at.now)
+    at.settle()
+    plans = [at.plan(name) for name in ("g-0", "g-1")]
+    assert {plan.id for plan in plans if plan} == {"newer"}
+    assert at.sound()
+
+
+# Where kube-scheduler's calls go
+
+
+def test_the_leader_leads_the_service_to_itself(world: World) -> None:
+    world.client.post(
+        SERVICE,
+        {"metadata": {"name": "linkwise-extender"}, "spec": {"ports": [{"name": "http"}]}},
+    )
+
+    def calling(address: str) -> Calling:
+        return Calling(
+            world.client,
+            Told(left=10.0),
+            namespace="kube-system",
+            service="linkwise-extender",
+            address=address,
+            port=9402,
+        )
+
+    calling("10.0.0.1").take()
+    made = world.client.get(SLICE, dict[str, Any])
+    assert made["addressType"] == "IPv4"
+    assert made["ports"] == [{"name": "http", "port": 9402, "protocol": "TCP"}]
+    service = world.client.get(f"{SERVICE}/linkwise-extender", dict[str, Any])["metadata"]
+    assert made["metadata"]["labels"]["kubernetes.io/service-name"] == "linkwise-extender"
+    assert made["metadata"]["ownerReferences"][0]["uid"] == service["uid"]
+
+    calling("10.0.0.1").take()
+    same = world.client.get(SLICE, dict[str, Any])
+    assert same == made, "nothing to write"
+
+    calling("10.0.0.2").take()
+    moved = world.client.get(SLICE, dict[str, Any])
+    assert moved["endpoints"] == [{"addresses": ["10.0.0.2"], "conditions": {"ready": True}}]
+
+    late = calling("10.0.0.1")
+    setattr(late._lead, "left", 0.0)  # noqa: B010
+    with pytest.raises(ApiError):
+        late.take()
+    assert world.client.get(SLICE, dict[str, Any]) == moved
