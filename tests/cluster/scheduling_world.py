@@ -87,11 +87,13 @@ class World:
         annotations: Mapping[str, str] | None = None,
         gated: bool = False,
         priority: int = 0,
+        scheduler: str = "default-scheduler",
     ) -> str:
         resources = {"limits": {GPU: str(gpus)}, "requests": {GPU: str(gpus)}}
         spec: dict[str, Any] = {
             "containers": [{"name": "main", "image": "none", "resources": resources}],
             "priority": priority,
+            "schedulerName": scheduler,
         }
         if gated:
             spec["schedulingGates"] = [{"name": names.GATE}]
@@ -104,6 +106,13 @@ class World:
         return [
             self.create(f"{name}-{rank}", annotations=said, gated=gated) for rank in range(size)
         ]
+
+    def place(self, name: str, node: str, gpus: int) -> None:
+        """A pod that somebody puts on a node past every scheduler."""
+        resources = {"limits": {GPU: str(gpus)}}
+        container = {"name": "main", "image": "none", "resources": resources}
+        spec = {"containers": [container], "nodeName": node}
+        self.client.post(PODS, {"metadata": {"name": name}, "spec": spec})
 
     def delete(self, name: str) -> None:
         """Gone at once, as if its node's kubelet had ended it."""
@@ -124,6 +133,9 @@ class World:
 
     def node_of(self, name: str) -> str:
         return self.read(name).spec.node_name
+
+    def nominated(self, name: str) -> str:
+        return self.read(name).status.nominated_node_name
 
     def wait_bound(self, pods: Sequence[str]) -> None:
         wait_for(

@@ -184,7 +184,7 @@ class Life:
     def _start_or_evict(self, gang: Gang, now: float) -> None:
         found = self._roll.muster(gang)
         enough = found.standing(gang).enough
-        if gang.expired and (not found.bound or enough):
+        if gang.expired and (enough or not (found.bound or found.flying)):
             gang.expired = False
         if gang.expired:
             self._evict(gang, found, now)

@@ -81,6 +81,8 @@ class Repair:
         gives_up = gang.stuck_since + timeout_seconds
         if now < gives_up:
             return gives_up
+        if found.flying:
+            return now + PATIENCE_SECONDS
         gang.expired, gang.stuck_since = True, None
         return None
 

@@ -1,0 +1,149 @@
+"""Gangs that start with their minimum, lose members and wait, before the real kube-scheduler.
+
+What wakes a pod here is our nomination, or kube-scheduler's own flush after five minutes: so every
+wait below is far shorter than that.
+"""
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from linkwise.topology import names
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.scheduling import ADMISSION_OFF
+from tests.cluster.scheduling_world import World
+from tests.cluster.waiting import wait_for
+
+SOON_SECONDS = 30.0  # also on a busy machine; kube-scheduler itself would come after 300
+
+
+@pytest.fixture(scope="module")
+def started(run_directory: Path) -> Iterator[World]:
+    directory = run_directory / "gangs-grow"
+    control = ControlPlane(directory, controllers=False, disable_admission=ADMISSION_OFF)
+    control.start()
+    world = World(control)
+    try:
+        world.start()
+        yield world
+    finally:
+        world.extender.process.stop()
+        control.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def world(started: World) -> Iterator[World]:
+    yield started
+    started.clear()
+
+
+def create(
+    world: World,
+    rank: int,
+    *,
+    size: int,
+    gpus: int,
+    least: int | None = None,
+    timeout: str = "10m",
+    name: str = "",
+    scheduler: str = "default-scheduler",
+) -> str:
+    """A member of the gang `train`."""
+    words = {names.GANG: "train", names.GANG_SIZE: str(size), names.RANK: str(rank)}
+    if least is not None:
+        words[names.GANG_MIN] = str(least)
+    words[names.GANG_TIMEOUT] = timeout
+    return world.create(name or f"train-{rank}", gpus, annotations=words, scheduler=scheduler)
+
+
+def fill(world: World, *pods: str) -> None:
+    for pod in pods:
+        world.create(pod, 8)
+    world.wait_bound(pods)
+
+
+def test_a_gang_starts_with_its_minimum_and_grows_as_room_comes(world: World) -> None:
+    fill(world, "busy-0", "busy-1")
+    members = [create(world, rank, size=4, gpus=8, least=2) for rank in range(4)]
+
+    world.wait_bound(members[:2])
+    wait_for(
+        lambda: any(names.STARTED in world.read(m).metadata.annotations for m in members[:2]),
+        "two of four are enough to start",
+    )
+    world.wait_waiting(members[3], "Insufficient nvidia.com/gpu")
+    assert not world.node_of(members[2])
+
+    world.delete("busy-0")
+    wait_for(lambda: world.node_of(members[2]), "the third has the room", SOON_SECONDS)
+    assert not world.node_of(members[3])
+    world.delete("busy-1")
+    wait_for(lambda: world.node_of(members[3]), "and then the fourth", SOON_SECONDS)
+
+
+def test_members_that_come_later_go_next_to_those_that_run(world: World) -> None:
+    first = [create(world, rank, size=4, gpus=2, least=2) for rank in range(2)]
+    world.wait_bound(first)
+    node = world.node_of(first[0])
+
+    late = [create(world, rank, size=4, gpus=2, least=2) for rank in (3, 2)]
+
+    wait_for(lambda: all(world.node_of(member) for member in late), "all bound", SOON_SECONDS)
+    assert {world.node_of(member) for member in (*first, *late)} == {node}
+
+
+def test_a_member_made_anew_has_the_gpus_of_the_one_that_died(world: World) -> None:
+    members = [create(world, rank, size=3, gpus=4) for rank in range(3)]
+    world.wait_bound(members)
+    before = {member: (world.node_of(member), world.gpus_of(member)) for member in members}
+
+    for rank in (2, 0):
+        world.delete(members[rank])
+    again = {rank: create(world, rank, size=3, gpus=4, name=f"again-{rank}") for rank in (0, 2)}
+
+    wait_for(lambda: all(world.node_of(name) for name in again.values()), "bound", SOON_SECONDS)
+    for rank, name in again.items():
+        assert (world.node_of(name), world.gpus_of(name)) == before[members[rank]]
+
+
+def test_a_gang_without_room_for_its_next_member_is_reported_and_goes_on(world: World) -> None:
+    members = [create(world, rank, size=4, gpus=8) for rank in range(4)]
+    world.wait_bound(members)
+    node = world.node_of(members[3])
+    world.delete(members[3])
+    world.place("thief", node, 8)
+
+    create(world, 3, size=4, gpus=8, name="again")
+
+    wait_for(
+        lambda: any(
+            text.startswith("GangCannotBeRepaired: gang ml/train: there is no room for the members")
+            for text in world.events(members[0])
+        ),
+        "an Event says that it cannot be repaired",
+    )
+    assert all(world.node_of(member) for member in members[:3])
+    world.delete("thief")
+    wait_for(lambda: world.node_of("again") == node, "it has the room", SOON_SECONDS)
+
+
+def test_what_a_plan_kept_is_room_again_the_moment_it_is_taken_back(world: World) -> None:
+    """Nothing of kube-scheduler's own tells it so: no pod and no node has changed."""
+    members = [
+        create(world, rank, size=4, gpus=8, timeout="3s", scheduler="nobody") for rank in range(4)
+    ]
+    wait_for(lambda: all(world.nominated(member) for member in members), "all are planned")
+    world.create("single", 8)
+    world.wait_waiting("single", "linkwise:")
+
+    wait_for(
+        lambda: not any(world.nominated(member) for member in members),
+        "it is given up after three plans that nobody bound",
+    )
+    began = time.monotonic()
+    wait_for(lambda: world.node_of("single"), "the single pod has the room", SOON_SECONDS)
+    print(f"bound {time.monotonic() - began:.1f} s after the plans were taken back")
