@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from linkwise.extender.metrics import Metrics
 from linkwise.extender.owner_reads import OwnerReads
 from linkwise.extender.owners import FetchOwner
 from linkwise.extender.recognise.answer import Missing, ObjectRef
@@ -43,11 +44,11 @@ def made(api_version: str, kind: str) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", READ, ids=lambda kind: f"{kind.kind}.{kind.group}")
 def test_every_kind_is_found_at_one_of_its_paths(client: KubeClient, kind: Kind) -> None:
     """The stand-in serves one version of each, which need not be the first that is tried."""
-    assert OwnerReads(client).read(fetch(kind)) is Missing.NOT_FOUND
+    assert OwnerReads(client, Metrics()).read(fetch(kind)) is Missing.NOT_FOUND
     (served,) = {path for path in kind.paths("ml", "train") if path.startswith(SERVED)}
     version = served.removeprefix("/apis/").partition("/namespaces/")[0]
     client.post(served.removesuffix("/train"), made(version, kind.kind))
-    found = OwnerReads(client).read(fetch(kind))
+    found = OwnerReads(client, Metrics()).read(fetch(kind))
     assert not isinstance(found, Missing)
     assert found is not None
     assert found["spec"] == {"replicas": 4}
@@ -57,9 +58,9 @@ def test_a_kind_that_nobody_serves_is_not_the_same_as_an_object_that_is_not_ther
     client: KubeClient,
 ) -> None:
     unknown = Kind("example.com", "Job", "jobs", ("v1", "v2"))
-    assert OwnerReads(client).read(fetch(unknown)) is Missing.NOT_SERVED
+    assert OwnerReads(client, Metrics()).read(fetch(unknown)) is Missing.NOT_SERVED
     paths = (*unknown.paths("ml", "train"), *MPI_JOB.paths("ml", "train"))
-    assert OwnerReads(client).read(fetch(MPI_JOB, "train", *paths)) is Missing.NOT_FOUND
+    assert OwnerReads(client, Metrics()).read(fetch(MPI_JOB, "train", *paths)) is Missing.NOT_FOUND
 
 
 class _Refusing(KubeClient):
@@ -73,12 +74,15 @@ class _Refusing(KubeClient):
 
 
 def test_what_may_not_be_read_is_told_once_for_each_kind(caplog: pytest.LogCaptureFixture) -> None:
-    reads = OwnerReads(_Refusing(403, "Forbidden", "User cannot get resource"))
+    metrics = Metrics()
+    reads = OwnerReads(_Refusing(403, "Forbidden", "User cannot get resource"), metrics)
     with caplog.at_level(logging.WARNING):
         for kind in (*READ[:2], READ[0]):
             assert reads.read(fetch(kind)) is Missing.FORBIDDEN
     told = [record.message for record in caplog.records]
     assert len(told) == 2
+    counted = {"kind": "Job.batch", "result": "forbidden"}
+    assert metrics.registry.get_sample_value("linkwise_extender_owner_reads_total", counted) == 2
     assert told[0].startswith("no right to read Job.batch, so pods of these are taken for single")
 
 
@@ -86,9 +90,9 @@ def test_what_may_not_be_read_is_told_once_for_each_kind(caplog: pytest.LogCaptu
     ("status", "reason"), [(0, "Unreachable"), (429, "TooManyRequests"), (503, "Unavailable")]
 )
 def test_where_no_answer_comes_nothing_is_known(status: int, reason: str) -> None:
-    assert OwnerReads(_Refusing(status, reason, "later")).read(fetch(READ[0])) is None
+    assert OwnerReads(_Refusing(status, reason, "later"), Metrics()).read(fetch(READ[0])) is None
 
 
 def test_the_bare_text_of_a_real_api_server_says_that_the_kind_is_not_served() -> None:
-    reads = OwnerReads(_Refusing(404, "Unknown", "404 page not found"))
+    reads = OwnerReads(_Refusing(404, "Unknown", "404 page not found"), Metrics())
     assert reads.read(fetch(READ[0])) is Missing.NOT_SERVED

@@ -100,6 +100,13 @@ class Metrics:
             ("kind",),
             registry=self.registry,
         )
+        self.owner_reads = Counter(
+            "linkwise_extender_owner_reads",
+            "Reads of what pods hang on, by kind and result: found, missing, forbidden (a right is "
+            "missing), unserved (no such kind), failed (no answer).",
+            ("kind", "result"),
+            registry=self.registry,
+        )
         self.errors = Counter(
             "linkwise_extender_errors",
             "Defects caught, by place; the log has the traceback.",

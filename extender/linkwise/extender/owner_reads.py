@@ -9,6 +9,7 @@ from threading import Lock
 
 import msgspec
 
+from linkwise.extender.metrics import Metrics
 from linkwise.extender.owners import FetchOwner, Found
 from linkwise.extender.recognise.answer import Missing
 from linkwise.extender.recognise.essence import essence
@@ -16,18 +17,30 @@ from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import ApiError
 
 log = logging.getLogger(__name__)
+_RESULTS = {
+    None: "failed",
+    Missing.NOT_FOUND: "missing",
+    Missing.FORBIDDEN: "forbidden",
+    Missing.NOT_SERVED: "unserved",
+}
 
 
 class OwnerReads:
     """Safe for threads."""
 
-    def __init__(self, client: KubeClient) -> None:
-        self._client = client
+    def __init__(self, client: KubeClient, metrics: Metrics) -> None:
+        self._client, self._metrics = client, metrics
         self._lock = Lock()
         self._forbidden: set[str] = set()  # kinds that were told of
 
     def read(self, asked: FetchOwner) -> Found | None:
         """The object as far as we go by it, or why there is none; None: no answer came."""
+        found = self._read(asked)
+        result = _RESULTS[found] if found is None or isinstance(found, Missing) else "found"
+        self._metrics.owner_reads.labels(asked.ref.qualified_kind, result).inc()
+        return found
+
+    def _read(self, asked: FetchOwner) -> Found | None:
         missing = Missing.NOT_SERVED
         for path in asked.paths:
             found = self._get(asked, path)

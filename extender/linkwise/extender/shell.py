@@ -39,6 +39,8 @@ from linkwise.extender.owner_reads import OwnerReads
 from linkwise.extender.owners import FetchOwner
 from linkwise.extender.scheduler import Scheduler
 from linkwise.extender.snapshot import Snapshot
+from linkwise.extender.succession import Succession
+from linkwise.extender.watching import T, watch
 from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import ApiError
 from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
@@ -48,7 +50,6 @@ from linkwise.topology.errors import LinkwiseError
 log = logging.getLogger(__name__)
 U = TypeVar("U")
 T = TypeVar("T", Node, Pod, PodDisruptionBudget)
-_PATHS = {"poddisruptionbudgets": "/apis/policy/v1/poddisruptionbudgets"}
 
 # The longest and the shortest time the planner sleeps where the core says when it has something to
 # do: the one so that a watch that broke is noticed, the other so that "now" is no busy loop.
@@ -59,10 +60,6 @@ _BREATH_SECONDS = 0.005
 # Watches of one API server are milliseconds apart; kube-scheduler waits 5 s for the bind verb.
 _BIND_PATIENCE_SECONDS, _BIND_POLL_SECONDS = 2.0, 0.01
 _FILTER_POLL_SECONDS = 0.002  # an owner is read in less than 10
-# What was on its way to the API server when its sender died, or was stopped, has arrived by then.
-_SETTLE_SECONDS = 1.0
-# Somebody may delete the EndpointSlice that leads kube-scheduler to us.
-_CALLS_SECONDS = 5.0
 # Thousands of pods may be told at once why they wait; no plan may wait for that.
 _EVENT_THREADS = 2
 _GAP_SECONDS = 0.001  # in which calls get the lock
@@ -104,9 +101,8 @@ class Shell:
     ) -> None:
         """*on_complete* is called when the books are complete, and when they have been made anew to
         lead; *take_calls* every few seconds while it leads. It may raise ApiError."""
-        self._on_complete, self._take_calls = on_complete, take_calls
+        self._on_complete = on_complete
         self._lead = lead
-        self._acts = lead.act_seconds() == math.inf  # who leads alone takes over from nobody
         self._core, self._metrics = core, metrics
         self._clock = clock or steady_clock()
         self._lock = Lock()  # around every use of the core
@@ -114,7 +110,7 @@ class Shell:
         self._kube = KubeActions(client, metrics, clock or time.time, lead)
         self._writes: Lanes[Action] = Lanes(self._act, threads=write_threads)
         self._events: Lanes[Action] = Lanes(self._act, threads=_EVENT_THREADS)
-        self._owners = OwnerReads(client)
+        self._owners = OwnerReads(client, metrics)
         self._reads: Lanes[FetchOwner] = Lanes(self._read_owner, threads=_READ_THREADS)
         self._nodes = self._reflector(client, "nodes", Node, core.replace_nodes, core.node_event)
         self._pods = self._reflector(client, "pods", Pod, core.replace_pods, core.pod_event)
@@ -128,10 +124,20 @@ class Shell:
         self._changed = Event()
         self._stopping = Event()
         self._beat = self._audited = time.monotonic()
-        self._called_at = -math.inf
         self._broken = 0  # invariants, at the last audit
         self._binding = 0  # Bindings under way
         self._worker = Thread(target=self._work, name="planner", daemon=True)
+        self._succession = Succession(
+            lead,
+            core,
+            self._lock,
+            self._pods,
+            self._stopping,
+            clock=self._clock,
+            alive=self._note_alive,
+            on_led=on_complete,
+            take_calls=take_calls,
+        )
         lead.tell(self._changed.set)
         metrics.watch_lead(lead)
         metrics.watch_books(self._census)
@@ -224,7 +230,9 @@ class Shell:
         missing = self.reads()
         if missing:
             return missing
-        refusal = self._lead.refusal() or ("" if self._acts else "not ready: taking over")
+        refusal = self._lead.refusal() or (
+            "" if self._succession.acts else "not ready: taking over"
+        )
         return f"linkwise: {refusal}" if refusal else ""
 
     def reads(self) -> str:
@@ -261,7 +269,7 @@ class Shell:
 
     def _census(self) -> Census:
         silent = {"nodes": self._nodes.failing_seconds, "pods": self._pods.failing_seconds}
-        if not self._acts:  # else sums over both replicas would be twice what there is
+        if not self._succession.acts:  # else sums over both replicas would be twice what there is
             return Census(NOTHING.counts, 0, silent)
         with self._lock:
             counts = self._core.counts(self._clock())
@@ -278,33 +286,13 @@ class Shell:
         change: Callable[[str, T, float], None],
     ) -> Reflector[T]:
         """A watch of all objects of *kind*, told to the core by *replace* and *change*."""
-        seen = self._metrics.watch_events
-        lists = 0
-
-        def on_replace(objects: list[T]) -> None:
-            nonlocal lists
-            lists += 1
-            if lists > 1:
-                self._metrics.watch_restarts.labels(plural).inc()
-            seen.labels(plural, "LISTED").inc()
-            log.info("%d %s listed", len(objects), plural)
-            self._tell(plural, lambda now: replace(objects, now))
-
-        def on_event(what: str, changed: T) -> None:
-            seen.labels(plural, what).inc()
-            self._tell(plural, lambda now: change(what, changed, now))
-
-        def on_skipped(where: str, why: str) -> None:
-            self._metrics.unreadable_objects.labels(plural).inc()
-            log.warning("%s: %s left out: %s", plural, where, why)
-
-        return Reflector(
+        return watch(
             client,
-            _PATHS.get(plural, f"/api/v1/{plural}"),
+            self._metrics,
+            plural,
             kind,
-            on_replace=on_replace,
-            on_event=on_event,
-            on_skipped=on_skipped,
+            replace=lambda objects: self._tell(plural, lambda now: replace(objects, now)),
+            change=lambda what, one: self._tell(plural, lambda now: change(what, one, now)),
         )
 
     def _tell(self, plural: str, tell: Callable[[float], None]) -> None:
@@ -318,67 +306,32 @@ class Shell:
 
     # What the core decides
 
+    def _note_alive(self) -> None:
+        self._beat = time.monotonic()
+
     def _work(self) -> None:
         sleep_seconds, complete = _LONGEST_SLEEP_SECONDS, False
         while not self._stopping.is_set():
             self._changed.wait(sleep_seconds)
             self._changed.clear()
-            self._beat = time.monotonic()
+            self._note_alive()
             if self._stopping.is_set() or self.reads():
                 continue  # half of the books would make every plan look impossible
             if not complete:
                 self._on_complete()
                 complete = True
             try:
-                sleep_seconds = self._decide() if self._leads() else self._stand_by()
+                sleep_seconds = self._decide() if self._succession.leads() else self._stand_by()
             except Exception:
                 self._defect("decide", "no decisions this time")
                 self._stopping.wait(_LONGEST_SLEEP_SECONDS)
-            if self._acts and time.monotonic() - self._audited > _AUDIT_SECONDS:
+            if self._succession.acts and time.monotonic() - self._audited > _AUDIT_SECONDS:
                 self._audit_now()
             self._stopping.wait(_BREATH_SECONDS)
 
-    def _leads(self) -> bool:
-        """Whether to decide now; who has just come to lead takes over first."""
-        if self._lead.act_seconds() <= 0:
-            return False
-        if not self._acts:
-            self._acts = self._take_over()
-        if self._acts and time.monotonic() - self._called_at > _CALLS_SECONDS:
-            try:
-                self._take_calls()
-                self._called_at = time.monotonic()
-            except (ApiError, msgspec.MsgspecError) as error:
-                log.warning("kube-scheduler is not sent to us yet: %s", error)
-        return self._acts
-
-    def _take_over(self) -> bool:
-        """Make the books complete up to the last write of the leader before, and decide by them
-        from then on. Whether that came about."""
-        if not self._lead.handed_over:
-            self._stopping.wait(_SETTLE_SECONDS)
-        number = self._pods.list_again()
-        while not self._pods.has_listed(number):
-            self._beat = time.monotonic()
-            if self._stopping.wait(_BIND_POLL_SECONDS) or self._lead.act_seconds() <= 0:
-                return False
-        with self._lock:
-            latest = self._core.latest_term
-        if latest >= self._lead.term:
-            try:
-                self._lead.outbid(latest)
-            except (ApiError, msgspec.MsgspecError) as error:
-                log.warning("plans name term %d, and the Lease cannot be told: %s", latest, error)
-                return False
-        with self._lock:
-            self._core.lead(self._lead.term, self._clock())
-        self._on_complete()
-        log.info("leading, term %d", self._lead.term)
-        return True
-
     def _stand_by(self) -> float:
         with self._lock:
-            if not self._acts:
+            if not self._succession.acts:
                 self._core.stand_by()
             reads = self._core.owners_to_read(self._clock())
         for read in reads:
