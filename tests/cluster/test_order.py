@@ -15,7 +15,6 @@ from tests.cluster.scheduling_world import NAMESPACE, NODES, PATIENCE_SECONDS, P
 from tests.cluster.waiting import wait_for
 
 BUDGETS = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets"
-MERGE = "application/merge-patch+json"
 YES = {names.PREEMPTIBLE: "true"}
 # The longest of the stream runs for so many rounds; a few more are for the gang to be bound.
 LONGEST_ROUNDS, ENOUGH_ROUNDS = 4, 12
@@ -176,8 +175,7 @@ def test_kube_scheduler_preempts_nobody_for_a_member_of_a_gang_that_waits(world:
     humble = [world.create(f"humble-{number}") for number in range(4)]
     world.wait_bound(humble)
     urgent = create_gang(world, "urgent", 5, priority=1000)
-    for name in urgent:
-        wait_for(lambda name=name: world.reason(name), f"{name} was tried", PATIENCE_SECONDS)
+    wait_for(lambda: all(map(world.reason, urgent)), "all were tried", PATIENCE_SECONDS)
     alone = world.create("alone", priority=2000)
     wait_for(lambda: terminating(world), "only a single pod may", PATIENCE_SECONDS)
     assert len(terminating(world)) == 1

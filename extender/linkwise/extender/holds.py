@@ -10,7 +10,6 @@ docs/decisions/0013-order-and-holds.md has why.
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import dataclass
 from itertools import count
 
@@ -26,7 +25,15 @@ from linkwise.extender.line import Line, Urgency, urgency_of_single
 from linkwise.extender.muster import Muster
 from linkwise.extender.place import Refusal, Spot
 from linkwise.extender.records import GangKey, PodRecord, Template
-from linkwise.extender.reserve import Gpus, Reservation, Want, reservation, reserve
+from linkwise.extender.reserve import (
+    Gpus,
+    NodesChangedError,
+    Pause,
+    Reservation,
+    Want,
+    reservation,
+    reserve,
+)
 from linkwise.extender.roll import Roll
 from linkwise.extender.rows import Bools, Rows
 from linkwise.extender.search import Search
@@ -34,7 +41,12 @@ from linkwise.extender.tenants import Tenants
 
 # A better place is looked for this often, and so is one for a gang for which there was none.
 LOOK_SECONDS = 30.0
+_AGAIN_SECONDS = 1.0  # where it was interrupted
 _MOST = 16  # holds: each costs searches, and those behind come to the front soon enough
+
+
+def _no_pause() -> None:
+    """There is nobody else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +201,7 @@ class Holds:
         self._look_at[gang.key] = now + LOOK_SECONDS
         return hold
 
-    def look(self, now: float) -> bool:
+    def look(self, now: float, pause: Pause = _no_pause) -> bool:
         """Give holds up whose time is over, and choose new ones; whether somebody may now find room
         who did not before. Call it when all who wait have been tried."""
         waiting = self._line.without_room() if self._share > 0 or self._holds else []
@@ -211,12 +223,12 @@ class Holds:
             if key not in stay:
                 self.give_up(key)
         for gang in heads:
-            self._look_at_head(gang, now)
+            self._look_at_head(gang, now, pause)
         self.tenants.forget_all_but(self._books.nodes)
         self._seen = (len(self._books.settled_rows), *state[1:])
         return self._books.room != room
 
-    def _look_at_head(self, gang: Gang, now: float) -> None:
+    def _look_at_head(self, gang: Gang, now: float, pause: Pause) -> None:
         found = needed(self._roll.muster(gang))
         hold = self._holds.get(gang.key)
         if hold is not None and not self._is_good(hold, found):
@@ -227,13 +239,19 @@ class Holds:
         if now < self._look_at.get(gang.key, 0.0) or (hold is not None and hold.evicts):
             return
         self._look_at[gang.key] = now + LOOK_SECONDS
-        best = self._choose(gang, found, now)
-        if best is None:
+        wishes = wishes_of(found.open)
+        try:
+            best = self._choose(gang, found, now, pause)
+        except NodesChangedError:
+            self._look_at[gang.key] = now + _AGAIN_SECONDS
+            return
+        found = needed(self._roll.muster(gang))
+        if best is None or wishes_of(found.open) != wishes:
             return
         if hold is None or best.worth < hold.reservation.worth or not hold.reservation.to_free:
             self.hold_for(gang, found, best.spots, now)
 
-    def _choose(self, gang: Gang, found: Muster, now: float) -> Reservation | None:
+    def _choose(self, gang: Gang, found: Muster, now: float, pause: Pause) -> Reservation | None:
         pool = self.pool_of(found)
         surely = self.open_to(self.asker(gang, found))
         wanted = sum(member.demand.gpus for member in found.open)
@@ -245,7 +263,7 @@ class Holds:
             with self._books.supposing(rows, object(), changed if gang.alone else ()):
                 return self._search.seek(found, now)
 
-        return reserve(self._books, self.tenants, want, seek, now)
+        return reserve(self._books, self.tenants, want, seek, now, pause)
 
     def _may_hold(self, key: GangKey, wanted: int, pool: Bools) -> bool:
         """Whether so much may be kept idle of what it could use; the first may in any case."""
@@ -323,8 +341,7 @@ class Holds:
 
     def rows_with(self, holds: Sequence[Hold]) -> Rows:
         """The rows with what these keep, and nobody has, as if it were free."""
-        rows = copy(self._books.rows)
-        rows.free = rows.free.copy()
+        rows = self._books.rows.copy()
         for hold in holds:
             for node, mask in hold.gpus.items():
                 row = rows.row_of.get(node)

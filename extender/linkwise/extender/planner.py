@@ -209,7 +209,7 @@ class Planner:
             with self._surviving("preemption"):
                 self.preemption.look(now)
             with self._surviving("holds"):
-                room_for_others = self.holds.look(now)
+                room_for_others = self.holds.look(now, self._pause)
             if not room_for_others:
                 break
             self._plan_waiting(now, looked_at)
@@ -233,6 +233,9 @@ class Planner:
                     with self._surviving(gang.name), suppress(Moved):
                         self._plan(gang, now)
                         looked_at.add(gang.key)
+
+    def _pause(self) -> None:
+        self._step_aside(lambda: None)
 
     def _step_aside(self, work: Callable[[], T]) -> T:
         """Let others use the core while *work* is done. Gangs that something happens to meanwhile

@@ -18,6 +18,7 @@ from linkwise.extender.consent import Preempt
 from linkwise.extender.gang import Gang
 from linkwise.extender.growth import needed
 from linkwise.extender.holds import Holds
+from linkwise.extender.hopeless import wishes_of
 from linkwise.extender.line import Line
 from linkwise.extender.muster import Muster
 from linkwise.extender.outbox import Outbox
@@ -32,6 +33,7 @@ from linkwise.extender.victims import Choice, Unit, choose
 TRY_SECONDS = 10.0
 # Who must not be evicted, as the API server says, is left alone for so long.
 SPARED_SECONDS = 60.0
+_AT_ONCE = 1  # gangs: each may cost dozens of searches, and calls of kube-scheduler come between
 REASON = "Preempted"
 
 
@@ -60,6 +62,7 @@ class Preemption:
         self._victims: dict[GangKey, frozenset[str]] = {}  # for whom -> uids
         self._tries: dict[GangKey, _Try] = {}
         self._spared: dict[str, float] = {}  # uid -> until
+        self._more_at: float | None = None  # some have not had their turn
 
     def victims(self, key: GangKey) -> frozenset[str]:
         """The uids of the pods that are, or were, evicted to make room for this gang."""
@@ -75,7 +78,8 @@ class Preemption:
         )
 
     def next_due(self) -> float | None:
-        return min((each.at for each in self._tries.values()), default=None)
+        times = (each.at for each in self._tries.values())
+        return min((*times, *(() if self._more_at is None else (self._more_at,))), default=None)
 
     def refused(self, uid: str, now: float) -> None:
         """The API server did not let this pod be evicted: look for others."""
@@ -97,11 +101,31 @@ class Preemption:
         for key in self._tries.keys() - keys:
             del self._tries[key]
         self._spared = {uid: until for uid, until in self._spared.items() if until > now}
-        for gang in waiting:
-            if gang.key not in self._victims and self._is_time(gang, now):
-                self._choose(gang, now)
+        self._look_on(waiting, now)
         for key in self._victims:
             self._evict(key, now)
+
+    def _look_on(self, waiting: Sequence[Gang], now: float) -> None:
+        """The most urgent first, few at a time; of those who are alike, one stands for all."""
+        in_vain: set[object] = set()
+        looked = 0
+        self._more_at = None
+        for gang in waiting:
+            if gang.key in self._victims or not self._is_time(gang, now):
+                continue
+            alike = (-self._line.urgency(gang.key)[0], wishes_of(self._open(gang).open))
+            if alike in in_vain:
+                continue
+            if looked == _AT_ONCE:
+                self._tries.pop(gang.key)
+                self._more_at = now
+                return
+            looked += 1
+            if not self._choose(gang, now):
+                in_vain.add(alike)
+
+    def _open(self, gang: Gang) -> Muster:
+        return needed(self._roll.muster(gang))
 
     def _give_up(self, key: GangKey) -> None:
         del self._victims[key]
@@ -127,29 +151,30 @@ class Preemption:
         self._tries[gang.key] = _Try(now + TRY_SECONDS, state)
         return True
 
-    def _choose(self, gang: Gang, now: float) -> None:
-        found = needed(self._roll.muster(gang))
+    def _choose(self, gang: Gang, now: float) -> bool:
+        """Whether room is being made for it."""
+        found = self._open(gang)
         if not found.open or not all(member.preempts for member in found.open):
-            return
+            return False
         units = list(self._units(gang))
         if not units:
-            return
+            return False
         question = _Question(self._books, self._search, self._holds, gang, found, now)
         if question.seek(()) is not None:
-            return  # those who are leaving make room enough
+            return False  # those who are leaving make room enough
         choice = Choice(self._may_all_go, question.may_do, question.makes_room, question.gain)
         chosen = choose(units, choice)
         spots = question.seek(chosen) if chosen else None
         if not chosen or spots is None:
-            return
+            return False
         self._holds.hold_for(gang, found, spots, now, evicts=True)
         self._victims[gang.key] = frozenset(pod.uid for unit in chosen for pod in unit.pods)
         for unit in chosen:
             if unit.spare is None:
                 self._line.keep_age(unit.key, now)
-            for pod in unit.pods[:1]:
-                text = f"evicted to make room for {gang.key.title}, which is more important"
-                self._outbox.say(pod.ref, REASON, text, now)
+            text = f"evicted to make room for {gang.key.title}, which is more important"
+            self._outbox.say(unit.pods[0].ref, REASON, text, now)
+        return True
 
     def _may_all_go(self, units: Sequence[Unit]) -> bool:
         return self.budgets.allow(pod for unit in units for pod in unit.pods)
@@ -218,10 +243,12 @@ class _Question:
         self._open_to = frozenset(hold.key for hold in open_to)
         self._base = holds.rows_with(open_to)
         self._pool: Bools = holds.pool_of(found)
+        self._may_have: dict[str, int] = {}  # node -> of its GPUs, those that may ever be its
         sizes = [member.demand.gpus for member in found.open if member.demand.gpus]
         self._wanted = {size: sizes.count(size) for size in sizes}
         self._leave()
         free: Ints = np.where(self._pool, self._base.free[: len(self._pool)], 0)
+        self._free: list[int] = free.tolist()
         counts = popcount(free)
         self._slots = {size: int((counts // size).sum()) for size in self._wanted}
         self._total = int(counts.sum())
@@ -243,11 +270,9 @@ class _Question:
         return all(self._slots[size] + slots[size] >= n for size, n in self._wanted.items())
 
     def gain(self, gone: Sequence[Unit], more: Sequence[Unit]) -> int:
-        nodes = {pod.node for unit in more for pod in unit.pods}
-        before = [unit for unit in gone if any(pod.node in nodes for pod in unit.pods)]
-        _, without = self._gained(before, nodes)
-        _, with_more = self._gained((*before, *more), nodes)
-        return sum(with_more[size] - without[size] for size in self._wanted)
+        _, before = self._gained(gone)
+        _, after = self._gained((*gone, *more))
+        return sum(after.values()) - sum(before.values())
 
     def _leave(self) -> None:
         rows = self._base = _copy(self._base)
@@ -261,33 +286,33 @@ class _Question:
 
     def _usable(self, node: str, gpus: int) -> int:
         """Of these GPUs, those that the gang may have once they are free."""
-        book = self._books.nodes[node]
-        if book.machine is None or book.problem:
-            return 0
-        for who, kept in book.reserved.items():
-            if who not in self._open_to:
-                gpus &= ~kept
-        return gpus & book.machine.healthy_gpus
+        may_have = self._may_have.get(node)
+        if may_have is None:
+            book = self._books.nodes[node]
+            may_have = 0
+            if book.machine is not None and not book.problem and self._pool[book.row]:
+                may_have = book.machine.healthy_gpus
+            for who, kept in book.reserved.items():
+                if who not in self._open_to:
+                    may_have &= ~kept
+            self._may_have[node] = may_have
+        return gpus & may_have
 
-    def _freed(self, units: Iterable[Unit]) -> dict[str, int]:
-        freed: dict[str, int] = {}
+    def _freed(self, units: Iterable[Unit]) -> dict[int, int]:
+        """By row."""
+        freed: dict[int, int] = {}
         for unit in units:
             for pod in unit.pods:
-                gpus = self._books.nodes[pod.node].owned.get(pod.uid, 0)
-                freed[pod.node] = freed.get(pod.node, 0) | self._usable(pod.node, gpus)
+                book = self._books.nodes[pod.node]
+                gpus = self._usable(pod.node, book.owned.get(pod.uid, 0))
+                freed[book.row] = freed.get(book.row, 0) | gpus
         return freed
 
-    def _gained(
-        self, units: Iterable[Unit], nodes: Iterable[str] | None = None
-    ) -> tuple[int, dict[int, int]]:
-        """GPUs, and sets of each wanted size, that come free; with *nodes*, on these alone."""
+    def _gained(self, units: Iterable[Unit]) -> tuple[int, dict[int, int]]:
+        """GPUs, and sets of each wanted size, that come free."""
         total, slots = 0, dict.fromkeys(self._wanted, 0)
-        only = None if nodes is None else set(nodes)
-        for node, gpus in self._freed(units).items():
-            row = self._books.nodes[node].row
-            if not self._pool[row] or (only is not None and node not in only):
-                continue
-            before = int(self._base.free[row])
+        for row, gpus in self._freed(units).items():
+            before = self._free[row]
             now, then = before.bit_count(), (before | gpus).bit_count()
             total += then - now
             for size in slots:
@@ -298,11 +323,11 @@ class _Question:
         units = list(units)
         rows = _copy(self._base)
         freed = self._freed(units)
-        for node, gpus in freed.items():
-            rows.free[self._books.nodes[node].row] |= gpus
+        for row, gpus in freed.items():
+            rows.free[row] |= gpus
         for pod in (pod for unit in units for pod in unit.pods):
             _give_back(rows, self._books.nodes[pod.node].row, pod)
-        return rows, [self._books.nodes[node].row for node in freed]
+        return rows, list(freed)
 
 
 def _copy(rows: Rows) -> Rows:

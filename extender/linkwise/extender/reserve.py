@@ -6,24 +6,34 @@ nobody knows, node by node, those nodes first where fewest GPUs are still to be 
 nodes with servers, which do not end by themselves. So nobody's end is waited for in vain.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
 from linkwise.extender.books import Books
-from linkwise.extender.node_book import NodeBook
 from linkwise.extender.place import Refusal, Spot
 from linkwise.extender.records import GangKey, Resources
 from linkwise.extender.rows import NOT_USABLE, Bools, Ints, Rows, popcount
-from linkwise.extender.tenants import Tenant, Tenants
+from linkwise.extender.tenants import Tenants
 
 Gpus = Mapping[str, int]
 """Node -> bitmask."""
 Seek = Callable[[Rows, Sequence[int]], list[Spot] | Refusal]
 """A place for the gang on these rows; they differ from the true ones in those named."""
+
+
+Pause = Callable[[], None]
+"""Lets others use the books; then these may have changed."""
+
+_AT_ONCE = 256  # nodes
+
+
+class NodesChangedError(Exception):
+    """Nodes came, went or changed during a pause: what was found out counts no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +49,7 @@ class Reservation:
         return self.start is None, self.start or 0.0, self.to_free
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
+class _Step(NamedTuple):
     """Tenants of one node that go together."""
 
     row: int
@@ -60,14 +69,20 @@ class Want:
 
 
 def reserve(
-    books: Books, tenants: Tenants, want: Want, seek: Seek, now: float
+    books: Books, tenants: Tenants, want: Want, seek: Seek, now: float, pause: Pause
 ) -> Reservation | None:
-    """Where *seek* finds a place first. None: not even if everybody went."""
-    steps = list(_steps(books, tenants, want, now))
+    """Where *seek* finds a place first; None: not even if everybody went. Raises
+    NodesChangedError."""
+    steps = _steps(books, tenants, want, now, pause)
     letting_go = _LettingGo(want.base, steps)
+
+    nodes = len(books.changed_rows)
 
     @cache
     def after(count: int) -> list[Spot] | Refusal:
+        pause()
+        if len(books.changed_rows) != nodes:
+            raise NodesChangedError
         return seek(letting_go.rows(count), letting_go.changed(count))
 
     if isinstance(after(len(steps)), Refusal):
@@ -87,55 +102,39 @@ def reservation(books: Books, tenants: Tenants, spots: Sequence[Spot], now: floa
         book = books.nodes.get(node)
         if book is None:
             continue
-        for tenant in tenants.of(book):
-            taken = tenant.gpus & mask
-            if taken:
-                to_free += taken.bit_count()
-                end = tenant.known_end(now)
-                known &= end is not None
-                start = max(start, end or now)
+        there = tenants.on(book, now)
+        to_free += sum((tenant.gpus & mask).bit_count() for tenant in there.all)
+        known &= there.rest is None or not there.rest.gpus & mask
+        start = max([start, *(end for end, tenant in there.known if tenant.gpus & mask)])
     return Reservation(tuple(spots), gpus, to_free, start if known else None)
 
 
-def _steps(books: Books, tenants: Tenants, want: Want, now: float) -> Iterator[_Step]:
+def _steps(books: Books, tenants: Tenants, want: Want, now: float, pause: Pause) -> list[_Step]:
     known: list[tuple[float, int, str, _Step]] = []
     unknown: list[tuple[bool, int, int, _Step]] = []
     rows = want.base
     ranks = rows.name_ranks().tolist()
-    for row in np.flatnonzero(want.pool & (rows.kinds[: len(rows)] != NOT_USABLE)).tolist():
-        book = books.nodes[rows.names[row] or ""]
-        together: list[Tenant] = []
-        for tenant in tenants.of(book):
-            end = tenant.known_end(now)
-            if end is None:
-                together.append(tenant)
-            else:
-                known.append((end, ranks[row], tenant.uid, _step(book, want, tenant)))
-        if together:
-            step = _step(book, want, *together)
-            endless = any(tenant.endless for tenant in together)
-            unknown.append((endless, step.gpus.bit_count(), ranks[row], step))
-    for *_, step in sorted(known, key=lambda each: each[:3]):
-        yield step
-    for *_, step in sorted(unknown, key=lambda each: each[:3]):
-        yield step
-
-
-def _step(book: NodeBook, want: Want, *gone: Tenant) -> _Step:
-    assert book.machine is not None, "it is usable"
-    gpus = 0
-    for tenant in gone:
-        gpus |= tenant.gpus
-    for who, kept in book.reserved.items():
-        if who not in want.open_to:
-            gpus &= ~kept
-    needs = Resources(
-        sum(tenant.needs.milli_cpu for tenant in gone),
-        sum(tenant.needs.memory for tenant in gone),
-        sum(tenant.needs.gpus for tenant in gone),
-    )
-    pods = sum(tenant.pods for tenant in gone)
-    return _Step(book.row, gpus & book.machine.healthy_gpus, needs, pods)
+    usable = np.flatnonzero(want.pool & (rows.kinds[: len(rows)] != NOT_USABLE)).tolist()
+    for number, row in enumerate(usable):
+        if number % _AT_ONCE == _AT_ONCE - 1:
+            pause()
+        book = books.nodes.get(rows.names[row] or "")
+        if book is None or book.machine is None or not book.owned:
+            continue
+        there = tenants.on(book, now)
+        may_have = book.machine.healthy_gpus
+        for who, kept in book.reserved.items():
+            if who not in want.open_to:
+                may_have &= ~kept
+        for end, tenant in there.known:
+            step = _Step(row, tenant.gpus & may_have, tenant.needs, tenant.pods)
+            known.append((end, ranks[row], tenant.uid, step))
+        if there.rest is not None:
+            step = _Step(row, there.rest.gpus & may_have, there.rest.needs, there.rest.pods)
+            unknown.append((there.rest.endless, step.gpus.bit_count(), ranks[row], step))
+    known.sort(key=lambda each: each[:3])
+    unknown.sort(key=lambda each: each[:3])
+    return [*(step for *_, step in known), *(step for *_, step in unknown)]
 
 
 class _LettingGo:

@@ -4,8 +4,9 @@ A pod says with `linkwise.dev/expected-duration` how long it runs; what it has s
 plan. One that runs for longer has broken its word, and nobody knows its end any more.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+import math
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
 
 from linkwise.extender.books import Books
 from linkwise.extender.node_book import NodeBook, plan_on
@@ -30,25 +31,57 @@ class Tenant:
         return self.end if self.end is not None and self.end > now else None
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class OnNode:
+    """The tenants of one node, as they go: those who said when, and all others together."""
+
+    all: tuple[Tenant, ...]
+    known: tuple[tuple[float, Tenant], ...]  # when each ends
+    rest: Tenant | None  # all those of whom nobody knows, as if they were one
+    until: float  # when somebody breaks his word, and this has to be worked out anew
+
+
 class Tenants:
-    """The tenants of each node, worked out anew only where something has changed."""
+    """Worked out anew only where something has changed."""
 
-    books: Books
-    _known: dict[str, tuple[object, tuple[Tenant, ...]]] = field(default_factory=dict)
+    def __init__(self, books: Books) -> None:
+        self._books = books
+        self._known: dict[str, tuple[object, OnNode]] = {}
 
-    def of(self, book: NodeBook) -> tuple[Tenant, ...]:
+    def on(self, book: NodeBook, now: float) -> OnNode:
         state = (book.settled, book.version)
         known = self._known.get(book.name)
-        if known is not None and known[0] == state:
+        if known is not None and known[0] == state and now < known[1].until:
             return known[1]
-        found = tuple(_tenant(self.books, book, uid, gpus) for uid, gpus in book.owned.items())
+        found = _on_node(self._books, book, now)
         self._known[book.name] = (state, found)
         return found
 
-    def forget_all_but(self, names: Iterable[str]) -> None:
-        for name in self._known.keys() - set(names):
+    def forget_all_but(self, names: Container[str]) -> None:
+        for name in [name for name in self._known if name not in names]:
             del self._known[name]
+
+
+def _on_node(books: Books, book: NodeBook, now: float) -> OnNode:
+    tenants = tuple(_tenant(books, book, uid, gpus) for uid, gpus in book.owned.items())
+    ends = [(tenant.known_end(now), tenant) for tenant in tenants]
+    known = tuple((end, tenant) for end, tenant in ends if end is not None)
+    rest = [tenant for end, tenant in ends if end is None]
+    until = min((end for end, tenant in known if not tenant.leaving), default=math.inf)
+    return OnNode(tenants, known, _as_one(rest) if rest else None, until)
+
+
+def _as_one(tenants: Sequence[Tenant]) -> Tenant:
+    gpus = 0
+    for tenant in tenants:
+        gpus |= tenant.gpus
+    needs = Resources(
+        sum(tenant.needs.milli_cpu for tenant in tenants),
+        sum(tenant.needs.memory for tenant in tenants),
+        sum(tenant.needs.gpus for tenant in tenants),
+    )
+    pods = sum(tenant.pods for tenant in tenants)
+    return Tenant("", gpus, needs, pods, None, endless=any(each.endless for each in tenants))
 
 
 def _tenant(books: Books, book: NodeBook, uid: str, gpus: int) -> Tenant:

@@ -37,6 +37,10 @@ class Unit:
     spare: int | None = None  # how many of its gang can be spared before this one
 
     @property
+    def nodes(self) -> set[str]:
+        return {pod.node for pod in self.pods}
+
+    @property
     def dearness(self) -> Dearness:
         """Less is evicted first."""
         return self.priority, -self.created, self.key, self.spare or 0, self.pods[0].uid
@@ -131,7 +135,7 @@ def _step_by_step(
 ) -> tuple[Unit, ...] | None:
     searches = MOST_SEARCHES
     chosen = _allowed_with((), spare, choice) or ()
-    for bundle in _bundles(ending, chosen, choice):
+    for bundle in _Bundles(ending, chosen, choice).in_order():
         ended = tuple(unit for unit in chosen if unit.spare is None)
         more = _allowed_with((*ended, *bundle), spare, choice)
         if more is None:
@@ -146,36 +150,47 @@ def _step_by_step(
     return None
 
 
-def _bundles(ending: Sequence[Unit], spare: Sequence[Unit], choice: Choice) -> Iterator[list[Unit]]:
+class _Bundles:
     """The units of each node that are not gone yet; first where that gives most room for each of
     them."""
-    on_node: dict[str, list[Unit]] = {}
-    nodes_of: dict[object, set[str]] = {}
-    for unit in ending:
-        nodes = nodes_of[unit.key, unit.pods[0].uid] = {pod.node for pod in unit.pods}
-        for node in nodes:
-            on_node.setdefault(node, []).append(unit)
-    gone: list[Unit] = []
 
-    def worth(node: str) -> tuple[float, Dearness, str]:
-        bundle = on_node[node]
-        gain = choice.gain((*spare, *gone), bundle)
+    def __init__(self, ending: Sequence[Unit], spare: Sequence[Unit], choice: Choice) -> None:
+        self._choice = choice
+        self._on: dict[str, list[Unit]] = {}
+        self._gone_from: dict[str, list[Unit]] = {}
+        for unit in ending:
+            for node in unit.nodes:
+                self._on.setdefault(node, []).append(unit)
+        for unit in spare:
+            self._note_gone(unit)
+
+    def in_order(self) -> Iterator[list[Unit]]:
+        worths = {node: self._worth(node) for node in self._on}
+        queue = list(worths.values())
+        heapify(queue)
+        while queue:
+            entry = heappop(queue)
+            node = entry[2]
+            if worths.get(node) != entry:
+                continue  # it has changed since
+            bundle = self._on[node]
+            yield bundle
+            for unit in bundle:
+                self._note_gone(unit)
+            for other in {other for unit in bundle for other in unit.nodes}:
+                self._on[other] = [unit for unit in self._on[other] if unit not in bundle]
+                del worths[other]
+                if self._on[other]:
+                    worths[other] = self._worth(other)
+                    heappush(queue, worths[other])
+
+    def _note_gone(self, unit: Unit) -> None:
+        for node in unit.nodes:
+            self._gone_from.setdefault(node, []).append(unit)
+
+    def _worth(self, node: str) -> tuple[float, Dearness, str]:
+        bundle = self._on[node]
+        touched = sorted({other for unit in bundle for other in unit.nodes})
+        before = [unit for other in touched for unit in self._gone_from.get(other, ())]
+        gain = self._choice.gain(list(dict.fromkeys(before)), bundle)
         return -gain / len(bundle), max(unit.dearness for unit in bundle), node
-
-    worths = {node: worth(node) for node in on_node}
-    queue = list(worths.values())
-    heapify(queue)
-    while queue:
-        entry = heappop(queue)
-        node = entry[2]
-        if worths.get(node) != entry:
-            continue  # it has changed since
-        bundle = on_node[node]
-        yield bundle
-        gone += bundle
-        for other in {other for unit in bundle for other in nodes_of[unit.key, unit.pods[0].uid]}:
-            on_node[other] = [unit for unit in on_node[other] if unit not in bundle]
-            del worths[other]
-            if on_node[other]:
-                worths[other] = worth(other)
-                heappush(queue, worths[other])
