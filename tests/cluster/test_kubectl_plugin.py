@@ -1,0 +1,235 @@
+"""`kubectl linkwise` with the real kubectl and the real API server, which passes it on to the
+extender; and the one Event that says why a gang waits.
+
+No scheduler is needed for either: what is asked and told here is the extender's alone.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from linkwise.topology import names
+from tests.cluster.control_plane import ADDRESS, ControlPlane
+from tests.cluster.scheduling import ADMISSION_OFF, GPU, Extender, allow_extender, gpu_node
+from tests.cluster.waiting import wait_for
+
+PODS = "/api/v1/namespaces/ml/pods"
+SYSTEM = "/api/v1/namespaces/kube-system"
+RIGHTS = "/apis/rbac.authorization.k8s.io/v1/namespaces/kube-system"
+
+
+class Meta(msgspec.Struct, rename="camel"):
+    name: str = ""
+
+
+class Event(msgspec.Struct, rename="camel"):
+    involved_object: Meta
+    reason: str = ""
+    message: str = ""
+    count: int = 0
+
+
+class Events(msgspec.Struct):
+    items: tuple[Event, ...]
+
+
+class Kubectl:
+    """kubectl as a user runs it, with the plugin on the PATH."""
+
+    def __init__(self, control: ControlPlane, directory: Path) -> None:
+        directory.mkdir()
+        self._control = control
+        self._path = f"{directory}{os.pathsep}{os.environ['PATH']}"
+        plugin = directory / "kubectl-linkwise"  # what the package installs
+        plugin.write_text(f"#!{sys.executable}\nfrom linkwise.cli.kubectl import main\n\nmain()\n")
+        plugin.chmod(0o755)
+
+    def run(self, *arguments: str, user: str = "scientist") -> subprocess.CompletedProcess[str]:
+        kubeconfig = self._control.kubeconfig(user, "research")
+        return subprocess.run(
+            [self._control.programs / "kubectl", "linkwise", *arguments],
+            env={**os.environ, "PATH": self._path, "KUBECONFIG": str(kubeconfig)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def says(self, *arguments: str) -> str:
+        ended = self.run(*arguments)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+
+@pytest.fixture(scope="module")
+def control(run_directory: Path) -> Iterator[ControlPlane]:
+    directory = run_directory / "kubectl-plugin"
+    control = ControlPlane(directory, controllers=False, disable_admission=ADMISSION_OFF)
+    control.start()
+    yield control
+    control.stop()
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def extender(control: ControlPlane) -> Iterator[Extender]:
+    control.kubectl("create", "namespace", "ml")
+    allow_extender(control)
+    client = control.client()
+    client.post("/api/v1/nodes", gpu_node("n1"))
+    extender = Extender(control, f"--listen-address={ADDRESS}")
+    extender.url = extender.url.replace("127.0.0.1", ADDRESS)
+    extender.start()
+    port = int(extender.url.rpartition(":")[2])
+    for path, body in _service(port):
+        client.post(path, body)
+    running = {"podIP": ADDRESS, "podIPs": [{"ip": ADDRESS}], "phase": "Running"}
+    client.patch(f"{SYSTEM}/pods/linkwise-extender/status", {"status": running})
+    yield extender
+    extender.process.stop()
+
+
+@pytest.fixture(scope="module")
+def kubectl(control: ControlPlane, extender: Extender, run_directory: Path) -> Kubectl:
+    assert extender.process.alive
+    client = control.client()
+    for name in ("busy", "second", "third"):
+        client.post(PODS, _pod(name, 8 if name == "busy" else 2))
+    client.post(f"{PODS}/busy/binding", _binding("busy", "n1"))
+    for rank in range(2):
+        client.post(PODS, _pod(f"train-{rank}", 8, **{names.GANG: "train", names.GANG_SIZE: "2"}))
+    return Kubectl(control, run_directory / "kubectl-path")
+
+
+def _service(port: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """A Service of the extender's process, and who may ask it: verb get alone, so that nobody can
+    call /bind by it. The API server sends nothing to an address that is not of a pod."""
+    name = "linkwise-extender"
+    port_of = {"name": "http", "protocol": "TCP"}
+    main = {"name": "main", "image": "none"}
+    yield (
+        f"{SYSTEM}/pods",
+        {
+            "metadata": {"name": name},
+            "spec": {"nodeName": "n1", "containers": [main]},
+        },
+    )
+    yield (
+        f"{SYSTEM}/services",
+        {
+            "metadata": {"name": name},
+            "spec": {"ports": [{**port_of, "port": 9402}]},
+        },
+    )
+    pod = {"kind": "Pod", "namespace": "kube-system", "name": name}
+    yield (
+        f"{SYSTEM}/endpoints",
+        {
+            "metadata": {"name": name},
+            "subsets": [
+                {
+                    "addresses": [{"ip": ADDRESS, "targetRef": pod}],
+                    "ports": [{**port_of, "port": port}],
+                }
+            ],
+        },
+    )
+    rule = {
+        "apiGroups": [""],
+        "resources": ["services/proxy"],
+        "resourceNames": [f"{name}:http"],
+        "verbs": ["get"],
+    }
+    yield f"{RIGHTS}/roles", {"metadata": {"name": "linkwise-explain"}, "rules": [rule]}
+    yield (
+        f"{RIGHTS}/rolebindings",
+        {
+            "metadata": {"name": "linkwise-explain"},
+            "roleRef": {
+                "apiGroup": "rbac.authorization.k8s.io",
+                "kind": "Role",
+                "name": "linkwise-explain",
+            },
+            "subjects": [
+                {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "scientist"}
+            ],
+        },
+    )
+
+
+def _pod(name: str, gpus: int, **annotations: str) -> dict[str, Any]:
+    amounts = {"limits": {GPU: str(gpus)}, "requests": {GPU: str(gpus)}}
+    return {
+        "metadata": {"name": name, "annotations": annotations},
+        "spec": {"containers": [{"name": "main", "image": "none", "resources": amounts}]},
+    }
+
+
+def _binding(name: str, node: str) -> dict[str, Any]:
+    return {"metadata": {"name": name}, "target": {"kind": "Node", "name": node}}
+
+
+def test_the_real_kubectl_finds_the_plugin_and_the_api_server_passes_it_on(
+    kubectl: Kubectl,
+) -> None:
+    told = kubectl.says("explain", "second", "-n", "ml")
+    assert told.startswith("ml/second: waiting for ")
+    assert "  nearest   n1: 0 of 8 suitable GPUs are free, 2 more are needed\n" in told
+    assert "  held by   8 GPUs: ml/busy, planned, not started yet" in told
+
+
+def test_a_gang_and_everything_that_waits_are_explained(kubectl: Kubectl) -> None:
+    wait_for(
+        lambda: "no room for the whole gang" in kubectl.says("explain", "gang/train", "-n", "ml"),
+        "the extender has tried the gang",
+    )
+    told = kubectl.says("explain", "-A")
+    assert "1 gang and 2 pods in no gang wait, the most urgent first.\n" in told
+    assert "gang ml/train: waiting for " in told
+    assert ", and 1 more like it: waiting for " in told
+
+
+def test_the_tables_come_by_the_same_way(kubectl: Kubectl) -> None:
+    (gang,) = kubectl.says("gangs", "-n", "ml").splitlines()[1:]
+    assert gang.split()[:6] == ["train", "forming", "0", "0", "2", "2"]
+    (node,) = kubectl.says("nodes").splitlines()[1:]
+    assert node.split()[:6] == ["n1", "8", "0", "8", "0", "0"]
+    assert kubectl.says("top").startswith("8 GPUs on 1 node: 0 in use (0 %), 8 planned, 0 free\n")
+    shown = msgspec.json.decode(kubectl.says("nodes", "-o", "json"))
+    assert shown[0]["name"] == "n1"
+
+
+def test_who_may_not_is_told_which_right_it_takes(kubectl: Kubectl) -> None:
+    ended = kubectl.run("top", user="stranger")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert 'User "stranger" cannot get resource "services/proxy"' in ended.stderr
+    assert ended.stderr.endswith(
+        "A Role in namespace kube-system is needed with verb get on services/proxy, "
+        "resourceNames [linkwise-extender:http]\n"
+    )
+
+
+def test_a_gang_that_waits_has_one_event_also_after_a_restart(
+    control: ControlPlane, kubectl: Kubectl, extender: Extender
+) -> None:
+    assert kubectl.says("gangs", "-n", "ml")
+    client = control.client()
+
+    def told() -> list[tuple[str, str, str]]:
+        events = client.get("/api/v1/namespaces/ml/events", Events).items
+        return [(event.involved_object.name, event.reason, event.message) for event in events]
+
+    only = [("train-0", "GangWaiting", "gang ml/train: no room for the whole gang")]
+    wait_for(lambda: told() == only, "the Event")
+    extender.process.kill()
+    extender.start()
+    done = 'linkwise_extender_actions_total{action="Emit",outcome="done"} 1.0'
+    wait_for(lambda: done in extender.get("/metrics"), "the new extender has told it again")
+    assert told() == only
