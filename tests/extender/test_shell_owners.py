@@ -79,6 +79,7 @@ def test_a_job_without_a_word_for_us_is_planned_whole(world: World, started: Ext
     wait_for(lambda: world.is_planned("train-0") and world.is_planned("train-1"))
     (gang,) = started.get("/gangs")
     assert gang["name"] == "Job.batch/train"
+    assert started.get("/explain/ml/gangs/Job.batch/train")["gang"]["size"] == 2
 
 
 def test_an_owner_that_cannot_be_read_keeps_kube_scheduler_waiting_for_a_moment_only(
