@@ -97,6 +97,8 @@ class ClusterMachine(RuleBasedStateMachine):
         self.number += 1
         name = f"{gang}-{self.number}"
         words = {"gang": gang, "gang_size": str(size), "rank": str(rank), "gang_timeout": "5m"}
+        if not priority:
+            words |= {"preemptible": "true", "expected_duration": "2m"}
         words |= said
         self.cluster.add_pod(name, gpus, priority=priority, said=words)
 
