@@ -2,8 +2,12 @@
 
 from dataclasses import replace
 
+import numpy as np
+
+from linkwise.extender.place import orders_of
+from linkwise.extender.reader import Reader
 from linkwise.topology.recorded import recorded_machine
-from tests.extender.cluster import Cluster, container
+from tests.extender.cluster import GPU, Cluster, container
 
 
 def where(at: Cluster, *members: str) -> list[str]:
@@ -217,3 +221,18 @@ def test_equal_states_get_equal_plans() -> None:
         return [(at.plan(member), at.gpus(member)) for member in members]
 
     assert planned() == planned()
+
+
+def test_members_belong_together_by_subgroups_of_one_size() -> None:
+    def unit(*subgroups: str) -> int:
+        at = Cluster()
+        reader = Reader(GPU)
+        record = reader.pod(at.add_pod("p", 1))
+        members = [replace(record, ask=replace(record.ask, subgroup=each)) for each in subgroups]
+        (order,) = orders_of(members, lambda _: np.ones(0, dtype=np.bool_))
+        return order.unit
+
+    assert unit("a", "a", "b", "b") == 2
+    assert unit("a", "a", "b") == 1
+    assert unit("a", "a", "", "") == 1
+    assert unit("", "") == 1

@@ -45,6 +45,7 @@ class Case:
     require: tuple[str, ...] = ()
     prefer: tuple[str, ...] = ()
     company: tuple[int, ...] = ()  # nodes where members are already
+    unit: int = 1  # members after each other that belong closest together
 
     def domain(self, node: int, level: str) -> str:
         return self.nodes[node].domains[LEVELS.index(level)]
@@ -100,6 +101,7 @@ def searched(case: Case, order: Sequence[int] | None = None) -> list[Spot] | Ref
         Resources(gpus=case.size),
         Template(0, {}, None, ()),
         tuple(range(case.wanted)),
+        case.unit,
         np.ones(len(rows), dtype=np.bool_),
     )
     company = tuple(rows.row_of[case.nodes[number].name] for number in case.company)
@@ -249,3 +251,32 @@ def test_a_refusal_names_the_required_level_that_fails_and_the_domain_that_comes
     # Beside members that live, their domain is the only one; and there is none where they are not.
     assert searched(replace(four, wanted=2, company=(2,))) == Refusal(2, 1, "b", 1, "zone")
     assert searched(replace(four, wanted=1, company=(2, 3))) == Refusal(1, 0, "", 0, "zone")
+
+
+def in_cliques(*sizes: int) -> tuple[Node, ...]:
+    """Idle nodes, so many in each of the cliques a, b …"""
+    cliques = [clique for clique, size in zip("abc", sizes, strict=False) for _ in range(size)]
+    return tuple(Node(f"n{n}", 4, (clique, "l", "z")) for n, clique in enumerate(cliques))
+
+
+def cliques_of(case: Case) -> str:
+    """The clique of each member."""
+    spots = searched(case)
+    assert not isinstance(spots, Refusal)
+    return "".join(case.domain(node, "clique") for node in nodes_of(case, spots))
+
+
+def test_members_that_belong_together_are_not_torn_between_domains() -> None:
+    jobs = Case(in_cliques(5, 5), size=4, wanted=8)
+    assert cliques_of(jobs) == "aaaaabbb"
+    assert cliques_of(replace(jobs, unit=4)) == "aaaabbbb"
+    assert cliques_of(replace(jobs, unit=2)) == "aaaabbbb"
+    # Two of them on a node: what belongs together fills whole nodes.
+    assert cliques_of(replace(jobs, size=2, wanted=16, unit=8)) == "a" * 8 + "b" * 8
+
+
+def test_members_that_belong_together_are_torn_where_it_would_take_more_nodes() -> None:
+    jobs = Case(in_cliques(5, 3), size=4, wanted=8, unit=4)
+    assert cliques_of(jobs) == "aaaaabbb"
+    # And where no domain holds one of them, whole domains are filled.
+    assert cliques_of(replace(jobs, nodes=in_cliques(3, 3, 3), unit=4)) == "aaabbbcc"

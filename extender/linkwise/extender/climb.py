@@ -31,6 +31,7 @@ class Order:
     needs: Resources
     template: Template
     members: tuple[int, ...]  # their places among all members, rising
+    unit: int  # so many after each other belong closest together; 1: each for itself
     nodes: Bools  # [rows]
 
 
@@ -105,10 +106,9 @@ class Scratch:
         room = self.pods_that_fit(order.needs)
         usable = inside & order.nodes & (rows.kinds != NOT_USABLE)
         candidates = np.flatnonzero(usable & (room > 0) & (self.free != 0))
+        free, room = self.free[candidates], room[candidates]
         wanted = len(order.members)
-        return Pool(
-            self.ground, order.wish, wanted, candidates, self.free[candidates], room[candidates]
-        )
+        return Pool(self.ground, order.wish, wanted, candidates, free, room, order.unit)
 
 
 class Climb:

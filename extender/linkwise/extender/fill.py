@@ -4,10 +4,13 @@ those the ones that lie closest together.
 From the widest level down, domains are filled whole one after the other, the one with most room
 first, and what is left over goes to the domain that it fills best. So a gang that needs three
 cliques is in three and not in five, and half of a clique is left where it was half before.
+Members that belong together, as those of one child Job, are not torn between two domains where
+that takes no more nodes.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import lcm
 
 import numpy as np
 
@@ -122,7 +125,19 @@ class Fill:
             best = _first(np.flatnonzero(able & nearest), total, groups.ranks)
             return best, wanted, nodes
         best = _first(np.flatnonzero(nearest), -members, total, groups.ranks)
+        if not must[best]:
+            others = np.sort(room[groups.of != best])[::-1]
+            whole = self._whole_units(int(members[best]), least, others, wanted, nodes)
+            if whole:
+                return best, whole, whole // least
         return best, int(members[best]), int(share[best])
+
+    def _whole_units(self, most: int, each: int, others: Ints, wanted: int, nodes: int) -> int:
+        """How many of at most so many members, *each* so many on a node, so that no unit of those
+        that belong together is torn; 0 where the other nodes would then be too few for the rest."""
+        whole = most - most % lcm(self._pool.unit, each)
+        rest = others[: nodes - whole // each].sum()
+        return whole if rest >= wanted - whole else 0
 
     def _take_nodes(self, among: Ints, wanted: int, nodes: int) -> list[tuple[int, int]]:
         """All but one take as many members as they can; the one for the rest is the best fit."""

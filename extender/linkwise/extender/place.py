@@ -11,6 +11,7 @@ largest first, without going back on an earlier size.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 
@@ -48,10 +49,23 @@ def orders_of(members: Sequence[PodRecord], nodes: Callable[[Template], Bools]) 
         wish = Wish(record.demand, record.ask.requirement)
         groups.setdefault((wish, record.needs, record.template), []).append(position)
     orders = [
-        Order(wish, needs, template, tuple(positions), nodes(template))
+        Order(
+            wish,
+            needs,
+            template,
+            tuple(positions),
+            _unit([members[position].ask.subgroup for position in positions]),
+            nodes(template),
+        )
         for (wish, needs, template), positions in groups.items()
     ]
     return sorted(orders, key=lambda order: (-order.wish.size, order.members))
+
+
+def _unit(subgroups: Sequence[str]) -> int:
+    """The size of the subgroups, where all are of one size."""
+    sizes = {len(list(same)) for name, same in groupby(subgroups) if name}
+    return sizes.pop() if len(sizes) == 1 and all(subgroups) else 1
 
 
 def place(

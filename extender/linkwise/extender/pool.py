@@ -23,9 +23,16 @@ class Pool:
     """
 
     def __init__(
-        self, ground: Ground, wish: Wish, wanted: int, rows: Ints, free: Ints, room: Ints
+        self,
+        ground: Ground,
+        wish: Wish,
+        wanted: int,
+        rows: Ints,
+        free: Ints,
+        room: Ints,
+        unit: int,
     ) -> None:
-        self.wanted = wanted
+        self.wanted, self.unit = wanted, unit
         self.rows = rows
         self.ranks = ground.rows.name_ranks()[rows]
         self.free_counts = popcount(free)
