@@ -10,13 +10,10 @@ goes on.
 """
 
 import logging
-import math
 import time
 from collections.abc import Callable
 from threading import Event, Lock, Thread
 from typing import TypeVar
-
-import msgspec
 
 from linkwise.extender.actions import Action, Emit
 from linkwise.extender.calls import (
@@ -42,14 +39,12 @@ from linkwise.extender.snapshot import Snapshot
 from linkwise.extender.succession import Succession
 from linkwise.extender.watching import T, watch
 from linkwise.kube.client import KubeClient
-from linkwise.kube.errors import ApiError
 from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
 from linkwise.kube.reflector import Reflector
 from linkwise.topology.errors import LinkwiseError
 
 log = logging.getLogger(__name__)
 U = TypeVar("U")
-T = TypeVar("T", Node, Pod, PodDisruptionBudget)
 
 # The longest and the shortest time the planner sleeps where the core says when it has something to
 # do: the one so that a watch that broke is noticed, the other so that "now" is no busy loop.
