@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -254,3 +255,13 @@ def test_what_cannot_be_asked_is_refused_in_one_line(arguments: tuple[str, ...],
     assert (answer.exit_code, answer.stdout) == (2, "")
     assert len(answer.stderr.splitlines()) == 1
     assert answer.stderr.startswith(f"linkwise: {text}")
+
+
+def test_every_command_and_flag_is_documented() -> None:
+    page = (ROOT / "docs" / "kubectl.md").read_text()
+    assert isinstance(main, click.Group)
+    assert len(main.commands) == 4
+    for name, command in main.commands.items():
+        assert f"`kubectl linkwise {name}" in page
+        flags = {flag for option in command.params for flag in option.opts if flag[0] == "-"}
+        assert not [flag for flag in flags if f"`{flag}`" not in page]

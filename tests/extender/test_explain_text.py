@@ -142,7 +142,7 @@ def test_everything_that_waits_in_short() -> None:
         "  Gang g: no room for the whole gang.",
         "  pods      1 of 2  have room at once",
         "  wanted    by 2 pods, each: 7 GPUs, link nvlink preferred, 1 CPU, 1 GiB of memory",
-        "  nodes     so there is room for 1 of 2 pods by themselves",
+        "  nodes     room for 1 of 2 pods by themselves",
         "  nearest   gpu-1: 6 of 8 suitable GPUs are free, 1 more is needed",
         "  held by   2 GPUs: ml/notebook, in use for 1h56m, expected to end in 3m",
         "  kept      14 GPUs on gpu-1, old: 12 free now, all expected to be in 3m",

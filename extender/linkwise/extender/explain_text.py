@@ -206,7 +206,7 @@ def _where_it_fails(search: Search) -> Iterator[str]:
     if failing is not None:
         yield from _levels("nodes", [failing])
     elif search.levels:
-        yield _fact("nodes", _room(search))
+        yield _fact("nodes", _room(search).removeprefix("so there is ").removeprefix("so "))
 
 
 def _search(search: Search, at: float) -> Iterator[str]:
