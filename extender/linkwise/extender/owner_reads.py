@@ -22,6 +22,7 @@ _RESULTS = {
     Missing.NOT_FOUND: "missing",
     Missing.FORBIDDEN: "forbidden",
     Missing.NOT_SERVED: "unserved",
+    Missing.NO_NAME: "missing",
 }
 
 

@@ -305,3 +305,23 @@ def test_labels_of_a_launcher_on_a_pod_of_another_job_prove_nothing() -> None:
     result = told(pod("sweep-c9kzt", owner("batch/v1 Job", "sweep"), labels))
     assert isinstance(result.answer, NoGang)
     assert result.answer.rule == "job"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../../../../v1/namespaces/default", "a?watch=true", "a/status", "A", "a%2f", "a."],
+)
+def test_what_is_no_name_of_an_object_ends_in_no_path(name: str) -> None:
+    """Whoever may create a pod chooses what stands in its annotations."""
+    result = told(pod("w", annotations={"pod-group-name": name}))
+    assert isinstance(result.answer, NoGang)
+    assert result.gets == ()
+
+
+@pytest.mark.parametrize("version", ["..", "v1?watch=true", "v1;"])
+def test_what_is_no_version_of_an_api_ends_in_no_path(version: str) -> None:
+    by = owner(f"batch/{version} Job", "train")
+    result = told(pod("w", by, annotations={INDEX: "0"}))
+    assert isinstance(result.answer, NoGang)
+    assert result.answer.because.endswith("is no name that an object can have")
+    assert result.gets == ()

@@ -36,6 +36,7 @@ class Missing(Enum):
 
     NOT_FOUND = "does not exist"
     FORBIDDEN = "may not be read"
+    NO_NAME = "is no name that an object can have"
     NOT_SERVED = "is of a kind that this cluster does not have"
 
 

@@ -4,6 +4,7 @@ Rules read owners as if they were all there. Where one is not, the reading ends 
 Gone, which `decide` turns into an answer; so a rule reads as the fact that it is.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,6 +35,8 @@ _QUEUES = (
     "kai.scheduler/queue",
     "yunikorn.apache.org/queue",
 )
+_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
+_VERSION = re.compile(r"[a-z0-9]*")  # empty: whichever is served
 _PRIORITIES = ("kueue.x-k8s.io/priority-class", "ray.io/priority-class-name")
 
 
@@ -114,6 +117,9 @@ class Case:
     def read(self, kind: Kind, name: str, *, uid: str = "", version: str = "") -> Fields:
         """Raises UnreadError and GoneError; *uid* is the one that the pod refers to."""
         ref = ObjectRef(kind.group, kind.kind, self.namespace, name)
+        # Anybody's labels, annotations and references say these, and they end in a path.
+        if not (_NAME.fullmatch(name) and len(name) <= 253 and _VERSION.fullmatch(version)):
+            raise GoneError(ref, (), Missing.NO_NAME)
         paths = kind.paths(self.namespace, name, version)
         found = self.objects.get(ref)
         if found is None:
