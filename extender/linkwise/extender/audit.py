@@ -11,6 +11,7 @@ from linkwise.extender.node_book import NodeBook, plan_on
 from linkwise.extender.planner import Planner
 from linkwise.extender.records import PodRecord, WrittenPlan
 from linkwise.extender.rows import NOT_USABLE
+from linkwise.topology.plan import Plan
 
 
 def audit(books: Books, planner: Planner) -> list[str]:
@@ -79,8 +80,13 @@ def _in_arrays(books: Books, book: NodeBook) -> Iterator[str]:
 
 
 def _promised_twice(book: NodeBook) -> Iterator[str]:
-    """Of pods that the kubelet has not given anything yet, no two may be promised one GPU."""
+    """Of pods that the kubelet has not given anything yet, no two may be promised one GPU.
+
+    Two that are bound by the very same plan are not our doing: one was made from the other's
+    manifest, and put on the node past us.
+    """
     promised: dict[str, str] = {}
+    plans: set[tuple[Plan, frozenset[str]]] = set()
     bound = {
         uid: plan
         for uid, record in book.bound.items()
@@ -89,6 +95,9 @@ def _promised_twice(book: NodeBook) -> Iterator[str]:
     for uid, written in sorted({**book.plans, **book.holds, **bound}.items()):
         if uid in book.plans and uid not in book.holds and not book.keeps(uid):
             continue  # it lost a GPU and will be made anew; nobody is let through on it
+        if uid in bound and (written.plan, written.uuids) in plans:
+            continue
+        plans.add((written.plan, written.uuids))
         for gpu in sorted(written.uuids):
             if gpu in promised:
                 yield f"node {book.name}: {gpu} is promised to {promised[gpu]} and to {uid}"

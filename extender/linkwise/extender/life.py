@@ -19,6 +19,8 @@ from linkwise.extender.repair import Repair
 from linkwise.extender.roll import Roll
 from linkwise.topology.plan import Plan
 
+_CLOCKS_DIFFER_SECONDS = 60.0
+
 
 class Life:
     def __init__(
@@ -111,6 +113,9 @@ class Life:
     def _read_plans(self, gang: Gang, now: float) -> None:
         """Take the gang's plan from its members; of a half-made new one, the bound ones' counts."""
         found = self._roll.muster(gang)
+        if not (found.bound or found.flying) and all(map(self._is_copied, found.planned)):
+            self.withdraw(found.planned)
+            found = self._roll.muster(gang)
         plans = self._plans_of(found.bound) or self._plans_of((*found.flying, *found.planned))
         if plans:
             # Times of two leaders are of two clocks.
@@ -132,6 +137,11 @@ class Life:
                 if self._books.plans[member.uid].plan.id != gang.plan_id
             ]
             self.withdraw(other)
+
+    def _is_copied(self, member: PodRecord) -> bool:
+        """Whether its plan is older than the pod, by two clocks: it came with a manifest. Of one
+        member that may also be since it was made anew."""
+        return self._books.plans[member.uid].plan.made < member.created - _CLOCKS_DIFFER_SECONDS
 
     def _give_grace(self, gang: Gang, now: float) -> None:
         """Found partial, and too late: while nobody looked it may have been whole, and the member
