@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from linkwise.extender.actions import WritePlan
 from linkwise.extender.calls import FilterCall
+from linkwise.extender.metrics import Metrics
 from linkwise.extender.owner_reads import OwnerReads
 from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.extender.views import GangView, NodeView
@@ -192,7 +193,7 @@ def _fresh(world: World, pods: Sequence[Pod], nodes: Sequence[Node], now: float)
     core = Scheduler(CoreSettings(gang_timeout_seconds=GANG_TIMEOUT_SECONDS))
     core.replace_nodes(nodes, now)
     core.replace_pods(pods, now)
-    owners = OwnerReads(world.client)
+    owners = OwnerReads(world.client, Metrics())
     while reads := core.owners_to_read(now):
         for read in reads:
             core.owner_read(read, owners.read(read), now)
