@@ -3,6 +3,7 @@
 import pytest
 
 from linkwise.extender.books import Books
+from linkwise.extender.calls import BindCall, BindOrder, BindRefusal, Outcome
 from linkwise.extender.learned import FRESH_SECONDS, Learned
 from linkwise.extender.reader import Reader
 from linkwise.kube.objects import Taint
@@ -101,6 +102,29 @@ def test_a_refused_node_is_tried_again_once_it_or_its_pods_change(gpus: int) -> 
     at.set_ready("n2", ready=False)
     assert planned_on(at, "g-0") == ""  # n1 is refused, n2 is gone
     at.delete("on-1")
+    assert planned_on(at, "g-0") == "n1"
+
+
+def test_a_refused_node_is_tried_again_once_kube_scheduler_counts_a_pod_there_no_more() -> None:
+    """It counts a pod from before its Binding, and where that comes to nothing, no object changes:
+    nobody would ever hear that the node has room again."""
+    at = cluster(nodes=1)
+    at.add_gang("g", 1, 7)
+    at.add_pod("other", 1)
+    assert planned_on(at, "g-0") == "n1"
+    order = at.begin_bind("other", "n1")
+    assert isinstance(order, BindOrder)
+    refuse(at, "g-0")
+    assert planned_on(at, "g-0") == ""
+    at.core.end_bind(order, Outcome.REFUSED, at.now)
+    assert planned_on(at, "g-0") == "n1"
+
+    refuse(at, "g-0")
+    assert planned_on(at, "g-0") == ""
+    gone = BindCall("ml", "gone", "its-uid", "n1")
+    assert isinstance(at.core.begin_bind(gone, at.now), BindRefusal)
+    assert planned_on(at, "g-0") == ""  # it may still be waited for
+    at.core.bind_refused(gone)
     assert planned_on(at, "g-0") == "n1"
 
 

@@ -89,9 +89,15 @@ class Binder:
         elif not (self._flying[key] or key in self._bound or key in self._doubts):
             # Else another order for the same binding may be why this one was refused.
             self._books.drop_hold(*key)
+        if outcome is not Outcome.DONE:
+            self._books.given_back(order.node)
         record = self._books.pods.get(order.uid)
         if record is not None:
             self._planner.bind_ended(record)
+
+    def refused(self, call: BindCall) -> None:
+        """kube-scheduler is told so, and asks no more for this binding."""
+        self._books.given_back(call.node)
 
     def end_doubts(self, now: float) -> None:
         """Let go of what no event can tell any more."""

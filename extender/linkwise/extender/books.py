@@ -148,6 +148,13 @@ class Books:
         self._without(written, uid, "holds")
         self._claims_changed(uid, {node})
 
+    def given_back(self, node: str) -> None:
+        """kube-scheduler counts a pod there no more that it had counted and was not bound: what it
+        refused there meanwhile, it may take now."""
+        if node in self.nodes:
+            self.nodes[node].version += 1
+            self.touched.add(node)
+
     def _claims_changed(self, uid: str, nodes: Iterable[str]) -> None:
         record = self.pods.get(uid)
         self._note_change(record.gang if record is not None else None)

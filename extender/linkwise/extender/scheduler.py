@@ -212,6 +212,10 @@ class Scheduler:
         """Choose the GPUs, or confirm the plan, and hold them until `end_bind`."""
         return self._binder.begin(call, now)
 
+    def bind_refused(self, call: BindCall) -> None:
+        """What `begin_bind` refused is not waited for any longer."""
+        self._binder.refused(call)
+
     def end_bind(self, order: BindOrder, outcome: Outcome, now: float) -> None:
         self._binder.end(order, outcome, now)
 

@@ -185,6 +185,9 @@ class Shell:
         self._require_ready()
         order = self._begin_bind(call)
         if isinstance(order, BindRefusal):
+            with self._lock:
+                self._core.bind_refused(call)
+            self._changed.set()
             return order.reason
         if not isinstance(order, BindOrder):
             return ""  # it is bound already, and there
