@@ -48,11 +48,16 @@ def started(run_directory: Path) -> Iterator[World]:
 def world(started: World) -> Iterator[World]:
     yield started
     started.control.kubectl("delete", "jobs", "--all", f"-n={NAMESPACE}", "--cascade=background")
-    for pod in started.pods():
+    wait_for(lambda: is_empty(started), "no pods, and all GPUs are free")
+
+
+def is_empty(world: World) -> bool:
+    """Once pods are gone that a controller makes before it has heard that their Job is."""
+    for pod in world.pods():
         unheld = {"metadata": {"finalizers": None}}
-        started.client.patch(f"/api/v1/namespaces/{NAMESPACE}/pods/{pod.metadata.name}", unheld)
-        started.delete(pod.metadata.name)
-    wait_for(lambda: not started.taken(), "all GPUs are free")
+        world.client.patch(f"/api/v1/namespaces/{NAMESPACE}/pods/{pod.metadata.name}", unheld)
+        world.delete(pod.metadata.name)
+    return not world.taken()
 
 
 def create_group(world: World, name: str, policy: dict[str, Any]) -> None:
@@ -108,7 +113,7 @@ def test_a_native_gang_without_room_takes_none_and_starts_once_there_is(world: W
         lambda: "no room for the whole gang" in world.extender.explain(NAMESPACE, members[0]),
         "it is known that there is no room",
     )
-    assert scheduled(world, "large") == "False"
+    wait_for(lambda: scheduled(world, "large") == "False", "the group was tried as one")
     assert bound(world, members) == []
 
     world.delete("occupant")

@@ -68,9 +68,14 @@ def world(started: World) -> Iterator[World]:
     yield started
     for kind in ("jobs", "statefulsets", "deployments"):
         started.control.kubectl("delete", kind, "--all", f"-n={NAMESPACE}", "--cascade=background")
-    for pod in started.pods():
-        free(started, pod.metadata.name)
-    wait_for(lambda: not started.taken(), "all GPUs are free")
+    wait_for(lambda: is_empty(started), "no pods, and all GPUs are free")
+
+
+def is_empty(world: World) -> bool:
+    """Once pods are gone that a controller makes before it has heard that their owner is."""
+    for pod in world.pods():
+        free(world, pod.metadata.name)
+    return not world.taken()
 
 
 def definition(kind: Kind) -> dict[str, Any]:
