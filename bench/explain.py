@@ -1,0 +1,170 @@
+"""How long it takes to explain all that waits, and who waits meanwhile: `python -m bench.explain`.
+
+The core alone. A snapshot is taken under the lock, behind which kube-scheduler's questions wait;
+everything else is worked out beside it, so that it may take its time.
+"""
+
+import gc
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import click
+import msgspec
+
+from bench.figures import milliseconds, percentile, print_table, this_machine
+from linkwise.extender import explain_text
+from linkwise.extender.explain import Explainer
+from linkwise.extender.scheduler import CoreSettings, Scheduler
+from linkwise.kube.objects import (
+    Condition,
+    Container,
+    Node,
+    NodeStatus,
+    ObjectMeta,
+    Pod,
+    PodSpec,
+    Resources,
+    SchedulingGate,
+)
+from linkwise.topology import names
+from linkwise.topology.node_annotation import write_topology
+from linkwise.topology.recorded import recorded_machine
+
+BAR_MS = 20.0
+GPU = names.DEFAULT_RESOURCE
+START = 1_750_000_000.0
+MACHINES = ("hgx-h100", "dgx-a100")
+GANG = 8
+KINDS = 20  # of single pods: so many are unlike each other
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    wall: float
+    cpu: float  # of this thread's own work: the same on a busy machine
+
+
+def measure(rounds: int, core: Scheduler) -> tuple[list[Spent], Spent, Spent]:
+    """Of each snapshot, of explaining everything from the last, and of its JSON and text."""
+    snapshots = []
+    for _ in range(rounds):
+        begun = _now()
+        snapshot = core.snapshot(START)
+        snapshots.append(_since(begun))
+    begun = _now()
+    found = Explainer(snapshot).everything()
+    explained = _since(begun)
+    begun = _now()
+    msgspec.json.encode(found)
+    explain_text.all_that_waits(found)
+    return snapshots, explained, _since(begun)
+
+
+def _now() -> Spent:
+    return Spent(time.perf_counter(), time.thread_time())
+
+
+def _since(begun: Spent) -> Spent:
+    now = _now()
+    return Spent(now.wall - begun.wall, now.cpu - begun.cpu)
+
+
+def cluster(nodes: int, waiting: int) -> Scheduler:
+    """On every node 5 of 8 GPUs are taken; half of *waiting* are single pods, half in gangs."""
+    core = Scheduler(CoreSettings())
+    core.replace_nodes((_node(number) for number in range(nodes)), START)
+    core.replace_pods([*_tenants(nodes), *_singles(waiting // 2), *_gangs(waiting // 2)], START)
+    core.decide(START)
+    return core
+
+
+def _tenants(nodes: int) -> Iterator[Pod]:
+    return (_pod(f"tenant-{number}", 5, node=f"node-{number}") for number in range(nodes))
+
+
+def _singles(count: int) -> Iterator[Pod]:
+    for number in range(count):
+        yield _pod(f"single-{number}", 6 + number % 2, cpu=1 + number % KINDS, gated=True)
+
+
+def _gangs(pods: int) -> Iterator[Pod]:
+    for number in range(pods):
+        said = {names.GANG: f"gang-{number // GANG}", names.GANG_SIZE: str(GANG)}
+        yield _pod(f"member-{number}", 8, said=said)
+
+
+def _node(number: int) -> Node:
+    name = f"node-{number}"
+    machine = recorded_machine(MACHINES[number % len(MACHINES)], node=name)
+    amounts: dict[str, str | int | float] = {"cpu": "192", "memory": "2Ti", "pods": "110", GPU: "8"}
+    return Node(
+        metadata=ObjectMeta(
+            name=name, uid=name, annotations={names.TOPOLOGY: write_topology(machine)}
+        ),
+        status=NodeStatus(
+            allocatable=amounts, conditions=(Condition(type="Ready", status="True"),)
+        ),
+    )
+
+
+def _pod(
+    name: str,
+    gpus: int,
+    *,
+    node: str = "",
+    cpu: int = 1,
+    gated: bool = False,
+    said: dict[str, str] | None = None,
+) -> Pod:
+    amounts: dict[str, str | int | float] = {GPU: str(gpus), "cpu": str(cpu), "memory": "16Gi"}
+    main = Container(name="main", resources=Resources(limits=amounts, requests=amounts))
+    return Pod(
+        metadata=ObjectMeta(
+            name=name,
+            namespace="ml",
+            uid=name,
+            annotations=said or {},
+            creation_timestamp=datetime.fromtimestamp(START, UTC),
+        ),
+        spec=PodSpec(
+            containers=(main,),
+            node_name=node,
+            scheduling_gates=(SchedulingGate(name=names.GATE),) if gated else (),
+        ),
+    )
+
+
+@click.command()
+@click.option("--nodes", default=5000, show_default=True)
+@click.option("--waiting", default=4000, show_default=True, help="Pods, half of them in gangs.")
+@click.option("--rounds", default=50, show_default=True)
+def main(nodes: int, waiting: int, rounds: int) -> None:
+    """Milliseconds by the clock, and of the thread's own work in brackets."""
+    core = cluster(nodes, waiting)
+    gc.collect()  # as the extender does once its books are complete
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+    snapshots, explained, written = measure(rounds, core)
+    click.echo(f"{this_machine()}: {nodes} nodes, {waiting} waiting pods\n")
+    rows = []
+    for what, spent in (
+        ("snapshot, under the lock", snapshots[1:]),
+        ("the first snapshot", snapshots[:1]),
+        ("explain everything, beside it", [explained]),
+        ("as JSON and as text", [written]),
+    ):
+        wall, cpu = [each.wall for each in spent], [each.cpu for each in spent]
+        figures = (
+            f"{milliseconds(percentile(wall, percent))} ({milliseconds(percentile(cpu, percent))})"
+            for percent in (50, 99)
+        )
+        rows.append((what, *figures))
+    print_table(("", "median", "p99"), rows)
+    kept = percentile([each.cpu for each in snapshots], 99) <= BAR_MS
+    click.echo(f"\nThe lock is held for {BAR_MS:g} ms at most: {'kept' if kept else 'missed'}")
+
+
+if __name__ == "__main__":
+    main()
