@@ -1,12 +1,15 @@
 """Gangs that start with fewer members than they may have, and grow next to those that run."""
 
+import msgspec
 import pytest
 
 from linkwise.extender.actions import Evict, MarkStarted
 from linkwise.extender.growth import LONGEST_SECONDS, MOMENT_SECONDS
 from linkwise.extender.scheduler import CoreSettings
+from linkwise.kube.objects import Pod
 from linkwise.topology import names
 from tests.extender.cluster import Cluster
+from tests.extender.recognise.pods import owner, pod, ref_of
 
 TIMEOUT = 600.0
 
@@ -334,6 +337,24 @@ def test_one_of_a_fixed_size_has_no_place_for_more_also_while_it_runs() -> None:
     at.add_pod("g-2", 8, gang="g", gang_size="2", rank="2")
     at.settle()
     assert planned(at) == {}
+
+
+def test_one_of_any_size_plans_all_that_come() -> None:
+    """A PodGroup says how many are enough, and nobody says how many there will be."""
+    at = cluster(nodes=4)
+    group = owner("scheduling.x-k8s.io/v1alpha1 PodGroup", "spmd", {"minMember": 2})
+    at.owners = {ref_of(group): group}
+    for name in ("a", "b", "c"):
+        body = pod(name, None, {"scheduling.x-k8s.io/pod-group": "spmd"}, gpus=8)
+        at.put_pod(msgspec.convert(body, Pod))
+        at.settle()
+    assert set(planned(at)) == {"a", "b", "c"}
+    bind_planned(at)
+    (view,) = at.core.gangs(at.now)
+    assert (view.phase, view.minimum) == ("running", 2)
+    at.delete("c")
+    at.settle()
+    assert at.core.gangs(at.now)[0].phase == "running"
 
 
 # After a restart.
