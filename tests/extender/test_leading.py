@@ -22,6 +22,7 @@ from tests.extender.world import World, wait_for
 
 SLICE = "/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices/linkwise-extender-leader"
 SERVICE = "/api/v1/namespaces/kube-system/services"
+ENDPOINTS = "/api/v1/namespaces/kube-system/endpoints/linkwise-extender"
 
 
 @dataclass
@@ -295,6 +296,7 @@ def test_the_leader_leads_the_service_to_itself(world: World) -> None:
             Told(left=10.0),
             namespace="kube-system",
             service="linkwise-extender",
+            pod=f"pod-{address}",
             address=address,
             port=9402,
         )
@@ -314,6 +316,11 @@ def test_the_leader_leads_the_service_to_itself(world: World) -> None:
     calling("10.0.0.2").take()
     moved = world.client.get(SLICE, dict[str, Any])
     assert moved["endpoints"] == [{"addresses": ["10.0.0.2"], "conditions": {"ready": True}}]
+
+    (subset,) = world.client.get(ENDPOINTS, dict[str, Any])["subsets"]
+    pod = {"kind": "Pod", "namespace": "kube-system", "name": "pod-10.0.0.2"}
+    assert subset["addresses"] == [{"ip": "10.0.0.2", "targetRef": pod}]
+    assert subset["ports"] == made["ports"]
 
     late = calling("10.0.0.1")
     setattr(late._lead, "left", 0.0)  # noqa: B010

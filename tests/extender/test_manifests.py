@@ -166,6 +166,9 @@ def test_the_role_in_its_namespace_names_the_objects_that_the_program_writes() -
         ("endpointslices", "get", "linkwise-extender-leader"),
         ("endpointslices", "update", "linkwise-extender-leader"),
         ("endpointslices", "create", ""),
+        ("endpoints", "get", "linkwise-extender"),
+        ("endpoints", "update", "linkwise-extender"),
+        ("endpoints", "create", ""),
         ("services", "get", "linkwise-extender"),
     }
 
@@ -177,7 +180,8 @@ def test_the_fence_knows_the_lease_and_how_a_plan_names_its_leader() -> None:
     assert policy["paramKind"] == {"apiVersion": lease["apiVersion"], "kind": lease["kind"]}
     found = {key: binding["paramRef"][key] for key in ("name", "namespace")}
     assert found == {key: lease["metadata"][key] for key in ("name", "namespace")}
-    named = re.search(r"find\('(.*?)'\)", policy["variables"][0]["expression"])
+    (expression,) = (v["expression"] for v in policy["variables"] if v["name"] == "named")
+    named = re.search(r"find\('(\"leader.*?)'\)", expression)
     assert named is not None
     text = write_plan(Plan(id="x", node="n1", leader=17))
     assert re.findall(named[1], text) == ['"leader":17']

@@ -280,11 +280,13 @@ def _calls(settings: Settings, client: KubeClient, lead: Lead) -> Callable[[], o
     if settings.service is None:
         return lambda: None
     assert settings.pod_ip is not None, "the settings see to it"
+    assert settings.pod_name is not None, "the settings see to it"
     calling = Calling(
         client,
         lead,
         namespace=settings.lease_namespace,
         service=settings.service,
+        pod=settings.pod_name,
         address=settings.pod_ip,
         port=settings.listen_port,
     )

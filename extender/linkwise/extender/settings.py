@@ -98,6 +98,8 @@ class Settings:
             expected = f"at least 1.25 times --renew-deadline {timing.renew_deadline_seconds:g}"
             raise SettingsError("lease-duration", timing.lease_seconds, expected)
         if self.service is not None:
+            if not self.pod_name:
+                raise SettingsError("pod-name", self.pod_name, "a name, where --service is given")
             try:
                 ip_address(self.pod_ip or "")
             except ValueError:

@@ -27,6 +27,7 @@ JOB = Kind("Job", "jobs", "batch/v1")
 DAEMON_SET = Kind("DaemonSet", "daemonsets", "apps/v1")
 BUDGET = Kind("PodDisruptionBudget", "poddisruptionbudgets", "policy/v1")
 SERVICE = Kind("Service", "services")
+ENDPOINTS = Kind("Endpoints", "endpoints", has_status=False)
 ENDPOINT_SLICE = Kind("EndpointSlice", "endpointslices", "discovery.k8s.io/v1", has_status=False)
 LEASE = Kind("Lease", "leases", "coordination.k8s.io/v1", has_status=False)
 
@@ -54,4 +55,16 @@ OWNERS = (
     Kind("PodGroup", "podgroups", "scheduling.run.ai/v2alpha2"),
 )
 
-KINDS = (POD, NODE, EVENT, JOB, DAEMON_SET, BUDGET, SERVICE, ENDPOINT_SLICE, LEASE, *OWNERS)
+KINDS = (
+    POD,
+    NODE,
+    EVENT,
+    JOB,
+    DAEMON_SET,
+    BUDGET,
+    SERVICE,
+    ENDPOINTS,
+    ENDPOINT_SLICE,
+    LEASE,
+    *OWNERS,
+)
