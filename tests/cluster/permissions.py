@@ -4,6 +4,8 @@ Requests that are allowed are carried out, in the order in which they stand here
 name its reason: RBAC's says what its subject "cannot" do, a policy's is in the policy's words.
 """
 
+from typing import Any
+
 from linkwise.extender.recognise.kinds import READ, Kind
 from linkwise.kube.client import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH
 from linkwise.topology import names
@@ -246,13 +248,34 @@ TERM_2 = {names.PLAN: '{"v":1,"id":"x","node":"node-1","leader":2,"epoch":1}'}
 TERM_1 = {names.PLAN: '{"v":1,"id":"x","node":"node-1","leader":1,"epoch":9}'}
 NO_TERM = {names.PLAN: '{"v":1,"id":"x","node":"node-1","epoch":9}'}
 TOO_LATE = "and term 2 has begun"
-LATE_BINDINGS = (
+
+
+def eviction_in(pod: str, term: str) -> dict[str, Any]:
+    body = eviction(pod)
+    return {**body, "metadata": {**body["metadata"], **noted(leader=term)["metadata"]}}
+
+
+LATE_WRITES = (
     Request(
         "bind in a term that is over",
         "POST",
         f"{PODS}/term-1/binding",
         binding("term-1", TERM_1),
         f"led in term 1, {TOO_LATE}",
+    ),
+    Request(
+        "evict in a term that is over",
+        "POST",
+        f"{PODS}/term-1/eviction",
+        eviction_in("term-1", "1"),
+        f"led in term 1, {TOO_LATE}",
+    ),
+    Request(
+        "evict without an election",
+        "POST",
+        f"{PODS}/term-1/eviction",
+        eviction("term-1"),
+        f"led in term 0, {TOO_LATE}",
     ),
     Request(
         "bind without an election",
@@ -311,8 +334,15 @@ EXTENDER_LEADS = (
             "endpoints": [],
         },
     ),
+    Request(
+        "tell the API server's proxy so",
+        "POST",
+        f"{SYSTEM}/endpoints",
+        {"metadata": {"name": "linkwise-extender"}},
+    ),
     Request("see where it leads", "GET", f"{SLICES}/linkwise-extender-leader"),
     Request("bind in its term", "POST", f"{PODS}/term-2/binding", binding("term-2", TERM_2)),
+    Request("evict in its term", "POST", f"{PODS}/term-2/eviction", eviction_in("term-2", "2")),
 )
 
 EXTENDER_MUST_NOT = (
@@ -321,6 +351,7 @@ EXTENDER_MUST_NOT = (
     Request("take another's lease", "PUT", f"{LEASES}/kube-scheduler", {}, says=RBAC),
     Request("delete its lease", "DELETE", f"{LEASES}/linkwise-extender", says=RBAC),
     Request("lead others astray", "PUT", f"{SLICES}/kube-dns", {}, says=RBAC),
+    Request("lead people astray", "PUT", f"{SYSTEM}/endpoints/kube-dns", {}, says=RBAC),
     Request("see another Service", "GET", f"{SYSTEM}/services/kube-dns", says=RBAC),
     Request("read one pod", "GET", f"{PODS}/waiting", says=RBAC),
     Request("read one node", "GET", f"{NODES}/node-1", says=RBAC),

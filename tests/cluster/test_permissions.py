@@ -20,7 +20,7 @@ from tests.cluster.permissions import (
     EXTENDER_MAY,
     EXTENDER_MAY_ASK_FOR,
     EXTENDER_MUST_NOT,
-    LATE_BINDINGS,
+    LATE_WRITES,
     NOBODY_MAY,
     NODELESS_MUST_NOT,
     NODES,
@@ -91,7 +91,7 @@ def extender(deployed: ControlPlane, administrator: Account) -> Account:
     """It has planned the pod that others then meddle with."""
     in_force(administrator, NOBODY_MAY[0])
     account = Account(deployed, token=token(deployed, "linkwise-extender", pod="extender"))
-    in_force(account, EXTENDER_MUST_NOT[len(STRANGE) + 9])
+    in_force(account, EXTENDER_MUST_NOT[len(STRANGE) + 10])
     planned = account.ask(Request("plan", "PATCH", f"{PODS}/planned/status", NOMINATED))
     assert planned.allowed, planned
     return account
@@ -134,11 +134,11 @@ def second_term(deployed: ControlPlane, extender: Account) -> Account:
     """The extender, while its Lease says that the second term has begun."""
     said = json.dumps({"spec": {"holderIdentity": "other", "leaseTransitions": 2}})
     deployed.kubectl("patch", f"-n={NAMESPACE}", "lease", "linkwise-extender", f"--patch={said}")
-    in_force(extender, LATE_BINDINGS[0])
+    in_force(extender, LATE_WRITES[0])
     return extender
 
 
-@pytest.mark.parametrize("asked", LATE_BINDINGS, ids=named)
+@pytest.mark.parametrize("asked", LATE_WRITES, ids=named)
 def test_the_extender_must_not_once_another_leads(second_term: Account, asked: Request) -> None:
     refused(second_term, asked)
 

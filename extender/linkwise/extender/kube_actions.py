@@ -42,6 +42,7 @@ from linkwise.topology import names
 log = logging.getLogger(__name__)
 
 _COMPONENT = "linkwise-extender"
+_LEADER = f"{names.PREFIX}leader"
 _ATTEMPTS = 3
 _LONGEST_WAIT_SECONDS = 2.0
 _MESSAGE_LIMIT = 1024  # of an Event's message, by the API server's validation
@@ -107,7 +108,7 @@ class KubeActions:
                 lifting = _lifting(action.pod)
                 return partial(self._client.patch, *lifting, content_type=STRATEGIC_PATCH)
             case Evict():
-                return partial(self._client.post, *_eviction(action.pod))
+                return partial(self._client.post, *_eviction(action.pod, self._lead.term))
             case Emit():
                 return partial(self._post_event, *_event(action, self._clock()))
             case _:
@@ -227,11 +228,14 @@ def _lifting(pod: PodRef) -> tuple[str, dict[str, object]]:
     }
 
 
-def _eviction(pod: PodRef) -> tuple[str, dict[str, object]]:
+def _eviction(pod: PodRef, term: int) -> tuple[str, dict[str, object]]:
+    metadata: dict[str, object] = {"name": pod.name, "namespace": pod.namespace}
+    if term:  # kept by nobody; the API server refuses what is of a leader before the present one
+        metadata["annotations"] = {_LEADER: str(term)}
     body: dict[str, object] = {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
-        "metadata": {"name": pod.name, "namespace": pod.namespace},
+        "metadata": metadata,
         "deleteOptions": {"preconditions": {"uid": pod.uid}},
     }
     return f"{_path(pod.namespace, pod.name)}/eviction", body
