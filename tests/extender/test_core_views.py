@@ -1,7 +1,14 @@
 """What the core says of pods, gangs and nodes to people."""
 
 from linkwise.extender.explain import Explainer
-from linkwise.extender.views import Explanation, GangExplanation, ReasonCount, Search
+from linkwise.extender.survey import view_use
+from linkwise.extender.views import (
+    Explanation,
+    GangExplanation,
+    NamespaceUse,
+    ReasonCount,
+    Search,
+)
 from linkwise.kube.objects import Taint
 from tests.extender.cluster import Cluster, change, container
 
@@ -277,6 +284,41 @@ def test_a_gang_that_must_be_in_one_domain_is_told_the_nearest_and_who_holds_it(
     assert [holder.pod for holder in found.nearest.holders] == ["ml/busy"]
 
 
+def test_there_is_no_room_for_more_pods_than_have_their_cpu() -> None:
+    at = Cluster()
+    at.add_node("n1", "hgx-h100", cpu="20")
+    for rank in range(4):
+        at.add_pod(f"g-{rank}", 1, cpu="8", gang="g", gang_size="4")
+    at.settle()
+    (search,) = gang(at, "g").searches
+    assert (search.pods, search.room) == (4, 2)
+
+
+def test_a_node_that_lacks_less_for_its_first_pod_is_nearer_than_one_for_its_second() -> None:
+    at = Cluster()
+    for name, taken in (("n1", 4), ("n2", 5)):
+        at.add_node(name, "hgx-h100")
+        at.add_pod(f"on-{name}", taken, node=name)
+    at.add_gang("g", 4, 4)
+    at.settle()
+    (search,) = gang(at, "g").searches
+    assert search.room == 1
+    assert near(search) == ("n2", "3 of 8 suitable GPUs are free, 1 more is needed")
+
+
+def test_what_is_kept_for_others_is_open_to_a_pod_that_ends_before_they_can_start() -> None:
+    at = Cluster()
+    at.add_node("n1", "hgx-h100")
+    at.add_pod("busy", 3, expected_duration="2h")
+    at.schedule("busy")
+    at.add_gang("first", 1)
+    at.settle()
+    at.add_pod("long", 4, expected_duration="3h")
+    at.add_pod("quick", 4, expected_duration="1h")
+    rooms = {name: explain(at, name).search for name in ("long", "quick")}
+    assert {name: found and found.room for name, found in rooms.items()} == {"long": 0, "quick": 1}
+
+
 def test_members_that_differ_are_sought_apart() -> None:
     at = Cluster()
     at.add_node("n1", "hgx-h100")
@@ -419,6 +461,9 @@ def test_the_next_snapshot_shows_what_happened_to_a_node_since_the_last() -> Non
     at.add_node("n1", "dgx1-v100")
     assert shown() == {"n1": (8, True)}
     assert at.core.nodes(at.now)[0].kind == "8 x Tesla V100-SXM2"
+    at.remove_node("n1")
+    at.add_node("n1", "hgx-h100")
+    assert at.core.nodes(at.now)[0].kind == "8 x NVIDIA H100 80GB HBM3"
 
 
 def test_a_gang_shows_its_members_its_plan_and_its_deadline() -> None:
@@ -489,3 +534,32 @@ def test_nodes_without_gpus_are_left_out() -> None:
     at.add_node("n1")
     at.annotate_node("n1", "linkwise.dev/topology", None)
     assert [view.reason for view in at.core.nodes(at.now)] == ["no topology published"]
+
+
+def test_free_gpus_that_are_apart_are_worth_less_than_those_of_one_node() -> None:
+    halves, whole = Cluster(), Cluster()
+    for at, taken in ((halves, (4, 4)), (whole, (8, 0))):
+        for number, gpus in enumerate(taken):
+            at.add_node(f"n{number}", "hgx-h100")
+            if gpus:
+                at.add_pod(f"on-{number}", gpus, node=f"n{number}")
+    (apart,) = view_use(halves.core.snapshot(halves.now)).kinds
+    (together,) = view_use(whole.core.snapshot(whole.now)).kinds
+    assert (apart.largest_free, together.largest_free) == (4, 8)
+    assert (apart.room, together.room) == ({1: 8, 2: 4, 4: 2, 8: 0}, {1: 8, 2: 4, 4: 2, 8: 1})
+    assert together.fragmented == 0
+    assert 0 < apart.fragmented < 1
+
+
+def test_use_is_told_by_namespace() -> None:
+    at = Cluster()
+    at.add_node("n1", "hgx-h100")
+    at.add_pod("runs", 2)
+    at.schedule("runs")
+    at.start("runs")
+    at.add_pod("planned", 3)
+    at.schedule("planned")
+    at.add_pod("waits", 8)
+    use = view_use(at.core.snapshot(at.now))
+    assert use.namespaces == (NamespaceUse("ml", 2, 3, 2, 1, 8),)
+    assert use.gpus == {"used": 2, "held": 3, "free": 3, "reserved": 0, "unhealthy": 0}
