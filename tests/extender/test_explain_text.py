@@ -191,6 +191,23 @@ def test_what_is_kept_for_others_is_told_so() -> None:
     )
 
 
+def test_a_gang_for_which_others_are_evicted_is_told_so() -> None:
+    at = Cluster()
+    at.add_node("n1", "hgx-h100")
+    at.add_pod("batch", 6, preemptible="true")
+    at.schedule("batch")
+    at.start("batch")
+    at.settle()
+    said = {"gang": "g", "gang_size": "1"}
+    at.add_pod("g-0", 8, priority=100, said=said)
+    at.settle()
+    assert at.evicted == ["batch"]
+    lines = of_gang(at, "g")
+    assert "  held by   6 GPUs: ml/batch, is ending" in lines
+    kept = "8 GPUs on n1: 2 free now, those who have the others are being evicted for it"
+    assert f"  kept      {kept}" in lines
+
+
 def test_a_server_is_not_waited_for() -> None:
     at = Cluster()
     at.add_node("n1", "hgx-h100")

@@ -208,6 +208,7 @@ class Explainer:
             gpus=sum(mask.bit_count() for mask in hold.gpus.values()),
             free=sum((mask & idle.get(name, 0)).bit_count() for name, mask in hold.gpus.items()),
             start=hold.start,
+            evicts=hold.evicts,
         )
 
     def _searches(self, members: Sequence[PodRecord], asker: Asker) -> tuple[Search, ...]:

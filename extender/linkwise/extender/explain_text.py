@@ -102,7 +102,12 @@ def _order(it: GangExplanation, at: float) -> Iterator[str]:
         nodes = ", ".join(hold.nodes[:_MOST_HOLDERS]) + (
             f" and {others} more" if others > 0 else ""
         )
-        start = "nobody knows when all will be" if hold.start is None else _starts(hold.start, at)
+        if hold.evicts:
+            start = "those who have the others are being evicted for it"
+        elif hold.start is None:
+            start = "nobody knows when all will be"
+        else:
+            start = _starts(hold.start, at)
         kept = f"{gpus_in_words(hold.gpus)} on {nodes}: {hold.free} free now, {start}"
         yield _fact("kept", kept)
 

@@ -116,6 +116,7 @@ class HoldView:
     gpus: int
     free: int  # of them
     start: float | None  # when all will be free; None: nobody knows
+    evicts: bool = False  # less important pods are evicted for it
 
 
 @dataclass(frozen=True, slots=True)
