@@ -142,6 +142,8 @@ class Fill:
     def _take_nodes(self, among: Ints, wanted: int, nodes: int) -> list[tuple[int, int]]:
         """All but one take as many members as they can; the one for the rest is the best fit."""
         pool, room, near = self._pool, self._room, self._near_nodes
+        if room[among].sum() == wanted:  # all of them whole: there is nothing to choose
+            return [(int(i), int(room[i])) for i in among if room[i]]
         order = among[:0]
         if nodes > 1:
             least = -np.partition(-room[among], nodes - 2)[nodes - 2]

@@ -43,6 +43,7 @@ class Pool:
             ground.rows.kinds[rows] << MAX_GPUS | free, return_inverse=True
         )
         self._profiles: NDArray[np.float64] | None = None
+        self._sets: dict[tuple[int, int], tuple[int, ...]] = {}
 
     def qualities(self) -> list[float]:
         """Every quality (`Kind.quality`) that some member could have, best first; none where there
@@ -61,8 +62,11 @@ class Pool:
         return room
 
     def sets(self, candidate: int, count: int) -> tuple[int, ...]:
-        kind, free = self._kind_and_free(int(self._which[candidate]))
-        return kind.pack(self._wish, free, count)
+        alike = int(self._which[candidate]), count
+        if alike not in self._sets:
+            kind, free = self._kind_and_free(alike[0])
+            self._sets[alike] = kind.pack(self._wish, free, count)
+        return self._sets[alike]
 
     def losses(self, candidates: Ints, counts: Ints) -> NDArray[np.float64]:
         """What so many members on each of these candidates take from the jobs to come."""
