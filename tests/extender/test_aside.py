@@ -10,6 +10,7 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 
 from linkwise.extender.actions import WritePlan
+from linkwise.extender.scheduler import CoreSettings
 from tests.extender.cluster import Cluster, change
 
 T = TypeVar("T")
@@ -222,6 +223,8 @@ def test_whatever_happens_meanwhile_the_books_stay_sound_and_whoever_can_go_goes
     happenings: list[list[str]], sizes: list[int]
 ) -> None:
     at = cluster(nodes=4)
+    at.settings = CoreSettings(hold_share=0)  # for whom it keeps GPUs, a new one decides anew
+    at.restart()
     made = iter(range(1000))
 
     def happen(events: list[str]) -> None:
