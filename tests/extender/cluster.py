@@ -74,6 +74,7 @@ class Cluster:
     pods: dict[str, Pod] = field(default_factory=dict)  # by uid
     budgets: list[PodDisruptionBudget] = field(default_factory=list)
     events: list[Emit] = field(default_factory=list)
+    is_asked: bool = True  # whether kube-scheduler has asked about some pod before
     evicted: list[str] = field(default_factory=list)
     # What pods hang on, and what was read of it; None: the API server cannot be asked.
     owners: dict[ObjectRef, Found] | None = field(default_factory=dict)
@@ -89,6 +90,8 @@ class Cluster:
         self.core = Scheduler(self.settings)
         self.core.replace_nodes(self.nodes.values(), self.now)
         self.core.replace_pods(self.pods.values(), self.now)
+        if self.is_asked:
+            self.core.filter(FilterCall(Pod(), ()), self.now)
         self.core.replace_budgets(self.budgets, self.now)
 
     # Nodes.

@@ -592,7 +592,7 @@ def test_nothing_is_remembered_of_pods_that_are_gone() -> None:
     at.settle()
     core = at.core
     # By kinds of machines, and by `Feasible.trim` and `BestNode.trim`.
-    bounded = {"kinds", "_kind_of", "changed_rows", "settled_rows"}
+    bounded = {"kinds", "_kind_of", "changed_rows", "settled_rows", "schedulers"}
     kept = {
         f"{type(owner).__name__}.{name}"
         for owner in (core._books, core._planner, core._planner._outbox, core._binder)

@@ -10,9 +10,9 @@ import pytest
 from linkwise.extender.calls import BindCall, BindRefusal
 from linkwise.extender.owners import MOST_AT_ONCE, STALE_SECONDS
 from linkwise.extender.recognise.answer import IndexedJobs, Missing
-from linkwise.kube.objects import Pod
+from linkwise.kube.objects import Condition, Pod
 from linkwise.topology import names
-from tests.extender.cluster import Cluster
+from tests.extender.cluster import Cluster, change
 from tests.extender.recognise.pods import Object, owner, pod, ref_of, template
 
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -526,4 +526,76 @@ def test_workers_that_are_made_once_their_leader_runs_wait_for_each_other_and_no
     create(cluster, of_group(3))
     cluster.pass_time(SURELY)
     assert all(cluster.schedule(f"vllm-0-{place}") for place in (1, 2, 3))
+    assert cluster.sound()
+
+
+def test_a_gang_of_a_scheduler_that_does_not_ask_us_is_left_to_it(cluster: Cluster) -> None:
+    """Volcano and others plan their gangs themselves, and would not look at our plans."""
+    train = job("train", 2)
+    there_is(cluster, train)
+    strangers = [of_scheduler(member(train, index), "volcano") for index in range(2)]
+    create(cluster, *strangers)
+    assert cluster.pass_time(SURELY) == []
+    assert planned(cluster) == []
+    told = cluster.core.explain("ml", "train-0-0", cluster.now)
+    assert told is not None
+    assert "is of a scheduler that does not ask Linkwise" in told.summary
+    for pod_ in strangers:  # it binds them, and one of them dies
+        cluster.put_pod(change(pod_, spec=change(pod_.spec, node_name="n0")))
+    cluster.delete("train-1-0")
+    assert cluster.pass_time(10 * SURELY) == []
+    assert cluster.evicted == []
+
+
+def of_scheduler(made: Pod, name: str) -> Pod:
+    return change(made, spec=change(made.spec, scheduler_name=name))
+
+
+def test_a_gang_is_planned_once_its_scheduler_has_asked_about_some_pod(cluster: Cluster) -> None:
+    cluster.is_asked = False
+    cluster.restart()
+    train = job("train", 2)
+    there_is(cluster, train)
+    create(cluster, member(train, 0), member(train, 1))
+    assert planned(cluster) == []
+    cluster.filter("train-1-0")
+    cluster.settle()
+    assert planned(cluster) == ["train-0-0", "train-1-0"]
+
+
+def test_a_restart_knows_who_asks_by_what_was_answered(cluster: Cluster) -> None:
+    train = job("train", 2)
+    there_is(cluster, train)
+    create(cluster, member(train, 0))
+    refused = Condition(
+        type="PodScheduled",
+        status="False",
+        reason="Unschedulable",
+        message="0/4 nodes are available: 4 linkwise: gang Job.batch/train waits for its members.",
+    )
+    waiting = cluster.pod("train-0-0")
+    cluster.put_pod(change(waiting, status=change(waiting.status, conditions=(refused,))))
+    cluster.is_asked = False
+    cluster.restart()
+    create(cluster, member(train, 1))
+    assert planned(cluster) == ["train-0-0", "train-1-0"]
+
+
+def test_pods_that_ran_before_we_came_are_not_evicted_though_their_gang_is_not_whole(
+    cluster: Cluster,
+) -> None:
+    train = job("train", 4)
+    there_is(cluster, train)
+    for index in range(2):
+        old = member(train, index)
+        create(cluster, change(old, spec=change(old.spec, node_name=f"n{index}")))
+    for number in range(2, 4):
+        cluster.add_pod(f"other-{number}", 8, node=f"n{number}")
+    create(cluster, member(train, 2), member(train, 3))
+    cluster.pass_time(10 * SURELY)
+    cluster.pass_time(10 * SURELY)
+    assert cluster.evicted == []
+    cluster.delete("other-2")
+    cluster.pass_time(SURELY)
+    assert planned(cluster)  # what is missing follows as there is room
     assert cluster.sound()

@@ -34,9 +34,14 @@ class Group:
 
     def members(self) -> list[Pod]:
         """As many as it needs. The cases show a few of each; others are alike."""
-        shown = [msgspec.convert(row["pod"], Pod) for row in self.rows]
+        shown = [_ours(msgspec.convert(row["pod"], Pod)) for row in self.rows]
         more = [_like(shown[-1], number) for number in range(self.minimum - len(shown))]
         return [*shown, *more]
+
+
+def _ours(pod: Pod) -> Pod:
+    """Operators that know a group for Volcano leave a scheduler's name alone that a user set."""
+    return change(pod, spec=change(pod.spec, scheduler_name="default-scheduler"))
 
 
 def _like(pod: Pod, number: int) -> Pod:

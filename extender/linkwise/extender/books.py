@@ -35,6 +35,7 @@ class Books:
         self.holds: dict[str, dict[str, WrittenPlan]] = {}  # uid -> node -> binding on its way
         self.kinds: list[Kind] = []
         self.mismatches: dict[str, Mismatch] = {}
+        self.schedulers: set[str] = set()  # the names of those that ask us about their pods
         self.room = 0  # rises whenever something may fit that did not before
         self.gang_changes: dict[GangKey, int] = {}  # differs after each change of its pods
         self.changed_rows: list[int] = []  # every row whose node changed, in order

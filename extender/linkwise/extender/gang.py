@@ -154,6 +154,7 @@ class Gang:
     able_since: float | None = None  # since when enough of it are there, and it has no plan
     spots: dict[Seat, Spot] = field(default_factory=dict)  # where its members are, and were
     stuck_since: float | None = None  # it has started, and lacks members it needs
+    unasked: bool = False  # its scheduler does not ask us, so nothing is planned for it
     broken: list[str] = field(default_factory=list)  # transitions that cannot be
 
     def enter(self, phase: Phase) -> None:

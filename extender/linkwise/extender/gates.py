@@ -107,15 +107,21 @@ def why_no_node(books: Books, wish: Wish) -> str:
     return f": no node has room for it ({told or 'there are no nodes'})"
 
 
+def _why_set_aside(gang: Gang) -> str:
+    if gang.phase is Phase.EXPIRED:
+        return " gives back its GPUs after its timeout"
+    if gang.refused:
+        return ": kube-scheduler did not take its plans"
+    return " is of a scheduler that does not ask Linkwise" if gang.unasked else ""
+
+
 def why_gang_waits(gang: Gang | None, found: Muster | None, record: PodRecord) -> str:
     if gang is None or found is None:
         return " waits for its members"
-    if gang.phase is Phase.EXPIRED:
-        return " gives back its GPUs after its timeout"
-    if found.clash:
+    if found.clash and gang.phase is not Phase.EXPIRED:
         return f": {found.clash}"
-    if gang.refused:
-        return ": kube-scheduler did not take its plans"
+    if set_aside := _why_set_aside(gang):
+        return set_aside
     if any(member.uid == record.uid for member in found.extra):
         return " has all its members without this one"
     if found.held_back and not found.complete:

@@ -12,7 +12,7 @@ from linkwise.extender.gang import Gang, phase_of
 from linkwise.extender.gates import Gates
 from linkwise.extender.growth import waits_until
 from linkwise.extender.line import Line
-from linkwise.extender.muster import Muster, plan_of
+from linkwise.extender.muster import Muster, is_past_us, plan_of
 from linkwise.extender.outbox import Outbox
 from linkwise.extender.records import GangKey, PodRecord
 from linkwise.extender.repair import Repair
@@ -203,8 +203,9 @@ class Life:
                 gang.reason = ""
             gang.marked = frozenset(member.uid for member in found.bound)
             # The Binding that made them enough has mostly brought the mark; one will do.
-            if found.bound and not any(member.started for member in found.bound):
-                self._outbox.mark_started(found.bound[0], now)
+            ours = [member for member in found.bound if not is_past_us(member)]
+            if ours and not any(member.started for member in ours):
+                self._outbox.mark_started(ours[0], now)
 
     def _evict(self, gang: Gang, found: Muster, now: float) -> None:
         for member in found.bound:
@@ -212,7 +213,9 @@ class Life:
 
     def _wants_plan(self, gang: Gang, now: float) -> bool:
         found = self._roll.muster(gang)
-        if found.clash or gang.refused or gang.expired or not found.together():
+        gang.unasked = not all(self._is_asked_about(member) for member in found.open)
+        able = not (found.clash or gang.refused or gang.expired or gang.unasked)
+        if not (able and found.together()):
             gang.able_since = None
             return False
         if gang.able_since is None:
@@ -222,6 +225,14 @@ class Life:
             return True
         self.look_again(gang, until)
         return False
+
+    def _is_asked_about(self, member: PodRecord) -> bool:
+        """Whether its scheduler is one that asks us: others place their gangs themselves, and
+        would not look at our plans. Who names his gang to us wants it planned."""
+        ask = member.ask.gang
+        if ask is None or not ask.source or member.gated:
+            return True
+        return member.scheduler in self._books.schedulers
 
     def withdraw(self, members: Iterable[PodRecord]) -> None:
         for member in members:

@@ -187,12 +187,21 @@ def _progress(books: Books, member: PodRecord) -> tuple[bool, bool, bool]:
 
 
 def _has_started(members: Sequence[PodRecord], gang: Gang) -> bool:
-    """Whether a live member is known to have been in the whole gang: by its own mark, by what we
-    remember, or by the mark of one that is leaving or has ended, and was of the same run."""
+    """Whether a live member is known to have been in the whole gang, or has to be taken for such:
+    by its own mark, by what we remember, as it was not bound by us, or by the mark of one that is
+    leaving or has ended, and was of the same run."""
     bound = [member for member in members if member.live and member.node]
     if any(member.started or member.uid in gang.marked for member in bound):
         return True
+    if any(is_past_us(member) for member in bound):
+        return True  # it runs since before we came, or another scheduler placed it: not ours to end
     return bool(bound) and any(m.started and not m.live and _of_run(m, gang) for m in members)
+
+
+def is_past_us(member: PodRecord) -> bool:
+    """Whether a member whose gang was recognised was bound without a plan of ours."""
+    ask = member.ask.gang
+    return bool(member.node and ask is not None and ask.source) and member.written is None
 
 
 def _done(member: PodRecord, gang: Gang) -> bool:

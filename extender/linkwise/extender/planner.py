@@ -137,6 +137,8 @@ class Planner:
 
     def pod_changed(self, before: PodRecord | None, record: PodRecord) -> None:
         """A pod came or changed; the books know it already."""
+        if record.asked:
+            self.asked_by(record.scheduler)
         self._gates.pod_changed(record)
         self.turned_away.changed(record)
         if record.node:
@@ -152,6 +154,12 @@ class Planner:
                 self._due.add(known.gang)
         if before is None or not _same_member(before, record):
             self._line.take_up(record.gang)
+
+    def asked_by(self, scheduler: str) -> None:
+        """A scheduler of this name asks us about its pods, so it takes our plans too."""
+        if scheduler not in self._books.schedulers:
+            self._books.schedulers.add(scheduler)
+            self._due |= set(self.gangs)
 
     def pod_gone(self, record: PodRecord) -> None:
         self._outbox.forget(record.uid)

@@ -263,11 +263,21 @@ def _record(pod: Pod, wishes: _Wishes, told: Told) -> PodRecord:
         held_back=len(gates) > gated or bool(told.awaits and not spec.node_name),
         written=written,
         started=names.STARTED in meta.annotations,
+        scheduler=spec.scheduler_name,
+        asked=written is not None or _was_asked_about(pod),
         unschedulable=bool(open_) and gang is None and _is_unschedulable(pod),
         preempts=spec.preemption_policy != "Never",
         endless=spec.restart_policy == "Always",
         labels=meta.labels if wishes.demand.gpus else {},
         gang=gang,
+    )
+
+
+def _was_asked_about(pod: Pod) -> bool:
+    """kube-scheduler writes down what an extender told it."""
+    return any(
+        condition.type == "PodScheduled" and "linkwise: " in condition.message
+        for condition in pod.status.conditions
     )
 
 

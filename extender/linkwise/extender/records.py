@@ -97,6 +97,8 @@ class PodRecord:
     held_back: bool = False  # behind a gate of somebody else
     written: WrittenPlan | None = None
     started: bool = False
+    scheduler: str = ""  # whose it is, as it says
+    asked: bool = False  # that scheduler is known to ask us: about this very pod
     unschedulable: bool = False  # a single one: kube-scheduler has tried it, and found no node
     preempts: bool = True  # others may be evicted for it
     endless: bool = False  # the kubelet starts its containers anew however they end

@@ -198,7 +198,9 @@ class Scheduler:
     # kube-scheduler's questions.
 
     def filter(self, call: FilterCall, now: float) -> FilterAnswer:
-        return answers.filter_nodes(self._books, self._planner, self._record(call.pod), call, now)
+        record = self._record(call.pod)
+        self._planner.asked_by(record.scheduler)
+        return answers.filter_nodes(self._books, self._planner, record, call, now)
 
     def prioritize(self, call: FilterCall, now: float) -> PriorityAnswer:
         record = self._record(call.pod)

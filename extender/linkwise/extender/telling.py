@@ -94,8 +94,8 @@ class Telling:
 
 
 def _waits(gang: Gang, found: Muster) -> bool:
-    if gang.alone:
-        return False  # `gates` tells of those
+    if gang.alone or gang.unasked:
+        return False  # `gates` tells of the one, and the other is somebody else's
     return gang.phase not in (Phase.RUNNING, Phase.RELEASED) or bool(found.extra)
 
 
