@@ -122,6 +122,18 @@ def test_a_native_gang_without_room_takes_none_and_starts_once_there_is(world: W
     wait_for(lambda: scheduled(world, "large") == "True", "the group was scheduled as one")
 
 
+def test_a_native_gang_starts_with_its_minimum_and_grows(world: World) -> None:
+    world.create("occupant", gpus=8)
+    world.wait_bound(["occupant"])
+    create_group(world, "elastic", {"gang": {"minCount": 2}})
+    members = [create_member(world, f"elastic-{rank}", "elastic") for rank in range(4)]
+    wait_for(lambda: len(bound(world, members)) == 3, "as many run as there is room for", 60)
+
+    world.delete("occupant")
+
+    world.wait_bound(members)
+
+
 def test_members_of_a_group_that_is_not_there_yet_wait_for_it(world: World) -> None:
     members = [create_member(world, f"early-{rank}", "early") for rank in range(2)]
     wait_for(
