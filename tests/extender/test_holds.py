@@ -342,23 +342,25 @@ def test_a_gang_passes_as_a_pod_does() -> None:
 
 def test_a_gang_that_runs_replaces_its_dead_member_out_of_what_is_held() -> None:
     """The other would wait for it, and it for the other."""
-    at = cluster()
+    at = cluster(nodes=4)
     members = at.add_gang("runs", 2, 8)
     at.settle()
     for member in members:
         at.schedule(member)
-    at.settle()
+    run(at, "first", 4, "n4")
     assert at.phase("runs") == "running"
-    at.now += 1
-    at.add_gang("g", 2, 8)
+    for rank in range(3):
+        said = {"gang": "g", "gang_size": "3", "rank": str(rank)}
+        at.add_pod(f"g-{rank}", 8, priority=1, said=said)
     at.settle()
-    assert set(held(at, "g")) == {"n1", "n2"}
+    assert set(held(at, "g")) == {"n1", "n3", "n4"}
+    at.cordon("n2")
     at.delete("runs-1")
     at.settle()
     at.now += 1
     at.add_pod("runs-1", 8, gang="runs", gang_size="2", rank="1")
     at.settle()
-    assert at.schedule("runs-1")
+    assert at.schedule("runs-1") == "n3"
     at.settle()
     assert at.phase("runs") == "running"
 
