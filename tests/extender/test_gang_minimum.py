@@ -196,6 +196,18 @@ def test_those_beyond_the_minimum_follow_when_there_is_room_next_to_the_others()
     assert at.phase("g") == "running"
 
 
+def test_while_it_runs_those_that_wait_are_told_that_there_is_no_room_for_them() -> None:
+    at = cluster(nodes=2)
+    add(at, 0, 1, 2)
+    at.settle()
+    at.pass_time(MOMENT_SECONDS)
+    bind_planned(at)
+    assert at.phase("g") == "running"
+    explained = at.core.explain("ml", "g-2", at.now)
+    assert explained is not None
+    assert explained.summary == "Gang g: no room for the members that are missing."
+
+
 def test_a_member_that_comes_late_is_planned_on_the_node_of_the_others() -> None:
     at = cluster(nodes=3)
     add(at, 0, 1, 2, gpus=2)

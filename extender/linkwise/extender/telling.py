@@ -77,7 +77,8 @@ class Telling:
         found = self._roll.muster(gang)
         why = why_waiting(gang, found)
         if why and found.seats:
-            self._say(wait, found.seats[0], f"{gang.key.title}{why}", now)
+            first = found.open[0] if gang.phase is Phase.RUNNING else found.seats[0]
+            self._say(wait, first, f"{gang.key.title}{why}", now)
         for member in found.extra:
             if not member.node:
                 text = f"{gang.key.title}{why_gang_waits(gang, found, member)}"
@@ -101,7 +102,10 @@ def _waits(gang: Gang, found: Muster) -> bool:
 
 def why_waiting(gang: Gang, found: Muster) -> str:
     """Why a gang waits; empty: it does not, or what was decided is on its way."""
-    if not found.seats or gang.phase is Phase.RUNNING:
+    if gang.phase is Phase.RUNNING:  # of those beyond its minimum
+        waits = found.open and gang.no_room is not None
+        return why_gang_waits(gang, found, found.open[0]) if waits else ""
+    if not found.seats:
         return ""
     if gang.refused:  # maybe without kube-scheduler, as where no gate can be lifted
         return f": its plans came to nothing ({gang.reason})"
