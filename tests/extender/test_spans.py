@@ -285,6 +285,19 @@ def test_gangs_that_are_alike_but_for_the_span_do_not_wait_for_each_other() -> N
     assert where(at, *at.add_gang("h", 2, 8)) == ["n0", "n1"]
 
 
+def test_what_a_member_without_gpus_requires_counts_for_its_gang_and_no_other() -> None:
+    at = Cluster()
+    nodes(at, "n0", leaf="a")
+    nodes(at, "n1", leaf="b")
+    for gang, said in (("g", {"require_span": LEAF}), ("h", {})):
+        at.add_pod(f"{gang}-launcher", 0, gang=gang, gang_size="3", rank="0", said=said)
+        for rank in (1, 2):
+            at.add_pod(f"{gang}-{rank}", 8, gang=gang, gang_size="3", rank=str(rank))
+    at.settle()
+    assert at.plan("g-1") is None
+    assert where(at, "h-1", "h-2") == ["n0", "n1"]
+
+
 @pytest.mark.parametrize("together", ["hgx-h100", "dgx-a100"])
 def test_of_two_gpu_models_the_one_with_a_domain_that_will_do_is_taken(together: str) -> None:
     at = Cluster()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Sequence
 from linkwise.extender.books import Books
 from linkwise.extender.place import Refusal, Spot
 from linkwise.extender.records import PodRecord
+from linkwise.extender.spans import Spans
 
 
 class Hopeless:
@@ -21,14 +22,17 @@ class Hopeless:
         self._refusals: dict[Hashable, Refusal] = {}
 
     def seek(
-        self, members: Sequence[PodRecord], search: Callable[[], list[Spot] | Refusal]
+        self,
+        members: Sequence[PodRecord],
+        spans: Spans,
+        search: Callable[[], list[Spot] | Refusal],
     ) -> list[Spot] | Refusal:
-        """What *search* finds for these members, or found for others like them that were shown the
-        same nodes: some are shown what is held for others."""
+        """What *search* finds for these members of a gang that wants these *spans*, or found for
+        others like them that were shown the same nodes: some are shown what is held for others."""
         if self._room != self._books.room:
             self._room = self._books.room
             self._refusals.clear()
-        alike = (wishes_of(members), self._books.supposed)
+        alike = (wishes_of(members), spans, self._books.supposed)
         known = self._refusals.get(alike)
         if known is not None:
             return known

@@ -22,7 +22,7 @@ from linkwise.extender.muster import Muster, plan_of, spots_of
 from linkwise.extender.place import Refusal, Spot, orders_of, place
 from linkwise.extender.records import PodRecord, Template
 from linkwise.extender.rows import Bools
-from linkwise.extender.spans import NODE, ordered, spans_of
+from linkwise.extender.spans import NODE, Spans, ordered, spans_of
 
 T = TypeVar("T")
 
@@ -68,7 +68,9 @@ class Search:
         beside = spots_of(self._books, found)
         if beside:
             return self._search(found, beside, now, aside)
-        return self._hopeless.seek(found.open, lambda: self._search(found, beside, now, aside))
+        return self._hopeless.seek(
+            found.open, _spans_of(found), lambda: self._search(found, beside, now, aside)
+        )
 
     def _search(
         self, found: Muster, beside: Sequence[Spot], now: float, aside: Aside | None
@@ -99,7 +101,7 @@ class Search:
         if member.ask.gang is None and member.template is not None:
             spot = self._best_of(member, nodes(member.template))
             return spot if isinstance(spot, Refusal) else [spot]
-        spans = spans_of(member.ask.spans for member in found.seats)
+        spans = _spans_of(found)
         company = self._company(found, beside)
         levels = ordered(self._levels, spans)
         for _ in range(_TRIES):
@@ -139,7 +141,7 @@ class Search:
         if len(nodes) == 1:
             return f"{NODE}={nodes.pop()}"
         rows = [self._books.rows.row_of[node] for node in nodes]
-        levels = ordered(self._levels, spans_of(member.ask.spans for member in found.seats))
+        levels = ordered(self._levels, _spans_of(found))
         level, domain = self._books.domains.shared(levels, rows)
         return level and f"{level}={domain}"
 
@@ -156,6 +158,10 @@ class Search:
 
 def _templates(members: Iterable[PodRecord]) -> set[Template]:
     return {member.template for member in members if member.template is not None}
+
+
+def _spans_of(found: Muster) -> Spans:
+    return spans_of(member.ask.spans for member in found.seats)
 
 
 class _Seen:
