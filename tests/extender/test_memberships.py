@@ -158,6 +158,17 @@ def test_a_gang_of_a_scheduler_that_does_not_ask_us_is_left_to_it(cluster: Clust
     assert cluster.evicted == []
 
 
+def test_a_single_pod_of_a_scheduler_that_does_not_ask_us_is_nominated_by_nobody(
+    cluster: Cluster,
+) -> None:
+    refused = Condition(type="PodScheduled", status="False", reason="Unschedulable")
+    for name, scheduler in (("theirs", "volcano"), ("ours", "default-scheduler")):
+        made = of_scheduler(cluster.add_pod(name, 8), scheduler)
+        cluster.put_pod(change(made, status=change(made.status, conditions=(refused,))))
+    cluster.pass_time(SURELY)
+    assert planned(cluster) == ["ours"]
+
+
 def test_a_gang_is_planned_once_its_scheduler_has_asked_about_some_pod(cluster: Cluster) -> None:
     cluster.is_asked = False
     cluster.restart()

@@ -160,6 +160,7 @@ class Planner:
         if scheduler not in self._books.schedulers:
             self._books.schedulers.add(scheduler)
             self._due |= set(self.gangs)
+            self.turned_away.look_now(0.0)
 
     def pod_gone(self, record: PodRecord) -> None:
         self._outbox.forget(record.uid)

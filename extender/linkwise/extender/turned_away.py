@@ -91,7 +91,8 @@ class TurnedAway:
             if record is None or not _waits(record):
                 self.forget(uid)
                 continue
-            if record.awaits or self._is_in_hand(record, now):
+            is_asked_about = record.scheduler in self._books.schedulers
+            if record.awaits or not is_asked_about or self._is_in_hand(record, now):
                 continue
             spot = self._room_for(record, hopeless, now)
             if spot is None:
