@@ -305,6 +305,8 @@ EXTENDER_MAY = (
     Request("watch nodes", "GET", f"{NODES}?watch=true"),
     Request("list pods", "GET", "/api/v1/pods"),
     Request("watch pods", "GET", "/api/v1/pods?watch=true"),
+    Request("list budgets", "GET", "/apis/policy/v1/poddisruptionbudgets?limit=1"),
+    Request("watch budgets", "GET", "/apis/policy/v1/poddisruptionbudgets?watch=true"),
     write_pod("write a plan with its nomination", "waiting/status", NOMINATED),
     write_pod("withdraw it", "waiting/status", WITHDRAWN),
     write_pod("plan a pod behind a gate", "gated/status", NOMINATED),
