@@ -64,7 +64,7 @@ class Webhook:
 
     def certificate(self) -> str:
         """What it serves now, as PEM."""
-        return ssl.get_server_certificate((_HOST, self.port))
+        return ssl.get_server_certificate((_HOST, self.port), timeout=30)
 
     def asked(self) -> dict[str, int]:
         """How often it has been asked, by verb."""
