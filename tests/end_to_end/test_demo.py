@@ -375,7 +375,8 @@ def test_a_signal_ends_it_and_all_that_it_started(
         demo.process.send_signal(number)
 
         assert demo.ends(END_SECONDS) == 128 + number
-        assert demo.left() == {}
+        # A program that was just being started is ended by the kernel, a moment after its parent.
+        wait_for(demo, lambda: not demo.left(), "nothing is left running", ORPHAN_SECONDS)
         assert list(demo.temp.iterdir()) == []
         assert f"{number.name}: ended, nothing is left running" in demo.errors
         assert "Traceback" not in demo.errors
