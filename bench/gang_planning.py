@@ -158,7 +158,12 @@ def _named(machine: Machine, node: str) -> Machine:
 
 def _node(number: int, nodes: int, machine: Machine, tenants: dict[str, tuple[str, ...]]) -> Node:
     name = f"gpu-node-{number:05d}.eu-west.example.internal"
-    amounts = {"cpu": "192", "memory": "2Ti", "pods": "110", GPU: str(len(machine.gpus))}
+    amounts: dict[str, str | int | float] = {
+        "cpu": "192",
+        "memory": "2Ti",
+        "pods": "110",
+        GPU: str(len(machine.gpus)),
+    }
     in_use = InUse(pods={f"ml/{pod}": {"main": share} for pod, share in tenants.items()})
     return Node(
         metadata=ObjectMeta(
