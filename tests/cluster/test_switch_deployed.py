@@ -1,0 +1,50 @@
+"""The leader's pod goes, as when its node is drained: the Service leads to the other at once."""
+
+from typing import Any
+
+from tests.cluster import workloads
+from tests.cluster.deployment import EXTENDER, EXTENDER_PODS, SYSTEM, Deployed
+from tests.cluster.faults import restarts
+from tests.cluster.looking import assert_agreed, assert_sound, running
+from tests.cluster.waiting import wait_for
+
+SLICE = f"/apis/discovery.k8s.io/v1/namespaces/{SYSTEM}/endpointslices/{EXTENDER}-leader"
+PROXY = f"/api/v1/namespaces/{SYSTEM}/services/{EXTENDER}:http/proxy"
+# The old one lets its calls and writes end; kube-scheduler tries again after 10 s at most. The rest
+# is what a busy machine takes.
+SECONDS = 30.0
+
+
+def test_the_leaders_pod_is_deleted(deployed: Deployed) -> None:
+    assert len(deployed.pods(EXTENDER_PODS, namespace=SYSTEM)) == 2
+    deployed.apply(workloads.job("before", 4, pods=2, gang=True))
+    before = running(deployed, "job-name=before", 2)
+    leader = deployed.extender()
+    assert led_to(deployed) == leader["status"]["podIP"]
+    assert "node-1" in deployed.kubectl("get", "--raw", f"{PROXY}/nodes")
+
+    name = leader["metadata"]["name"]
+    deployed.kubectl("delete", "pod", name, f"-n={SYSTEM}", "--wait=false")
+    deployed.apply(workloads.job("after", 4, pods=2, gang=True))
+
+    wait_for(lambda: led_to(deployed) != leader["status"]["podIP"], "another leads", SECONDS)
+    after = running(deployed, "job-name=after", 2)
+    successor = deployed.extender()
+    assert successor["metadata"]["name"] != name
+    assert led_to(deployed) == successor["status"]["podIP"]
+    # As the API server passes on what `kubectl linkwise` asks.
+    assert "node-1" in deployed.kubectl("get", "--raw", f"{PROXY}/nodes")
+    deployed.kubectl("rollout", "status", f"-n={SYSTEM}", f"deployment/{EXTENDER}", "--timeout=60s")
+    assert_sound(deployed)
+    for pod in (*before, *after):
+        now = deployed.pod(pod["metadata"]["name"])
+        assert now["metadata"]["uid"] == pod["metadata"]["uid"]
+        assert not restarts(now)
+        assert_agreed(deployed, now)
+
+
+def led_to(deployed: Deployed) -> str:
+    """The address that the Service leads to."""
+    endpoints: list[dict[str, Any]] = deployed.get(SLICE)["endpoints"]
+    ((address,),) = (endpoint["addresses"] for endpoint in endpoints)
+    return str(address)
