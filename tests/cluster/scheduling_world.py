@@ -180,5 +180,9 @@ class World:
             if gpu["state"] != "free"
         ]
 
+    def asked(self, path: str) -> str:
+        """What the extender answers to people."""
+        return self.extender.get(path)
+
     def _books(self) -> list[dict[str, Any]]:
-        return list(msgspec.json.decode(self.extender.get("/nodes")))
+        return list(msgspec.json.decode(self.asked("/nodes")))

@@ -12,7 +12,7 @@ import pytest
 from tests.cluster.contention import Overdue, Played, draw_jobs, given_twice
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.scheduling import ADMISSION_OFF
-from tests.cluster.scheduling_world import World
+from tests.cluster.two_extenders import SwitchWorld
 from tests.cluster.waiting import wait_for
 
 GANGS = 50
@@ -26,20 +26,20 @@ ALL_IN_SECONDS = 300.0
 
 
 @pytest.fixture
-def world(run_directory: Path) -> Iterator[World]:
+def world(run_directory: Path) -> Iterator[SwitchWorld]:
     directory = run_directory / "contention"
     control = ControlPlane(directory, controllers=False, disable_admission=ADMISSION_OFF)
     control.start()
-    world = World(control)
+    world = SwitchWorld(control)
     try:
         yield world
     finally:
-        world.extender.process.stop()
+        world.pair.stop()
         control.stop()
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def test_gangs_that_contend_run_whole_and_nobody_is_forgotten(world: World) -> None:
+def test_gangs_that_contend_run_whole_and_nobody_is_forgotten(world: SwitchWorld) -> None:
     draw = random.Random(50)
     jobs = draw_jobs(draw, GANGS)
     asked = sum(job.size * job.gpus for job in jobs)
@@ -48,7 +48,7 @@ def test_gangs_that_contend_run_whole_and_nobody_is_forgotten(world: World) -> N
     played = Played(world, jobs, draw, DYING)
     overdue = Overdue(world.client)
     # Once so many gangs have finished.
-    troubles = {GANGS // 4: restart_scheduler, GANGS // 2: switch_extender}
+    troubles = {GANGS // 4: restart_scheduler, GANGS // 2: kill_the_leader}
 
     played.create_all()
     ends = time.monotonic() + ALL_IN_SECONDS
@@ -73,12 +73,13 @@ def test_gangs_that_contend_run_whole_and_nobody_is_forgotten(world: World) -> N
     wait_for(lambda: not world.taken(), "all GPUs are free again")
 
 
-def restart_scheduler(world: World) -> None:
+def restart_scheduler(world: SwitchWorld) -> None:
     assert world.scheduler is not None
     world.scheduler.kill()
     world.scheduler.start()
 
 
-def switch_extender(world: World) -> None:
-    world.extender.process.kill()
-    world.extender.start()
+def kill_the_leader(world: SwitchWorld) -> None:
+    before = world.pair.leader
+    before.kill()
+    wait_for(lambda: world.pair.other(before).status() == 200, "the other leads")

@@ -7,136 +7,20 @@ the API server's refusal of what a former leader sends.
 
 import shutil
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from linkwise.topology import names
 from linkwise.topology.plan import read_plan
-from tests.cluster.accounts import token
-from tests.cluster.control_plane import ControlPlane, free_port
-from tests.cluster.processes import Process
-from tests.cluster.scheduling import (
-    ACCOUNT,
-    ADMISSION_OFF,
-    allow_extender,
-    gpu_node,
-    guard_plans,
-    scheduler_config,
-)
-from tests.cluster.scheduling_world import NAMESPACE, NODES, World
-from tests.end_to_end.replicas import Replica, Service, Wire, leader_of, wait_for
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.scheduling import ADMISSION_OFF
+from tests.cluster.scheduling_world import NAMESPACE, NODES
+from tests.cluster.two_extenders import SwitchWorld
+from tests.end_to_end.replicas import Replica, wait_for
 
-DENIED = "apiserver_validating_admission_policy_check_total"
-FENCE = "linkwise-extender-leads"
 BINDING = rf"POST /api/v1/namespaces/{NAMESPACE}/pods/\w+/binding"
-
-
-class Pair:
-    """Two extenders behind a Service, each with a wire of its own to the API server.
-
-    kubectl's proxy speaks TLS for them, with their account's token, so that the wires can read.
-    """
-
-    def __init__(self, control: ControlPlane) -> None:
-        kubeconfig = control.directory / "linkwise-extender.kubeconfig"
-        bearer = {"token": token(control, ACCOUNT)}
-        kubeconfig.write_text(control.authority.kubeconfig_text(control.url, ACCOUNT, bearer))
-        port = free_port("127.0.0.1")
-        self._proxy = Process(
-            "kubectl-proxy",
-            [
-                str(control.programs / "kubectl"),
-                f"--kubeconfig={kubeconfig}",
-                "proxy",
-                f"--port={port}",
-            ],
-            control.logs / "kubectl-proxy.log",
-        )
-        self._proxy.start()
-        self.wires = {name: Wire(("127.0.0.1", port)) for name in ("a", "b")}
-        self.replicas = [
-            Replica(name, control.logs, [f"--api-server=http://127.0.0.1:{wire.port}"])
-            for name, wire in self.wires.items()
-        ]
-        self._service = Service(self.replicas)
-        self.url = self._service.url
-
-    @property
-    def leader(self) -> Replica:
-        found = leader_of(self.replicas)
-        assert found is not None, "nobody leads, or two do"
-        return found
-
-    def other(self, replica: Replica) -> Replica:
-        return next(each for each in self.replicas if each is not replica)
-
-    def renew(self) -> None:
-        """Both run, as new; one leads."""
-        for wire in self.wires.values():
-            wire.mend()
-            wire.let_go()
-        for replica in self.replicas:
-            replica.kill()
-            replica.start()
-        warm = "/readyz?exclude=leader"
-        wait_for(
-            lambda: leader_of(self.replicas) and all(r.status(warm) == 200 for r in self.replicas),
-            "one leads and the other stands by",
-            60,
-        )
-
-    def stop(self) -> None:
-        self._service.close()
-        for replica in self.replicas:
-            replica.kill()
-        for wire in self.wires.values():
-            wire.close()
-        self._proxy.stop()
-
-
-class SwitchWorld(World):
-    def start(self, nodes: Sequence[str] = NODES) -> None:
-        self.control.kubectl("create", "namespace", NAMESPACE)
-        allow_extender(self.control)
-        self.pair = Pair(self.control)
-        guard_plans(self.control)
-        for name in nodes:
-            self.client.post("/api/v1/nodes", gpu_node(name))
-        self.pair.renew()
-        self.scheduler = self.control.start_scheduler(scheduler_config(self.pair.url))
-
-    def clear(self) -> None:
-        for pod in self.pods():
-            self.delete(pod.metadata.name)
-        self.pair.renew()
-
-    def create_small_gang(self, name: str) -> list[str]:
-        """Four members of two GPUs each."""
-        said = {names.GANG: name, names.GANG_SIZE: "4"}
-        return [self.create(f"{name}-{rank}", 2, annotations=said) for rank in range(4)]
-
-    @contextmanager
-    def scheduler_stopped(self) -> Iterator[None]:
-        assert self.scheduler is not None
-        self.scheduler.pause()
-        try:
-            yield
-        finally:
-            self.scheduler.resume()
-
-    def assert_given_once(self) -> None:
-        bound = [pod.metadata.name for pod in self.pods() if pod.spec.node_name]
-        given = [(self.node_of(name), gpu) for name in bound for gpu in self.gpus_of(name)]
-        assert len(given) == len(set(given)), "a GPU was given twice"
-
-    def refused_bindings(self) -> int:
-        """How many Bindings of terms that are over the API server has refused."""
-        text = self.control.kubectl("get", "--raw=/metrics")
-        lines = [line for line in text.splitlines() if line.startswith(DENIED) and FENCE in line]
-        return sum(int(float(line.rpartition(" ")[2])) for line in lines if '"deny"' in line)
 
 
 @pytest.fixture(scope="module")
