@@ -1,5 +1,6 @@
 """Pods behind the gate `linkwise.dev/plan`: planned while they wait, nominated, then let go."""
 
+import msgspec
 import pytest
 
 from linkwise.extender import gates
@@ -8,11 +9,15 @@ from linkwise.extender.books import Books
 from linkwise.extender.calls import BindOrder, BindRefusal, Outcome
 from linkwise.extender.gates import PATIENCE_SECONDS, why_no_node
 from linkwise.extender.kinds import Wish
-from linkwise.extender.outbox import EVENT_SECONDS
+from linkwise.extender.outbox import EVENT_SECONDS, LONGEST_PAUSE_SECONDS
+from linkwise.kube.objects import Pod, SchedulingGate
 from linkwise.topology import names
-from tests.extender.cluster import Cluster
+from tests.extender.cluster import Cluster, change
+from tests.extender.owned import INDEX, job, there_is
+from tests.extender.recognise.pods import pod
 
 OURS = names.GATE
+GATE = SchedulingGate(name=OURS)
 KUEUE = "kueue.x-k8s.io/admission"
 
 
@@ -294,6 +299,21 @@ def test_a_gate_with_nothing_behind_it_to_plan_is_lifted() -> None:
     assert at.gates("web") == [KUEUE]
 
 
+def test_the_gate_of_a_member_without_gpus_stays_until_its_gang_is_known() -> None:
+    at = cluster()
+    by = job("lm", 2)
+    there_is(at, by)
+    said = {names.GANG: "g", names.GANG_SIZE: "2"}
+    launcher = msgspec.convert(pod("lm-0-x", by, {}, {INDEX: "0", **said}, gpus=0), Pod)
+    at.put_pod(change(launcher, spec=change(launcher.spec, scheduling_gates=(GATE,))))
+    assert at.core.decide(at.now) == ()  # its owner was not read yet
+    at.settle()
+    assert at.gates("lm-0-x") == [OURS]
+    at.add_pod("worker", 8, gang="g", gang_size="2", gates=[OURS])
+    at.settle()
+    assert (at.gates("lm-0-x"), at.gates("worker")) == ([], [])
+
+
 def test_a_gated_pod_that_cannot_be_read_is_told_so_and_stays() -> None:
     at = cluster()
     at.add_pod("p", 2, gates=[OURS], require_link="wormhole")
@@ -467,6 +487,18 @@ def test_a_gate_that_cannot_be_lifted_is_tried_again() -> None:
     assert at.core.decide(at.now) == ()
     at.pass_time(1.0)
     assert at.gates("p") == []
+
+
+def test_a_gate_that_cannot_be_lifted_all_day_is_tried_twice_a_minute() -> None:
+    at = cluster()
+    at.add_pod("web", 0, gates=[OURS])
+    (lift,) = at.core.decide(at.now)
+    for _ in range(2000):
+        at.core.done(lift, Outcome.REFUSED, at.now)
+        assert at.core.decide(at.now) == ()
+        at.now += LONGEST_PAUSE_SECONDS
+        (lift,) = at.core.decide(at.now)
+    assert isinstance(lift, LiftGate)
 
 
 def test_a_gate_lifted_is_not_lifted_again_before_the_watch_could_show_it() -> None:

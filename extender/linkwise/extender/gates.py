@@ -27,8 +27,11 @@ class Gates:
         self._no_room: dict[Wish, str] = {}  # this round: thousands wait, and few are unlike
 
     def pod_changed(self, record: PodRecord) -> None:
-        if record.gated and record.gang is None and record.live:
+        if _is_stray(record):
             self._strays.add(record.uid)
+
+    def forget(self, uid: str) -> None:
+        self._strays.discard(uid)
 
     def look_at_strays(self, now: float) -> None:
         """Nobody plans for a pod that takes no GPU, or one that cannot be read. Ends a round."""
@@ -36,7 +39,7 @@ class Gates:
         strays, self._strays = self._strays, set()
         for uid in sorted(strays):
             record = self._books.pods.get(uid)
-            if record is None or not (record.gated and record.gang is None and record.live):
+            if record is None or not _is_stray(record):
                 continue
             if record.invalid:
                 self._tell(record, f"pod {record.key}: {record.invalid}", now)
@@ -94,6 +97,11 @@ class Gates:
     def _tell(self, record: PodRecord, message: str, now: float) -> None:
         self._outbox.say(record.ref, "WaitsForPlan", message, now)
         self._outbox.look_again(record.uid, now + EVENT_SECONDS)
+
+
+def _is_stray(record: PodRecord) -> bool:
+    """Behind our gate, and in no gang; one whose gang is not known yet may still be."""
+    return record.gated and record.gang is None and record.live and not record.awaits
 
 
 def why_no_node(books: Books, wish: Wish) -> str:

@@ -71,6 +71,7 @@ class Life:
         self._looks.drop(key)
         if key not in self._books.gangs:
             self._roll.forget(key)
+            self._line.forget(key)
             return
         is_new = key not in self._roll.gangs
         gang = self._roll.gangs.setdefault(key, Gang(key))

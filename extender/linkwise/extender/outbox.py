@@ -31,6 +31,7 @@ from linkwise.topology.plan import read_plan, write_gpus, write_plan
 
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0
+_MOST_DOUBLINGS = 5  # more make no difference
 SETTLE_SECONDS = 10.0  # after a write that went well, for its effect to come back by the watch
 # So long kube-scheduler has to try a pod where it was nominated, and no longer than this does a pod
 # wait whose nomination it has taken away.
@@ -159,6 +160,8 @@ class Outbox:
         """Warn; the same words about the same pod are repeated only when they may be forgotten."""
         said = self._said.setdefault(pod.uid, {})
         if now >= said.get((reason, message), -math.inf) + EVENT_SECONDS:
+            for words in [words for words, at in said.items() if now >= at + EVENT_SECONDS]:
+                del said[words]  # pods of gangs that run for months hear much
             said[reason, message] = now
             self._ready.append(Emit(pod, reason, EventType.WARNING, message))
 
@@ -174,7 +177,7 @@ class Outbox:
         if outcome is not Outcome.DONE:
             tries = self._pauses[key].tries if key in self._pauses else 0
             seconds = min(FIRST_PAUSE_SECONDS * 2**tries, LONGEST_PAUSE_SECONDS)
-            self._pause(key, _Pause(now + seconds, tries + 1))
+            self._pause(key, _Pause(now + seconds, min(tries + 1, _MOST_DOUBLINGS)))
         elif isinstance(action, WritePlan):
             self._there[action.pod.uid] = read_plan(action.annotations[names.PLAN]).edition
             self._nominated_at[action.pod.uid] = now

@@ -164,6 +164,7 @@ class Planner:
 
     def pod_gone(self, record: PodRecord) -> None:
         self._outbox.forget(record.uid)
+        self._gates.forget(record.uid)
         self._corrections.forget(record.uid)
         self.turned_away.forget(record.uid)
         self.offers.forget(record.uid)

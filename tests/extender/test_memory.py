@@ -1,0 +1,96 @@
+"""An extender that runs for months remembers no more than there is: pods come and go for ever."""
+
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+
+from linkwise.extender.actions import Emit, PodRef
+from linkwise.extender.outbox import EVENT_SECONDS, Outbox
+from linkwise.topology import names
+from tests.extender.cluster import Cluster
+from tests.extender.owned import create, job, member, there_is
+
+HOUR = 3600.0
+
+
+def remembered(root: object) -> int:
+    """How many things are in all dicts and sets that can be reached from *root* through ours."""
+    seen: set[int] = set()
+    total, left = 0, [root]
+    while left:
+        each = left.pop()
+        if id(each) in seen or isinstance(each, type | ModuleType):
+            continue
+        seen.add(id(each))
+        if isinstance(each, dict | set | frozenset):
+            total += len(each)
+        left += _inside(each)
+    return total
+
+
+def _inside(each: object) -> Iterator[object]:
+    if isinstance(each, Mapping):
+        yield from each.values()
+    elif isinstance(each, list | tuple | set | frozenset):
+        yield from each
+    elif type(each).__module__.startswith("linkwise."):
+        slots = (slot for kind in type(each).__mro__ for slot in getattr(kind, "__slots__", ()))
+        yield from (getattr(each, slot, None) for slot in slots)
+        yield from getattr(each, "__dict__", {}).values()
+
+
+def a_day(cluster: Cluster, number: int) -> None:
+    """A single pod, one behind our gate, one that finds no room, a gang, and a Job; all end."""
+    cluster.add_pod("single", 4)
+    assert cluster.schedule("single")
+    cluster.add_pod("gated", 4, gates=[names.GATE])
+    cluster.add_pod("wrong", 1, gates=[names.GATE], require_link="wormhole")
+    cluster.add_gang("g", 2)
+    cluster.add_gang("too-many", 5)
+    made = job("lm", 2, uid=f"lm-{number}")
+    there_is(cluster, made)
+    create(cluster, member(made, 0), member(made, 1))
+    cluster.settle()
+    cluster.filter("too-many-1")
+    cluster.pass_time(HOUR)
+    for pod in [*cluster.pods.values()]:
+        cluster.delete(pod.metadata.name)
+        cluster.settle()
+    for _ in range(5):
+        cluster.pass_time(HOUR)
+
+
+def test_days_that_are_alike_leave_nothing() -> None:
+    cluster = Cluster()
+    for number in range(4):
+        cluster.add_node(f"n{number}")
+    sizes = []
+    for number in range(6):
+        a_day(cluster, number)
+        sizes.append(remembered(cluster.core))
+    assert sizes[-1] == sizes[2], sizes
+
+
+def test_nor_do_those_that_a_standby_sees() -> None:
+    cluster = Cluster()
+    cluster.add_node("n1")
+    sizes = []
+    for _ in range(4):
+        for gpus in (0, 1):
+            cluster.add_pod(f"p{gpus}", gpus, gates=[names.GATE])
+            cluster.core.stand_by()
+        for gpus in (0, 1):
+            cluster.delete(f"p{gpus}")
+        cluster.core.stand_by()
+        sizes.append(remembered(cluster.core))
+    assert sizes[-1] == sizes[1], sizes
+
+
+def test_what_may_be_said_again_is_not_remembered() -> None:
+    outbox, pod, now = Outbox(), PodRef("ml", "g-0", "uid-1"), 0.0
+    for number in range(10):
+        now += EVENT_SECONDS
+        outbox.say(pod, "GangRefused", f"node n{number}", now)
+    said = outbox.take()
+    assert len(said) == 10
+    assert all(isinstance(each, Emit) for each in said)
+    assert remembered(outbox) == remembered(Outbox()) + 2  # the pod, and its last words
