@@ -76,6 +76,17 @@ def test_the_minimum_starts_once_nobody_has_come_for_a_moment() -> None:
     assert set(planned(at)) == {"g-0", "g-1", "g-2"}
 
 
+def test_a_member_without_gpus_begins_nothing() -> None:
+    at = cluster(nodes=4)
+    add(at, 0, gpus=0)
+    add(at, 1)
+    assert at.settle() == []
+    at.pass_time(MOMENT_SECONDS / 2)
+    add(at, 2, 3)
+    at.settle()
+    assert len(planned(at)) == 3
+
+
 def test_members_that_keep_coming_keep_nobody_waiting_for_long() -> None:
     at = cluster(nodes=10)
     began = at.now
@@ -311,6 +322,15 @@ def test_with_too_few_bound_in_time_everything_is_given_back() -> None:
     assert evicted[0].reason == ("gang ml/g: not enough members were bound in time (g-2, g-3)")
     assert planned(at) == {}
     assert (at.free("n3"), at.free("n4")) == (8, 8)
+
+
+def test_of_several_timeouts_the_shortest_counts() -> None:
+    at = cluster()
+    words = {"gang": "g", "gang_size": "2"}
+    at.add_pod("g-0", 8, said=words, rank="0")
+    at.add_pod("g-1", 8, said=words, rank="1", gang_timeout="90s")
+    at.settle()
+    assert at.core.next_due() == at.now + 90.0
 
 
 def test_with_enough_bound_in_time_those_that_are_late_lose_their_plan_alone() -> None:

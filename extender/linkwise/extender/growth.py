@@ -28,7 +28,8 @@ Seek = Callable[[Muster], list[Spot] | Refusal]
 
 def waits_until(gang: Gang, found: Muster) -> float | None:
     """Until when more members are waited for; None: not at all."""
-    if found.all_there or found.started or found.placed or gang.able_since is None:
+    has_begun = found.started or found.placed > len(found.idle)
+    if found.all_there or has_begun or gang.able_since is None:
         return None
     return min(gang.came + MOMENT_SECONDS, gang.able_since + LONGEST_SECONDS)
 

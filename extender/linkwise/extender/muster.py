@@ -21,7 +21,7 @@ class Muster:
     members: Members
     size: int
     minimum: int  # so many are enough for each of the seats
-    timeout_seconds: float | None  # as its pods say
+    timeout_seconds: float | None  # the shortest that any of its pods says
     clash: str  # why these pods cannot be one gang; empty: they can
     seats: Members
     extra: Members
@@ -105,7 +105,7 @@ def muster(books: Books, gang: Gang) -> Muster:
         members=members,
         size=size,
         minimum=max((_minimum(member) for member in seats), default=size),
-        timeout_seconds=asks[0].timeout_seconds if asks else None,
+        timeout_seconds=min((s for ask in asks if (s := ask.timeout_seconds)), default=None),
         clash="" if started else _clash(live),
         seats=seats,
         extra=tuple(member for member in live if member.uid not in taken),
