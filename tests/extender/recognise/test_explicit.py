@@ -115,6 +115,27 @@ def test_members_that_are_made_only_after_others_run_cannot_be_waited_for() -> N
     assert gang(alone, lws).minimum == 1  # the leader is enough to begin with
 
 
+def test_those_made_late_may_follow_where_members_of_another_owner_are_enough_to_begin() -> None:
+    words = said(6, **{"gang-min": "4"})
+    named = template(annotations=words)
+    spec = {
+        "startupPolicy": "LeaderReady",
+        "leaderWorkerTemplate": {"leaderTemplate": named, "workerTemplate": named},
+    }
+    lws = owner("leaderworkerset.x-k8s.io/v1 LeaderWorkerSet", "vllm", spec)
+    labels = {
+        "leaderworkerset.sigs.k8s.io/name": "vllm",
+        "leaderworkerset.sigs.k8s.io/group-index": "0",
+        "leaderworkerset.sigs.k8s.io/worker-index": "0",
+    }
+    size = {"leaderworkerset.sigs.k8s.io/size": "3"}
+    leader = pod("vllm-0", owner("apps/v1 StatefulSet", "vllm"), labels, {**size, **words})
+    assert gang(leader, lws).minimum == 4  # the leader, and three of a Job beside it
+    words["linkwise.dev/gang-min"] = "5"
+    leader = pod("vllm-0", owner("apps/v1 StatefulSet", "vllm"), labels, {**size, **words})
+    assert "makes worker only once its others are ready" in refusal(leader, lws)
+
+
 def test_another_groups_count_has_to_agree() -> None:
     kueue = {"kueue.x-k8s.io/pod-group-name": "g"}
     total = "kueue.x-k8s.io/pod-group-total-count"

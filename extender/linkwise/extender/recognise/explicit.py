@@ -85,7 +85,8 @@ def _clash_with_workload(ask: GangAsk, work: Workload) -> str:
         return f"{_said(ask)}, but {work.ref} runs {pods} pods of it ({parts}{ended})"
     ours_by_name = {role.name for role in ours}
     late = [role for role in ours if role.earlier & ours_by_name]
-    if late and pods - sum(role.pods for role in late) < ask.minimum:
+    # Members may be of other owners too, so it is not only its own pods that are enough.
+    if late and ask.size - sum(role.pods for role in late) < ask.minimum:
         return f"{_said(ask)}, but {work.ref} makes {late[0].name} only once its others are ready"
     return ""
 
