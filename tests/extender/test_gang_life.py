@@ -277,6 +277,18 @@ def test_members_that_contradict_each_other_are_refused_with_both_named() -> Non
     assert at.phase("g") == "planned"
 
 
+def test_pods_left_over_from_an_earlier_run_say_nothing_about_the_next() -> None:
+    at = cluster()
+    for member in running(at, 3, gpus=2):
+        at.set_phase(member, "Succeeded")
+        at.stop(member, at.pod(member).spec.node_name)
+    at.settle()
+    for name in ("a", "b"):
+        at.add_pod(name, 8, gang="g", gang_size="2")
+    at.settle()
+    assert at.phase("g") == "planned"
+
+
 def test_gangs_of_one_name_in_two_namespaces_are_two_gangs() -> None:
     at = cluster()
     at.add_pod("a", 8, gang="g", gang_size="2")

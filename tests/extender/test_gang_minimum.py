@@ -253,6 +253,20 @@ def test_a_member_for_whom_there_is_no_room_keeps_no_unlike_one_from_his() -> No
     assert set(planned(at)) == {"g-3"}
 
 
+def test_nor_before_the_others_are_bound() -> None:
+    at = cluster(nodes=3)
+    at.add_pod("other", 4)
+    assert at.schedule("other")
+    add(at, 0, 1)
+    at.settle()
+    at.pass_time(MOMENT_SECONDS)
+    assert set(planned(at)) == {"g-0", "g-1"}
+    add(at, 2)
+    add(at, 3, gpus=4)
+    at.settle()
+    assert set(planned(at)) == {"g-0", "g-1", "g-3"}
+
+
 def test_those_that_wait_hold_nothing() -> None:
     at = cluster(nodes=2)
     add(at, 0, 1, 2, 3, gpus=5)

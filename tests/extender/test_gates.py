@@ -292,6 +292,16 @@ def test_a_gang_waits_for_a_member_behind_the_gate_of_another() -> None:
     assert at.schedule("g-1")
 
 
+def test_a_gang_waits_for_a_member_without_gpus_behind_the_gate_of_another() -> None:
+    at = cluster()
+    at.add_pod("g-0", 8, gang="g", gang_size="2")
+    at.add_pod("g-1", 0, gates=[KUEUE], gang="g", gang_size="2")
+    assert at.settle() == []
+    at.lift("g-1", KUEUE)
+    at.settle()
+    assert at.plan("g-0") is not None
+
+
 def test_a_gate_with_nothing_behind_it_to_plan_is_lifted() -> None:
     at = cluster()
     at.add_pod("web", 0, gates=[KUEUE, OURS])

@@ -107,6 +107,16 @@ def test_members_that_ended_well_are_not_waited_for(cluster: Cluster) -> None:
     assert planned(cluster) == ["train-1-0", "train-3-0"]
 
 
+def test_gpus_that_the_owner_knows_nothing_of_make_no_gang(cluster: Cluster) -> None:
+    """Somebody's webhook adds them to pods; nobody can tell to how many of them."""
+    train = job("train", 4, done=3)
+    train["spec"]["template"] = template(0)
+    there_is(cluster, train)
+    create(cluster, member(train, 1))
+    assert planned(cluster) == []
+    assert cluster.schedule("train-1-0")
+
+
 def test_workers_that_are_made_once_their_leader_runs_wait_for_each_other_and_not_he_for_them(
     cluster: Cluster,
 ) -> None:

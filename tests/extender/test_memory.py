@@ -85,6 +85,26 @@ def test_nor_do_those_that_a_standby_sees() -> None:
     assert sizes[-1] == sizes[1], sizes
 
 
+def test_nor_do_members_of_ever_new_names_in_a_gang_that_runs_on() -> None:
+    cluster = Cluster()
+    cluster.add_node("n1")
+    sizes = []
+    cluster.add_pod("driver", 1, gang="g", gang_size="2", gang_min="1")
+    for number in range(12):
+        name = f"worker-{number}"
+        cluster.add_pod(name, 1, gang="g", gang_size="2", gang_min="1")
+        cluster.settle()
+        if not number:
+            assert cluster.schedule("driver")
+        assert cluster.schedule(name)
+        cluster.settle()
+        cluster.delete(name)
+        cluster.settle()
+        cluster.pass_time(HOUR)
+        sizes.append(remembered(cluster.core))
+    assert sizes[-1] == sizes[6], sizes
+
+
 def test_what_may_be_said_again_is_not_remembered() -> None:
     outbox, pod, now = Outbox(), PodRef("ml", "g-0", "uid-1"), 0.0
     for number in range(10):

@@ -115,6 +115,13 @@ def test_nor_one_on_a_node_that_takes_no_more_pods() -> None:
     assert node_of(at, "again-1") == "n2"
 
 
+def test_nor_one_on_a_node_whose_cpu_somebody_else_has_taken() -> None:
+    at = running()
+    die(at, "g-2")
+    at.add_pod("loader", 0, cpu="124", node="n1")
+    assert node_of(at, make_anew(at, 2)) == "n2"
+
+
 def test_nor_one_whose_gpus_are_broken() -> None:
     at = running(nodes=2, size=3)
     broken = at.indices("g-1")
@@ -133,6 +140,42 @@ def test_nor_one_that_kube_scheduler_has_refused() -> None:
     at.filter(name, ["n2"])  # nominated for n1, and asked about without it
     at.settle()
     assert node_of(at, name) == "n2"
+
+
+def test_who_wants_fewer_gpus_than_the_one_before_gets_no_more_than_he_wants() -> None:
+    at = running()
+    die(at, "g-2")
+    assert len(at.indices(make_anew(at, 2, gpus=1))) == 1
+
+
+def test_refusals_count_only_in_a_row() -> None:
+    at = running(nodes=8)
+    name = "g-1"
+    for _ in range(4):
+        die(at, name)
+        name = make_anew(at, 1)
+        refused = node_of(at, name)
+        at.filter(name, sorted({*at.nodes} - {refused}))
+        at.settle()
+        assert at.schedule(name) not in ("", refused)
+        at.start(name)
+        at.settle()
+        assert at.phase("g") == "running"
+
+
+def test_a_new_extender_goes_on_counting_them() -> None:
+    at = Cluster(CoreSettings(max_refusals=3))
+    for number in range(1, 6):
+        at.add_node(f"n{number}")
+    at.add_gang("g", 2)
+    for _ in range(3):
+        at.settle()
+        assert at.phase("g") == "planned"
+        at.restart()
+        at.settle()
+        at.filter("g-0", sorted({*at.nodes} - {node_of(at, "g-0")}))
+    at.settle()
+    assert at.phase("g") == "refused"
 
 
 def test_the_place_in_an_earlier_run_is_nothing_to_a_later_one() -> None:
@@ -162,8 +205,8 @@ def full_without(at: Cluster, name: str) -> None:
     """The member dies, and its place is gone."""
     node = at.pod(name).spec.node_name
     die(at, name)
-    at.add_pod("thief", 8, node=node)
-    at.start("thief", {"main": at.uuids(node, *range(8))})
+    at.add_pod(f"thief-of-{name}", 8, node=node)
+    at.start(f"thief-of-{name}", {"main": at.uuids(node, *range(8))})
     at.settle()
 
 
@@ -236,6 +279,22 @@ def test_room_that_comes_at_the_last_moment_does_too() -> None:
     at.settle()
     assert at.evicted == []
     assert node_of(at, "again-1") == "n3"
+
+
+def test_the_next_time_it_is_stuck_is_another_time() -> None:
+    at = stuck(preemptible="true")
+    at.pass_time(TIMEOUT - 1)
+    at.add_node("n3")
+    at.settle()
+    assert at.schedule("again-1") == "n3"
+    at.start("again-1")
+    at.settle()
+    full_without(at, "again-1")
+    make_anew(at, 1, gpus=8, size=2, preemptible="true")
+    at.pass_time(TIMEOUT - 1)
+    assert at.evicted == []
+    at.pass_time(1)
+    assert at.evicted == ["g-0"]
 
 
 def test_an_eviction_that_is_refused_is_asked_for_until_it_is_granted_or_not_needed() -> None:

@@ -28,7 +28,7 @@ Seek = Callable[[Muster], list[Spot] | Refusal]
 
 def waits_until(gang: Gang, found: Muster) -> float | None:
     """Until when more members are waited for; None: not at all."""
-    has_begun = found.started or found.placed > len(found.idle)
+    has_begun = found.placed > len(found.idle)
     if found.all_there or has_begun or gang.able_since is None:
         return None
     return min(gang.came + MOMENT_SECONDS, gang.able_since + LONGEST_SECONDS)
@@ -41,8 +41,7 @@ def parts(found: Muster) -> Iterator[Members]:
         return
     alike: dict[object, list[PodRecord]] = {}
     for member in found.open:
-        ask = member.ask
-        wishes = (member.demand, ask.requirement, ask.spans, member.needs, member.template)
+        wishes = (member.demand, member.ask.requirement, member.needs, member.template)
         alike.setdefault(wishes, []).append(member)
     yield from map(tuple, alike.values())
 

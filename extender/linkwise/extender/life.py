@@ -126,7 +126,8 @@ class Life:
             gang.plan_id = newest.id
             made = min(plan.made for plan in plans if plan.id == newest.id)
             gang.made = max(0.0, min(seen, made))
-            gang.refusals = max(gang.refusals, *(plan.refusals for plan in plans))
+            waiting = self._plans_of((*found.flying, *found.planned))
+            gang.refusals = max([gang.refusals, *(plan.refusals for plan in waiting)])
         elif found.bound:  # past us; the time runs from when we saw it
             gang.made = now if gang.made is None else gang.made
         else:
@@ -202,7 +203,10 @@ class Life:
         elif found.started or enough:
             if not gang.refused:
                 gang.reason = ""
-            gang.marked = frozenset(member.uid for member in found.bound)
+            bound = frozenset(member.uid for member in found.bound)
+            if bound - gang.marked:
+                gang.refusals = 0  # it is those in a row that count
+            gang.marked = bound
             # The Binding that made them enough has mostly brought the mark; one will do.
             ours = [member for member in found.bound if not is_past_us(member)]
             if ours and not any(member.started for member in ours):

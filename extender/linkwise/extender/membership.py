@@ -193,7 +193,7 @@ def _member(ask: Ask, found: Recognised, because: str) -> Ask:
             done=found.done,
             open_ended=found.open_ended,
         )
-        if gang.size <= 1 and not gang.open_ended:
+        if (gang.size <= 1 or not found.gpu_size) and not gang.open_ended:
             because, gang = f"{because}; no other takes GPUs", None
         elif gang.minimum > MAX_GANG:
             because, gang = f"{because}; more than {MAX_GANG} are not planned together", None
