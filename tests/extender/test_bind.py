@@ -134,6 +134,7 @@ def test_a_binding_that_never_shows_is_let_go_after_a_while() -> None:
     at.add_pod("a", 8)
     given = order(at, "a", "n1")
     at.core.end_bind(given, Outcome.UNKNOWN, at.now)
+    at.core.decide(at.now)
     assert at.core.next_due() == at.now + DOUBT_SECONDS
     at.pass_time(DOUBT_SECONDS)
     assert at.free("n1") == 8
