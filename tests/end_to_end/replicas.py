@@ -19,12 +19,12 @@ import urllib3
 
 from linkwise.simulator.child import Child
 
-# As short as a busy machine can keep to: a leader that was not heard for 3 s is given up.
-TIMES = ("--lease-duration=3s", "--renew-deadline=2s", "--retry-period=250ms")
+# As short as a busy machine can keep to: a leader that was not heard for 6 s is given up.
+TIMES = ("--lease-duration=6s", "--renew-deadline=4s", "--retry-period=500ms")
 _CHUNK = 1 << 16
 
 
-def wait_for(predicate: Callable[[], object], what: str, seconds: float = 30.0) -> None:
+def wait_for(predicate: Callable[[], object], what: str, seconds: float = 90.0) -> None:
     deadline = time.monotonic() + seconds
     while not predicate():
         assert time.monotonic() < deadline, f"after {seconds:g} s still not so: {what}"
@@ -179,7 +179,7 @@ class Replica:
         assert self._child is not None
         os.kill(self._child.pid, number)
 
-    def ended(self, seconds: float = 30.0) -> None:
+    def ended(self, seconds: float = 60.0) -> None:
         wait_for(lambda: not self.runs, f"{self.name} ends", seconds)
 
     def kill(self) -> None:

@@ -2,7 +2,7 @@
 gang stays half, and no GPU is given twice.
 
 The extenders are the real program, as processes; API server and kube-scheduler are stand-ins. What
-only a real API server can refuse is in tests/cluster/test_leader_switch_real.py.
+only a real API server can refuse is in tests/cluster/test_switch.py.
 """
 
 import signal
