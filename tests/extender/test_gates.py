@@ -8,6 +8,7 @@ from linkwise.extender.actions import LiftGate, WithdrawPlan, WritePlan
 from linkwise.extender.books import Books
 from linkwise.extender.calls import BindOrder, BindRefusal, Outcome
 from linkwise.extender.gates import PATIENCE_SECONDS, why_no_node
+from linkwise.extender.growth import LONGEST_SECONDS
 from linkwise.extender.kinds import Wish
 from linkwise.extender.outbox import EVENT_SECONDS, LONGEST_PAUSE_SECONDS
 from linkwise.kube.objects import Pod, SchedulingGate
@@ -297,6 +298,8 @@ def test_a_gang_waits_for_a_member_without_gpus_behind_the_gate_of_another() -> 
     at.add_pod("g-0", 8, gang="g", gang_size="2")
     at.add_pod("g-1", 0, gates=[KUEUE], gang="g", gang_size="2")
     assert at.settle() == []
+    at.pass_time(LONGEST_SECONDS)
+    assert at.plan("g-0") is None
     at.lift("g-1", KUEUE)
     at.settle()
     assert at.plan("g-0") is not None

@@ -1,5 +1,7 @@
 """A gang that runs loses a member: where the next one goes, and what becomes of it if nowhere."""
 
+import pytest
+
 from linkwise.extender.actions import Evict
 from linkwise.extender.repair import LEAVING_SECONDS, PATIENCE_SECONDS, REASON
 from linkwise.extender.scheduler import CoreSettings
@@ -142,18 +144,18 @@ def test_nor_one_that_kube_scheduler_has_refused() -> None:
     assert node_of(at, name) == "n2"
 
 
-def test_who_wants_fewer_gpus_than_the_one_before_gets_no_more_than_he_wants() -> None:
+@pytest.mark.parametrize("gpus", [1, 4])
+def test_who_wants_more_or_fewer_gpus_than_the_one_before_gets_what_he_wants(gpus: int) -> None:
     at = running()
     die(at, "g-2")
-    assert len(at.indices(make_anew(at, 2, gpus=1))) == 1
+    assert len(at.indices(make_anew(at, 2, gpus=gpus))) == gpus
 
 
 def test_refusals_count_only_in_a_row() -> None:
     at = running(nodes=8)
-    name = "g-1"
-    for _ in range(4):
-        die(at, name)
-        name = make_anew(at, 1)
+    for rank in range(4):  # those made anew run on, with what is written on them
+        die(at, f"g-{rank}")
+        name = make_anew(at, rank)
         refused = node_of(at, name)
         at.filter(name, sorted({*at.nodes} - {refused}))
         at.settle()
