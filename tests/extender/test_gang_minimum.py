@@ -6,12 +6,14 @@ import pytest
 from linkwise.extender.actions import Evict, MarkStarted
 from linkwise.extender.growth import LONGEST_SECONDS, MOMENT_SECONDS
 from linkwise.extender.scheduler import CoreSettings
-from linkwise.kube.objects import Pod
+from linkwise.kube.objects import Pod, Taint, Toleration
 from linkwise.topology import names
-from tests.extender.cluster import Cluster
+from tests.extender.cluster import Cluster, change
 from tests.extender.recognise.pods import owner, pod, ref_of
 
 TIMEOUT = 600.0
+TAINT = Taint(key="other", effect="NoSchedule")
+TOLERATION = Toleration(key="other", operator="Exists")
 
 
 def cluster(nodes: int = 2) -> Cluster:
@@ -265,6 +267,55 @@ def test_nor_before_the_others_are_bound() -> None:
     add(at, 3, gpus=4)
     at.settle()
     assert set(planned(at)) == {"g-0", "g-1", "g-3"}
+
+
+def fewer_than_all_run() -> Cluster:
+    """Two of four run; of three nodes, the last has 4 GPUs left, and a third member wants 8."""
+    at = cluster(nodes=3)
+    add(at, 0, 1)
+    at.settle()
+    at.pass_time(MOMENT_SECONDS)
+    bind_planned(at)
+    at.add_pod("other", 4)
+    assert at.schedule("other") == "n3"
+    add(at, 2)
+    at.settle()
+    assert planned(at) == {}
+    return at
+
+
+def test_who_is_let_go_by_another_gate_is_tried_without_new_room() -> None:
+    at = fewer_than_all_run()
+    words = {"gang": "g", "gang_size": "4", "gang_min": "2"}
+    at.add_pod("g-3", 4, said=words, rank="3", gates=["kueue.x-k8s.io/admission"])
+    at.settle()
+    at.lift("g-3", "kueue.x-k8s.io/admission")
+    at.settle()
+    assert planned(at) == {"g-3": "n3"}
+
+
+def test_who_may_go_elsewhere_now_is_tried_without_new_room() -> None:
+    at = fewer_than_all_run()
+    at.cordon("n3", TAINT)
+    add(at, 3, gpus=4)
+    at.settle()
+    assert planned(at) == {}
+    made = at.pod("g-3")
+    at.put_pod(change(made, spec=change(made.spec, tolerations=(TOLERATION,))))
+    at.settle()
+    assert planned(at) == {"g-3": "n3"}
+
+
+def test_of_several_without_room_the_smallest_is_tried_when_there_is_some() -> None:
+    at = fewer_than_all_run()
+    at.add_pod("another", 4)
+    assert at.schedule("another") == "n3"
+    add(at, 3, gpus=4)
+    at.settle()
+    assert planned(at) == {}
+    at.delete("another")
+    at.settle()
+    assert planned(at) == {"g-3": "n3"}
 
 
 def test_those_that_wait_hold_nothing() -> None:

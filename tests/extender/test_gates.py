@@ -598,6 +598,23 @@ def test_a_member_that_is_replaced_in_a_running_gang_waits_for_no_other() -> Non
     assert at.schedule("g-1") in nodes
 
 
+def test_his_gate_stays_until_his_plan_is_written() -> None:
+    at = cluster("n1", "n2")
+    for member in at.add_gang("g", 2, gates=[OURS]):
+        at.settle()
+        at.schedule(member)
+    at.settle()
+    at.delete("g-1")
+    at.settle()
+    at.add_pod("g-1", 8, gates=[OURS], gang="g", gang_size="2", rank="1")
+    (write,) = at.core.decide(at.now)
+    assert isinstance(write, WritePlan)
+    at.core.done(write, Outcome.REFUSED, at.now)
+    assert at.core.decide(at.now) == ()
+    at.pass_time(2.0)
+    assert at.gates("g-1") == []
+
+
 def test_what_waits_for_evicted_members_to_leave_was_told_of_the_timeout() -> None:
     at = cluster()
     first, second = at.add_gang("g", 2, gates=[OURS])

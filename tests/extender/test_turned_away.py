@@ -2,7 +2,7 @@
 
 from linkwise.extender.actions import Nominate
 from linkwise.extender.calls import FilterCall
-from linkwise.extender.outbox import SETTLE_SECONDS
+from linkwise.extender.outbox import NOMINATE_SECONDS, SETTLE_SECONDS
 from linkwise.extender.turned_away import MOMENT_SECONDS, UNSEEN_SECONDS
 from linkwise.kube.objects import Taint
 from linkwise.topology import names
@@ -137,7 +137,7 @@ def test_who_loses_the_race_for_the_gpus_waits_for_the_next_room() -> None:
     end(at, "quick", "n2")
     # It was nominated just now; that is not done over and over.
     assert after_a_moment(at) == []
-    (action,) = at.pass_time(SETTLE_SECONDS)
+    (action,) = at.pass_time(NOMINATE_SECONDS)
     assert isinstance(action, Nominate)
     assert action.node == "n2"
 

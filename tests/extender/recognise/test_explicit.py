@@ -49,6 +49,13 @@ def test_a_job_that_runs_more_pods_than_its_gang_has_members_is_refused_with_bot
     )
 
 
+def test_pods_that_have_ended_well_count_among_those_of_a_job() -> None:
+    four = job(4, size=2, completions=4, completionMode="Indexed")
+    four["status"] = {"succeeded": 2}
+    text = refusal(pod("lm-2-x7k2p", four, {INDEX: "2"}, said(2)), four)
+    assert "runs 4 pods of it (2 worker, 2 have ended)" in text
+
+
 def test_pods_of_other_templates_and_other_gangs_do_not_count() -> None:
     """A webhook may cut a Job of 8 in two gangs of 4; then its template names none of them."""
     eight = job(8)
