@@ -123,7 +123,13 @@ def demand_of(pod: Pod, resource: str) -> PodDemand:
         wanted += _demand(container, Role.SIDECAR if sidecar else Role.INIT, resource)
     for container in pod.spec.containers:
         wanted += _demand(container, Role.MAIN, resource)
-    return PodDemand(tuple(wanted))
+    return _shared(tuple(wanted))
+
+
+@lru_cache(maxsize=1024)
+def _shared(wanted: tuple[ContainerDemand, ...]) -> PodDemand:
+    """One for all pods that are alike: they are compared thousands of times for a gang."""
+    return PodDemand(wanted)
 
 
 def link_word(link: LinkClass) -> str:

@@ -39,9 +39,10 @@ class Feasible:
         if known is not None:
             fresh[: len(known)] = known
             changed = set(log[seen:])
+        names, nodes = books.rows.names, books.nodes
         for row in changed:
-            name = books.rows.names[row]
-            book = None if name is None else books.nodes.get(name)
+            name = names[row]
+            book = None if name is None else nodes.get(name)
             fresh[row] = book is not None and may_run(template, book.record)
         self._known[template] = (fresh, len(log))
         return fresh
@@ -58,7 +59,7 @@ class Feasible:
 
 
 def may_run(template: Template, node: NodeRecord | None) -> bool:
-    return node is not None and node.ready and why_not(template, node) == ""
+    return node is not None and node.ready and not why_not(template, node)
 
 
 def why_not(template: Template, node: NodeRecord) -> str:
@@ -68,10 +69,11 @@ def why_not(template: Template, node: NodeRecord) -> str:
     for taint in node.taints:
         if taint.effect in _KEEPS_OUT and not _tolerated(taint, template.tolerations):
             return f"taint {taint.key} not tolerated"
-    labels = node.labels
-    if any(labels.get(key) != value for key, value in template.node_selector.items()):
+    # Every node is asked for each new template, and most templates say nothing.
+    selector = template.node_selector
+    if selector and any(node.labels.get(key) != value for key, value in selector.items()):
         return "node selector does not match"
-    if not _affine(template, node):
+    if template.affinity is not None and not _affine(template, node):
         return "required node affinity does not match"
     return ""
 

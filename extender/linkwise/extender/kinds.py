@@ -153,8 +153,11 @@ def containers_on(
     kind: Kind, machine: Machine, wish: Wish, gpus: int
 ) -> dict[str, tuple[str, ...]]:
     """Deal a pod's set out: container -> uuids of *machine*, in the order the kubelet asks."""
-    order = _order(kind, wish, gpus)
-    return split(wish.demand, [machine.gpus[position].uuid for position in order])
+    own = machine.gpus
+    return {
+        name: tuple([own[position].uuid for position in share])
+        for name, share in _shares(kind, wish, gpus).items()
+    }
 
 
 def will_do(kind: Kind, machine: Machine, wish: Wish, shares: Mapping[str, Sequence[str]]) -> bool:
@@ -226,12 +229,17 @@ def _containers_hold(kind: Kind, wish: Wish, gpus: int) -> bool:
     require = wish.requirement.require
     if require is LinkClass.SYS:
         return True
-    shares = split(wish.demand, [str(position) for position in _order(kind, wish, gpus)])
-    masks = [sum(1 << int(position) for position in share) for share in shares.values()]
+    shares = _shares(kind, wish, gpus).values()
+    masks = [sum(1 << position for position in share) for share in shares]
     return all(kind.table.ring_classes[mask] >= require for mask in masks)
 
 
 @lru_cache(maxsize=65536)
+def _shares(kind: Kind, wish: Wish, gpus: int) -> Mapping[str, tuple[int, ...]]:
+    """Container -> positions, the same on all machines of a kind: members of a gang are alike."""
+    return split(wish.demand, _order(kind, wish, gpus))
+
+
 def _order(kind: Kind, wish: Wish, gpus: int) -> tuple[int, ...]:
     """Positions in the order in which they must be dealt out, so that each container that runs
     beside others gets the best set of those left: the largest container chooses first."""

@@ -4,6 +4,7 @@ Both ways to a plan, ahead for a gang and at the bind for a single pod, write th
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import blake2b
 
 import msgspec
@@ -26,11 +27,13 @@ def written_plan(books: Books, record: PodRecord, plan: Plan, gpus: int) -> Writ
 
 
 def with_worth(plan: Plan, kind: Kind, gpus: int) -> Plan:
-    return msgspec.structs.replace(
-        plan,
-        link=LinkClass(int(kind.table.ring_classes[gpus])).name,
-        gbytes_per_s=float(kind.table.values[gpus]),
-    )
+    link, gbytes_per_s = _worth(kind, gpus)
+    return msgspec.structs.replace(plan, link=link, gbytes_per_s=gbytes_per_s)
+
+
+@lru_cache(maxsize=65536)
+def _worth(kind: Kind, gpus: int) -> tuple[str, float]:
+    return LinkClass(int(kind.table.ring_classes[gpus])).name, float(kind.table.values[gpus])
 
 
 def in_term(written: WrittenPlan, leader: int) -> WrittenPlan:

@@ -72,8 +72,7 @@ class WrittenPlan:
     uuids: frozenset[str] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        uuids = frozenset(uuid for share in self.gpus.values() for uuid in share)
-        object.__setattr__(self, "uuids", uuids)
+        object.__setattr__(self, "uuids", frozenset().union(*self.gpus.values()))
 
 
 @dataclass(frozen=True, slots=True)

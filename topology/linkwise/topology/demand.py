@@ -9,6 +9,9 @@ of its ended init containers, and asks for the rest.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TypeVar
+
+Gpu = TypeVar("Gpu")
 
 
 class Role(Enum):
@@ -54,16 +57,16 @@ class PodDemand:
         return peak
 
 
-def split(demand: PodDemand, gpus: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def split(demand: PodDemand, gpus: Sequence[Gpu]) -> dict[str, tuple[Gpu, ...]]:
     """Deal the pod's GPUs out to its containers, in the order given, as the kubelet would.
 
-    *gpus* holds at least `demand.gpus` uuids; the first ones go first. An init container's GPUs
+    *gpus* holds at least `demand.gpus` of them; the first ones go first. An init container's GPUs
     are dealt again to those after it.
     """
     if len(gpus) < demand.gpus:
         raise ValueError(f"{len(gpus)} GPUs for a pod that takes {demand.gpus}")
-    shares: dict[str, tuple[str, ...]] = {}
-    reusable: list[str] = []
+    shares: dict[str, tuple[Gpu, ...]] = {}
+    reusable: list[Gpu] = []
     fresh = list(gpus)
     for container in demand.containers:
         from_init = reusable[: container.gpus]

@@ -6,7 +6,7 @@ NUMA nodes for one GPU, PCI domains other than 0000, GPU order unlike NUMA order
 
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import combinations
 
@@ -123,8 +123,13 @@ class Machine:
     clique: str | None = None
     driver_version: str | None = None
     cuda_version: str | None = None
+    healthy_gpus: int = field(init=False, compare=False, repr=False)
+    """The set of healthy GPUs, as a bitmask."""
 
     def __post_init__(self) -> None:
+        # Worked out once: it is asked at every change of what is in use.
+        healthy = sum([1 << position for position, gpu in enumerate(self.gpus) if gpu.healthy])
+        object.__setattr__(self, "healthy_gpus", healthy)
         count = len(self.gpus)
         if not 1 <= count <= MAX_GPUS:
             raise MachineError(f"machine: {count} GPUs: expected 1 to {MAX_GPUS}")
@@ -166,11 +171,6 @@ class Machine:
     def all_gpus(self) -> int:
         """The set of all GPUs, as a bitmask."""
         return (1 << len(self.gpus)) - 1
-
-    @property
-    def healthy_gpus(self) -> int:
-        """The set of healthy GPUs, as a bitmask."""
-        return sum([1 << position for position, gpu in enumerate(self.gpus) if gpu.healthy])
 
     def mask_of(self, uuids: Collection[str]) -> int:
         """The set of the GPUs with these uuids; those of other machines are left out."""
