@@ -250,6 +250,7 @@ def main(
             world = World(count, state, seed)
             gc.collect()
             gc.freeze()  # as the extender does once its books are complete
+            gc.set_threshold(20_000, 20, 20)
             for size in pods:
                 for each in gpus:
                     timing = measure(world, size, each, rounds)

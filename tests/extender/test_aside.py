@@ -5,10 +5,13 @@ comes of what was true before.
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
+from unittest.mock import patch
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given, settings
 
+from linkwise.extender import planner
 from linkwise.extender.actions import WritePlan
 from linkwise.extender.scheduler import CoreSettings
 from tests.extender.cluster import Cluster, change
@@ -203,25 +206,54 @@ def test_who_is_disturbed_again_and_again_lets_nobody_in_any_more() -> None:
 
 def test_a_large_gang_lets_others_in_between_its_plan_and_its_writes_too() -> None:
     at = cluster(nodes=9)
-    meanwhile = Meanwhile(at, lambda: None, lambda: at.delete("g-3"))
+    meanwhile = Meanwhile(at, lambda: None, lambda: None, lambda: at.delete("g-3"))
     members = at.add_gang("g", 64, 1)
     assert at.filter("g-0").node_names == ()
     at.settle()
-    assert meanwhile.times == 2
+    assert meanwhile.times == 3
     at.add_pod("g-3", 1, gang="g", gang_size="64", rank="3")
     at.settle()
     assert len(set(places(at, *members))) == 8
     assert at.sound()
 
 
+def test_gpus_that_somebody_took_while_many_plans_were_worked_out_are_not_planned() -> None:
+    at = cluster(nodes=9)
+    Meanwhile(at, lambda: None, lambda: at.add_pod("quick", 8, node="n0"))
+    members = at.add_gang("g", 64, 1)
+    written = {each.node for each in at.settle() if isinstance(each, WritePlan)}
+    assert written == {*places(at, *members)} == {f"n{number}" for number in range(1, 9)}
+    assert at.sound()
+
+
+def test_a_large_gang_that_loses_a_member_while_its_plans_were_worked_out_gets_none() -> None:
+    at = cluster(nodes=9)
+    Meanwhile(at, lambda: None, lambda: at.delete("g-3"))
+    members = at.add_gang("g", 64, 1)
+    assert at.settle() == []
+    at.add_pod("g-3", 1, gang="g", gang_size="64", rank="3")
+    at.settle()
+    assert len(set(places(at, *members))) == 8
+    assert at.core.take_defects() == []
+
+
 EVENTS = st.sampled_from(["take", "free", "cordon", "uncordon", "lose", "grow", "bind", "nothing"])
 
 
+@pytest.mark.parametrize("many", [1, 64])
 @settings(max_examples=60, deadline=None, derandomize=True)
-@given(st.lists(st.lists(EVENTS, max_size=3), max_size=6), st.lists(st.integers(1, 3), max_size=4))
+@given(
+    happenings=st.lists(st.lists(EVENTS, max_size=3), max_size=6),
+    sizes=st.lists(st.integers(1, 3), max_size=4),
+)
 def test_whatever_happens_meanwhile_the_books_stay_sound_and_whoever_can_go_goes(
-    happenings: list[list[str]], sizes: list[int]
+    many: int, happenings: list[list[str]], sizes: list[int]
 ) -> None:
+    with patch.object(planner, "_MANY", many):
+        whoever_can_go_goes(happenings, sizes)
+
+
+def whoever_can_go_goes(happenings: list[list[str]], sizes: list[int]) -> None:
     at = cluster(nodes=4)
     at.settings = CoreSettings(hold_share=0)  # for whom it keeps GPUs, a new one decides anew
     at.restart()

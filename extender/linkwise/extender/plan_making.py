@@ -3,7 +3,8 @@
 Both ways to a plan, ahead for a gang and at the bind for a single pod, write the same.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 
@@ -12,18 +13,44 @@ import msgspec
 from linkwise.extender.books import Books
 from linkwise.extender.kinds import Kind, Wish, containers_on
 from linkwise.extender.records import PodRecord, WrittenPlan
-from linkwise.topology.model import LinkClass
+from linkwise.topology.model import LinkClass, Machine
 from linkwise.topology.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Deal:
+    """GPUs of a node for a pod. It does not change with the books, so what is to be written can be
+    worked out while others use them."""
+
+    record: PodRecord
+    node: str
+    gpus: int  # bitmask
+    kind: Kind
+    machine: Machine
+
+    @classmethod
+    def of(cls, books: Books, record: PodRecord, node: str, gpus: int) -> "Deal":
+        book = books.nodes[node]
+        assert book.machine is not None, "planned on a usable node"
+        assert book.kind is not None, "planned on a usable node"
+        return cls(record, node, gpus, book.kind, book.machine)
+
+    def written(self, plan: Plan) -> WrittenPlan:
+        """What to write on the pod; of *plan* all but the node and its worth."""
+        wish = Wish(self.record.demand, self.record.ask.requirement)
+        link, gbytes_per_s = _worth(self.kind, self.gpus)
+        own = msgspec.structs.replace(plan, node=self.node, link=link, gbytes_per_s=gbytes_per_s)
+        return WrittenPlan(own, containers_on(self.kind, self.machine, wish, self.gpus))
 
 
 def written_plan(books: Books, record: PodRecord, plan: Plan, gpus: int) -> WrittenPlan:
     """What to write on *record* for these GPUs of `plan.node`."""
-    book = books.nodes[plan.node]
-    assert book.machine is not None, "planned on a usable node"
-    assert book.kind is not None, "planned on a usable node"
-    wish = Wish(record.demand, record.ask.requirement)
-    containers = containers_on(book.kind, book.machine, wish, gpus)
-    return WrittenPlan(with_worth(plan, book.kind, gpus), containers)
+    return Deal.of(books, record, plan.node, gpus).written(plan)
+
+
+def written_plans(plan: Plan, deals: Iterable[Deal]) -> dict[str, WrittenPlan]:
+    """The same for the members of a gang, by uid; *plan* is what they have in common."""
+    return {deal.record.uid: deal.written(plan) for deal in deals}
 
 
 def with_worth(plan: Plan, kind: Kind, gpus: int) -> Plan:

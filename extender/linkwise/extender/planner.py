@@ -9,6 +9,7 @@ appears.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 
 from linkwise.extender.actions import Action, Emit, Evict
 from linkwise.extender.best_node import BestNode
@@ -29,12 +30,12 @@ from linkwise.extender.muster import Muster
 from linkwise.extender.offers import Offers
 from linkwise.extender.outbox import Outbox
 from linkwise.extender.place import Refusal, Spot
-from linkwise.extender.plan_making import plan_id, written_plan
+from linkwise.extender.plan_making import Deal, plan_id, written_plans
 from linkwise.extender.preemption import Preemption
 from linkwise.extender.records import GangKey, PodRecord
 from linkwise.extender.repair import Repair
 from linkwise.extender.roll import Roll
-from linkwise.extender.search import Aside, Moved, Search, T, here_and_now
+from linkwise.extender.search import Aside, Moved, Search, Seen, T, here_and_now
 from linkwise.extender.telling import Telling
 from linkwise.extender.turned_away import TurnedAway
 from linkwise.topology.plan import Plan
@@ -350,7 +351,7 @@ class Planner:
         found = self.muster(gang)
         while (place := self._repair.next_return(gang, found)) is not None:
             member, spot = place
-            self._put(gang, replace(found, open=(member,)), [spot], now)
+            self._put(gang, replace(found, open=(member,)), [spot], now, None)
             found = self.muster(gang)
 
     def _plan_most(self, gang: Gang, now: float) -> tuple[Muster, Refusal] | None:
@@ -361,49 +362,68 @@ class Planner:
         for members in parts(self.muster(gang)):
             these = tuple(member for member in members if member.uid not in leaving)
             found = replace(self.muster(gang), open=these)
-            spots, why = most(found, lambda some: self._seek(gang, some, now))
-            if spots:
-                self._put(gang, replace(found, open=these[: len(spots)]), spots, now)
+            # What others took meanwhile is sought again, and then they wait.
+            for aside in (self._step_aside, None):
+                spots, why = most(found, partial(self._seek, gang, now=now, aside=aside))
+                placed = replace(found, open=these[: len(spots)])
+                if not spots or self._put(gang, placed, spots, now, aside):
+                    break
             if why is not None:
                 rest = replace(self.muster(gang), open=these[len(spots) :])
                 refused.append((replace(rest, open=least(rest)), why))
         return min(refused, key=lambda each: _largest(each[0]), default=None)
 
-    def _seek(self, gang: Gang, found: Muster, now: float) -> list[Spot] | Refusal:
+    def _seek(
+        self, gang: Gang, found: Muster, now: float, aside: Aside | None
+    ) -> list[Spot] | Refusal:
         spots: list[Spot] | Refusal | None = None
         for holds in self.holds.ways(self.holds.asker(gang, found), now):
             with self.holds.shown(holds):
                 # What is only supposed, others must not see.
-                spots = self._search.seek(found, now, aside=None if holds else self._step_aside)
+                spots = self._search.seek(found, now, aside=None if holds else aside)
             if not isinstance(spots, Refusal):
                 break
         assert spots is not None, "there is always one way"
         return spots
 
-    def _put(self, gang: Gang, found: Muster, spots: Sequence[Spot], now: float) -> None:
-        epoch = self._outbox.next_epoch([member.uid for member in found.seats])
+    def _put(
+        self, gang: Gang, found: Muster, spots: Sequence[Spot], now: float, aside: Aside | None
+    ) -> bool:
+        """Hold these spots, all at once; False: of many, somebody took some while the plans were
+        worked out with *aside*. Raises Moved."""
+        uids = [member.uid for member in found.seats]
+        epoch = self._outbox.next_epoch(uids)
         anew = not (found.bound or found.flying or found.planned)
-        if anew or not gang.plan_id:
-            uids = [member.uid for member in found.seats]
-            gang.plan_id = plan_id(gang.key.namespace, gang.key.name, epoch, now, uids)
-        if anew or gang.made is None:
-            gang.made = now
-        span = self._search.span(found, spots)
-        plans = {}
-        for member, spot in zip(found.open, spots, strict=True):
-            plan = Plan(
-                id=gang.plan_id,
-                node=spot.node,
-                leader=self._outbox.leader,
-                epoch=epoch,
-                made=now if found.started else gang.made,
-                refusals=gang.refusals,
-                span=span,
-            )
-            plans[member.uid] = written_plan(self._books, member, plan, spot.gpus)
+        ident, made = gang.plan_id, gang.made
+        if anew or not ident:
+            ident = plan_id(gang.key.namespace, gang.key.name, epoch, now, uids)
+        if anew or made is None:
+            made = now
+        plan = Plan(
+            id=ident,
+            node=spots[0].node,
+            leader=self._outbox.leader,
+            epoch=epoch,
+            made=now if found.started else made,
+            refusals=gang.refusals,
+            span=self._search.span(found, spots),
+        )
+        deals = [
+            Deal.of(self._books, member, spot.node, spot.gpus)
+            for member, spot in zip(found.open, spots, strict=True)
+        ]
+        if aside is None or len(spots) < _MANY:
+            plans = written_plans(plan, deals)
+        else:
+            before, seen = self._books.rows.copy(), Seen(self._books, found.open)
+            plans = aside(partial(written_plans, plan, deals))
+            if not seen.still_free(before, spots):
+                return False
+        gang.plan_id, gang.made = ident, made
         self._books.plan_all(plans)
         if len(plans) >= _MANY:
-            self._step_aside(lambda: None)
+            self._pause()
+        return True
 
 
 def _largest(found: Muster) -> int:

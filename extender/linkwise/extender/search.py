@@ -21,7 +21,7 @@ from linkwise.extender.learned import Learned
 from linkwise.extender.muster import Muster, plan_of, spots_of
 from linkwise.extender.place import Refusal, Spot, orders_of, place
 from linkwise.extender.records import PodRecord, Template
-from linkwise.extender.rows import Bools
+from linkwise.extender.rows import Bools, Rows
 from linkwise.extender.spans import NODE, Spans, ordered, spans_of
 
 T = TypeVar("T")
@@ -107,7 +107,7 @@ class Search:
         for _ in range(_TRIES):
             if aside is None:
                 break
-            seen = _Seen(self._books, found.open)
+            seen = Seen(self._books, found.open)
             ground = ground_of(self._books, levels)
             orders = orders_of(found.open, nodes)
             answer = aside(partial(place, ground, orders, company, spans))
@@ -164,8 +164,8 @@ def _spans_of(found: Muster) -> Spans:
     return spans_of(member.ask.spans for member in found.seats)
 
 
-class _Seen:
-    """What the books were when a search began that let others use them."""
+class Seen:
+    """What the books were when something began that let others use them."""
 
     def __init__(self, books: Books, members: Sequence[PodRecord]) -> None:
         self._books, self._gang = books, members[0].gang
@@ -182,16 +182,23 @@ class _Seen:
         """Raises Moved."""
         if self._change_of_gang() != self._gang_change:
             raise Moved
-        books = self._books
         if isinstance(answer, Refusal):
-            return books.room == self._room  # what is free only got less
+            return self._books.room == self._room  # what is free only got less
         rows = [ground.rows.row_of[spot.node] for spot in answer]
-        if not {*books.changed_rows[self._changed_rows :]}.isdisjoint(rows):
-            return False
-        return books.rows.equals(ground.rows, rows) and all(
+        return self._same(ground.rows, rows) and all(
             nodes(order.template)[[rows[member] for member in order.members]].all()
             for order in orders
         )
+
+    def still_free(self, before: Rows, spots: Sequence[Spot]) -> bool:
+        """Whether these nodes are as they were in *before*, a copy. Raises Moved."""
+        if self._change_of_gang() != self._gang_change:
+            raise Moved
+        return self._same(before, [before.row_of[spot.node] for spot in spots])
+
+    def _same(self, before: Rows, rows: Sequence[int]) -> bool:
+        changed = self._books.changed_rows[self._changed_rows :]
+        return {*changed}.isdisjoint(rows) and self._books.rows.equals(before, rows)
 
     def _change_of_gang(self) -> int | None:
         return None if self._gang is None else self._books.gang_changes.get(self._gang)
