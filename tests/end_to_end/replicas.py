@@ -103,6 +103,7 @@ class Wire:
         with suppress(OSError):
             while chunk := source.recv(_CHUNK):
                 if asks and self._is_struck(chunk):
+                    chunk = _whole_request(source, chunk)
                     if self._after:
                         sink.sendall(chunk)
                     self._strike()
@@ -125,6 +126,16 @@ class Wire:
                 return False
             self._left -= 1
             return not self._left
+
+
+def _whole_request(source: socket.socket, begun: bytes) -> bytes:
+    """With the body, which may be sent after the headers: who is struck may not come to that."""
+    head, _, body = begun.partition(b"\r\n\r\n")
+    length = re.search(rb"content-length: *(\d+)", head, re.IGNORECASE)
+    missing = int(length[1]) - len(body) if length else 0
+    while missing > 0 and (more := source.recv(missing)):
+        begun, missing = begun + more, missing - len(more)
+    return begun
 
 
 class Replica:
