@@ -24,7 +24,7 @@ from tests.manifests import (
 )
 
 SCHEDULER = "system:serviceaccount:kube-system:linkwise-scheduler"
-POLICIES = 4
+POLICIES = 5
 
 
 def overlay(name: str) -> str:
@@ -101,7 +101,7 @@ def test_kubeconform_finds_nothing_wrong(
     ("right", "wrong", "said"),
     [
         ("maxUnavailable: 1", "maxUnavailables: 1", "additional properties 'maxUnavailables'"),
-        ("replicas: 1", 'replicas: "1"', "got string, want integer"),
+        ("replicas: 2", 'replicas: "2"', "got string, want integer"),
         ("containerPort: 9402", "hostPort: 9402", "missing property 'containerPort'"),
         ("kind: DaemonSet", "kind: DaemonSets", "could not find schema for DaemonSets"),
     ],
