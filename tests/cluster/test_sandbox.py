@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,9 @@ def _listens(pid: int) -> bool:
 def _start(home: Path, *command: str) -> subprocess.Popen[bytes]:
     """Start a sandbox whose directory is made in *home*."""
     environment = {**os.environ, "TMPDIR": str(home)}
-    return subprocess.Popen([*CLUSTER, "run", "--", *command], env=environment)
+    # A shell that runs us in the background has us ignore it, and so would our children.
+    heeding = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    return subprocess.Popen([*CLUSTER, "run", "--", *command], env=environment, preexec_fn=heeding)
 
 
 @pytest.mark.usefixtures("run_directory")
