@@ -51,6 +51,9 @@ def app(environ: dict[str, Any], start: Any) -> list[bytes]:
     if environ["PATH_INFO"] == "/large":
         start("200 OK", [])
         return Chunks([bytes(LARGE)])
+    if environ["PATH_INFO"] == "/standby":
+        start("503 Service Unavailable", [])
+        return [b"another leads"]
     if environ["PATH_INFO"] == "/length":
         start("200 OK", [("Content-Length", "12345")])
         return []
@@ -336,6 +339,15 @@ def test_a_call_under_way_is_answered_before_the_end_and_none_after(
     connection.auto_open = 0  # else it connects again, to whoever has that port by then
     with pytest.raises((http.client.HTTPException, OSError)):
         ask(connection, "/filter", b"x")
+
+
+def test_whoever_asks_a_standby_is_not_kept(connection: http.client.HTTPConnection) -> None:
+    """Else all that people ask over that connection would go to it, whoever leads by then."""
+    connection.request("GET", "/standby")
+    reply = connection.getresponse()
+    assert (reply.status, reply.read()) == (503, b"another leads")
+    assert reply.getheader("Connection") == "close"
+    assert connection.sock is None
 
 
 def test_it_has_not_ended_before_the_last_reply_is_written(

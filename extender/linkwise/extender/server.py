@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from io import BytesIO
 from queue import SimpleQueue
@@ -293,6 +294,8 @@ class _Handler(BaseHTTPRequestHandler):
             elif self.command == "HEAD":
                 length = value  # of what a GET would be answered
         self.send_header("Content-Length", length)
+        if int(code) == HTTPStatus.SERVICE_UNAVAILABLE:
+            self.send_header("Connection", "close")  # for the reason that `_write` has
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
