@@ -83,8 +83,9 @@ def test_a_gang_without_room_says_so_and_starts_before_who_came_later_and_would_
     assert "room for 1 of 2 members" in deployed.explain(first)
 
     # The other machine is idle, and kept for it.
-    deployed.apply(workloads.pod("later", 8, node="node-2"))
-    wait_described(deployed, "later", "linkwise: held for gang")
+    # Ages are whole seconds; of two that are as old, the first by name comes first.
+    deployed.apply(workloads.pod("visitor", 8, node="node-2"))
+    wait_described(deployed, "visitor", "linkwise: held for gang")
     assert_sound(deployed)
     for pod in deployed.pods("job-name=train"):
         assert not planned(pod)

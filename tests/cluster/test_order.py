@@ -1,6 +1,7 @@
 """Order, holds and preemption with the real kube-scheduler, which asks when it likes, and preempts
 by itself if it is let."""
 
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from itertools import count
@@ -64,6 +65,7 @@ def guard(world: World, pod: str) -> None:
         f"{PODS}/{pod}/status", {"status": {"phase": "Running", "conditions": [ready]}}
     )
     spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "guarded"}}}
+    wait_for(lambda: budgets_seen(world), "the extender has listed the budgets")
     world.client.post(BUDGETS, {"metadata": {"name": "guard"}, "spec": spec})
     status = {
         "observedGeneration": 1,
@@ -72,7 +74,17 @@ def guard(world: World, pod: str) -> None:
         "expectedPods": 1,
         "disruptionsAllowed": 0,
     }
+    seen = budgets_seen(world)
     world.client.patch(f"{BUDGETS}/guard/status", {"status": status})
+    # Budgets and pods come by two watches: who is guarded must be known before anybody is evicted.
+    wait_for(lambda: budgets_seen(world) > seen, "the extender has seen the budget")
+
+
+def budgets_seen(world: World) -> float:
+    """How often the extender has heard of one: that it changed, or all there are."""
+    told = re.escape('linkwise_extender_watch_events_total{kind="poddisruptionbudgets",type="')
+    said = re.findall(rf'^{told}\w+"}} (\S+)$', world.asked("/metrics"), re.MULTILINE)
+    return sum(map(float, said))
 
 
 def test_a_gang_evicts_whole_gangs_but_none_that_a_budget_forbids(world: World) -> None:
