@@ -2,16 +2,12 @@
 
 import os
 import shutil
-import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryFile
 
 import click
 
-from linkwise.simulator import tied
-from tests.cluster import binaries, images, logs, needs, sandbox
+from tests.cluster import binaries, images, logs, needs, sandbox, side_by_side
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -35,24 +31,10 @@ def test(arguments: tuple[str, ...]) -> None:
     check_needs()
     build_all()
     if arguments:
-        sys.exit(run_tests(arguments))
+        all_of_them = f"--override-ini=testpaths={' '.join(side_by_side.TESTS)}"
+        sys.exit(sandbox.run([sys.executable, "-m", "pytest", "--real", all_of_them, *arguments]))
     shutil.rmtree(logs.KEPT, ignore_errors=True)
-    with TemporaryFile() as report:
-        # Much of either half is waiting, and a sandbox has room for one cluster with nodes.
-        command = [sys.executable, "-m", "tests.cluster", "test", "--deployed=only"]
-        ends_with_us = [sys.executable, "-I", "-S", tied.__file__, str(os.getpid())]
-        half = subprocess.Popen([*ends_with_us, *command], stdout=report, stderr=subprocess.STDOUT)
-        status = run_tests(["--deployed=never"])
-        status = half.wait() or status
-        report.seek(0)
-        click.echo(report.read())
-    sys.exit(status)
-
-
-def run_tests(arguments: Sequence[str]) -> int:
-    """Where *arguments* name no tests, it is among all that need a cluster that they choose."""
-    all_of_them = "--override-ini=testpaths=tests/cluster tests/contract"
-    return sandbox.run([sys.executable, "-m", "pytest", "--real", all_of_them, *arguments])
+    sys.exit(side_by_side.run())
 
 
 @main.command()
