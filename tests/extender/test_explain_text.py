@@ -191,6 +191,23 @@ def test_what_is_kept_for_others_is_told_so() -> None:
     )
 
 
+def test_a_member_is_not_told_that_what_is_kept_for_its_own_gang_is_kept_for_others() -> None:
+    at = Cluster()
+    for number in range(2):
+        at.add_node(f"n{number}", "hgx-h100")
+    at.add_pod("notebook", 3, expected_duration="2h")
+    at.schedule("notebook")
+    at.start("notebook")
+    at.add_gang("g", 2, 8)
+    at.pass_time(60)
+    snapshot = at.core.snapshot(at.now)
+    assert {node.name: node.reserved.bit_count() for node in snapshot.nodes} == {"n0": 5, "n1": 8}
+    found = Explainer(snapshot).pod("ml", "g-0")
+    assert found is not None
+    assert found.search is not None
+    assert (found.search.room, found.search.nearest) == (1, None)
+
+
 def test_a_gang_for_which_others_are_evicted_is_told_so() -> None:
     at = Cluster()
     at.add_node("n1", "hgx-h100")

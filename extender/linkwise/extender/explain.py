@@ -89,9 +89,11 @@ class Explainer:
         written = snapshot.plan_of(record)
         state = self._state(record)
         search = None
-        if state == "waiting":
-            search = self._funnel.search([record], asker_of_single(record))
         gang = snapshot.gang_by_key.get(record.gang) if record.gang is not None else None
+        if state == "waiting":
+            # A member asks as its gang does: what is kept for the gang is not kept from it.
+            own = gang.asker if gang is not None else None
+            search = self._funnel.search([record], own or asker_of_single(record))
         in_gang = record.ask.gang is not None
         return Explanation(
             namespace=record.ref.namespace,
