@@ -16,7 +16,7 @@ from linkwise.extender.muster import Muster
 from linkwise.extender.place import Refusal
 from linkwise.extender.records import PodRecord, natural
 from linkwise.extender.snapshot import GangState, NodeState, Snapshot
-from linkwise.extender.spans import CLIQUE, NODE
+from linkwise.extender.spans import CLIQUE, NODE, SEPARATOR, domain_in_words
 from linkwise.extender.survey import gpus_by_state
 from linkwise.extender.views import (
     ClusterExplanation,
@@ -174,7 +174,7 @@ class Explainer:
             gang=self._view_gang(gang),
             waits=waits,
             summary=f"Gang {gang.key.name}{gang.why}." if waits else "",
-            levels=tuple(_levels(gang)) if waits else (),
+            levels=(_members_level(gang.found), *self._room_level(gang)) if waits else (),
             searches=searches,
             nearest=self._nearest_domain(gang),
             ahead=self._ahead(gang),
@@ -254,16 +254,54 @@ class Explainer:
             role=record.ask.role,
         )
 
+    def _room_level(self, gang: GangState) -> Iterable[Level]:
+        room = gang.no_room
+        if not gang.found.open or room is None:
+            return
+        where, nowhere = "", False
+        if room.level:
+            where = f" in one domain of {_and_one_of(room.level)}"
+            nowhere = not any(_in_domains(node, room.level) for node in self._funnel.field.nodes)
+        missing = (ReasonCount("no node has this label", room.wanted),) if nowhere else ()
+        wanted = f"have room at once{where}"
+        yield Level(room.level or "room", wanted, "pods", room.had, room.wanted, missing)
+
     def _nearest_domain(self, gang: GangState) -> NearestMiss | None:
         room = gang.no_room
         if gang.asker is None or room is None or not room.level or not room.nearest:
             return None
         nodes = self._funnel.field.nodes
-        inside = [node for node in nodes if _domain(node, room.level) == room.nearest]
-        lacks = f"room for {room.had} of {pods_in_words(room.wanted)}"
+        inside = [node for node in nodes if _domains(node, room.level) == room.nearest]
+        lacks = f"room for {room.nearest_had} of {pods_in_words(room.wanted)}"
         mine = self._funnel.field.open_to(gang.asker)
         holders = holders_of(self._snapshot, inside, mine)
         return NearestMiss(room.nearest, room.level, lacks, holders)
+
+
+def _members_level(found: Muster) -> Level:
+    there = len(found.seats) + found.done
+    held_back = len(found.held_back)
+    missing = (
+        ReasonCount("do not exist yet", found.size - there),
+        ReasonCount("behind a scheduling gate of somebody else", held_back),
+    )
+    enough = f"; {found.minimum} are enough to start" if found.minimum < found.size else ""
+    return Level(
+        "members",
+        f"exist and may be scheduled{enough}",
+        "pods",
+        there - held_back,
+        found.size,
+        tuple(reason for reason in missing if reason.nodes),
+    )
+
+
+def _in_domains(node: NodeState, levels: str) -> bool:
+    return all(_domain(node, level) for level in levels.split(SEPARATOR))
+
+
+def _domains(node: NodeState, levels: str) -> str:
+    return SEPARATOR.join(_domain(node, level) for level in levels.split(SEPARATOR))
 
 
 def _domain(node: NodeState, level: str) -> str:
@@ -312,34 +350,13 @@ def _gang_reason(gang: GangState) -> str:
 def _no_room(room: Refusal) -> str:
     text = f"room for {room.had} of {room.wanted} members"
     if not room.nearest_had:
-        return text
-    place = f"{room.level} {room.nearest}" if room.level else f"node {room.nearest}"
+        return f"{text} in one domain of {_and_one_of(room.level)}" if room.level else text
+    place = domain_in_words(room.level or NODE, room.nearest)
     return f"{text}; {place} has room for {room.nearest_had}"
 
 
-def _levels(gang: GangState) -> Iterable[Level]:
-    found = gang.found
-    there = len(found.seats) + found.done
-    held_back = len(found.held_back)
-    missing = (
-        ReasonCount("do not exist yet", found.size - there),
-        ReasonCount("behind a scheduling gate of somebody else", held_back),
-    )
-    enough = f"; {found.minimum} are enough to start" if found.minimum < found.size else ""
-    yield Level(
-        "members",
-        f"exist and may be scheduled{enough}",
-        "pods",
-        there - held_back,
-        found.size,
-        tuple(reason for reason in missing if reason.nodes),
-    )
-    room = gang.no_room
-    if found.open and room is not None:
-        where = f" in one domain of {room.level}" if room.level else ""
-        yield Level(
-            room.level or "room", f"have room at once{where}", "pods", room.had, room.wanted
-        )
+def _and_one_of(levels: str) -> str:
+    return levels.replace(SEPARATOR, " and one of ")
 
 
 def _missing_ranks(found: Muster) -> tuple[int, ...]:

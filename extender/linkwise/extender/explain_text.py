@@ -7,6 +7,7 @@ One fact a line, its name in front, so that it reads aloud and can be cut with `
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
+from linkwise.extender.spans import NODE, domain_in_words
 from linkwise.extender.views import (
     ENDLESS,
     EXPECTED,
@@ -241,7 +242,9 @@ def _levels(name: str, levels: Sequence[Level]) -> Iterator[str]:
 
 
 def _nearest(nearest: NearestMiss, at: float) -> Iterator[str]:
-    place = nearest.place if nearest.level == "node" else f"{nearest.level} {nearest.place}"
+    place = nearest.place
+    if nearest.level != NODE:
+        place = domain_in_words(nearest.level, nearest.place)
     yield _fact("nearest", f"{place}: {nearest.lacks}")
     for number, holder in enumerate(nearest.holders[:_MOST_HOLDERS]):
         yield _fact("" if number else "held by", _holder(holder, at))

@@ -15,6 +15,7 @@ from linkwise.extender.muster import Muster
 from linkwise.extender.outbox import EVENT_SECONDS, Outbox
 from linkwise.extender.records import PodRecord
 from linkwise.extender.rooms import rooms
+from linkwise.extender.spans import in_words
 
 # Most plans take milliseconds, and need no words.
 PATIENCE_SECONDS = 5.0
@@ -140,4 +141,5 @@ def why_gang_waits(gang: Gang | None, found: Muster | None, record: PodRecord) -
         return ": its plan is being made"
     if found.started or found.enough_placed:
         return ": no room for the members that are missing"
-    return ": no room for the whole gang"
+    level = gang.no_room.level
+    return f": no room for the whole gang{f' within {in_words(level)}' if level else ''}"

@@ -20,8 +20,8 @@ from linkwise.extender.domains import NO_DOMAIN
 from linkwise.extender.ground import Ground
 from linkwise.extender.kinds import Wish
 from linkwise.extender.records import PodRecord, Resources, Template
-from linkwise.extender.rows import Bools, Ints
-from linkwise.extender.spans import ANYWHERE, Spans
+from linkwise.extender.rows import NOT_USABLE, Bools, Ints, popcount
+from linkwise.extender.spans import ANYWHERE, SEPARATOR, Spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,10 @@ class Refusal:
 
     wanted: int
     had: int
-    nearest: str  # the node, or the domain, with room for most members; empty where none has any
+    nearest: str  # the node with room for most members; empty where none has any. Or the domain
     nearest_had: int
-    level: str = ""  # the required span at which it failed: `nearest` is a domain of this level
+    level: str = ""  # the required span at which it failed: `nearest` is a domain of this level.
+    # Several, where only all of them together failed, and `nearest` then has as many parts
 
 
 def orders_of(members: Sequence[PodRecord], nodes: Callable[[Template], Bools]) -> list[Order]:
@@ -113,31 +114,46 @@ def _refusal(ground: Ground, orders: Sequence[Order], company: Company, spans: S
     if spans.require and _best_way(ground, orders, company, ANYWHERE) is not None:
         alone = (Spans((key,)) for key in spans.require)
         fails = (each for each in alone if _best_way(ground, orders, company, each) is None)
-        key = next(fails, spans).require[0]
-        domains = climb.required((key,))
-        level = ground.level(key)
-        rooms = _room_by_domain(climb, domains)
-        if not rooms:
-            return Refusal(wanted, 0, "", 0, key)
-        nearest = max(rooms, key=lambda number: (rooms[number], -number))
-        name = level.values[int(level.numbers[np.flatnonzero(domains == nearest)[0]])] or ""
-        had = min(rooms[nearest], wanted - 1)
-        return Refusal(wanted, had, name, had, key)
+        return _refusal_within(ground, climb, wanted, next(fails, spans).require)
     return _refusal_anywhere(ground, climb, wanted)
 
 
-def _room_by_domain(climb: Climb, domains: Ints) -> dict[int, int]:
-    """For how many members each domain has room, each order seen alone."""
-    rooms: dict[int, int] = {int(domain): 0 for domain in np.unique(domains[domains != NO_DOMAIN])}
+def _refusal_within(ground: Ground, climb: Climb, wanted: int, keys: Sequence[str]) -> Refusal:
+    """Which domain comes nearest. One that is too small even when idle is worth no waiting for,
+    however much of it is free; of those with as much room the largest is."""
+    level = SEPARATOR.join(keys)
+    domains = climb.required(keys)
+    able = np.logical_or.reduce([order.nodes for order in climb.orders])
+    inside = np.flatnonzero(able & (domains != NO_DOMAIN) & (ground.rows.kinds != NOT_USABLE))
+    if not len(inside):
+        return Refusal(wanted, 0, "", 0, level)
+    of_all, first, of = np.unique(domains[inside], return_index=True, return_inverse=True)
+    room = _room_in(climb, domains, of_all)
+    gpus = np.bincount(of, popcount(_all_gpus(ground, inside)))
+    enough = gpus >= sum(order.wish.size * len(order.members) for order in climb.orders)
+    names = np.full(len(of_all), len(ground.rows))
+    np.minimum.at(names, of, ground.rows.name_ranks()[inside])
+    nearest = int(np.lexsort((names, -gpus, -room, ~enough))[0])
+    node = int(inside[first[nearest]])
+    parts = (ground.level(key) for key in keys)
+    domain = SEPARATOR.join(part.values[int(part.numbers[node])] or "" for part in parts)
+    most, here = int(room.max()), int(room[nearest])
+    return Refusal(wanted, min(most, wanted - 1), domain, min(here, wanted - 1), level)
+
+
+def _all_gpus(ground: Ground, rows: Ints) -> Ints:
+    return np.array([kind.all_gpus for kind in ground.kinds])[ground.rows.kinds[rows]]
+
+
+def _room_in(climb: Climb, domains: Ints, of_all: Ints) -> Ints:
+    """[of_all] for how many members each domain has room, each order seen alone."""
+    room = np.zeros(len(of_all), dtype=np.int64)
     for order in climb.orders:
         pool = climb.pool(order, domains != NO_DOMAIN)
-        room = pool.room_at(-np.inf)
-        of_order: dict[int, int] = {}
-        for domain, count in zip(domains[pool.rows].tolist(), room.tolist(), strict=True):
-            of_order[domain] = of_order.get(domain, 0) + count
-        for domain, count in of_order.items():
-            rooms[domain] += min(count, len(order.members))
-    return rooms
+        places = np.searchsorted(of_all, domains[pool.rows])
+        count = np.bincount(places, pool.room_at(-np.inf), minlength=len(of_all))
+        room += np.minimum(count, len(order.members)).astype(np.int64)
+    return room
 
 
 def _refusal_anywhere(ground: Ground, climb: Climb, wanted: int) -> Refusal:

@@ -17,6 +17,9 @@ LABEL_KEY = re.compile(
     r"([a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?"
 )
 _WORDS = {"clique": CLIQUE}
+# Between levels, as in the annotation, and between domains, one of each level: neither a label's
+# key nor its value can hold one.
+SEPARATOR = ","
 
 DEFAULT_LEVELS = (
     CLIQUE,
@@ -59,6 +62,17 @@ def spans_of(asked: Iterable[Spans]) -> Spans:
     required = levels_of(chain.from_iterable(spans.require for spans in all_of_them))
     preferred = next((spans.prefer for spans in all_of_them if spans.prefer), ())
     return Spans(required, levels_of(preferred))
+
+
+def in_words(levels: str) -> str:
+    """`one X and one Y`, of the levels X,Y."""
+    return " and ".join(f"one {level}" for level in levels.split(SEPARATOR))
+
+
+def domain_in_words(levels: str, domains: str) -> str:
+    """`X a and Y b`, of the levels X,Y and the domains a,b."""
+    both = zip(levels.split(SEPARATOR), domains.split(SEPARATOR), strict=True)
+    return " and ".join(f"{level} {domain}" for level, domain in both)
 
 
 def ordered(known: Sequence[str], spans: Spans) -> tuple[str, ...]:

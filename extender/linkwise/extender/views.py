@@ -36,7 +36,8 @@ class Level:
     """One thing that was wanted, and how much of it there is among what the levels before left."""
 
     level: str  # topology, size, model, link, node, free, free-link, resources, kube-scheduler;
-    # of a gang: members, order, room, or the key of a node label that a required span names
+    # of a gang: members, room, or the key of a node label that a required span names; several
+    # keys, with commas, where only all of them together are too much
     wanted: str  # in words
     unit: str  # what is counted: nodes or pods
     have: int
@@ -62,8 +63,8 @@ class Holder:
 class NearestMiss:
     """What comes closest to what was wanted, and what it lacks."""
 
-    place: str  # a node, or a domain
-    level: str  # node, or the label key that the domain is a value of
+    place: str  # a node, or a domain; of several levels one of each, with commas
+    level: str  # node, or the label keys that the domain is a value of
     lacks: str
     holders: tuple[Holder, ...] = ()  # of its GPUs; who is known to end first comes first
 
