@@ -47,8 +47,16 @@ class Events(msgspec.Struct):
 class World:
     """On a started control plane, without controllers that judge nodes."""
 
-    def __init__(self, control: ControlPlane, *, scheduler_flags: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        control: ControlPlane,
+        *,
+        scheduler_flags: Sequence[str] = (),
+        labels: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> None:
+        """All nodes are in one zone, but for those of whose *labels* something else is said."""
         self.control, self._scheduler_flags = control, scheduler_flags
+        self._labels = labels or {}
         self.client = control.client()
         self.scheduler: Process | None = None
 
@@ -59,7 +67,8 @@ class World:
         guard_plans(self.control)
         self._nodes = sorted(nodes)
         for name in nodes:
-            self.client.post("/api/v1/nodes", gpu_node(name, labels={ZONE: "eu-west-1"}))
+            said = {ZONE: "eu-west-1", **self._labels.get(name, {})}
+            self.client.post("/api/v1/nodes", gpu_node(name, labels=said))
         self.extender.start()
         self.scheduler = self.control.start_scheduler(
             scheduler_config(self.extender.url), flags=self._scheduler_flags

@@ -1,0 +1,142 @@
+"""Domains above the node with the real kube-scheduler, which tries members one by one and knows
+nothing of cliques: only a plan for all keeps them within one.
+"""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from linkwise.topology import names
+from linkwise.topology.plan import read_plan
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.scheduling import ADMISSION_OFF
+from tests.cluster.scheduling_world import NAMESPACE, PATIENCE_SECONDS, ZONE, World
+from tests.cluster.waiting import wait_for
+
+CLIQUE = "nvidia.com/gpu.clique"
+# Clique B is over two zones, and two of zone west are in another clique.
+PLACES = {
+    "a1": ("A", "east"),
+    "a2": ("A", "east"),
+    "b1": ("B", "east"),
+    "b2": ("B", "east"),
+    "b3": ("B", "west"),
+    "c1": ("C", "west"),
+    "c2": ("C", "west"),
+}
+
+
+@pytest.fixture(scope="module")
+def started(run_directory: Path) -> Iterator[World]:
+    directory = run_directory / "spans"
+    control = ControlPlane(directory, controllers=False, disable_admission=ADMISSION_OFF)
+    control.start()
+    labels = {name: {CLIQUE: clique, ZONE: zone} for name, (clique, zone) in PLACES.items()}
+    world = World(control, labels=labels)
+    try:
+        world.start(sorted(PLACES))
+        yield world
+    finally:
+        world.extender.process.stop()
+        control.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def world(started: World) -> Iterator[World]:
+    yield started
+    started.clear()
+
+
+def create_gang(world: World, name: str, size: int, gpus: int = 8, **said: str) -> list[str]:
+    """`require_span` and `prefer_span` as on the pod."""
+    annotations = {
+        names.GANG: name,
+        names.GANG_SIZE: str(size),
+        **{names.PREFIX + key.replace("_", "-"): value for key, value in said.items()},
+    }
+    return [world.create(f"{name}-{rank}", gpus, annotations=annotations) for rank in range(size)]
+
+
+def remove(world: World, gang: list[str]) -> None:
+    for name in gang:
+        world.delete(name)
+
+
+def nodes_of(world: World, gang: list[str]) -> set[str]:
+    world.wait_bound(gang)
+    return {world.node_of(name) for name in gang}
+
+
+def wait_told(world: World, member: str, why: str) -> None:
+    wait_for(
+        lambda: f"GangWaiting: {why}" in world.events(member),
+        f"it is told: {why}",
+        PATIENCE_SECONDS,
+    )
+
+
+def span_of(world: World, member: str) -> str:
+    """What the plan says that all members share."""
+    return read_plan(world.read(member).metadata.annotations[names.PLAN]).span
+
+
+def test_a_gang_goes_to_the_one_clique_that_holds_it_and_its_plans_name_it(world: World) -> None:
+    gang = create_gang(world, "train", 3, require_span="clique")
+    assert nodes_of(world, gang) == {"b1", "b2", "b3"}
+    assert {span_of(world, name) for name in gang} == {f"{CLIQUE}=B"}
+
+
+def test_a_gang_that_fits_no_clique_waits_is_told_the_nearest_and_goes_when_one_has_room(
+    world: World,
+) -> None:
+    """The other six nodes would hold it twice over, and nobody but the extender wakes it."""
+    world.place("taken", "b2", 8)
+    gang = create_gang(world, "train", 3, require_span="clique")
+    no_room = f"gang {NAMESPACE}/train: no room for the whole gang within one {CLIQUE}"
+    wait_told(world, gang[0], no_room)
+    why = world.extender.explain(NAMESPACE, gang[0])
+    assert f"nearest   {CLIQUE} B: room for 2 of 3 pods" in why
+    assert f"held by   8 GPUs: {NAMESPACE}/taken" in why
+    assert not any(map(world.node_of, gang))
+    world.delete("taken")
+    assert nodes_of(world, gang) == {"b1", "b2", "b3"}
+
+
+def test_two_levels_in_one_request_must_both_be_met(world: World) -> None:
+    """Three nodes there are in a clique, and in a zone, but not in both."""
+    both = create_gang(world, "both", 3, require_span=f"clique,{ZONE}")
+    within = f"within one {CLIQUE} and one {ZONE}"
+    wait_told(world, both[0], f"gang {NAMESPACE}/both: no room for the whole gang {within}")
+    two = create_gang(world, "two", 2, require_span=f"clique,{ZONE}")
+    assert len({PLACES[node] for node in nodes_of(world, two)}) == 1
+    assert not any(map(world.node_of, both))
+
+
+def test_what_is_preferred_is_climbed_level_by_level_and_goes_before_fewest_nodes(
+    world: World,
+) -> None:
+    """a1 and c1 are free, and half of b1, b2 and b3: as few nodes as can be are a1 and c1."""
+    for node, gpus in {"a2": 8, "b1": 4, "b2": 4, "b3": 4, "c2": 8}.items():
+        world.place(f"on-{node}", node, gpus)
+    wish = f"clique,{ZONE}"
+    three = create_gang(world, "three", 3, gpus=4, prefer_span=wish)
+    assert nodes_of(world, three) == {"b1", "b2", "b3"}
+    assert span_of(world, three[0]) == f"{CLIQUE}=B"
+    remove(world, three)
+    four = create_gang(world, "four", 4, gpus=4, prefer_span=wish)
+    assert nodes_of(world, four) == {"a1", "b1", "b2"}
+    assert span_of(world, four[0]) == f"{ZONE}=east"
+    remove(world, four)
+    # No zone holds five: it starts all the same.
+    five = create_gang(world, "five", 5, gpus=4, prefer_span=wish)
+    assert nodes_of(world, five) >= {"a1", "c1"}
+    assert span_of(world, five[0]) == ""
+
+
+def test_within_a_zone_and_in_one_clique_if_that_can_be(world: World) -> None:
+    """Clique B holds three, but not in one zone; what is required goes first."""
+    gang = create_gang(world, "train", 3, require_span=ZONE, prefer_span="clique")
+    assert len({PLACES[node][1] for node in nodes_of(world, gang)}) == 1
