@@ -36,7 +36,7 @@ def world(run_directory: Path) -> Iterator[SwitchWorld]:
     finally:
         world.pair.stop()
         control.stop()
-        shutil.rmtree(directory, ignore_errors=True)
+    shutil.rmtree(directory, ignore_errors=True)  # of what did not start the logs are kept
 
 
 def test_gangs_that_contend_run_whole_and_nobody_is_forgotten(world: SwitchWorld) -> None:

@@ -75,7 +75,8 @@ def test_a_proxy_of_the_machine_is_not_asked_from_inside(
 
 @pytest.mark.usefixtures("run_directory")
 def test_two_sandboxes_may_use_the_same_address_and_port(tmp_path: Path) -> None:
-    serve = (sys.executable, "-m", "http.server", "--bind", "172.31.0.1", "8000")
+    listen = "import socket, time; s = socket.create_server(('172.31.0.1', 8000)); time.sleep(600)"
+    serve = (sys.executable, "-c", listen)
     both = [_start(tmp_path, *serve) for _ in range(2)]
 
     try:

@@ -35,7 +35,7 @@ def started(run_directory: Path) -> Iterator[SwitchWorld]:
     finally:
         world.pair.stop()
         control.stop()
-        shutil.rmtree(directory, ignore_errors=True)
+    shutil.rmtree(directory, ignore_errors=True)  # of what did not start the logs are kept
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ def started(run_directory: Path) -> Iterator[tuple[World, Webhook]]:
         webhook.process.stop()
         world.extender.process.stop()
         control.stop()
-        shutil.rmtree(directory, ignore_errors=True)
+    shutil.rmtree(directory, ignore_errors=True)  # of what did not start the logs are kept
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import urllib3
 
 from linkwise.topology import names
+from tests.cluster.accounts import NAMESPACE as SYSTEM
 from tests.cluster.accounts import token
 from tests.cluster.control_plane import ControlPlane, free_port
 from tests.cluster.processes import Process
@@ -30,6 +31,7 @@ class Pair:
     """
 
     def __init__(self, control: ControlPlane) -> None:
+        self._control = control
         kubeconfig = control.directory / "linkwise-extender.kubeconfig"
         bearer = {"token": token(control, ACCOUNT)}
         kubeconfig.write_text(control.authority.kubeconfig_text(control.url, ACCOUNT, bearer))
@@ -69,6 +71,10 @@ class Pair:
             wire.let_go()
         for replica in self.replicas:
             replica.kill()
+        # Nobody has to wait until it has run out: who held it has ended.
+        lease = ("lease", ACCOUNT, f"-n={SYSTEM}")
+        self._control.kubectl("delete", *lease, "--ignore-not-found")
+        for replica in self.replicas:
             replica.start()
         warm = "/readyz?exclude=leader"
         wait_for(
