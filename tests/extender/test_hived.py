@@ -2,7 +2,9 @@
 has to hold: in which domain, together or apart, and who waits.
 
 HiveD's cells are labels here, its virtual clusters node selectors, and what it wants *within* a
-cell is `require-span`. Which GPUs exactly it takes depends on its own order of packing.
+cell is `require-span`. Which GPUs exactly it takes depends on its own order of packing. Who is
+evicted in cases 7 and 8 stands in test_preemption.py. Parts of one gang that want different cells
+are nothing that a gang can say here: a span is wanted of all its members.
 """
 
 from linkwise.extender.scheduler import CoreSettings
@@ -121,3 +123,21 @@ def test_case_15_fifteen_within_a_rack_take_two_nodes_of_one_and_leave_the_other
     at = racks(4, 4)
     assert set(where(at, at.add_gang("a", 15, 1, require_span=RACK))) == {"n1", "n2"}
     assert where(at, at.add_gang("b", 4, 8, require_span=RACK)) == ["n5", "n6", "n7", "n8"]
+
+
+def test_case_15_parts_that_want_a_switch_and_parts_that_do_not_share_what_is_left() -> None:
+    """HiveD's parts are pods of one GPU that want a switch together; here each is one pod."""
+    at = racks(4, 4)
+    assert set(where(at, at.add_gang("a", 15, 1, require_span=RACK))) == {"n1", "n2"}
+    for node in ("n3", "n4"):
+        at.add_pod(f"on-{node}", 4, node=node)
+        at.set_in_use(node, {f"ml/on-{node}": {"main": at.uuids(node, 2, 3, 4, 5)}})
+    for node in ("n5", "n6", "n7", "n8"):
+        at.add_pod(f"on-{node}", 8, node=node)
+    for part in range(2):
+        at.add_pod(f"d-{part}", 2, gang="d", gang_size="6", rank=f"{part}", require_link="switch")
+    for rank in range(2, 6):
+        at.add_pod(f"d-{rank}", 1, gang="d", gang_size="6", rank=f"{rank}")
+    assert set(where(at, [f"d-{rank}" for rank in range(6)])) == {"n3", "n4"}
+    assert {at.indices(f"d-{part}") for part in range(2)} <= {(0, 1), (6, 7)}
+    assert at.evicted == []
