@@ -257,6 +257,16 @@ def test_what_cannot_be_asked_is_refused_in_one_line(arguments: tuple[str, ...],
     assert answer.stderr.startswith(f"linkwise: {text}")
 
 
+def test_without_any_kubeconfig_that_is_what_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/no/such")
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    answer = run("top")
+    assert (answer.exit_code, answer.stderr) == (
+        2,
+        "linkwise: no kubeconfig: there is no /no/such, and this is no pod\n",
+    )
+
+
 def test_every_command_and_flag_is_documented() -> None:
     page = (ROOT / "docs" / "kubectl.md").read_text()
     assert isinstance(main, click.Group)

@@ -117,6 +117,11 @@ def _configuration(access: Access) -> Configuration:
             load_incluster_config(configuration)  # type: ignore[no-untyped-call]
     except (ConfigException, OSError) as error:
         told = " ".join(str(error).split())
+        if not named and not _has_kubeconfig(access):
+            places = os.environ.get("KUBECONFIG") or KUBE_CONFIG_DEFAULT_LOCATION
+            raise BadInputError(
+                f"no kubeconfig: there is no {places}, and this is no pod"
+            ) from None
         where = f"--kubeconfig {access.kubeconfig}" if access.kubeconfig else "kubeconfig"
         context = f", --context {access.context}" if access.context else ""
         raise BadInputError(f"{where}{context}: {told}") from None
