@@ -85,6 +85,8 @@ def test_a_member_of_a_gang_without_room() -> None:
         "  nearest   gpu-1: 6 of 8 suitable GPUs are free, 1 more is needed",
         "  held by   2 GPUs: ml/notebook, in use for 90s, expected to end in 1h58m",
         "  kept      14 GPUs on gpu-1, gpu-2: 9 free now, nobody knows when all will be",
+        "  waits for 2 GPUs: ml/notebook, in use for 90s, expected to end in 1h58m",
+        "            3 GPUs: ml/eval, planned, not started yet, end unknown",
         "  gang      g: forming, a gang of 2",
         "            room for 0 of 2 members",
         "                0  g-0  waiting",

@@ -9,8 +9,9 @@ from functools import cached_property
 
 from linkwise.extender.funnel import Funnel, alike, wanted_of
 from linkwise.extender.gang import Phase
-from linkwise.extender.holders import holders_of
+from linkwise.extender.holders import holders_of, owners_of
 from linkwise.extender.holds import Asker, asker_of_single
+from linkwise.extender.levels import NEVER
 from linkwise.extender.line import Urgency, urgency_of_single
 from linkwise.extender.muster import Muster
 from linkwise.extender.place import Refusal
@@ -211,6 +212,7 @@ class Explainer:
             free=sum((mask & idle.get(name, 0)).bit_count() for name, mask in hold.gpus.items()),
             start=hold.start,
             evicts=hold.evicts,
+            holders=owners_of(self._snapshot, hold.gpus),
         )
 
     def _searches(self, members: Sequence[PodRecord], asker: Asker) -> tuple[Search, ...]:
@@ -325,7 +327,9 @@ def _why_alone_waits(gang: GangState | None, search: Search) -> str:
     if gang is not None and gang.refused:
         return f"Its plans came to nothing: {gang.reason}."
     if not search.room:
-        return "No node has a GPU set for the pod now."
+        first = next((level.level for level in search.levels if not level.have), "")
+        when = ", even when idle" if first in NEVER else " now"
+        return f"No node has a GPU set for the pod{when}."
     fitting = search.levels[-1].have
     nodes, them = ("1 node has", "it") if fitting == 1 else (f"{fitting} nodes have", "them")
     return (

@@ -111,6 +111,14 @@ def _order(it: GangExplanation, at: float) -> Iterator[str]:
             start = _starts(hold.start, at)
         kept = f"{gpus_in_words(hold.gpus)} on {nodes}: {hold.free} free now, {start}"
         yield _fact("kept", kept)
+        if any(holder.pod not in _named(it) for holder in hold.holders):
+            yield from _holders("waits for", hold.holders, at)
+
+
+def _named(it: GangExplanation) -> set[str]:
+    """Who has been told of as holding what came nearest."""
+    nearest = (it.nearest, *(search.nearest for search in it.searches))
+    return {holder.pod for each in nearest if each is not None for holder in each.holders}
 
 
 def _starts(start: float, at: float) -> str:
@@ -246,10 +254,14 @@ def _nearest(nearest: NearestMiss, at: float) -> Iterator[str]:
     if nearest.level != NODE:
         place = domain_in_words(nearest.level, nearest.place)
     yield _fact("nearest", f"{place}: {nearest.lacks}")
-    for number, holder in enumerate(nearest.holders[:_MOST_HOLDERS]):
-        yield _fact("" if number else "held by", _holder(holder, at))
-    if len(nearest.holders) > _MOST_HOLDERS:
-        yield _fact("", f"and {len(nearest.holders) - _MOST_HOLDERS} more")
+    yield from _holders("held by", nearest.holders, at)
+
+
+def _holders(name: str, holders: Sequence[Holder], at: float) -> Iterator[str]:
+    for number, holder in enumerate(holders[:_MOST_HOLDERS]):
+        yield _fact("" if number else name, _holder(holder, at))
+    if len(holders) > _MOST_HOLDERS:
+        yield _fact("", f"and {len(holders) - _MOST_HOLDERS} more")
 
 
 def _holder(holder: Holder, at: float) -> str:

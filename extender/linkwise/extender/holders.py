@@ -1,31 +1,45 @@
 """Who holds the GPUs of a node, and until when, as far as anybody has said."""
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 
 from linkwise.extender.holds import Hold
 from linkwise.extender.records import PodRecord, WrittenPlan
 from linkwise.extender.snapshot import NodeState, Snapshot
 from linkwise.extender.views import ENDLESS, EXPECTED, TIMEOUT, Holder
+from linkwise.topology.model import MAX_GPUS
+
+_ALL_GPUS = (1 << MAX_GPUS) - 1
 
 
 def holders_of(
     snapshot: Snapshot, nodes: Iterable[NodeState], open_holds: Container[int] = ()
 ) -> tuple[Holder, ...]:
-    """Who has most GPUs of these nodes comes first; before those whose end nobody knows, the ones
-    that will end, the soonest first. *open_holds*, by their place, keep nothing from who asks."""
-    found: dict[str, Holder] = {}
+    """Who has GPUs of these nodes, and for whom those are kept that nobody has. *open_holds*, by
+    their place, keep nothing from who asks."""
     nodes = tuple(nodes)
-    for node in nodes:
-        for uid, mask in node.owned.items():
-            held = _holder(snapshot, node, uid, mask)
-            before = found.get(uid)
-            found[uid] = held if before is None else _together(before, held)
     kept = [
         _reserved(hold, nodes)
         for place, hold in enumerate(snapshot.holds)
         if place not in open_holds
     ]
-    return (*sorted(found.values(), key=_order), *(each for each in kept if each.gpus))
+    whole = dict.fromkeys((node.name for node in nodes), _ALL_GPUS)
+    return (*owners_of(snapshot, whole), *(each for each in kept if each.gpus))
+
+
+def owners_of(snapshot: Snapshot, gpus: Mapping[str, int]) -> tuple[Holder, ...]:
+    """Who has these GPUs, by node. Who has most comes first; before those whose end nobody knows,
+    the ones that will end, the soonest first."""
+    found: dict[str, Holder] = {}
+    for name, wanted in gpus.items():
+        node = snapshot.node_named.get(name)
+        if node is None:
+            continue
+        for uid, mask in node.owned.items():
+            if mask & wanted:
+                held = _holder(snapshot, node, uid, mask & wanted)
+                before = found.get(uid)
+                found[uid] = held if before is None else _together(before, held)
+    return tuple(sorted(found.values(), key=_order))
 
 
 def _holder(snapshot: Snapshot, node: NodeState, uid: str, mask: int) -> Holder:

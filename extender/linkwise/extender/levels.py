@@ -34,6 +34,9 @@ from linkwise.topology.model import MAX_GPUS, LinkClass
 
 NO_RESOURCES = "too little CPU, memory or pods left"
 REFUSED = "refused by kube-scheduler for such pods, until the node changes"
+# What no GPU that comes free changes: what a node is, and then who may use it.
+NEVER = frozenset({"size", "model", "link"})
+_CLOSED = NEVER | {"topology", "node"}
 
 
 @dataclass(slots=True)
@@ -43,6 +46,7 @@ class _Lost:
     nodes: Bools
     lack: NDArray[np.float64]  # [nodes] how much, where one can be nearer than another
     words: Callable[[int], str]
+    closed: bool = False  # also if all its GPUs were free
 
 
 class Levels:
@@ -133,7 +137,8 @@ class Levels:
                 keys = (-np.array(idle), lost.lack[places])
                 at = int(places[np.lexsort(keys)[0]])
                 node = self._field.nodes[at]
-                holders = holders_of(self._field.snapshot, [node], self._mine)
+                nodes = () if lost.closed else (node,)
+                holders = holders_of(self._field.snapshot, nodes, self._mine)
                 return NearestMiss(node.name, "node", lost.words(at), holders)
         return None
 
@@ -179,7 +184,7 @@ class Levels:
         have, of = int(self._left.sum()), int(before.sum())
         self._levels.append(Level(name, wanted, "nodes", have, of, missing))
         much = np.zeros(len(lost)) if lack is None else lack.astype(np.float64)
-        self._lost.append(_Lost(lost, much, words))
+        self._lost.append(_Lost(lost, much, words, name in _CLOSED))
 
     def _open_level(self) -> None:
         closed = self._field.closed(self._record.template)

@@ -118,6 +118,7 @@ class HoldView:
     free: int  # of them
     start: float | None  # when all will be free; None: nobody knows
     evicts: bool = False  # less important pods are evicted for it
+    holders: tuple[Holder, ...] = ()  # who has those of them that are not free
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,122 @@
+"""Who has what somebody waits for: told where it is worth knowing, and only there."""
+
+from linkwise.extender import explain_text
+from linkwise.extender.explain import Explainer
+from linkwise.extender.views import Explanation
+from linkwise.kube.objects import Taint
+from tests.extender.cluster import Cluster
+
+
+def busy() -> Cluster:
+    """Three machines: a job of two hours on one, a pod that says nothing on another."""
+    at = Cluster()
+    for number in range(1, 4):
+        at.add_node(f"gpu-{number}", "hgx-h100")
+    at.add_pod("job", 8, expected_duration="2h")
+    at.add_pod("notebook", 3)
+    for name in ("job", "notebook"):
+        at.schedule(name)
+        at.start(name)
+    return at
+
+
+def explain(at: Cluster, name: str) -> Explanation:
+    at.settle()
+    found = at.core.explain("ml", name, at.now)
+    assert found is not None
+    return found
+
+
+def holders(it: Explanation) -> list[str]:
+    assert it.search is not None
+    assert it.search.nearest is not None
+    return [holder.pod for holder in it.search.nearest.holders]
+
+
+def test_a_gang_with_a_hold_is_told_who_has_the_rest_of_it_and_until_when() -> None:
+    """The nearest node is the notebook's, but the gang waits for the job too."""
+    at = busy()
+    at.add_gang("g", 3)
+    at.pass_time(600)
+    found = explain(at, "g-0").gang
+    assert found is not None
+    assert found.hold is not None
+    assert [(holder.pod, holder.gpus) for holder in found.hold.holders] == [
+        ("ml/job", 8),
+        ("ml/notebook", 3),
+    ]
+    assert found.hold.holders[0].until == at.now - 600 + 7200
+    told = explain_text.gang(found, at.now).splitlines()
+    after = told.index(
+        "  kept      24 GPUs on gpu-1, gpu-2, gpu-3: 13 free now, nobody knows when all will be"
+    )
+    assert told[after + 1 : after + 3] == [
+        "  waits for 8 GPUs: ml/job, in use for 10m, expected to end in 1h50m",
+        "            3 GPUs: ml/notebook, in use for 10m, end unknown",
+    ]
+
+
+def test_who_was_named_already_is_not_named_again() -> None:
+    at = busy()
+    at.delete("job")
+    at.stop("job", "gpu-1")
+    at.add_gang("g", 3)
+    at.pass_time(600)
+    found = explain(at, "g-0").gang
+    assert found is not None
+    told = explain_text.gang(found, at.now)
+    assert "  held by   3 GPUs: ml/notebook" in told
+    assert "waits for" not in told
+
+
+def test_who_is_on_a_node_but_not_on_the_gpus_that_are_kept_is_not_waited_for() -> None:
+    at = Cluster()
+    at.add_node("n1", "dgx1-v100")
+    at.add_node("n2", "dgx1-v100")
+    for name, node, places in (("a", "n1", (0, 1, 2, 3)), ("b", "n1", (4,)), ("c", "n2", (0,))):
+        at.add_pod(name, len(places), node=node)
+        at.set_in_use(node, {**at.in_use(node), f"ml/{name}": {"main": at.uuids(node, *places)}})
+    at.add_pod("d", 4, node="n2")
+    at.set_in_use("n2", {**at.in_use("n2"), "ml/d": {"main": at.uuids("n2", 1, 2, 3, 4)}})
+    at.add_gang("g", 1, 4)
+    found = explain(at, "g-0").gang
+    assert found is not None
+    assert found.hold is not None
+    names = {holder.pod for holder in found.hold.holders}
+    assert found.hold.gpus == 4
+    assert sum(holder.gpus for holder in found.hold.holders) == 4 - found.hold.free
+    assert names < {"ml/a", "ml/b", "ml/c", "ml/d"}
+
+
+def test_nobody_is_waited_for_where_no_node_could_take_the_pod_when_idle() -> None:
+    at = busy()
+    at.add_pod("large", 16)
+    found = explain(at, "large")
+    assert found.summary == "No node has a GPU set for the pod, even when idle."
+    assert holders(found) == []
+
+
+def test_nor_where_the_nodes_are_closed_to_it() -> None:
+    at = busy()
+    at.add_pod("filler", 8, node="gpu-3")
+    for node in at.nodes.copy():
+        at.cordon(node, Taint(key="team", value="x", effect="NoSchedule"))
+    at.add_pod("stranger", 8)
+    assert holders(explain(at, "stranger")) == []
+
+
+def test_who_has_the_gpus_of_a_node_that_would_do_is_told() -> None:
+    at = busy()
+    at.add_pod("filler", 8, node="gpu-3")
+    at.add_pod("next", 8)
+    found = explain(at, "next")
+    assert found.summary == "No node has a GPU set for the pod now."
+    assert holders(found) == ["ml/notebook"]
+
+
+def test_everything_that_waits_tells_it_in_short_too() -> None:
+    at = busy()
+    at.add_gang("g", 3)
+    at.pass_time(600)
+    told = explain_text.all_that_waits(Explainer(at.core.snapshot(at.now)).everything())
+    assert "  waits for 8 GPUs: ml/job, in use for 10m, expected to end in 1h50m" in told
