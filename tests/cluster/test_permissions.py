@@ -1,4 +1,4 @@
-"""What the two programs may do, what they must not, and what nobody else may: asked of a real API
+"""What the programs may do, what they must not, and what nobody else may: asked of a real API
 server with the deployed manifests, each request for real and with the token of a pod on a node.
 """
 
@@ -13,7 +13,7 @@ from linkwise.topology import names
 from tests.cluster import binaries
 from tests.cluster.accounts import NAMESPACE, Account, Request, pod_of, token
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.permissions import (
+from tests.cluster.extender_permissions import (
     ANYBODY_MAY,
     DECIDES,
     EXTENDER_LEADS,
@@ -22,19 +22,27 @@ from tests.cluster.permissions import (
     EXTENDER_MUST_NOT,
     LATE_WRITES,
     NOBODY_MAY,
+    NOMINATED,
+    RENEWAL,
+)
+from tests.cluster.permissions import (
     NODELESS_MUST_NOT,
     NODES,
-    NOMINATED,
     PLUGIN_MAY,
     PLUGIN_MUST_NOT,
     PODS,
     RIGHTS,
     STRANGE,
     SYSTEM,
+    WEBHOOK_MAY,
+    WEBHOOK_MUST_NOT,
 )
 from tests.cluster.small_objects import labelled, pod
 from tests.cluster.waiting import wait_for
-from tests.manifests import DAEMONSET
+from tests.manifests import BASE, DAEMONSET, granted, the
+
+WEBHOOK = DAEMONSET / "components" / "webhook"
+VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
 
 
 @pytest.fixture(scope="module", params=[binaries.NEWEST, *binaries.OLDER])
@@ -97,6 +105,20 @@ def extender(deployed: ControlPlane, administrator: Account) -> Account:
     return account
 
 
+@pytest.fixture(scope="module")
+def webhook(deployed: ControlPlane) -> Account:
+    """Beside configurations that ask about nothing: it does not run."""
+    deployed.kubectl("apply", f"-f={WEBHOOK / 'account.yaml'}")
+    for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+        body = {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": kind,
+            "metadata": {"name": "linkwise"},
+        }
+        deployed.kubectl("create", "-f=-", stdin=json.dumps(body))
+    return Account(deployed, token=token(deployed, "linkwise-webhook"))
+
+
 def named(request: Request) -> str:
     return request.what
 
@@ -148,10 +170,41 @@ def test_the_extender_may_as_the_leader(second_term: Account, asked: Request) ->
     allowed(second_term, asked)
 
 
+def test_the_extender_may_renew_its_lease(second_term: Account, deployed: ControlPlane) -> None:
+    lease = deployed.client().get(RENEWAL.path, dict[str, object])
+    allowed(second_term, replace(RENEWAL, body=lease))
+
+
 @pytest.mark.parametrize("asked", EXTENDER_MAY_ASK_FOR, ids=named)
 def test_the_extender_may_ask_for_what_pods_hang_on(extender: Account, asked: Request) -> None:
     """A right to what is not there answers 404; so does a kind that the cluster does not have."""
     assert extender.ask(asked).status == 404
+
+
+@pytest.mark.parametrize("asked", WEBHOOK_MUST_NOT, ids=named)
+def test_the_webhook_must_not(webhook: Account, asked: Request) -> None:
+    refused(webhook, asked)
+
+
+@pytest.mark.parametrize("asked", WEBHOOK_MAY, ids=named)
+def test_the_webhook_may(webhook: Account, asked: Request) -> None:
+    allowed(webhook, asked)
+
+
+@pytest.mark.parametrize(
+    ("account", "needs"),
+    [
+        (BASE / "plugin", PLUGIN_MAY),
+        (BASE / "extender", (*EXTENDER_MAY, *EXTENDER_LEADS, *EXTENDER_MAY_ASK_FOR, RENEWAL)),
+        (WEBHOOK, WEBHOOK_MAY),
+    ],
+    ids=lambda each: each.name if isinstance(each, Path) else "",
+)
+def test_no_right_is_given_that_is_not_needed_here(
+    account: Path, needs: tuple[Request, ...]
+) -> None:
+    rights = granted(the(account, "ClusterRole")) | granted(the(account, "Role"))
+    assert {right(request) for request in needs} == rights
 
 
 @pytest.mark.usefixtures("extender")
@@ -211,3 +264,14 @@ def refused(account: Account, request: Request) -> None:
 def allowed(account: Account, request: Request) -> None:
     answer = account.ask(request)
     assert answer.allowed, f"{request.what}: {answer}"
+
+
+def right(request: Request) -> tuple[str, str]:
+    """(resource, verb), as a role has it."""
+    path, _, query = request.path.removeprefix("/").partition("?")
+    words = path.split("/")[2 if path.startswith("api/") else 3 :]
+    if words[0] == "namespaces":
+        words = words[2:]
+    resource, _, *subresource = *words, *([""] if len(words) == 1 else [])
+    reads = "watch" if "watch=true" in query else "get" if len(words) > 1 else "list"
+    return "/".join([resource, *subresource]), VERBS.get(request.method, reads)

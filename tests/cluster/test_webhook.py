@@ -11,12 +11,11 @@ import pytest
 import yaml
 
 from linkwise.topology import names
-from tests.cluster.accounts import Account, Request, token
 from tests.cluster.control_plane import ControlPlane, KubectlError
 from tests.cluster.scheduling import ADMISSION_OFF, GPU
 from tests.cluster.scheduling_world import NAMESPACE, NODES, World
 from tests.cluster.waiting import wait_for
-from tests.cluster.webhook import ACCOUNT, Webhook
+from tests.cluster.webhook import Webhook
 
 SAID = {names.GANG: "train", names.GANG_SIZE: "4"}
 
@@ -285,30 +284,6 @@ def test_it_is_asked_about_nothing_that_is_none_of_its_business(
     world.scheduler.start()
     world.wait_bound([*gang, "single", "web"])
     assert webhook.asked() == before
-
-
-def test_its_account_may_keep_its_certificates_and_nothing_else(world: World) -> None:
-    configurations = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
-    secrets, patch = "/api/v1/namespaces/kube-system/secrets", {"metadata": {"labels": {"a": "b"}}}
-    account = Account(world.control, token=token(world.control, ACCOUNT))
-
-    def asks(method: str, path: str, body: object = None) -> bool:
-        return account.ask(Request("", method, path, body)).allowed
-
-    assert asks("GET", f"{secrets}/linkwise-webhook")
-    assert asks("PATCH", f"{configurations}/linkwise", patch)
-    world.control.kubectl("create", "secret", "generic", "another", "-n=kube-system")
-    for method, path, body in (
-        ("GET", secrets, None),
-        ("GET", f"{secrets}/another", None),
-        ("PATCH", f"{secrets}/linkwise-webhook", patch),
-        ("DELETE", f"{secrets}/linkwise-webhook", None),
-        ("GET", configurations, None),
-        ("PATCH", f"{configurations}/another", patch),
-        ("DELETE", f"{configurations}/linkwise", None),
-        ("GET", f"/api/v1/namespaces/{NAMESPACE}/pods", None),
-    ):
-        assert not asks(method, path, body), (method, path)
 
 
 def test_certificates_change_while_pods_are_created_and_none_goes_without_its_gate(
