@@ -194,6 +194,18 @@ def test_a_configuration_that_is_not_wanted_is_not_missed(api: Api) -> None:
     assert api.trusted() == {api.certificates()}
 
 
+def test_it_is_not_ready_before_anybody_can_be_told_whom_to_trust(api: Api) -> None:
+    made = {path: api.objects.pop(path) for path in CONFIGURATIONS}
+    one = Replica(api)
+    with pytest.raises(ApiError, match="NotFound"):
+        one.look()
+    assert one.keeper.waits_for() == "no certificate is published yet"
+    api.objects |= made
+    one.look()
+    assert one.keeper.waits_for() == ""
+    assert api.trusted() == {api.certificates()}
+
+
 @pytest.mark.parametrize("data", [{"a.crt": "?", "a.key": "eA=="}, {"a.crt": "eA=="}, {}])
 def test_a_mangled_secret_is_filled_anew(api: Api, data: dict[str, str]) -> None:
     one = Replica(api)

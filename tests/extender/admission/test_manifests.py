@@ -93,6 +93,13 @@ def test_the_probes_ask_routes_that_exist() -> None:
         assert asked["scheme"] == "HTTPS"
 
 
+def test_who_comes_and_who_goes_is_heard_of_before_anybody_relies_on_it() -> None:
+    deployment = the(FILES, "Deployment")["spec"]
+    assert deployment["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+    goes = container()["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert deployment["minReadySeconds"] == goes == 5
+
+
 def test_its_rights_are_for_the_objects_that_it_is_told_and_for_no_others() -> None:
     secret, role = the(FILES, "Secret")["metadata"], the(FILES, "Role")
     assert (secret["namespace"], secret["name"]) == flags()["secret"]

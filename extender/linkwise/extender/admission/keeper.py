@@ -178,19 +178,24 @@ class SecretKeeper(Keeper):
         return pairs
 
     def _publish(self, trusted: bytes) -> None:
-        wanted = b64encode(trusted).decode()
+        """Raises ApiError where neither configuration is there: while nobody can ask us, nobody has
+        been told whom to trust. `kubectl apply` makes them after the Deployment."""
+        wanted, missing = b64encode(trusted).decode(), list[ApiError]()
         for path in self._configurations:
             try:
                 found = self._client.get(path, _Configuration)
             except ApiError as error:
                 if error.status != _NOT_FOUND:
                     raise
-                continue  # not every cluster wants both
+                missing.append(error)  # not every cluster wants both
+                continue
             late = [hook.name for hook in found.webhooks if hook.client_config.ca_bundle != wanted]
             if late:
                 hooks = [{"name": name, "clientConfig": {"caBundle": wanted}} for name in late]
                 self._client.patch(path, {"webhooks": hooks}, content_type=STRATEGIC_PATCH)
                 log.info("%s: trust written", path.removeprefix(_REGISTRATION))
+        if len(missing) == len(self._configurations):
+            raise missing[0]
 
 
 class FileKeeper(Keeper):
