@@ -22,6 +22,7 @@ from tests.cluster.waiting import wait_for
 
 PODS = "/api/v1/namespaces/ml/pods"
 SYSTEM = "/api/v1/namespaces/kube-system"
+SECOND = ("explain", "second", "-n", "ml")
 RIGHTS = "/apis/rbac.authorization.k8s.io/v1/namespaces/kube-system"
 
 
@@ -105,7 +106,12 @@ def kubectl(control: ControlPlane, extender: Extender, run_directory: Path) -> K
     client.post(f"{PODS}/busy/binding", _binding("busy", "n1"))
     for rank in range(2):
         client.post(PODS, _pod(f"train-{rank}", 8, **{names.GANG: "train", names.GANG_SIZE: "2"}))
-    return Kubectl(control, run_directory / "kubectl-path")
+    made = Kubectl(control, run_directory / "kubectl-path")
+    # Each on its own, the API server hears of right and Service, and the extender of the pods.
+    wait_for(lambda: "held by   8 GPUs: ml/busy" in made.run(*SECOND).stdout, "it is answered")
+    everything = "1 gang and 2 pods in no gang wait"
+    wait_for(lambda: everything in made.run("explain", "-A").stdout, "all pods are known")
+    return made
 
 
 def _service(port: int) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -179,7 +185,7 @@ def _binding(name: str, node: str) -> dict[str, Any]:
 def test_the_real_kubectl_finds_the_plugin_and_the_api_server_passes_it_on(
     kubectl: Kubectl,
 ) -> None:
-    told = kubectl.says("explain", "second", "-n", "ml")
+    told = kubectl.says(*SECOND)
     assert told.startswith("ml/second: waiting for ")
     assert "  nearest   n1: 0 of 8 suitable GPUs are free, 2 more are needed\n" in told
     assert "  held by   8 GPUs: ml/busy, planned, not started yet" in told
