@@ -3,13 +3,15 @@ by itself if it is let."""
 
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from linkwise.topology import names
+from linkwise.topology.plan import InUse, write_in_use
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.scheduling import ADMISSION_OFF
 from tests.cluster.scheduling_world import NAMESPACE, NODES, PATIENCE_SECONDS, PODS, World
@@ -190,6 +192,50 @@ def test_kube_scheduler_preempts_nobody_for_a_member_of_a_gang_that_waits(world:
     wait_for(lambda: all(map(world.reason, urgent)), "all were tried", PATIENCE_SECONDS)
     alone = world.create("alone", priority=2000)
     wait_for(lambda: terminating(world), "only a single pod may", PATIENCE_SECONDS)
-    assert len(terminating(world)) == 1
+    (victim,) = terminating(world)
     world.bury_terminating()
     world.wait_bound([alone])
+    assert running(world, humble) == {*humble} - {victim}
+
+
+def test_nobody_else_goes_while_a_node_has_not_given_back_the_gpus_of_the_victim(
+    world: World,
+) -> None:
+    """kube-scheduler sees room on it as soon as the victim is gone."""
+    humble = [world.create(f"humble-{number}") for number in range(4)]
+    world.wait_bound(humble)
+    nodes = {name: world.node_of(name) for name in humble}
+    try:
+        for name, node in nodes.items():
+            given = {f"{NAMESPACE}/{name}": {"main": world.gpus_of(name)}}
+            say_in_use(world, node, write_in_use(InUse(pods=given)))
+        wait_for(lambda: states(world) == {"used"}, "the extender has seen what is in use")
+        alone = world.create("alone", priority=2000)
+        wait_for(lambda: terminating(world), "room is made for it", PATIENCE_SECONDS)
+        (victim,) = terminating(world)
+        world.bury_terminating()
+        world.wait_waiting(alone, "linkwise: fewer free GPUs than wanted")
+        say_in_use(world, nodes[victim], None)
+        world.wait_bound([alone])
+        assert world.node_of(alone) == nodes[victim]
+        assert running(world, humble) == {*humble} - {victim}
+    finally:
+        for node in NODES:
+            say_in_use(world, node, None)
+
+
+def running(world: World, pods: Iterable[str]) -> set[str]:
+    """Those that nobody has evicted."""
+    return {pod.metadata.name for pod in world.pods()} & set(pods) - terminating(world)
+
+
+def say_in_use(world: World, node: str, text: str | None) -> None:
+    """As its plugin does."""
+    annotations = {names.IN_USE: text}
+    world.client.patch(f"/api/v1/nodes/{node}", {"metadata": {"annotations": annotations}})
+
+
+def states(world: World) -> set[str]:
+    """Of all GPUs in the extender's books."""
+    nodes = msgspec.json.decode(world.asked("/nodes"))
+    return {gpu["state"] for node in nodes for gpu in node["gpus"]}

@@ -2,7 +2,11 @@
 
 from itertools import combinations
 
+import pytest
+
 from linkwise.extender.calls import PreemptCall, Victims
+from linkwise.extender.turned_away import MOMENT_SECONDS, SOON_SECONDS
+from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
 from tests.extender.test_preemption import budget, label
 
@@ -128,3 +132,193 @@ def test_who_is_added_counts_against_the_budgets() -> None:
     victims = {"n1": Victims((at.pod("g-0").metadata.uid,))}
     answer = at.core.preempt(PreemptCall(at.pod("urgent"), victims), at.now)
     assert answer.victims["n1"].pdb_violations == 1
+
+
+# Nobody goes for what is about to be free.
+
+
+def two_full_nodes() -> Cluster:
+    """All GPUs of n1 are in use by `first`, all of n2 by `second`, and room is made on n1."""
+    at = cluster(2)
+    for name, node in (("first", "n1"), ("second", "n2")):
+        at.start(run(at, name, 8, node))
+    at.add_pod("urgent", 8, priority=1)
+    both = {"n1": ["first"], "n2": ["second"]}
+    assert preempt(at, "urgent", **both) == both
+    at.nominate("urgent", "n1")
+    at.settle()
+    return at
+
+
+def refuse(at: Cluster, name: str, *nodes: str) -> None:
+    """kube-scheduler sees room on these nodes for a pod, and we do not."""
+    assert at.filter(name, nodes).node_names == ()
+
+
+def seconds_until_woken(at: Cluster, name: str) -> float:
+    """Until its nomination is another: then kube-scheduler tries it again."""
+    at.settle()
+    began, nominated = at.now, at.pod(name).status.nominated_node_name
+    while at.pod(name).status.nominated_node_name == nominated:
+        due = at.core.next_due()
+        assert due is not None, "it is forgotten"
+        at.now = max(due, at.now)
+        assert at.settle() or due > began, "no end"
+    return at.now - began
+
+
+def test_where_kube_scheduler_hears_of_a_deletion_before_we_do_nobody_else_goes() -> None:
+    at = two_full_nodes()
+    refuse(at, "urgent", "n1")
+    assert preempt(at, "urgent", n2=["second"]) == {}
+    at.delete("first")
+    at.stop("first", "n1")
+    assert seconds_until_woken(at, "urgent") == MOMENT_SECONDS
+    assert at.schedule("urgent") == "n1"
+
+
+def test_where_a_pod_is_gone_and_its_gpus_are_not_given_back_yet_nobody_else_goes() -> None:
+    at = two_full_nodes()
+    at.delete("first")
+    refuse(at, "urgent", "n1")
+    assert preempt(at, "urgent", n2=["second"]) == {}
+    at.stop("first", "n1")
+    assert seconds_until_woken(at, "urgent") == MOMENT_SECONDS
+    assert at.schedule("urgent") == "n1"
+
+
+def test_where_we_hear_of_room_while_kube_scheduler_looks_for_victims_nobody_goes() -> None:
+    at = two_full_nodes()
+    refuse(at, "urgent", "n1")
+    at.delete("first")
+    at.stop("first", "n1")
+    at.settle()
+    at.pass_time(MOMENT_SECONDS)
+    assert preempt(at, "urgent", n2=["second"]) == {}
+    assert seconds_until_woken(at, "urgent") == MOMENT_SECONDS
+
+
+def test_a_new_node_that_we_have_not_heard_of_is_waited_for() -> None:
+    at = two_full_nodes()
+    refuse(at, "urgent", "n3")
+    assert preempt(at, "urgent", n2=["second"]) == {}
+    at.add_node("n3")
+    assert seconds_until_woken(at, "urgent") == MOMENT_SECONDS
+
+
+def test_newer_kube_schedulers_hear_of_that_node_that_nobody_need_go() -> None:
+    at = two_full_nodes()
+    at.delete("first")
+    refuse(at, "urgent", "n1")
+    assert preempt(at, "urgent", n1=[], n2=["second"]) == {"n1": []}
+    at.stop("first", "n1")
+    assert seconds_until_woken(at, "urgent") == MOMENT_SECONDS
+
+
+@pytest.mark.parametrize("nominated", ["n1", ""])
+def test_gpus_that_nobody_gives_back_are_waited_for_once_and_not_for_long(nominated: str) -> None:
+    at = two_full_nodes()
+    at.nominate("urgent", nominated)
+    at.delete("first")
+    began = at.now
+    refuse(at, "urgent", "n1")
+    assert preempt(at, "urgent", n2=["second"]) == {}
+    at.now += SOON_SECONDS / 2
+    refuse(at, "urgent", "n1")  # it came again by itself
+    assert preempt(at, "urgent", n2=["second"]) == {}
+    seconds_until_woken(at, "urgent")
+    assert at.now == began + SOON_SECONDS
+    refuse(at, "urgent", "n1")
+    assert preempt(at, "urgent", n2=["second"]) == {"n2": ["second"]}
+
+
+def test_the_next_node_is_waited_for_anew() -> None:
+    at = two_full_nodes()
+    at.delete("first")
+    refuse(at, "urgent", "n1")
+    assert preempt(at, "urgent", n2=["second"]) == {}
+    at.now += SOON_SECONDS
+    at.delete("second")
+    run(at, "third", 8, at.add_node("n3").metadata.name)
+    refuse(at, "urgent", "n1", "n2")
+    assert preempt(at, "urgent", n3=["third"]) == {}
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_who_waited_in_vain_and_finds_no_victims_is_woken_once(asks: bool) -> None:
+    at = two_full_nodes()
+    at.delete("first")
+    at.nominate("urgent", "")
+    refuse(at, "urgent", "n1")
+    assert preempt(at, "urgent") == {}
+    seconds_until_woken(at, "urgent")
+    if asks:  # else kube-scheduler found nobody who may be evicted
+        refuse(at, "urgent", "n1")
+        assert preempt(at, "urgent") == {}
+    at.nominate("urgent", "")
+    at.settle()
+    assert [at.pass_time(10.0) for _ in range(10)] == [[]] * 10
+
+
+def test_a_node_on_which_somebody_is_to_go_is_none_to_wait_for() -> None:
+    at = two_full_nodes()
+    refuse(at, "urgent", "n1")  # and then another pod went there
+    asked = {"n1": ["first"], "n2": ["second"]}
+    assert preempt(at, "urgent", **asked) == asked
+
+
+def test_gpus_that_are_promised_to_others_are_no_reason_to_wait() -> None:
+    at = cluster(2)
+    at.start(run(at, "second", 8, "n2"))
+    at.add_pod("planned", 8, gates=[names.GATE])
+    at.settle()
+    assert at.plan("planned") is not None
+    at.add_pod("urgent", 8, priority=1)
+    refuse(at, "urgent", "n1")
+    assert preempt(at, "urgent", n2=["second"]) == {"n2": ["second"]}
+
+
+def test_what_is_promised_to_others_does_not_go_with_who_may_be_gone() -> None:
+    at = cluster(2)
+    run(at, "first", 4, "n1")
+    run(at, "second", 8, "n2")
+    at.add_pod("planned", 4, gates=[names.GATE])
+    at.settle()
+    at.add_pod("urgent", 8, priority=1)
+    refuse(at, "urgent", "n1")
+    assert preempt(at, "urgent", n2=["second"]) == {"n2": ["second"]}
+
+
+def test_where_the_links_will_be_lacking_still_there_is_nothing_to_wait_for() -> None:
+    at = cluster(1, "a100-pcie-8-bridged")  # four pairs
+    machine = at.machine("n1")
+    pairs = [(a, b) for a, b in combinations(range(8), 2) if machine.link(a, b).nvlinks]
+    for number, (a, _) in enumerate(pairs):
+        at.start(run(at, f"p{number}", 1, "n1"), {"main": at.uuids("n1", a)})
+    at.start(run(at, "gone", 1, "n1"), {"main": at.uuids("n1", pairs[0][1])})
+    at.delete("gone")
+    run(at, "other", 8, at.add_node("n2").metadata.name)
+    at.add_pod("urgent", 2, priority=1, require_link="nvlink")
+    refuse(at, "urgent", "n1")
+    assert preempt(at, "urgent", n2=["other"]) == {"n2": ["other"]}
+
+
+def test_what_was_asked_about_another_pod_is_no_reason_to_wait() -> None:
+    at = two_full_nodes()
+    at.delete("first")
+    at.add_pod("other", 8)
+    refuse(at, "urgent", "n1")
+    refuse(at, "other", "n1")
+    assert preempt(at, "urgent", n2=["second"]) == {"n2": ["second"]}
+
+
+def test_who_stays_nominated_though_nobody_goes_is_woken_when_there_is_room() -> None:
+    """kube-scheduler takes nothing back where an extender leaves it no node."""
+    at = two_full_nodes()
+    at.add_pod("equal", 8)
+    at.nominate("equal", "n1")
+    refuse(at, "equal")
+    assert preempt(at, "equal", n1=[]) == {}
+    at.delete("second")
+    at.stop("second", "n2")
+    assert seconds_until_woken(at, "equal") == MOMENT_SECONDS

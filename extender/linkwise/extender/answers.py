@@ -55,7 +55,8 @@ def filter_nodes(
         _learn(planner, record, names, None, now)
         return FilterAnswer(failed=dict.fromkeys(names, gang_text(planner, record)))
     answer = _of_single(books, planner, record, names, now)
-    planner.turned_away.answered(known, now, has_room=bool(answer.node_names))
+    has_room = bool(answer.node_names)
+    planner.turned_away.answered(known, now, has_room=has_room, names=() if has_room else names)
     return answer
 
 

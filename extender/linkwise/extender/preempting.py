@@ -6,6 +6,12 @@ gang is left half: its other members on the node become victims too, and where i
 elsewhere the node is left out, since kube-scheduler evicts on one node only. Newer kube-schedulers
 come with no victims at all where only we had objected; then the cheapest are named here.
 
+Nobody is evicted for what is about to be free. kube-scheduler hears that a victim is gone before
+our watch does, and seconds before its node says that the GPUs are given back; it asks again, we
+refuse the emptied node, and it would evict somebody on the next one. So where a node that it asked
+about comes to have room without that, nobody goes; `turned_away` sees to it that the pod is tried
+again.
+
 A gang's member preempts nobody by this verb: one place helps a gang nothing, and `preemption` finds
 room for all of it.
 """
@@ -31,8 +37,18 @@ def preempt(
     if not record.demand.gpus:
         return PreemptAnswer(dict(asked))
     question = _Question(books, planner, record, now)
-    answers = {node: question.victims(node, those) for node, those in asked.items()}
-    return PreemptAnswer({node: those for node, those in answers.items() if those is not None})
+    refused = planner.turned_away.take_asked(record)
+    full = {node for node, those in asked.items() if those.uids}
+    soon = [node for node in refused if node not in full and question.has_room_soon(node)]
+    awaits_room = planner.turned_away.may_wait_for(record, soon, now)
+    if awaits_room:
+        victims = {node: asked[node] for node in soon if node in asked}  # none are asked for there
+    else:
+        answers = {node: question.victims(node, those) for node, those in asked.items()}
+        victims = {node: those for node, those in answers.items() if those is not None}
+    somebody = any(those.uids for those in victims.values())
+    planner.turned_away.evicts(record, somebody=somebody, awaits_room=awaits_room)
+    return PreemptAnswer(victims)
 
 
 class _Question:
@@ -57,6 +73,23 @@ class _Question:
             return asked
         pods = [self._books.pods[uid] for uid in whole if uid in self._books.pods]
         return Victims(tuple(whole), self._budgets.broken_by(pods))
+
+    def has_room_soon(self, node: str) -> bool:
+        """Whether the pod has GPUs on this node, on which kube-scheduler sees room, once all have
+        given theirs back who are gone or going."""
+        book = self._books.nodes.get(node)
+        if book is None or book.record is None:
+            return True  # kube-scheduler's watch has shown it, ours will
+        if book.kind is None or book.machine is None or book.problem:
+            return False
+        counted = sum(pod.needs.gpus for pod in book.bound.values()) + self._record.needs.gpus
+        if counted > book.record.offers.gpus:
+            # Some of these are gone, as kube-scheduler knows; nobody can tell which.
+            gone = [who for who in book.owned if who not in book.plans and who not in book.holds]
+        else:
+            pods = {who: self._books.pods.get(who) for who in book.owned}
+            gone = [who for who, pod in pods.items() if pod is None or not pod.live]
+        return self._fits(book, gone)
 
     def _whole(self, book: NodeBook, uids: Sequence[str]) -> list[str] | None:
         """These, and whoever must go with them; None where that is somebody on another node."""

@@ -8,12 +8,15 @@ So whoever still waits a moment after room appeared is nominated for a node that
 the pod and makes kube-scheduler try that node first. No GPU is held for it: what it finds there is
 decided when it is bound, as for every single pod.
 
+kube-scheduler does not only wait: it evicts others for a pod that is important enough. Where a node
+that it asked about is about to have room, it is kept from that for a while (`preempting`).
+
 Who waits is told by our own answers and, also to a new extender, by what kube-scheduler writes into
 the pod's status.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 
 from linkwise.extender.books import Books
 from linkwise.extender.holds import Holds, asker_of_single
@@ -28,6 +31,9 @@ MOMENT_SECONDS = 1.0
 # kube-scheduler may ask about a pod before our own watch has shown it; one that takes longer than
 # this was gone before we could see it.
 UNSEEN_SECONDS = 60.0
+# GPUs of a pod that is gone are given back within seconds. Those that are not by then are stuck, or
+# we cannot see it; then others are evicted as kube-scheduler likes.
+SOON_SECONDS = 30.0
 # A free GPU wakes a few of the many who may want it, not all; much room wakes as many as it may do.
 _FEW = 32
 
@@ -41,6 +47,12 @@ class TurnedAway:
         # By uid, who waits longest first: when each was first told.
         self._waiting: dict[str, float] = {}
         self._nominated: dict[str, float] = {}  # by uid: when each was nominated here
+        # By scheduler: whom it last asked about in vain, and the nodes. It works on one at a time.
+        self._asked: dict[str, tuple[str, Sequence[str]]] = {}
+        # By uid: the nodes that were about to have room instead of an eviction, and since when.
+        self._soon: dict[str, dict[str, float]] = {}
+        # By uid: whom nobody is evicted for, and whether because one of those nodes is awaited.
+        self._kept: dict[str, bool] = {}
         self._room = books.room  # as it was when somebody was last turned away, or looked at
         self._look_at: float | None = None
         self._news = False  # somebody waits who was not seen to be turned away
@@ -49,12 +61,41 @@ class TurnedAway:
     def next_due(self) -> float | None:
         return self._look_at
 
-    def answered(self, record: PodRecord, now: float, *, has_room: bool) -> None:
+    def answered(
+        self, record: PodRecord, now: float, *, has_room: bool, names: Sequence[str] = ()
+    ) -> None:
         """What kube-scheduler was just told about the nodes that it asked for."""
+        self._asked[record.scheduler] = record.uid, names
         if has_room:
             self._waiting.pop(record.uid, None)
         else:
             self._waiting.setdefault(record.uid, now)
+
+    def take_asked(self, record: PodRecord) -> Sequence[str]:
+        """The nodes that kube-scheduler sees room on for this pod, and that we have just refused:
+        it is about to evict others."""
+        uid, names = self._asked.pop(record.scheduler, ("", ()))
+        return names if uid == record.uid else ()
+
+    def may_wait_for(self, record: PodRecord, nodes: Collection[str], now: float) -> bool:
+        """Whether nobody need be evicted for it: one of these nodes has room in a moment."""
+        known = self._soon.pop(record.uid, {})
+        if not nodes:
+            return False
+        self._soon[record.uid] = {node: known.get(node, now) for node in nodes}
+        ends = self._soon_ends(record.uid)
+        if now < ends:
+            self._look_again(ends)
+        return now < ends
+
+    def evicts(self, record: PodRecord, *, somebody: bool, awaits_room: bool = False) -> None:
+        """What came of kube-scheduler's wish to evict others for this pod. Where nothing did, the
+        pod stays nominated where it was, and is not tried there."""
+        if somebody:
+            self._kept.pop(record.uid, None)
+        elif record.uid in self._waiting:
+            self._kept[record.uid] = awaits_room
+            self._news = self._news or bool(record.nominated)
 
     def changed(self, record: PodRecord) -> None:
         """A pod came, or changed."""
@@ -75,6 +116,8 @@ class TurnedAway:
     def forget(self, uid: str) -> None:
         self._waiting.pop(uid, None)
         self._nominated.pop(uid, None)
+        self._soon.pop(uid, None)
+        self._kept.pop(uid, None)
 
     def look(self, now: float) -> None:
         if not self._is_time(now):
@@ -95,12 +138,13 @@ class TurnedAway:
             if record.awaits or not is_asked_about or self._is_in_hand(record, now):
                 continue
             spot = self._room_for(record, hopeless, now)
-            if spot is None:
+            node = self._waited_in_vain(uid, now) if spot is None else spot.node
+            if not node:
                 continue
             if woken >= _FEW and wanted >= there:
                 self._look_again(now + MOMENT_SECONDS)
                 return
-            if self._wake(record, spot, now):
+            if self._wake(record, node, now):
                 woken, wanted = woken + 1, wanted + record.demand.gpus
 
     def _is_in_hand(self, record: PodRecord, now: float) -> bool:
@@ -108,7 +152,7 @@ class TurnedAway:
         if not record.nominated:
             return False
         if record.preempts:
-            return True  # what comes to nothing it takes away itself
+            return record.uid not in self._kept  # else what comes to nothing it takes away itself
         tried_by = self._nominated.get(record.uid, -math.inf) + NOMINATE_SECONDS
         if now < tried_by:
             self._look_again(tried_by)
@@ -129,17 +173,32 @@ class TurnedAway:
             return None
         return spot
 
-    def _wake(self, record: PodRecord, spot: Spot, now: float) -> bool:
+    def _soon_ends(self, uid: str) -> float:
+        return max(self._soon[uid].values()) + SOON_SECONDS
+
+    def _waited_in_vain(self, uid: str, now: float) -> str:
+        """The node that did not come to have room. kube-scheduler tries it when it is nominated,
+        and then evicts; nothing else makes it come again."""
+        if not self._kept.get(uid):
+            return ""
+        ends = self._soon_ends(uid)
+        if now < ends:
+            self._look_again(ends)
+            return ""
+        return max(self._soon[uid])
+
+    def _wake(self, record: PodRecord, node: str, now: float) -> bool:
         if record.nominated:
             # From a pod that may not preempt kube-scheduler never takes a nomination away, and one
             # that does not change wakes nobody.
             self._outbox.clear_nomination(record, now)
             self._look_again(now + MOMENT_SECONDS)
             return False
-        if not self._outbox.nominate(record, spot.node, now):
+        if not self._outbox.nominate(record, node, now):
             self._look_again(now + NOMINATE_SECONDS)
             return False
         self._nominated[record.uid] = now
+        self._kept.pop(record.uid, None)
         return True
 
     def _look_again(self, at: float) -> None:
