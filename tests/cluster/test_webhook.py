@@ -301,6 +301,7 @@ def test_certificates_change_while_pods_are_created_and_none_goes_without_its_ga
     other.start()
     try:
         asked.wait_asked()
+        other.wait_serves()
         asked.register(timeoutSeconds=30, failurePolicy="Fail")
         first = asked.certificate()
         served = {first, other.certificate()}

@@ -7,6 +7,7 @@ address, as there is no pod behind the Service.
 import re
 import ssl
 import sys
+from contextlib import suppress
 from typing import Any
 
 import urllib3
@@ -62,6 +63,10 @@ class Webhook:
         """Until the API server asks: it hears of a registration when it does."""
         wait_for(self._is_asked, "the webhook is asked", of=self.process)
 
+    def wait_serves(self) -> None:
+        """Until it has a certificate, whoever is asked."""
+        wait_for(self._serves, "the webhook serves a certificate", of=self.process)
+
     def certificate(self) -> str:
         """What it serves now, as PEM."""
         return ssl.get_server_certificate((_HOST, self.port), timeout=30)
@@ -74,6 +79,11 @@ class Webhook:
         for verb, number in re.findall(r'requests_total{.*verb="(\w+)"} ([0-9.]+)', text):
             counted[verb] = counted.get(verb, 0) + int(float(number))
         return counted
+
+    def _serves(self) -> bool:
+        with suppress(OSError):  # it does not listen yet, or hangs up
+            return bool(self.certificate())
+        return False
 
     def _is_asked(self) -> bool:
         try:
