@@ -134,6 +134,19 @@ def test_who_is_added_counts_against_the_budgets() -> None:
     assert answer.victims["n1"].pdb_violations == 1
 
 
+def test_nobody_is_added_before_the_budgets_are_known() -> None:
+    at = cluster(2)
+    run_gang(at, "g", ["n1", "n1"])
+    run(at, "alone", 8, "n2")
+    at.add_pod("urgent", 4, priority=1)
+    at.core = type(at.core)(at.settings)
+    at.core.replace_nodes(at.nodes.values(), at.now)
+    at.core.replace_pods(at.pods.values(), at.now)
+    assert preempt(at, "urgent", n1=["g-0"], n2=["alone"]) == {"n2": ["alone"]}
+    at.core.replace_budgets([], at.now)
+    assert preempt(at, "urgent", n1=["g-0"]) == {"n1": ["g-0", "g-1"]}
+
+
 # Nobody goes for what is about to be free.
 
 

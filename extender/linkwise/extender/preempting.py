@@ -71,6 +71,8 @@ class _Question:
             return None
         if set(whole) == set(asked.uids):
             return asked
+        if not self._budgets.known:
+            return None  # nobody could say what those who are added break
         pods = [self._books.pods[uid] for uid in whole if uid in self._books.pods]
         return Victims(tuple(whole), self._budgets.broken_by(pods))
 
