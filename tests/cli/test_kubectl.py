@@ -101,7 +101,7 @@ def test_without_a_name_everything_that_waits_is_explained() -> None:
     told = lines("explain")
     assert "1 gang and 1 pod in no gang wait, the most urgent first." in told
     assert lines("explain", "-A")[1:2] == told[1:2]
-    assert lines("explain", "-n", "theirs")[-1] == "Nothing waits for GPUs."
+    assert lines("explain", "-n", "theirs")[-1] == "Nothing waits for GPUs in namespace theirs."
 
 
 def test_json_is_what_the_extender_says() -> None:

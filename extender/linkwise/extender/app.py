@@ -82,8 +82,9 @@ def _add_verbs(app: Flask, verbs: Verbs) -> None:
 def _add_views(app: Flask, shell: Shell) -> None:
     @app.get("/explain")
     def explain_all() -> Response:
-        found = Explainer(shell.snapshot()).everything(request.args.get("namespace", ""))
-        return _told(found, explain_text.all_that_waits)
+        namespace = request.args.get("namespace", "")
+        found = Explainer(shell.snapshot()).everything(namespace)
+        return _told(found, partial(explain_text.all_that_waits, namespace=namespace))
 
     @app.get("/explain/<namespace>/<pod>")
     def explain_pod(namespace: str, pod: str) -> Response:

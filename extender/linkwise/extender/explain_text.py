@@ -45,9 +45,9 @@ def gang(it: GangExplanation, at: float) -> str:
     return "\n".join(_gang(it, at))
 
 
-def all_that_waits(it: ClusterExplanation) -> str:
-    """What is alike is told once."""
-    return "\n".join(_cluster(it))
+def all_that_waits(it: ClusterExplanation, namespace: str = "") -> str:
+    """What is alike is told once; of one *namespace*, or of all."""
+    return "\n".join(_cluster(it, namespace))
 
 
 def _pod(it: Explanation, at: float) -> Iterator[str]:
@@ -149,7 +149,7 @@ def _gang_facts(view: GangView, at: float) -> Iterator[str]:
         yield _fact("", f"and {len(view.members) - _MOST_MEMBERS} more")
 
 
-def _cluster(it: ClusterExplanation) -> Iterator[str]:
+def _cluster(it: ClusterExplanation, namespace: str) -> Iterator[str]:
     count = it.gpus
     total = sum(count.values())
     gangs, pods = len(it.gangs), len(it.pods)
@@ -161,7 +161,7 @@ def _cluster(it: ClusterExplanation) -> Iterator[str]:
         f"{count['used']} in use{held}{broken}."
     )
     if not gangs and not pods:
-        yield "Nothing waits for GPUs."
+        yield f"Nothing waits for GPUs{f' in namespace {namespace}' if namespace else ''}."
         return
     yield (
         f"{gangs} gang{'' if gangs == 1 else 's'} and {pods_in_words(pods)} in no gang wait, "
