@@ -185,9 +185,7 @@ def test_what_is_kept_for_others_is_told_so() -> None:
         "  held by   3 GPUs: ml/notebook, in use for 10m, expected to end in 1h50m",
         "            5 GPUs: free, but kept for gang ml/first, which can start in 1h50m",
     ]
-    assert "  order     1 that find no room either are more urgent, or older" in of_gang(
-        at, "second"
-    )
+    assert "  order     1 more urgent or older finds no room either" in of_gang(at, "second")
     assert "  kept      8 GPUs on n1: 5 free now, all expected to be in 1h50m" in of_gang(
         at, "first"
     )

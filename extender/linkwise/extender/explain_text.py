@@ -96,7 +96,8 @@ def _gang(it: GangExplanation, at: float) -> Iterator[str]:
 
 def _order(it: GangExplanation, at: float) -> Iterator[str]:
     if it.ahead:
-        yield _fact("order", f"{it.ahead} that find no room either are more urgent, or older")
+        find = "finds" if it.ahead == 1 else "find"
+        yield _fact("order", f"{it.ahead} more urgent or older {find} no room either")
     hold = it.hold
     if hold is not None:
         others = len(hold.nodes) - _MOST_HOLDERS
