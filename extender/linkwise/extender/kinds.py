@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkwise.extender.asks import Requirement, is_model
+from linkwise.extender.chain import chain, hops_of
 from linkwise.topology.choose import choose, pack
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role, split
 from linkwise.topology.model import LinkClass, Machine
@@ -58,6 +59,7 @@ class Kind:
         self.machine = machine  # the first one seen; only its uuids are its own
         self.number = number
         self.table = table_of(machine)
+        self.hops = hops_of(self.table)
         self.all_gpus = machine.all_gpus
         self.models = tuple(sorted({gpu.model for gpu in machine.gpus}))
         self._allowed: dict[tuple[object, int], int] = {}
@@ -91,7 +93,8 @@ class Kind:
         return _take(self, wish, free & self.allowed(wish.requirement))
 
     def pack(self, wish: Wish, free: int, count: int) -> tuple[int, ...]:
-        """Up to *count* disjoint sets for as many such pods, best total; fewer if no more fit."""
+        """Up to *count* disjoint sets for as many such pods, best total; fewer if no more fit.
+        Those that follow each other are neighbours."""
         return _pack(self, wish, free & self.allowed(wish.requirement), count)
 
     def quality(self, wish: Wish, gpus: int) -> float:
@@ -196,12 +199,12 @@ def _pack(kind: Kind, wish: Wish, free: int, count: int) -> tuple[int, ...]:
     require, prefer = wish.requirement.require, wish.requirement.prefer
     if wish.simple:
         choices = pack(kind.machine, free, wish.size, count, require=require, prefer=prefer)
-        return tuple(sorted((choice.gpus for choice in choices), key=_lowest))
+        return chain([choice.gpus for choice in choices], kind.hops)
     sets: list[int] = []
     while len(sets) < count and (gpus := _take(kind, wish, free)) is not None:
         sets.append(gpus)
         free &= ~gpus
-    return tuple(sorted(sets, key=_lowest))
+    return chain(sets, kind.hops)
 
 
 def _apart(kind: Kind, wish: Wish, free: int) -> int | None:
@@ -264,7 +267,3 @@ def _together(demand: PodDemand) -> list[ContainerDemand]:
 
 def _positions(mask: int) -> list[int]:
     return [position for position in range(mask.bit_length()) if mask >> position & 1]
-
-
-def _lowest(mask: int) -> int:
-    return mask & -mask
