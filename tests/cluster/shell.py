@@ -30,9 +30,9 @@ Two nodes of a real Kubernetes, each playing a {MACHINE}, and Linkwise. To try:
   kubectl apply -f four.yaml        a Job of four GPUs; then: kubectl logs job/four
   kubectl apply -f gang.yaml        two pods of eight GPUs, which start together or not at all:
                                     they wait; then: kubectl delete job four
-  kubectl apply -f late.yaml        for which there is no room; why: kubectl describe pods
-  kubectl get --raw $EXTENDER/nodes          who has which GPU; also /gangs, /metrics
-  kubectl get --raw $EXTENDER/explain/default/POD?format=text    why a pod waits
+  kubectl apply -f late.yaml        for which there is no room; why: kubectl linkwise explain
+  kubectl linkwise nodes            who has how many GPUs; also: gangs, top
+  kubectl get --raw $EXTENDER/nodes          the same as JSON; also /gangs, /metrics
   linkwise choose --help            what a set of GPUs is worth
 
 Images come from nowhere here: pods say {WORKLOAD}, a busybox.

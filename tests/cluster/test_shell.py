@@ -11,7 +11,8 @@ kubectl apply -f four.yaml || exit 1
 kubectl delete -f four.yaml || exit 2
 kubectl apply -f gang.yaml || exit 3
 kubectl get --raw $EXTENDER/nodes | grep -q node-2 || exit 4
-kubectl get --raw $EXTENDER/explain/default/nobody?format=text && exit 5
+kubectl linkwise explain || exit 5
+kubectl linkwise nodes | grep -q node-2 || exit 5
 ls $LOGS/kube-apiserver.log || exit 6
 linkwise choose --machine dgx1-v100 --size 4 || exit 7
 exit 42
