@@ -112,9 +112,17 @@ def plan(pod: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def given(deployed: Deployed, pod: str, container: str) -> frozenset[str]:
-    """What the container itself found in its environment when it started."""
-    said = deployed.kubectl("logs", pod, f"--container={container}")
-    (line,) = (line for line in said.splitlines() if line.startswith(f"{GIVEN}="))
+    """What the container itself found in its environment when it started; a pod is called running
+    before its containers have said anything."""
+    found: list[str] = []
+
+    def said() -> bool:
+        log = deployed.kubectl("logs", pod, f"--container={container}")
+        found[:] = [line for line in log.splitlines() if line.startswith(f"{GIVEN}=")]
+        return bool(found)
+
+    wait_for(said, f"{container} of {pod} says which GPUs it was given")
+    (line,) = found
     return frozenset(filter(None, line.removeprefix(f"{GIVEN}=").split(",")))
 
 

@@ -10,8 +10,9 @@ GPU = names.DEFAULT_RESOURCE
 GIVEN = "NVIDIA_VISIBLE_DEVICES"
 _SAY = f'echo "{GIVEN}=${GIVEN}"'
 # Process 1 ignores signals unless it says otherwise; then every end would take the grace period. To
-# be ended from outside is no success; SIGUSR1 says that the work is done.
-_RUN = f"{_SAY}; trap 'exit 143' TERM; trap 'exit 0' USR1; sleep 2147483647 & wait"
+# be ended from outside is no success; SIGUSR1 says that the work is done. Who has said what it was
+# given hears both.
+_RUN = f"trap 'exit 143' TERM; trap 'exit 0' USR1; {_SAY}; sleep 2147483647 & wait"
 _STUBBORN = f"{_SAY}; exec sleep 2147483647"
 Manifest = dict[str, Any]
 
