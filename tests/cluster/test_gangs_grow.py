@@ -134,8 +134,8 @@ def test_a_gang_without_room_for_its_next_member_is_reported_and_goes_on(world: 
 def test_what_a_plan_kept_is_room_again_the_moment_it_is_taken_back(world: World) -> None:
     """Nothing of kube-scheduler's own tells it so: no pod and no node has changed."""
     members = [
-        create(world, rank, size=4, gpus=8, timeout="3s", scheduler="nobody") for rank in range(4)
-    ]
+        create(world, rank, size=4, gpus=8, timeout="5s", scheduler="nobody") for rank in range(4)
+    ]  # three plans, in which time the single pod is tried
     wait_for(lambda: all(world.nominated(member) for member in members), "all are planned")
     world.create("single", 8)
     world.wait_waiting("single", "linkwise:")

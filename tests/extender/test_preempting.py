@@ -260,6 +260,9 @@ def test_the_next_node_is_waited_for_anew() -> None:
 @pytest.mark.parametrize("asks", [True, False])
 def test_who_waited_in_vain_and_finds_no_victims_is_woken_once(asks: bool) -> None:
     at = two_full_nodes()
+    at.add_node("n3")
+    for name, gpus in (("large", 7), ("small", 1)):
+        run(at, name, gpus, "n3")
     at.delete("first")
     at.nominate("urgent", "")
     refuse(at, "urgent", "n1")
@@ -269,6 +272,7 @@ def test_who_waited_in_vain_and_finds_no_victims_is_woken_once(asks: bool) -> No
         refuse(at, "urgent", "n1")
         assert preempt(at, "urgent") == {}
     at.nominate("urgent", "")
+    at.delete("small")  # there is more room, if not enough
     at.settle()
     assert [at.pass_time(10.0) for _ in range(10)] == [[]] * 10
 
