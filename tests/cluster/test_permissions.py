@@ -116,7 +116,10 @@ def webhook(deployed: ControlPlane) -> Account:
             "metadata": {"name": "linkwise"},
         }
         deployed.kubectl("create", "-f=-", stdin=json.dumps(body))
-    return Account(deployed, token=token(deployed, "linkwise-webhook"))
+    account = Account(deployed, token=token(deployed, "linkwise-webhook"))
+    reads = [request for request in WEBHOOK_MAY if request.method == "GET"]
+    wait_for(lambda: all(account.ask(each).allowed for each in reads), "its rights are in force")
+    return account
 
 
 def named(request: Request) -> str:
