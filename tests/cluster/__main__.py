@@ -15,6 +15,7 @@ CHECKOUT = Path(__file__).parents[2]
 @click.group()
 def main() -> None:
     """A real Kubernetes, built here, run in namespaces of its own."""
+    os.environ["PATH"] = needs.search_path()
 
 
 def check_needs() -> None:

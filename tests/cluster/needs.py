@@ -51,9 +51,15 @@ def missing_packages() -> list[str]:
     return sorted({package for name, package in PACKAGES.items() if not _found(name)})
 
 
+def search_path() -> str:
+    """With the directories of root's programs, which `su` leaves out."""
+    return f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+
+
 def _found(name: str) -> bool:
-    path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
-    return Path(name).exists() if name.startswith("/") else bool(shutil.which(name, path=path))
+    if name.startswith("/"):
+        return Path(name).exists()
+    return bool(shutil.which(name, path=search_path()))
 
 
 def _go_version() -> tuple[int, int] | None:

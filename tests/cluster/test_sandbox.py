@@ -1,6 +1,7 @@
 """What a sandbox promises: everything in it ends with it, and a machine's lacks are named first."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -85,6 +86,15 @@ def test_two_sandboxes_may_use_the_same_address_and_port(tmp_path: Path) -> None
         for starter in both:
             starter.kill()
             starter.wait()
+
+
+@pytest.mark.usefixtures("run_directory")
+def test_what_a_machine_has_for_root_is_found_whatever_the_path_says(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    go = Path(shutil.which("go") or "").parent
+    monkeypatch.setenv("PATH", f"{go}:/usr/bin:/bin")  # as `su` leaves it
+    assert _start(tmp_path, "nft", "list", "tables").wait() == 0
 
 
 @pytest.mark.usefixtures("run_directory")
