@@ -257,7 +257,9 @@ class Holds:
         wanted = sum(member.demand.gpus for member in found.open)
         if not self._may_hold(gang.key, wanted, pool):
             return None
-        want = Want(wanted, pool, self.rows_with(surely), frozenset(hold.key for hold in surely))
+        open_to = frozenset(hold.key for hold in surely)
+        own = frozenset(member.uid for member in (*found.bound, *found.flying, *found.planned))
+        want = Want(wanted, pool, self.rows_with(surely), open_to, own)
 
         def seek(rows: Rows, changed: Sequence[int]) -> list[Spot] | Refusal:
             with self._books.supposing(rows, object(), changed if gang.alone else ()):

@@ -66,6 +66,7 @@ class Want:
     pool: Bools  # [rows] the nodes that could ever take one of its members
     base: Rows  # what it may have now
     open_to: frozenset[GangKey]  # who else waits, and cannot keep GPUs from it
+    own: frozenset[str]  # its members that have GPUs: they end when it does, so never for it
 
 
 def reserve(
@@ -122,6 +123,8 @@ def _steps(books: Books, tenants: Tenants, want: Want, now: float, pause: Pause)
         if book is None or book.machine is None or not book.owned:
             continue
         there = tenants.on(book, now)
+        if not want.own.isdisjoint(book.owned):
+            there = there.without(want.own, now)
         may_have = book.machine.healthy_gpus
         for who, kept in book.reserved.items():
             if who not in want.open_to:

@@ -40,6 +40,9 @@ class OnNode:
     rest: Tenant | None  # all those of whom nobody knows, as if they were one
     until: float  # when somebody breaks his word, and this has to be worked out anew
 
+    def without(self, uids: Container[str], now: float) -> "OnNode":
+        return _as_they_go([tenant for tenant in self.all if tenant.uid not in uids], now)
+
 
 class Tenants:
     """Worked out anew only where something has changed."""
@@ -63,12 +66,15 @@ class Tenants:
 
 
 def _on_node(books: Books, book: NodeBook, now: float) -> OnNode:
-    tenants = tuple(_tenant(books, book, uid, gpus) for uid, gpus in book.owned.items())
+    return _as_they_go([_tenant(books, book, uid, gpus) for uid, gpus in book.owned.items()], now)
+
+
+def _as_they_go(tenants: Sequence[Tenant], now: float) -> OnNode:
     ends = [(tenant.known_end(now), tenant) for tenant in tenants]
     known = tuple((end, tenant) for end, tenant in ends if end is not None)
     rest = [tenant for end, tenant in ends if end is None]
     until = min((end for end, tenant in known if not tenant.leaving), default=math.inf)
-    return OnNode(tenants, known, _as_one(rest) if rest else None, until)
+    return OnNode(tuple(tenants), known, _as_one(rest) if rest else None, until)
 
 
 def _as_one(tenants: Sequence[Tenant]) -> Tenant:
