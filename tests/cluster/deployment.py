@@ -20,6 +20,7 @@ from linkwise.topology.model import Machine
 from linkwise.topology.recorded import recorded_machine
 from tests.cluster import images
 from tests.cluster.cluster import Cluster
+from tests.cluster.scheduling import wait_guarded
 
 GPU = names.DEFAULT_RESOURCE
 MACHINE = "dgx1-v100"
@@ -84,9 +85,10 @@ class Deployed:
         self.kubectl("delete", "deployments,jobs,pods", "--all", "--wait=false")
 
     def wait_ready(self) -> None:
-        """Return once GPU pods can be placed on every node there is."""
+        """Return once GPU pods can be placed on every node there is, and by nobody else."""
         for kind in ("daemonset/linkwise-plugin", "deployment/linkwise-extender"):
             self.kubectl("rollout", "status", f"-n={SYSTEM}", kind, "--timeout=120s")
+        wait_guarded(self.control)
         wait_until_none(self.missing)
 
     def missing(self) -> list[str]:

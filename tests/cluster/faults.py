@@ -106,7 +106,9 @@ def held(deployed: Deployed, phase: Phase, work: Work) -> Iterator[None]:
     with stopped(_who_acts_next(deployed, phase)):
         if phase is Phase.ENDING:
             doomed = {key_of(pod) for pod in work.pods(deployed)}
-            deployed.kubectl("delete", "pods", f"--selector={work.selector}", "--wait=false")
+            # Long enough to be seen ending on a busy machine.
+            ending = ("--wait=false", "--grace-period=10")
+            deployed.kubectl("delete", "pods", f"--selector={work.selector}", *ending)
             wait_for(
                 lambda: (
                     len([p for p in work.pods(deployed) if key_of(p) not in doomed]) == work.count

@@ -120,6 +120,11 @@ def allow_extender(control: ControlPlane) -> None:
 def guard_plans(control: ControlPlane) -> None:
     """Let nobody but the extender write what it decides; return once the API server does so."""
     _apply(control, "apply", _POLICIES)
+    wait_guarded(control)
+
+
+def wait_guarded(control: ControlPlane) -> None:
+    """A policy counts from some moment after it has been created."""
     wait_for(lambda: _is_guarded(control), "the admission policies are in force")
 
 

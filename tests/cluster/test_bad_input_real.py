@@ -41,14 +41,13 @@ def test_a_node_that_cannot_be_read_costs_its_own_gpus_only(
     deployed.apply(workloads.pod("before", 2, node="node-1"))
     running_pod(deployed, "before")
     with annotated(deployed, "node-1", key, mangled):
+        wait_for(lambda: said in reason(deployed, "node-1"), "the extender has heard of it")
+        assert key in reason(deployed, "node-1")
         deployed.apply(
             workloads.pod("here", 2, node="node-1"), workloads.pod("there", 2, node="node-2")
         )
         running_pod(deployed, "there")
         wait_described(deployed, "here", "linkwise: topology or in-use annotation cannot be read")
-        (view,) = (view for view in deployed.ask_extender("/nodes") if view["name"] == "node-1")
-        assert key in view["reason"]
-        assert said in view["reason"]
     # Put right, it is a node as before, and what ran there has run on.
     running_pod(deployed, "here")
     assert_sound(deployed)
@@ -167,6 +166,12 @@ def annotated(deployed: Deployed, node: str, key: str, value: str) -> Iterator[N
         yield
     finally:
         deployed.client.patch(path, {"metadata": {"annotations": {key: was}}})
+
+
+def reason(deployed: Deployed, node: str) -> str:
+    """Why the extender takes the node for one that cannot be used; empty where it can be."""
+    views = deployed.ask_extender("/nodes")
+    return "".join(view["reason"] for view in views if view["name"] == node)
 
 
 def others(deployed: Deployed, not_these: Collection[str]) -> list[str]:
