@@ -3,6 +3,7 @@ by itself if it is let."""
 
 import re
 import shutil
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
 from pathlib import Path
@@ -19,8 +20,10 @@ from tests.cluster.waiting import wait_for
 
 BUDGETS = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets"
 YES = {names.PREEMPTIBLE: "true"}
-# The longest of the stream runs for so many rounds; a few more are for the gang to be bound.
-LONGEST_ROUNDS, ENOUGH_ROUNDS = 4, 12
+LONGEST_ROUNDS = 4  # that the longest of the stream runs
+# What is kept for a gang is looked at every 30 s. A busy kube-scheduler may refuse a planned node,
+# as it has not heard yet that it is free; then it takes until such a look.
+STREAM_SECONDS = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -143,10 +146,10 @@ def test_a_gang_that_waits_for_all_nodes_starts_under_a_stream_of_single_pods(
         another(next(numbers))
     wait_for(lambda: len(bound(world, ends)) == 8, "the nodes are full", PATIENCE_SECONDS)
     gang: list[str] = []
-    for turn in range(ENOUGH_ROUNDS + 2):
+    ends_at = time.monotonic() + STREAM_SECONDS
+    for turn in count():
         if turn == 2:
             gang = create_gang(world, "large", 4)
-            wait_for(lambda: is_kept_for(world, "large"), "it gets what comes free")
         for name in bound(world, ends):
             if ends[name] < 0:
                 ends[name] = turn + 1 + len(name + str(turn)) % LONGEST_ROUNDS
@@ -156,13 +159,9 @@ def test_a_gang_that_waits_for_all_nodes_starts_under_a_stream_of_single_pods(
                 another(next(numbers))
         if gang and all(world.node_of(name) for name in gang):
             break
+        assert time.monotonic() < ends_at, "the gang waits still"
         settle(world, ends)
-    world.wait_bound(gang)
     assert len({world.node_of(name) for name in gang}) == len(NODES)
-
-
-def is_kept_for(world: World, gang: str) -> bool:
-    return bool(msgspec.json.decode(world.asked(f"/explain/{NAMESPACE}/gangs/{gang}")).get("hold"))
 
 
 def bound(world: World, among: Mapping[str, int]) -> list[str]:
