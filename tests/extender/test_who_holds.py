@@ -120,3 +120,25 @@ def test_everything_that_waits_tells_it_in_short_too() -> None:
     at.pass_time(600)
     told = explain_text.all_that_waits(Explainer(at.core.snapshot(at.now)).everything())
     assert "  waits for 8 GPUs: ml/job, in use for 10m, expected to end in 1h50m" in told
+
+
+def test_a_gang_that_no_waiting_helps_is_told_so_until_the_nodes_change() -> None:
+    at = busy()
+    at.add_gang("fits", 3)
+    at.add_gang("large", 4)
+    at.pass_time(60)
+    reason = "room for 1 of 4 members; node gpu-3 has room for 1"
+    assert _reason(at, "large-0") == reason, "what is kept for another gang may be all it lacks"
+    for rank in range(3):
+        at.delete(f"fits-{rank}")
+    at.pass_time(60)
+    assert _reason(at, "large-0") == f"{reason}; not for all even once nobody else runs"
+    at.add_node("gpu-4", "hgx-h100")
+    at.pass_time(60)
+    assert _reason(at, "large-0") == "room for 2 of 4 members; node gpu-3 has room for 1"
+
+
+def _reason(at: Cluster, name: str) -> str:
+    found = explain(at, name).gang
+    assert found is not None
+    return found.gang.reason

@@ -343,7 +343,8 @@ def _gang_reason(gang: GangState) -> str:
     if found.clash:
         return found.clash
     if found.open and gang.no_room is not None:
-        return _no_room(gang.no_room)
+        never = "; not for all even once nobody else runs" if gang.in_vain else ""
+        return _no_room(gang.no_room) + never
     if not found.complete:
         return f"{len(found.seats) + found.done} of {found.size} members are there"
     if gang.refused:

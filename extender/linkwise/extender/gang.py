@@ -148,6 +148,8 @@ class Gang:
     tried_room: int = -1  # `Books.room` when it last had no room
     lacking: Mapping[int, int] = field(default_factory=dict)  # then: GPUs of a pod -> how many pods
     no_room: Refusal | None = None
+    sought_at: float = 0.0  # when that was found out
+    sought_room: int = -1  # `Books.room` then
     gated_since: float | None = None  # members wait behind our gate, and cannot be let go
     members: frozenset[str] = frozenset()  # who was there at the last look
     came: float = 0.0  # when the last new one was seen

@@ -100,6 +100,7 @@ class Holds:
         self.tenants = Tenants(books)
         self._holds: dict[GangKey, Hold] = {}
         self._look_at: dict[GangKey, float] = {}  # when to look for a place anew
+        self._in_vain: dict[GangKey, tuple[object, int]] = {}  # for which wishes, on which nodes
         self._numbers = count()
         self._seen: object = None
 
@@ -117,6 +118,11 @@ class Holds:
 
     def next_due(self) -> float | None:
         return min(self._look_at.values(), default=None)
+
+    def in_vain(self, key: GangKey, found: Muster) -> bool:
+        """Whether it was seen that it finds no room on these nodes even once nobody else runs."""
+        seen = self._in_vain.get(key)
+        return seen == (wishes_of(needed(found).open), len(self._books.changed_rows))
 
     # Who may take what is held.
 
@@ -172,6 +178,7 @@ class Holds:
 
     def give_up(self, key: GangKey) -> None:
         self._look_at.pop(key, None)
+        self._in_vain.pop(key, None)
         if self._holds.pop(key, None) is not None:
             self._books.reserve(key, {})
 
@@ -207,6 +214,7 @@ class Holds:
         waiting = self._line.without_room() if self._share > 0 or self._holds else []
         if not waiting and not self._holds:
             self._look_at.clear()
+            self._in_vain.clear()
             return False
         state = (
             len(self._books.settled_rows),
@@ -265,7 +273,11 @@ class Holds:
             with self._books.supposing(rows, object(), changed if gang.alone else ()):
                 return self._search.seek(found, now)
 
-        return reserve(self._books, self.tenants, want, seek, now, pause)
+        self._in_vain.pop(gang.key, None)
+        chosen = reserve(self._books, self.tenants, want, seek, now, pause)
+        if chosen is None and self._holds.keys() <= want.open_to | {gang.key}:
+            self._in_vain[gang.key] = wishes_of(found.open), len(self._books.changed_rows)
+        return chosen
 
     def _may_hold(self, key: GangKey, wanted: int, pool: Bools) -> bool:
         """Whether so much may be kept idle of what it could use; the first may in any case."""

@@ -19,6 +19,8 @@ Urgency = tuple[int, float, GangKey]
 # A controller may take some minutes to make evicted pods anew; much later it is another job.
 _AGE_KEPT_SECONDS = 3600.0
 _MOST_AGES = 4096
+# A gang may be told why it waits as it was so long ago; one of them is looked at anew every second.
+_STALE_SECONDS, _FRESHEN_SECONDS = 30.0, 1.0
 
 
 class Line:
@@ -28,6 +30,7 @@ class Line:
         self._most_room, self._most = -1, dict[int, int]()
         self._urgencies: dict[GangKey, tuple[int, Urgency]] = {}
         self._ages: dict[GangKey, tuple[float, float]] = {}  # of evicted ones: age, evicted when
+        self._freshened = 0.0
 
     def join(self, key: GangKey) -> None:
         self._waiting.add(key)
@@ -56,10 +59,29 @@ class Line:
             return False
         return True
 
-    def stand_aside(self, gang: Gang, found: Muster, why: Refusal) -> None:
+    def stand_aside(self, gang: Gang, found: Muster, why: Refusal, now: float) -> None:
         """There was no room for it."""
         gang.no_room, gang.tried_room = why, self._books.room
         gang.lacking = Counter(member.needs.gpus for member in found.open)
+        gang.sought_at, gang.sought_room = now, self._books.room
+
+    def freshen(self, now: float) -> None:
+        """Where it is sure that there is no room for a gang nobody looks how much there is; people
+        are told that, so the one whose answer is oldest is tried all the same."""
+        if now < self._freshened + _FRESHEN_SECONDS:
+            return
+        self._freshened = now
+        gangs = self._roll.gangs
+        stale = [
+            gang
+            for gang in map(gangs.__getitem__, self._waiting)
+            if gang.no_room is not None
+            and gang.sought_room != self._books.room
+            and now >= gang.sought_at + _STALE_SECONDS
+        ]
+        if stale:
+            gang = min(stale, key=lambda gang: gang.sought_at)
+            gang.tried_room, gang.lacking, gang.sought_at = -1, {}, now
 
     def got_room(self, gang: Gang) -> None:
         gang.no_room, gang.tried_room, gang.lacking, gang.reason = None, -1, {}, ""

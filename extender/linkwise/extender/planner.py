@@ -214,6 +214,7 @@ class Planner:
         for key in sorted(looked_at):
             with self._surviving(key.title):
                 self._life.put_in_order(key, now)
+        self._line.freshen(now)
         self._plan_waiting(now, looked_at)
         for _ in range(_MOST_LOOKS):
             room_for_others = False
@@ -345,7 +346,7 @@ class Planner:
             self._line.join(gang.key)
             gang.tried_room = self._books.room
         if refused is not None:
-            self._line.stand_aside(gang, *refused)
+            self._line.stand_aside(gang, *refused, now)
 
     def _take_places_again(self, gang: Gang, now: float) -> None:
         found = self.muster(gang)

@@ -53,6 +53,7 @@ class GangState(NamedTuple):
     refusals: int
     refused: bool
     no_room: Refusal | None
+    in_vain: bool  # seen to have no room even once nobody else runs
     deadline: float | None
     found: Muster
     asker: Asker | None  # where `why` says that it waits
@@ -167,6 +168,7 @@ def _gang(planner: Planner, gang: Gang) -> GangState:
         gang.refusals,
         gang.refused,
         gang.no_room,
+        planner.holds.in_vain(gang.key, found),
         planner.deadline(gang),
         found,
         planner.holds.asker(gang, found) if why else None,
