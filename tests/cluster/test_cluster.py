@@ -45,6 +45,11 @@ def control(cluster: Cluster) -> ControlPlane:
     apply(cluster.control, web, pod("client", "node-2"), service)
     for name in ("web", "client"):
         wait_for(partial(is_ready, cluster.control, name), f"{name} runs")
+    address = address_of_web(cluster.control)
+    wait_for(
+        lambda: says(cluster.control, "client", f"wget -qO- http://{address}") == "hello\n",
+        "the web server listens, and kube-proxy has heard of it",
+    )
     return cluster.control
 
 
@@ -125,8 +130,10 @@ def test_a_power_cut_ends_every_process_and_the_disk_stays(
     node.start()
     assert kept.read_text() == "yes"
     assert not (node.root / "run/forgotten").exists()
-    wait_for(lambda: is_ready(control, "web") and running("httpd"), "the web server runs again")
-    assert container_of(control, "web")[0] != before[0]
+    wait_for(lambda: running("httpd"), "the web server runs again")
+    wait_for(
+        lambda: container_of(control, "web")[0] not in ("", before[0]), "the API server knows it"
+    )
     address = address_of_web(control)
     wait_for(lambda: says(control, "client", f"wget -qO- http://{address}"), "it answers again")
 
@@ -180,9 +187,10 @@ def is_ready(control: ControlPlane, name: str) -> bool:
 
 
 def container_of(control: ControlPlane, name: str) -> tuple[str, str]:
-    """Its container's id, and how often it was started again."""
+    """Its container's id, empty while there is none, and how often it was started again."""
     path = "{.status.containerStatuses[0].containerID} {.status.containerStatuses[0].restartCount}"
-    identity, restarts = control.kubectl("get", "pod", name, "-o", f"jsonpath={path}").split()
+    said = control.kubectl("get", "pod", name, "-o", f"jsonpath={path}")
+    identity, _, restarts = said.partition(" ")
     return identity, restarts
 
 
