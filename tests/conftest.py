@@ -10,9 +10,3 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="meet a real Kubernetes in place of the stand-ins; inside a sandbox only: "
         "python -m tests.cluster test",
     )
-    parser.addoption(
-        "--deployed",
-        choices=["only", "never"],
-        help="of the tests on a real cluster, only those on which Linkwise is deployed, or only "
-        "the others",
-    )

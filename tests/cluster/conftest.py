@@ -8,9 +8,7 @@ import pytest
 
 from tests.cluster import sandbox
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.deployment import Deployed, wait_until_none
 from tests.cluster.logs import keep, tails
-from tests.cluster.looking import left_behind
 
 
 @pytest.fixture(scope="session")
@@ -31,36 +29,6 @@ def control_plane(run_directory: Path, request: pytest.FixtureRequest) -> Iterat
     yield plane
     plane.stop()
     shutil.rmtree(directory, ignore_errors=True)
-
-
-@pytest.fixture(scope="session")
-def deployment(run_directory: Path) -> Iterator[Deployed]:
-    """One for all tests that take it, a minute once; it takes the sandbox's network."""
-    deployed = Deployed(run_directory / "deployed")
-    try:
-        deployed.start()
-        yield deployed
-    finally:
-        deployed.stop()
-
-
-@pytest.fixture
-def deployed(deployment: Deployed) -> Iterator[Deployed]:
-    """Two nodes with Linkwise, all GPUs free; after the test nothing of it may be left."""
-    yield deployment
-    deployment.clear()
-    wait_until_none(lambda: left_behind(deployment))
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    chosen = config.getoption("--deployed")
-    if chosen is None:
-        return
-    halves: dict[bool, list[pytest.Item]] = {True: [], False: []}
-    for item in items:
-        halves["deployment" in getattr(item, "fixturenames", ())].append(item)
-    items[:] = halves[chosen == "only"]
-    config.hook.pytest_deselected(items=halves[chosen != "only"])
 
 
 @pytest.hookimpl(wrapper=True)

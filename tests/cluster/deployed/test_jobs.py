@@ -29,7 +29,7 @@ from tests.cluster.looking import (
 )
 from tests.cluster.waiting import wait_for
 
-DOCUMENTED = (Path(__file__).parents[2] / "docs" / "annotations.md").read_text()
+DOCUMENTED = (Path(__file__).parents[3] / "docs" / "annotations.md").read_text()
 ROUNDS, ROUNDS_TO_WARM_UP = 50, 10
 
 

@@ -1,0 +1,28 @@
+"""Two nodes with Linkwise as a user installs it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.deployment import Deployed, wait_until_none
+from tests.cluster.looking import left_behind
+
+
+@pytest.fixture(scope="session")
+def deployment(run_directory: Path) -> Iterator[Deployed]:
+    """One for all tests, a minute once; it takes the sandbox's network."""
+    deployed = Deployed(run_directory / "deployed")
+    try:
+        deployed.start()
+        yield deployed
+    finally:
+        deployed.stop()
+
+
+@pytest.fixture
+def deployed(deployment: Deployed) -> Iterator[Deployed]:
+    """Two nodes with Linkwise, all GPUs free; after the test nothing of it may be left."""
+    yield deployment
+    deployment.clear()
+    wait_until_none(lambda: left_behind(deployment))
