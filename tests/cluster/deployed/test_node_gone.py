@@ -1,0 +1,43 @@
+"""A node without power for so long that Kubernetes gives it up; then it comes back."""
+
+from tests.cluster import workloads
+from tests.cluster.deployment import Deployed, wait_until_none
+from tests.cluster.faults import Work, restarts, unsettled
+from tests.cluster.looking import assert_agreed, planned, running
+from tests.cluster.waiting import wait_for
+
+# The node's lease counts for 50 s; nobody tells the API server that there is no power.
+GIVEN_UP_SECONDS = 120.0
+BACK_SECONDS = 90.0
+
+
+def test_a_node_that_was_given_up_takes_no_pod_until_it_is_back(deployed: Deployed) -> None:
+    (gone,) = deployed.nodes().keys() - {deployed.extender()["spec"]["nodeName"]}
+    (other,) = deployed.nodes().keys() - {gone}
+    there = Work([workloads.deployment("there", 2, replicas=1, node=gone)], "app=there", 1)
+    here = Work([workloads.deployment("here", 4, replicas=1, node=other)], "app=here", 1)
+    train = Work([workloads.job("train", 4, pods=2, gang=True)], "job-name=train", 2)
+    deployed.apply(*there.manifests, *here.manifests)
+    running(deployed, there.selector)
+    before = running(deployed, here.selector)
+    node = deployed.cluster.nodes[gone]
+    node.stop()
+    try:
+        wait_for(lambda: not is_ready(deployed, gone), f"{gone} is given up", GIVEN_UP_SECONDS)
+        deployed.apply(*train.manifests)
+        wait_for(lambda: len(train.pods(deployed)) == train.count, "the gang is there")
+        first = train.pods(deployed)[0]["metadata"]["name"]
+        wait_for(lambda: "room for 1 of 2 members" in deployed.explain(first), "it waits")
+        assert not any(map(planned, train.pods(deployed)))
+    finally:
+        node.start()
+    wait_until_none(lambda: unsettled(deployed, there, here, train), BACK_SECONDS)
+    assert [pod["metadata"]["uid"] for pod in before] == list(here.uids(deployed))
+    assert not any(map(restarts, here.pods(deployed)))
+    for pod in (*there.pods(deployed), *here.pods(deployed), *train.pods(deployed)):
+        assert_agreed(deployed, pod)
+
+
+def is_ready(deployed: Deployed, name: str) -> bool:
+    conditions = deployed.nodes()[name]["status"]["conditions"]
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
