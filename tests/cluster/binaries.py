@@ -107,7 +107,7 @@ def _build_kubernetes(version: str, source: Path, program: Path) -> None:
         raise BuildError(
             f"k8s.io/kubernetes {version}: hash {upstream['Sum']}, {SUMS[version]} expected"
         )
-    with tempfile.TemporaryDirectory(prefix="linkwise-go-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="module-", dir=program.parent) as scratch:
         module = Path(scratch)
         for name in ("go.mod", "go.sum"):
             shutil.copyfile(Path(upstream["Dir"]) / name, module / name)

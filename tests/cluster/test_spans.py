@@ -41,7 +41,7 @@ def started(run_directory: Path) -> Iterator[World]:
     finally:
         world.extender.process.stop()
         control.stop()
-        shutil.rmtree(directory, ignore_errors=True)
+    shutil.rmtree(directory, ignore_errors=True)  # of what did not start the logs are kept
 
 
 @pytest.fixture
