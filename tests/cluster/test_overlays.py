@@ -301,7 +301,7 @@ def update(cluster: Cluster, control: ControlPlane) -> None:
 
 
 def left(control: ControlPlane) -> list[str]:
-    """Objects of ours, also those that no manifest names, but for Events, which go by themselves."""
+    """Objects of ours, also those that no manifest names; Events go by themselves."""
     kinds = control.kubectl("api-resources", "--verbs=list", "-o=name").split()
     asked = ",".join(kind for kind in kinds if not kind.startswith("events"))
     found = control.kubectl("get", asked, "--all-namespaces", "-o=name", "--ignore-not-found")
