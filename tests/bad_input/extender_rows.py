@@ -18,6 +18,7 @@ GPU_A = ["GPU-a", 0, 0]
 MODEL = [["T4", 15360]]
 POD = good_pod("body")
 NAMELESS = {"metadata": {"namespace": "ml", "uid": "u"}}
+_NEVER = "room for 0 of 1 members; not for all even once nobody else runs"
 PLAN = '{"v":1,"id":"p","node":"n2"}'
 
 ROWS = (
@@ -169,8 +170,8 @@ ROWS = (
         "1e999999999",
         "linkwise: node has fewer GPUs than wanted",
     ),
-    Row("memory", "more than Kubernetes counts", "16Ei", "room for 0 of 1 members"),
-    Row("memory", "more than anybody counts", "1e300", "room for 0 of 1 members"),
+    Row("memory", "more than Kubernetes counts", "16Ei", _NEVER),
+    Row("memory", "more than anybody counts", "1e300", _NEVER),
     Row("plan", "no GPUs at all", {"gpus": "{}", "plan": PLAN}, "bound; 2 GPUs count as taken"),
     Row("plan", "gpus is no JSON", {"gpus": "GPU-a", "plan": PLAN}, "bound; 2 GPUs count as taken"),
     Row(

@@ -1,8 +1,13 @@
 """The stand-in as a client sees it: paths, codes, Status objects, watches, faults."""
 
+import gc
 import json
+import socket
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from threading import Event
 from typing import Any
 
 import pytest
@@ -115,6 +120,26 @@ def test_a_paused_server_refuses_connections_and_keeps_what_it_holds(
         ask("GET", f"{PODS}/w")
     server.resume()
     assert ask("GET", f"{PODS}/w")[0] == 200
+
+
+def test_no_connection_is_left_half_made_by_a_pause(server: ApiServer) -> None:
+    """It would be warned of whenever Python collects it, in whatever test that is."""
+    address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
+    ended = Event()
+
+    def knock() -> None:
+        while not ended.is_set():
+            with suppress(OSError), socket.create_connection(address, timeout=1):
+                pass
+
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(4):
+            pool.submit(knock)
+        for _ in range(30):
+            server.pause()
+            server.resume()
+        ended.set()
+    gc.collect()
 
 
 def test_requests_are_counted_by_what_they_do(server: ApiServer, ask: Ask) -> None:

@@ -135,18 +135,25 @@ class ApiServer:
             shutdown_timeout=0.1,  # not 0: to aiohttp that means for ever
         )
         await self._runner.setup()
-        site = web.TCPSite(self._runner, _HOST, self._port, reuse_address=True)
+        answers = self._runner.server
+        assert answers is not None, "it is set up"
         try:
-            await site.start()
+            self._listener = await self._loop.create_server(
+                answers, _HOST, self._port, reuse_address=True
+            )
         except OSError:
             await self._runner.cleanup()
             raise
-        self._port = self._runner.addresses[0][1]
+        self._port = self._listener.sockets[0].getsockname()[1]
 
     async def _close(self) -> None:
         if self._runner is not None:
-            for site in list(self._runner.sites):
-                await site.stop()
+            # What is accepted and not yet served when a server closes, asyncio drops half made
+            # (`Server._attach` asserts that it is open); so it is served first.
+            for listening in self._listener.sockets:
+                self._loop.remove_reader(listening.fileno())
+            await asyncio.sleep(0)
+            self._listener.close()
             self._api.watches.cut()
             await self._runner.cleanup()
             self._runner = None
