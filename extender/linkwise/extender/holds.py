@@ -122,6 +122,8 @@ class Holds:
     def in_vain(self, key: GangKey, found: Muster) -> bool:
         """Whether it was seen that it finds no room on these nodes even once nobody else runs."""
         seen = self._in_vain.get(key)
+        if seen is None:
+            return False
         return seen == (wishes_of(needed(found).open), len(self._books.changed_rows))
 
     # Who may take what is held.
