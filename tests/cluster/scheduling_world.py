@@ -3,7 +3,9 @@
 What kubelets do to pods, the tests do by hand: nothing here ever runs.
 """
 
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -195,3 +197,16 @@ class World:
 
     def _books(self) -> list[dict[str, Any]]:
         return list(msgspec.json.decode(self.asked("/nodes")))
+
+
+@contextmanager
+def started_world(world: World, nodes: Sequence[str] = NODES) -> Iterator[World]:
+    """*world* from its start to its end, which is its control plane's too; of what did not start,
+    the logs are kept."""
+    try:
+        world.start(nodes)
+        yield world
+    finally:
+        world.extender.process.stop()
+        world.control.stop()
+    shutil.rmtree(world.control.directory, ignore_errors=True)

@@ -4,7 +4,6 @@ What wakes a pod here is our nomination, or kube-scheduler's own flush after fiv
 wait below is far shorter than that.
 """
 
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from linkwise.topology import names
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.scheduling import ADMISSION_OFF
-from tests.cluster.scheduling_world import World
+from tests.cluster.scheduling_world import World, started_world
 from tests.cluster.waiting import wait_for
 
 SOON_SECONDS = 30.0  # also on a busy machine; kube-scheduler itself would come after 300
@@ -25,14 +24,8 @@ def started(run_directory: Path) -> Iterator[World]:
     directory = run_directory / "gangs-grow"
     control = ControlPlane(directory, controllers=False, disable_admission=ADMISSION_OFF)
     control.start()
-    world = World(control)
-    try:
-        world.start()
+    with started_world(World(control)) as world:
         yield world
-    finally:
-        world.extender.process.stop()
-        control.stop()
-    shutil.rmtree(directory, ignore_errors=True)  # of what did not start the logs are kept
 
 
 @pytest.fixture

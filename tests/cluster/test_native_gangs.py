@@ -5,7 +5,6 @@ kube-scheduler tries such a group in one go: it asks the extender about each pod
 for given, and binds only if enough pods of the group have a node.
 """
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,13 @@ import pytest
 
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.scheduling import ADMISSION_OFF, GPU
-from tests.cluster.scheduling_world import NAMESPACE, World
+from tests.cluster.scheduling_world import NAMESPACE, NODES, World, started_world
 from tests.cluster.waiting import wait_for
 
 GATES = "--feature-gates=GenericWorkload=true,GangScheduling=true"
 # With this gate the Job controller makes a PodGroup for each Job whose pods all run at once.
 OF_JOBS = f"{GATES},WorkloadWithJob=true"
 GROUPS = f"/apis/scheduling.k8s.io/v1alpha2/namespaces/{NAMESPACE}/podgroups"
-NODES = ("n1", "n2", "n3", "n4")
 
 
 @pytest.fixture(scope="module")
@@ -34,14 +32,8 @@ def started(run_directory: Path) -> Iterator[World]:
         controller_flags=("--controllers=job-controller,podgroup-protection-controller", OF_JOBS),
     )
     control.start()
-    world = World(control, scheduler_flags=(GATES,))
-    try:
-        world.start(NODES)
+    with started_world(World(control, scheduler_flags=(GATES,))) as world:
         yield world
-    finally:
-        world.extender.process.stop()
-        control.stop()
-    shutil.rmtree(directory, ignore_errors=True)  # of what did not start the logs are kept
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 by itself if it is let."""
 
 import re
-import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
@@ -15,7 +14,14 @@ from linkwise.topology import names
 from linkwise.topology.plan import InUse, write_in_use
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.scheduling import ADMISSION_OFF
-from tests.cluster.scheduling_world import NAMESPACE, NODES, PATIENCE_SECONDS, PODS, World
+from tests.cluster.scheduling_world import (
+    NAMESPACE,
+    NODES,
+    PATIENCE_SECONDS,
+    PODS,
+    World,
+    started_world,
+)
 from tests.cluster.waiting import wait_for
 
 BUDGETS = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets"
@@ -31,14 +37,8 @@ def started(run_directory: Path) -> Iterator[World]:
     directory = run_directory / "order"
     control = ControlPlane(directory, controllers=False, disable_admission=ADMISSION_OFF)
     control.start()
-    world = World(control)
-    try:
-        world.start()
+    with started_world(World(control)) as world:
         yield world
-    finally:
-        world.extender.process.stop()
-        control.stop()
-    shutil.rmtree(directory, ignore_errors=True)  # of what did not start the logs are kept
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 nothing of cliques: only a plan for all keeps them within one.
 """
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from linkwise.topology import names
 from linkwise.topology.plan import read_plan
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.scheduling import ADMISSION_OFF
-from tests.cluster.scheduling_world import NAMESPACE, PATIENCE_SECONDS, ZONE, World
+from tests.cluster.scheduling_world import NAMESPACE, PATIENCE_SECONDS, ZONE, World, started_world
 from tests.cluster.waiting import wait_for
 
 CLIQUE = "nvidia.com/gpu.clique"
@@ -34,14 +33,8 @@ def started(run_directory: Path) -> Iterator[World]:
     control = ControlPlane(directory, controllers=False, disable_admission=ADMISSION_OFF)
     control.start()
     labels = {name: {CLIQUE: clique, ZONE: zone} for name, (clique, zone) in PLACES.items()}
-    world = World(control, labels=labels)
-    try:
-        world.start(sorted(PLACES))
+    with started_world(World(control, labels=labels), sorted(PLACES)) as world:
         yield world
-    finally:
-        world.extender.process.stop()
-        control.stop()
-    shutil.rmtree(directory, ignore_errors=True)  # of what did not start the logs are kept
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 The same scenarios on each; where a version behaves otherwise, a table in docs/operating.md says so.
 """
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import takewhile
@@ -15,7 +14,14 @@ from linkwise.topology import names
 from tests.cluster import binaries
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.scheduling import ADMISSION_OFF, gpu_node
-from tests.cluster.scheduling_world import NAMESPACE, NODES, PATIENCE_SECONDS, ZONE, World
+from tests.cluster.scheduling_world import (
+    NAMESPACE,
+    NODES,
+    PATIENCE_SECONDS,
+    ZONE,
+    World,
+    started_world,
+)
 from tests.cluster.waiting import wait_for
 
 
@@ -52,14 +58,8 @@ def started(run_directory: Path, version: str) -> Iterator[World]:
         directory, version=version, controllers=False, disable_admission=ADMISSION_OFF
     )
     control.start()
-    world = World(control)
-    try:
-        world.start()
+    with started_world(World(control)) as world:
         yield world
-    finally:
-        world.extender.process.stop()
-        control.stop()
-    shutil.rmtree(directory, ignore_errors=True)  # of what did not start the logs are kept
 
 
 @pytest.fixture

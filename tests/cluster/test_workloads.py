@@ -6,7 +6,6 @@ custom resources; their pods are created here, as those operators label them.
 """
 
 import json
-import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +19,7 @@ from linkwise.kube.errors import ApiError
 from linkwise.topology import names
 from tests.cluster.control_plane import ControlPlane, KubectlError
 from tests.cluster.scheduling import ADMISSION_OFF, GPU
-from tests.cluster.scheduling_world import NAMESPACE, World
+from tests.cluster.scheduling_world import NAMESPACE, World, started_world
 from tests.cluster.waiting import wait_for
 from tests.extender.test_workloads import Group, groups
 
@@ -52,15 +51,9 @@ def started(run_directory: Path) -> Iterator[World]:
         "-f=-",
         stdin=json.dumps({"kind": "List", "apiVersion": "v1", "items": definitions}),
     )
-    world = World(control)
-    try:
-        world.start(NODES)
+    with started_world(World(control), NODES) as world:
         control.kubectl("wait", "crd", "--all", "--for=condition=Established", "--timeout=60s")
         yield world
-    finally:
-        world.extender.process.stop()
-        control.stop()
-    shutil.rmtree(directory, ignore_errors=True)  # of what did not start the logs are kept
 
 
 @pytest.fixture
