@@ -33,9 +33,9 @@ def running() -> Iterator[Proxy]:
         shell.start()
         wait_for(lambda: not shell.waits_for())
         world.add_gang("train", 1, 6)
-        world.add_gang("huge", 3)
-        world.add_pod("lonely", 8)
         wait_for(lambda: world.is_planned("train-0"))
+        world.add_gang("huge", 3)  # of the same second, and by its name it would come first
+        world.add_pod("lonely", 8)
         app = create_app(shell, metrics)
         client = app.test_client()
         wait_for(lambda: b"room for 1 of 3" in client.get("/gangs").data)
