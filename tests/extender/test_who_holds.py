@@ -131,11 +131,24 @@ def test_a_gang_that_no_waiting_helps_is_told_so_until_the_nodes_change() -> Non
     assert _reason(at, "large-0") == reason, "what is kept for another gang may be all it lacks"
     for rank in range(3):
         at.delete(f"fits-{rank}")
-    at.pass_time(60)
+    at.pass_time(60)  # what was kept for it is given up
+    at.pass_time(60)  # and what there is now is looked at
     assert _reason(at, "large-0") == f"{reason}; not for all even once nobody else runs"
     at.add_node("gpu-4", "hgx-h100")
     at.pass_time(60)
     assert _reason(at, "large-0") == "room for 2 of 4 members; node gpu-3 has room for 1"
+
+
+def test_room_that_others_took_is_told_no_longer() -> None:
+    at = Cluster()
+    for node in ("n1", "n2"):
+        at.add_node(node, "dgx1-v100")
+    at.add_gang("huge", 3)
+    at.add_gang("train", 1, 6)
+    at.settle()
+    assert at.plan("train-0") is not None
+    at.pass_time(60)
+    assert _reason(at, "huge-0").startswith("room for 1 of 3 members; ")
 
 
 def _reason(at: Cluster, name: str) -> str:

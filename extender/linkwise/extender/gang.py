@@ -149,7 +149,7 @@ class Gang:
     lacking: Mapping[int, int] = field(default_factory=dict)  # then: GPUs of a pod -> how many pods
     no_room: Refusal | None = None
     sought_at: float = 0.0  # when that was found out
-    sought_room: int = -1  # `Books.room` then
+    sought_in: object = None  # and what the books were then
     gated_since: float | None = None  # members wait behind our gate, and cannot be let go
     members: frozenset[str] = frozenset()  # who was there at the last look
     came: float = 0.0  # when the last new one was seen

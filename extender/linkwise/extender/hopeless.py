@@ -21,6 +21,10 @@ class Hopeless:
         self._room = -1
         self._refusals: dict[Hashable, Refusal] = {}
 
+    def forget(self) -> None:
+        """Until now nothing got more, but there may be less to tell of."""
+        self._refusals.clear()
+
     def seek(
         self,
         members: Sequence[PodRecord],

@@ -63,25 +63,31 @@ class Line:
         """There was no room for it."""
         gang.no_room, gang.tried_room = why, self._books.room
         gang.lacking = Counter(member.needs.gpus for member in found.open)
-        gang.sought_at, gang.sought_room = now, self._books.room
+        gang.sought_at, gang.sought_in = now, self._state()
 
-    def freshen(self, now: float) -> None:
+    def freshen(self, now: float) -> bool:
         """Where it is sure that there is no room for a gang nobody looks how much there is; people
-        are told that, so the one whose answer is oldest is tried all the same."""
+        are told that, so the one whose answer is oldest is tried all the same. Whether there is
+        such a one; what others like it were told is then no answer."""
         if now < self._freshened + _FRESHEN_SECONDS:
-            return
+            return False
         self._freshened = now
         gangs = self._roll.gangs
         stale = [
             gang
             for gang in map(gangs.__getitem__, self._waiting)
             if gang.no_room is not None
-            and gang.sought_room != self._books.room
+            and gang.sought_in != self._state()
             and now >= gang.sought_at + _STALE_SECONDS
         ]
         if stale:
             gang = min(stale, key=lambda gang: gang.sought_at)
             gang.tried_room, gang.lacking, gang.sought_at = -1, {}, now
+        return bool(stale)
+
+    def _state(self) -> tuple[int, int, int]:
+        """Another one after each change of what is free."""
+        return self._books.room, len(self._books.settled_rows), len(self._books.changed_rows)
 
     def got_room(self, gang: Gang) -> None:
         gang.no_room, gang.tried_room, gang.lacking, gang.reason = None, -1, {}, ""

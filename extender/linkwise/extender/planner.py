@@ -214,7 +214,8 @@ class Planner:
         for key in sorted(looked_at):
             with self._surviving(key.title):
                 self._life.put_in_order(key, now)
-        self._line.freshen(now)
+        if self._line.freshen(now):
+            self._search.forget_refusals()
         self._plan_waiting(now, looked_at)
         for _ in range(_MOST_LOOKS):
             room_for_others = False

@@ -60,6 +60,10 @@ class Search:
         self._feasible, self._learned, self._best_node = feasible, learned, best_node
         self._hopeless = Hopeless(books)
 
+    def forget_refusals(self) -> None:
+        """How much room there was for whom there is too little is found out anew."""
+        self._hopeless.forget()
+
     def seek(
         self, found: Muster, now: float, *, aside: Aside | None = None
     ) -> list[Spot] | Refusal:
