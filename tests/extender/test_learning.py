@@ -4,7 +4,15 @@ import pytest
 
 from linkwise.extender.books import Books
 from linkwise.extender.calls import BindCall, BindOrder, BindRefusal, Outcome
-from linkwise.extender.learned import FRESH_SECONDS, Learned
+from linkwise.extender.learned import (
+    APART_SECONDS,
+    FIRST_PAUSE_SECONDS,
+    FRESH_SECONDS,
+    LEAST_SAMPLE,
+    LONGEST_PAUSE_SECONDS,
+    Learned,
+)
+from linkwise.extender.life import REFUSED_SECONDS
 from linkwise.extender.reader import Reader
 from linkwise.kube.objects import Taint
 from tests.extender.cluster import GPU, Cluster
@@ -23,10 +31,18 @@ def planned_on(at: Cluster, member: str) -> str:
     return "" if plan is None else plan.node
 
 
-def refuse(at: Cluster, member: str) -> None:
-    """The nominated node fails a plugin; the others pass."""
+def refuse(at: Cluster, member: str, *others: str) -> str:
+    """The nominated node fails a plugin, and so do *others*; the rest pass."""
     node = planned_on(at, member)
-    at.filter(member, [other for other in sorted(at.nodes) if other != node])
+    at.filter(member, [name for name in sorted(at.nodes) if name not in (node, *others)])
+    return node
+
+
+def refuse_three_times(at: Cluster, member: str) -> None:
+    refused: list[str] = []
+    for _ in range(3):
+        refused.append(refuse(at, member, *refused))
+    at.settle()
 
 
 def test_a_refused_node_is_left_out_of_the_next_plan() -> None:
@@ -74,7 +90,13 @@ def test_the_nodes_that_passed_are_tried_first() -> None:
 def test_what_passed_long_ago_does_not_bind() -> None:
     at = cluster(nodes=4)
     at.add_gang("g", 1, 8)
-    assert planned_on(at, "g-0") == "n1"
+    for _ in range(2):  # so that the third refusal lasts for longer than what passed
+        refuse(at, "g-0", "n2", "n4")
+        assert planned_on(at, "g-0") == "n3"
+        at.delete("g-0")
+        at.pass_time(2 * FIRST_PAUSE_SECONDS)
+        at.add_gang("g", 1, 8)
+    refuse(at, "g-0", "n2", "n3", "n4")
     at.filter("g-0", ["n3"])
     at.now += FRESH_SECONDS + 1
     assert planned_on(at, "g-0") == "n2"
@@ -152,9 +174,7 @@ def test_a_refusal_is_for_pods_of_one_template_only() -> None:
 def test_after_three_refusals_a_gang_is_left_to_wait_and_said_so_with_the_node() -> None:
     at = cluster(nodes=5)
     at.add_gang("g", 1, 8)
-    for _ in range(3):
-        refuse(at, "g-0")
-    at.settle()
+    refuse_three_times(at, "g-0")
     assert at.phase("g") == "refused"
     assert planned_on(at, "g-0") == ""
     assert at.free("n3") == 8
@@ -162,21 +182,21 @@ def test_after_three_refusals_a_gang_is_left_to_wait_and_said_so_with_the_node()
         ("GangRefused", "gang ml/g: kube-scheduler refused node n3 for pod g-0")
     ]
     assert (
-        at.filter("g-0").failed["n5"] == "linkwise: gang g: kube-scheduler did not take its plans"
+        at.filter("g-0", ["n5"]).failed["n5"]
+        == "linkwise: gang g: kube-scheduler did not take its plans"
     )
     (view,) = at.core.gangs(at.now)
     assert view.reason == (
-        "kube-scheduler refused node n3 for pod g-0; it waits until a node or a member changes"
+        "kube-scheduler refused node n3 for pod g-0; it is tried again after a pause, or once "
+        "a node or a member changes"
     )
-    assert at.pass_time(60) == []
+    assert at.pass_time(FIRST_PAUSE_SECONDS - 1) == []
 
 
 def refused(nodes: int = 5) -> Cluster:
     at = cluster(nodes)
     at.add_gang("g", 1, 8)
-    for _ in range(3):
-        refuse(at, "g-0")
-    at.settle()
+    refuse_three_times(at, "g-0")
     assert at.phase("g") == "refused"
     return at
 
@@ -195,14 +215,31 @@ def test_a_change_of_a_member_lets_a_refused_gang_try_again() -> None:
     assert planned_on(at, "again") == "n4"
 
 
-def test_nodes_found_by_kube_scheduler_much_later_let_a_refused_gang_try_again() -> None:
+def test_a_call_that_names_a_node_that_refused_lets_a_refused_gang_try_again_at_once() -> None:
     at = refused()
-    at.filter("g-0")
+    at.filter("g-0", ["n4", "n5"])
     assert planned_on(at, "g-0") == ""
-    at.pass_time(600)
-    assert planned_on(at, "g-0") == ""  # time alone is no reason
-    at.filter("g-0")
-    assert planned_on(at, "g-0") == "n4"
+    at.filter("g-0", ["n2", "n5"])
+    assert planned_on(at, "g-0") == "n2"
+
+
+def test_a_refused_gang_is_tried_again_after_a_pause_that_doubles() -> None:
+    """Its plans may have come to nothing for reasons that no call and no object tells."""
+    at = cluster(nodes=1)
+    at.add_gang("g", 1, 8)
+    for pause in (REFUSED_SECONDS, 2 * REFUSED_SECONDS):
+        for _ in range(3):
+            assert planned_on(at, "g-0") == "n1"
+            at.pass_time(600)  # kube-scheduler is away, or never gets as far as to bind
+            at.settle()
+        assert at.phase("g") == "refused"
+        at.pass_time(pause - 1)
+        assert at.phase("g") == "refused"
+        due = at.core.next_due()
+        assert due is not None
+        assert due <= at.now + 1
+        at.pass_time(1)
+    assert planned_on(at, "g-0") == "n1"
 
 
 def test_refusals_are_remembered_over_a_restart() -> None:
@@ -217,3 +254,110 @@ def test_refusals_are_remembered_over_a_restart() -> None:
     refuse(at, "g-0")
     at.settle()
     assert at.phase("g") == "refused"
+
+
+# A call that is lost is no refusal.
+
+
+def large_cluster() -> tuple[Cluster, list[str]]:
+    """Two nodes that a gang may have, and as many others as kube-scheduler takes for a sample."""
+    at = cluster(nodes=2)
+    others = [f"other-{number}" for number in range(LEAST_SAMPLE)]
+    for name in others:
+        at.add_node(name, "p100-pcie-8")
+    at.add_gang("g", 2, 8, gpu_model="H100")
+    at.settle()
+    return at, others
+
+
+def test_a_lost_call_about_the_nominated_node_is_no_refusal() -> None:
+    at, others = large_cluster()
+    assert planned_on(at, "g-0") == "n1"
+    at.filter("g-0", others)  # the call about n1 alone was lost, and this sample lacks it
+    at.filter("g-0", others)  # once more for a preemption, as kube-scheduler does
+    assert planned_on(at, "g-0") == "n1"
+    assert at.phase("g") == "planned"
+    assert at.core.counts(at.now).refusals == 0
+
+
+def test_after_calls_that_were_lost_a_gang_goes_on_with_the_next_that_is_not() -> None:
+    """Found on free nodes after ten minutes and 1,200 calls, still waiting."""
+    at, others = large_cluster()
+    for _ in range(2):
+        at.filter("g-0", others)
+        at.filter("g-1", others)
+        at.pass_time(5)
+    at.filter("g-0", ["n1", "n2", *others])
+    at.settle()
+    assert [at.schedule(member) for member in ("g-0", "g-1")] == ["n1", "n2"]
+
+
+def test_of_a_sample_a_second_try_without_the_nominated_node_is_a_refusal() -> None:
+    at, others = large_cluster()
+    at.add_node("n3", "hgx-h100")
+    at.filter("g-0", others)
+    at.pass_time(APART_SECONDS)
+    at.filter("g-0", others)
+    assert planned_on(at, "g-0") == "n2"
+    assert planned_on(at, "g-1") == "n3"
+
+
+def test_a_call_about_the_node_between_two_without_it_ends_the_doubt() -> None:
+    at, others = large_cluster()
+    at.filter("g-0", others)
+    at.pass_time(APART_SECONDS)
+    at.filter("g-0", ["n1"])
+    at.filter("g-0", others)
+    assert planned_on(at, "g-0") == "n1"
+
+
+# A refusal ends by itself.
+
+
+def with_one_node() -> Cluster:
+    """One node that the gang may have, and another one, so that kube-scheduler has one to ask
+    about."""
+    at = cluster(nodes=1)
+    at.add_node("other", "p100-pcie-8")
+    at.add_gang("g", 1, 8, gpu_model="H100", gang_timeout="24h")
+    assert planned_on(at, "g-0") == "n1"
+    return at
+
+
+def test_a_refusal_lapses_after_a_pause_that_doubles() -> None:
+    at = with_one_node()
+    pause = FIRST_PAUSE_SECONDS
+    for _ in range(8):
+        assert planned_on(at, "g-0") == "n1"
+        at.filter("g-0", ["other"])
+        at.pass_time(pause - 1)
+        assert planned_on(at, "g-0") == ""
+        due = at.core.next_due()
+        assert due is not None
+        assert due <= at.now + 1  # nothing else has to happen
+        at.pass_time(1)
+        pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+    assert planned_on(at, "g-0") == "n1"
+    assert pause == LONGEST_PAUSE_SECONDS
+
+
+def test_a_refusal_that_is_long_over_begins_with_the_first_pause_again() -> None:
+    at = with_one_node()
+    for _ in range(3):
+        at.filter("g-0", ["other"])
+        assert planned_on(at, "g-0") == ""
+        at.pass_time(4 * FIRST_PAUSE_SECONDS)
+    for _ in range(20):
+        at.pass_time(LONGEST_PAUSE_SECONDS / 10)
+    at.filter("g-0", ["other"])
+    assert planned_on(at, "g-0") == ""
+    at.pass_time(FIRST_PAUSE_SECONDS)
+    assert planned_on(at, "g-0") == "n1"
+
+
+def test_a_call_that_names_the_node_ends_its_refusal_at_once() -> None:
+    at = with_one_node()
+    at.filter("g-0", ["other"])
+    assert planned_on(at, "g-0") == ""
+    at.filter("g-0", ["n1", "other"])
+    assert planned_on(at, "g-0") == "n1"

@@ -151,13 +151,12 @@ def _exactly(node: str, names: Sequence[str]) -> FilterAnswer:
 def _learn(
     planner: Planner, record: PodRecord, names: tuple[str, ...], placed: str | None, now: float
 ) -> None:
-    """A call without the node that the pod is nominated for says that everything else refused it;
-    and any call that is not about one nominated node says which nodes passed."""
+    """What this call says about nodes: those that it names passed all else, and the one that the
+    pod is nominated for may have refused it."""
     if record.gang is None or record.template is None:
         return
+    planner.named(record, names)
     if placed is None or placed not in names:
         planner.learned.passed(record.template, names, now)
-    if placed is None:
-        planner.asked(record, now)
     if placed is not None and placed not in names and record.nominated == placed:
-        planner.refused(record, placed)
+        planner.not_asked_about(record, placed, names, now)

@@ -348,7 +348,7 @@ def _gang_reason(gang: GangState) -> str:
     if not found.complete:
         return f"{len(found.seats) + found.done} of {found.size} members are there"
     if gang.refused:
-        return f"{gang.reason}; it waits until a node or a member changes"
+        return f"{gang.reason}; it is tried again after a pause, or once a node or a member changes"
     return gang.reason
 
 

@@ -72,8 +72,8 @@ TRANSITIONS: Mapping[tuple[Phase, Phase], str] = {
     (_FIX, _NO): "kube-scheduler refused its nodes once too often",
     (_FIX, _LATE): "not enough were bound in time, or it could not be repaired",
     (_FIX, _END): "its pods went away",
-    (_NO, _F): "a node or a member changed",
-    (_NO, _P): "a node or a member changed, and a plan was made",
+    (_NO, _F): "a node or a member changed, or it has waited for long enough",
+    (_NO, _P): "a node or a member changed, or it has waited for long enough; and a plan was made",
     (_NO, _B): "a node or a member changed, and the others were planned",
     (_NO, _R): "its members agree again, and enough are bound",
     (_NO, _FIX): "a node or a member changed",
@@ -141,7 +141,8 @@ class Gang:
     grace: float = 0.0  # or from here, where that is later
     refusals: int = 0
     refused: bool = False  # too often: left to wait
-    refused_at: float = 0.0
+    refused_until: float = 0.0  # then it is tried again whatever happens
+    times_refused: int = 0  # so often in a row
     expired: bool = False  # members are being evicted
     was_refused: bool = False  # since the last look, kube-scheduler refused a planned node
     marked: frozenset[str] = frozenset()  # members told that the gang has started

@@ -1,10 +1,16 @@
 """What kube-scheduler's filter calls teach about nodes, beyond what we know ourselves.
 
-A call names exactly the nodes that passed everything else (volumes, spread, other plugins). A pod
-that was nominated for a node and then comes without it was refused there: that node is left out of
-the plans for pods of the same template until the node, or the pods on it, change. A call that
-merely lacks a node proves nothing: kube-scheduler looks at a sample of a large cluster.
-In memory only; a new extender learns anew.
+A call names exactly the nodes that passed everything else (volumes, spread, other plugins).
+kube-scheduler tries a nominated pod on its nominated node alone first. It goes on without that node
+for two reasons: a plugin refused the node, or its question to us was lost on the way. So a call
+without the nominated node is a refusal only where it cannot be the other:
+
+- kube-scheduler looked at every node, as it does until it has found LEAST_SAMPLE that pass;
+- or it happened twice, APART_SECONDS apart, and no call named the node between.
+
+A refusal keeps the node out of plans for pods of the same template. It ends when a call names the
+node, when the node or the pods on it change, and by itself after a pause. The pause doubles with
+each further refusal by the same node. All of this is in memory; a new extender learns again.
 """
 
 from collections.abc import Iterable
@@ -17,7 +23,14 @@ from linkwise.extender.records import Template
 from linkwise.extender.rows import Bools
 
 FRESH_SECONDS = 30.0
+# kube-scheduler's minFeasibleNodesToFind (pkg/scheduler/schedule_one.go): of fewer it skips none.
+LEAST_SAMPLE = 100
+# A refused pod is asked about twice within milliseconds, the second time for a preemption.
+APART_SECONDS = 1.0
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 10.0, 300.0
+_MOST_DOUBLINGS = 5  # more make no difference
 _MOST_TEMPLATES = 1024
+_MOST_DOUBTS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +39,38 @@ class _Passing:
     at: float
 
 
+@dataclass(slots=True)
+class _Refusal:
+    version: int  # of the node, and of the pods on it
+    until: float
+    times: int = 1  # in a row
+    lapsed: bool = False  # its pause is over; how long the next one is, is still known
+
+
 class Learned:
     def __init__(self, books: Books) -> None:
         self._books = books
-        # Not weak: a pod made anew must find what was learned with the one before it.
-        self._refused: dict[Template, dict[str, int]] = {}
+        # Not weak: a pod made again must find what was learned with the one before it.
+        self._refusals: dict[Template, dict[str, _Refusal]] = {}
         self._passing: dict[Template, _Passing] = {}  # the latest last; none that is not fresh
+        # (uid, node) -> when a call first lacked the node for which the pod was nominated
+        self._doubts: dict[tuple[str, str], float] = {}
+
+    def named(self, template: Template, names: tuple[str, ...]) -> bool:
+        """A call names these nodes, so they refuse no pod of this template. Whether a refusal ended
+        by that."""
+        refusals = self._refusals.get(template)
+        if not refusals:
+            return False
+        ended = [node for node in refusals.keys() & set(names) if not refusals[node].lapsed]
+        for node in refusals.keys() & set(names):
+            del refusals[node]
+        if not refusals:
+            del self._refusals[template]
+        return bool(ended)
 
     def passed(self, template: Template, names: tuple[str, ...], now: float) -> None:
+        """These are nodes that passed for a pod of this template, though maybe not all."""
         self._passing.pop(template, None)
         self._passing[template] = _Passing(names, now)
         # Each may name 5,000 nodes, and pods of very many templates may wait for weeks.
@@ -45,40 +82,89 @@ class Learned:
         """How many of them something is remembered of that filter calls named."""
         return len(self._passing)
 
-    def refuse(self, template: Template, node: str) -> None:
-        book = self._books.nodes.get(node)
-        if book is not None:
-            if template not in self._refused and len(self._refused) >= _MOST_TEMPLATES:
-                del self._refused[next(iter(self._refused))]
-            self._refused.setdefault(template, {})[node] = book.version
+    def lacks(self, uid: str, node: str, names: tuple[str, ...], now: float) -> bool:
+        """A call about a pod that is nominated for *node* names other nodes. Whether that is a
+        refusal by the node."""
+        if len(names) < LEAST_SAMPLE:
+            return True
+        doubt = (uid, node)
+        first = self._doubts.get(doubt)
+        if first is None:
+            if len(self._doubts) >= _MOST_DOUBTS:
+                del self._doubts[next(iter(self._doubts))]
+            self._doubts[doubt] = now
+            return False
+        if now < first + APART_SECONDS:
+            return False
+        del self._doubts[doubt]
+        return True
 
-    def lapse(self, touched: Iterable[str]) -> bool:
-        """Forget refusals on nodes that changed since; whether there were any."""
+    def asked_about(self, uid: str, node: str) -> None:
+        """A call about this pod names the node."""
+        self._doubts.pop((uid, node), None)
+
+    def refuse(self, template: Template, node: str, now: float) -> None:
+        book = self._books.nodes.get(node)
+        if book is None:
+            return
+        if template not in self._refusals and len(self._refusals) >= _MOST_TEMPLATES:
+            del self._refusals[next(iter(self._refusals))]
+        refusals = self._refusals.setdefault(template, {})
+        before = refusals.get(node)
+        times = 1 if before is None else before.times + 1
+        pause = FIRST_PAUSE_SECONDS * 2 ** min(times - 1, _MOST_DOUBLINGS)
+        until = now + min(pause, LONGEST_PAUSE_SECONDS)
+        refusals[node] = _Refusal(book.version, until, times)
+
+    def lapse(self, touched: Iterable[str], now: float) -> bool:
+        """End refusals by nodes that changed since, and those whose time is over. Whether there
+        were any."""
         nodes = set(touched)
-        lapsed = False
-        for template, refused in list(self._refused.items()):
-            for node in refused.keys() & nodes:
-                book = self._books.nodes.get(node)
-                if book is None or book.version != refused[node]:
-                    del refused[node]
-                    lapsed = True
-            if not refused:
-                del self._refused[template]
-        return lapsed
+        any_ended = False
+        for template, refusals in list(self._refusals.items()):
+            for node, refusal in list(refusals.items()):
+                if node in nodes and self._has_changed(node, refusal):
+                    any_ended |= not refusal.lapsed
+                    del refusals[node]
+                elif now >= refusal.until and not refusal.lapsed:
+                    refusal.lapsed = any_ended = True
+                elif now >= refusal.until + LONGEST_PAUSE_SECONDS:
+                    del refusals[node]
+            if not refusals:
+                del self._refusals[template]
+        return any_ended
+
+    def _has_changed(self, node: str, refusal: _Refusal) -> bool:
+        book = self._books.nodes.get(node)
+        return book is None or book.version != refusal.version
+
+    def next_due(self) -> float | None:
+        """When the next refusal ends by itself."""
+        return min(
+            (
+                refusal.until
+                for refusals in self._refusals.values()
+                for refusal in refusals.values()
+                if not refusal.lapsed
+            ),
+            default=None,
+        )
 
     def refused(self, template: Template) -> tuple[str, ...]:
-        return tuple(sorted(self._refused.get(template, {})))
+        return tuple(sorted(self._refusing(template)))
 
     def refusing(self) -> dict[Template, frozenset[str]]:
         """The nodes that refused pods, by the pods' template."""
-        return {template: frozenset(nodes) for template, nodes in self._refused.items() if nodes}
+        found = {template: frozenset(self._refusing(template)) for template in self._refusals}
+        return {template: nodes for template, nodes in found.items() if nodes}
 
     def rows(self, template: Template) -> Bools | None:
         """[rows] False for the nodes that refused pods of this template; None: no node did."""
-        if template not in self._refused:
+        refusing = self._refusing(template)
+        if not refusing:
             return None
         allowed = np.ones(len(self._books.rows), dtype=np.bool_)
-        for node in self._refused.get(template, {}):
+        for node in refusing:
             row = self._books.rows.row_of.get(node)
             if row is not None:
                 allowed[row] = False
@@ -87,9 +173,13 @@ class Learned:
     def known_to_pass(self, template: Template, now: float) -> Bools | None:
         """[rows] the nodes that passed lately, where our own judgement has failed before."""
         passing = self._passing.get(template)
-        if not self._refused.get(template) or passing is None or now - passing.at > FRESH_SECONDS:
+        if passing is None or now - passing.at > FRESH_SECONDS or not self._refusing(template):
             return None
         allowed = np.zeros(len(self._books.rows), dtype=np.bool_)
         rows = self._books.rows.rows_of(passing.names)
         allowed[rows[rows >= 0]] = True
         return allowed
+
+    def _refusing(self, template: Template) -> list[str]:
+        refusals = self._refusals.get(template, {})
+        return [node for node, refusal in refusals.items() if not refusal.lapsed]

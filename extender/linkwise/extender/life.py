@@ -20,6 +20,10 @@ from linkwise.extender.roll import Roll
 from linkwise.topology.plan import Plan
 
 _CLOCKS_DIFFER_SECONDS = 60.0
+# A gang whose plans were refused is tried again after this; the pause doubles each time. Its plans
+# keep GPUs from others until they are refused, so the longest pause is an hour.
+REFUSED_SECONDS, _MOST_REFUSED_SECONDS = 60.0, 3600.0
+_MOST_DOUBLINGS = 6
 
 
 class Life:
@@ -58,6 +62,8 @@ class Life:
             if key in self._roll.gangs:
                 gang = self._roll.gangs[key]
                 gang.tried_room, gang.lacking = -1, {}  # what kept it waiting was not only room
+                if gang.refused and now >= gang.refused_until:
+                    self._line.take_up(key)
         return {*self._deadlines.take(now), *looks}
 
     def look_again(self, gang: Gang, at: float) -> None:
@@ -167,7 +173,10 @@ class Life:
         self.refusals += 1
         gang.refusals += 1
         if gang.refusals >= self._max_refusals:
-            gang.refused, gang.refused_at = True, now
+            gang.refused = True
+            pause = REFUSED_SECONDS * 2 ** min(gang.times_refused, _MOST_DOUBLINGS)
+            gang.refused_until = now + min(pause, _MOST_REFUSED_SECONDS)
+            gang.times_refused += 1
             for member in self._roll.muster(gang).seats[:1]:
                 self._outbox.say(member.ref, *_told(gang, "Refused"), now)
 
@@ -205,7 +214,7 @@ class Life:
                 gang.reason = ""
             bound = frozenset(member.uid for member in found.bound)
             if bound - gang.marked:
-                gang.refusals = 0  # it is those in a row that count
+                gang.refusals = gang.times_refused = 0  # it is those in a row that count
             gang.marked = bound
             # The Binding that made them enough has mostly brought the mark; one will do.
             ours = [member for member in found.bound if not is_past_us(member)]
@@ -219,6 +228,8 @@ class Life:
     def _wants_plan(self, gang: Gang, now: float) -> bool:
         found = self._roll.muster(gang)
         gang.unasked = not all(self._is_asked_about(member) for member in found.open)
+        if gang.refused and not gang.expired:
+            self.look_again(gang, gang.refused_until)
         able = not (found.clash or gang.refused or gang.expired or gang.unasked)
         if not (able and found.together()):
             gang.able_since = None

@@ -64,7 +64,6 @@ class Planner:
         self._search = Search(books, self.feasible, self.learned, self._best_node, span_levels)
         self._books = books
         self._outbox = outbox
-        self._timeout_seconds = gang_timeout_seconds
         self.aside: Aside = here_and_now
         self._due: set[GangKey] = set()
         self._moved: set[GangKey] = set()  # what happened to them was not looked at yet
@@ -173,23 +172,28 @@ class Planner:
             self._due.add(record.gang)
             self._line.take_up(record.gang)
 
-    def refused(self, record: PodRecord, node: str) -> None:
-        """kube-scheduler did not want the node that *record* was nominated for."""
+    def named(self, record: PodRecord, names: tuple[str, ...]) -> None:
+        """A filter call about *record* names these nodes: whatever they refused, they take now."""
+        assert record.template is not None, "every pod that takes GPUs has one"
+        if record.nominated in names:
+            self.learned.asked_about(record.uid, record.nominated)
+        if self.learned.named(record.template, names):
+            self._refusals_ended()
+
+    def not_asked_about(
+        self, record: PodRecord, node: str, names: tuple[str, ...], now: float
+    ) -> None:
+        """A filter call lacks the node that *record* is nominated for: kube-scheduler refused it,
+        or the call about that node was lost."""
         gang = self._roll.of(record)
         if gang is None or record.template is None:
             return
-        self.learned.refuse(record.template, node)
+        if not self.learned.lacks(record.uid, node, names, now):
+            return
+        self.learned.refuse(record.template, node, now)
         gang.was_refused = True
         gang.reason = f"kube-scheduler refused node {node} for pod {record.ref.name}"
         self._due.add(gang.key)
-
-    def asked(self, record: PodRecord, now: float) -> None:
-        """kube-scheduler found nodes for a member that has no plan. To a gang that was refused and
-        has waited long, that is a reason to try again."""
-        gang = self._roll.of(record)
-        if gang is not None and gang.refused and now >= gang.refused_at + self._timeout_seconds:
-            self._line.take_up(gang.key)
-            self._due.add(gang.key)
 
     def bind_ended(self, record: PodRecord) -> None:
         if record.gang is not None:
@@ -289,6 +293,7 @@ class Planner:
             self._outbox.next_due(),
             self._telling.next_due(),
             self.turned_away.next_due,
+            self.learned.next_due(),
         )
         return min((time for time in times if time is not None), default=None)
 
@@ -308,15 +313,11 @@ class Planner:
             book = books.nodes.get(name)
             keys = (books.pods[uid].gang for uid in (book.plans if book is not None else ()))
             self._due |= {key for key in keys if key is not None}
-        lapsed = self.learned.lapse(touched)
-        if lapsed:
-            books.room += 1  # for all who wait: what refused them then may let them in now
-        if lapsed or len(books.changed_rows) != self._changes_seen:
+        if self.learned.lapse(touched, now):
+            self._refusals_ended()
+        if len(books.changed_rows) != self._changes_seen:
             self._changes_seen = len(books.changed_rows)
-            for key, gang in self.gangs.items():
-                if gang.refused:
-                    self._line.take_up(key)
-                    self._due.add(key)
+            self._take_up_refused()
         self._due |= self._life.take_late(now)
         for uid in self._outbox.take_woken(now):
             record = books.pods.get(uid)
@@ -326,6 +327,16 @@ class Planner:
                     self._due.add(record.gang)
         due, self._due = self._due, set()
         return due
+
+    def _refusals_ended(self) -> None:
+        self._books.room += 1  # for all who wait: what refused them then may let them in now
+        self._take_up_refused()
+
+    def _take_up_refused(self) -> None:
+        for key, gang in self.gangs.items():
+            if gang.refused:
+                self._line.take_up(key)
+                self._due.add(key)
 
     def _plan(self, gang: Gang, now: float) -> None:
         gang.tried_room = self._books.room  # whatever comes of it: once for each room
