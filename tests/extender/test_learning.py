@@ -12,7 +12,6 @@ from linkwise.extender.learned import (
     LONGEST_PAUSE_SECONDS,
     Learned,
 )
-from linkwise.extender.life import REFUSED_SECONDS
 from linkwise.extender.reader import Reader
 from linkwise.kube.objects import Taint
 from tests.extender.cluster import GPU, Cluster
@@ -227,7 +226,7 @@ def test_a_refused_gang_is_tried_again_after_a_pause_that_doubles() -> None:
     """Its plans may have come to nothing for reasons that no call and no object tells."""
     at = cluster(nodes=1)
     at.add_gang("g", 1, 8)
-    for pause in (REFUSED_SECONDS, 2 * REFUSED_SECONDS):
+    for pause in (600, 1200):
         for _ in range(3):
             assert planned_on(at, "g-0") == "n1"
             at.pass_time(600)  # kube-scheduler is away, or never gets as far as to bind

@@ -20,10 +20,11 @@ from linkwise.extender.roll import Roll
 from linkwise.topology.plan import Plan
 
 _CLOCKS_DIFFER_SECONDS = 60.0
-# A gang whose plans were refused is tried again after this; the pause doubles each time. Its plans
-# keep GPUs from others until they are refused, so the longest pause is an hour.
-REFUSED_SECONDS, _MOST_REFUSED_SECONDS = 60.0, 3600.0
-_MOST_DOUBLINGS = 6
+# A gang whose plans came to nothing is tried again after a pause, which doubles each time. Plans
+# that were too late have kept GPUs from others for their whole timeout, and so does the next one:
+# then the first pause is as long as that.
+REFUSED_SECONDS = 60.0
+_MOST_DOUBLINGS = 3
 
 
 class Life:
@@ -169,13 +170,12 @@ class Life:
         self._refuse(gang, now)
         self.withdraw(self._roll.muster(gang).planned)
 
-    def _refuse(self, gang: Gang, now: float) -> None:
+    def _refuse(self, gang: Gang, now: float, *, pause_seconds: float = REFUSED_SECONDS) -> None:
         self.refusals += 1
         gang.refusals += 1
         if gang.refusals >= self._max_refusals:
             gang.refused = True
-            pause = REFUSED_SECONDS * 2 ** min(gang.times_refused, _MOST_DOUBLINGS)
-            gang.refused_until = now + min(pause, _MOST_REFUSED_SECONDS)
+            gang.refused_until = now + pause_seconds * 2 ** min(gang.times_refused, _MOST_DOUBLINGS)
             gang.times_refused += 1
             for member in self._roll.muster(gang).seats[:1]:
                 self._outbox.say(member.ref, *_told(gang, "Refused"), now)
@@ -192,7 +192,7 @@ class Life:
         gang.expired = bool(found.bound)
         for member in found.seats[:1]:
             self._outbox.say(member.ref, *_told(gang, "Expired"), now)
-        self._refuse(gang, now)
+        self._refuse(gang, now, pause_seconds=self._timeout_of(found))
 
     def _give_back_late(self, gang: Gang, found: Muster, now: float) -> None:
         """A gang that runs keeps what it has, but holds nothing for ever for those that follow."""
@@ -200,7 +200,7 @@ class Life:
         if late:
             gang.reason = f"pod {late[0].ref.name} was not bound in time"
             self.withdraw(late)
-            self._refuse(gang, now)
+            self._refuse(gang, now, pause_seconds=self._timeout_of(found))
 
     def _start_or_evict(self, gang: Gang, now: float) -> None:
         found = self._roll.muster(gang)
