@@ -2,12 +2,14 @@
 
 from linkwise.extender.actions import Nominate
 from linkwise.extender.calls import FilterCall
+from linkwise.extender.learned import FIRST_PAUSE_SECONDS, LEAST_SAMPLE
 from linkwise.extender.outbox import NOMINATE_SECONDS, SETTLE_SECONDS
 from linkwise.extender.turned_away import MOMENT_SECONDS, UNSEEN_SECONDS
-from linkwise.kube.objects import Taint
+from linkwise.kube.objects import PodStatus, Taint
 from linkwise.topology import names
-from tests.extender.cluster import Cluster
+from tests.extender.cluster import Cluster, change
 
+NOMINATED = PodStatus(nominated_node_name="n1")
 TAINT = Taint(key="other", effect="NoSchedule")
 
 
@@ -197,3 +199,61 @@ def test_a_node_that_can_be_read_again_is_room() -> None:
         at.annotate_node("n2", key, was)
         after_a_moment(at)
         assert nominated(at, pod, f"{gang}-0") == {pod: "n2", f"{gang}-0": "n2"}
+
+
+# kube-scheduler asks about a sample of the nodes of a large cluster.
+
+
+def sampled_cluster() -> tuple[Cluster, list[str]]:
+    """An idle H100 node that pod p wants, and a sample without it, on which p was refused."""
+    at = Cluster()
+    at.add_node("n1", "hgx-h100")
+    sample = [f"other-{number}" for number in range(LEAST_SAMPLE)]
+    for name in sample:
+        at.add_node(name, "p100-pcie-8")
+    at.add_pod("p", 4, gpu_model="H100")
+    at.settle()
+    assert at.filter("p", sample).node_names == ()
+    return at, sample
+
+
+def test_who_was_turned_away_on_a_sample_is_nominated_for_the_node_beside_it() -> None:
+    at, _ = sampled_cluster()
+    assert at.core.next_due() == at.now + MOMENT_SECONDS
+    assert len(after_a_moment(at)) == 1
+    assert at.schedule("p") == "n1"
+
+
+def test_who_was_turned_away_on_a_sample_and_has_no_node_beside_it_is_left_alone() -> None:
+    at, sample = sampled_cluster()
+    at.cordon("n1")
+    at.settle()
+    at.filter("p", sample)
+    for _ in range(20):
+        assert at.pass_time(60) == []
+    assert at.core.next_due() is None
+
+
+def test_a_node_that_kube_scheduler_refuses_for_other_reasons_is_tried_ever_more_seldom() -> None:
+    at, sample = sampled_cluster()
+    nominations = 0
+    for _ in range(1200):
+        nominations += len([a for a in at.pass_time(1) if isinstance(a, Nominate)])
+        if at.pod("p").status.nominated_node_name:
+            at.nominate("p", "")  # as kube-scheduler does when it finds no node
+            at.core.filter(FilterCall(change(at.pod("p"), status=NOMINATED), tuple(sample)), at.now)
+    assert 4 <= nominations <= 20
+
+
+def test_the_next_node_is_tried_where_kube_scheduler_refuses_the_best_one() -> None:
+    at, sample = sampled_cluster()
+    at.add_node("n2", "hgx-h100")
+    for _ in range(int(FIRST_PAUSE_SECONDS)):
+        at.pass_time(1)
+        nominated = at.pod("p").status.nominated_node_name
+        if nominated == "n2":
+            break
+        if nominated:
+            at.filter("p", sample)  # n1 refuses, and n2 is beside the sample
+            at.nominate("p", "")
+    assert at.schedule("p") == "n2"

@@ -54,6 +54,7 @@ def filter_nodes(
     if record.ask.gang is not None:
         _learn(planner, record, names, None, now)
         return FilterAnswer(failed=dict.fromkeys(names, gang_text(planner, record)))
+    _learn(planner, record, names, planner.turned_away.nominated(record), now)
     answer = _of_single(books, planner, record, names, now)
     has_room = bool(answer.node_names)
     planner.turned_away.answered(known, now, has_room=has_room, names=() if has_room else names)
@@ -149,14 +150,14 @@ def _exactly(node: str, names: Sequence[str]) -> FilterAnswer:
 
 
 def _learn(
-    planner: Planner, record: PodRecord, names: tuple[str, ...], placed: str | None, now: float
+    planner: Planner, record: PodRecord, names: tuple[str, ...], wanted: str | None, now: float
 ) -> None:
-    """What this call says about nodes: those that it names passed all else, and the one that the
-    pod is nominated for may have refused it."""
-    if record.gang is None or record.template is None:
+    """What this call says about nodes: those that it names passed all else, and the one that we
+    *wanted* the pod to go to, and nominated it for, may have refused it."""
+    if record.template is None:
         return
     planner.named(record, names)
-    if placed is None or placed not in names:
+    if record.gang is not None and (wanted is None or wanted not in names):
         planner.learned.passed(record.template, names, now)
-    if placed is not None and placed not in names and record.nominated == placed:
-        planner.not_asked_about(record, placed, names, now)
+    if wanted is not None and wanted not in names and record.nominated == wanted:
+        planner.not_asked_about(record, wanted, names, now)

@@ -175,7 +175,7 @@ class Planner:
     def named(self, record: PodRecord, names: tuple[str, ...]) -> None:
         """A filter call about *record* names these nodes: whatever they refused, they take now."""
         assert record.template is not None, "every pod that takes GPUs has one"
-        if record.nominated in names:
+        if record.nominated and record.nominated in names:
             self.learned.asked_about(record.uid, record.nominated)
         if self.learned.named(record.template, names):
             self._refusals_ended()
@@ -185,15 +185,15 @@ class Planner:
     ) -> None:
         """A filter call lacks the node that *record* is nominated for: kube-scheduler refused it,
         or the call about that node was lost."""
-        gang = self._roll.of(record)
-        if gang is None or record.template is None:
-            return
+        assert record.template is not None, "every pod that takes GPUs has one"
         if not self.learned.lacks(record.uid, node, names, now):
             return
         self.learned.refuse(record.template, node, now)
-        gang.was_refused = True
-        gang.reason = f"kube-scheduler refused node {node} for pod {record.ref.name}"
-        self._due.add(gang.key)
+        gang = self._roll.of(record)
+        if gang is not None:
+            gang.was_refused = True
+            gang.reason = f"kube-scheduler refused node {node} for pod {record.ref.name}"
+            self._due.add(gang.key)
 
     def bind_ended(self, record: PodRecord) -> None:
         if record.gang is not None:

@@ -79,20 +79,20 @@ class Search:
     def _search(
         self, found: Muster, beside: Sequence[Spot], now: float, aside: Aside | None
     ) -> list[Spot] | Refusal:
-        def nodes(template: Template) -> Bools:
-            allowed = self._learned.rows(template)
-            own = self._feasible.rows(template)
-            return own if allowed is None else own & allowed
-
         def known_nodes(template: Template) -> Bools:
-            known = self._learned.known_to_pass(template, now)
-            return nodes(template) if known is None else nodes(template) & known
+            known, nodes = self._learned.known_to_pass(template, now), self._nodes(template)
+            return nodes if known is None else nodes & known
 
         if any(self._learned.refused(template) for template in _templates(found.open)):
             spots = self._place(found, known_nodes, beside, aside)
             if not isinstance(spots, Refusal):
                 return spots
-        return self._place(found, nodes, beside, aside)
+        return self._place(found, self._nodes, beside, aside)
+
+    def _nodes(self, template: Template) -> Bools:
+        """[rows] where pods of this template may run, as far as we know or have learnt."""
+        allowed, own = self._learned.rows(template), self._feasible.rows(template)
+        return own if allowed is None else own & allowed
 
     def _place(
         self,
@@ -153,7 +153,7 @@ class Search:
         """The best node for a pod that is not planned ahead."""
         if pod.template is None:
             return Refusal(1, 0, "", 0)
-        return self._best_of(pod, self._feasible.rows(pod.template))
+        return self._best_of(pod, self._nodes(pod.template))
 
     def _best_of(self, pod: PodRecord, nodes: Bools) -> Spot | Refusal:
         wish = Wish(pod.demand, pod.ask.requirement)

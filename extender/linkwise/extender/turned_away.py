@@ -1,18 +1,22 @@
 """Single pods that kube-scheduler found no node for: once our books show one, they are nominated.
 
-kube-scheduler tries a pod again when a node or a pod changes. That is not always enough. It may ask
-before our own watch has shown us that change; then it hears what was true before. Or it may never
-come to ask: it counts the pods that are nominated, and when we take a gang's plan back, nothing
-tells it that their room is free again. Either way nothing makes it try for up to five minutes.
-So whoever still waits a moment after room appeared is nominated for a node that has it, which wakes
-the pod and makes kube-scheduler try that node first. No GPU is held for it: what it finds there is
-decided when it is bound, as for every single pod.
+kube-scheduler tries a pod again when a node or a pod changes. That is not always enough:
+
+- It may ask before our own watch has shown us that change. Then it hears what was true before.
+- It may never come to ask: it counts the pods that are nominated. When we take a gang's plan back,
+  nothing tells it that their room is free again.
+- It asks about a sample of a large cluster, and the node with room may be beside the sample.
+
+In each case nothing makes it try for up to five minutes. So a pod that still waits a moment after
+room appeared, or after such a sample, is nominated for a node that has room. That wakes the pod and
+makes kube-scheduler try that node first. No GPU is held for it: what it finds there is decided when
+it is bound, as for every single pod.
 
 kube-scheduler does not only wait: it evicts others for a pod that is important enough. Where a node
 that it asked about is about to have room, it is kept from that for a while (`preempting`).
 
-Who waits is told by our own answers and, also to a new extender, by what kube-scheduler writes into
-the pod's status.
+Who waits is known from our own answers and, also to a new extender, from what kube-scheduler writes
+into the pod's status.
 """
 
 import math
@@ -21,6 +25,7 @@ from collections.abc import Callable, Collection, Sequence
 from linkwise.extender.books import Books
 from linkwise.extender.holds import Holds, asker_of_single
 from linkwise.extender.kinds import Wish
+from linkwise.extender.learned import LEAST_SAMPLE
 from linkwise.extender.outbox import NOMINATE_SECONDS, Outbox
 from linkwise.extender.place import Refusal, Spot
 from linkwise.extender.records import PodRecord
@@ -53,13 +58,18 @@ class TurnedAway:
         self._soon: dict[str, dict[str, float]] = {}
         # By uid: whom nobody is evicted for, and whether because one of those nodes is awaited.
         self._kept: dict[str, bool] = {}
+        # By uid, the first is first: those that were turned away on a sample of the nodes, and when
+        # to look whether another node has room.
+        self._sampled: dict[str, float] = {}
         self._room = books.room  # as it was when somebody was last turned away, or looked at
         self._look_at: float | None = None
         self._news = False  # somebody waits who was not seen to be turned away
 
     @property
     def next_due(self) -> float | None:
-        return self._look_at
+        sampled_at = next(iter(self._sampled.values()), None)
+        times = (self._look_at, sampled_at)
+        return min((time for time in times if time is not None), default=None)
 
     def answered(
         self, record: PodRecord, now: float, *, has_room: bool, names: Sequence[str] = ()
@@ -68,8 +78,15 @@ class TurnedAway:
         self._asked[record.scheduler] = record.uid, names
         if has_room:
             self._waiting.pop(record.uid, None)
+            self._sampled.pop(record.uid, None)
         else:
             self._waiting.setdefault(record.uid, now)
+            if len(names) >= LEAST_SAMPLE:
+                self._sampled.setdefault(record.uid, now + MOMENT_SECONDS)
+
+    def nominated(self, record: PodRecord) -> str | None:
+        """The node that this pod was nominated for here, to be tried there."""
+        return record.nominated if record.uid in self._nominated else None
 
     def take_asked(self, record: PodRecord) -> Sequence[str]:
         """The nodes that kube-scheduler sees room on for this pod, and that we have just refused:
@@ -118,17 +135,16 @@ class TurnedAway:
         self._nominated.pop(uid, None)
         self._soon.pop(uid, None)
         self._kept.pop(uid, None)
+        self._sampled.pop(uid, None)
 
     def look(self, now: float) -> None:
-        if not self._is_time(now):
-            return
-        self._look_at = None
+        whom = self._whom_to_look_at(now)
         hopeless: set[object] = set()
         woken, wanted = 0, 0
-        there = int(popcount(self._books.rows.free).sum())
-        for uid, since in list(self._waiting.items()):
+        there = int(popcount(self._books.rows.free).sum()) if whom else 0
+        for uid in whom:
             record = self._books.pods.get(uid)
-            if record is None and now - since < UNSEEN_SECONDS:
+            if record is None and now - self._waiting[uid] < UNSEEN_SECONDS:
                 self._look_again(now + MOMENT_SECONDS)
                 continue
             if record is None or not _waits(record):
@@ -146,6 +162,18 @@ class TurnedAway:
                 return
             if self._wake(record, node, now):
                 woken, wanted = woken + 1, wanted + record.demand.gpus
+
+    def _whom_to_look_at(self, now: float) -> list[str]:
+        """All who wait, where there may be more room for each; else those that kube-scheduler has
+        asked about with a sample of the nodes."""
+        if self._is_time(now):
+            self._look_at = None
+            self._sampled.clear()
+            return list(self._waiting)
+        due = [uid for uid, at in self._sampled.items() if at <= now]
+        for uid in due:
+            del self._sampled[uid]
+        return due
 
     def _is_in_hand(self, record: PodRecord, now: float) -> bool:
         """Whether kube-scheduler is about to try it, or makes room for it where it is nominated."""
