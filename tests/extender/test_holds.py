@@ -5,9 +5,11 @@ from collections.abc import Callable
 import pytest
 
 from linkwise.extender.calls import BindRefusal
-from linkwise.extender.holds import LOOK_SECONDS, Hold
+from linkwise.extender.holds import Hold
 from linkwise.extender.records import GangKey
+from linkwise.extender.run_times import LEAST_SECONDS
 from linkwise.extender.scheduler import CoreSettings
+from linkwise.extender.turns import LOOK_SECONDS
 from linkwise.kube.objects import Pod
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
@@ -312,20 +314,30 @@ def test_a_pod_passes_if_it_ends_before_the_gang_could_start(
     assert hold.start == at.now + 3600
 
 
-def test_nobody_passes_where_the_start_is_not_known() -> None:
+@pytest.mark.parametrize(("said", "passes"), [("5m", True), ("6m", False), (None, False)])
+def test_where_the_start_is_an_estimate_half_of_the_wait_is_lent(
+    said: str | None, passes: bool
+) -> None:
     at = waits_with_hold()
-    at.add_pod("late", 8, expected_duration="1m")
-    assert at.schedule("late") == ""
+    hold = hold_of(at, "g")
+    assert hold is not None
+    assert hold.start == at.now + LEAST_SECONDS
+    assert not hold.reservation.sure
+    at.add_pod("late", 8, said={} if said is None else {"expected_duration": said})
+    assert at.schedule("late") == ("n1" if passes else "")
 
 
-def test_nobody_passes_once_somebody_has_broken_his_word() -> None:
+@pytest.mark.parametrize(("said", "passes"), [("29m", True), ("31m", False)])
+def test_who_has_broken_his_word_is_expected_to_go_on_for_as_long_again(
+    said: str, passes: bool
+) -> None:
     at = cluster()
     run(at, "first", 4, "n2", expected_duration="1h")
     at.add_gang("g", 2, 8)
     at.settle()
     at.pass_time(3601)
-    at.add_pod("late", 8, expected_duration="1m")
-    assert at.schedule("late") == ""
+    at.add_pod("late", 8, expected_duration=said)
+    assert at.schedule("late") == ("n1" if passes else "")
 
 
 def test_a_gang_passes_as_a_pod_does() -> None:

@@ -48,7 +48,8 @@ def test_a_gang_with_a_hold_is_told_who_has_the_rest_of_it_and_until_when() -> N
     assert found.hold.holders[0].until == at.now - 600 + 7200
     told = explain_text.gang(found, at.now).splitlines()
     after = told.index(
-        "  kept      24 GPUs on gpu-1, gpu-2, gpu-3: 13 free now, nobody knows when all will be"
+        "  kept      24 GPUs on gpu-1, gpu-2, gpu-3: 13 free now, all maybe in 1h50m, "
+        "by an estimate"
     )
     assert told[after + 1 : after + 3] == [
         "  waits for 8 GPUs: ml/job, in use for 10m, expected to end in 1h50m",
@@ -127,12 +128,12 @@ def test_a_gang_that_no_waiting_helps_is_told_so_until_the_nodes_change() -> Non
     at.add_gang("fits", 3)
     at.add_gang("large", 4)
     at.pass_time(60)
-    reason = "room for 1 of 4 members; node gpu-3 has room for 1"
-    assert _reason(at, "large-0") == reason, "what is kept for another gang may be all it lacks"
+    assert _reason(at, "large-0") == "room for 0 of 4 members", "what is left is kept for the other"
     for rank in range(3):
         at.delete(f"fits-{rank}")
     at.pass_time(60)  # what was kept for it is given up
     at.pass_time(60)  # and what there is now is looked at
+    reason = "room for 1 of 4 members; node gpu-3 has room for 1"
     assert _reason(at, "large-0") == f"{reason}; not for all even once nobody else runs"
     at.add_node("gpu-4", "hgx-h100")
     at.pass_time(60)

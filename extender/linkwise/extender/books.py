@@ -41,6 +41,9 @@ class Books:
         self.changed_rows: list[int] = []  # every row whose node changed, in order
         self.touched: set[str] = set()  # nodes settled since `take_touched`
         self.settled_rows: list[int] = []  # every row whose GPUs changed, in order
+        # What comes free is kept from others until those who wait for longest have had their turn.
+        self.line_first = False
+        self.fresh: dict[str, int] = {}  # node -> GPUs that came free since
         self.supposed: Hashable = None  # while `rows` are not as they are, but as they might be
         self._reserved: dict[GangKey, Mapping[str, int]] = {}  # who waits -> node -> GPUs
         self._kept: dict[str, tuple[object, bool]] = {}  # what `keeps_plan` last said, and of what
@@ -175,6 +178,14 @@ class Books:
                 if name in gpus:
                     book.reserved[who] = gpus[name]
         self._settle_named(before.keys() | gpus.keys())
+
+    def release_fresh(self, names: Iterable[str]) -> None:
+        """Whoever asks may have what came free on these nodes."""
+        names = [name for name in names if name in self.fresh]
+        for name in names:
+            book = self.nodes[name]
+            book.free, book.fresh = book.free | book.fresh, 0
+        self._settle_named(names)
 
     @contextmanager
     def supposing(self, rows: Rows, what: Hashable, changed: Iterable[int] = ()) -> Iterator[None]:
@@ -381,7 +392,11 @@ class Books:
                 self._settle(book)
 
     def _settle(self, book: NodeBook) -> None:
-        book.settle()
+        book.settle(line_first=self.line_first)
+        if book.fresh:
+            self.fresh[book.name] = book.fresh
+        else:
+            self.fresh.pop(book.name, None)
         usable = book.kind is not None and not book.problem
         rows, row = self.rows, book.row
         kind = book.kind.number if book.kind and usable else NOT_USABLE
@@ -408,6 +423,7 @@ class Books:
     def _forget_if_empty(self, book: NodeBook) -> None:
         if book.empty and self.nodes.get(book.name) is book:
             del self.nodes[book.name]
+            self.fresh.pop(book.name, None)
             self.rows.remove(book.name)
             self.changed_rows.append(book.row)
             self.settled_rows.append(book.row)

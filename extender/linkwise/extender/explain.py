@@ -4,6 +4,7 @@ wait: what was wanted, what there is, what came nearest, and who holds that.
 All of it is worked out from a snapshot, so nothing waits for it.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
@@ -210,7 +211,8 @@ class Explainer:
             nodes=tuple(sorted(hold.gpus, key=natural)),
             gpus=sum(mask.bit_count() for mask in hold.gpus.values()),
             free=sum((mask & idle.get(name, 0)).bit_count() for name, mask in hold.gpus.items()),
-            start=hold.start,
+            start=hold.start if hold.start < math.inf else None,
+            sure=hold.reservation.sure,
             evicts=hold.evicts,
             holders=owners_of(self._snapshot, hold.gpus),
         )
@@ -343,7 +345,7 @@ def _gang_reason(gang: GangState) -> str:
     if found.clash:
         return found.clash
     if found.open and gang.no_room is not None:
-        never = "; not for all even once nobody else runs" if gang.in_vain else ""
+        never = f"; {gang.in_vain}" if gang.in_vain else ""
         return _no_room(gang.no_room) + never
     if not found.complete:
         return f"{len(found.seats) + found.done} of {found.size} members are there"

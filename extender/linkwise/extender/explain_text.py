@@ -107,9 +107,11 @@ def _order(it: GangExplanation, at: float) -> Iterator[str]:
         if hold.evicts:
             start = "those who have the others are being evicted for it"
         elif hold.start is None:
-            start = "nobody knows when all will be"
-        else:
+            start = "a server has some of the others"
+        elif hold.sure or hold.start <= at:
             start = _starts(hold.start, at)
+        else:
+            start = f"all maybe {_from_now(hold.start, at)}, by an estimate"
         kept = f"{gpus_in_words(hold.gpus)} on {nodes}: {hold.free} free now, {start}"
         yield _fact("kept", kept)
         if any(holder.pod not in _named(it) for holder in hold.holders):

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkwise.extender.feasible import why_not
-from linkwise.extender.holds import Asker
+from linkwise.extender.holds import Asker, may_pass
 from linkwise.extender.kinds import Kind
 from linkwise.extender.records import Template, natural
 from linkwise.extender.rows import Bools, Ints
@@ -46,15 +46,7 @@ class Field:
         """The holds, by their place, that keep nothing from this one, as `Holds.ways` has it."""
         at = self.snapshot.at
         return frozenset(
-            place
-            for place, hold in enumerate(self.snapshot.holds)
-            if asker.urgency <= hold.urgency
-            or (asker.runs and not hold.evicts)
-            or (
-                asker.seconds is not None
-                and hold.start is not None
-                and at + asker.seconds <= hold.start
-            )
+            place for place, hold in enumerate(self.snapshot.holds) if may_pass(asker, hold, at)
         )
 
     def free_to(self, holds: frozenset[int]) -> Ints:

@@ -43,9 +43,9 @@ class Ground:
         return next((level for level in self.levels if level.key == key), nowhere)
 
 
-def ground_of(books: Books, levels: Iterable[str]) -> Ground:
-    """All of *books* as it is now."""
-    return Ground(books.rows.copy(), tuple(books.kinds), tuple(_levels(books, levels)))
+def ground_of(books: Books, rows: Rows, levels: Iterable[str]) -> Ground:
+    """All of *books* as it is now; *rows* is a copy of its rows, maybe with more that is free."""
+    return Ground(rows, tuple(books.kinds), tuple(_levels(books, levels)))
 
 
 def _levels(books: Books, keys: Iterable[str]) -> Iterable[Level]:

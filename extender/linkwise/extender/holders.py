@@ -78,7 +78,8 @@ def _reserved(hold: Hold, nodes: Iterable[NodeState]) -> Holder:
     gpus = sum((node.reserved & hold.gpus.get(node.name, 0)).bit_count() for node in nodes)
     who = f"{hold.key.namespace}/{hold.key.name}"
     pod, gang = (who, "") if hold.key.uid else ("", who)
-    return Holder(pod, gang, gpus, "reserved", None, hold.start, "")
+    start = hold.start if hold.reservation.sure else None
+    return Holder(pod, gang, gpus, "reserved", None, start, "")
 
 
 def _together(first: Holder, second: Holder) -> Holder:

@@ -29,14 +29,15 @@ class Hopeless:
         self,
         members: Sequence[PodRecord],
         spans: Spans,
+        shown: Hashable,
         search: Callable[[], list[Spot] | Refusal],
     ) -> list[Spot] | Refusal:
         """What *search* finds for these members of a gang that wants these *spans*, or found for
-        others like them that were shown the same nodes: some are shown what is held for others."""
+        others like them that were *shown* the same: some are shown what is held for others."""
         if self._room != self._books.room:
             self._room = self._books.room
             self._refusals.clear()
-        alike = (wishes_of(members), spans, self._books.supposed)
+        alike = (wishes_of(members), spans, shown)
         known = self._refusals.get(alike)
         if known is not None:
             return known

@@ -31,12 +31,17 @@ class Line:
         self._urgencies: dict[GangKey, tuple[int, Urgency]] = {}
         self._ages: dict[GangKey, tuple[float, float]] = {}  # of evicted ones: age, evicted when
         self._freshened = 0.0
+        self.changes = 0  # of who waits
 
     def join(self, key: GangKey) -> None:
-        self._waiting.add(key)
+        if key not in self._waiting:
+            self._waiting.add(key)
+            self.changes += 1
 
     def leave(self, key: GangKey) -> None:
-        self._waiting.discard(key)
+        if key in self._waiting:
+            self._waiting.discard(key)
+            self.changes += 1
 
     def take_up(self, key: GangKey | None) -> None:
         """A gang that was left to wait may be tried again."""
@@ -46,10 +51,17 @@ class Line:
             if gang.refused:
                 gang.refused, gang.refusals = False, 0
 
-    def untried(self) -> list[Gang]:
-        """Whoever may find room, the most urgent first."""
+    def in_order(self) -> list[Gang]:
+        """All who wait, the most urgent first."""
+        return self._by_urgency([*self._waiting])
+
+    def has_no_room(self, gang: Gang) -> bool:
+        return gang.no_room is not None and gang.key in self._waiting
+
+    def any_untried(self) -> bool:
+        """Whether somebody who waits may find room."""
         gangs = self._roll.gangs
-        return self._by_urgency([key for key in self._waiting if self.is_untried(gangs[key])])
+        return any(self.is_untried(gangs[key]) for key in self._waiting)
 
     def is_untried(self, gang: Gang) -> bool:
         if gang.tried_room == self._books.room:

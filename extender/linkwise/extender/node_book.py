@@ -41,7 +41,8 @@ class NodeBook:
     owned: dict[str, int] = field(default_factory=dict)  # holder -> bitmask
     used: int = 0  # of `owned`: what the kubelet says is in use
     free: int = 0
-    held: int = 0  # nobody has them, and they are `reserved`
+    held: int = 0  # nobody has them, and they are `reserved` or `fresh`
+    fresh: int = 0  # came free, and those who wait for longest have not had their turn yet
     reserved: dict[GangKey, int] = field(default_factory=dict)  # who waits for them -> bitmask
 
     @property
@@ -60,12 +61,15 @@ class NodeBook:
     def empty(self) -> bool:
         return not (self.record or self.bound or self.holds or self.plans or self.charged)
 
-    def settle(self) -> None:
-        """Work out `owned`, `used` and `free` from everything else."""
+    def settle(self, *, line_first: bool = False) -> None:
+        """Work out `owned`, `used` and `free` from everything else. With *line_first* what nobody
+        has, and nobody waits for any more, is `fresh`."""
+        had = self.free | self.fresh
         self.owned = {}
         self.used = self.free = self.held = 0
         self.settled += 1
         if self.machine is None or self.kind is None:
+            self.fresh = 0
             return
         settling = _Settling(self.machine, self.owned)
         listed = self._settle_truth(settling)
@@ -85,7 +89,11 @@ class NodeBook:
         for uid, plan in sorted(self.plans.items(), key=lambda item: (-item[1].plan.made, item[0])):
             settling.give(uid, self.machine.mask_of(plan.uuids))
         idle = self.machine.healthy_gpus & ~settling.taken
-        self.held = idle & reduce(or_, self.reserved.values(), 0)
+        reserved = reduce(or_, self.reserved.values(), 0)
+        self.fresh &= idle & ~reserved
+        if line_first:
+            self.fresh |= idle & ~had & ~reserved
+        self.held = idle & (reserved | self.fresh)
         self.free = idle & ~self.held
 
     def keeps(self, uid: str) -> bool:

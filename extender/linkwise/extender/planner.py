@@ -23,6 +23,7 @@ from linkwise.extender.gang import Gang
 from linkwise.extender.gates import Gates
 from linkwise.extender.growth import least, most, parts
 from linkwise.extender.holds import Holds
+from linkwise.extender.idle_bound import IdleBound
 from linkwise.extender.learned import Learned
 from linkwise.extender.life import Life
 from linkwise.extender.line import Line
@@ -35,9 +36,12 @@ from linkwise.extender.preemption import Preemption
 from linkwise.extender.records import GangKey, PodRecord
 from linkwise.extender.repair import Repair
 from linkwise.extender.roll import Roll
+from linkwise.extender.run_times import RunTimes
 from linkwise.extender.search import Aside, Moved, Search, Seen, T, here_and_now
 from linkwise.extender.telling import Telling
+from linkwise.extender.tenants import Tenants
 from linkwise.extender.turned_away import TurnedAway
+from linkwise.extender.turns import Turns
 from linkwise.topology.plan import Plan
 
 _MOST_LOOKS = 3  # what is left then is decided in the next round
@@ -55,8 +59,10 @@ class Planner:
         max_refusals: int,
         span_levels: Sequence[str],
         hold_share: float,
+        hold_limit_seconds: float,
         preempt: Preempt,
         budgets: Budgets,
+        run_times: RunTimes,
     ) -> None:
         self.feasible = Feasible(books)
         self.learned = Learned(books)
@@ -73,8 +79,17 @@ class Planner:
         self._roll = Roll(books)
         self._telling = Telling(books, outbox, self._roll)
         self._line = Line(books, self._roll)
-        self.holds = Holds(
-            books, self._roll, self._line, self._search, self.feasible, share=hold_share
+        tenants = Tenants(books, run_times)
+        self.holds = Holds(books, self._line, self.feasible, tenants)
+        self.turns = Turns(
+            books,
+            self._roll,
+            self._line,
+            self._search,
+            self.holds,
+            tenants,
+            share=hold_share,
+            idle_bound=IdleBound(hold_limit_seconds),
         )
         self._repair = Repair(books, outbox, self.feasible, self.learned)
         self._life = Life(
@@ -220,16 +235,12 @@ class Planner:
                 self._life.put_in_order(key, now)
         if self._line.freshen(now):
             self._search.forget_refusals()
-        self._plan_waiting(now, looked_at)
         for _ in range(_MOST_LOOKS):
-            room_for_others = False
+            self._go_through_line(now, looked_at)
             with self._surviving("preemption"):
                 self.preemption.look(now)
-            with self._surviving("holds"):
-                room_for_others = self.holds.look(now, self._pause)
-            if not room_for_others:
+            if not self._line.any_untried():
                 break
-            self._plan_waiting(now, looked_at)
         for key in sorted(looked_at):
             with self._surviving(key.title):
                 if key in self.gangs:
@@ -242,14 +253,22 @@ class Planner:
         self._look_again_at_moved()
         return self._outbox.take()
 
-    def _plan_waiting(self, now: float, looked_at: set[GangKey]) -> None:
-        # What one gang gives up while looking for room may be room for one before it.
-        while untried := [gang for gang in self._line.untried() if gang.key not in self._moved]:
-            for gang in untried:
+    def _go_through_line(self, now: float, looked_at: set[GangKey]) -> None:
+        """The most urgent first: what it may have, or else what is kept for it; then the next."""
+        if not (self._line.any_untried() or self.turns.have_to_look(now)):
+            return
+        self.turns.begin()
+        for gang in self._line.in_order():
+            with self._surviving(gang.name), suppress(Moved):
+                self.turns.begin_turn(gang)
                 if self._line.is_untried(gang) and gang.key not in self._moved:
-                    with self._surviving(gang.name), suppress(Moved):
-                        self._plan(gang, now)
-                        looked_at.add(gang.key)
+                    looked_at.add(gang.key)
+                    self._plan(gang, now)
+            if self._line.has_no_room(gang):
+                with self._surviving(gang.name):
+                    self.turns.end_turn(gang, now, self._pause)
+        with self._surviving("holds"):
+            self.turns.end(now)
 
     def _pause(self) -> None:
         self._step_aside(lambda: None)
@@ -288,7 +307,7 @@ class Planner:
         """When `decide` has something to do even if nothing happens until then."""
         times = (
             self._life.next_due(),
-            self.holds.next_due(),
+            self.turns.next_due(),
             self.preemption.next_due(),
             self._outbox.next_due(),
             self._telling.next_due(),
@@ -353,7 +372,7 @@ class Planner:
         waiting = len(self.muster(gang).open)
         if waiting < waited_before:
             self._line.got_room(gang)
-            self.holds.give_up(gang.key)
+            self.turns.give_up(gang.key)
         if waiting:
             self._line.join(gang.key)
             gang.tried_room = self._books.room
@@ -391,9 +410,11 @@ class Planner:
     ) -> list[Spot] | Refusal:
         spots: list[Spot] | Refusal | None = None
         for holds in self.holds.ways(self.holds.asker(gang, found), now):
-            with self.holds.shown(holds):
-                # What is only supposed, others must not see.
-                spots = self._search.seek(found, now, aside=None if holds else aside)
+            if gang.alone:
+                with self.holds.shown(holds):
+                    spots = self._search.seek(found, now)
+            else:
+                spots = self._search.seek(found, now, aside=aside, view=self.holds.view(holds))
             if not isinstance(spots, Refusal):
                 break
         assert spots is not None, "there is always one way"

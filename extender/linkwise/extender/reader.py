@@ -243,12 +243,14 @@ def _record(pod: Pod, wishes: _Wishes, told: Told) -> PodRecord:
     planned = written is not None and (nominated == written.plan.node or bool(told.awaits))
     open_ = wishes.demand.gpus and not (told.invalid or ended or spec.node_name)
     gang = _gang_of(ref, told.ask, ahead=bool(open_ and (gated or planned)))
+    owner_kind = next((owner.kind for owner in meta.owner_references if owner.controller), "")
+    leaving_until = meta.deletion_timestamp
     return PodRecord(
         ref=ref,
         node=spec.node_name,
         ended=ended,
         failed=status.phase == "Failed",
-        leaving=meta.deletion_timestamp is not None,
+        leaving=leaving_until is not None,
         priority=spec.priority,
         created=0.0 if created is None else created.timestamp(),
         needs=wishes.needs,
@@ -267,7 +269,9 @@ def _record(pod: Pod, wishes: _Wishes, told: Told) -> PodRecord:
         asked=written is not None or _was_asked_about(pod),
         unschedulable=bool(open_) and gang is None and _is_unschedulable(pod),
         preempts=spec.preemption_policy != "Never",
-        endless=spec.restart_policy == "Always",
+        endless=spec.restart_policy == "Always" and not owner_kind.endswith("Job"),
+        owner_kind=owner_kind,
+        leaving_until=leaving_until.timestamp() if leaving_until is not None else 0.0,
         labels=meta.labels if wishes.demand.gpus else {},
         gang=gang,
     )

@@ -100,7 +100,9 @@ class PodRecord:
     asked: bool = False  # that scheduler is known to ask us: about this very pod
     unschedulable: bool = False  # a single one: kube-scheduler has tried it, and found no node
     preempts: bool = True  # others may be evicted for it
-    endless: bool = False  # the kubelet starts its containers anew however they end
+    endless: bool = False  # a server: the kubelet starts its containers again however they end
+    owner_kind: str = ""  # such as Job; empty: a pod of its own
+    leaving_until: float = 0.0  # of one that is leaving: when its grace period ends
     labels: Mapping[str, str] = field(default_factory=dict)  # of pods that take GPUs
     gang: GangKey | None = None  # what it is planned with; None: nothing is planned ahead
 

@@ -1,9 +1,8 @@
 """Which GPUs to keep for a gang that waits: those on which it can start first.
 
-The tenants of the nodes are let go in thought, one after the other, until the gang fits; where it
-is placed then is kept for it. First go those who said when they end, in that order; then, of whom
-nobody knows, node by node, those nodes first where fewest GPUs are still to be freed, and last the
-nodes with servers, which do not end by themselves. So nobody's end is waited for in vain.
+The tenants of the nodes are let go in thought, one after the other in the order in which they end,
+until the gang fits; where it is placed then is kept for it. `tenants` says, or estimates, when each
+ends. Servers do not end by themselves, so they never go, and nobody waits for their GPUs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +29,7 @@ Pause = Callable[[], None]
 """Lets others use the books; then these may have changed."""
 
 _AT_ONCE = 256  # nodes
+_WORTH_A_MOVE = 0.75
 
 
 class NodesChangedError(Exception):
@@ -41,16 +41,20 @@ class Reservation:
     spots: tuple[Spot, ...]
     gpus: Gpus
     to_free: int  # of them: those that somebody has yet
-    start: float | None  # when all will be free, as far as everybody said; None: somebody did not
+    start: float  # when all will be free, as far as is known; infinity: a server has some of them
+    sure: bool  # all who have some said when they end; else it is an estimate
 
-    @property
-    def worth(self) -> tuple[bool, float, int]:
-        """Less is better."""
-        return self.start is None, self.start or 0.0, self.to_free
+    def is_better_than(self, other: "Reservation", now: float) -> bool:
+        """Estimates move with time, and a hold that follows each of them never collects all its
+        GPUs: so a quarter of the wait has to be gained, or GPUs at no longer a wait."""
+        wait, longer = max(self.start - now, 0.0), max(other.start - now, 0.0)
+        if wait < _WORTH_A_MOVE * longer:
+            return True
+        return wait <= longer and self.to_free < other.to_free
 
 
 class _Step(NamedTuple):
-    """Tenants of one node that go together."""
+    """A tenant of a node that ends."""
 
     row: int
     gpus: int
@@ -72,8 +76,8 @@ class Want:
 def reserve(
     books: Books, tenants: Tenants, want: Want, seek: Seek, now: float, pause: Pause
 ) -> Reservation | None:
-    """Where *seek* finds a place first; None: not even if everybody went. Raises
-    NodesChangedError."""
+    """Where *seek* finds a place first; None: not even once all have ended who end by themselves.
+    Raises NodesChangedError."""
     steps = _steps(books, tenants, want, now, pause)
     letting_go = _LettingGo(want.base, steps)
 
@@ -97,22 +101,40 @@ def reservation(books: Books, tenants: Tenants, spots: Sequence[Spot], now: floa
     gpus: dict[str, int] = {}
     for spot in spots:
         gpus[spot.node] = gpus.get(spot.node, 0) | spot.gpus
-    to_free, start = 0, now
-    known = True
+    to_free, start, sure = 0, now, True
     for node, mask in gpus.items():
         book = books.nodes.get(node)
-        if book is None:
-            continue
-        there = tenants.on(book, now)
-        to_free += sum((tenant.gpus & mask).bit_count() for tenant in there.all)
-        known &= there.rest is None or not there.rest.gpus & mask
-        start = max([start, *(end for end, tenant in there.known if tenant.gpus & mask)])
-    return Reservation(tuple(spots), gpus, to_free, start if known else None)
+        there = () if book is None else tenants.on(book, now).all
+        for tenant in there:
+            if tenant.gpus & mask:
+                to_free += (tenant.gpus & mask).bit_count()
+                start, sure = max(start, tenant.end), sure and tenant.sure
+    return Reservation(tuple(spots), gpus, to_free, start, sure)
 
 
-def _steps(books: Books, tenants: Tenants, want: Want, now: float, pause: Pause) -> list[_Step]:
-    known: list[tuple[float, int, str, _Step]] = []
-    unknown: list[tuple[bool, int, int, _Step]] = []
+def fits_without_servers(
+    books: Books, tenants: Tenants, want: Want, seek: Seek, now: float
+) -> bool:
+    """Whether *seek* finds a place once all are gone, those too that never end by themselves."""
+    steps = _steps(books, tenants, want, now, lambda: None, servers=True)
+    letting_go = _LettingGo(want.base, steps)
+    everybody = len(steps)
+    found = seek(letting_go.rows(everybody), letting_go.changed(everybody))
+    return not isinstance(found, Refusal)
+
+
+def _steps(
+    books: Books,
+    tenants: Tenants,
+    want: Want,
+    now: float,
+    pause: Pause,
+    *,
+    servers: bool = False,
+) -> list[_Step]:
+    """The tenants that end by themselves, the first to end first, and of equals those on nodes
+    where fewest GPUs are to be freed; with *servers* all."""
+    found: list[tuple[float, int, int, str, _Step]] = []
     rows = want.base
     ranks = rows.name_ranks().tolist()
     usable = np.flatnonzero(want.pool & (rows.kinds[: len(rows)] != NOT_USABLE)).tolist()
@@ -122,22 +144,18 @@ def _steps(books: Books, tenants: Tenants, want: Want, now: float, pause: Pause)
         book = books.nodes.get(rows.names[row] or "")
         if book is None or book.machine is None or not book.owned:
             continue
-        there = tenants.on(book, now)
-        if not want.own.isdisjoint(book.owned):
-            there = there.without(want.own, now)
         may_have = book.machine.healthy_gpus
         for who, kept in book.reserved.items():
             if who not in want.open_to:
                 may_have &= ~kept
-        for end, tenant in there.known:
+        there = tenants.on(book, now).without(want.own)
+        go = [tenant for tenant in there if servers or not tenant.endless]
+        to_free = sum((tenant.gpus & may_have).bit_count() for tenant in go)
+        for tenant in go:
             step = _Step(row, tenant.gpus & may_have, tenant.needs, tenant.pods)
-            known.append((end, ranks[row], tenant.uid, step))
-        if there.rest is not None:
-            step = _Step(row, there.rest.gpus & may_have, there.rest.needs, there.rest.pods)
-            unknown.append((there.rest.endless, step.gpus.bit_count(), ranks[row], step))
-    known.sort(key=lambda each: each[:3])
-    unknown.sort(key=lambda each: each[:3])
-    return [*(step for *_, step in known), *(step for *_, step in unknown)]
+            found.append((tenant.end, to_free, ranks[row], tenant.uid, step))
+    found.sort(key=lambda each: each[:4])
+    return [step for *_, step in found]
 
 
 class _LettingGo:

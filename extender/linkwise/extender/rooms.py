@@ -19,6 +19,7 @@ NO_LINK = "linkwise: no free GPU set with the required link"
 UNPUBLISHED = f"linkwise: {NO_TOPOLOGY}"
 UNREADABLE = "linkwise: topology or in-use annotation cannot be read"
 UNKNOWN_NODE = "linkwise: node is not known yet"
+OTHERS_FIRST = "linkwise: GPUs came free that others have waited for longer"
 # These no preemption can change.
 TOO_SMALL = "linkwise: node has fewer GPUs than wanted"
 NEVER_LINKED = "linkwise: no GPU set of this node has the required link"
@@ -55,7 +56,8 @@ def problem_text(books: Books, name: str) -> str:
 def _held_for(books: Books, name: str) -> str:
     """Who waits for GPUs of this node that nobody has; of several the first by name."""
     book = books.nodes[name]
-    return held_for(min(key.title for key, gpus in book.reserved.items() if gpus & book.held))
+    titles = [key.title for key, gpus in book.reserved.items() if gpus & book.held]
+    return held_for(min(titles)) if titles else OTHERS_FIRST
 
 
 def held_for(title: str) -> str:

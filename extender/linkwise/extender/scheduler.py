@@ -28,6 +28,7 @@ from linkwise.extender.calls import (
 )
 from linkwise.extender.consent import Preempt
 from linkwise.extender.explain import Explainer
+from linkwise.extender.node_book import plan_on
 from linkwise.extender.outbox import Outbox
 from linkwise.extender.owners import FetchOwner, Found
 from linkwise.extender.planner import Planner
@@ -35,6 +36,7 @@ from linkwise.extender.preempting import preempt
 from linkwise.extender.reader import Reader
 from linkwise.extender.recognise.answer import IndexedJobs
 from linkwise.extender.records import PodRecord
+from linkwise.extender.run_times import RunTimes
 from linkwise.extender.search import Aside, here_and_now
 from linkwise.extender.snapshot import Camera, Snapshot
 from linkwise.extender.spans import DEFAULT_LEVELS
@@ -51,6 +53,7 @@ class CoreSettings:
     max_refusals: int = 3  # plans of one gang that kube-scheduler may refuse in a row
     span_levels: tuple[str, ...] = DEFAULT_LEVELS  # of domains above the node, nearest first
     hold_share: float = 0.5  # of the GPUs that a gang could use: what may be kept for who waits
+    hold_limit_seconds: float = 7200.0  # for how long what is kept may idle more than that
     preempt: Preempt = Preempt.CONSENTING  # who may be evicted for a more important gang
     indexed_jobs: IndexedJobs = IndexedJobs.ALL  # which of them are gangs
 
@@ -60,6 +63,7 @@ class Scheduler:
         self._settings = settings
         self._reader = Reader(settings.resource_name, settings.indexed_jobs)
         self._budgets = Budgets()
+        self._run_times = RunTimes()
         self._seen_nodes = self._seen_pods = False
         self._aside: Aside = here_and_now
         self._begin(leader=0)
@@ -75,8 +79,10 @@ class Scheduler:
             max_refusals=settings.max_refusals,
             span_levels=settings.span_levels,
             hold_share=settings.hold_share,
+            hold_limit_seconds=settings.hold_limit_seconds,
             preempt=settings.preempt,
             budgets=self._budgets,
+            run_times=self._run_times,
         )
         self._planner.aside = self._aside
         self.offers = self._planner.offers
@@ -84,7 +90,7 @@ class Scheduler:
         self._binder = Binder(self._books, self._planner)
         self._camera = Camera(self._books, self._planner)
 
-    def lead(self, term: int, now: float) -> None:  # noqa: ARG002
+    def lead(self, term: int, now: float) -> None:
         """Decide from now on, in this term. What was read stays; all else is as after a start, so
         that it does not matter who led before, and for how long this one watched."""
         nodes = [book.record for book in self._books.nodes.values() if book.record is not None]
@@ -93,7 +99,7 @@ class Scheduler:
         for node in nodes:
             self._books.put_node(node)
         for pod in pods:
-            self._put_pod(pod)
+            self._put_pod(pod, now)
         self._planner.believe_no_older()
 
     def stand_by(self) -> None:
@@ -134,17 +140,17 @@ class Scheduler:
         """All pods there are: those not named are gone."""
         records = {pod.metadata.uid: self._reader.follow(pod, now) for pod in pods}
         for uid in [uid for uid in self._books.pods if uid not in records]:
-            self._drop_pod(uid)
+            self._drop_pod(uid, now)
         for record in records.values():
-            self._put_pod(record)
+            self._put_pod(record, now)
         self._seen_pods = True
 
     def pod_event(self, kind: str, pod: Pod, now: float) -> None:
         """*kind* is ADDED, MODIFIED or DELETED."""
         if kind == "DELETED":
-            self._drop_pod(pod.metadata.uid)
+            self._drop_pod(pod.metadata.uid, now)
         else:
-            self._put_pod(self._reader.follow(pod, now))
+            self._put_pod(self._reader.follow(pod, now), now)
 
     def replace_budgets(self, budgets: Iterable[PodDisruptionBudget], now: float) -> None:  # noqa: ARG002
         """All there are; before that, nobody is evicted for a more important gang."""
@@ -170,26 +176,35 @@ class Scheduler:
         records = self._reader.take_anew(now)
         for record in records:
             before = self._books.pods.get(record.uid)
-            self._put_pod(record)
+            self._put_pod(record, now)
             if before is not None and before.awaits and not record.awaits:
                 self._planner.turned_away.look_now(now)
         return bool(records)
 
-    def _put_pod(self, record: PodRecord) -> None:
+    def _put_pod(self, record: PodRecord, now: float) -> None:
         namesake = self._books.pod_named(record.ref.namespace, record.ref.name)
         if namesake is not None and namesake.uid != record.uid:
-            self._drop_pod(namesake.uid)  # its deletion was not seen, but names are unique
+            self._drop_pod(namesake.uid, now)  # its deletion was not seen, but names are unique
         before = self._books.pods.get(record.uid)
         if before != record:
+            if before is not None and record.ended:
+                self._note_run_time(before, now)
             self._books.put_pod(record)
             self._planner.pod_changed(before, record)
 
-    def _drop_pod(self, uid: str) -> None:
+    def _drop_pod(self, uid: str, now: float) -> None:
         self._reader.forget(uid)
         record = self._books.pods.get(uid)
         if record is not None:
+            self._note_run_time(record, now)
             self._books.drop_pod(uid)
             self._planner.pod_gone(record)
+
+    def _note_run_time(self, ends: PodRecord, now: float) -> None:
+        if ends.node and not ends.ended and ends.demand.gpus:
+            written = plan_on(ends, ends.node)
+            began = ends.created if written is None else written.plan.made
+            self._run_times.ended(ends, max(now - began, 0.0))
 
     def unheard(self, now: float) -> None:
         """The watch of pods is broken: what happened to them may show much later."""

@@ -5,7 +5,8 @@ A gang is placed as a whole, beside its members that have GPUs already; a single
 node, by a way that knows all nodes' worth beforehand.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Protocol, TypeVar
@@ -38,6 +39,14 @@ def here_and_now(work: Callable[[], T]) -> T:
     return work()
 
 
+@dataclass(frozen=True, slots=True)
+class View:
+    """The nodes as they are shown to one who asks, with what is kept for him."""
+
+    what: Hashable  # tells one view from another
+    rows: Callable[[], Rows]  # as they are at the moment; a copy
+
+
 _TRIES = 2  # with others in the books; then they wait
 
 
@@ -65,29 +74,37 @@ class Search:
         self._hopeless.forget()
 
     def seek(
-        self, found: Muster, now: float, *, aside: Aside | None = None
+        self, found: Muster, now: float, *, aside: Aside | None = None, view: View | None = None
     ) -> list[Spot] | Refusal:
-        """Room for those who are open. With *aside* others may use the books meanwhile; what comes
-        back is true all the same when it comes. Raises Moved."""
+        """Room for those who are open, of a single pod where nothing more than what is free is in
+        *view*. With *aside* others may use the books meanwhile; what comes back is true all the
+        same when it comes. Raises Moved."""
+        view = view or View(self._books.supposed, self._rows)
         beside = spots_of(self._books, found)
         if beside:
-            return self._search(found, beside, now, aside)
+            return self._search(found, beside, now, aside, view)
         return self._hopeless.seek(
-            found.open, _spans_of(found), lambda: self._search(found, beside, now, aside)
+            found.open,
+            _spans_of(found),
+            view.what,
+            lambda: self._search(found, beside, now, aside, view),
         )
 
+    def _rows(self) -> Rows:
+        return self._books.rows.copy()
+
     def _search(
-        self, found: Muster, beside: Sequence[Spot], now: float, aside: Aside | None
+        self, found: Muster, beside: Sequence[Spot], now: float, aside: Aside | None, view: View
     ) -> list[Spot] | Refusal:
         def known_nodes(template: Template) -> Bools:
             known, nodes = self._learned.known_to_pass(template, now), self._nodes(template)
             return nodes if known is None else nodes & known
 
         if any(self._learned.refused(template) for template in _templates(found.open)):
-            spots = self._place(found, known_nodes, beside, aside)
+            spots = self._place(found, known_nodes, beside, aside, view)
             if not isinstance(spots, Refusal):
                 return spots
-        return self._place(found, self._nodes, beside, aside)
+        return self._place(found, self._nodes, beside, aside, view)
 
     def _nodes(self, template: Template) -> Bools:
         """[rows] where pods of this template may run, as far as we know or have learnt."""
@@ -100,6 +117,7 @@ class Search:
         nodes: Callable[[Template], Bools],
         beside: Sequence[Spot],
         aside: Aside | None,
+        view: View,
     ) -> list[Spot] | Refusal:
         member = found.open[0]
         if member.ask.gang is None and member.template is not None:
@@ -112,12 +130,12 @@ class Search:
             if aside is None:
                 break
             seen = Seen(self._books, found.open)
-            ground = ground_of(self._books, levels)
+            ground = ground_of(self._books, view.rows(), levels)
             orders = orders_of(found.open, nodes)
             answer = aside(partial(place, ground, orders, company, spans))
-            if seen.still_true_of(answer, ground, orders, nodes):
+            if seen.still_true_of(answer, ground, orders, nodes, view):
                 return answer
-        ground = ground_of(self._books, levels)
+        ground = ground_of(self._books, view.rows(), levels)
         return place(ground, orders_of(found.open, nodes), company, spans)
 
     def _company(self, found: Muster, beside: Sequence[Spot]) -> Company:
@@ -182,6 +200,7 @@ class Seen:
         ground: Ground,
         orders: Sequence[Order],
         nodes: Callable[[Template], Bools],
+        view: View,
     ) -> bool:
         """Raises Moved."""
         if self._change_of_gang() != self._gang_change:
@@ -189,7 +208,7 @@ class Seen:
         if isinstance(answer, Refusal):
             return self._books.room == self._room  # what is free only got less
         rows = [ground.rows.row_of[spot.node] for spot in answer]
-        return self._same(ground.rows, rows) and all(
+        return self._same(ground.rows, view.rows(), rows) and all(
             nodes(order.template)[[rows[member] for member in order.members]].all()
             for order in orders
         )
@@ -198,11 +217,11 @@ class Seen:
         """Whether these nodes are as they were in *before*, a copy. Raises Moved."""
         if self._change_of_gang() != self._gang_change:
             raise Moved
-        return self._same(before, [before.row_of[spot.node] for spot in spots])
+        return self._same(before, self._books.rows, [before.row_of[spot.node] for spot in spots])
 
-    def _same(self, before: Rows, rows: Sequence[int]) -> bool:
+    def _same(self, before: Rows, after: Rows, rows: Sequence[int]) -> bool:
         changed = self._books.changed_rows[self._changed_rows :]
-        return {*changed}.isdisjoint(rows) and self._books.rows.equals(before, rows)
+        return {*changed}.isdisjoint(rows) and after.equals(before, rows)
 
     def _change_of_gang(self) -> int | None:
         return None if self._gang is None else self._books.gang_changes.get(self._gang)

@@ -53,7 +53,7 @@ class GangState(NamedTuple):
     refusals: int
     refused: bool
     no_room: Refusal | None
-    in_vain: bool  # seen to have no room even once nobody else runs
+    in_vain: str  # what was seen not to help it; empty: that others end helps
     deadline: float | None
     found: Muster
     asker: Asker | None  # where `why` says that it waits
@@ -168,7 +168,7 @@ def _gang(planner: Planner, gang: Gang) -> GangState:
         gang.refusals,
         gang.refused,
         gang.no_room,
-        planner.holds.in_vain(gang.key, found),
+        planner.turns.in_vain(gang.key, found),
         planner.deadline(gang),
         found,
         planner.holds.asker(gang, found) if why else None,

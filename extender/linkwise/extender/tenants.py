@@ -1,17 +1,25 @@
 """Who has the GPUs of a node, and when they come free: what a hold for a gang that waits goes by.
 
 A pod says with `linkwise.dev/expected-duration` how long it runs; what it has said counts from its
-plan. One that runs for longer has broken its word, and nobody knows its end any more.
+plan. One that runs for longer has broken its word. The end of such a pod, and of one that says
+nothing, is estimated (`run_times`). A server, whose containers the kubelet starts again however
+they end, never ends by itself. A pod that is ending is the next to be gone, unless it takes far
+longer than its grace period: then it is stuck.
 """
 
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from linkwise.extender.books import Books
 from linkwise.extender.node_book import NodeBook, plan_on
 from linkwise.extender.records import PodRecord, Resources
+from linkwise.extender.run_times import RunTimes
 
+# After the grace period of a pod, or its end, the kubelet and the plugin give its GPUs back within
+# seconds. What takes longer than this is stuck: a dead node, a process in the driver, a finalizer.
+STUCK_SECONDS = 60.0
+_FRESH_SECONDS = 30.0  # how long an estimate is used
 _NOTHING = Resources()
 
 
@@ -21,87 +29,103 @@ class Tenant:
     gpus: int  # bitmask
     needs: Resources  # what comes free with them
     pods: int  # 1; of one that has ended and only has its GPUs yet: 0
-    end: float | None  # as it said; None: nobody knows
-    leaving: bool = False  # is ending already: the next to be gone
-    endless: bool = False  # starts anew whenever it ends: a server, mostly
+    end: float  # when its GPUs come free; infinity: never by itself
+    sure: bool  # as it says, or as it is ending; else it is an estimate
 
-    def known_end(self, now: float) -> float | None:
-        if self.leaving:
-            return now
-        return self.end if self.end is not None and self.end > now else None
+    @property
+    def endless(self) -> bool:
+        return self.end == math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class OnNode:
-    """The tenants of one node, as they go: those who said when, and all others together."""
+    """The tenants of one node."""
 
     all: tuple[Tenant, ...]
-    known: tuple[tuple[float, Tenant], ...]  # when each ends
-    rest: Tenant | None  # all those of whom nobody knows, as if they were one
-    until: float  # when somebody breaks his word, and this has to be worked out anew
+    until: float  # when this has to be worked out again
 
-    def without(self, uids: Container[str], now: float) -> "OnNode":
-        return _as_they_go([tenant for tenant in self.all if tenant.uid not in uids], now)
+    def without(self, uids: Container[str]) -> tuple[Tenant, ...]:
+        return tuple(tenant for tenant in self.all if tenant.uid not in uids)
 
 
 class Tenants:
-    """Worked out anew only where something has changed."""
+    """Worked out again only where something has changed, or an estimate is old."""
 
-    def __init__(self, books: Books) -> None:
-        self._books = books
+    def __init__(self, books: Books, run_times: RunTimes) -> None:
+        self._books, self._run_times = books, run_times
         self._known: dict[str, tuple[object, OnNode]] = {}
+        # node -> uid -> since when its pod is seen to have ended, or to be gone
+        self._ended: dict[str, dict[str, float]] = {}
 
     def on(self, book: NodeBook, now: float) -> OnNode:
         state = (book.settled, book.version)
         known = self._known.get(book.name)
         if known is not None and known[0] == state and now < known[1].until:
             return known[1]
-        found = _on_node(self._books, book, now)
+        found = self._on_node(book, now)
         self._known[book.name] = (state, found)
         return found
 
+    def leaving(self, book: NodeBook, now: float) -> Mapping[str, int]:
+        """uid -> GPUs of those that are about to give them back."""
+        return {
+            tenant.uid: tenant.gpus
+            for tenant in self.on(book, now).all
+            if tenant.sure and tenant.end <= now
+        }
+
     def forget_all_but(self, names: Container[str]) -> None:
-        for name in [name for name in self._known if name not in names]:
-            del self._known[name]
+        for known in (self._known, self._ended):
+            for name in [name for name in known if name not in names]:
+                del known[name]
 
+    def _on_node(self, book: NodeBook, now: float) -> OnNode:
+        ended = self._note_ended(book, now)
+        tenants, until = [], now + _FRESH_SECONDS
+        for uid, gpus in book.owned.items():
+            record = self._books.pods.get(uid)
+            since = ended.get(uid)
+            if since is None and record is not None and record.leaving:
+                since = record.leaving_until
+            if since is not None:
+                stuck_at = since + STUCK_SECONDS
+                tenant = self._ending(record, uid, gpus, since, now)
+                until = min(until, stuck_at) if now < stuck_at else until
+            else:
+                assert record is not None, "one that is gone has ended"
+                tenant = self._running(book, record, gpus, now)
+                until = min(until, tenant.end) if tenant.sure else until
+            tenants.append(tenant)
+        return OnNode(tuple(tenants), until)
 
-def _on_node(books: Books, book: NodeBook, now: float) -> OnNode:
-    return _as_they_go([_tenant(books, book, uid, gpus) for uid, gpus in book.owned.items()], now)
+    def _note_ended(self, book: NodeBook, now: float) -> Mapping[str, float]:
+        before = self._ended.get(book.name, {})
+        ended = {
+            uid: before.get(uid, now)
+            for uid in book.owned
+            if (record := self._books.pods.get(uid)) is None or record.ended
+        }
+        if ended:
+            self._ended[book.name] = ended
+        else:
+            self._ended.pop(book.name, None)
+        return ended
 
+    @staticmethod
+    def _ending(record: PodRecord | None, uid: str, gpus: int, since: float, now: float) -> Tenant:
+        is_stuck = now >= since + STUCK_SECONDS
+        end = now + (now - since) if is_stuck else now
+        if record is None or record.ended:
+            return Tenant(uid, gpus, _NOTHING, 0, end, sure=not is_stuck)
+        return Tenant(uid, gpus, record.needs, 1, end, sure=not is_stuck)
 
-def _as_they_go(tenants: Sequence[Tenant], now: float) -> OnNode:
-    ends = [(tenant.known_end(now), tenant) for tenant in tenants]
-    known = tuple((end, tenant) for end, tenant in ends if end is not None)
-    rest = [tenant for end, tenant in ends if end is None]
-    until = min((end for end, tenant in known if not tenant.leaving), default=math.inf)
-    return OnNode(tuple(tenants), known, _as_one(rest) if rest else None, until)
-
-
-def _as_one(tenants: Sequence[Tenant]) -> Tenant:
-    gpus = 0
-    for tenant in tenants:
-        gpus |= tenant.gpus
-    needs = Resources(
-        sum(tenant.needs.milli_cpu for tenant in tenants),
-        sum(tenant.needs.memory for tenant in tenants),
-        sum(tenant.needs.gpus for tenant in tenants),
-    )
-    pods = sum(tenant.pods for tenant in tenants)
-    return Tenant("", gpus, needs, pods, None, endless=any(each.endless for each in tenants))
-
-
-def _tenant(books: Books, book: NodeBook, uid: str, gpus: int) -> Tenant:
-    record = books.pods.get(uid)
-    if record is None or record.ended:
-        return Tenant(uid, gpus, _NOTHING, 0, None, leaving=True)
-    if record.leaving:
-        return Tenant(uid, gpus, record.needs, 1, None, leaving=True)
-    return Tenant(uid, gpus, record.needs, 1, _end(books, book, record), endless=record.endless)
-
-
-def _end(books: Books, book: NodeBook, record: PodRecord) -> float | None:
-    seconds = record.ask.expected_seconds
-    if seconds is None:
-        return None
-    written = plan_on(record, book.name) if record.node else books.plans.get(record.uid)
-    return None if written is None else written.plan.made + seconds
+    def _running(self, book: NodeBook, record: PodRecord, gpus: int, now: float) -> Tenant:
+        written = plan_on(record, book.name) if record.node else self._books.plans.get(record.uid)
+        since = record.created if written is None else written.plan.made
+        said = record.ask.expected_seconds
+        if said is not None and written is not None and since + said > now:
+            return Tenant(record.uid, gpus, record.needs, 1, since + said, sure=True)
+        if record.endless:
+            return Tenant(record.uid, gpus, record.needs, 1, math.inf, sure=True)
+        end = now + self._run_times.left(record, max(now - since, 0.0))
+        return Tenant(record.uid, gpus, record.needs, 1, end, sure=False)

@@ -116,7 +116,8 @@ class HoldView:
     nodes: tuple[str, ...]
     gpus: int
     free: int  # of them
-    start: float | None  # when all will be free; None: nobody knows
+    start: float | None  # when all will be free; None: a server has some of them
+    sure: bool = True  # all who have some of them said when they end; else it is an estimate
     evicts: bool = False  # less important pods are evicted for it
     holders: tuple[Holder, ...] = ()  # who has those of them that are not free
 

@@ -1,0 +1,79 @@
+"""How long pods that take GPUs have run, and so how long those may go on that do not say.
+
+The estimate for a pod comes from pods that ended: of the same namespace, owner's kind and number of
+GPUs; if too few of those ran for as long as this pod already has, of its namespace, and then of the
+cluster. It is the median of what they had left. Where nothing is known, a pod is expected to run
+for as long again as it already has: run times of GPU jobs are spread over orders of magnitude, and
+for such (a Pareto tail) what is left grows with the age. In memory only; a new extender learns
+again.
+"""
+
+from bisect import bisect_right, insort
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+
+from linkwise.extender.records import PodRecord
+
+# Of a pod that has just begun, and of which nothing is known: as long as it takes to be worth it.
+LEAST_SECONDS = 600.0
+ENOUGH = 3  # pods that ran for longer
+_MOST_TIMES = 64  # remembered of each kind
+_MOST_KINDS = 4096
+
+_Kind = tuple[str, ...]
+
+
+class _Times:
+    """The latest run times of one kind of pods."""
+
+    def __init__(self) -> None:
+        self._latest: deque[float] = deque()
+        self._rising: list[float] = []
+
+    def add(self, seconds: float) -> None:
+        if len(self._latest) == _MOST_TIMES:
+            oldest = self._latest.popleft()
+            del self._rising[bisect_right(self._rising, oldest) - 1]
+        self._latest.append(seconds)
+        insort(self._rising, seconds)
+
+    def left(self, age: float) -> float | None:
+        """Seconds; None: too few ran for so long."""
+        first = bisect_right(self._rising, age)
+        longer = len(self._rising) - first
+        return None if longer < ENOUGH else self._rising[first + longer // 2] - age
+
+
+class RunTimes:
+    def __init__(self) -> None:
+        self._of_kind: OrderedDict[_Kind, _Times] = OrderedDict()  # those used last are last
+
+    def __len__(self) -> int:
+        """Of how many kinds of pods something is remembered."""
+        return len(self._of_kind)
+
+    def ended(self, pod: PodRecord, seconds: float) -> None:
+        """*pod* has ended after it had its GPUs for so long."""
+        for kind in _kinds(pod):
+            times = self._of_kind.setdefault(kind, _Times())
+            times.add(seconds)
+            self._of_kind.move_to_end(kind)
+        while len(self._of_kind) > _MOST_KINDS:
+            self._of_kind.popitem(last=False)
+
+    def left(self, pod: PodRecord, age: float) -> float:
+        """For how many seconds *pod*, which has its GPUs for *age*, is expected to go on."""
+        for kind in _kinds(pod):
+            times = self._of_kind.get(kind)
+            left = None if times is None else times.left(age)
+            if left is not None:
+                return left
+        return max(age, LEAST_SECONDS)
+
+
+def _kinds(pod: PodRecord) -> Iterator[_Kind]:
+    """The nearest first."""
+    namespace = pod.ref.namespace
+    yield namespace, pod.owner_kind, str(pod.needs.gpus)
+    yield (namespace,)
+    yield ()

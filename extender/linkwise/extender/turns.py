@@ -1,0 +1,290 @@
+"""Those who wait have their turns, the most urgent first: what each may have, and what is kept.
+
+A gang that finds no room at its turn gets a hold, if it is one of the first: the GPUs on which it
+can start first (see `reserve`). Only then is it the turn of the next. So what comes free is never
+given to anybody while somebody more urgent has not been looked at. A better place for a hold is
+looked for every LOOK_SECONDS, and when GPUs come free that may be better.
+
+Nobody waits for GPUs of a server, and a hold that idles too much for too long ends (`idle_bound`).
+Members beyond a gang's minimum get no hold.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from linkwise.extender.books import Books
+from linkwise.extender.gang import Gang
+from linkwise.extender.growth import needed
+from linkwise.extender.holds import FIRST, Hold, Holds
+from linkwise.extender.hopeless import wishes_of
+from linkwise.extender.idle_bound import IdleBound
+from linkwise.extender.line import Line
+from linkwise.extender.muster import Muster
+from linkwise.extender.place import Refusal, Spot
+from linkwise.extender.records import GangKey
+from linkwise.extender.reserve import (
+    NodesChangedError,
+    Pause,
+    Reservation,
+    Want,
+    fits_without_servers,
+    reserve,
+)
+from linkwise.extender.roll import Roll
+from linkwise.extender.rows import Bools, Rows
+from linkwise.extender.search import Search
+from linkwise.extender.tenants import Tenants
+
+# A better place is looked for this often, and so is one for a gang for which there was none.
+LOOK_SECONDS = 30.0
+# Where the search was interrupted, and where GPUs came free that may be better: not more often.
+_AGAIN_SECONDS = 1.0
+_MOST = 16  # holds: each costs searches, and those behind come to the front soon enough
+SERVERS = "not for all unless pods go that never end by themselves (restartPolicy Always)"
+NOBODY = "not for all even once nobody else runs"
+
+
+@dataclass(frozen=True, slots=True)
+class _Vain:
+    wishes: object
+    changes: int
+    what: str  # SERVERS or NOBODY
+
+
+class _Front:
+    """Who gets a hold: of each namespace the first; and of those behind it the first that wants
+    other nodes."""
+
+    def __init__(self) -> None:
+        self.keys: set[GangKey] = set()
+        self.pools: dict[object, Bools] = {}  # by wishes
+        self.blocked: Bools | None = None
+        self._taken: dict[str, list[Bools]] = {}  # by namespace
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.keys) >= _MOST
+
+    @property
+    def is_blocked(self) -> bool:
+        return self.blocked is not None
+
+    def pool_of(self, wishes: object) -> Bools | None:
+        return self.pools.get(wishes)
+
+    def take(self, key: GangKey, pool: Bools) -> bool:
+        before = self._taken.setdefault(key.namespace, [])
+        if any((pool & other).any() for other in before):
+            return False
+        before.append(pool)
+        return True
+
+    def block(self, pool: Bools) -> None:
+        """Those behind do not see what came free on these nodes before the next turns."""
+        self.blocked = pool if self.blocked is None else self.blocked | pool
+
+
+class Turns:
+    def __init__(
+        self,
+        books: Books,
+        roll: Roll,
+        line: Line,
+        search: Search,
+        holds: Holds,
+        tenants: Tenants,
+        *,
+        share: float,
+        idle_bound: IdleBound,
+    ) -> None:
+        """*share* of the GPUs that a gang could use may be held; what the first of those who wait
+        for them needs is held in any case, within *idle_bound*. 0: no holds at all."""
+        self._books, self._roll, self._line = books, roll, line
+        self._search, self._holds, self._tenants = search, holds, tenants
+        self._share, self._idle_bound = share, idle_bound
+        self._look_at: dict[GangKey, float] = {}  # when to look for a place again
+        self._looked: dict[GangKey, float] = {}  # when that was done last
+        self._in_vain: dict[GangKey, _Vain] = {}
+        self._front = _Front()
+        self._seen: object = None
+
+    def next_due(self) -> float | None:
+        times = (*self._look_at.values(), self._idle_bound.next_due())
+        return min((time for time in times if time is not None), default=None)
+
+    def in_vain(self, key: GangKey, found: Muster) -> str:
+        """What does not help a gang that finds no room: that everybody else ends by himself, or
+        that all go. Empty: that would help, as far as it was seen."""
+        seen = self._in_vain.get(key)
+        if seen is None:
+            return ""
+        same = (seen.wishes, seen.changes) == (
+            wishes_of(needed(found).open),
+            len(self._books.changed_rows),
+        )
+        return seen.what if same else ""
+
+    def rests_until(self, key: GangKey, now: float) -> float | None:
+        """Until when nothing over the share is kept for gangs of this one's namespace."""
+        return self._idle_bound.rests_until(key.namespace, now)
+
+    def give_up(self, key: GangKey) -> None:
+        """Keep nothing for this one."""
+        for known in (self._look_at, self._looked, self._in_vain):
+            known.pop(key, None)
+        self._holds.give_up(key)
+
+    def have_to_look(self, now: float) -> bool:
+        """Whether something happened since all had their turns."""
+        due = self.next_due()
+        return self._state() != self._seen or (due is not None and now >= due)
+
+    def begin(self) -> None:
+        self._front = _Front()
+
+    def begin_turn(self, gang: Gang) -> None:
+        """All before this one have had theirs."""
+        if not self._front.is_blocked:
+            self._holds.served = self._line.urgency(gang.key)
+
+    def end_turn(self, gang: Gang, now: float, pause: Pause) -> None:
+        """It found no room: keep some for it, if it is one of the first."""
+        found = needed(self._roll.muster(gang))
+        hold = self._holds.of(gang.key)
+        is_evicting = hold is not None and hold.evicts
+        if not found.open or (self._share == 0 and not is_evicting):
+            return
+        wishes = wishes_of(found.open)
+        if self._front.is_full and not is_evicting:
+            return
+        pool = self._front.pool_of(wishes)
+        if pool is None:
+            pool = self._front.pools[wishes] = self._holds.pool_of(found)
+        if self._front.take(gang.key, pool) or is_evicting:
+            self._front.keys.add(gang.key)
+            self._look_at_head(gang, pool, now, pause)
+
+    def end(self, now: float) -> None:
+        """All have had theirs: what is kept for others than the first is given up, and what came
+        free and was not taken is anybody's."""
+        for key in [*self._holds.by_key, *self._look_at]:
+            if key not in self._front.keys:
+                self.give_up(key)
+        self._bound_idling(now)
+        self._books.line_first = bool(self._front.keys)
+        blocked = self._front.blocked
+        rows = self._books.rows.row_of
+        self._books.release_fresh(
+            [
+                name
+                for name in self._books.fresh
+                if blocked is None or name not in rows or not blocked[rows[name]]
+            ]
+        )
+        self._holds.forget_fresh()
+        self._holds.served = min((self._line.urgency(k) for k in self._front.keys), default=FIRST)
+        self._tenants.forget_all_but(self._books.nodes)
+        self._seen = self._state()
+
+    def _state(self) -> object:
+        books = self._books
+        return len(books.settled_rows), len(books.changed_rows), books.room, self._line.changes
+
+    def _bound_idling(self, now: float) -> None:
+        over = {key for key, hold in self._holds.by_key.items() if self._idles_too_much(hold)}
+        ended = self._idle_bound.look({key.namespace for key in over}, now)
+        for key in over:
+            if key.namespace in ended:
+                self.give_up(key)
+
+    def _idles_too_much(self, hold: Hold) -> bool:
+        idle = sum(self._holds.kept_on(node, [hold]).bit_count() for node in hold.gpus)
+        return idle > self._share * self._gpus_in(hold.pool)
+
+    def _look_at_head(self, gang: Gang, pool: Bools, now: float, pause: Pause) -> None:
+        found = needed(self._roll.muster(gang))
+        hold = self._holds.of(gang.key)
+        if hold is not None and not self._holds.is_good(hold, found):
+            self.give_up(gang.key)
+            hold = None
+        if hold is not None:
+            hold = self._holds.bring_up_to_date(hold, now)
+        if hold is not None and hold.evicts:
+            self._look_at[gang.key] = now + LOOK_SECONDS
+            return
+        if now < self._look_at.get(gang.key, 0.0):
+            if not self._came_free_in(pool):
+                return
+            again_at = self._looked.get(gang.key, -math.inf) + _AGAIN_SECONDS
+            if now < again_at:
+                self._look_at[gang.key] = again_at
+                self._front.block(pool)
+                return
+        self._look_at[gang.key], self._looked[gang.key] = now + LOOK_SECONDS, now
+        wishes = wishes_of(found.open)
+        try:
+            best = self._choose(gang, found, pool, now, pause)
+        except NodesChangedError:
+            self._look_at[gang.key] = now + _AGAIN_SECONDS
+            self._front.block(pool)
+            return
+        found = needed(self._roll.muster(gang))
+        if best is None or wishes_of(found.open) != wishes:
+            return
+        hold = self._holds.of(gang.key)
+        if hold is None or best.is_better_than(hold.reservation, now):
+            self._holds.hold_for(gang, found, best.spots, now)
+
+    def _came_free_in(self, pool: Bools) -> bool:
+        row_of = self._books.rows.row_of
+        rows = [row_of[name] for name in self._books.fresh if name in row_of]
+        return any(row < len(pool) and pool[row] for row in rows)
+
+    def _choose(
+        self, gang: Gang, found: Muster, pool: Bools, now: float, pause: Pause
+    ) -> Reservation | None:
+        asker = self._holds.asker(gang, found)
+        surely = self._holds.open_to(asker)
+        wanted = sum(member.demand.gpus for member in found.open)
+        if not self._may_hold(gang.key, wanted, pool, now):
+            return None
+        open_to = frozenset(hold.key for hold in surely)
+        own = frozenset(member.uid for member in (*found.bound, *found.flying, *found.planned))
+        base = self._holds.rows_with(self._holds.ways(asker, now)[0])
+        want = Want(wanted, pool, base, open_to, own)
+
+        def seek(rows: Rows, changed: Sequence[int]) -> list[Spot] | Refusal:
+            with self._books.supposing(rows, object(), changed if gang.alone else ()):
+                return self._search.seek(found, now)
+
+        self._in_vain.pop(gang.key, None)
+        chosen = reserve(self._books, self._tenants, want, seek, now, pause)
+        if chosen is None and self._holds.by_key.keys() <= want.open_to | {gang.key}:
+            helps = fits_without_servers(self._books, self._tenants, want, seek, now)
+            self._in_vain[gang.key] = _Vain(
+                wishes_of(found.open),
+                len(self._books.changed_rows),
+                SERVERS if helps else NOBODY,
+            )
+        return chosen
+
+    def _may_hold(self, key: GangKey, wanted: int, pool: Bools, now: float) -> bool:
+        """Whether so much may be kept idle of what it could use; the first may in any case, where
+        its namespace has not done so for too long."""
+        held = 0
+        for hold in self._holds.by_key.values():
+            if hold.key != key:
+                for node, mask in hold.gpus.items():
+                    row = self._books.rows.row_of.get(node)
+                    held += mask.bit_count() if row is not None and pool[row] else 0
+        if not held and self.rests_until(key, now) is None:
+            return True
+        return held + wanted <= self._share * self._gpus_in(pool)
+
+    def _gpus_in(self, pool: Bools) -> int:
+        rows = self._books.rows
+        sizes = np.array([*(kind.all_gpus.bit_count() for kind in self._books.kinds), 0])
+        return int(sizes[rows.kinds[: len(pool)]][pool].sum())

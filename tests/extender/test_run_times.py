@@ -1,0 +1,68 @@
+"""How long a pod that does not say so goes on is estimated from those that ended."""
+
+from dataclasses import replace
+
+from linkwise.extender.actions import PodRef
+from linkwise.extender.records import PodRecord, Resources
+from linkwise.extender.run_times import ENOUGH, LEAST_SECONDS, RunTimes
+
+JOB = PodRecord(
+    ref=PodRef("ml", "p", "uid"),
+    node="n1",
+    ended=False,
+    failed=False,
+    leaving=False,
+    priority=0,
+    created=0.0,
+    needs=Resources(gpus=8),
+    owner_kind="Job",
+)
+SMALL = replace(JOB, needs=Resources(gpus=1))
+OTHER_TEAM = replace(JOB, ref=PodRef("vision", "p", "uid"))
+
+
+def after(*ended: tuple[PodRecord, float]) -> RunTimes:
+    times = RunTimes()
+    for pod, seconds in ended:
+        times.ended(pod, seconds)
+    return times
+
+
+def test_where_nothing_is_known_a_pod_goes_on_for_as_long_again() -> None:
+    assert RunTimes().left(JOB, 7200.0) == 7200.0
+    assert RunTimes().left(JOB, 5.0) == LEAST_SECONDS
+
+
+def test_a_pod_goes_on_as_half_of_its_like_did() -> None:
+    times = after(*((JOB, seconds) for seconds in (100.0, 1000.0, 10_000.0)))
+    assert times.left(JOB, 0.0) == 1000.0
+
+
+def test_only_those_count_that_ran_for_longer_than_it_already_has() -> None:
+    times = after(*((JOB, seconds) for seconds in (100.0, 100.0, 900.0, 1000.0, 1100.0)))
+    assert times.left(JOB, 500.0) == 500.0
+
+
+def test_where_too_few_of_its_like_ran_for_so_long_its_namespace_counts_then_the_cluster() -> None:
+    few = [(JOB, 5000.0)] * (ENOUGH - 1)
+    assert after(*few).left(JOB, 100.0) == LEAST_SECONDS
+    assert after(*few, (SMALL, 700.0)).left(JOB, 100.0) == 4900.0
+    assert after(*few, (OTHER_TEAM, 600.0)).left(OTHER_TEAM, 100.0) == 4900.0
+
+
+def test_its_like_count_before_all_others() -> None:
+    times = after(*[(SMALL, 60.0)] * 10, *[(JOB, 7200.0)] * ENOUGH)
+    assert times.left(JOB, 0.0) == 7200.0
+    assert times.left(SMALL, 0.0) == 60.0
+
+
+def test_only_the_latest_count() -> None:
+    times = after(*[(JOB, 60.0)] * 100, *[(JOB, 7200.0)] * 64)
+    assert times.left(JOB, 0.0) == 7200.0
+
+
+def test_of_very_many_kinds_those_are_forgotten_that_were_not_heard_of_for_longest() -> None:
+    times = RunTimes()
+    for number in range(6000):
+        times.ended(replace(JOB, ref=PodRef(f"team-{number}", "p", "uid")), 60.0)
+    assert len(times) <= 4096

@@ -1,0 +1,235 @@
+"""Who waits has his turn before those behind him, and keeps no more from them than he may."""
+
+import pytest
+
+from linkwise.extender.records import GangKey
+from linkwise.extender.scheduler import CoreSettings
+from linkwise.kube.objects import OwnerReference, Pod
+from tests.extender.cluster import Cluster, change
+
+DAY = 86_400.0
+
+
+def cluster(nodes: int, settings: CoreSettings | None = None) -> Cluster:
+    at = Cluster(settings or CoreSettings())
+    for number in range(1, nodes + 1):
+        at.add_node(f"n{number}", "hgx-h100")
+    return at
+
+
+def server(pod: Pod) -> Pod:
+    owner = OwnerReference(kind="ReplicaSet", name="web", uid="rs", controller=True)
+    return change(
+        pod,
+        spec=change(pod.spec, restart_policy="Always"),
+        metadata=change(pod.metadata, owner_references=(owner,)),
+    )
+
+
+def of_another_team(pod: Pod) -> Pod:
+    return change(pod, metadata=change(pod.metadata, namespace="other"))
+
+
+def run(at: Cluster, name: str, gpus: int, node: str, **said: str) -> None:
+    at.add_pod(name, gpus, said=said)
+    at.bind(name, node)
+    at.start(name)
+    at.settle()
+
+
+def end(at: Cluster, name: str) -> None:
+    node = at.pod(name).spec.node_name
+    at.delete(name)
+    at.stop(name, node)
+
+
+def held(at: Cluster, gang: str = "g") -> set[str]:
+    hold = at.core.holds.of(GangKey("ml", gang))
+    return set() if hold is None else set(hold.gpus)
+
+
+def wait(at: Cluster, seconds: float, step: float = 60.0) -> None:
+    until = at.now + seconds
+    while at.now < until:
+        at.pass_time(min(step, until - at.now))
+
+
+# Servers.
+
+
+def test_nothing_is_kept_for_a_gang_that_needs_a_server_to_end() -> None:
+    """Found after a day: 31 of 32 GPUs kept and idle for a gang that one server kept waiting."""
+    at = cluster(4)
+    at.add_pod("web", 1, alter=server)
+    at.bind("web", "n1")
+    at.start("web")
+    at.add_gang("g", 4)
+    at.settle()
+    assert held(at) == set()
+    wait(at, 600)
+    at.add_pod("other", 8, alter=of_another_team)
+    assert at.filter("other").node_names == ("n2",)
+    (gang,) = at.core.gangs(at.now)
+    assert gang.reason.endswith(
+        "not for all unless pods go that never end by themselves (restartPolicy Always)"
+    )
+
+
+def test_a_gang_waits_for_jobs_beside_a_server_on_other_nodes() -> None:
+    at = cluster(3)
+    at.add_pod("web", 1, alter=server)
+    at.bind("web", "n1")
+    at.start("web")
+    run(at, "job", 8, "n2")
+    at.add_gang("g", 2)
+    at.settle()
+    assert held(at) == {"n2", "n3"}
+
+
+def test_a_pod_of_a_job_ends_however_it_restarts_its_containers() -> None:
+    at = cluster(2)
+    owner = OwnerReference(kind="PyTorchJob", name="lm", uid="job", controller=True)
+
+    def of_job(pod: Pod) -> Pod:
+        return change(server(pod), metadata=change(pod.metadata, owner_references=(owner,)))
+
+    at.add_pod("ps", 1, alter=of_job)
+    at.bind("ps", "n1")
+    at.start("ps")
+    at.add_gang("g", 2)
+    at.settle()
+    assert held(at) == {"n1", "n2"}
+
+
+# Who says when he ends, and who does not.
+
+
+@pytest.mark.parametrize("said", [{}, {"expected_duration": "168h"}])
+def test_a_job_that_says_that_it_runs_for_a_week_is_not_waited_for_beside_short_ones(
+    said: dict[str, str],
+) -> None:
+    """Found after 5.5 hours: a known end was better than any that nobody knew."""
+    at = cluster(4)
+    run(at, "week", 8, "n1", **said)
+    for number in range(4):  # what has run before
+        run(at, f"before-{number}", 8, "n2")
+        wait(at, 600)
+        end(at, f"before-{number}")
+    began = at.now
+    for node in ("n2", "n3", "n4"):
+        run(at, f"job-{node}", 8, node)
+        wait(at, 120)
+    at.add_gang("g", 2)
+    at.settle()
+    assert held(at) == {"n2", "n3"}
+    for node in ("n2", "n3"):
+        wait(at, 600 - (at.now - began) % 600)
+        end(at, f"job-{node}")
+        at.add_pod(f"next-{node}", 8)
+        at.schedule(f"next-{node}")
+        at.settle()
+    assert at.phase("g") == "planned"
+    assert at.now - began < 1440
+
+
+# In their order.
+
+
+def waits_for_two() -> Cluster:
+    """A gang waits for two nodes of three, until minute 60; the third is busy until 120."""
+    at = cluster(3)
+    run(at, "one", 8, "n1", expected_duration="60m")
+    run(at, "two", 8, "n2", expected_duration="120m")
+    run(at, "three", 8, "n3", expected_duration="120m")
+    at.add_gang("g", 2, gpu_model="H100")
+    at.settle()
+    assert held(at) == {"n1", "n2"}
+    wait(at, 1800)
+    return at
+
+
+def test_a_node_that_comes_free_early_is_the_first_gangs_and_not_a_younger_ones() -> None:
+    """Found: the younger took it, and the first one began an hour later."""
+    at = waits_for_two()
+    at.add_gang("young", 1)
+    at.settle()
+    end(at, "three")
+    at.settle()
+    at.pass_time(1)
+    assert held(at) == {"n1", "n3"}
+    assert at.phase("young") == "forming"
+    wait(at, 1800)
+    end(at, "one")
+    at.settle()
+    assert at.phase("g") == "planned"
+
+
+def test_nor_is_it_a_younger_pods_that_asks_before_anything_was_decided() -> None:
+    at = waits_for_two()
+    at.add_pod("young", 8)
+    end(at, "three")
+    assert at.filter("young").failed["n3"] == (
+        "linkwise: GPUs came free that others have waited for longer"
+    )
+    assert at.schedule("young") == ""
+    at.settle()
+    at.pass_time(1)
+    assert held(at) == {"n1", "n3"}
+
+
+def test_what_the_first_has_no_use_for_is_anybodys_at_once() -> None:
+    at = waits_for_two()
+    at.add_node("n4", "dgx1-v100")
+    at.settle()
+    at.add_pod("young", 8)
+    assert at.schedule("young") == "n4"
+
+
+def test_a_pod_that_is_more_urgent_than_all_who_wait_need_not_wait_for_a_decision() -> None:
+    at = waits_for_two()
+    at.add_pod("urgent", 8, priority=1)
+    end(at, "three")
+    assert at.schedule("urgent") == "n3"
+
+
+def test_who_was_told_that_others_are_first_is_woken_when_they_do_not_want_it() -> None:
+    at = waits_for_two()
+    at.add_pod("young", 8)
+    at.add_node("n4", "dgx1-v100")
+    assert at.schedule("young") == ""
+    wait(at, 2, step=1)
+    assert at.pod("young").status.nominated_node_name == "n4"
+
+
+# For how long.
+
+
+def test_what_is_kept_idles_no_more_than_the_share_for_longer_than_the_limit() -> None:
+    limit = 3600.0
+    at = cluster(4, CoreSettings(hold_share=0.5, hold_limit_seconds=limit))
+    run(at, "long", 8, "n1", expected_duration="72h")
+    at.add_gang("g", 4)
+    at.settle()
+    assert held(at) == {"n1", "n2", "n3", "n4"}
+    idle = 0.0
+    for _ in range(2000):
+        at.add_pod("other", 8, alter=of_another_team)
+        passed = at.filter("other").node_names
+        at.delete("other")
+        idle = 0.0 if passed else idle + 60
+        assert idle <= limit
+        wait(at, 60)
+
+
+def test_within_the_share_a_gang_keeps_what_it_has_for_as_long_as_it_takes() -> None:
+    at = cluster(4, CoreSettings(hold_share=0.5, hold_limit_seconds=3600.0))
+    for node in ("n1", "n2", "n3", "n4"):
+        run(at, f"long-{node}", 8, node, expected_duration="72h" if node < "n3" else "48h")
+    at.add_gang("g", 2)
+    at.settle()
+    assert held(at) == {"n3", "n4"}
+    end(at, "long-n3")
+    wait(at, DAY, step=600)
+    assert held(at) == {"n3", "n4"}
+    at.add_pod("other", 8)
+    assert at.filter("other").node_names == ()
