@@ -76,6 +76,7 @@ class Cluster:
     events: list[Emit] = field(default_factory=list)
     is_asked: bool = True  # whether kube-scheduler has asked about some pod before
     evicted: list[str] = field(default_factory=list)
+    spared: set[str] = field(default_factory=set)  # whom the Eviction API refuses to evict
     # What pods hang on, and what was read of it; None: the API server cannot be asked.
     owners: dict[ObjectRef, Found] | None = field(default_factory=dict)
     reads: list[ObjectRef] = field(default_factory=list)
@@ -270,6 +271,15 @@ class Cluster:
             carried += actions
         raise AssertionError(f"no end of actions: {carried[-3:]}")
 
+    def is_at_rest(self) -> bool:
+        """Whether the core, once all is settled, has nothing to decide until time goes on."""
+        for _ in range(20):
+            due = self.core.next_due()
+            if due is None or due > self.now:
+                return True
+            self.settle(rounds=60)
+        return False
+
     def answer_read(self, read: FetchOwner) -> None:
         self.reads.append(read.ref)
         found = None if self.owners is None else self.owners.get(read.ref, Missing.NOT_FOUND)
@@ -289,9 +299,7 @@ class Cluster:
         if pod is None:
             return Outcome.REFUSED
         if isinstance(action, Evict):
-            self.evicted.append(pod.metadata.name)
-            self.terminate(pod.metadata.name)
-            return Outcome.DONE
+            return self._evict(pod.metadata.name)
         if isinstance(action, LiftGate):
             self.lift(pod.metadata.name, names.GATE)
             return Outcome.DONE
@@ -312,6 +320,13 @@ class Cluster:
         metadata = change(pod.metadata, annotations=annotations)
         status = change(pod.status, nominated_node_name=nominated)
         self.put_pod(change(pod, metadata=metadata, status=status))
+        return Outcome.DONE
+
+    def _evict(self, name: str) -> Outcome:
+        if name in self.spared:
+            return Outcome.REFUSED
+        self.evicted.append(name)
+        self.terminate(name)
         return Outcome.DONE
 
     # What kube-scheduler does.

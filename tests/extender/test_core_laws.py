@@ -312,6 +312,7 @@ class ClusterMachine(RuleBasedStateMachine):
             self._land(self.flights.pop().order, "done")
         self.cluster.now += 200  # doubts end
         self.cluster.settle(rounds=60)
+        assert self.cluster.is_at_rest()
         for gang in self.cluster.core.gangs(self.cluster.now):
             assert gang.deadline is None or gang.deadline > self.cluster.now, gang
         before = self._accounts()

@@ -87,6 +87,7 @@ class Order(RuleBasedStateMachine):
     def _decide(self) -> None:
         before = set(self.at.evicted)
         self.at.settle(rounds=60)
+        assert self.at.is_at_rest()
         assert self.at.core.take_defects() == []
         for name in set(self.at.evicted) - before:
             self._was_rightly_evicted(name)

@@ -1,15 +1,21 @@
 """A more important gang evicts less important ones: whole, the fewest, and only if it then fits."""
 
+from datetime import UTC, datetime
+
 import pytest
 
 from linkwise.extender.actions import Evict
 from linkwise.extender.calls import Outcome
 from linkwise.extender.consent import Preempt
+from linkwise.extender.growth import LONGEST_SECONDS
+from linkwise.extender.preemption import SPARED_SECONDS
 from linkwise.extender.records import GangKey
 from linkwise.extender.scheduler import CoreSettings
+from linkwise.extender.tenants import STUCK_SECONDS
 from linkwise.kube.objects import (
     LabelSelector,
     ObjectMeta,
+    Pod,
     PodDisruptionBudget,
     PodDisruptionBudgetSpec,
     PodDisruptionBudgetStatus,
@@ -79,6 +85,10 @@ def budget(allowed: int, **labels: str) -> PodDisruptionBudget:
 def label(at: Cluster, name: str, **labels: str) -> None:
     pod = at.pod(name)
     at.put_pod(change(pod, metadata=change(pod.metadata, labels=labels)))
+
+
+def never_ends(pod: Pod) -> Pod:
+    return change(pod, spec=change(pod.spec, restart_policy="Always"))
 
 
 def test_a_more_important_gang_gets_the_place_of_a_less_important_one() -> None:
@@ -359,3 +369,125 @@ def test_the_query_names_the_victims() -> None:
     hold = at.core.holds.of(GangKey("ml", "urgent"))
     assert hold is not None
     assert hold.evicts
+
+
+# What goes wrong.
+
+
+def quiet(at: Cluster, seconds: float) -> int:
+    """Let time go on as a shell does where nothing happens: how often it had something decided."""
+    decided, until = 0, at.now + seconds
+    while at.now < until:
+        due = at.core.next_due()
+        at.now = until if due is None else min(max(due, at.now + 0.05), until)
+        at.settle()
+        decided += 1
+    return decided
+
+
+def test_one_refused_eviction_does_not_end_preemption() -> None:
+    """Found on a quiet cluster: nothing changed, so nobody was ever chosen again."""
+    at = cluster(nodes=1)
+    run(at, "humble", 8, "n1")
+    at.spared.add("humble")
+    add_gang(at, "urgent", 1, priority=1)
+    assert at.evicted == []
+    at.spared.clear()
+    quiet(at, SPARED_SECONDS + 15)
+    assert at.evicted == ["humble"]
+
+
+def test_who_is_refused_again_and_again_is_asked_about_ever_more_seldom() -> None:
+    at = cluster(nodes=1)
+    run(at, "humble", 8, "n1")
+    at.spared.add("humble")
+    add_gang(at, "urgent", 1, priority=1)
+    quiet(at, 600)
+    at.spared.clear()
+    quiet(at, 620)
+    assert at.evicted == ["humble"]
+
+
+def test_a_pod_that_is_stuck_in_terminating_blocks_no_preemption() -> None:
+    """Its GPUs would do, so nobody else was ever evicted."""
+    at = cluster(nodes=2)
+    run(at, "stuck", 8, "n1")
+    run(at, "humble", 8, "n2")
+    at.terminate("stuck")
+    add_gang(at, "urgent", 1, priority=1)
+    quiet(at, STUCK_SECONDS / 2)
+    assert at.evicted == [], "it may be about to go"
+    quiet(at, STUCK_SECONDS)
+    assert at.evicted == ["humble"]
+    at.delete("humble")
+    at.settle()
+    assert at.plan("urgent-0") is not None
+
+
+def test_where_a_victim_gets_stuck_others_are_evicted() -> None:
+    at = cluster(nodes=2)
+    run(at, "young", 8, "n1")
+    run(at, "younger", 8, "n2")
+    add_gang(at, "urgent", 1, priority=1)
+    assert at.evicted == ["younger"]
+    quiet(at, STUCK_SECONDS + 30)
+    assert at.evicted == ["younger", "young"]
+
+
+def test_gpus_that_the_node_of_a_victim_does_not_give_back_are_not_waited_for_for_ever() -> None:
+    at = cluster(nodes=2)
+    for name, node in (("young", "n1"), ("younger", "n2")):
+        run(at, name, 8, node)
+        at.start(name)
+    add_gang(at, "urgent", 1, priority=1)
+    at.delete("younger")  # and its node's plugin is away
+    quiet(at, STUCK_SECONDS + 30)
+    assert at.evicted == ["younger", "young"]
+
+
+def test_nobody_else_is_chosen_while_victims_give_their_gpus_back_in_time() -> None:
+    at = cluster(nodes=2)
+    for name, node in (("young", "n1"), ("younger", "n2")):
+        run(at, name, 8, node)
+        at.start(name)
+    add_gang(at, "urgent", 1, priority=1)
+    quiet(at, 30)
+    at.delete("younger")
+    quiet(at, 20)
+    at.stop("younger", "n2")
+    at.settle()
+    assert at.evicted == ["younger"]
+    assert at.phase("urgent") == "planned"
+
+
+def test_while_victims_terminate_next_to_nothing_is_decided() -> None:
+    """Found: 20 times a second for the whole grace period."""
+    at = cluster(nodes=1)
+    run(at, "humble", 8, "n1")
+    add_gang(at, "urgent", 1, priority=1)
+    pod = at.pod("humble")
+    ends = datetime.fromtimestamp(at.now + 600, UTC)
+    at.put_pod(change(pod, metadata=change(pod.metadata, deletion_timestamp=ends)))
+    assert quiet(at, 300) <= 60
+    assert at.core.holds.of(GangKey("ml", "urgent")) is not None
+
+
+def test_a_member_that_came_late_is_planned_once_its_gang_is_not_evicted_after_all() -> None:
+    """Found waiting beside free GPUs."""
+    at = cluster(nodes=2)
+    said = {"gang": "humble", "gang_size": "2", "gang_min": "1", "preemptible": "true"}
+    at.add_pod("server", 4, alter=never_ends)
+    at.bind("server", "n2")
+    at.add_pod("humble-0", 8, said=said)
+    at.settle()
+    at.pass_time(LONGEST_SECONDS)
+    assert at.schedule("humble-0") == "n1"
+    at.settle()
+    at.add_pod("urgent-0", 8, priority=1, gang="urgent", gang_size="1")
+    (eviction,) = [each for each in at.core.decide(at.now) if isinstance(each, Evict)]
+    at.add_pod("humble-1", 4, said=said)
+    at.core.decide(at.now)  # its gang is about to be evicted: it gets nothing new
+    assert at.core.audit() == []
+    at.core.done(eviction, Outcome.REFUSED, at.now)
+    at.settle()
+    assert at.schedule("humble-1") == "n2"

@@ -111,6 +111,13 @@ class _Levels(click.ParamType[tuple[str, ...]]):
     help="Share of the GPUs that a gang could use which may be kept for all who wait for them.",
 )
 @click.option(
+    "--hold-limit",
+    "hold_limit_seconds",
+    type=_Duration(),
+    default="2h",
+    help="How long what is kept for a namespace may idle more than --hold-share of the GPUs.",
+)
+@click.option(
     "--preempt",
     type=click.Choice([who.value for who in Preempt]),
     default=_DEFAULTS.preempt.value,
@@ -218,6 +225,7 @@ def serve(settings: Settings) -> None:
             span_levels=settings.span_levels,
             indexed_jobs=settings.indexed_jobs,
             hold_share=settings.hold_share,
+            hold_limit_seconds=settings.hold_limit_seconds,
             preempt=settings.preempt,
         )
     )

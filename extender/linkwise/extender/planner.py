@@ -110,6 +110,7 @@ class Planner:
             self._line,
             self._search,
             self.holds,
+            tenants,
             budgets=budgets,
             who=preempt,
         )

@@ -2,7 +2,9 @@
 
 Nobody is evicted unless the whole gang then fits by the books. What comes free is held for it from
 the moment that its victims are told: nobody but a more important one gets any of it. A victim is
-always less important than the gang that it makes room for, so no two can evict each other.
+always less important than the gang that it makes room for, so no two can evict each other. A pod
+that is ending counts as gone, but not one that is stuck in that (`tenants`); where a victim gets
+stuck, or may not be evicted, others are chosen.
 docs/decisions/0013-order-and-holds.md says who may be evicted, and for whom.
 """
 
@@ -27,12 +29,14 @@ from linkwise.extender.records import GangKey, PodRecord
 from linkwise.extender.roll import Roll
 from linkwise.extender.rows import Bools, Ints, Rows, popcount
 from linkwise.extender.search import Search
+from linkwise.extender.tenants import Tenants
 from linkwise.extender.victims import Choice, Unit, choose
 
 # Who could not be helped is not looked at again before this, and not unless something changed.
 TRY_SECONDS = 10.0
-# Who must not be evicted, as the API server says, is left alone for so long.
-SPARED_SECONDS = 60.0
+# Who must not be evicted, as the API server says, is left alone for so long, and twice as long each
+# time that it says so again.
+SPARED_SECONDS, _LONGEST_SPARED_SECONDS = 30.0, 600.0
 _AT_ONCE = 1  # gangs: each may cost dozens of searches, and calls of kube-scheduler come between
 REASON = "Preempted"
 
@@ -41,6 +45,12 @@ REASON = "Preempted"
 class _Try:
     at: float
     state: object
+
+
+@dataclass(slots=True)
+class _Spared:
+    until: float
+    seconds: float
 
 
 class Preemption:
@@ -52,16 +62,20 @@ class Preemption:
         line: Line,
         search: Search,
         holds: Holds,
+        tenants: Tenants,
         *,
         budgets: Budgets,
         who: Preempt,
     ) -> None:
         self.budgets = budgets
         self._books, self._outbox, self._roll, self._line = books, outbox, roll, line
-        self._search, self._holds, self._who = search, holds, who
+        self._search, self._holds, self._tenants, self._who = search, holds, tenants, who
         self._victims: dict[GangKey, frozenset[str]] = {}  # for whom -> uids
         self._tries: dict[GangKey, _Try] = {}
-        self._spared: dict[str, float] = {}  # uid -> until
+        self._spared: dict[str, _Spared] = {}  # by uid
+        self._spared_changes = 0  # how often one may be evicted again
+        # By gang for which somebody is evicted: when to see whether what they have comes free.
+        self._look_at: dict[GangKey, float] = {}
         self._more_at: float | None = None  # some have not had their turn
 
     def victims(self, key: GangKey) -> frozenset[str]:
@@ -78,17 +92,25 @@ class Preemption:
         )
 
     def next_due(self) -> float | None:
-        times = (each.at for each in self._tries.values())
-        return min((*times, *(() if self._more_at is None else (self._more_at,))), default=None)
+        """When to look again even if nothing happens until then."""
+        if not (self._tries or self._victims):
+            return None  # there is nobody to make room for
+        times = [each.at for key, each in self._tries.items() if key not in self._victims]
+        times += [spared.until for spared in self._spared.values() if spared.until]
+        times += self._look_at.values()
+        times += [] if self._more_at is None else [self._more_at]
+        return min(times, default=None)
 
     def refused(self, uid: str, now: float) -> None:
         """The API server did not let this pod be evicted: look for others."""
-        self._spared[uid] = now + SPARED_SECONDS
+        before = self._spared.get(uid)
+        seconds = SPARED_SECONDS if before is None else 2 * before.seconds
+        seconds = min(seconds, _LONGEST_SPARED_SECONDS)
+        self._spared[uid] = _Spared(now + seconds, seconds)
         for key, victims in list(self._victims.items()):
             record = self._books.pods.get(uid)
             if uid in victims and record is not None and record.live:
                 self._give_up(key)
-                self._tries.pop(key, None)
 
     def look(self, now: float) -> None:
         """Evict who is to be evicted, and choose whom else, once all who wait have been tried."""
@@ -96,14 +118,27 @@ class Preemption:
             return
         waiting = self._line.without_room()
         keys = {gang.key for gang in waiting}
-        for key in [key for key in self._victims if key not in keys or self._is_spoilt(key)]:
+        for key in [key for key in self._victims if key not in keys or self._is_spoilt(key, now)]:
             self._give_up(key)
         for key in self._tries.keys() - keys:
             del self._tries[key]
-        self._spared = {uid: until for uid, until in self._spared.items() if until > now}
+        self._end_sparing(now)
         self._look_on(waiting, now)
         for key in self._victims:
             self._evict(key, now)
+
+    def _end_sparing(self, now: float) -> None:
+        for uid, spared in list(self._spared.items()):
+            record = self._books.pods.get(uid)
+            if record is None or not record.live:
+                del self._spared[uid]
+            elif spared.until and now >= spared.until:
+                spared.until = 0.0  # how long it is spared next is still known
+                self._spared_changes += 1
+
+    def _is_spared(self, uid: str) -> bool:
+        spared = self._spared.get(uid)
+        return spared is not None and spared.until > 0
 
     def _look_on(self, waiting: Sequence[Gang], now: float) -> None:
         """The most urgent first, few at a time; of those who are alike, one stands for all."""
@@ -128,21 +163,48 @@ class Preemption:
         return needed(self._roll.muster(gang))
 
     def _give_up(self, key: GangKey) -> None:
-        del self._victims[key]
+        victims = self._victims.pop(key)
+        self._look_at.pop(key, None)
+        self._tries.pop(key, None)  # choose others at once
         hold = self._holds.of(key)
         if hold is not None and hold.evicts:
             self._holds.give_up(key)
+        for uid in victims:  # those that stay may have members now that were kept waiting
+            record = self._books.pods.get(uid)
+            if record is not None:
+                self._line.take_up(record.gang)
 
-    def _is_spoilt(self, key: GangKey) -> bool:
-        """Whether the hold is gone, or somebody else has its GPUs though all victims are."""
+    def _is_spoilt(self, key: GangKey, now: float) -> bool:
+        """Whether the hold is gone, or some of it does not come free: a victim is stuck, or one has
+        it who is none."""
         hold = self._holds.of(key)
         if hold is None or not hold.evicts:
             return True
-        gone = all(uid not in self._books.pods for uid in self._victims[key])
-        return gone and hold.reservation.to_free > 0
+        look_at = now + TRY_SECONDS
+        for node, mask in hold.gpus.items():
+            book = self._books.nodes.get(node)
+            if book is None:
+                return True
+            leaving = self._tenants.leaving(book, now)
+            for uid, gpus in book.owned.items():
+                if gpus & mask and uid not in leaving and not self._is_victim(key, uid):
+                    return True
+            look_at = min(look_at, self._tenants.on(book, now).until)
+        self._look_at[key] = look_at
+        return False
+
+    def _is_victim(self, key: GangKey, uid: str) -> bool:
+        """Whether this pod is still to be evicted for it."""
+        record = self._books.pods.get(uid)
+        return uid in self._victims[key] and record is not None and record.live
 
     def _is_time(self, gang: Gang, now: float) -> bool:
-        state = (self._books.room, len(self._books.settled_rows), self.budgets.changes)
+        state = (
+            self._books.room,
+            len(self._books.settled_rows),
+            self.budgets.changes,
+            self._spared_changes,
+        )
         last = self._tries.get(gang.key)
         if last is not None and (now < last.at or last.state == state):
             if now >= last.at:
@@ -159,8 +221,11 @@ class Preemption:
         units = list(self._units(gang))
         if not units:
             return False
-        question = _Question(self._books, self._search, self._holds, gang, found, now)
+        question = _Question(
+            self._books, self._search, self._holds, self._tenants, gang, found, now
+        )
         if question.seek(()) is not None:
+            self._tries[gang.key].state = None  # look again, as they may get stuck
             return False  # those who are leaving make room enough
         choice = Choice(self._may_all_go, question.may_do, question.makes_room, question.gain)
         chosen = choose(units, choice)
@@ -196,7 +261,7 @@ class Preemption:
                 if record.ask.gang is None or record.gang is None:
                     name = record.ref
                     key = GangKey(name.namespace, name.name, name.uid)
-                    if record.uid not in self._spared:
+                    if not self._is_spared(record.uid):
                         yield Unit((record,), record.priority, record.created, key)
                 elif record.gang not in seen and record.gang != gang.key:
                     seen.add(record.gang)
@@ -212,10 +277,10 @@ class Preemption:
         urgency, created, _ = self._line.urgency(key)
         if -urgency >= priority or not all(self._consents(member) for member in live):
             return
-        if not any(member.uid in self._spared for member in bound):
+        if not any(self._is_spared(member.uid) for member in bound):
             yield Unit(bound, -urgency, created, key)
         for number, member in enumerate(reversed(spare_of(found))):
-            if member.uid not in self._spared:
+            if not self._is_spared(member.uid):
                 yield Unit((member,), -urgency, created, key, spare=number)
 
     def _consents(self, record: PodRecord) -> bool:
@@ -235,9 +300,16 @@ class _Question:
     gone; what others hold who are less urgent counts as free."""
 
     def __init__(
-        self, books: Books, search: Search, holds: Holds, gang: Gang, found: Muster, now: float
+        self,
+        books: Books,
+        search: Search,
+        holds: Holds,
+        tenants: Tenants,
+        gang: Gang,
+        found: Muster,
+        now: float,
     ) -> None:
-        self._books, self._search, self._gang = books, search, gang
+        self._books, self._search, self._tenants, self._gang = books, search, tenants, gang
         self._found, self._now = found, now
         open_to = holds.open_to(holds.asker(gang, found))
         self._open_to = frozenset(hold.key for hold in open_to)
@@ -277,10 +349,11 @@ class _Question:
     def _leave(self) -> None:
         rows = self._base = _copy(self._base)
         for book in self._books.nodes.values():
-            for uid, gpus in book.owned.items():
+            if not book.owned:
+                continue
+            for uid, gpus in self._tenants.leaving(book, self._now).items():
+                rows.free[book.row] |= self._usable(book.name, gpus)
                 record = self._books.pods.get(uid)
-                if record is None or record.ended or record.leaving:
-                    rows.free[book.row] |= self._usable(book.name, gpus)
                 if record is not None and record.leaving and not record.ended:
                     _give_back(rows, book.row, record)
 

@@ -43,6 +43,9 @@ class Settings:
     # Of the GPUs that a gang could use, what may be kept for all who wait for them: the other half
     # is for whoever comes. What the first in the line needs is kept in any case, or it starves.
     hold_share: float = 0.5
+    # A gang that needs more than the share keeps GPUs idle while it collects them. Longer than most
+    # jobs of minutes, which then make room for it; shorter than a working day.
+    hold_limit_seconds: float = 7200.0
     # A gang's eviction costs the work of all its members, so their owner is asked.
     preempt: Preempt = Preempt.CONSENTING
     span_levels: tuple[str, ...] = DEFAULT_LEVELS  # of domains above the node, nearest first
