@@ -211,6 +211,7 @@ def test_every_flag_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
         "indexed_jobs": "with-subdomain",
         "max_refusals": 2,
         "hold_share": 0.25,
+        "hold_limit": 90.0,
         "preempt": "never",
         "span_levels": ("nvidia.com/gpu.clique", "rack"),
         "leader_elect": True,

@@ -112,7 +112,6 @@ class _Levels(click.ParamType[tuple[str, ...]]):
 )
 @click.option(
     "--hold-limit",
-    "hold_limit_seconds",
     type=_Duration(),
     default="2h",
     help="How long what is kept for a namespace may idle more than --hold-share of the GPUs.",
@@ -191,6 +190,7 @@ class _Levels(click.ParamType[tuple[str, ...]]):
 def command(
     log_level: str,
     gang_timeout: float,
+    hold_limit: float,
     indexed_jobs: str,
     lease_duration: float,
     renew_deadline: float,
@@ -205,6 +205,7 @@ def command(
     try:
         settings = Settings(
             gang_timeout_seconds=gang_timeout,
+            hold_limit_seconds=hold_limit,
             indexed_jobs=IndexedJobs(indexed_jobs),
             timing=Timing(lease_duration, renew_deadline, retry_period),
             **flags,  # type: ignore[arg-type]
