@@ -235,7 +235,7 @@ NOBODY_MAY = (
             pod("new", annotations={key: "x"}),
             f"{key}: {DECIDES}",
         )
-        for key in (names.GPUS, names.PLAN, names.STARTED)
+        for key in names.BY_EXTENDER
     ),
     write_pod("plan a pod", "other", noted(plan="{}"), DECIDES),
     Request("bind with GPUs", "POST", f"{PODS}/other/binding", binding("other", PLAN), DECIDES),

@@ -17,6 +17,7 @@ from linkwise.extender.actions import (
     LiftGate,
     MarkStarted,
     Nominate,
+    NoteQueue,
     WithdrawPlan,
     WritePlan,
 )
@@ -64,6 +65,12 @@ def container(name: str, gpus: int, *, cpu: str = "1", restart_policy: str = "")
         restart_policy=restart_policy,
         resources=Resources(limits=limits, requests={"cpu": cpu, "memory": "1Gi", **limits}),
     )
+
+
+def merged(annotations: Mapping[str, str], patch: Mapping[str, str | None]) -> dict[str, str]:
+    """As a merge patch has it: None takes a key away."""
+    both = {**annotations, **patch}
+    return {key: text for key, text in both.items() if text is not None}
 
 
 @dataclass
@@ -271,6 +278,10 @@ class Cluster:
             carried += actions
         raise AssertionError(f"no end of actions: {carried[-3:]}")
 
+    def settle_but_notes(self) -> list[Action]:
+        """The same; what is noted of the queue on pods is left out."""
+        return [action for action in self.settle() if not isinstance(action, NoteQueue)]
+
     def is_at_rest(self) -> bool:
         """Whether the core, once all is settled, has nothing to decide until time goes on."""
         for _ in range(20):
@@ -302,7 +313,11 @@ class Cluster:
             return self._evict(pod.metadata.name)
         if isinstance(action, LiftGate):
             self.lift(pod.metadata.name, names.GATE)
-            return Outcome.DONE
+        else:
+            self._annotate(pod, action)
+        return Outcome.DONE
+
+    def _annotate(self, pod: Pod, action: Action) -> None:
         annotations = dict(pod.metadata.annotations)
         nominated = pod.status.nominated_node_name
         match action:
@@ -312,15 +327,13 @@ class Cluster:
             case Nominate():
                 nominated = action.node
             case WithdrawPlan():
-                for key in action.annotations:
-                    annotations.pop(key, None)
+                annotations = merged(annotations, dict.fromkeys(action.annotations))
                 nominated = ""
-            case Correct() | MarkStarted():
-                annotations |= action.annotations
+            case Correct() | MarkStarted() | NoteQueue():
+                annotations = merged(annotations, action.annotations)
         metadata = change(pod.metadata, annotations=annotations)
         status = change(pod.status, nominated_node_name=nominated)
         self.put_pod(change(pod, metadata=metadata, status=status))
-        return Outcome.DONE
 
     def _evict(self, name: str) -> Outcome:
         if name in self.spared:

@@ -210,7 +210,7 @@ def test_the_plan_on_a_copied_pod_that_has_no_room_holds_nothing_and_goes() -> N
     at.add_pod("old", 8)
     at.schedule("old")
     at.add_pod("p", 4, gates=[OURS], said=said)
-    assert [type(action) for action in at.settle()] == [WithdrawPlan]
+    assert [type(action) for action in at.settle_but_notes()] == [WithdrawPlan]
     assert at.plan("p") is None
     assert at.gates("p") == [OURS]
 
@@ -388,7 +388,7 @@ def test_a_plan_that_has_no_room_any_more_is_withdrawn_and_the_gate_stays() -> N
     (write,) = at.core.decide(at.now)
     at.core.done(write, at.carry_out(write), at.now)
     at.cordon("n1")
-    assert [type(action) for action in at.settle()] == [WithdrawPlan]
+    assert [type(action) for action in at.settle_but_notes()] == [WithdrawPlan]
     assert at.plan("p") is None
     assert at.gates("p") == [OURS]
 
@@ -573,7 +573,7 @@ def test_a_member_without_gpus_waits_for_the_room_of_the_others() -> None:
     at.schedule("old")
     at.add_pod("g-0", 0, gates=[OURS], gang="g", gang_size="2")
     at.add_pod("g-1", 8, gates=[OURS], gang="g", gang_size="2")
-    assert at.settle() == []
+    assert at.settle_but_notes() == []
     at.pass_time(PATIENCE_SECONDS)
     assert (at.gates("g-0"), at.gates("g-1")) == ([OURS], [OURS])
     assert told(at, "g-0") == ["gang ml/g: no room for the whole gang"]

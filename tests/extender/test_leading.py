@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from threading import Event
 from typing import Any
 
 import msgspec
 import pytest
 
-from linkwise.extender.actions import WithdrawPlan, WritePlan
+from linkwise.extender.actions import Action, WithdrawPlan, WritePlan
 from linkwise.extender.app import create_app
 from linkwise.extender.calling import Calling
 from linkwise.extender.metrics import Metrics
@@ -126,6 +127,27 @@ def test_all_pods_are_listed_once_more_before_it_decides(world: World, extender:
     extender.lead.give(1)
     wait_for(lambda: extender.get("/readyz")[0] == 200)
     assert world.server.requests()["GET pods"] == lists + 1
+
+
+def test_nobody_is_answered_before_its_first_decision(
+    world: World, extender: Extender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Till then what was kept for those who wait for longest would look free to everybody."""
+    begun, decide = Event(), extender.core.decide
+
+    def slowly(now: float) -> tuple[Action, ...]:
+        begun.set()
+        extender.core._planner.aside(lambda: finish.wait(30))  # as while room is sought
+        return decide(now)
+
+    finish = Event()
+    monkeypatch.setattr(extender.core, "decide", slowly)
+    extender.lead.give(1)
+    assert begun.wait(30)
+    reply = extender.http.post("/filter", json={"Pod": world.add_pod("p"), "NodeNames": ["n1"]})
+    finish.set()
+    assert "linkwise: not ready: taking over" in reply.text
+    wait_for(lambda: extender.get("/readyz")[0] == 200)
 
 
 def test_a_leader_that_may_act_no_more_writes_nothing(world: World, extender: Extender) -> None:

@@ -219,7 +219,7 @@ def test_it_may_get_just_the_kinds_that_the_table_may_ask_for() -> None:
 
 def test_the_policies_speak_of_every_annotation_that_the_extender_decides() -> None:
     """Others are refused these, the extender is refused all others."""
-    decided = f"['{names.GPUS}', '{names.PLAN}', '{names.STARTED}']"
+    decided = str([*names.BY_EXTENDER])
     for policy in ("linkwise-extender-decides", "linkwise-extender-only-plans"):
         variables = the(FILES, "ValidatingAdmissionPolicy", policy)["spec"]["variables"]
         assert [each for each in variables if decided in each["expression"]]

@@ -70,6 +70,14 @@ class MarkStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class NoteQueue:
+    """What its gang has in the queue, on the oldest pod of a gang that waits; None: nothing."""
+
+    pod: PodRef
+    annotations: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
 class Evict:
     """Through the Eviction API, so that PodDisruptionBudgets are respected."""
 
@@ -92,4 +100,14 @@ class Emit:
     message: str
 
 
-Action = WritePlan | WithdrawPlan | Nominate | LiftGate | Correct | MarkStarted | Evict | Emit
+Action = (
+    WritePlan
+    | WithdrawPlan
+    | Nominate
+    | LiftGate
+    | Correct
+    | MarkStarted
+    | NoteQueue
+    | Evict
+    | Emit
+)

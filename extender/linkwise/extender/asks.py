@@ -38,7 +38,6 @@ _SAID_BY_PODS = frozenset(
         names.EXPECTED_DURATION,
     }
 )
-_WRITTEN_BY_US = frozenset({names.GPUS, names.PLAN, names.STARTED})
 _MIB = 1024 * 1024
 _NEAR = 0.7  # `gnag` is as near as that to `gang`
 _WORD = re.compile(r"[A-Za-z0-9]+")
@@ -97,7 +96,7 @@ def ask_of(annotations: Mapping[str, str], labels: Mapping[str, str]) -> Ask:
     """Read the annotations of a pod. Raises AnnotationError."""
     said = {key: text for key, text in annotations.items() if key.startswith(names.PREFIX)}
     for key in sorted(said):
-        if key not in _SAID_BY_PODS and key not in _WRITTEN_BY_US:
+        if key not in _SAID_BY_PODS and key not in names.BY_EXTENDER:
             raise AnnotationError(key, said[key], _known(key))
     rank = _rank(said, annotations, labels)
     if not said and rank is None:

@@ -110,6 +110,7 @@ class Holds:
         # All who are as urgent as this have had their turn with what came free.
         self.served = FIRST
         self._fresh = Fresh({}, -1)
+        self._changed: set[GangKey] = set()  # since `take_changed`
 
     # Questions.
 
@@ -209,6 +210,7 @@ class Holds:
     def give_up(self, key: GangKey) -> None:
         if self._holds.pop(key, None) is not None:
             self._books.reserve(key, {})
+            self._changed.add(key)
 
     def hold_for(
         self, gang: Gang, found: Muster, spots: Sequence[Spot], now: float, *, evicts: bool = False
@@ -235,7 +237,13 @@ class Holds:
                 self.give_up(other.key)
         self._holds[gang.key] = hold
         self._books.reserve(gang.key, new.gpus)
+        self._changed.add(gang.key)
         return hold
+
+    def take_changed(self) -> set[GangKey]:
+        """For whom something else is kept than when this was last asked."""
+        changed, self._changed = self._changed, set()
+        return changed
 
     def pool_of(self, found: Muster) -> Bools:
         """[rows] the nodes that could ever take one of the open members."""

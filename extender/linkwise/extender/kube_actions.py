@@ -28,6 +28,7 @@ from linkwise.extender.actions import (
     LiftGate,
     MarkStarted,
     Nominate,
+    NoteQueue,
     PodRef,
     WithdrawPlan,
     WritePlan,
@@ -102,7 +103,7 @@ class KubeActions:
             case Nominate():
                 nomination = {"nominatedNodeName": action.node}
                 return partial(self._patch_status, action.pod, {}, nomination)
-            case Correct() | MarkStarted():
+            case Correct() | MarkStarted() | NoteQueue():
                 return partial(self._patch_status, action.pod, action.annotations)
             case LiftGate():
                 lifting = _lifting(action.pod)

@@ -4,6 +4,7 @@ A gang that found no room stands aside until there is more, or until it changes 
 evicted keeps the age that it had: its new pods are younger than those it made room for.
 """
 
+import math
 from collections import Counter
 
 from linkwise.extender.books import Books
@@ -19,17 +20,39 @@ Urgency = tuple[int, float, GangKey]
 # A controller may take some minutes to make evicted pods anew; much later it is another job.
 _AGE_KEPT_SECONDS = 3600.0
 _MOST_AGES = 4096
+
+
+class Ages:
+    """Of gangs that were evicted: how old they are, which their new pods do not say. Each replica
+    hears of them by what is noted on their pods, so it knows them when it comes to lead."""
+
+    def __init__(self) -> None:
+        self._ages: dict[GangKey, tuple[float, float]] = {}  # created, heard of when
+
+    def keep(self, key: GangKey, created: float, now: float) -> None:
+        before = self._ages.pop(key, None)
+        if len(self._ages) >= _MOST_AGES:
+            del self._ages[next(iter(self._ages))]
+        self._ages[key] = (created if before is None else min(before[0], created), now)
+
+    def of(self, key: GangKey, created: float) -> float | None:
+        """When it was created, of one whose pods were *created* then; None: it is as old as they
+        are, as far as is known."""
+        kept, heard_at = self._ages.get(key, (created, -math.inf))
+        return min(kept, created) if created < heard_at + _AGE_KEPT_SECONDS else None
+
+
 # A gang may be told why it waits as it was so long ago; one of them is looked at anew every second.
 _STALE_SECONDS, _FRESHEN_SECONDS = 30.0, 1.0
 
 
 class Line:
-    def __init__(self, books: Books, roll: Roll) -> None:
-        self._books, self._roll = books, roll
+    def __init__(self, books: Books, roll: Roll, ages: Ages) -> None:
+        self._books, self._roll, self._ages = books, roll, ages
         self._waiting: set[GangKey] = set()
         self._most_room, self._most = -1, dict[int, int]()
         self._urgencies: dict[GangKey, tuple[int, Urgency]] = {}
-        self._ages: dict[GangKey, tuple[float, float]] = {}  # of evicted ones: age, evicted when
+        self._evicted: set[GangKey] = set()  # since `take_evicted`
         self._freshened = 0.0
         self.changes = 0  # of who waits
 
@@ -118,9 +141,8 @@ class Line:
         live = [member for member in self._books.members(key) if member.live]
         priority = max((member.priority for member in live), default=0)
         created = min((member.created for member in live), default=0.0)
-        age, evicted_at = self._ages.get(key, (created, 0.0))
-        if created < evicted_at + _AGE_KEPT_SECONDS:
-            created = min(created, age)
+        age = self._ages.of(key, created)
+        created = created if age is None else age
         if key not in self._books.gangs:
             return -priority, created, key  # nothing would tell us when it changes
         self._urgencies[key] = (change, (-priority, created, key))
@@ -128,10 +150,19 @@ class Line:
 
     def keep_age(self, key: GangKey, now: float) -> None:
         """Its pods are being evicted: those made in their place queue as if they were as old."""
-        if len(self._ages) >= _MOST_AGES:
-            del self._ages[next(iter(self._ages))]
-        self._ages[key] = (self.urgency(key)[1], now)
+        self._ages.keep(key, self.urgency(key)[1], now)
         self._urgencies.pop(key, None)
+        self._evicted.add(key)
+
+    def take_evicted(self) -> set[GangKey]:
+        """The gangs whose age was kept since this was last asked."""
+        evicted, self._evicted = self._evicted, set()
+        return evicted
+
+    def evicted_age(self, key: GangKey) -> float | None:
+        """Of a gang that was evicted, or is being; None: it is as old as its pods."""
+        live = [member for member in self._books.members(key) if member.live]
+        return self._ages.of(key, min((member.created for member in live), default=0.0))
 
     def forget(self, key: GangKey) -> None:
         self._urgencies.pop(key, None)

@@ -31,7 +31,6 @@ from linkwise.topology import names
 _AT_ONCE = 64  # pods that are judged again; each takes some 0.15 ms, and calls wait meanwhile
 _MOST_ALIKE = 4096  # remembered; each some 1 KB
 _PLAIN = frozenset({EXPLICIT, "bare-pod"})  # rules that nobody has to be told of
-_WRITTEN_BY_US = (names.GPUS, names.PLAN, names.STARTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +145,8 @@ def _waits(pod: Pod) -> bool:
 def _evidence(pod: Pod, gpus: int) -> bytes:
     meta, spec = pod.metadata, pod.spec
     said = meta.annotations
-    if any(key in said for key in _WRITTEN_BY_US):
-        said = {key: text for key, text in said.items() if key not in _WRITTEN_BY_US}
+    if any(key in said for key in names.BY_EXTENDER):
+        said = {key: text for key, text in said.items() if key not in names.BY_EXTENDER}
     return msgspec.json.encode(
         _Evidence(
             meta.namespace,

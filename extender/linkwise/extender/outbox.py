@@ -19,12 +19,14 @@ from linkwise.extender.actions import (
     LiftGate,
     MarkStarted,
     Nominate,
+    NoteQueue,
     PodRef,
     WithdrawPlan,
     WritePlan,
 )
 from linkwise.extender.alarms import Alarms
 from linkwise.extender.calls import Outcome
+from linkwise.extender.queue_note import QueueNote, write_queue_note
 from linkwise.extender.records import PodRecord, WrittenPlan
 from linkwise.topology import names
 from linkwise.topology.plan import read_plan, write_gpus, write_plan
@@ -50,6 +52,7 @@ _PURPOSES: dict[type[Action], str] = {
     LiftGate: "gate",
     Correct: "correct",
     MarkStarted: "start",
+    NoteQueue: "queue",
     Evict: "evict",
     Emit: "event",
 }
@@ -76,8 +79,9 @@ class Outbox:
         self._said: dict[str, dict[tuple[str, str], float]] = {}  # uid -> what, and when
 
     def take(self) -> tuple[Action, ...]:
+        """Evictions last: what is noted on a victim has to be there before it goes."""
         ready, self._ready = self._ready, []
-        return tuple(ready)
+        return tuple(sorted(ready, key=lambda action: isinstance(action, Evict)))
 
     def seen(self, record: PodRecord) -> bool:
         """Note which plan the watch shows on an unbound pod; whether it is news to us.
@@ -152,6 +156,12 @@ class Outbox:
 
     def mark_started(self, record: PodRecord, now: float) -> None:
         self._issue(MarkStarted(record.ref, START_MARK), now)
+
+    def note_queue(self, record: PodRecord, wanted: QueueNote | None, now: float) -> None:
+        """Make what its gang has in the queue, as this pod carries it, what is wanted."""
+        if record.queue != wanted:
+            text = None if wanted is None else write_queue_note(wanted)
+            self._issue(NoteQueue(record.ref, {names.QUEUE: text}), now)
 
     def evict(self, record: PodRecord, reason: str, now: float) -> None:
         self._issue(Evict(record.ref, reason), now)

@@ -26,13 +26,14 @@ from linkwise.extender.holds import Holds
 from linkwise.extender.idle_bound import IdleBound
 from linkwise.extender.learned import Learned
 from linkwise.extender.life import Life
-from linkwise.extender.line import Line
+from linkwise.extender.line import Ages, Line
 from linkwise.extender.muster import Muster
 from linkwise.extender.offers import Offers
 from linkwise.extender.outbox import Outbox
 from linkwise.extender.place import Refusal, Spot
 from linkwise.extender.plan_making import Deal, plan_id, written_plans
 from linkwise.extender.preemption import Preemption
+from linkwise.extender.queue_note import queue_note
 from linkwise.extender.records import GangKey, PodRecord
 from linkwise.extender.repair import Repair
 from linkwise.extender.roll import Roll
@@ -63,6 +64,7 @@ class Planner:
         preempt: Preempt,
         budgets: Budgets,
         run_times: RunTimes,
+        ages: Ages,
     ) -> None:
         self.feasible = Feasible(books)
         self.learned = Learned(books)
@@ -78,7 +80,7 @@ class Planner:
         self._gates = Gates(books, outbox)
         self._roll = Roll(books)
         self._telling = Telling(books, outbox, self._roll)
-        self._line = Line(books, self._roll)
+        self._line = Line(books, self._roll, ages)
         tenants = Tenants(books, run_times)
         self.holds = Holds(books, self._line, self.feasible, tenants)
         self.turns = Turns(
@@ -247,6 +249,9 @@ class Planner:
                 if key in self.gangs:
                     self._life.finish(self.gangs[key], now)
                 self._telling.note(key, now)
+        for key in sorted(looked_at | self.holds.take_changed() | self._line.take_evicted()):
+            with self._surviving(key.title):
+                self._note_queue(key, now)
         self._gates.look_at_strays(now)
         self._telling.look(now, self._surviving)
         self.turned_away.look(now)
@@ -270,6 +275,20 @@ class Planner:
                     self.turns.end_turn(gang, now, self._pause)
         with self._surviving("holds"):
             self.turns.end(now)
+
+    def _note_queue(self, key: GangKey, now: float) -> None:
+        """Have the oldest pod of a gang carry what the gang has in the queue."""
+        gang = self.gangs.get(key)
+        live = [] if gang is None else [m for m in self.muster(gang).members if m.live]
+        if not live:
+            return
+        oldest = min(live, key=lambda member: (member.created, member.uid))
+        hold = self.holds.of(key)
+        spots = () if hold is None else hold.reservation.spots
+        age = self._line.evicted_age(key)
+        note = queue_note(oldest.uid, age, [(spot.node, spot.gpus) for spot in spots])
+        for member in live:
+            self._outbox.note_queue(member, note if member is oldest else None, now)
 
     def _pause(self) -> None:
         self._step_aside(lambda: None)

@@ -16,6 +16,7 @@ from linkwise.extender.actions import PodRef
 from linkwise.extender.asks import COMPLETION_INDEX, NOTHING_SAID, Ask, ask_of, demand_of
 from linkwise.extender.membership import Membership, Told
 from linkwise.extender.owners import FetchOwner, Found
+from linkwise.extender.queue_note import QueueNote, read_queue_note
 from linkwise.extender.recognise.answer import IndexedJobs
 from linkwise.extender.records import (
     NO_DEMAND,
@@ -163,7 +164,7 @@ class Reader:
         the same words is worked out once."""
         spec, meta = pod.spec, pod.metadata
         said = {k: v for k, v in meta.annotations.items() if k.startswith(names.PREFIX)}
-        for ours in (names.GPUS, names.PLAN, names.STARTED):
+        for ours in names.BY_EXTENDER:
             said.pop(ours, None)
         key = msgspec.json.encode(
             _WishesKey(
@@ -271,6 +272,7 @@ def _record(pod: Pod, wishes: _Wishes, told: Told) -> PodRecord:
         preempts=spec.preemption_policy != "Never",
         endless=spec.restart_policy == "Always" and not owner_kind.endswith("Job"),
         owner_kind=owner_kind,
+        queue=_queue(meta.annotations.get(names.QUEUE, ""), meta.uid),
         leaving_until=leaving_until.timestamp() if leaving_until is not None else 0.0,
         labels=meta.labels if wishes.demand.gpus else {},
         gang=gang,
@@ -305,6 +307,18 @@ def _written(plan: str, gpus: str) -> WrittenPlan | None:
         return WrittenPlan(read_plan(plan), read_gpus(gpus))
     except AnnotationError:
         return None
+
+
+def _queue(text: str, uid: str) -> QueueNote | None:
+    """What its gang has in the queue; a mangled note, or one copied from another pod, is none."""
+    if not text:
+        return None
+    try:
+        note = read_queue_note(text)
+        note.places()
+    except (AnnotationError, ValueError):
+        return None
+    return note if note.uid == uid else None
 
 
 def _prefers(spec: PodSpec) -> bool:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from linkwise.extender.actions import PodRef
 from linkwise.extender.asks import NOTHING_SAID, Ask
+from linkwise.extender.queue_note import QueueNote
 from linkwise.kube.objects import Affinity, Taint, Toleration
 from linkwise.topology.demand import PodDemand
 from linkwise.topology.plan import Plan
@@ -102,6 +103,7 @@ class PodRecord:
     preempts: bool = True  # others may be evicted for it
     endless: bool = False  # a server: the kubelet starts its containers again however they end
     owner_kind: str = ""  # such as Job; empty: a pod of its own
+    queue: QueueNote | None = None  # what its gang has in the queue, written on it
     leaving_until: float = 0.0  # of one that is leaving: when its grace period ends
     labels: Mapping[str, str] = field(default_factory=dict)  # of pods that take GPUs
     gang: GangKey | None = None  # what it is planned with; None: nothing is planned ahead

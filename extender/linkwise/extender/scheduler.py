@@ -28,6 +28,7 @@ from linkwise.extender.calls import (
 )
 from linkwise.extender.consent import Preempt
 from linkwise.extender.explain import Explainer
+from linkwise.extender.line import Ages
 from linkwise.extender.node_book import plan_on
 from linkwise.extender.outbox import Outbox
 from linkwise.extender.owners import FetchOwner, Found
@@ -64,6 +65,7 @@ class Scheduler:
         self._reader = Reader(settings.resource_name, settings.indexed_jobs)
         self._budgets = Budgets()
         self._run_times = RunTimes()
+        self._ages = Ages()
         self._seen_nodes = self._seen_pods = False
         self._aside: Aside = here_and_now
         self._begin(leader=0)
@@ -83,6 +85,7 @@ class Scheduler:
             preempt=settings.preempt,
             budgets=self._budgets,
             run_times=self._run_times,
+            ages=self._ages,
         )
         self._planner.aside = self._aside
         self.offers = self._planner.offers
@@ -189,6 +192,9 @@ class Scheduler:
         if before != record:
             if before is not None and record.ended:
                 self._note_run_time(before, now)
+            since = None if record.queue is None else record.queue.since
+            if record.gang is not None and since is not None:
+                self._ages.keep(record.gang, since, now)
             self._books.put_pod(record)
             self._planner.pod_changed(before, record)
 

@@ -121,6 +121,7 @@ class Shell:
         self._beat = self._audited = time.monotonic()
         self._broken = 0  # invariants, at the last audit
         self._binding = 0  # Bindings under way
+        self._has_decided = False  # since it leads
         self._worker = Thread(target=self._work, name="planner", daemon=True)
         self._succession = Succession(
             lead,
@@ -228,9 +229,9 @@ class Shell:
         missing = self.reads()
         if missing:
             return missing
-        refusal = self._lead.refusal() or (
-            "" if self._succession.acts else "not ready: taking over"
-        )
+        # Before the first decision of a term nothing is kept for those who wait for longest.
+        has_taken_over = self._succession.acts and self._has_decided
+        refusal = self._lead.refusal() or ("" if has_taken_over else "not ready: taking over")
         return f"linkwise: {refusal}" if refusal else ""
 
     def reads(self) -> str:
@@ -319,7 +320,8 @@ class Shell:
                 self._on_complete()
                 complete = True
             try:
-                sleep_seconds = self._decide() if self._succession.leads() else self._stand_by()
+                leads = self._succession.leads()
+                sleep_seconds = self._decide() if leads else self._stand_by()
             except Exception:
                 self._defect("decide", "no decisions this time")
                 self._stopping.wait(_LONGEST_SLEEP_SECONDS)
@@ -341,8 +343,11 @@ class Shell:
         with self._lock:
             if self._pods.failing_seconds:
                 self._core.unheard(self._clock())
-            with self._metrics.decide_seconds.time():
-                actions = self._core.decide(self._clock())
+            try:
+                with self._metrics.decide_seconds.time():
+                    actions = self._core.decide(self._clock())
+            finally:
+                self._has_decided = True  # a mistake of ours must not keep everybody waiting
             reads = self._core.owners_to_read(self._clock())
             due = self._core.next_due()
             defects = self._core.take_defects()

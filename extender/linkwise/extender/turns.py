@@ -108,6 +108,7 @@ class Turns:
         self._look_at: dict[GangKey, float] = {}  # when to look for a place again
         self._looked: dict[GangKey, float] = {}  # when that was done last
         self._in_vain: dict[GangKey, _Vain] = {}
+        self._known: set[GangKey] = set()  # what was kept for them before is known
         self._front = _Front()
         self._seen: object = None
 
@@ -187,6 +188,7 @@ class Turns:
         self._holds.forget_fresh()
         self._holds.served = min((self._line.urgency(k) for k in self._front.keys), default=FIRST)
         self._tenants.forget_all_but(self._books.nodes)
+        self._known &= self._roll.gangs.keys()
         self._seen = self._state()
 
     def _state(self) -> object:
@@ -206,23 +208,12 @@ class Turns:
 
     def _look_at_head(self, gang: Gang, pool: Bools, now: float, pause: Pause) -> None:
         found = needed(self._roll.muster(gang))
-        hold = self._holds.of(gang.key)
-        if hold is not None and not self._holds.is_good(hold, found):
-            self.give_up(gang.key)
-            hold = None
-        if hold is not None:
-            hold = self._holds.bring_up_to_date(hold, now)
+        hold = self._up_to_date(gang, found, now)
         if hold is not None and hold.evicts:
             self._look_at[gang.key] = now + LOOK_SECONDS
             return
-        if now < self._look_at.get(gang.key, 0.0):
-            if not self._came_free_in(pool):
-                return
-            again_at = self._looked.get(gang.key, -math.inf) + _AGAIN_SECONDS
-            if now < again_at:
-                self._look_at[gang.key] = again_at
-                self._front.block(pool)
-                return
+        if not self._may_look(gang, pool, now):
+            return
         self._look_at[gang.key], self._looked[gang.key] = now + LOOK_SECONDS, now
         wishes = wishes_of(found.open)
         try:
@@ -237,6 +228,49 @@ class Turns:
         hold = self._holds.of(gang.key)
         if hold is None or best.is_better_than(hold.reservation, now):
             self._holds.hold_for(gang, found, best.spots, now)
+
+    def _up_to_date(self, gang: Gang, found: Muster, now: float) -> Hold | None:
+        hold = self._holds.of(gang.key)
+        if hold is not None and not self._holds.is_good(hold, found):
+            self.give_up(gang.key)
+            return None
+        if hold is None:
+            hold = self._restored(gang, found, now)
+        return None if hold is None else self._holds.bring_up_to_date(hold, now)
+
+    def _may_look(self, gang: Gang, pool: Bools, now: float) -> bool:
+        """Whether to look for a better place now; where it is too soon for what came free, nobody
+        behind this gang gets that before."""
+        if now >= self._look_at.get(gang.key, 0.0):
+            return True
+        if not self._came_free_in(pool):
+            return False
+        again_at = self._looked.get(gang.key, -math.inf) + _AGAIN_SECONDS
+        if now >= again_at:
+            return True
+        self._look_at[gang.key] = again_at
+        self._front.block(pool)
+        return False
+
+    def _restored(self, gang: Gang, found: Muster, now: float) -> Hold | None:
+        """What a leader before this one kept for it, once, if it can still come true."""
+        if gang.key in self._known:
+            return None
+        self._known.add(gang.key)
+        notes = (member.queue for member in found.members if member.live and member.queue)
+        note = next((note for note in notes if note.spots), None)
+        places = [] if note is None else note.places()
+        books = self._books.nodes
+        kept = {node for other in self._holds.all() for node in other.gpus}
+        if len(places) != len(found.open) or not places:
+            return None
+        if any(node not in books or node in kept for node, _ in places):
+            return None
+        hold = self._holds.hold_for(gang, found, [Spot(*place) for place in places], now)
+        if self._holds.is_good(hold, found):
+            return hold
+        self.give_up(gang.key)
+        return None
 
     def _came_free_in(self, pool: Bools) -> bool:
         row_of = self._books.rows.row_of

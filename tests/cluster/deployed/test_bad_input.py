@@ -90,7 +90,7 @@ def test_pods_that_are_annotated_wrongly_are_told_what_is_expected(deployed: Dep
     assert_sound(deployed)
 
 
-@pytest.mark.parametrize("key", [names.GPUS, names.PLAN, names.STARTED])
+@pytest.mark.parametrize("key", names.BY_EXTENDER)
 def test_what_the_extender_decides_is_nobody_elses_to_write(deployed: Deployed, key: str) -> None:
     with pytest.raises(KubectlError, match=f"{key}: only Linkwise's extender decides this"):
         deployed.apply(workloads.pod("forged", 1, annotations={key: "{}"}))

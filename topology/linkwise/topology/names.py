@@ -37,3 +37,5 @@ GATE = PREFIX + "plan"
 GPUS = PREFIX + "gpus"
 PLAN = PREFIX + "plan"
 STARTED = PREFIX + "gang-started"
+QUEUE = PREFIX + "queue"
+BY_EXTENDER = (GPUS, PLAN, STARTED, QUEUE)

@@ -21,7 +21,6 @@ from linkwise.topology.errors import AnnotationError
 
 # Of these no controller copies the object's own annotations to its pods.
 _KEPT_TO_ITSELF = ("apps/", "batch/", "jobset.x-k8s.io/")
-_DECIDED = (names.GPUS, names.PLAN, names.STARTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,7 @@ def _faults(fields: Fields, namespace: str, rules: Rules) -> tuple[str, ...]:
 def _fault(site: Site) -> str:
     said: dict[str, str] = {}
     for key, value in site.said.items():
-        if key in _DECIDED:
+        if key in names.BY_EXTENDER:
             return f"{key}: only Linkwise's extender decides this, of each pod alone; leave it out"
         if not isinstance(value, str):
             return f"{key}: {value!r:.60}: expected a text, so in quotes"
