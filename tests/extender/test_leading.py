@@ -180,6 +180,19 @@ def test_a_term_that_is_not_above_what_plans_name_is_outbid(
     successor.shell.stop()
 
 
+def test_a_term_that_no_leader_can_have_had_is_not_outbid(world: World, extender: Extender) -> None:
+    """A kubelet may write a plan on its pods; no Lease could name a later term than this."""
+    forged = Plan(id="x", node="n1", leader=2**31 - 1, epoch=1, made=1.0)
+    said = {names.PLAN: write_plan(forged), names.GPUS: write_gpus({"main": ("GPU-1",)})}
+    world.add_pod("forged", 1, node="n1", said=said)
+    world.add_gang("g", 2, 4)
+    wait_for(lambda: len(extender.core._books.pods) == 3)
+    extender.lead.give(1)
+    wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
+    assert extender.lead.outbids == []
+    assert read_plan(world.read("g-0").metadata.annotations[names.PLAN]).leader == 1
+
+
 def test_the_binding_of_a_planned_member_names_who_binds_it(
     world: World, extender: Extender
 ) -> None:
@@ -213,7 +226,7 @@ def test_what_was_watched_is_what_is_led_with() -> None:
     at.core.lead(3, at.now)
     assert [view.name for view in at.core.nodes(at.now)] == ["n1"]
     assert at.core.explain("ml", "p", at.now) is not None
-    assert at.core.latest_term == 0
+    assert at.core.latest_term(1000) == 0
 
 
 OLD = Plan(id="old", node="n1", leader=1, epoch=5)

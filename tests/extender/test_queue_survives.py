@@ -20,7 +20,7 @@ def another_process(at: Cluster) -> None:
 
 def the_standby(at: Cluster) -> None:
     """It has watched all along, and comes to lead."""
-    at.core.lead(at.core.latest_term + 1, at.now)
+    at.core.lead(at.core.latest_term(1000) + 1, at.now)
 
 
 SWITCHES = pytest.mark.parametrize("switch", [another_process, the_standby])

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from werkzeug.test import TestResponse
@@ -57,17 +57,26 @@ class World:
             },
         )
 
-    def add_pod(self, name: str, gpus: int = 8, **annotations: str) -> dict[str, Any]:
-        """Create a pod; `gang_size="2"` is the annotation linkwise.dev/gang-size."""
-        said = {names.PREFIX + key.replace("_", "-"): text for key, text in annotations.items()}
+    def add_pod(
+        self,
+        name: str,
+        gpus: int = 8,
+        *,
+        node: str = "",
+        said: Mapping[str, str] | None = None,
+        **annotations: str,
+    ) -> dict[str, Any]:
+        """Create a pod, on *node* past everybody; `gang_size="2"` is the annotation
+        linkwise.dev/gang-size, beside those that are *said*."""
+        words = {names.PREFIX + key.replace("_", "-"): text for key, text in annotations.items()}
         main = {"name": "main", "image": "x", "resources": {"limits": {GPU: str(gpus)}}}
         self.client.post(
             "/api/v1/namespaces/ml/pods",
             {
                 "apiVersion": "v1",
                 "kind": "Pod",
-                "metadata": {"name": name, "annotations": said},
-                "spec": {"containers": [main]},
+                "metadata": {"name": name, "annotations": {**words, **(said or {})}},
+                "spec": {"containers": [main]} | ({"nodeName": node} if node else {}),
             },
         )
         return self.pod(name)

@@ -109,11 +109,10 @@ class Scheduler:
         """Decide nothing; call it now and then while another leads."""
         self._planner.rest()
 
-    @property
-    def latest_term(self) -> int:
-        """The highest that any plan names."""
+    def latest_term(self, most: int) -> int:
+        """The highest that any plan names, up to *most*: what is above no leader has written."""
         plans = (pod.written.plan for pod in self._books.pods.values() if pod.written is not None)
-        return max((plan.leader for plan in plans), default=0)
+        return max((plan.leader for plan in plans if plan.leader <= most), default=0)
 
     @property
     def synced(self) -> bool:
