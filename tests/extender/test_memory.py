@@ -1,7 +1,10 @@
 """An extender that runs for months remembers no more than there is: pods come and go for ever."""
 
+import tracemalloc
 from collections.abc import Iterator, Mapping
 from types import ModuleType
+
+import pytest
 
 from linkwise.extender.actions import Emit, PodRef
 from linkwise.extender.outbox import EVENT_SECONDS, Outbox
@@ -103,6 +106,37 @@ def test_nor_do_members_of_ever_new_names_in_a_gang_that_runs_on() -> None:
         cluster.pass_time(HOUR)
         sizes.append(remembered(cluster.core))
     assert sizes[-1] == sizes[6], sizes
+
+
+CHARACTERS = 200_000
+
+
+@pytest.mark.parametrize(
+    ("key", "most_of_one"),
+    [("note", 50_000), ("linkwise.dev/gpu-model", 10_000), ("linkwise.dev/plan", 10_000)],
+)
+def test_long_annotations_are_not_kept_and_leave_nothing(key: str, most_of_one: int) -> None:
+    """Found: 550 MiB for 2,500 pods, in caches that counted entries and not bytes."""
+    cluster, pods = Cluster(), 100
+    cluster.add_node("n1")
+    made = job("lm", pods, uid="lm")
+    there_is(cluster, made)
+    create(cluster, member(made, pods))  # the Job is read
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(pods):
+            pod = member(made, number, said={key: f"{number}" + "x" * CHARACTERS})
+            cluster.core.pod_event("ADDED", pod, cluster.now)
+        del pod
+        there, _ = tracemalloc.get_traced_memory()
+        for number in range(pods):
+            cluster.core.pod_event("DELETED", member(made, number), cluster.now)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (there - before) / pods < most_of_one
+    assert (after - before) / pods < 10_000
 
 
 def test_what_may_be_said_again_is_not_remembered() -> None:

@@ -39,6 +39,7 @@ _SAID_BY_PODS = frozenset(
     }
 )
 _MIB = 1024 * 1024
+_LONGEST = 1024  # characters of a value; what follows from it is remembered for very many pods
 _NEAR = 0.7  # `gnag` is as near as that to `gang`
 _WORD = re.compile(r"[A-Za-z0-9]+")
 _WORD_OF_LINK = {link: word for word, link in LINK_WORDS.items()}
@@ -98,6 +99,8 @@ def ask_of(annotations: Mapping[str, str], labels: Mapping[str, str]) -> Ask:
     for key in sorted(said):
         if key not in _SAID_BY_PODS and key not in names.BY_EXTENDER:
             raise AnnotationError(key, said[key], _known(key))
+        if key in _SAID_BY_PODS and len(said[key]) > _LONGEST:
+            raise AnnotationError(key, said[key], f"at most {_LONGEST} characters")
     rank = _rank(said, annotations, labels)
     if not said and rank is None:
         return NOTHING_SAID

@@ -6,7 +6,6 @@ Each change settles only the nodes that it touches, so a filter call reads array
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache
 
 from linkwise.extender.domains import Domains
 from linkwise.extender.kinds import Kind, Wish, kind_key, will_do
@@ -61,7 +60,8 @@ class Books:
             return
         book.record = record
         if before is None or not before.same_but_in_use(record):
-            self._put_machine(book, record)
+            if before is None or before.topology != record.topology:
+                self._put_machine(book, record)
             self.domains.put(book.row, book.labels)
             self._show_room(book)
             self._changed(book)
@@ -246,7 +246,7 @@ class Books:
         if record.topology is None:
             return
         try:
-            book.machine = _machine(record.topology)
+            book.machine = read_topology(record.topology)
         except LinkwiseError as error:
             book.no_topology = str(error)
             return
@@ -439,9 +439,3 @@ def _holder(record: PodRecord | None) -> PodRecord | None:
 def _place(record: PodRecord | None) -> str:
     """The node on which the pod runs, whether or not it takes GPUs; empty for none."""
     return record.node if record is not None and not record.ended else ""
-
-
-@lru_cache(maxsize=8192)
-def _machine(text: str) -> Machine:
-    """Nodes change often, their topology hardly ever."""
-    return read_topology(text)

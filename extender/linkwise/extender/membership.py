@@ -10,6 +10,7 @@ from itertools import islice
 
 import msgspec
 
+from linkwise.extender.alike import digest, without_long_annotations
 from linkwise.extender.asks import MAX_GANG, Ask, GangAsk
 from linkwise.extender.owners import FetchOwner, Found, Owners
 from linkwise.extender.recognise.answer import (
@@ -70,12 +71,14 @@ class Membership:
 
     def told(self, pod: Pod, ask: Ask, gpus: int) -> Told:
         """Of a pod as somebody sent it, maybe newer than our watch's: nothing comes of it."""
+        pod = without_long_annotations(pod)
         evidence = _evidence(pod, gpus)
         return self._remembered(pod, evidence) or self._judge(pod, ask, evidence)[0]
 
     def follow(self, pod: Pod, ask: Ask, gpus: int, now: float) -> Told:
         """Of a pod as the watch shows it; until `forget`, what it hangs on is kept up to date."""
         uid = pod.metadata.uid
+        pod = without_long_annotations(pod)
         evidence = _evidence(pod, gpus)
         told = self._remembered(pod, evidence)
         if told is None:
@@ -147,7 +150,7 @@ def _evidence(pod: Pod, gpus: int) -> bytes:
     said = meta.annotations
     if any(key in said for key in names.BY_EXTENDER):
         said = {key: text for key, text in said.items() if key not in names.BY_EXTENDER}
-    return msgspec.json.encode(
+    words = msgspec.json.encode(
         _Evidence(
             meta.namespace,
             meta.labels,
@@ -160,6 +163,7 @@ def _evidence(pod: Pod, gpus: int) -> bytes:
         ),
         order="deterministic",
     )
+    return digest(words)
 
 
 def _told(ask: Ask, answer: Answer, hidden: list[ObjectRef]) -> Told:

@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from linkwise.extender.actions import PodRef
+from linkwise.extender.alike import digest
 from linkwise.extender.asks import COMPLETION_INDEX, NOTHING_SAID, Ask, ask_of, demand_of
 from linkwise.extender.membership import Membership, Told
 from linkwise.extender.owners import FetchOwner, Found
@@ -46,6 +47,7 @@ from linkwise.topology.errors import AnnotationError
 from linkwise.topology.plan import read_gpus, read_plan
 
 _MOST_WISHES = 1024  # remembered; each some 2 KB
+_MOST_PLAN = 16 * 1024  # characters of the two annotations; ours have a tenth of it
 _ENDED = frozenset({"Succeeded", "Failed"})
 # kube-scheduler spreads their pods over zones and nodes, also where they do not ask for it.
 _SPREAD_OWNERS = frozenset({"ReplicaSet", "StatefulSet", "ReplicationController"})
@@ -166,7 +168,7 @@ class Reader:
         said = {k: v for k, v in meta.annotations.items() if k.startswith(names.PREFIX)}
         for ours in names.BY_EXTENDER:
             said.pop(ours, None)
-        key = msgspec.json.encode(
+        words = msgspec.json.encode(
             _WishesKey(
                 meta.namespace,
                 said,
@@ -183,6 +185,7 @@ class Reader:
             ),
             order="deterministic",
         )
+        key = digest(words)
         found = self._known.get(key)
         if found is None:
             found = self._read_wishes(pod)
@@ -207,7 +210,7 @@ class Reader:
 
     def _template(self, pod: Pod) -> Template:
         spec = pod.spec
-        key = msgspec.json.encode(
+        words = msgspec.json.encode(
             _TemplateKey(
                 pod.metadata.namespace,
                 spec.node_selector,
@@ -222,6 +225,7 @@ class Reader:
             ),
             order="deterministic",
         )
+        key = digest(words)
         found = self._templates.get(key)
         if found is None:
             number = next(self._numbers)
@@ -234,7 +238,8 @@ def _record(pod: Pod, wishes: _Wishes, told: Told) -> PodRecord:
     meta, spec, status = pod.metadata, pod.spec, pod.status
     written = None
     if wishes.template is not None and names.PLAN in meta.annotations:
-        written = _written(meta.annotations[names.PLAN], meta.annotations.get(names.GPUS, ""))
+        plan, gpus = meta.annotations[names.PLAN], meta.annotations.get(names.GPUS, "")
+        written = _written(plan, gpus) if len(plan) + len(gpus) <= _MOST_PLAN else None
     created = meta.creation_timestamp
     ref = PodRef(meta.namespace, meta.name, meta.uid)
     gates = {gate.name for gate in spec.scheduling_gates}
@@ -272,7 +277,7 @@ def _record(pod: Pod, wishes: _Wishes, told: Told) -> PodRecord:
         preempts=spec.preemption_policy != "Never",
         endless=spec.restart_policy == "Always" and not owner_kind.endswith("Job"),
         owner_kind=owner_kind,
-        queue=_queue(meta.annotations.get(names.QUEUE, ""), meta.uid),
+        queue=_queue(pod),
         leaving_until=leaving_until.timestamp() if leaving_until is not None else 0.0,
         labels=meta.labels if wishes.demand.gpus else {},
         gang=gang,
@@ -300,7 +305,7 @@ def _gang_of(ref: PodRef, ask: Ask, *, ahead: bool) -> GangKey | None:
     return GangKey(ref.namespace, ref.name, ref.uid) if ahead else None
 
 
-@lru_cache(maxsize=4096)  # each is read on several events, and again when it is bound
+@lru_cache(maxsize=1024)  # each is read on several events, and again when it is bound
 def _written(plan: str, gpus: str) -> WrittenPlan | None:
     """The plan on a pod; a mangled one counts as none, as the plugin treats it."""
     try:
@@ -309,8 +314,9 @@ def _written(plan: str, gpus: str) -> WrittenPlan | None:
         return None
 
 
-def _queue(text: str, uid: str) -> QueueNote | None:
+def _queue(pod: Pod) -> QueueNote | None:
     """What its gang has in the queue; a mangled note, or one copied from another pod, is none."""
+    text = pod.metadata.annotations.get(names.QUEUE, "")
     if not text:
         return None
     try:
@@ -318,7 +324,9 @@ def _queue(text: str, uid: str) -> QueueNote | None:
         note.places()
     except (AnnotationError, ValueError):
         return None
-    return note if note.uid == uid else None
+    if note.uid != pod.metadata.uid:
+        return None
+    return msgspec.structs.replace(note, spots=()) if pod.spec.node_name else note
 
 
 def _prefers(spec: PodSpec) -> bool:

@@ -22,9 +22,9 @@ log = logging.getLogger(__name__)
 # What was on its way to the API server when its sender died, or was stopped, has arrived by then.
 _SETTLE_SECONDS = 1.0
 _POLL_SECONDS = 0.01
-# The Lease may have been deleted, and its terms begin anew; plans name the old ones, and are outbid.
-# But any kubelet may write a plan on its pods: a term that is further ahead than all leaders of some
-# years could come is none, and the Lease could not name a later one.
+# The Lease may have been deleted, and its terms count from nought; plans name the old ones, and are
+# outbid. But any kubelet may write a plan on its pods. A term further ahead than years of leaders
+# could come is none, and the Lease might not be able to name a later one.
 _MOST_AHEAD = 10_000
 # Somebody may delete the EndpointSlice that leads kube-scheduler to us.
 _CALLS_SECONDS = 5.0
