@@ -155,8 +155,8 @@ ROWS = (
         "very long value",
         {"rank": "9" * 5000},
         "linkwise: linkwise.dev/rank: "
-        "'999999999999999999999999999999999999999999999999999999999...': expected a "
-        "whole number from 0",
+        "'999999999999999999999999999999999999999999999999999999999...': expected at "
+        "most 1024 characters",
     ),
     Row(
         "pod quantity",

@@ -11,7 +11,6 @@ from hashlib import blake2b
 import msgspec
 
 from linkwise.kube.objects import Pod
-from linkwise.topology import names
 
 MOST_CHARACTERS = 32 * 1024  # of the annotations of one pod that are looked at
 
@@ -22,8 +21,7 @@ def digest(words: bytes) -> bytes:
 
 
 def without_long_annotations(pod: Pod) -> Pod:
-    """*pod* with as many annotations as are short enough together, the shortest first; ours stay
-    in any case."""
+    """*pod* with as many annotations as are short enough together, the shortest first."""
     said = pod.metadata.annotations
     if sum(map(len, said.values())) <= MOST_CHARACTERS:
         return pod
@@ -35,6 +33,7 @@ def _shortest(said: Mapping[str, str]) -> dict[str, str]:
     kept, left = {}, MOST_CHARACTERS
     for key in sorted(said, key=lambda key: (len(said[key]), key)):
         left -= len(said[key])
-        if left >= 0 or key.startswith(names.PREFIX):
-            kept[key] = said[key]
+        if left < 0:
+            break
+        kept[key] = said[key]
     return kept
