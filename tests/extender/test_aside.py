@@ -11,7 +11,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from linkwise.extender import planner
+from linkwise.extender import life, planner
 from linkwise.extender.actions import WritePlan
 from linkwise.extender.scheduler import CoreSettings
 from tests.extender.cluster import Cluster, change
@@ -237,19 +237,43 @@ def test_a_large_gang_that_loses_a_member_while_its_plans_were_worked_out_gets_n
     assert at.core.take_defects() == []
 
 
+def test_thousands_of_members_are_looked_at_some_at_a_time() -> None:
+    at = cluster(nodes=128)
+    meanwhile = Meanwhile(at)
+    at.add_gang("g", 1024, 1)
+    at.core.decide(at.now)
+    assert meanwhile.times >= 6
+
+
+def test_a_list_of_thousands_of_pods_and_nodes_is_taken_in_some_at_a_time() -> None:
+    at = cluster(nodes=320)
+    pods = [at.add_pod(f"p-{number}", 1) for number in range(640)]
+    meanwhile = Meanwhile(at)
+    at.core.replace_nodes(at.nodes.values(), at.now)
+    assert meanwhile.times == 320 // 64
+    at.core.replace_pods(pods[320:], at.now)
+    assert meanwhile.times == 320 // 64 + 2 * (320 // 64)
+    assert len(at.core._books.pods) == 320
+    assert at.core.audit() == []
+
+
 EVENTS = st.sampled_from(["take", "free", "cordon", "uncordon", "lose", "grow", "bind", "nothing"])
 
 
-@pytest.mark.parametrize("many", [1, 64])
+@pytest.mark.parametrize(("many", "very_many"), [(1, 1), (1, 512), (64, 512)])
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     happenings=st.lists(st.lists(EVENTS, max_size=3), max_size=6),
     sizes=st.lists(st.integers(1, 3), max_size=4),
 )
 def test_whatever_happens_meanwhile_the_books_stay_sound_and_whoever_can_go_goes(
-    many: int, happenings: list[list[str]], sizes: list[int]
+    many: int, very_many: int, happenings: list[list[str]], sizes: list[int]
 ) -> None:
-    with patch.object(planner, "_MANY", many):
+    with (
+        patch.object(planner, "_MANY", many),
+        patch.object(planner, "_VERY_MANY", very_many),
+        patch.object(life, "_AT_ONCE", very_many),
+    ):
         whoever_can_go_goes(happenings, sizes)
 
 

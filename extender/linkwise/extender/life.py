@@ -16,10 +16,12 @@ from linkwise.extender.muster import Muster, is_past_us, plan_of
 from linkwise.extender.outbox import Outbox
 from linkwise.extender.records import GangKey, PodRecord
 from linkwise.extender.repair import Repair
+from linkwise.extender.reserve import Pause
 from linkwise.extender.roll import Roll
 from linkwise.topology.plan import Plan
 
 _CLOCKS_DIFFER_SECONDS = 60.0
+_AT_ONCE = 512  # members whose plans are brought to the API server
 # A gang whose plans came to nothing is tried again after a pause, which doubles each time. Plans
 # that were too late have kept GPUs from others for their whole timeout, and so does the next one:
 # then the first pause is as long as that.
@@ -254,8 +256,9 @@ class Life:
         for member in members:
             self._books.plan(member.uid, None)
 
-    def finish(self, gang: Gang, now: float) -> None:
-        """Bring what was decided to the API server, and name the phase."""
+    def finish(self, gang: Gang, now: float, pause: Pause) -> None:
+        """Bring what was decided to the API server, and name the phase. Others are let in by
+        *pause* after some hundred members."""
         found = self._roll.muster(gang)
         look = self._repair.judge(gang, found, now, self._timeout_of(found))
         if look is not None:
@@ -266,8 +269,12 @@ class Life:
             self.withdraw(found.planned)
             found = self._roll.muster(gang)
             self._evict(gang, found, now)
-        for member in (*found.planned, *found.open, *found.extra):
-            self._outbox.bring_plan(member, self._books.plans.get(member.uid), now)
+        for number, member in enumerate((*found.planned, *found.open, *found.extra), 1):
+            if self._books.pods.get(member.uid) is member:
+                self._outbox.bring_plan(member, self._books.plans.get(member.uid), now)
+            if number % _AT_ONCE == 0:
+                pause()
+        found = self._roll.muster(gang)
         self._gates.look_at(gang, found, now)
         gang.enter(phase_of(found.standing(gang)))
         deadline = self._deadline_of(gang, found)

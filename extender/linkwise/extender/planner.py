@@ -47,7 +47,8 @@ from linkwise.topology.plan import Plan
 
 _MOST_LOOKS = 3  # what is left then is decided in the next round
 
-_MANY = 64  # members: others are let in between what is done for so many and what follows
+# Members: others are let in between what is done for so many and what follows.
+_MANY, _VERY_MANY = 64, 512
 
 
 class Planner:
@@ -236,6 +237,7 @@ class Planner:
         for key in sorted(looked_at):
             with self._surviving(key.title):
                 self._life.put_in_order(key, now)
+                self._pause_for(key)
         if self._line.freshen(now):
             self._search.forget_refusals()
         for _ in range(_MOST_LOOKS):
@@ -247,7 +249,8 @@ class Planner:
         for key in sorted(looked_at):
             with self._surviving(key.title):
                 if key in self.gangs:
-                    self._life.finish(self.gangs[key], now)
+                    self._life.finish(self.gangs[key], now, self._pause)
+                    self._pause_for(key)
                 self._telling.note(key, now)
         for key in sorted(looked_at | self.holds.take_changed() | self._line.take_evicted()):
             with self._surviving(key.title):
@@ -270,6 +273,7 @@ class Planner:
                 if self._line.is_untried(gang) and gang.key not in self._moved:
                     looked_at.add(gang.key)
                     self._plan(gang, now)
+                    self._pause_for(gang.key)
             if self._line.has_no_room(gang):
                 with self._surviving(gang.name):
                     self.turns.end_turn(gang, now, self._pause)
@@ -292,6 +296,11 @@ class Planner:
 
     def _pause(self) -> None:
         self._step_aside(lambda: None)
+
+    def _pause_for(self, key: GangKey) -> None:
+        """Each look at thousands of members takes a while."""
+        if len(self._books.gangs.get(key, ())) >= _VERY_MANY:
+            self._pause()
 
     def _step_aside(self, work: Callable[[], T]) -> T:
         """Let others use the core while *work* is done. Gangs that something happens to meanwhile
