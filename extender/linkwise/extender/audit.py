@@ -70,7 +70,7 @@ def _of_node(books: Books, book: NodeBook, facts: _Facts) -> Iterator[str]:
 
 def _in_arrays(books: Books, book: NodeBook) -> Iterator[str]:
     rows, row = books.rows, book.row
-    usable = book.kind is not None and not book.problem
+    usable = book.kind is not None and not book.closed
     if int(rows.held[row]) != (book.held if usable else 0) or book.held & book.free:
         yield f"node {book.name}: kept {book.held:#b}, in the arrays {int(rows.held[row]):#b}"
     if int(rows.free[row]) != (book.free if usable else 0):

@@ -131,6 +131,8 @@ class Binder:
             return BindRefusal(f"linkwise: node {node}: {reason}")
         if record.ask.gang is not None or record.uid in self._books.plans:
             return self._planned(record, node)
+        if book.closed:
+            return BindRefusal(f"linkwise: node {node}: {book.closed}")
         wish = Wish(record.demand, record.ask.requirement)
         gpus = None
         for holds in self._planner.holds.ways(asker_of_single(record), now):

@@ -152,6 +152,32 @@ class Books:
         self._without(written, uid, "holds")
         self._claims_changed(uid, {node})
 
+    def close(self, node: str) -> None:
+        """Place nothing new there: its kubelet refused a pod."""
+        self._set_refusing(node, refuses=True, tried_beside=None)
+
+    def try_one_on(self, node: str) -> None:
+        """Place one pod there, to see whether its kubelet refuses that too."""
+        self._set_refusing(node, refuses=True, tried_beside=self.nodes[node].there)
+
+    def reopen(self, node: str) -> None:
+        self._set_refusing(node, refuses=False, tried_beside=None)
+
+    def is_tried_on(self, record: PodRecord) -> bool:
+        """Whether it is on its node to see whether the kubelet refuses it."""
+        book = self.nodes.get(record.node)
+        beside = None if book is None else book.tried_beside
+        return beside is not None and record.uid not in beside
+
+    def _set_refusing(
+        self, node: str, *, refuses: bool, tried_beside: frozenset[str] | None
+    ) -> None:
+        book = self.nodes.get(node)
+        if book is not None:
+            book.refuses, book.tried_beside = refuses, tried_beside
+            self._show_room(book)
+            self._settle(book)
+
     def given_back(self, node: str) -> None:
         """kube-scheduler counts a pod there no more that it had counted and was not bound: what it
         refused there meanwhile, it may take now."""
@@ -375,7 +401,8 @@ class Books:
         rows.milli_cpu[row] = max(offers.milli_cpu - book.spent.milli_cpu, -LARGEST)
         rows.memory[row] = max(offers.memory - book.spent.memory, -LARGEST)
         rows.gpus[row] = max(offers.gpus - book.spent.gpus, -LARGEST)
-        rows.pods[row] = (book.record.max_pods if book.record else 0) - book.charged
+        pods = (book.record.max_pods if book.record else 0) - book.charged
+        rows.pods[row] = min(pods, 1) if book.refuses else pods
 
     def _changed(self, book: NodeBook) -> None:
         book.version += 1
@@ -397,7 +424,7 @@ class Books:
             self.fresh[book.name] = book.fresh
         else:
             self.fresh.pop(book.name, None)
-        usable = book.kind is not None and not book.problem
+        usable = book.kind is not None and not book.closed
         rows, row = self.rows, book.row
         kind = book.kind.number if book.kind and usable else NOT_USABLE
         free, held = (book.free, book.held) if usable else (0, 0)

@@ -266,7 +266,7 @@ class Holds:
             return False
         for node, mask in hold.gpus.items():
             book = self._books.nodes.get(node)
-            if book is None or book.machine is None or book.problem:
+            if book is None or book.machine is None or book.closed:
                 return False
             if mask & ~book.machine.healthy_gpus:
                 return False

@@ -16,6 +16,7 @@ from linkwise.extender.records import GangKey, NodeRecord, PodRecord, Resources,
 from linkwise.extender.spans import CLIQUE
 from linkwise.topology.model import Machine
 
+REFUSES = "kubelet refuses pods with GPUs"
 InUsePods = Mapping[str, Mapping[str, tuple[str, ...]]]
 
 
@@ -44,11 +45,28 @@ class NodeBook:
     held: int = 0  # nobody has them, and they are `reserved` or `fresh`
     fresh: int = 0  # came free, and those who wait for longest have not had their turn yet
     reserved: dict[GangKey, int] = field(default_factory=dict)  # who waits for them -> bitmask
+    refuses: bool = False  # its kubelet refused a pod with GPUs
+    # Of one that refuses, and where one more pod may be placed to see whether it still does: those
+    # that were there before, by uid.
+    tried_beside: frozenset[str] | None = None
 
     @property
     def problem(self) -> str:
         """Why nothing can be planned on this node; empty: it can."""
         return self.no_topology or self.no_truth
+
+    @property
+    def closed(self) -> str:
+        """Why nothing new is placed on this node; empty: something may be."""
+        if self.problem or not self.refuses:
+            return self.problem
+        on_trial = self.tried_beside is not None and self.there <= self.tried_beside
+        return "" if on_trial else REFUSES
+
+    @property
+    def there(self) -> frozenset[str]:
+        """The pods, by uid, that have GPUs of this node or are to get some."""
+        return frozenset((*self.bound, *self.holds, *self.plans))
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -97,9 +115,12 @@ class NodeBook:
         self.free = idle & ~self.held
 
     def keeps(self, uid: str) -> bool:
-        """Whether the plan of this unbound pod still has every GPU it names, all healthy."""
+        """Whether the plan of this unbound pod still has every GPU it names, all healthy, and the
+        kubelet would give them to it."""
         plan = self.plans.get(uid)
         if plan is None or self.machine is None or self.problem:
+            return False
+        if self.refuses and (self.tried_beside is None or uid in self.tried_beside):
             return False
         gpus = self.machine.mask_of(plan.uuids)
         return (

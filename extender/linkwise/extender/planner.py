@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from linkwise.extender.actions import Action, Emit, Evict
+from linkwise.extender.admissions import Admissions
 from linkwise.extender.best_node import BestNode
 from linkwise.extender.books import Books
 from linkwise.extender.budgets import Budgets
@@ -119,6 +120,7 @@ class Planner:
         )
         self.turned_away = TurnedAway(books, outbox, self.holds, self._search.best_for)
         self._corrections = Corrections(books, outbox)
+        self._admissions = Admissions(books)
         self.offers = Offers(books, self._best_node)
 
     @property
@@ -154,8 +156,9 @@ class Planner:
 
     # What happened.
 
-    def pod_changed(self, before: PodRecord | None, record: PodRecord) -> None:
+    def pod_changed(self, before: PodRecord | None, record: PodRecord, now: float) -> None:
         """A pod came or changed; the books know it already."""
+        self._admissions.changed(before, record, now)
         if record.asked:
             self.asked_by(record.scheduler)
         self._gates.pod_changed(record)
@@ -233,6 +236,7 @@ class Planner:
     # What to do about it.
 
     def decide(self, now: float) -> tuple[Action, ...]:
+        self._admissions.look(now)
         looked_at = self._take_due(now)
         for key in sorted(looked_at):
             with self._surviving(key.title):
@@ -342,6 +346,7 @@ class Planner:
             self._telling.next_due(),
             self.turned_away.next_due,
             self.learned.next_due(),
+            self._admissions.next_due(),
         )
         return min((time for time in times if time is not None), default=None)
 

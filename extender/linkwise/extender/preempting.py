@@ -62,7 +62,7 @@ class _Question:
     def victims(self, node: str, asked: Victims) -> Victims | None:
         """Who is to go from this node; None: whoever goes, the pod does not come to have GPUs."""
         book = self._books.nodes.get(node)
-        if book is None or book.kind is None or book.machine is None or book.problem:
+        if book is None or book.kind is None or book.machine is None or book.closed:
             return None
         whole = self._whole(book, asked.uids)
         if whole is not None and not self._fits(book, whole):
@@ -82,7 +82,7 @@ class _Question:
         book = self._books.nodes.get(node)
         if book is None or book.record is None:
             return True  # kube-scheduler's watch has shown it, ours will
-        if book.kind is None or book.machine is None or book.problem:
+        if book.kind is None or book.machine is None or book.closed:
             return False
         counted = sum(pod.needs.gpus for pod in book.bound.values()) + self._record.needs.gpus
         if counted > book.record.offers.gpus:

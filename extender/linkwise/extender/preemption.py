@@ -363,7 +363,7 @@ class _Question:
         if may_have is None:
             book = self._books.nodes[node]
             may_have = 0
-            if book.machine is not None and not book.problem and self._pool[book.row]:
+            if book.machine is not None and not book.closed and self._pool[book.row]:
                 may_have = book.machine.healthy_gpus
             for who, kept in book.reserved.items():
                 if who not in self._open_to:

@@ -49,6 +49,7 @@ from linkwise.topology.plan import read_gpus, read_plan
 _MOST_WISHES = 1024  # remembered; each some 2 KB
 _MOST_PLAN = 16 * 1024  # characters of the two annotations; ours have a tenth of it
 _ENDED = frozenset({"Succeeded", "Failed"})
+_NOT_ADMITTED = "UnexpectedAdmissionError"  # the kubelet's word where its device manager refuses
 # kube-scheduler spreads their pods over zones and nodes, also where they do not ask for it.
 _SPREAD_OWNERS = frozenset({"ReplicaSet", "StatefulSet", "ReplicationController"})
 
@@ -275,6 +276,8 @@ def _record(pod: Pod, wishes: _Wishes, told: Told) -> PodRecord:
         asked=written is not None or _was_asked_about(pod),
         unschedulable=bool(open_) and gang is None and _is_unschedulable(pod),
         preempts=spec.preemption_policy != "Never",
+        running=status.phase == "Running",
+        refused=status.phase == "Failed" and status.reason == _NOT_ADMITTED,
         endless=spec.restart_policy == "Always" and not owner_kind.endswith("Job"),
         owner_kind=owner_kind,
         queue=_queue(pod),

@@ -101,6 +101,8 @@ class PodRecord:
     asked: bool = False  # that scheduler is known to ask us: about this very pod
     unschedulable: bool = False  # a single one: kube-scheduler has tried it, and found no node
     preempts: bool = True  # others may be evicted for it
+    running: bool = False
+    refused: bool = False  # the kubelet did not admit it: it has failed without having run
     endless: bool = False  # a server: the kubelet starts its containers again however they end
     owner_kind: str = ""  # such as Job; empty: a pod of its own
     queue: QueueNote | None = None  # what its gang has in the queue, written on it

@@ -103,7 +103,7 @@ class Repair:
 
     def _is_free(self, member: PodRecord, spot: Spot) -> bool:
         book = self._books.nodes.get(spot.node)
-        if book is None or book.kind is None or book.problem:
+        if book is None or book.kind is None or book.closed:
             return False
         wish = Wish(member.demand, member.ask.requirement)
         return (

@@ -12,12 +12,14 @@ import numpy as np
 from linkwise.extender.books import NO_TOPOLOGY, NOT_SEEN, Books
 from linkwise.extender.calls import FilterAnswer
 from linkwise.extender.kinds import Kind, Wish
+from linkwise.extender.node_book import REFUSES
 from linkwise.extender.rows import NOT_USABLE, Ints, popcount
 
 FEWER = "linkwise: fewer free GPUs than wanted"
 NO_LINK = "linkwise: no free GPU set with the required link"
 UNPUBLISHED = f"linkwise: {NO_TOPOLOGY}"
 UNREADABLE = "linkwise: topology or in-use annotation cannot be read"
+REFUSING = f"linkwise: {REFUSES}"
 UNKNOWN_NODE = "linkwise: node is not known yet"
 OTHERS_FIRST = "linkwise: GPUs came free that others have waited for longer"
 # These no preemption can change.
@@ -50,6 +52,8 @@ def problem_text(books: Books, name: str) -> str:
     book = books.nodes.get(name)
     if book is None or book.no_topology == NOT_SEEN:
         return UNKNOWN_NODE
+    if not book.problem:
+        return REFUSING
     return UNPUBLISHED if book.problem == NO_TOPOLOGY else UNREADABLE
 
 

@@ -209,7 +209,7 @@ class Scheduler:
             if record.gang is not None and since is not None:
                 self._ages.keep(record.gang, since, now)
             self._books.put_pod(record)
-            self._planner.pod_changed(before, record)
+            self._planner.pod_changed(before, record, now)
 
     def _drop_pod(self, uid: str, now: float) -> None:
         self._reader.forget(uid)

@@ -143,7 +143,7 @@ def _node(book: NodeBook) -> NodeState:
         book.record,
         book.machine,
         book.kind,
-        book.problem,
+        book.closed,
         book.owned,
         book.used,
         book.free,

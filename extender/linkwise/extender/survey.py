@@ -65,7 +65,7 @@ def view_counts(books: Books, planner: Planner) -> Counts:
     for book in books.nodes.values():
         if book.record is None or (book.machine is None and not book.record.offers.gpus):
             continue
-        nodes["unusable" if book.problem else "usable"] += 1
+        nodes["unusable" if book.closed else "usable"] += 1
         if book.machine is not None:
             gpus.update(_by_state(book.machine, book.owned, book.used, book.free, book.held))
     gangs = Counter(gang.phase.value for gang in planner.gangs.values() if not gang.alone)

@@ -1,0 +1,74 @@
+"""Nodes whose kubelet refuses pods with GPUs, as it does while no plugin is registered there.
+
+Such a pod has failed for good, and the next one would too. So after the first no other is placed on
+that node until its allocatable GPUs rise, as they do when a plugin registers. Where they do not
+fall in the first place, one pod is placed there after a pause, as a trial: once it runs the node is
+as any, and if it is refused too the pause is twice as long. In memory; a new extender learns again.
+"""
+
+from dataclasses import dataclass
+
+from linkwise.extender.books import Books
+from linkwise.extender.records import PodRecord
+
+# The kubelet counts the GPUs of a plugin that has gone as not allocatable with its next status,
+# which it writes every 10 s.
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 30.0, 600.0
+
+
+@dataclass(slots=True)
+class _Refusing:
+    least: int  # GPUs that were allocatable since
+    pause: float
+    try_at: float
+
+
+class Admissions:
+    def __init__(self, books: Books) -> None:
+        self._books = books
+        self._refusing: dict[str, _Refusing] = {}
+
+    def changed(self, before: PodRecord | None, record: PodRecord, now: float) -> None:
+        """A pod came or changed; the books know it already."""
+        node = record.node
+        if not node or not record.demand.gpus:
+            return
+        if record.refused and before is not None and not before.ended:
+            self._refused(node, now)
+        elif record.running and node in self._refusing and self._books.is_tried_on(record):
+            self._admits(node)
+
+    def look(self, now: float) -> None:
+        for node, refusing in list(self._refusing.items()):
+            book = self._books.nodes.get(node)
+            if book is None or book.record is None:
+                self._admits(node)
+                continue
+            offers = book.record.offers.gpus
+            if offers > refusing.least:
+                self._admits(node)
+                continue
+            refusing.least = offers
+            if now >= refusing.try_at:
+                refusing.try_at = now + refusing.pause  # if the one that is tried goes away
+                self._books.try_one_on(node)
+
+    def next_due(self) -> float | None:
+        return min((refusing.try_at for refusing in self._refusing.values()), default=None)
+
+    def _refused(self, node: str, now: float) -> None:
+        book = self._books.nodes.get(node)
+        if book is None or book.record is None:
+            return
+        before = self._refusing.get(node)
+        pause = FIRST_PAUSE_SECONDS
+        if before is not None:
+            # Others may have been on their way when the first was refused.
+            pause = 2 * before.pause if book.tried_beside is not None else before.pause
+        pause = min(pause, LONGEST_PAUSE_SECONDS)
+        self._refusing[node] = _Refusing(book.record.offers.gpus, pause, now + pause)
+        self._books.close(node)
+
+    def _admits(self, node: str) -> None:
+        del self._refusing[node]
+        self._books.reopen(node)
