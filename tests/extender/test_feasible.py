@@ -164,6 +164,29 @@ def record(pod: Pod) -> PodRecord:
     return READER.pod(pod)
 
 
+@pytest.mark.parametrize(
+    ("whole", "needs"),
+    [
+        (Resources(), (3250, 3 * 2**30)),
+        (Resources(requests={"cpu": "2"}), (2250, 3 * 2**30)),
+        (Resources(requests={"cpu": "8", "memory": "1Gi"}), (8250, 2**30)),
+        (Resources(limits={"memory": "5Gi"}), (3250, 5 * 2**30)),
+        (Resources(requests={"memory": "4Gi"}, limits={"memory": "5Gi"}), (3250, 4 * 2**30)),
+    ],
+)
+def test_what_a_pod_asks_for_as_a_whole_goes_before_its_containers(
+    whole: Resources, needs: tuple[int, int]
+) -> None:
+    """As `PodRequests` of k8s.io/component-helpers has it, from Kubernetes 1.34 on."""
+    spec = PodSpec(
+        containers=tuple(container(name, 1) for name in "abc"),
+        overhead={"cpu": "250m"},
+        resources=whole,
+    )
+    found = record(Pod(spec=spec)).needs
+    assert (found.milli_cpu, found.memory, found.gpus) == (*needs, 3)
+
+
 def test_a_pods_needs_are_its_largest_moment() -> None:
     spec = PodSpec(
         init_containers=(

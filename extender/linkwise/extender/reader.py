@@ -41,6 +41,7 @@ from linkwise.kube.objects import (
     milli,
     whole,
 )
+from linkwise.kube.objects import Resources as OfPod
 from linkwise.topology import names
 from linkwise.topology.demand import PodDemand
 from linkwise.topology.errors import AnnotationError
@@ -77,6 +78,7 @@ class _WishesKey(msgspec.Struct, frozen=True):
     init_containers: tuple[Container, ...]
     containers: tuple[Container, ...]
     overhead: dict[str, Quantity]
+    resources: OfPod
     priority: int
     scheduler: str
 
@@ -181,6 +183,7 @@ class Reader:
                 spec.init_containers,
                 spec.containers,
                 spec.overhead,
+                spec.resources,
                 spec.priority,
                 spec.scheduler_name,
             ),
@@ -218,8 +221,11 @@ class Reader:
                 spec.affinity,
                 spec.tolerations,
                 [
-                    (c.resources.requests, c.resources.limits)
-                    for c in (*spec.init_containers, *spec.containers)
+                    (asked.requests, asked.limits)
+                    for asked in (
+                        spec.resources,
+                        *(c.resources for c in (*spec.init_containers, *spec.containers)),
+                    )
                 ],
                 spec.priority,
                 spec.scheduler_name,
@@ -356,12 +362,23 @@ def _needs(pod: Pod, demand: PodDemand) -> Resources:
     for container in spec.containers:
         together = [have + more for have, more in zip(together, _request(container), strict=True)]
     cpu, memory = (max(pair) for pair in zip(peak, together, strict=True))
+    cpu, memory = _of_whole_pod(spec, cpu, memory)
     # Capped, as a sum of capped quantities may be more than the arrays of the books can hold.
     return Resources(
         milli_cpu=min(cpu + _quantity(spec.overhead.get("cpu"), milli), LARGEST),
         memory=min(memory + _quantity(spec.overhead.get("memory"), whole), LARGEST),
         gpus=min(demand.gpus, LARGEST),
     )
+
+
+def _of_whole_pod(spec: PodSpec, cpu: int, memory: int) -> tuple[int, int]:
+    """What the pod asks for as a whole goes before what its containers add up to."""
+    requests, limits = spec.resources.requests, spec.resources.limits
+    if "cpu" in requests or "cpu" in limits:
+        cpu = _quantity(requests.get("cpu", limits.get("cpu")), milli)
+    if "memory" in requests or "memory" in limits:
+        memory = _quantity(requests.get("memory", limits.get("memory")), whole)
+    return cpu, memory
 
 
 def _request(container: Container) -> tuple[int, int]:

@@ -153,6 +153,7 @@ class PodSpec(_Object, frozen=True):
     priority_class_name: str = ""
     preemption_policy: str = ""  # Never: it waits, and nobody is evicted for it
     restart_policy: str = ""  # Always, OnFailure or Never
+    resources: Resources = Resources()  # of the pod as a whole; of CPU and memory it goes first
     scheduler_name: str = "default-scheduler"
     scheduling_gates: tuple[SchedulingGate, ...] = ()
     scheduling_group: SchedulingGroup | None = None

@@ -292,3 +292,72 @@ def test_a_job_of_one_pod_is_no_gang() -> None:
     answer = told(pod("one-master-0", job), [job]).answer
     assert isinstance(answer, NoGang)
     assert (answer.rule, answer.member.role) == ("pytorchjob", "master")
+
+
+def volcano(*tasks: Object) -> Object:
+    return owner("batch.volcano.sh/v1alpha1 Job", "run", {"tasks": list(tasks)})
+
+
+def task(name: str, replicas: int, gpus: int = 1, *depends_on: str) -> Object:
+    made = {"name": name, "replicas": replicas, "template": template(gpus)}
+    return made | ({"dependsOn": {"name": list(depends_on)}} if depends_on else {})
+
+
+def of_volcano(job: Object, name: str) -> Object:
+    return pod(f"run-{name}-0", job, {"volcano.sh/task-spec": name, "volcano.sh/task-index": "0"})
+
+
+def test_a_task_that_is_listed_first_may_depend_on_those_listed_later() -> None:
+    """Its pods are made last: counted with the workers they would be waited for for ever."""
+    job = volcano(task("master", 1, 1, "worker"), task("worker", 4))
+    assert counts(of_volcano(job, "worker"), job) == (5, 4, 5, 4)
+    assert counts(of_volcano(job, "master"), job) == (5, 5, 5, 5)
+
+
+def test_a_task_depends_on_what_those_before_it_depend_on_in_whatever_order_they_stand() -> None:
+    job = volcano(task("c", 1, 1, "b"), task("b", 2, 1, "a"), task("a", 4))
+    minimum = {name: counts(of_volcano(job, name), job)[1] for name in "abc"}
+    assert minimum == {"a": 4, "b": 6, "c": 7}
+
+
+def test_tasks_that_depend_on_each_other_in_a_circle_end_no_search() -> None:
+    job = volcano(task("a", 1, 1, "b"), task("b", 1, 1, "a"))
+    assert counts(of_volcano(job, "a"), job)[0] == 2
+
+
+@pytest.mark.parametrize("named", ["nobody", 7, None])
+def test_a_task_that_depends_on_nothing_there_is_waits_for_nobody(named: object) -> None:
+    job = volcano({**task("a", 2), "dependsOn": {"name": [named]}})
+    assert counts(of_volcano(job, "a"), job) == (2, 2, 2, 2)
+
+
+# YuniKorn's groups say what a member takes.
+
+HEAD = '{"name":"head","minMember":1,"minResource":{"cpu":"4"}}'
+WORKERS = '{"name":"workers","minMember":3,"minResource":{"nvidia.com/gpu":8}}'
+
+
+def of_yunikorn(groups: str, gpus: int = 8, name: str = "workers") -> Object:
+    return pod(
+        "w",
+        labels={"applicationId": "app"},
+        annotations={
+            "yunikorn.apache.org/task-group-name": name,
+            "yunikorn.apache.org/task-groups": groups,
+        },
+        gpus=gpus,
+    )
+
+
+def test_a_task_group_whose_members_take_no_gpus_is_not_waited_for() -> None:
+    """Found waiting for ever for a fourth member with GPUs."""
+    assert counts(of_yunikorn(f"[{HEAD},{WORKERS}]")) == (4, 4, 3, 3)
+
+
+def test_a_pod_that_takes_gpus_counts_whatever_its_group_says() -> None:
+    assert counts(of_yunikorn(f"[{HEAD}]".replace("1,", "2,", 1), name="head")) == (2, 2, 2, 2)
+
+
+def test_of_several_groups_with_gpus_all_are_waited_for() -> None:
+    others = WORKERS.replace("workers", "others")
+    assert counts(of_yunikorn(f"[{HEAD},{WORKERS},{others}]")) == (7, 7, 6, 6)

@@ -120,12 +120,13 @@ def _alone(case: Case, group: Group, owned: Found | NoGang | None) -> Recognised
             group.role, index, index, queue=group.queue, priority_class=group.priority_class
         )
     least = min(group.minimum, size)
+    fewer = 0 if group.gpu_minimum is None else group.minimum - group.gpu_minimum
     return Recognised(
         gang=group.name,
         size=size,
         minimum=least,
-        gpu_size=size if case.takes_gpus else 0,
-        gpu_minimum=least if case.takes_gpus else 0,
+        gpu_size=max(size - fewer, 0) if case.takes_gpus else 0,
+        gpu_minimum=max(least - fewer, 0) if case.takes_gpus else 0,
         wave=size,
         member=member,
         basis=Basis.DECLARED,

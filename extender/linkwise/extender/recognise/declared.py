@@ -5,7 +5,7 @@ pod's own workload is no second gang: `decide` puts the two together.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -31,6 +31,7 @@ from linkwise.extender.recognise.kinds import (
     VOLCANO_POD_GROUP,
     Kind,
 )
+from linkwise.kube.objects import Quantity, whole
 
 KUEUE = "kueue.x-k8s.io/"
 KOORDINATOR = "gang.scheduling.koordinator.sh/"
@@ -51,6 +52,7 @@ class Group:
     rule: str
     because: str
     size: int | None = None  # None: it only says how many are enough
+    gpu_minimum: int | None = None  # of `minimum`, those that take GPUs; None: all, or nobody knows
     role: str = "pod"
     basic: bool = False  # it says that its pods are no gang
     controller: str = ""  # uid of what made the group; empty: a person did
@@ -120,6 +122,11 @@ def koordinator(case: Case) -> Group | None:
 class _TaskGroup(msgspec.Struct, rename="camel"):
     name: str
     min_member: int
+    min_resource: dict[str, Quantity] = {}  # of one member
+
+    def takes(self, resource: str) -> bool:
+        """Raises ValueError."""
+        return whole(self.min_resource.get(resource, 0)) > 0
 
 
 def yunikorn(case: Case) -> Group | None:
@@ -131,14 +138,19 @@ def yunikorn(case: Case) -> Group | None:
     key = YUNIKORN + "task-groups"
     try:
         groups = msgspec.json.decode(listed, type=list[_TaskGroup])
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        mine = case.said(YUNIKORN + "task-group-name")
+        # Its own takes GPUs where it does. Of the others only those that say so: to wait for
+        # members that take none is to wait for ever.
+        gpus = [group for group in groups if group.name == mine or group.takes(case.resource)]
+    except (msgspec.DecodeError, UnicodeError, RecursionError, ValueError) as error:
         raise UnreadableError(f"{key}: {error}") from None
     least = count(str(sum(max(group.min_member, 0) for group in groups)), key)
-    role = case.said(YUNIKORN + "task-group-name") or "pod"
+    role = mine or "pod"
     because = f"{key}: {' + '.join(f'{group.min_member} {group.name}' for group in groups)}"
-    return _of_pods(
+    named = _of_pods(
         case, "yunikorn", "yunikorn-application", application, least, because, role=role
     )
+    return replace(named, gpu_minimum=sum(max(group.min_member, 0) for group in gpus))
 
 
 def old_coscheduling_labels(case: Case) -> Group | None:
