@@ -156,6 +156,9 @@ class Cluster:
         spec = NodeSpec(unschedulable=not taints, taints=taints)
         self.put_node(change(self.nodes[name], spec=spec))
 
+    def uncordon(self, name: str) -> None:
+        self.put_node(change(self.nodes[name], spec=NodeSpec()))
+
     def set_ready(self, name: str, *, ready: bool) -> None:
         condition = Condition(type="Ready", status="True" if ready else "False")
         node = self.nodes[name]

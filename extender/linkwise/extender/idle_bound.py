@@ -30,6 +30,21 @@ class IdleBound:
             self._rests_until[namespace] = now + self.limit_seconds
         return ended
 
+    def over_since(self, namespace: str) -> float | None:
+        return self._over_since.get(namespace)
+
+    def go_on(
+        self, namespace: str, over_since: float | None, rests_until: float | None, now: float
+    ) -> None:
+        """With what a leader before this one has noted. Times to come, of a clock that went wrong,
+        count from now."""
+        if over_since is not None:
+            since = min(over_since, self._over_since.get(namespace, now))
+            self._over_since[namespace] = min(since, now)
+        if rests_until is not None:
+            until = max(rests_until, self._rests_until.get(namespace, now))
+            self._rests_until[namespace] = min(until, now + self.limit_seconds)
+
     def rests_until(self, namespace: str, now: float) -> float | None:
         """Until when nothing over the share is kept for it; None: something may be."""
         until = self._rests_until.get(namespace)

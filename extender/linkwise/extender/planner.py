@@ -256,7 +256,7 @@ class Planner:
                     self._life.finish(self.gangs[key], now, self._pause)
                     self._pause_for(key)
                 self._telling.note(key, now)
-        for key in sorted(looked_at | self.holds.take_changed() | self._line.take_evicted()):
+        for key in sorted(looked_at | self.turns.take_changed() | self._line.take_evicted()):
             with self._surviving(key.title):
                 self._note_queue(key, now)
         self._gates.look_at_strays(now)
@@ -294,7 +294,14 @@ class Planner:
         hold = self.holds.of(key)
         spots = () if hold is None else hold.reservation.spots
         age = self._line.evicted_age(key)
-        note = queue_note(oldest.uid, age, [(spot.node, spot.gpus) for spot in spots])
+        waits = gang is not None and self._line.has_no_room(gang)
+        note = queue_note(
+            oldest.uid,
+            age,
+            [(spot.node, spot.gpus) for spot in spots],
+            idle_since=self.turns.idles_since(key),
+            rests_until=self.turns.rests_until(key, now) if waits else None,
+        )
         for member in live:
             self._outbox.note_queue(member, note if member is oldest else None, now)
 

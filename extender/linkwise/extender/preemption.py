@@ -95,7 +95,12 @@ class Preemption:
         """When to look again even if nothing happens until then."""
         if not (self._tries or self._victims):
             return None  # there is nobody to make room for
-        times = [each.at for key, each in self._tries.items() if key not in self._victims]
+        state = self._state()  # where it is the same there is nothing new to find
+        times = [
+            each.at
+            for key, each in self._tries.items()
+            if key not in self._victims and each.state != state
+        ]
         times += [spared.until for spared in self._spared.values() if spared.until]
         times += self._look_at.values()
         times += [] if self._more_at is None else [self._more_at]
@@ -158,6 +163,9 @@ class Preemption:
             looked += 1
             if not self._choose(gang, now):
                 in_vain.add(alike)
+                tried = self._tries[gang.key]
+                if tried.state is not None:
+                    tried.state = self._state()  # the search itself leaves marks
 
     def _open(self, gang: Gang) -> Muster:
         return needed(self._roll.muster(gang))
@@ -199,19 +207,22 @@ class Preemption:
         return uid in self._victims[key] and record is not None and record.live
 
     def _is_time(self, gang: Gang, now: float) -> bool:
-        state = (
-            self._books.room,
-            len(self._books.settled_rows),
-            self.budgets.changes,
-            self._spared_changes,
-        )
+        state = self._state()
         last = self._tries.get(gang.key)
         if last is not None and (now < last.at or last.state == state):
-            if now >= last.at:
-                last.at = now + TRY_SECONDS
             return False
         self._tries[gang.key] = _Try(now + TRY_SECONDS, state)
         return True
+
+    def _state(self) -> object:
+        """Another one once somebody else might be evicted, or might be enough."""
+        books = self._books
+        return (
+            books.room,
+            len(books.settled_rows),
+            self.budgets.changes,
+            self._spared_changes,
+        )
 
     def _choose(self, gang: Gang, now: float) -> bool:
         """Whether room is being made for it."""

@@ -1,8 +1,9 @@
 """What a gang that waits has in the queue, as its oldest pod carries it: `linkwise.dev/queue`.
 
-Its age, where it was evicted and is older than its pods, and the places that are kept for it. So a
-new leader goes on where the one before stopped, and nobody younger gets what was kept. The note
-names its pod: one that was copied with a manifest counts for nothing.
+Its age, where it was evicted and is older than its pods; the places that are kept for it, and since
+when they idle too much (`idle_bound`). So a new leader goes on where the one before stopped, and
+nobody younger gets what was kept. The note names its pod: one that was copied with a manifest
+counts for nothing.
 """
 
 from collections.abc import Sequence
@@ -27,19 +28,30 @@ class QueueNote(
     # A place for each member that has none, in the order of their ranks: runs of places on one
     # node, each a bitmask of the node's GPUs in hexadecimal.
     spots: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    idle_since: float | None = None  # seconds since 1970
+    rests_until: float | None = None  # until when nothing over the share is kept
 
     def places(self) -> list[Place]:
         """Raises ValueError where a bitmask is none."""
         return [(node, int(mask, 16)) for node, masks in self.spots for mask in masks]
 
 
-def queue_note(uid: str, since: float | None, places: Sequence[Place]) -> QueueNote | None:
+def queue_note(
+    uid: str,
+    since: float | None,
+    places: Sequence[Place],
+    *,
+    idle_since: float | None = None,
+    rests_until: float | None = None,
+) -> QueueNote | None:
     """None: there is nothing to note."""
-    if since is None and not places:
+    if since is None and rests_until is None and not places:
         return None
     runs = groupby(places, key=lambda place: place[0])
     spots = tuple((node, tuple(f"{gpus:x}" for _, gpus in run)) for node, run in runs)
-    return QueueNote(uid=uid, since=since, spots=spots)
+    return QueueNote(
+        uid=uid, since=since, spots=spots, idle_since=idle_since, rests_until=rests_until
+    )
 
 
 def write_queue_note(note: QueueNote) -> str:

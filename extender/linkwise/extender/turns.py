@@ -38,8 +38,9 @@ from linkwise.extender.rows import Bools, Rows
 from linkwise.extender.search import Search
 from linkwise.extender.tenants import Tenants
 
-# A better place is looked for this often, and so is one for a gang for which there was none.
-LOOK_SECONDS = 30.0
+# A better place is looked for this often where something came free, and so is one for a gang for
+# which there was none; and where only estimates may have changed, this often.
+LOOK_SECONDS, ESTIMATE_SECONDS = 30.0, 300.0
 # Where the search was interrupted, and where GPUs came free that may be better: not more often.
 _AGAIN_SECONDS = 1.0
 _MOST = 16  # holds: each costs searches, and those behind come to the front soon enough
@@ -107,8 +108,11 @@ class Turns:
         self._share, self._idle_bound = share, idle_bound
         self._look_at: dict[GangKey, float] = {}  # when to look for a place again
         self._looked: dict[GangKey, float] = {}  # when that was done last
+        self._looked_in: dict[GangKey, object] = {}  # and what there was then
         self._in_vain: dict[GangKey, _Vain] = {}
         self._known: set[GangKey] = set()  # what was kept for them before is known
+        self._over: set[GangKey] = set()  # what is kept for them idles more than the share
+        self._changed: set[GangKey] = set()  # since `take_changed`
         self._front = _Front()
         self._seen: object = None
 
@@ -132,9 +136,18 @@ class Turns:
         """Until when nothing over the share is kept for gangs of this one's namespace."""
         return self._idle_bound.rests_until(key.namespace, now)
 
+    def idles_since(self, key: GangKey) -> float | None:
+        """Since when what is kept for this gang idles more than the share; None: it does not."""
+        return self._idle_bound.over_since(key.namespace) if key in self._over else None
+
+    def take_changed(self) -> set[GangKey]:
+        """The gangs of which something else is to be noted than when this was last asked."""
+        changed, self._changed = self._changed, set()
+        return changed | self._holds.take_changed()
+
     def give_up(self, key: GangKey) -> None:
         """Keep nothing for this one."""
-        for known in (self._look_at, self._looked, self._in_vain):
+        for known in (self._look_at, self._looked, self._looked_in, self._in_vain):
             known.pop(key, None)
         self._holds.give_up(key)
 
@@ -198,9 +211,10 @@ class Turns:
     def _bound_idling(self, now: float) -> None:
         over = {key for key, hold in self._holds.by_key.items() if self._idles_too_much(hold)}
         ended = self._idle_bound.look({key.namespace for key in over}, now)
-        for key in over:
-            if key.namespace in ended:
-                self.give_up(key)
+        self._changed |= over ^ self._over
+        self._over = {key for key in over if key.namespace not in ended}
+        for key in over - self._over:
+            self.give_up(key)
 
     def _idles_too_much(self, hold: Hold) -> bool:
         idle = sum(self._holds.kept_on(node, [hold]).bit_count() for node in hold.gpus)
@@ -215,6 +229,7 @@ class Turns:
         if not self._may_look(gang, pool, now):
             return
         self._look_at[gang.key], self._looked[gang.key] = now + LOOK_SECONDS, now
+        self._looked_in[gang.key] = self._what_there_is()
         wishes = wishes_of(found.open)
         try:
             best = self._choose(gang, found, pool, now, pause)
@@ -242,6 +257,11 @@ class Turns:
         """Whether to look for a better place now; where it is too soon for what came free, nobody
         behind this gang gets that before."""
         if now >= self._look_at.get(gang.key, 0.0):
+            looked = self._looked.get(gang.key, -math.inf)
+            same = self._looked_in.get(gang.key) == self._what_there_is()
+            if same and now < looked + ESTIMATE_SECONDS:
+                self._look_at[gang.key] = looked + ESTIMATE_SECONDS
+                return False
             return True
         if not self._came_free_in(pool):
             return False
@@ -258,8 +278,11 @@ class Turns:
             return None
         self._known.add(gang.key)
         notes = (member.queue for member in found.members if member.live and member.queue)
-        note = next((note for note in notes if note.spots), None)
-        places = [] if note is None else note.places()
+        note = next((note for note in notes if note.spots or note.rests_until), None)
+        if note is None:
+            return None
+        self._idle_bound.go_on(gang.key.namespace, note.idle_since, note.rests_until, now)
+        places = note.places()
         books = self._books.nodes
         kept = {node for other in self._holds.all() for node in other.gpus}
         if len(places) != len(found.open) or not places:
@@ -271,6 +294,10 @@ class Turns:
             return hold
         self.give_up(gang.key)
         return None
+
+    def _what_there_is(self) -> object:
+        """Another thing once something may fit that did not before, or a node changed."""
+        return self._books.room, len(self._books.changed_rows)
 
     def _came_free_in(self, pool: Bools) -> bool:
         row_of = self._books.rows.row_of

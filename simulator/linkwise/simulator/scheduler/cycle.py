@@ -83,7 +83,7 @@ class Cycle:
             return []
 
     def _all(self, pod: Pod, names: Sequence[str], unfit: Unfit) -> list[str]:
-        enough = scoring.nodes_to_find(len(names), self._percentage)
+        enough = self._enough(len(names))
         passed: list[str] = []
         seen = 0
         with self._lock:
@@ -97,6 +97,9 @@ class Cycle:
                     passed.append(name)
         self._next_start = (self._next_start + seen) % len(names) if names else 0
         return self._extender_passes(pod, passed, unfit) if passed else []
+
+    def _enough(self, nodes: int) -> int:
+        return scoring.nodes_to_find(nodes, self._percentage)
 
     def _plugins_pass(self, pod: Pod, name: str, unfit: Unfit) -> bool:
         rejection = self._cluster.rejection(pod, name)

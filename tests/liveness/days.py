@@ -1,0 +1,97 @@
+"""Live through days, seed by seed: `python -m tests.liveness.days --seeds 0-999 --jobs 2`."""
+
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from unittest.mock import patch
+
+import click
+
+from linkwise.extender import learned, turned_away
+from tests.liveness.fates import Fate
+from tests.liveness.judge import Judge
+
+LOOK_SECONDS = 900.0
+SMALLEST_SAMPLE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Lived:
+    seed: int
+    seconds: float  # of ours
+    pods: int
+    decisions: int
+    calls: int
+    lost: int
+    checks: int
+    failures: tuple[str, ...]
+
+
+@contextmanager
+def small_samples(sample: int) -> Iterator[None]:
+    """kube-scheduler takes samples of 100 nodes and more; here of fewer."""
+    with (
+        patch.object(learned, "LEAST_SAMPLE", sample),
+        patch.object(turned_away, "LEAST_SAMPLE", sample),
+    ):
+        yield
+
+
+def live(seed: int, days: float = 1.0) -> Lived:
+    began = time.perf_counter()
+    fate = Fate(seed, days)
+    world = fate.world
+    with small_samples(world.sample):
+        judge = Judge(world)
+        fate.begin()
+        ends = world.now + fate.seconds
+        decisions = 0
+        while world.now < ends and not world.failures:
+            world.live(min(world.now + LOOK_SECONDS, ends), judge.before_jump)
+            judge.look()
+    return Lived(
+        seed,
+        time.perf_counter() - began,
+        world._made,
+        decisions,
+        world.scheduler.wire.calls,
+        world.scheduler.wire.lost,
+        judge.checks,
+        tuple(dict.fromkeys(world.failures)),
+    )
+
+
+def _seeds(text: str) -> list[int]:
+    first, _, last = text.partition("-")
+    return list(range(int(first), int(last or first) + 1))
+
+
+@click.command(context_settings={"show_default": True})
+@click.option("--seeds", default="0-19", help="One, or the first and the last.")
+@click.option("--days", default=1.0, help="That each lives through.")
+@click.option("--jobs", default=1, help="Seeds at the same time.")
+def main(seeds: str, days: float, jobs: int) -> None:
+    """Live through simulated days, and say what promise was broken."""
+    wanted = _seeds(seeds)
+    with ProcessPoolExecutor(jobs) as pool:
+        lived = []
+        for one in pool.map(live, wanted, [days] * len(wanted)):
+            lived.append(one)
+            if one.failures:
+                click.echo(f"seed {one.seed}: {'; '.join(one.failures[:3])}")
+    broken = [one for one in lived if one.failures]
+    click.echo(
+        f"{len(lived)} seeds, {days:g} days each: {len(lived) - len(broken)} kept every promise, "
+        f"{len(broken)} broke one; {sum(one.pods for one in lived)} pods, "
+        f"{sum(one.calls for one in lived)} calls, {sum(one.lost for one in lived)} of them lost, "
+        f"{sum(one.checks for one in lived)} looks at who waits; "
+        f"{sum(one.seconds for one in lived) / len(lived):.1f} s a seed"
+    )
+    sys.exit(bool(broken))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,243 @@
+"""What a seed decides: machines, who wants what and when, and what goes wrong."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+
+from linkwise.extender.consent import Preempt
+from linkwise.extender.scheduler import CoreSettings
+from linkwise.kube.objects import Pod
+from linkwise.topology import names
+from tests.liveness.world import World
+
+MACHINES = ("hgx-h100", "dgx1-v100", "a100-pcie-8-bridged", "dgx-a100")
+NAMESPACES = ("red", "blue", "green")
+HOUR = 3600.0
+
+
+@dataclass
+class Job:
+    """Pods that run to their end; those that die before are made again."""
+
+    name: str
+    namespace: str
+    size: int
+    gpus: int
+    seconds: float
+    said: dict[str, str]
+    priority: int
+    gated: bool
+    done: set[int] = field(default_factory=set)
+
+    @property
+    def is_over(self) -> bool:
+        return len(self.done) == self.size
+
+
+class Fate:
+    def __init__(self, seed: int, days: float) -> None:
+        self.draw = Random(seed)
+        self.seconds = days * 24 * HOUR
+        draw = self.draw
+        self.settings = CoreSettings(
+            gang_timeout_seconds=600.0,
+            hold_share=draw.choice([0.3, 0.5, 0.5, 1.0]),
+            hold_limit_seconds=draw.choice([1800.0, 7200.0, 6 * HOUR]),
+            preempt=draw.choice(list(Preempt)),
+        )
+        self.nodes = draw.randint(3, 6)
+        sample = draw.choice([1 << 30, 1 << 30, 2])
+        self.world = World(settings=self.settings, seed=seed, sample=sample)
+        self.jobs: dict[str, Job] = {}
+        self.world.on_end = self._ended
+        model = draw.choice(MACHINES)
+        for number in range(self.nodes):
+            machine = model if draw.random() < 0.7 else draw.choice(MACHINES)
+            self.world.add_node(f"n{number}", machine)
+
+    def begin(self) -> None:
+        draw, world = self.draw, self.world
+        for number in range(draw.randint(20, 60)):
+            world.at(world.now + draw.uniform(0, self.seconds * 0.8), partial(self._submit, number))
+        for number in range(draw.randint(0, 2)):
+            world.at(world.now + draw.uniform(0, self.seconds), partial(self._serve, number))
+        for _ in range(draw.randint(5, 25)):
+            world.at(world.now + draw.uniform(0, self.seconds), self._strike)
+
+    # Who wants what.
+
+    def _submit(self, number: int) -> None:
+        draw = self.draw
+        size = draw.choice([1, 1, 1, 2, 2, 3, 4, self.nodes])
+        gpus = draw.choice([1, 2, 4, 8, 8]) if size > 1 else draw.choice([1, 1, 2, 4, 8])
+        seconds = 60.0 * 10 ** draw.uniform(0, 2.5)  # a minute to five hours
+        job = Job(
+            f"j{number}",
+            draw.choice(NAMESPACES),
+            size,
+            gpus,
+            seconds,
+            self._said(seconds),
+            draw.choice([0, 0, 0, 0, 1, 2]),
+            gated=draw.random() < 0.2,
+        )
+        if size > 1:
+            job.said |= {"gang": job.name, "gang-size": str(size)}
+            if draw.random() < 0.2:
+                job.said["gang-min"] = str(draw.randint(1, size))
+        self.jobs[job.name] = job
+        for rank in range(size):
+            late = draw.uniform(0, 3) if draw.random() < 0.2 else 0.0
+            self.world.after(late, partial(self._make, job, rank))
+
+    def _said(self, seconds: float) -> dict[str, str]:
+        draw = self.draw
+        said: dict[str, str] = {}
+        if draw.random() < 0.4:
+            honest = seconds * draw.choice([1.0, 1.2, 1.2, 0.5])
+            said["expected-duration"] = f"{max(int(honest), 1)}s"
+        if draw.random() < 0.5:
+            said["preemptible"] = "true"
+        if draw.random() < 0.15:
+            said["require-link"] = "nvlink"
+        return said
+
+    def _make(self, job: Job, rank: int) -> None:
+        name = f"{job.name}-{rank}"
+        if job.is_over or rank in job.done or self.world.find(name) is not None:
+            return
+        said = {**job.said, "rank": str(rank)} if job.size > 1 else job.said
+        pod = self.world.make(
+            name,
+            job.gpus,
+            namespace=job.namespace,
+            said=said,
+            priority=job.priority,
+            gated=job.gated,
+        )
+        self.world.runs_for[pod.metadata.uid] = job.seconds * self.draw.uniform(0.95, 1.05)
+
+    def _ended(self, pod: Pod) -> None:
+        name, world = pod.metadata.name, self.world
+        job = self.jobs.get(name.partition("-")[0])
+        if job is None:
+            if name.startswith("web") and pod.metadata.uid not in world.pods:
+                world.after(self.draw.uniform(1, 5), partial(self._make_server, name))
+            return
+        rank = int(name.rpartition("-")[2])
+        if pod.status.phase == "Succeeded":
+            job.done.add(rank)
+        if pod.metadata.uid in world.pods:
+            world.after(self.draw.uniform(1, 60), partial(self._clean_up, pod.metadata.uid))
+        if pod.status.phase != "Succeeded" or pod.metadata.uid not in world.pods:
+            world.after(self.draw.uniform(61, 90), partial(self._make, job, rank))
+
+    def _clean_up(self, uid: str) -> None:
+        pod = self.world.pods.get(uid)
+        if pod is not None:
+            self.world.remove(pod)
+
+    def _serve(self, number: int) -> None:
+        self._make_server(f"web{number}")
+
+    def _make_server(self, name: str) -> None:
+        if self.world.find(name) is None:
+            self.world.make(
+                name,
+                self.draw.choice([1, 1, 2]),
+                namespace=self.draw.choice(NAMESPACES),
+                said={},
+                owner="ReplicaSet",
+                restart_policy="Always",
+            )
+
+    # What goes wrong.
+
+    def _strike(self) -> None:
+        draw = self.draw
+        strikes: list[Callable[[], object]] = [
+            partial(self._for_a_while, "calls_lost", draw.choice([0.3, 0.7, 1.0]), 120.0),
+            partial(self._for_a_while, "writes_lost", draw.choice([0.3, 0.7]), 120.0),
+            partial(self._for_a_while, "watch_late", draw.uniform(0.1, 3.0), 600.0),
+            partial(self._for_a_while, "evictions_refused", True, 3600.0),
+            partial(self._for_a_while, "no_leader", True, 90.0),
+            self._another_leads,
+            self._another_leads,
+            self._get_stuck,
+            self._get_stuck,
+            self._lose_plugin,
+            self._cordon,
+            self._break_gpus,
+            self._kill,
+        ]
+        draw.choice(strikes)()
+        self.world.faults_at = self.world.now
+
+    def _for_a_while(self, what: str, value: object, most: float) -> None:
+        trouble = self.world.trouble
+        before = getattr(trouble, what)
+        if before:
+            return
+        setattr(trouble, what, value)
+
+        def end() -> None:
+            setattr(trouble, what, type(value)())
+            self.world.faults_at = self.world.now
+            if what == "no_leader":
+                self._another_leads()
+
+        self.world.after(self.draw.uniform(1.0, most), end)
+
+    def _another_leads(self) -> None:
+        self.draw.choice([self.world.restart, self.world.hand_over])()
+
+    def _bound(self) -> list[Pod]:
+        pods = self.world.pods.values()
+        return sorted(
+            (pod for pod in pods if pod.spec.node_name and pod.status.phase == "Running"),
+            key=lambda pod: pod.metadata.name,
+        )
+
+    def _get_stuck(self) -> None:
+        running = self._bound()
+        if not running:
+            return
+        name = self.draw.choice(running).metadata.name
+        self.world.stuck.add(name)
+        if self.draw.random() < 0.7:
+            self.world.terminate(name)
+        hours = self.draw.uniform(0.1, 12.0)
+        self.world.after(hours * HOUR, lambda: self.world.stuck.discard(name))
+
+    def _lose_plugin(self) -> None:
+        node = self._any_node()
+        self.world.set_plugin(node, there=False)
+        back = partial(self.world.set_plugin, node, there=True)
+        self.world.after(self.draw.uniform(2.0, 900.0), back)
+
+    def _cordon(self) -> None:
+        node = self._any_node()
+        self.world.cordon(node)
+        self.world.after(self.draw.uniform(10.0, 2 * HOUR), partial(self._uncordon, node))
+
+    def _uncordon(self, node: str) -> None:
+        self.world.uncordon(node)
+
+    def _break_gpus(self) -> None:
+        node = self._any_node()
+        gpus = self.draw.sample(range(8), self.draw.randint(1, 3))
+        self.world.set_health(node, *gpus)
+        mended = partial(self.world.set_health, node)
+        self.world.after(self.draw.uniform(10.0, 4 * HOUR), mended)
+
+    def _kill(self) -> None:
+        pods = sorted(pod.metadata.name for pod in self.world.pods.values())
+        if pods:
+            self.world.terminate(self.draw.choice(pods))
+
+    def _any_node(self) -> str:
+        return self.draw.choice(sorted(self.world.nodes))
+
+
+assert names  # the annotations' prefix is the world's business

@@ -1,0 +1,186 @@
+"""What must be true of a world that lives through days.
+
+- **Nobody is forgotten.** Whoever an extender that starts now, on the same API server, would place,
+  and kube-scheduler would let go there, has been placed within BOUND_SECONDS.
+- **Nothing idles for ever.** What is kept for the gangs of a namespace idles no more than the share
+  of what they could use for longer than the limit, and nothing is kept where a server has to end.
+- The core's own audit finds nothing, and the core is not busy while nothing happens.
+"""
+
+import math
+from collections.abc import Iterator
+
+from linkwise.extender.actions import WritePlan
+from linkwise.extender.calls import FilterCall
+from linkwise.extender.growth import LONGEST_SECONDS
+from linkwise.extender.holds import Hold
+from linkwise.extender.scheduler import Scheduler
+from linkwise.kube.objects import Pod
+from linkwise.topology import names
+from linkwise.topology.plan import read_plan
+from tests.liveness.world import World
+
+BOUND_SECONDS = 60.0
+_BUSY = 240  # decisions in a minute
+_SLACK_SECONDS = 1.0
+
+
+class Judge:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._quiet_since = world.now
+        self._state: object = None
+        self._over_since: dict[str, float] = {}
+        self.checks = 0
+
+    def before_jump(self, then: float) -> None:
+        """Call it before the clock goes on."""
+        world = self._world
+        state = self._state_now()
+        if state != self._state:
+            self._state, self._quiet_since = state, world.now
+        self._look_at_idling(then)
+        quiet_at = max(self._quiet_since, world.faults_at) + BOUND_SECONDS
+        if world.now < quiet_at <= then or (world.now == quiet_at):
+            self._nobody_is_forgotten(quiet_at)
+        self._is_not_busy()
+
+    def look(self) -> None:
+        """What must be true at any moment."""
+        world = self._world
+        world.failures += [f"audit: {text}" for text in world.core.audit()]
+        for hold in world.core.holds.all():
+            world.failures += [
+                f"{hold.title} waits for a server: {owner}" for owner in self._servers_in(hold)
+            ]
+
+    # Nobody is forgotten.
+
+    def _state_now(self) -> object:
+        """Another one after each change that anybody could see."""
+        world = self._world
+        pods = hash(frozenset(map(id, world.pods.values())))
+        return pods, hash(frozenset(map(id, world.nodes.values()))), id(world.core)
+
+    def _nobody_is_forgotten(self, now: float) -> None:
+        self.checks += 1
+        world = self._world
+        trouble = world.trouble
+        if trouble.no_leader or trouble.calls_lost or trouble.writes_lost:
+            return  # it may still take as long as that lasts
+        world.failures += self.forgotten(now)
+
+    def forgotten(self, now: float) -> list[str]:
+        """Who waits, and could go."""
+        world = self._world
+        fresh = self._fresh(now)
+        plans = [a for a in fresh.decide(now) if isinstance(a, WritePlan)]
+        plans += [a for a in fresh.decide(now + LONGEST_SECONDS) if isinstance(a, WritePlan)]
+        kept = {node for hold in world.core.holds.all() for node in hold.gpus}
+        by_gang: dict[str, list[WritePlan]] = {}
+        for action in plans:
+            by_gang.setdefault(read_plan(action.annotations[names.PLAN]).id, []).append(action)
+        found = []
+        for actions in by_gang.values():
+            nodes = {action.node for action in actions}
+            if nodes & kept or not all(self._goes(action) for action in actions):
+                continue
+            who = ", ".join(sorted(action.pod.name for action in actions))
+            found.append(f"{who} could go to {', '.join(sorted(nodes))} at {now:.0f}")
+        return [*found, *self._singles(fresh, kept, now)]
+
+    def _goes(self, action: WritePlan) -> bool:
+        world = self._world
+        pod = world.pods[action.pod.uid]
+        return action.node not in world.no_plugin and world.scheduler.passes(pod, action.node)
+
+    def _singles(self, fresh: Scheduler, kept: set[str], now: float) -> Iterator[str]:
+        world = self._world
+        for pod in world.pods.values():
+            if not _waits(pod) or names.GANG in pod.metadata.annotations:
+                continue
+            asked = tuple(
+                node
+                for node in sorted(world.nodes)
+                if node not in kept
+                and node not in world.no_plugin
+                and world.scheduler.passes(pod, node)
+            )
+            passed = fresh.filter(FilterCall(pod, asked), now).node_names if asked else ()
+            if passed:
+                yield f"{pod.metadata.name} would do on {', '.join(passed)} at {now:.0f}"
+
+    def _fresh(self, now: float) -> Scheduler:
+        world = self._world
+        fresh = Scheduler(world.settings)
+        fresh.replace_nodes(world.nodes.values(), now)
+        fresh.replace_pods(world.pods.values(), now)
+        fresh.filter(FilterCall(Pod(), ()), now)
+        return fresh
+
+    # Nothing idles for ever.
+
+    def _look_at_idling(self, then: float) -> None:
+        world = self._world
+        settings = world.settings
+        over = {hold.key.namespace for hold in world.core.holds.all() if self._idles(hold)}
+        for namespace in [*self._over_since]:
+            if namespace not in over:
+                del self._over_since[namespace]
+        for namespace in over:
+            since = self._over_since.setdefault(namespace, world.now)
+            if then - since > settings.hold_limit_seconds + _SLACK_SECONDS:
+                world.failures.append(
+                    f"{namespace} idles too much from {since:.0f} to {then:.0f} at least"
+                )
+                self._over_since[namespace] = math.inf
+
+    def _idles(self, hold: Hold) -> bool:
+        """By the kubelets' word, and the nodes' topology."""
+        world = self._world
+        idle, could_use = 0, 0
+        rows = world.core._books.rows
+        for name in world.nodes:
+            row = rows.row_of.get(name)
+            if row is None or row >= len(hold.pool) or not hold.pool[row]:
+                continue
+            book = world.core._books.nodes[name]
+            if book.closed or book.machine is None:
+                continue
+            could_use += len(book.machine.gpus)
+            idle += (book.held & hold.gpus.get(name, 0)).bit_count()
+        return idle > world.settings.hold_share * could_use
+
+    def _servers_in(self, hold: Hold) -> Iterator[str]:
+        world = self._world
+        for node, mask in hold.gpus.items():
+            book = world.core._books.nodes.get(node)
+            for uid, gpus in ({} if book is None else book.owned).items():
+                pod = world.pods.get(uid)
+                leaves = pod is None or pod.metadata.deletion_timestamp is not None
+                if gpus & mask and not leaves and pod is not None and _is_server(pod):
+                    yield pod.metadata.name
+
+    def _is_not_busy(self) -> None:
+        world = self._world
+        recent = [at for at in world.decided if at > world.now - 60.0]
+        world.decided[:] = recent
+        by_timers = len({at for at in recent if at >= self._quiet_since + 1.0})
+        if by_timers > _BUSY:
+            world.failures.append(f"{by_timers} decisions in a minute at {world.now:.0f}")
+            world.decided.clear()
+
+
+def _waits(pod: Pod) -> bool:
+    return not (
+        pod.spec.node_name
+        or pod.spec.scheduling_gates
+        or pod.metadata.deletion_timestamp is not None
+        or pod.status.phase in ("Succeeded", "Failed")
+    )
+
+
+def _is_server(pod: Pod) -> bool:
+    return pod.spec.restart_policy == "Always" and names.EXPECTED_DURATION not in (
+        pod.metadata.annotations
+    )

@@ -1,0 +1,309 @@
+"""kube-scheduler without threads, sockets or a clock: the simulator's queue and judgement, driven by
+a test that says what time it is.
+
+It does what `linkwise.simulator.scheduler.loop` does, one pod after the other. Its extender is the
+core itself, behind calls that a test may lose.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+
+import msgspec
+
+from linkwise.extender.calls import (
+    AlreadyBound,
+    BindCall,
+    BindOrder,
+    BindRefusal,
+    FilterCall,
+    Outcome,
+    PreemptCall,
+    Victims,
+)
+from linkwise.extender.scheduler import Scheduler
+from linkwise.kube.objects import Condition, Node, Pod
+from linkwise.simulator.scheduler import preemption
+from linkwise.simulator.scheduler.cluster import Cluster
+from linkwise.simulator.scheduler.cycle import Cycle, Unfit
+from linkwise.simulator.scheduler.extender import Extender, ExtenderError, Filtered
+from linkwise.simulator.scheduler.queue import ClusterEvent, QueuedPod, SchedulingQueue
+from linkwise.topology.names import DEFAULT_RESOURCE
+
+change = msgspec.structs.replace
+_ENDED = ("Succeeded", "Failed")
+
+
+class SampledCycle(Cycle):
+    """Content with few nodes that pass: kube-scheduler's sample of 100, for a small cluster."""
+
+    sample = 1 << 30
+
+    def _enough(self, nodes: int) -> int:
+        return min(nodes, self.sample)
+
+
+@dataclass(slots=True)
+class Wire:
+    """Between kube-scheduler and the extender; a test cuts it."""
+
+    core: Callable[[], Scheduler | None]  # None: there is no leader
+    now: Callable[[], float]
+    post: Callable[[BindOrder], Outcome]  # the extender's Binding, and what it hears of it
+    catch_up: Callable[[], None]  # the extender's watch shows what there is
+    is_lost: Callable[[], bool] = lambda: False  # the call, or the answer to it
+    lost: int = 0
+    calls: int = 0
+
+    def ask(self, asked: Callable[[Scheduler], object]) -> object:
+        """Raises ExtenderError."""
+        self.calls += 1
+        core = self.core()
+        if core is None:
+            raise ExtenderError("connection refused")
+        if self.is_lost():
+            self.lost += 1
+            raise ExtenderError("the call was lost")
+        answer = asked(core)
+        if self.is_lost():
+            self.lost += 1
+            raise ExtenderError("the answer was lost")
+        return answer
+
+
+class CoreExtender(Extender):
+    def __init__(self, wire: Wire) -> None:
+        super().__init__("http://core", managed_resources=[DEFAULT_RESOURCE])
+        self._wire = wire
+
+    def filter(self, pod: Pod, nodes: Sequence[str]) -> Filtered:
+        call = FilterCall(pod, tuple(nodes))
+        answer = self._wire.ask(lambda core: core.filter(call, self._wire.now()))
+        assert hasattr(answer, "node_names")
+        return Filtered(answer.node_names, answer.failed, answer.unresolvable)
+
+    def prioritize(self, pod: Pod, nodes: Sequence[str]) -> dict[str, int]:
+        call = FilterCall(pod, tuple(nodes))
+        try:
+            answer = self._wire.ask(lambda core: core.prioritize(call, self._wire.now()))
+        except ExtenderError:
+            return {}
+        assert hasattr(answer, "scores")
+        return dict(answer.scores)
+
+    def preempt(self, pod: Pod, victims: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+        call = PreemptCall(pod, {node: Victims(tuple(uids)) for node, uids in victims.items()})
+        answer = self._wire.ask(lambda core: core.preempt(call, self._wire.now()))
+        assert hasattr(answer, "victims")
+        return {node: those.uids for node, those in answer.victims.items()}
+
+    def bind(self, pod: Pod, node: str) -> None:
+        meta = pod.metadata
+        call = BindCall(meta.namespace, meta.name, meta.uid, node)
+        self._wire.ask(lambda core: self._bind(core, call))
+
+    def _bind(self, core: Scheduler, call: BindCall) -> None:
+        now = self._wire.now()
+        order = core.begin_bind(call, now)
+        if isinstance(order, BindRefusal) and order.passing:
+            self._wire.catch_up()
+            order = core.begin_bind(call, now)
+        if isinstance(order, BindRefusal):
+            core.bind_refused(call)
+            raise ExtenderError(order.reason)
+        if isinstance(order, AlreadyBound):
+            return
+        outcome = self._wire.post(order)
+        core.end_bind(order, outcome, now)
+        if outcome is not Outcome.DONE:
+            raise ExtenderError(f"binding: {outcome.value}")
+
+
+@dataclass(slots=True)
+class Api:
+    """What it writes, each of which comes back as an event."""
+
+    put: Callable[[Pod], object]
+    delete: Callable[[Pod], object]  # with grace, as for a victim
+
+
+@dataclass
+class KubeScheduler:
+    wire: Wire
+    api: Api
+    seed: int
+    sample: int
+    queue: SchedulingQueue = field(default_factory=SchedulingQueue)
+    cluster: Cluster = field(default_factory=Cluster)
+    pods: dict[str, Pod] = field(default_factory=dict)
+    tries: int = 0
+
+    def __post_init__(self) -> None:
+        self._extender = CoreExtender(self.wire)
+        self._cycle = SampledCycle(
+            self.cluster,
+            nullcontext(),
+            self._extender,
+            seed=self.seed,
+            percentage_of_nodes_to_score=0,
+            extender_weight=1,
+        )
+        self._cycle.sample = self.sample
+
+    # What it is told.
+
+    def node_event(self, kind: str, node: Node) -> None:
+        name, now = node.metadata.name, self.wire.now()
+        if kind == "DELETED":
+            self.cluster.remove_node(name)
+            return
+        before = self.cluster.node(name)
+        self.cluster.set_node(node)
+        for event in _changes(before, node):
+            self.queue.move_all(event, now)
+
+    def pod_event(self, kind: str, pod: Pod) -> None:
+        uid, now = pod.metadata.uid, self.wire.now()
+        known = self.pods.get(uid)
+        if kind == "DELETED" or pod.status.phase in _ENDED:
+            self.pods.pop(uid, None)
+            self.queue.delete(uid)
+            self.cluster.forget_pod(uid)
+            if self.cluster.remove_pod(uid):
+                self.queue.move_all(ClusterEvent.ASSIGNED_POD_GONE, now)
+        elif pod.spec.node_name:
+            self.pods[uid] = pod
+            self.queue.delete(uid)
+            self.cluster.add_pod(pod)
+            was_there = known is not None and known.spec.node_name
+            added, changed = ClusterEvent.ASSIGNED_POD_ADDED, ClusterEvent.ASSIGNED_POD_CHANGED
+            self.queue.move_all(changed if was_there else added, now)
+        else:
+            self.pods[uid] = pod
+            if not self.cluster.is_assumed(uid):
+                if known is not None or not pod.spec.scheduling_gates:
+                    self.cluster.nominate(pod)
+                self.queue.update(pod, now)
+
+    def passes(self, pod: Pod, node: str) -> bool:
+        """Whether everything but the extender lets the pod go there."""
+        there = self.cluster.node(node) is not None
+        return there and self.cluster.rejection(pod, node) is None
+
+    # What it does.
+
+    def try_next(self) -> bool:
+        """One pod, if there is one to try."""
+        queued = self.queue.pop(self.wire.now())
+        if queued is None:
+            return False
+        self.tries += 1
+        pod = queued.pod
+        if pod.metadata.deletion_timestamp is not None:
+            self.queue.done(queued.uid)
+            return True
+        try:
+            found = self._cycle.schedule(pod)
+        except ExtenderError as error:
+            self._error(queued, str(error))
+            return True
+        if isinstance(found, Unfit):
+            self._unfit(queued, found)
+        else:
+            self._bind(queued, found)
+        return True
+
+    def _bind(self, queued: QueuedPod, node: str) -> None:
+        latest = self.pods.get(queued.uid)
+        if latest is None or latest.spec.node_name:
+            return
+        self.cluster.assume_pod(queued.pod, node)
+        self.queue.done(queued.uid)
+        try:
+            self._extender.bind(queued.pod, node)
+        except ExtenderError as error:
+            if self.cluster.is_assumed(queued.uid):
+                self.cluster.remove_pod(queued.uid)
+                self.queue.move_all(ClusterEvent.ASSIGNED_POD_GONE, self.wire.now())
+            self._error(queued, str(error))
+
+    def _error(self, queued: QueuedPod, message: str) -> None:
+        pod = self._still_waits(queued, "")
+        if pod is not None:
+            self.queue.add_error(queued, self.wire.now())
+            self._say(pod, "SchedulerError", message, "")
+
+    def _unfit(self, queued: QueuedPod, unfit: Unfit) -> None:
+        try:
+            nomination = self._preempt(queued.pod, unfit)
+        except ExtenderError:
+            nomination = None
+        pod = self._still_waits(queued, nomination)
+        if pod is None:
+            return
+        self.queue.add_unschedulable(queued, unfit.rejected_by, self.wire.now())
+        # The real text says how many nodes have which reason. With each sample of the nodes it is
+        # another, and makes kube-scheduler try again, at the cost of time that does not pass here.
+        texts = (reason for each in unfit.reasons.values() for reason in each)
+        asked = any(text.startswith("linkwise: ") for text in texts)
+        self._say(pod, "Unschedulable", f"{'linkwise: ' * asked}no node", nomination)
+
+    def _still_waits(self, queued: QueuedPod, nomination: str | None) -> Pod | None:
+        pod = self.pods.get(queued.uid)
+        if pod is None or pod.spec.node_name:
+            self.queue.done(queued.uid)
+            return None
+        queued.pod = pod
+        if nomination is not None:
+            queued.pod = change(pod, status=change(pod.status, nominated_node_name=nomination))
+        self.cluster.nominate(queued.pod)
+        return pod
+
+    def _say(self, pod: Pod, reason: str, message: str, nomination: str | None) -> None:
+        told = Condition("PodScheduled", "False", reason, message)
+        others = tuple(c for c in pod.status.conditions if c.type != "PodScheduled")
+        before = next((c for c in pod.status.conditions if c.type == "PodScheduled"), None)
+        node = pod.status.nominated_node_name if nomination is None else nomination
+        if before != told or node != pod.status.nominated_node_name:
+            status = change(
+                pod.status, conditions=(*others, told), nominated_node_name=node
+            )
+            self.api.put(change(pod, status=status))
+
+    def _preempt(self, pod: Pod, unfit: Unfit) -> str | None:
+        if not preemption.is_eligible(pod, self.cluster, unfit.rejections):
+            return None
+        found = preemption.candidates(pod, self.cluster, unfit.rejections)
+        if not found:
+            return ""
+        asked = {node: [v.metadata.uid for v in victims] for node, victims in found.items()}
+        agreed = {}
+        for node, uids in self._extender.preempt(pod, asked).items():
+            there = self.cluster.info(node).pods
+            if not uids or not set(uids) <= there.keys():
+                raise ExtenderError(f"extender's preempt answer for {node}")
+            agreed[node] = tuple(there[uid][0] for uid in uids)
+        if not agreed:
+            return ""
+        node = preemption.pick(agreed)
+        for victim in agreed[node]:
+            self.api.delete(victim)
+        for other in self.cluster.nominated_below(node, pod.spec.priority):
+            status = change(other.status, nominated_node_name="")
+            self.api.put(change(other, status=status))
+        return node
+
+
+def _changes(before: Node | None, node: Node) -> list[ClusterEvent]:
+    if before is None:
+        return [ClusterEvent.NODE_ADDED]
+    return [
+        event
+        for event, happened in {
+            ClusterEvent.NODE_ALLOCATABLE: before.status.allocatable != node.status.allocatable,
+            ClusterEvent.NODE_TAINTS: before.spec != node.spec,
+            ClusterEvent.NODE_OTHER: before.metadata.annotations != node.metadata.annotations
+            or before.status.conditions != node.status.conditions,
+        }.items()
+        if happened
+    ]

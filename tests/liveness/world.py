@@ -1,0 +1,360 @@
+"""A cluster that lives through days in seconds: the real core, and everybody around it as values.
+
+The clock jumps from one event to the next. The API server's objects are the truth; the core's watch
+may be late, kube-scheduler's calls and the core's writes may be lost, kubelets take their time.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from heapq import heappop, heappush
+from itertools import count
+from random import Random
+
+import msgspec
+
+from linkwise.extender.actions import Action, Emit, Evict
+from linkwise.extender.calls import BindOrder, Outcome
+from linkwise.extender.scheduler import CoreSettings, Scheduler
+from linkwise.kube.objects import Node, ObjectMeta, OwnerReference, Pod, PodSpec, SchedulingGate
+from linkwise.topology import names
+from linkwise.topology.plan import read_gpus, read_plan
+from tests.extender.cluster import GPU, Cluster, container
+from tests.liveness.kube_scheduler import Api, KubeScheduler, Wire
+
+change = msgspec.structs.replace
+SHORTEST_SECONDS = 0.05  # the shell decides no oftener
+PUBLISH_SECONDS = 1.0  # until a plugin has published what podresources says
+_MOST_ROUNDS = 400
+
+
+@dataclass
+class Trouble:
+    """What goes wrong at present, as probabilities and switches."""
+
+    calls_lost: float = 0.0  # of kube-scheduler's, on the way there and on the way back
+    writes_lost: float = 0.0  # of the extender's; half of them are carried out
+    watch_late: float = 0.0  # seconds
+    evictions_refused: bool = False
+    no_leader: bool = False
+
+
+@dataclass
+class World(Cluster):
+    seed: int = 0
+    sample: int = 1 << 30
+    trouble: Trouble = field(default_factory=Trouble)
+    held: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)  # by the kubelets
+    stuck: set[str] = field(default_factory=set)  # pods, by name, that never end terminating
+    no_plugin: set[str] = field(default_factory=set)  # nodes
+    faults_at: float = 0.0  # when something last went wrong
+    failures: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.random = Random(self.seed)
+        self._events: list[tuple[float, int, Callable[[], object]]] = []
+        self._late: list[tuple[float, Callable[[Scheduler], object]]] = []
+        self._numbers = count()
+        self.decided: list[float] = []
+        self.on_end: Callable[[Pod], object] = lambda pod: None
+        wire = Wire(
+            core=lambda: None if self.trouble.no_leader else self.core,
+            now=lambda: self.now,
+            post=self._post,
+            catch_up=lambda: self._tell_late(math_inf),
+            is_lost=self._is_call_lost,
+        )
+        self.scheduler = KubeScheduler(
+            wire, Api(self.put_pod, self._delete_for_another), self.seed, self.sample
+        )
+        super().__post_init__()
+
+    # Time.
+
+    def at(self, when: float, happens: Callable[[], object]) -> None:
+        heappush(self._events, (max(when, self.now), next(self._numbers), happens))
+
+    def after(self, seconds: float, happens: Callable[[], object]) -> None:
+        self.at(self.now + seconds, happens)
+
+    def live(self, until: float, watch: Callable[[float], object]) -> None:
+        """*watch* is told, before each jump of the clock, where it goes."""
+        while True:
+            self.rest()
+            then = self._next()
+            watch(min(then, until))
+            if then >= until:
+                self.now = until
+                return
+            self.now = max(then, self.now)
+            while self._events and self._events[0][0] <= self.now:
+                heappop(self._events)[2]()
+
+    def _next(self) -> float:
+        times = [self._events[0][0] if self._events else math_inf]
+        wake = self.scheduler.queue.next_wake(self.now)
+        if wake is not None:
+            times.append(self.now + max(wake, SHORTEST_SECONDS))
+        if self._late:
+            times.append(self._late[0][0])
+        due = None if self.trouble.no_leader else self.core.next_due()
+        if due is not None:
+            times.append(max(due, self.now + SHORTEST_SECONDS))
+        return min(times)
+
+    def rest(self) -> None:
+        """Until nobody has anything to do at this moment."""
+        for _ in range(_MOST_ROUNDS):
+            self._tell_late(self.now)
+            busy = False if self.trouble.no_leader else self._decide()
+            while self.scheduler.try_next():
+                busy = True
+                if not self.trouble.no_leader:
+                    self._decide()
+            if not busy:
+                return
+        raise AssertionError("no end of things to do at one moment")
+
+    def _decide(self) -> bool:
+        self.decided.append(self.now)
+        actions = self.core.decide(self.now)
+        reads = self.core.owners_to_read(self.now)
+        for read in reads:
+            self.answer_read(read)
+        for action in actions:
+            self.core.done(action, self.carry_out(action), self.now)
+        defects = self.core.take_defects()
+        assert not defects, defects
+        return bool(actions or reads)
+
+    # Objects, and who hears of them.
+
+    def restart(self) -> None:
+        """Another process leads, that knows what the API server says."""
+        self._late.clear()
+        super().restart()
+
+    def hand_over(self) -> None:
+        """The standby leads, that has watched all along."""
+        self._tell_late(math_inf)
+        self.core.lead(self.core.latest_term(1 << 30) + 1, self.now)
+
+    def put_node(self, node: Node) -> Node:
+        kind = "MODIFIED" if node.metadata.name in self.nodes else "ADDED"
+        self.nodes[node.metadata.name] = node
+        self._tell(lambda core: core.node_event(kind, node, self.now))
+        self.scheduler.node_event(kind, node)
+        return node
+
+    def put_pod(self, pod: Pod) -> Pod:
+        kind = "MODIFIED" if pod.metadata.uid in self.pods else "ADDED"
+        if kind == "MODIFIED" and self.pods[pod.metadata.uid] == pod:
+            return pod
+        self.pods[pod.metadata.uid] = pod
+        self._tell(lambda core: core.pod_event(kind, pod, self.now))
+        self.scheduler.pod_event(kind, pod)
+        return pod
+
+    def remove(self, pod: Pod) -> None:
+        if self.pods.pop(pod.metadata.uid, None) is not None:
+            self._tell(lambda core: core.pod_event("DELETED", pod, self.now))
+            self.scheduler.pod_event("DELETED", pod)
+            self.on_end(pod)
+
+    def _tell(self, what: Callable[[Scheduler], object]) -> None:
+        if not self.trouble.watch_late and not self._late:
+            what(self.core)
+        else:
+            at = self.now + self.random.random() * self.trouble.watch_late
+            last = self._late[-1][0] if self._late else 0.0
+            self._late.append((max(at, last), what))
+
+    def _tell_late(self, until: float) -> None:
+        while self._late and self._late[0][0] <= until:
+            self._late.pop(0)[1](self.core)
+
+    # Writes and calls.
+
+    def _is_call_lost(self) -> bool:
+        lost = self.random.random() < self.trouble.calls_lost
+        if lost:
+            self.faults_at = self.now
+        return lost
+
+    def _post(self, order: BindOrder) -> Outcome:
+        if self.random.random() >= self.trouble.writes_lost:
+            return Outcome.DONE if self.post_binding(order) else Outcome.REFUSED
+        self.faults_at = self.now
+        if self.random.random() < 0.5:
+            return Outcome.UNKNOWN
+        return Outcome.UNKNOWN if self.post_binding(order) else Outcome.REFUSED
+
+    def carry_out(self, action: Action) -> Outcome:
+        if isinstance(action, Emit):
+            return Outcome.DONE  # they are many in some days
+        if self.random.random() < self.trouble.writes_lost:
+            self.faults_at = self.now
+            if self.random.random() < 0.5:
+                return Outcome.UNKNOWN
+            super().carry_out(action)
+            return Outcome.UNKNOWN
+        if isinstance(action, Evict) and self.trouble.evictions_refused:
+            return Outcome.REFUSED if self.random.random() < 0.9 else super().carry_out(action)
+        return super().carry_out(action)
+
+    def post_binding(self, order: BindOrder) -> bool:
+        bound = super().post_binding(order)
+        if bound:
+            pod = self.pods[order.uid]
+            self.after(self.random.uniform(0.5, 5.0), lambda: self._admit(pod.metadata.uid))
+        return bound
+
+    # Pods.
+
+    def make(
+        self,
+        name: str,
+        gpus: int,
+        *,
+        namespace: str,
+        said: Mapping[str, str],
+        priority: int = 0,
+        owner: str = "Job",
+        restart_policy: str = "Never",
+        gated: bool = False,
+    ) -> Pod:
+        self._made += 1
+        gates = (SchedulingGate(name=names.GATE),) if gated else ()
+        pod = Pod(
+            metadata=ObjectMeta(
+                name=name,
+                namespace=namespace,
+                uid=f"uid-{self._made}",
+                annotations={names.PREFIX + key: text for key, text in said.items()},
+                creation_timestamp=datetime.fromtimestamp(self.now, UTC),
+                owner_references=(
+                    OwnerReference(kind=owner, name="o", uid="o", controller=True),
+                )
+                if owner == "ReplicaSet"
+                else (),
+            ),
+            spec=PodSpec(
+                containers=(container("main", gpus),),
+                priority=priority,
+                restart_policy=restart_policy,
+                scheduling_gates=gates,
+            ),
+        )
+        return self.put_pod(pod)
+
+    def end(self, uid: str, phase: str) -> None:
+        """Its containers have ended."""
+        pod = self.pods.get(uid)
+        if pod is None or pod.status.phase in ("Succeeded", "Failed"):
+            return
+        self._give_back(pod)
+        self.put_pod(change(pod, status=change(pod.status, phase=phase)))
+        self.on_end(self.pods[uid])
+
+    def terminate(self, name: str, grace: float = 10.0) -> None:
+        pod = self.find(name)
+        if pod is None or pod.metadata.deletion_timestamp is not None:
+            return
+        if not pod.spec.node_name:
+            self.remove(pod)
+            return
+        ends = datetime.fromtimestamp(self.now + grace, UTC)
+        self.put_pod(change(pod, metadata=change(pod.metadata, deletion_timestamp=ends)))
+        took = self.random.uniform(0.0, grace)
+        self.after(took, lambda: self._bury(pod.metadata.uid))
+
+    def _delete_for_another(self, pod: Pod) -> None:
+        self.terminate(pod.metadata.name)
+
+    def _bury(self, uid: str) -> None:
+        pod = self.pods.get(uid)
+        if pod is None:
+            return
+        if pod.metadata.name in self.stuck:
+            self.after(30.0, lambda: self._bury(uid))
+            return
+        self._give_back(pod)
+        self.remove(pod)
+
+    # Kubelets.
+
+    def _admit(self, uid: str) -> None:
+        pod = self.pods.get(uid)
+        if pod is None or pod.status.phase != "Pending" or pod.metadata.deletion_timestamp:
+            return
+        node, key = pod.spec.node_name, f"{pod.metadata.namespace}/{pod.metadata.name}"
+        given = self._give(pod, node)
+        if given is None:
+            status = change(pod.status, phase="Failed", reason="UnexpectedAdmissionError")
+            self.put_pod(change(pod, status=status))
+            self.on_end(self.pods[uid])
+            return
+        self.held[node][key] = given
+        self._publish_soon(node)
+        self.after(self.random.uniform(0.5, 20.0), lambda: self._run(uid))
+
+    def _give(self, pod: Pod, node: str) -> tuple[str, ...] | None:
+        held = self.held.setdefault(node, {})
+        taken = {uuid for gpus in held.values() for uuid in gpus}
+        free = [g.uuid for g in self.machine(node).gpus if g.uuid not in taken]
+        wanted = int(pod.spec.containers[0].resources.limits.get(GPU, 0))
+        if node in self.no_plugin or len(free) < wanted:
+            return None
+        said = pod.metadata.annotations
+        planned: tuple[str, ...] = ()
+        if names.GPUS in said and read_plan(said[names.PLAN]).node == node:
+            planned = read_gpus(said[names.GPUS])["main"]
+        return planned if planned and set(planned) <= set(free) else tuple(free[:wanted])
+
+    def _run(self, uid: str) -> None:
+        pod = self.pods.get(uid)
+        if pod is None or pod.status.phase != "Pending":
+            return
+        self.put_pod(change(pod, status=change(pod.status, phase="Running")))
+        seconds = self.runs_for.get(uid)
+        if seconds is not None:
+            self.after(seconds, lambda: self.end(uid, "Succeeded"))
+
+    runs_for: dict[str, float] = field(default_factory=dict)  # by uid; servers have none
+
+    def _give_back(self, pod: Pod) -> None:
+        node = pod.spec.node_name
+        key = f"{pod.metadata.namespace}/{pod.metadata.name}"
+        if node and self.held.get(node, {}).pop(key, None) is not None:
+            self._publish_soon(node)
+
+    def _publish_soon(self, node: str) -> None:
+        self.after(self.random.uniform(0.1, PUBLISH_SECONDS), lambda: self._publish(node))
+
+    def _publish(self, node: str) -> None:
+        if node in self.no_plugin:
+            self.after(5.0, lambda: self._publish(node))
+            return
+        pods = {key: {"main": gpus} for key, gpus in self.held.get(node, {}).items()}
+        if node in self.nodes and pods != self.in_use(node):
+            self.set_in_use(node, pods)
+
+    def set_plugin(self, node: str, *, there: bool) -> None:
+        """Without it the kubelet counts none of its GPUs, with its next status."""
+        (self.no_plugin.discard if there else self.no_plugin.add)(node)
+        self.after(self.random.uniform(0.5, 9.0), lambda: self._offer(node))
+
+    def _offer(self, node: str) -> None:
+        if node not in self.nodes:
+            return
+        gpus = 0 if node in self.no_plugin else self.machine(node).healthy_gpus.bit_count()
+        known = self.nodes[node]
+        allocatable = {**known.status.allocatable, GPU: str(gpus)}
+        self.put_node(change(known, status=change(known.status, allocatable=allocatable)))
+
+    def set_health(self, node: str, *unhealthy: int) -> None:
+        super().set_health(node, *unhealthy)
+        self.after(self.random.uniform(0.1, 9.0), lambda: self._offer(node))
+
+
+math_inf = float("inf")
