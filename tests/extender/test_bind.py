@@ -3,6 +3,7 @@
 from linkwise.extender.actions import WritePlan
 from linkwise.extender.bind import DOUBT_SECONDS
 from linkwise.extender.calls import AlreadyBound, BindCall, BindOrder, BindRefusal, Outcome
+from linkwise.extender.outbox import NOMINATE_SECONDS
 from linkwise.topology import names
 from linkwise.topology.plan import read_gpus, read_plan
 from tests.extender.cluster import Cluster, container
@@ -127,6 +128,31 @@ def test_a_binding_without_an_answer_is_held_until_the_pod_tells() -> None:
     at.pass_time(DOUBT_SECONDS)
     assert at.free("n1") == 0
     assert at.sound()
+
+
+def test_a_pod_whose_binding_had_no_answer_is_nominated_where_it_may_have_happened() -> None:
+    """Found on a large cluster: kube-scheduler asked about samples without that node."""
+    at = cluster()
+    at.add_pod("a", 2)
+    at.core.end_bind(order(at, "a", "n1"), Outcome.UNKNOWN, at.now)
+    at.settle()
+    assert at.pod("a").status.nominated_node_name == "n1"
+    at.nominate("a", "")  # as kube-scheduler does when it finds no node
+    at.settle()
+    at.pass_time(NOMINATE_SECONDS)
+    assert at.pod("a").status.nominated_node_name == "n1"
+    assert at.schedule("a") == "n1"
+    assert at.pass_time(60) == []
+
+
+def test_so_is_a_member_of_a_gang() -> None:
+    at = cluster()
+    at.add_gang("g", 2, 8)
+    at.settle()
+    at.core.end_bind(order(at, "g-0", "n1"), Outcome.UNKNOWN, at.now)
+    at.nominate("g-0", "")
+    at.settle()
+    assert at.pod("g-0").status.nominated_node_name == "n1"
 
 
 def test_a_binding_that_never_shows_is_let_go_after_a_while() -> None:

@@ -491,3 +491,16 @@ def test_a_member_that_came_late_is_planned_once_its_gang_is_not_evicted_after_a
     at.core.done(eviction, Outcome.REFUSED, at.now)
     at.settle()
     assert at.schedule("humble-1") == "n2"
+
+
+def test_who_was_only_planned_when_room_was_sought_is_a_victim_once_bound() -> None:
+    """Found on a quiet cluster: a Binding changes nothing of what is free."""
+    at = cluster(nodes=1)
+    at.add_pod("humble", 8, preemptible="true", gates=["linkwise.dev/plan"])
+    at.settle()
+    add_gang(at, "urgent", 1, priority=1)
+    assert at.evicted == []
+    at.pass_time(60)
+    assert at.schedule("humble") == "n1"
+    quiet(at, 60)
+    assert at.evicted == ["humble"]

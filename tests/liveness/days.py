@@ -15,6 +15,7 @@ from tests.liveness.fates import Fate
 from tests.liveness.judge import Judge
 
 LOOK_SECONDS = 900.0
+HEALED_SECONDS = 7200.0
 SMALLEST_SAMPLE = 2
 
 
@@ -23,7 +24,6 @@ class Lived:
     seed: int
     seconds: float  # of ours
     pods: int
-    decisions: int
     calls: int
     lost: int
     checks: int
@@ -48,15 +48,15 @@ def live(seed: int, days: float = 1.0) -> Lived:
         judge = Judge(world)
         fate.begin()
         ends = world.now + fate.seconds
-        decisions = 0
-        while world.now < ends and not world.failures:
-            world.live(min(world.now + LOOK_SECONDS, ends), judge.before_jump)
-            judge.look()
+        for until, then in ((ends, fate.heal), (ends + HEALED_SECONDS, lambda: None)):
+            while world.now < until and not world.failures:
+                world.live(min(world.now + LOOK_SECONDS, until), judge.before_jump)
+                judge.look()
+            then()
     return Lived(
         seed,
         time.perf_counter() - began,
         world._made,
-        decisions,
         world.scheduler.wire.calls,
         world.scheduler.wire.lost,
         judge.checks,

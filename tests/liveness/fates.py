@@ -8,10 +8,10 @@ from random import Random
 from linkwise.extender.consent import Preempt
 from linkwise.extender.scheduler import CoreSettings
 from linkwise.kube.objects import Pod
-from linkwise.topology import names
-from tests.liveness.world import World
+from tests.liveness.world import Trouble, World
 
 MACHINES = ("hgx-h100", "dgx1-v100", "a100-pcie-8-bridged", "dgx-a100")
+MODELS = ("H100", "V100", "A100")
 NAMESPACES = ("red", "blue", "green")
 HOUR = 3600.0
 
@@ -47,10 +47,13 @@ class Fate:
             preempt=draw.choice(list(Preempt)),
         )
         self.nodes = draw.randint(3, 6)
-        sample = draw.choice([1 << 30, 1 << 30, 2])
+        sample = draw.choice([1 << 30, 2])
         self.world = World(settings=self.settings, seed=seed, sample=sample)
         self.jobs: dict[str, Job] = {}
         self.world.on_end = self._ended
+        self.longest_hours = draw.choice([0.3, 2.0, 6.0])
+        # Where nothing else happens, nothing else wakes a pod that was forgotten.
+        self.how_many = draw.choice([8, 25, 60])
         model = draw.choice(MACHINES)
         for number in range(self.nodes):
             machine = model if draw.random() < 0.7 else draw.choice(MACHINES)
@@ -58,22 +61,35 @@ class Fate:
 
     def begin(self) -> None:
         draw, world = self.draw, self.world
-        for number in range(draw.randint(20, 60)):
-            world.at(world.now + draw.uniform(0, self.seconds * 0.8), partial(self._submit, number))
-        for number in range(draw.randint(0, 2)):
+        for number in range(self.how_many):
+            at = draw.uniform(0, self.seconds * 0.8)
+            for twin in range(draw.choice([1, 1, 2, 4])):  # they come at the same time
+                world.at(world.now + at, partial(self._submit, f"j{number}x{twin}"))
+        for number in range(draw.choice([0, 0, 1, 2])):
             world.at(world.now + draw.uniform(0, self.seconds), partial(self._serve, number))
-        for _ in range(draw.randint(5, 25)):
+        for _ in range(draw.choice([5, 15, 40])):
             world.at(world.now + draw.uniform(0, self.seconds), self._strike)
+        world.trouble.calls_lost = draw.choice([0.0, 0.0, 0.05, 0.2])
+        world.trouble.watch_late = draw.choice([0.0, 0.0, 0.5, 2.0])
+
+    def heal(self) -> None:
+        """Nothing goes wrong any more."""
+        self.seconds = 0.0
+        self.world.trouble = Trouble()
+        self.world.stuck.clear()
+        for node in sorted(self.world.no_plugin):
+            self.world.set_plugin(node, there=True)
+        self.world.faults_at = self.world.now
 
     # Who wants what.
 
-    def _submit(self, number: int) -> None:
+    def _submit(self, name: str) -> None:
         draw = self.draw
         size = draw.choice([1, 1, 1, 2, 2, 3, 4, self.nodes])
         gpus = draw.choice([1, 2, 4, 8, 8]) if size > 1 else draw.choice([1, 1, 2, 4, 8])
-        seconds = 60.0 * 10 ** draw.uniform(0, 2.5)  # a minute to five hours
+        seconds = 60.0 * (60 * self.longest_hours) ** draw.random()
         job = Job(
-            f"j{number}",
+            name,
             draw.choice(NAMESPACES),
             size,
             gpus,
@@ -101,6 +117,10 @@ class Fate:
             said["preemptible"] = "true"
         if draw.random() < 0.15:
             said["require-link"] = "nvlink"
+        if draw.random() < 0.3:
+            node = draw.choice(sorted(self.world.nodes))
+            model = self.world.machine(node).gpus[0].model
+            said["gpu-model"] = next(word for word in MODELS if word in model)
         return said
 
     def _make(self, job: Job, rank: int) -> None:
@@ -155,17 +175,20 @@ class Fate:
     # What goes wrong.
 
     def _strike(self) -> None:
+        if not self.seconds:
+            return  # the world is healed
         draw = self.draw
         strikes: list[Callable[[], object]] = [
-            partial(self._for_a_while, "calls_lost", draw.choice([0.3, 0.7, 1.0]), 120.0),
-            partial(self._for_a_while, "writes_lost", draw.choice([0.3, 0.7]), 120.0),
-            partial(self._for_a_while, "watch_late", draw.uniform(0.1, 3.0), 600.0),
+            partial(self._for_a_while, "calls_lost", draw.choice([0.3, 0.7, 1.0]), 1200.0),
+            partial(self._for_a_while, "writes_lost", draw.choice([0.3, 0.7]), 1200.0),
+            partial(self._for_a_while, "watch_late", draw.uniform(0.1, 3.0), 7200.0),
             partial(self._for_a_while, "evictions_refused", True, 3600.0),
             partial(self._for_a_while, "no_leader", True, 90.0),
             self._another_leads,
             self._another_leads,
             self._get_stuck,
             self._get_stuck,
+            self._lose_plugin,
             self._lose_plugin,
             self._cordon,
             self._break_gpus,
@@ -177,12 +200,10 @@ class Fate:
     def _for_a_while(self, what: str, value: object, most: float) -> None:
         trouble = self.world.trouble
         before = getattr(trouble, what)
-        if before:
-            return
         setattr(trouble, what, value)
 
         def end() -> None:
-            setattr(trouble, what, type(value)())
+            setattr(trouble, what, before)
             self.world.faults_at = self.world.now
             if what == "no_leader":
                 self._another_leads()
@@ -219,10 +240,7 @@ class Fate:
     def _cordon(self) -> None:
         node = self._any_node()
         self.world.cordon(node)
-        self.world.after(self.draw.uniform(10.0, 2 * HOUR), partial(self._uncordon, node))
-
-    def _uncordon(self, node: str) -> None:
-        self.world.uncordon(node)
+        self.world.after(self.draw.uniform(10.0, 2 * HOUR), partial(self.world.uncordon, node))
 
     def _break_gpus(self) -> None:
         node = self._any_node()
@@ -238,6 +256,3 @@ class Fate:
 
     def _any_node(self) -> str:
         return self.draw.choice(sorted(self.world.nodes))
-
-
-assert names  # the annotations' prefix is the world's business

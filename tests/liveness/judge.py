@@ -10,14 +10,14 @@
 import math
 from collections.abc import Iterator
 
-from linkwise.extender.actions import WritePlan
+from linkwise.extender.actions import Evict, WritePlan
 from linkwise.extender.calls import FilterCall
 from linkwise.extender.growth import LONGEST_SECONDS
 from linkwise.extender.holds import Hold
 from linkwise.extender.scheduler import Scheduler
 from linkwise.kube.objects import Pod
 from linkwise.topology import names
-from linkwise.topology.plan import read_plan
+from linkwise.topology.plan import read_gpus, read_plan
 from tests.liveness.world import World
 
 BOUND_SECONDS = 60.0
@@ -66,36 +66,55 @@ class Judge:
         self.checks += 1
         world = self._world
         trouble = world.trouble
-        if trouble.no_leader or trouble.calls_lost or trouble.writes_lost:
+        if trouble.no_leader or trouble.calls_lost == 1.0 or trouble.writes_lost:
             return  # it may still take as long as that lasts
         world.failures += self.forgotten(now)
 
     def forgotten(self, now: float) -> list[str]:
-        """Who waits, and could go."""
-        world = self._world
+        """Who waits, and could go; and who waits, and could have others evicted."""
         fresh = self._fresh(now)
-        plans = [a for a in fresh.decide(now) if isinstance(a, WritePlan)]
-        plans += [a for a in fresh.decide(now + LONGEST_SECONDS) if isinstance(a, WritePlan)]
-        kept = {node for hold in world.core.holds.all() for node in hold.gpus}
+        actions = [*fresh.decide(now), *fresh.decide(now + LONGEST_SECONDS)]
         by_gang: dict[str, list[WritePlan]] = {}
-        for action in plans:
-            by_gang.setdefault(read_plan(action.annotations[names.PLAN]).id, []).append(action)
+        for action in actions:
+            if isinstance(action, WritePlan):
+                plan = read_plan(action.annotations[names.PLAN])
+                by_gang.setdefault(plan.id, []).append(action)
         found = []
-        for actions in by_gang.values():
-            nodes = {action.node for action in actions}
-            if nodes & kept or not all(self._goes(action) for action in actions):
+        for plans in by_gang.values():
+            if any(self._is_kept(plan) for plan in plans) or not all(map(self._goes, plans)):
                 continue
-            who = ", ".join(sorted(action.pod.name for action in actions))
-            found.append(f"{who} could go to {', '.join(sorted(nodes))} at {now:.0f}")
-        return [*found, *self._singles(fresh, kept, now)]
+            who = ", ".join(sorted(plan.pod.name for plan in plans))
+            nodes = sorted({plan.node for plan in plans})
+            found.append(f"{who} could go to {', '.join(nodes)} at {now:.0f}")
+        victims = sorted(action.pod.name for action in actions if isinstance(action, Evict))
+        if victims and not self._may_wait_with_evictions():
+            found.append(f"nobody evicts {', '.join(victims)} at {now:.0f}")
+        return [*found, *self._singles(fresh, now)]
+
+    def _may_wait_with_evictions(self) -> bool:
+        preemption = self._world.core._planner.preemption
+        spared = any(each.until for each in preemption._spared.values())
+        return bool(spared or preemption._victims or self._world.trouble.evictions_refused)
+
+    def _is_kept(self, action: WritePlan) -> bool:
+        """Whether the core keeps some of these GPUs for others: who is first it may see otherwise
+        than one that begins, by what it has seen of run times."""
+        world = self._world
+        book = world.core._books.nodes.get(action.node)
+        if book is None or book.machine is None:
+            return True
+        gpus = read_gpus(action.annotations[names.GPUS])
+        mask = book.machine.mask_of([uuid for share in gpus.values() for uuid in share])
+        return bool(book.held & mask)
 
     def _goes(self, action: WritePlan) -> bool:
         world = self._world
         pod = world.pods[action.pod.uid]
         return action.node not in world.no_plugin and world.scheduler.passes(pod, action.node)
 
-    def _singles(self, fresh: Scheduler, kept: set[str], now: float) -> Iterator[str]:
+    def _singles(self, fresh: Scheduler, now: float) -> Iterator[str]:
         world = self._world
+        kept = {name for name, book in world.core._books.nodes.items() if book.held}
         for pod in world.pods.values():
             if not _waits(pod) or names.GANG in pod.metadata.annotations:
                 continue
@@ -115,6 +134,7 @@ class Judge:
         fresh = Scheduler(world.settings)
         fresh.replace_nodes(world.nodes.values(), now)
         fresh.replace_pods(world.pods.values(), now)
+        fresh.replace_budgets([], now)
         fresh.filter(FilterCall(Pod(), ()), now)
         return fresh
 

@@ -1,5 +1,5 @@
-"""kube-scheduler without threads, sockets or a clock: the simulator's queue and judgement, driven by
-a test that says what time it is.
+"""kube-scheduler without threads, sockets or a clock: the simulator's queue and judgement, driven
+by a test that says what time it is.
 
 It does what `linkwise.simulator.scheduler.loop` does, one pod after the other. Its extender is the
 core itself, behind calls that a test may lose.
@@ -8,6 +8,7 @@ core itself, behind calls that a test may lose.
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import msgspec
 
@@ -30,6 +31,7 @@ from linkwise.simulator.scheduler.extender import Extender, ExtenderError, Filte
 from linkwise.simulator.scheduler.queue import ClusterEvent, QueuedPod, SchedulingQueue
 from linkwise.topology.names import DEFAULT_RESOURCE
 
+T = TypeVar("T")
 change = msgspec.structs.replace
 _ENDED = ("Succeeded", "Failed")
 
@@ -55,7 +57,7 @@ class Wire:
     lost: int = 0
     calls: int = 0
 
-    def ask(self, asked: Callable[[Scheduler], object]) -> object:
+    def ask(self, asked: Callable[[Scheduler], T]) -> T:
         """Raises ExtenderError."""
         self.calls += 1
         core = self.core()
@@ -79,7 +81,6 @@ class CoreExtender(Extender):
     def filter(self, pod: Pod, nodes: Sequence[str]) -> Filtered:
         call = FilterCall(pod, tuple(nodes))
         answer = self._wire.ask(lambda core: core.filter(call, self._wire.now()))
-        assert hasattr(answer, "node_names")
         return Filtered(answer.node_names, answer.failed, answer.unresolvable)
 
     def prioritize(self, pod: Pod, nodes: Sequence[str]) -> dict[str, int]:
@@ -88,13 +89,11 @@ class CoreExtender(Extender):
             answer = self._wire.ask(lambda core: core.prioritize(call, self._wire.now()))
         except ExtenderError:
             return {}
-        assert hasattr(answer, "scores")
         return dict(answer.scores)
 
     def preempt(self, pod: Pod, victims: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
         call = PreemptCall(pod, {node: Victims(tuple(uids)) for node, uids in victims.items()})
         answer = self._wire.ask(lambda core: core.preempt(call, self._wire.now()))
-        assert hasattr(answer, "victims")
         return {node: those.uids for node, those in answer.victims.items()}
 
     def bind(self, pod: Pod, node: str) -> None:
@@ -265,9 +264,7 @@ class KubeScheduler:
         before = next((c for c in pod.status.conditions if c.type == "PodScheduled"), None)
         node = pod.status.nominated_node_name if nomination is None else nomination
         if before != told or node != pod.status.nominated_node_name:
-            status = change(
-                pod.status, conditions=(*others, told), nominated_node_name=node
-            )
+            status = change(pod.status, conditions=(*others, told), nominated_node_name=node)
             self.api.put(change(pod, status=status))
 
     def _preempt(self, pod: Pod, unfit: Unfit) -> str | None:

@@ -4,6 +4,7 @@ The clock jumps from one event to the next. The API server's objects are the tru
 may be late, kube-scheduler's calls and the core's writes may be lost, kubelets take their time.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -15,7 +16,7 @@ import msgspec
 
 from linkwise.extender.actions import Action, Emit, Evict
 from linkwise.extender.calls import BindOrder, Outcome
-from linkwise.extender.scheduler import CoreSettings, Scheduler
+from linkwise.extender.scheduler import Scheduler
 from linkwise.kube.objects import Node, ObjectMeta, OwnerReference, Pod, PodSpec, SchedulingGate
 from linkwise.topology import names
 from linkwise.topology.plan import read_gpus, read_plan
@@ -56,12 +57,12 @@ class World(Cluster):
         self._late: list[tuple[float, Callable[[Scheduler], object]]] = []
         self._numbers = count()
         self.decided: list[float] = []
-        self.on_end: Callable[[Pod], object] = lambda pod: None
+        self.on_end: Callable[[Pod], object] = lambda _: None
         wire = Wire(
             core=lambda: None if self.trouble.no_leader else self.core,
             now=lambda: self.now,
             post=self._post,
-            catch_up=lambda: self._tell_late(math_inf),
+            catch_up=lambda: self._tell_late(math.inf),
             is_lost=self._is_call_lost,
         )
         self.scheduler = KubeScheduler(
@@ -91,7 +92,7 @@ class World(Cluster):
                 heappop(self._events)[2]()
 
     def _next(self) -> float:
-        times = [self._events[0][0] if self._events else math_inf]
+        times = [self._events[0][0] if self._events else math.inf]
         wake = self.scheduler.queue.next_wake(self.now)
         if wake is not None:
             times.append(self.now + max(wake, SHORTEST_SECONDS))
@@ -136,7 +137,7 @@ class World(Cluster):
 
     def hand_over(self) -> None:
         """The standby leads, that has watched all along."""
-        self._tell_late(math_inf)
+        self._tell_late(math.inf)
         self.core.lead(self.core.latest_term(1 << 30) + 1, self.now)
 
     def put_node(self, node: Node) -> Node:
@@ -232,9 +233,7 @@ class World(Cluster):
                 uid=f"uid-{self._made}",
                 annotations={names.PREFIX + key: text for key, text in said.items()},
                 creation_timestamp=datetime.fromtimestamp(self.now, UTC),
-                owner_references=(
-                    OwnerReference(kind=owner, name="o", uid="o", controller=True),
-                )
+                owner_references=(OwnerReference(kind=owner, name="o", uid="o", controller=True),)
                 if owner == "ReplicaSet"
                 else (),
             ),
@@ -355,6 +354,3 @@ class World(Cluster):
     def set_health(self, node: str, *unhealthy: int) -> None:
         super().set_health(node, *unhealthy)
         self.after(self.random.uniform(0.1, 9.0), lambda: self._offer(node))
-
-
-math_inf = float("inf")

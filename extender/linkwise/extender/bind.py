@@ -1,7 +1,9 @@
 """The bind verb: the GPUs of a single pod are chosen here, those of a gang's member confirmed.
 
 What a Binding names is held until its outcome shows. Without an answer it stays held: the binding
-may have happened, or may still happen; the pod's next event tells, or time does.
+may have happened, or may still happen; the pod's next event tells, or time does. Until then the pod
+may go to that node alone, so it is nominated there: of a large cluster kube-scheduler would ask
+about a sample, mostly without that node.
 """
 
 from collections import Counter
@@ -111,6 +113,10 @@ class Binder:
                 del self._doubts[key]
                 self._books.drop_hold(*key)
                 self._planner.bind_ended(self._books.pods[key[0]])
+
+    def doubted(self) -> dict[str, str]:
+        """uid -> node of pods that may go to that node alone, and are not on their way there."""
+        return {uid: node for uid, node in self._doubts if not self._flying[uid, node]}
 
     def unheard(self, now: float) -> None:
         """No pod's event can come at present, so no doubt ends by time alone."""

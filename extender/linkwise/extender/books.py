@@ -38,6 +38,7 @@ class Books:
         self.room = 0  # rises whenever something may fit that did not before
         self.gang_changes: dict[GangKey, int] = {}  # differs after each change of its pods
         self.changed_rows: list[int] = []  # every row whose node changed, in order
+        self.bindings = 0  # how often a pod with GPUs was seen to have come to its node
         self.touched: set[str] = set()  # nodes settled since `take_touched`
         self.settled_rows: list[int] = []  # every row whose GPUs changed, in order
         # What comes free is kept from others until those who wait for longest have had their turn.
@@ -349,6 +350,7 @@ class Books:
             nodes.add(old.node)
         if new is not None:
             book = self._book(new.node)
+            self.bindings += uid not in book.bound
             book.bound[uid] = new
             book.attribute(book.in_use)
             nodes.add(new.node)

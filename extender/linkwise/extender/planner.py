@@ -235,7 +235,8 @@ class Planner:
 
     # What to do about it.
 
-    def decide(self, now: float) -> tuple[Action, ...]:
+    def decide(self, now: float, doubted: Mapping[str, str]) -> tuple[Action, ...]:
+        """*doubted*: uid -> the one node on which pods may be whose Bindings had no answer."""
         self._admissions.look(now)
         looked_at = self._take_due(now)
         for key in sorted(looked_at):
@@ -259,6 +260,10 @@ class Planner:
         for key in sorted(looked_at | self.turns.take_changed() | self._line.take_evicted()):
             with self._surviving(key.title):
                 self._note_queue(key, now)
+        for uid, node in doubted.items():
+            record = self._books.pods.get(uid)
+            if record is not None and record.live and record.nominated != node:
+                self._outbox.nominate(record, node, now)
         self._gates.look_at_strays(now)
         self._telling.look(now, self._surviving)
         self.turned_away.look(now)

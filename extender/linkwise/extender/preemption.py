@@ -219,6 +219,7 @@ class Preemption:
         books = self._books
         return (
             books.room,
+            books.bindings,  # what is only planned is nobody's victim
             len(books.settled_rows),
             self.budgets.changes,
             self._spared_changes,

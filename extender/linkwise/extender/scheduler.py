@@ -266,7 +266,7 @@ class Scheduler:
         if not self.synced:
             return ()
         self._binder.end_doubts(now)
-        return self._planner.decide(now)
+        return self._planner.decide(now, self._binder.doubted())
 
     def step_aside_by(self, aside: Aside) -> None:
         """*aside* does what takes long and needs no books; it may let others use the core."""

@@ -153,6 +153,8 @@ class TurnedAway:
             is_asked_about = record.scheduler in self._books.schedulers
             if record.awaits or not is_asked_about or self._is_in_hand(record, now):
                 continue
+            if uid in self._books.holds:
+                continue  # it may go to one node alone (`bind`)
             spot = self._room_for(record, hopeless, now)
             node = self._waited_in_vain(uid, now) if spot is None else spot.node
             if not node:
