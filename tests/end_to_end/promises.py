@@ -155,8 +155,14 @@ def _could_be_placed(world: World, pods: Sequence[Pod], nodes: Sequence[Node]) -
     now = hurried_clock()
     fresh = _fresh(world, pods, nodes, now)
     kept = _kept(world)
-    for action in fresh.decide(now):
-        if isinstance(action, WritePlan) and action.node not in kept:
+    plans = [action for action in fresh.decide(now) if isinstance(action, WritePlan)]
+    by_gang: defaultdict[str, list[WritePlan]] = defaultdict(list)
+    for action in plans:  # a gang is one decision
+        by_gang[read_plan(action.annotations[names.PLAN]).id].append(action)
+    for actions in by_gang.values():
+        if any(action.node in kept for action in actions):
+            continue
+        for action in actions:
             yield f"pod {action.pod.name} waits, and a fresh extender plans it on {action.node}"
     node_names = tuple(
         node.metadata.name for node in nodes if _takes_pods(node) and node.metadata.name not in kept

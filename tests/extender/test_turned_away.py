@@ -257,3 +257,13 @@ def test_the_next_node_is_tried_where_kube_scheduler_refuses_the_best_one() -> N
             at.filter("p", sample)  # n1 refuses, and n2 is beside the sample
             at.nominate("p", "")
     assert at.schedule("p") == "n2"
+
+
+def test_a_pod_that_is_nominated_and_not_tried_there_is_nominated_again() -> None:
+    """The call about that node was lost, and the one about a preemption: kube-scheduler leaves the
+    nomination as it is, and nothing wakes the pod."""
+    at, _ = sampled_cluster()
+    assert len(after_a_moment(at)) == 1
+    at.pass_time(NOMINATE_SECONDS)  # taken away first, as one that stays the same wakes nobody
+    assert len([a for a in at.pass_time(MOMENT_SECONDS) if isinstance(a, Nominate)]) == 1
+    assert at.schedule("p") == "n1"

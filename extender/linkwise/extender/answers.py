@@ -156,6 +156,7 @@ def _learn(
     *wanted* the pod to go to, and nominated it for, may have refused it."""
     if record.template is None:
         return
+    planner.asked(record, is_planned=wanted is not None)
     planner.named(record, names)
     if record.gang is not None and (wanted is None or wanted not in names):
         planner.learned.passed(record.template, names, now)

@@ -143,6 +143,7 @@ class Gang:
     refused: bool = False  # too often: left to wait
     refused_until: float = 0.0  # then it is tried again whatever happens
     times_refused: int = 0  # so often in a row
+    asked: bool = False  # kube-scheduler has asked about a member since the plan was made
     expired: bool = False  # members are being evicted
     was_refused: bool = False  # since the last look, kube-scheduler refused a planned node
     marked: frozenset[str] = frozenset()  # members told that the gang has started

@@ -194,6 +194,18 @@ class Planner:
             self._due.add(record.gang)
             self._line.take_up(record.gang)
 
+    def asked(self, record: PodRecord, *, is_planned: bool) -> None:
+        """kube-scheduler asks about a member. Where it never did while there was a plan, that was
+        too late for want of its calls, and now they come again."""
+        gang = self._roll.of(record)
+        if gang is None:
+            return
+        if is_planned:
+            gang.asked = True
+        elif gang.refused and not gang.asked:
+            self._line.take_up(gang.key)
+            self._due.add(gang.key)
+
     def named(self, record: PodRecord, names: tuple[str, ...]) -> None:
         """A filter call about *record* names these nodes: whatever they refused, they take now."""
         assert record.template is not None, "every pod that takes GPUs has one"
@@ -499,7 +511,7 @@ class Planner:
             plans = aside(partial(written_plans, plan, deals))
             if not seen.still_free(before, spots):
                 return False
-        gang.plan_id, gang.made = ident, made
+        gang.plan_id, gang.made, gang.asked = ident, made, False
         self._books.plan_all(plans)
         if len(plans) >= _MANY:
             self._pause()

@@ -51,7 +51,9 @@ class TurnedAway:
         self._books, self._outbox, self._holds, self._find = books, outbox, holds, find
         # By uid, who waits longest first: when each was first told.
         self._waiting: dict[str, float] = {}
-        self._nominated: dict[str, float] = {}  # by uid: when each was nominated here
+        self._nominated: dict[str, tuple[str, float]] = {}  # by uid: to where, and when, by us
+        # By uid: since when each is nominated by kube-scheduler, as far as it was looked at.
+        self._preempting: dict[str, float] = {}
         # By scheduler: whom it last asked about in vain, and the nodes. It works on one at a time.
         self._asked: dict[str, tuple[str, Sequence[str]]] = {}
         # By uid: the nodes that were about to have room instead of an eviction, and since when.
@@ -86,7 +88,8 @@ class TurnedAway:
 
     def nominated(self, record: PodRecord) -> str | None:
         """The node that this pod was nominated for here, to be tried there."""
-        return record.nominated if record.uid in self._nominated else None
+        node, _ = self._nominated.get(record.uid, ("", 0.0))
+        return node if node and node == record.nominated else None
 
     def take_asked(self, record: PodRecord) -> Sequence[str]:
         """The nodes that kube-scheduler sees room on for this pod, and that we have just refused:
@@ -133,6 +136,7 @@ class TurnedAway:
     def forget(self, uid: str) -> None:
         self._waiting.pop(uid, None)
         self._nominated.pop(uid, None)
+        self._preempting.pop(uid, None)
         self._soon.pop(uid, None)
         self._kept.pop(uid, None)
         self._sampled.pop(uid, None)
@@ -179,14 +183,26 @@ class TurnedAway:
 
     def _is_in_hand(self, record: PodRecord, now: float) -> bool:
         """Whether kube-scheduler is about to try it, or makes room for it where it is nominated."""
+        node, at = self._nominated.get(record.uid, ("", -math.inf))
         if not record.nominated:
+            self._preempting.pop(record.uid, None)
             return False
-        if record.preempts:
-            return record.uid not in self._kept  # else what comes to nothing it takes away itself
-        tried_by = self._nominated.get(record.uid, -math.inf) + NOMINATE_SECONDS
+        if record.nominated == node:
+            tried_by = at + NOMINATE_SECONDS
+        elif record.preempts and record.uid not in self._kept:
+            # It takes the nomination away where that comes to nothing, if no call of it is lost.
+            tried_by = self._preempting.setdefault(record.uid, now) + SOON_SECONDS
+            if self._somebody_leaves(record.nominated):
+                tried_by = now + SOON_SECONDS
+        else:
+            return False
         if now < tried_by:
             self._look_again(tried_by)
         return now < tried_by
+
+    def _somebody_leaves(self, node: str) -> bool:
+        book = self._books.nodes.get(node)
+        return book is not None and any(record.leaving for record in book.bound.values())
 
     def _room_for(self, record: PodRecord, hopeless: set[object], now: float) -> Spot | None:
         """*hopeless*: the like of whom have no room, which is added to."""
@@ -227,8 +243,9 @@ class TurnedAway:
         if not self._outbox.nominate(record, node, now):
             self._look_again(now + NOMINATE_SECONDS)
             return False
-        self._nominated[record.uid] = now
+        self._nominated[record.uid] = node, now
         self._kept.pop(record.uid, None)
+        self._look_again(now + NOMINATE_SECONDS)  # the call about it may be lost
         return True
 
     def _look_again(self, at: float) -> None:
