@@ -41,7 +41,7 @@ def flags(command: click.Command) -> set[str]:
         flag
         for option in command.params
         if isinstance(option, click.Option)
-        for flag in option.opts
+        for flag in (*option.opts, *option.secondary_opts)
         if flag.startswith("--") and flag not in ("--help", "--version")
     }
 

@@ -16,7 +16,7 @@ from bench.programs import Program, running
 from linkwise.kube.client import KubeClient
 from linkwise.plugin.dial import reason_of
 from linkwise.plugin.errors import InventoryError
-from linkwise.plugin.nvml import NvmlInventory
+from linkwise.plugin.nvml.source import NvmlInventory
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
 from linkwise.topology.model import Machine
@@ -55,9 +55,14 @@ class DriverAnswers:
         except InventoryError as error:
             return str(error)
         indices = {gpu.uuid: gpu.index for gpu in found.machine.gpus}
-        problems = [f"GPU {indices[uuid]}: {why}" for uuid, why in found.problems.items()]
+        left_out = [f"GPU {index} is left out: {why}" for index, why in found.left_out.items()]
+        problems = [
+            f"GPU {indices[uuid]}: {finding.text}"
+            for uuid, findings in found.probe.findings.items()
+            for finding in findings
+        ]
         self._others_are_as_they_are(found.machine)
-        return "\n".join([*found.warnings, *problems])
+        return "\n".join([*found.warnings, *left_out, *problems])
 
     def _others_are_as_they_are(self, found: Machine) -> None:
         place = {gpu.index: position for position, gpu in enumerate(found.gpus)}
@@ -72,9 +77,11 @@ class DriverAnswers:
         """The next reading, of a driver that is well again, is whole."""
         self._driver.faults.clear()
         self._driver.fabric.clear()
+        self._driver.down.clear()
+        self._driver.fields.clear()
         found = self._inventory.read()
         assert (found.machine.links, found.warnings) == (self._machine.links, ())
-        assert found.problems == {}
+        assert (found.probe.findings, found.left_out) == ({}, {})
 
 
 class Node:
@@ -230,14 +237,14 @@ ROWS = (
         "NVML",
         "a lost GPU",
         _fails("nvmlDeviceGetUUID", LOST),
-        "GPU 2: GPU is lost: no handle or no uuid; left out",
+        "GPU 2 is left out: GPU is lost: no handle or no uuid",
     ),
     Row("NVML", "memory not supported", _fails("nvmlDeviceGetMemoryInfo", NOT_SUPPORTED), ""),
     Row(
         "NVML",
         "memory fails",
         _fails("nvmlDeviceGetMemoryInfo", UNKNOWN),
-        "GPU 2: nvmlDeviceGetMemoryInfo: Unknown Error\nGPU 2: NVML: Unknown Error",
+        "GPU 2 is left out: nvmlDeviceGetMemoryInfo: Unknown Error",
     ),
     Row(
         "NVML",
@@ -249,19 +256,19 @@ ROWS = (
         "NVML",
         "a bus id that is none",
         _answers("nvmlDeviceGetPciInfo", lambda *_: SimpleNamespace(busId=b"[N/A]")),
-        "GPU 2: PCI bus id '[n/a]:': expected like 0000:1a:00.0; left out",
+        "GPU 2 is left out: PCI bus id '[n/a]:': expected like 0000:1a:00.0",
     ),
     Row(
         "NVML",
         "an empty uuid",
         _answers("nvmlDeviceGetUUID", lambda *_: ""),
-        "GPU 2: uuid '': expected 1 to 63 characters, no blanks; left out",
+        "GPU 2 is left out: uuid '': expected 1 to 63 characters, no blanks",
     ),
     Row(
         "NVML",
         "no distance",
         _no_distance,
-        "GPUs 2 and 3: nvmlDeviceGetTopologyCommonAncestor: Unknown Error\n"
+        "nvmlDeviceGetTopologyCommonAncestor of GPUs 2-3: Unknown Error\n"
         "the driver does not know the distance of 1 pairs of GPUs; taken from their NUMA "
         "nodes: 2-3 NODE",
     ),
@@ -275,7 +282,7 @@ ROWS = (
         "NVML",
         "count fails",
         _fails("nvmlDeviceGetCount", UNKNOWN, gpu=None),
-        "nvmlDeviceGetCount, the driver: Unknown Error",
+        "nvmlDeviceGetCount: Unknown Error",
     ),
     Row(
         "NVML",
@@ -300,6 +307,26 @@ ROWS = (
         "fabric not up",
         _fabric(pynvml.NVML_GPU_FABRIC_STATE_IN_PROGRESS),
         "GPU 2: NVLink fabric in state 2: expected 3 (completed)",
+    ),
+    Row(
+        "NVML with NVSwitch",
+        "a health mask of a newer fabric",
+        lambda driver: driver.fabric.update(
+            {gpu: Fabric(health=0xFFFFFFFF if gpu == 2 else 0) for gpu in range(8)}
+        ),
+        "GPU 2: NVLink fabric: incorrect configuration: kind 15",
+    ),
+    Row(
+        "NVML with NVSwitch",
+        "an NVLink less than the others have",
+        lambda driver: driver.down.add((2, 17)),
+        "GPU 2: 17 of 18 NVLinks are up",
+    ),
+    Row(
+        "NVML",
+        "a recovery action of a newer driver",
+        lambda driver: driver.fields.update({(2, pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION): 99}),
+        "GPU 2: the driver says: recovery action 99",
     ),
     Row("kubelet call", "size 0", _asks(UUIDS, 0), "GPUs []"),
     Row("kubelet call", "negative size", _asks(UUIDS, -5), "GPUs []"),

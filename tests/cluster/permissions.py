@@ -98,6 +98,8 @@ STRANGE = (
 
 PLUGIN_MAY = (
     Request("read its Node", "GET", f"{NODES}/node-1"),
+    Request("list its Node", "GET", f"{NODES}?fieldSelector=metadata.name%3Dnode-1"),
+    Request("watch its Node", "GET", f"{NODES}?watch=true&fieldSelector=metadata.name%3Dnode-1"),
     write_node("publish its topology", "node-1", noted(topology="{}")),
     write_node(
         "publish what is in use, and its labels",
@@ -197,7 +199,6 @@ PLUGIN_MUST_NOT = (
         f"{OWN_NOTES} node.alpha.kubernetes.io/ttl",
     ),
     write_node("decide in the extender's place", "node-1", noted(plan="{}"), OWN_NOTES),
-    Request("list nodes", "GET", NODES, says=RBAC),
     Request("replace its node", "PUT", f"{NODES}/node-1", {"metadata": {"name": "node-1"}}, RBAC),
     Request("read one pod", "GET", f"{PODS}/waiting", says=RBAC),
     write_pod("annotate a pod", "waiting", noted(gang="x"), RBAC),

@@ -13,8 +13,8 @@ from traceback import format_exception
 import msgspec
 
 from linkwise.kube.client import KubeClient
+from linkwise.plugin.gpus.recorded import RecordedInventory
 from linkwise.plugin.program import Program
-from linkwise.plugin.recorded import RecordedInventory
 from linkwise.plugin.settings import Settings
 from linkwise.simulator.kubelet import Kubelet, KubeletSettings
 from linkwise.topology.names import DEFAULT_RESOURCE

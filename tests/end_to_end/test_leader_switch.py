@@ -201,12 +201,11 @@ def test_a_standby_is_warm_says_who_leads_and_answers_nothing(cluster: Cluster) 
 @pytest.mark.parametrize("strike", STRIKES)
 def test_while_a_gang_forms(cluster: Cluster, strike: Strike) -> None:
     before = cluster.leader
-    said = {"gang": "g", "gang_size": "2"}
-    cluster.add_pod("g-0", 8, rank="0", **said)
+    cluster.add_pod("g-0", 8, gang="g", gang_size="2", rank="0")
     cluster.add_pod("single", 4)
     cluster.wait_bound("single")
     strike(before, cluster.wires[before.name])
-    cluster.add_pod("g-1", 8, rank="1", **said)
+    cluster.add_pod("g-1", 8, gang="g", gang_size="2", rank="1")
     wait_for_switch(cluster, before)
     cluster.wait_bound("g-0", "g-1")
 

@@ -5,6 +5,8 @@
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,17 +31,35 @@ class Fabric:
     cluster: bytes = bytes(range(16))
     clique: int = 7
     status: int = pynvml.NVML_SUCCESS
+    health: int = 0
 
 
 @dataclass
 class FakeNvml:
     """`faults` maps a call's name to what is done in its place, with the call's arguments;
-    `fail` puts an NVML error there. Handles are positions."""
+    `fail` puts an NVML error there, `hang` a call that returns when it is released. Handles are
+    positions. `fields` are values by handle and field; `xids` are waited for, and taken."""
 
     machine: Machine
     fabric: dict[int, Fabric] = field(default_factory=dict)
     faults: dict[str, Fault] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
+    fields: dict[tuple[int, int], int] = field(default_factory=dict)
+    down: set[tuple[int, int]] = field(default_factory=set)  # GPU, NVLink
+    xids: "SimpleQueue[tuple[int, int]]" = field(default_factory=SimpleQueue)  # GPU, number
+    registered: set[int] = field(default_factory=set)
+    released: Event = field(default_factory=Event)
+
+    def hang(self, call: str, *, gpu: object = None) -> None:
+        """Let *call* return only once `released` is set, for one GPU or for all."""
+        right = getattr(FakeNvml, call)
+
+        def answer(*args: Any) -> Any:
+            if gpu is None or (args and args[0] == gpu):
+                self.released.wait()
+            return right(self, *args)
+
+        self.faults[call] = answer
 
     def fail(self, call: str, error: int, *, gpu: object = None) -> None:
         """Let *call* fail with this NVML error, for one GPU (as the call names it) or for all."""
@@ -133,7 +153,7 @@ class FakeNvml:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
         if link >= 18:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
-        return int(link < len(self.ends(handle)))
+        return int(link < len(self.ends(handle)) and (handle, link) not in self.down)
 
     def nvmlDeviceGetNvLinkRemoteDeviceType(self, handle: int, link: int) -> int:
         kind, _ = self.ends(handle)[link]
@@ -147,8 +167,50 @@ class FakeNvml:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
         told, played = info._obj, self.fabric[handle]
         told.state, told.cliqueId, told.status = played.state, played.clique, played.status
+        told.healthMask = played.health
         ctypes.memmove(told.clusterUuid, played.cluster, 16)
         return 0
+
+    def nvmlDeviceGetFieldValues(self, handle: int, fields: list[Any]) -> list[SimpleNamespace]:
+        asked = [each if isinstance(each, tuple) else (each, 0) for each in fields]
+        return [
+            SimpleNamespace(
+                fieldId=number,
+                nvmlReturn=pynvml.NVML_SUCCESS
+                if (handle, number) in self.fields
+                else pynvml.NVML_ERROR_NOT_SUPPORTED,
+                valueType=pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG,
+                value=SimpleNamespace(ullVal=self.fields.get((handle, number), 0)),
+            )
+            for number, _ in asked
+        ]
+
+    def nvmlDeviceGetSramEccErrorStatus(self, handle: int, status: Any) -> int:  # noqa: ARG002
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    def nvmlEventSetCreate(self) -> object:
+        return object()
+
+    def nvmlDeviceGetSupportedEventTypes(self, handle: int) -> int:  # noqa: ARG002
+        return int(pynvml.nvmlEventTypeXidCriticalError)
+
+    def nvmlDeviceRegisterEvents(self, handle: int, types: int, events: object) -> None:
+        assert types
+        assert events
+        self.registered.add(handle)
+
+    def nvmlEventSetWait_v2(self, events: object, milliseconds: int) -> SimpleNamespace:
+        assert events
+        try:
+            handle, number = self.xids.get(timeout=milliseconds / 1000 or 0.001)
+        except Empty:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_TIMEOUT) from None
+        return SimpleNamespace(
+            device=handle, eventType=pynvml.nvmlEventTypeXidCriticalError, eventData=number
+        )
+
+    def nvmlEventSetFree(self, events: object) -> None:
+        assert events
 
 
 def nvml_bus_id(position: int) -> bytes:

@@ -1,24 +1,31 @@
 """Health, and the book of devices that everything is answered from."""
 
 from dataclasses import replace
+from pathlib import Path
 from threading import Thread
 
 import pytest
 
 from linkwise.plugin.containers import ContainerGrant, Granting, grant
-from linkwise.plugin.devices import GONE, DeviceBook
 from linkwise.plugin.errors import UnknownDeviceError
-from linkwise.plugin.health import Change, Fault, changes, next_faults
-from linkwise.plugin.inventory import Snapshot
+from linkwise.plugin.gpus.inventory import Finding, Probe, Snapshot, Xid
+from linkwise.plugin.health.book import GONE, DeviceBook
+from linkwise.plugin.health.faults import Change, Policy
 from linkwise.topology.model import Machine
 from tests.machines import DGX_1V
 
 UUIDS = [gpu.uuid for gpu in DGX_1V.gpus]
+LOST = Finding("lost", "GPU is lost")
+POLICY = Policy(clean_probes=2, probe_seconds=10)
 
 
 def book() -> DeviceBook:
     minors = {uuid: 7 - index for index, uuid in enumerate(UUIDS)}
-    return DeviceBook(Snapshot(DGX_1V, minors), clean_probes_needed=2)
+    return DeviceBook(Snapshot(DGX_1V, minors), POLICY)
+
+
+def found(gpu: int, *findings: Finding) -> Probe:
+    return Probe({UUIDS[gpu]: findings or (LOST,)})
 
 
 def healthy(devices: DeviceBook) -> list[bool]:
@@ -27,64 +34,135 @@ def healthy(devices: DeviceBook) -> list[bool]:
 
 def test_a_bad_probe_counts_at_once_and_only_for_its_gpu() -> None:
     devices = book()
-    assert devices.probed({UUIDS[3]: "GPU is lost"}) == (Change(UUIDS[3], False, "GPU is lost"),)
+    news = devices.probed(found(3), now=10)
+    assert news.changes == (Change(UUIDS[3], False, "GPU is lost"),)
     assert healthy(devices) == [True] * 3 + [False] + [True] * 4
     assert devices.now.version == 2
 
 
-def test_it_takes_several_clean_probes_in_a_row_to_come_back() -> None:
-    faults = {"GPU-a": Fault("GPU is lost")}
-    faults = next_faults(faults, {}, clean_probes_needed=3)
-    faults = next_faults(faults, {}, clean_probes_needed=3)
-    assert faults == {"GPU-a": Fault("GPU is lost", clean_probes=2)}
-    faults = next_faults(faults, {"GPU-a": "again"}, clean_probes_needed=3)
-    assert faults == {"GPU-a": Fault("again")}
-    for _ in range(3):
-        before, faults = faults, next_faults(faults, {}, clean_probes_needed=3)
-    assert changes(before, faults) == (Change("GPU-a", True, "clean again after: again"),)
+def test_a_gpu_that_is_not_well_at_the_start_is_not_given_out_either() -> None:
+    devices = DeviceBook(Snapshot(DGX_1V, probe=found(3)), POLICY)
+    assert healthy(devices) == [True] * 3 + [False] + [True] * 4
+    assert devices.now.healths[UUIDS[3]].reason == "GPU is lost"
+
+
+def test_it_takes_clean_probes_and_time_to_come_back() -> None:
+    devices = book()
+    devices.probed(found(3), now=10)
+    assert devices.probed(Probe(), now=20).changes == ()
+    assert devices.probed(Probe(), now=30).changes == (
+        Change(UUIDS[3], True, "clean again after: GPU is lost"),
+    )
+    assert all(healthy(devices))
 
 
 def test_a_probe_that_changes_nothing_wakes_nobody() -> None:
     devices = book()
-    devices.probed({UUIDS[0]: "lost"})
+    devices.probed(found(0), now=10)
     version = devices.now.version
-    assert devices.probed({UUIDS[0]: "lost"}) == ()
+    assert devices.probed(found(0), now=20).changes == ()
     assert devices.now.version == version
+
+
+def test_an_xid_takes_its_gpu_out_and_no_other() -> None:
+    devices = book()
+    xids = (Xid(UUIDS[1], 31), Xid(UUIDS[2], 79), Xid("", 79), Xid("GPU-elsewhere", 79))
+    news = devices.struck(xids, now=10)
+    assert news.changes == (Change(UUIDS[2], False, "XID 79: the GPU has fallen off the bus"),)
+    assert news.ignored == (xids[0], *xids[2:])
+    assert healthy(devices) == [True] * 2 + [False] + [True] * 5
+
+
+def test_a_note_is_told_and_changes_nothing_for_the_kubelet() -> None:
+    devices = book()
+    news = devices.probed(found(0, Finding("memory-repair-pending", "worn")), now=10)
+    assert news.notes == ((UUIDS[0], "worn"),)
+    assert all(healthy(devices))
+    assert devices.now.version == 1
+
+
+def without(*gone: int) -> Machine:
+    """The machine as the driver shows it when these GPUs are gone, its last ones."""
+    left = [gpu for gpu in DGX_1V.gpus if gpu.index not in gone]
+    links = [link for i, j, link in DGX_1V.pairs() if i not in gone and j not in gone]
+    return Machine(gpus=tuple(left), links=tuple(links))
 
 
 def test_a_gpu_gone_from_a_reading_stays_listed_and_is_unhealthy() -> None:
     devices = book()
-    alone = Machine(gpus=DGX_1V.gpus[:1], links=())
-    told = devices.discovered(Snapshot(alone))
-    assert {change.reason for change in told} == {GONE}
+    told = devices.discovered(Snapshot(without(*range(1, 8))), now=10)
+    assert {change.reason for change in told.changes} == {GONE.text}
     assert healthy(devices) == [True] + [False] * 7
+
+
+def test_a_gpu_that_was_listed_once_is_unhealthy_and_not_left_out_as_well() -> None:
+    devices = book()
+    assert not devices.incomplete
+    devices.discovered(Snapshot(without(7), left_out={7: "lost", 8: "no uuid"}), now=10)
+    assert devices.now.left_out == {8: "no uuid"}
+    assert devices.incomplete
+    devices.discovered(Snapshot(DGX_1V), now=20)
+    assert not devices.incomplete
 
 
 def test_of_a_gpu_that_is_gone_the_probes_reason_stays() -> None:
     """Else two reasons would take turns, with a line of log each time."""
     devices = book()
-    devices.probed({UUIDS[7]: "NVML: Not Found"})
-    rest = Machine(gpus=DGX_1V.gpus[:7], links=DGX_1V.links[:21])
-    assert devices.discovered(Snapshot(rest)) == ()
-    assert devices.now.faults[UUIDS[7]].reason == "NVML: Not Found"
+    devices.probed(found(7), now=10)
+    assert devices.discovered(Snapshot(without(7)), now=20).changes == ()
+    assert devices.now.healths[UUIDS[7]].reason == "GPU is lost"
+
+
+def test_a_gpu_gone_from_the_readings_does_not_flap_though_probes_find_it_well() -> None:
+    devices, now = book(), 0.0
+    told: list[Change] = []
+    for reading in ((6, 7), (), (6, 7), (6, 7), ()):  # 8 GPUs, 6, 8, 6, 6, 8
+        now += 10
+        told += devices.discovered(Snapshot(without(*reading)), now=now).changes
+        for _ in range(30):
+            now += 10
+            told += devices.probed(Probe(), now=now).changes
+            if reading:
+                assert healthy(devices) == [True] * 6 + [False] * 2
+    assert len(told) == 8  # twice gone and twice back, two GPUs
+
+
+def test_a_gpu_that_is_gone_and_was_out_already_stays_out_until_a_reading_has_it() -> None:
+    devices = book()
+    devices.probed(found(7), now=10)
+    devices.discovered(Snapshot(without(7)), now=20)
+    for now in range(30, 500, 10):
+        assert devices.probed(Probe(), now=now).changes == ()
+    devices.discovered(Snapshot(DGX_1V), now=500)
+    devices.probed(Probe(), now=510)
+    assert all(healthy(devices))
 
 
 def test_a_new_gpu_that_is_not_offered_has_no_health_to_tell() -> None:
     devices = book()
     new = replace(DGX_1V.gpus[0], uuid="GPU-new")
     snapshot = Snapshot(
-        replace(DGX_1V, gpus=(new, *DGX_1V.gpus[1:])), problems={"GPU-new": "MIG mode is on"}
+        replace(DGX_1V, gpus=(new, *DGX_1V.gpus[1:])), probe=Probe({"GPU-new": (LOST,)})
     )
-    assert devices.discovered(snapshot) == (Change(UUIDS[0], False, GONE),)
-    assert set(devices.now.faults) == {UUIDS[0]}
+    news = devices.discovered(snapshot, now=10)
+    assert news.changes == (Change(UUIDS[0], False, GONE.text),)
+    assert set(devices.now.healths) == {UUIDS[0]}
 
 
 def test_a_new_reading_replaces_links_and_minors() -> None:
     devices = book()
     other = replace(DGX_1V, driver_version="560.35.03")
-    assert devices.discovered(Snapshot(other, {UUIDS[0]: 5})) == ()
+    assert devices.discovered(Snapshot(other, {UUIDS[0]: 5}), now=10).changes == ()
     assert devices.now.machine.driver_version == "560.35.03"
     assert devices.now.minors == {UUIDS[0]: 5}
+
+
+def test_when_a_gpu_is_gone_the_device_files_are_those_of_the_new_reading() -> None:
+    """A driver that was loaded again without it numbers the others anew."""
+    devices = book()
+    devices.discovered(Snapshot(without(7), {UUIDS[0]: 0, UUIDS[1]: 1}), now=10)
+    assert devices.now.minors == {UUIDS[0]: 0, UUIDS[1]: 1}
+    assert len(devices.now.machine.gpus) == 8
 
 
 def test_who_waits_is_woken_by_news_and_by_having_given_up() -> None:
@@ -94,7 +172,7 @@ def test_who_waits_is_woken_by_news_and_by_having_given_up() -> None:
         target=lambda: seen.append(devices.wait_newer(1, given_up=lambda: False).version)
     )
     waiting.start()
-    devices.probed({UUIDS[0]: "lost"})
+    devices.probed(found(0), now=10)
     waiting.join(5)
     assert seen == [2]
     assert devices.wait_newer(2, given_up=lambda: True).version == 2
@@ -107,20 +185,30 @@ def test_a_container_sees_its_gpus_in_index_order() -> None:
     )
 
 
-def test_device_files_go_by_minor_number_not_by_index() -> None:
-    paths = grant(book().now, [UUIDS[0], UUIDS[7]], Granting(device_specs=True)).device_paths
-    assert paths == (
-        "/dev/nvidiactl",
-        "/dev/nvidia-uvm",
-        "/dev/nvidia-uvm-tools",
-        "/dev/nvidia-modeset",
-        "/dev/nvidia7",
-        "/dev/nvidia0",
-    )
+def test_device_files_go_by_minor_number_not_by_index_and_only_those_that_exist_are_passed(
+    tmp_path: Path,
+) -> None:
+    for name in ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia7", "unrelated"):
+        (tmp_path / name).touch()
+    how = Granting(device_specs=True, host_dev=tmp_path)
+    paths = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]
+    gpus = ["/dev/nvidia7", "/dev/nvidia0"]
+    given = grant(book().now, [UUIDS[0], UUIDS[7]], how)
+    assert list(given.device_paths) == paths + gpus
+    assert given.envs == {"NVIDIA_VISIBLE_DEVICES": f"{UUIDS[0]},{UUIDS[7]}"}
+    (tmp_path / "nvidia-modeset").touch()  # loaded later
+    given = grant(book().now, [UUIDS[0], UUIDS[7]], how)
+    assert list(given.device_paths) == [*paths, "/dev/nvidia-modeset", *gpus]
+
+
+def test_a_machine_that_is_played_has_no_device_files() -> None:
+    played = DeviceBook(Snapshot(DGX_1V)).now
+    assert grant(played, UUIDS[:1], Granting(device_specs=True)).device_paths == ()
 
 
 def test_cdi_devices_are_named_and_the_image_cannot_ask_for_all() -> None:
-    given = grant(book().now, [UUIDS[4]], Granting(cdi_kind="nvidia.com/gpu"))
+    given = grant(book().now, [UUIDS[4]], Granting(cdi_kind="nvidia.com/gpu", device_specs=True))
+    assert given.device_paths == ()  # CDI brings them
     assert given.cdi_names == (f"nvidia.com/gpu={UUIDS[4]}",)
     assert given.envs == {"NVIDIA_VISIBLE_DEVICES": "void"}
 

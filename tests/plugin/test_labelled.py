@@ -7,7 +7,8 @@ import pytest
 
 from linkwise.kube.client import KubeClient
 from linkwise.plugin.errors import InventoryError
-from linkwise.plugin.labelled import LabelledInventory
+from linkwise.plugin.gpus.inventory import Finding
+from linkwise.plugin.gpus.labelled import LabelledInventory
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology.recorded import recorded_machine
 
@@ -61,6 +62,7 @@ def test_its_faults_are_played_too(client: KubeClient, tmp_path: Path) -> None:
     faults.write_text('{"3": "XID 79"}')
     played = LabelledInventory(client, "n1", LABEL, faults=faults)
     machine = recorded_machine("dgx1-v100", node="n1")
-    assert played.probe(machine) == {}  # nothing is played yet
+    assert played.probe(machine).findings == {}  # nothing is played yet
     played.read()
-    assert played.probe(machine) == {machine.gpus[3].uuid: "XID 79"}
+    assert played.probe(machine).findings == {machine.gpus[3].uuid: (Finding("played", "XID 79"),)}
+    assert played.events(machine, 60) is None

@@ -1,6 +1,7 @@
 """Told to end, the plugin takes what it wrote off its Node, if its DaemonSet is gone."""
 
 import logging
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ import pytest
 from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import ObjectMeta
 from linkwise.plugin import leaving
-from linkwise.plugin.leaving import clean_up_if_removed
+from linkwise.plugin.leaving import Leaving
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
 from tests.kube.scripted_server import scripted
@@ -54,6 +55,10 @@ def daemonset(client: KubeClient) -> None:
     client.post(
         DAEMONSETS, {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": metadata, "spec": {}}
     )
+
+
+def clean_up_if_removed(client: KubeClient, node: str, daemonset: str) -> None:
+    Leaving(client, node, daemonset).clean_up_if_removed()
 
 
 def keys(client: KubeClient) -> tuple[set[str], set[str]]:
@@ -116,7 +121,29 @@ def test_an_api_server_that_is_busy_is_asked_again(server: ApiServer, client: Ku
 def test_an_api_server_that_is_away_is_not_waited_for_long(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(leaving, "_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(leaving, "_SILENT_SECONDS", 0.1)
     client = KubeClient.load(kubeconfig=None, server="http://127.0.0.1:9")
-    clean_up_if_removed(client, "n1", OURS)
+    going = Leaving(client, "n1", OURS)
+    going.clean_up_if_removed()
     assert "labels and annotations stay as they are" in caplog.text
+    assert not going.answered.is_set()
+
+
+def test_an_api_server_that_takes_calls_and_says_nothing_is_not_waited_for_long(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(leaving, "_SILENT_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        url = f"http://127.0.0.1:{mute.getsockname()[1]}"
+        going = Leaving(KubeClient.load(kubeconfig=None, server=url), "n1", OURS)
+        going.clean_up_if_removed()
+    assert "labels and annotations stay as they are" in caplog.text
+    assert not going.answered.is_set()
+
+
+def test_one_that_has_answered_is_worth_waiting_for(server: ApiServer, client: KubeClient) -> None:
+    server.fail_next("GET", "daemonsets", 503)
+    going = Leaving(client, "n1", OURS)
+    going.clean_up_if_removed()
+    assert going.answered.is_set()
+    assert keys(client)[0] == set(OF_OTHERS)

@@ -53,6 +53,12 @@ def test_every_setting_has_a_flag_and_every_default_is_the_settings_own() -> Non
     assert Settings(**params) == DEFAULTS
 
 
+def test_treatments_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LINKWISE_PLUGIN_TREAT", "xid-94=unhealthy nvlink-down=note")
+    params = main.make_context("linkwise-plugin", ["--node-name", "n1"]).params
+    assert params["treat"] == ("xid-94=unhealthy", "nvlink-down=note")
+
+
 def test_the_probes_ask_routes_that_exist(container: dict[str, Any]) -> None:
     app = create_app(CollectorRegistry(), lambda: "")
     routes = {rule.rule for rule in app.url_map.iter_rules()}
@@ -63,15 +69,38 @@ def test_the_probes_ask_routes_that_exist(container: dict[str, Any]) -> None:
 def test_the_kubelets_directories_are_mounted_where_the_defaults_look(
     pod: dict[str, Any], container: dict[str, Any]
 ) -> None:
+    hosts, mounts = mounted(pod, container)
+    assert hosts.keys() == mounts.keys()
+    same = {name for name, path in mounts.items() if path == hosts[name]}
+    assert {mounts[name] for name in same} == {str(KUBELET_DIR), str(POD_RESOURCES_SOCKET.parent)}
+    assert len(mounts) == len(same) + 1  # and the host's /dev
+
+
+def test_the_hosts_device_files_are_looked_at_where_they_are_mounted_and_not_written(
+    pod: dict[str, Any], container: dict[str, Any]
+) -> None:
+    params = main.make_context("p", ["--node-name", "n1", *container["args"]]).params
+    hosts, mounts = mounted(pod, container)
+    (name,) = (name for name, path in hosts.items() if path == "/dev")
+    assert mounts[name] == str(params["host_dev"])
+    (mount,) = (each for each in container["volumeMounts"] if each["name"] == name)
+    assert mount["readOnly"] is True
+    assert params["pass_device_specs"] is True
+
+
+def mounted(
+    pod: dict[str, Any], container: dict[str, Any]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """By volume: where it is on the host, and where in the container."""
     hosts = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"]}
-    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
-    assert mounts == hosts
-    assert set(mounts.values()) == {str(KUBELET_DIR), str(POD_RESOURCES_SOCKET.parent)}
+    return hosts, {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
 
 
 def test_no_more_is_allowed_than_what_is_called() -> None:
     assert granted(the(FILES, "ClusterRole")) == {
         ("nodes", "get"),
+        ("nodes", "list"),
+        ("nodes", "watch"),
         ("nodes", "patch"),
         ("pods", "list"),
         ("pods", "watch"),

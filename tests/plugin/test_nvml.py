@@ -1,7 +1,6 @@
 """The driver's answers, good and bad, told as a machine. No GPU needed: the library's own errors
 and structures, a played driver behind them."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,8 +8,10 @@ import pynvml
 import pytest
 
 from linkwise.plugin.errors import InventoryError
-from linkwise.plugin.inventory import Snapshot
-from linkwise.plugin.nvml import Nvml, NvmlInventory, sysfs_bus_id
+from linkwise.plugin.gpus.inventory import Probe, Snapshot
+from linkwise.plugin.nvml.library import Nvml, sysfs_bus_id
+from linkwise.plugin.nvml.source import NvmlInventory
+from linkwise.topology.labels import node_labels
 from linkwise.topology.model import Link, LinkClass, Machine
 from tests.machines import BRIDGED_8, DGX_1V, DGX_2, DGX_A100, HGX_H100, PCIE_8, TWO_ISLANDS
 from tests.plugin.fake_nvml import Fabric, FakeNvml, nvml_bus_id
@@ -31,7 +32,8 @@ def read(driver: FakeNvml) -> Snapshot:
 def test_a_driver_that_answers_well_tells_the_machine_as_it_is(machine: Machine) -> None:
     snapshot = read(FakeNvml(machine))
     assert snapshot.warnings == ()
-    assert snapshot.problems == {}
+    assert snapshot.probe.findings == {}
+    assert snapshot.left_out == {}
     told = snapshot.machine
     assert told.links == machine.links
     assert told.driver_version == "550.54.15"
@@ -40,6 +42,7 @@ def test_a_driver_that_answers_well_tells_the_machine_as_it_is(machine: Machine)
         assert (gpu.uuid, gpu.model, gpu.memory_mib) == (real.uuid, real.model, real.memory_mib)
         assert gpu.numa_node == real.numa_node
     assert told.gpus[0].pci_bus_id == "0000:1a:00.0"
+    assert snapshot.minors is not None
     assert snapshot.minors[machine.gpus[2].uuid] == 102
 
 
@@ -61,14 +64,19 @@ def test_not_supported_has_a_stated_fallback_and_no_warning(call: str) -> None:
     assert getattr(snapshot.machine.gpus[3], what) == fallback
     assert getattr(snapshot.machine.gpus[2], what) != fallback
     assert snapshot.warnings == ()
-    assert snapshot.problems == {}
+    assert snapshot.probe.findings == {}
 
 
 @pytest.mark.parametrize("call", OPTIONAL)
-def test_any_other_error_of_an_optional_call_names_the_call_and_the_gpu(call: str) -> None:
+def test_any_other_error_names_the_call_and_the_gpu_and_no_label_is_made_of_it(call: str) -> None:
     driver = FakeNvml(PCIE_8)
     driver.fail(call, UNKNOWN, gpu=3)
-    assert read(driver).warnings == (f"GPU 3: {call}: Unknown Error",)
+    snapshot = read(driver)
+    if call in ("nvmlDeviceGetName", "nvmlDeviceGetMemoryInfo"):  # labels would be wrong
+        assert snapshot.left_out == {3: f"{call}: Unknown Error"}
+        assert node_labels(snapshot.machine)["linkwise.dev/gpu.model"] != "mixed"
+    else:
+        assert snapshot.warnings == (f"GPU 3: {call}: Unknown Error",)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +96,7 @@ def test_a_driver_too_old_for_a_call_still_tells_its_gpus(call: str) -> None:
     snapshot = read(driver)
     assert len(snapshot.machine.gpus) == 8
     assert snapshot.machine.links == PCIE_8.links
-    assert snapshot.problems == {}
+    assert snapshot.probe.findings == {}
 
 
 @pytest.mark.parametrize(
@@ -118,15 +126,22 @@ class Reloaded(FakeNvml):
         self.faults.clear()
 
 
+def reasons(probe: Probe) -> dict[str, str]:
+    return {uuid: "; ".join(f.text for f in found) for uuid, found in probe.findings.items()}
+
+
 def test_a_driver_that_was_reloaded_is_found_again_by_probing() -> None:
     driver = Reloaded(PCIE_8)
     inventory = NvmlInventory(driver, sys_root=NO_SYSFS)
     machine = inventory.read().machine
     driver.unload()
-    problems = inventory.probe(machine)
+    problems = reasons(inventory.probe(machine))
     assert set(problems.values()) == {"NVML: Uninitialized"}
     assert len(problems) == 8
-    assert inventory.probe(machine) == {}
+    again = inventory.probe(machine)
+    assert again.findings == {}
+    assert again.recount  # it may number its device files anew
+    assert not inventory.probe(machine).recount
 
 
 def test_a_driver_that_was_reloaded_is_found_again_by_reading() -> None:
@@ -134,7 +149,7 @@ def test_a_driver_that_was_reloaded_is_found_again_by_reading() -> None:
     inventory = NvmlInventory(driver, sys_root=NO_SYSFS)
     before = inventory.read()
     driver.unload()
-    with pytest.raises(InventoryError, match="nvmlDeviceGetCount, the driver: Uninitialized"):
+    with pytest.raises(InventoryError, match="nvmlDeviceGetCount: Uninitialized"):
         inventory.read()
     assert inventory.read() == before
 
@@ -146,7 +161,7 @@ def test_while_the_driver_is_gone_each_gpu_is_unhealthy_for_that_reason() -> Non
     for call in ("nvmlInit", "nvmlDeviceGetHandleByUUID"):
         driver.fail(call, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
     inventory.probe(machine)
-    assert set(inventory.probe(machine).values()) == {"nvmlInit: Driver Not Loaded"}
+    assert set(reasons(inventory.probe(machine)).values()) == {"nvmlInit: Driver Not Loaded"}
 
 
 def test_one_gpu_that_is_lost_does_not_restart_the_library() -> None:
@@ -160,14 +175,14 @@ def test_one_gpu_that_is_lost_does_not_restart_the_library() -> None:
 
 def test_every_call_we_make_is_one_of_the_librarys() -> None:
     ours = [name for name in vars(Nvml) if name.startswith("nvml")]
-    assert len(ours) == 20
+    assert len(ours) == 27
     assert [name for name in ours if not callable(getattr(pynvml, name, None))] == []
 
 
 def test_a_count_that_fails_names_the_call() -> None:
     driver = FakeNvml(PCIE_8)
     driver.fail("nvmlDeviceGetCount", UNKNOWN)
-    with pytest.raises(InventoryError, match="nvmlDeviceGetCount, the driver: Unknown Error"):
+    with pytest.raises(InventoryError, match=r"^nvmlDeviceGetCount: Unknown Error"):
         read(driver)
 
 
@@ -180,10 +195,10 @@ def test_a_gpu_that_does_not_say_who_it_is_is_left_out_and_the_others_keep_their
     snapshot = read(driver)
     assert [gpu.index for gpu in snapshot.machine.gpus] == [0, 2, 3, 4, 5, 6, 7]
     assert snapshot.machine.link(0, 1) == BRIDGED_8.link(0, 2)
-    assert snapshot.warnings[0].startswith("GPU 1: GPU is lost: no handle or no uuid; left out")
-    assert "NVLink 0 of GPU 3 ends at 0000:1b:00.0 (GPU), which is no other GPU here" in " ".join(
-        snapshot.warnings
-    )
+    assert snapshot.left_out == {1: "GPU is lost: no handle or no uuid"}
+    (warning,) = snapshot.warnings  # for all twelve links
+    assert warning.startswith("NVLinks of GPU 3 end at what is no other GPU here, and are left out")
+    assert "0 at 0000:1b:00.0 (GPU), 1 at 0000:1b:00.0 (GPU)" in warning
 
 
 def test_no_usable_gpu_at_all_is_an_error_that_says_why() -> None:
@@ -248,8 +263,7 @@ def test_links_with_an_end_nobody_knows_are_left_out_with_a_warning() -> None:
     snapshot = read(driver)
     assert snapshot.machine.link(0, 1).nvlinks == 0
     assert snapshot.machine.link(1, 2) == TWO_ISLANDS.link(1, 2)
-    assert "GPU 0, NVLink 0: nvmlDeviceGetNvLinkRemotePciInfo: Unknown Error" in snapshot.warnings
-    assert "NVLink 0 of GPU 0 ends at an unknown place (GPU), which" in " ".join(snapshot.warnings)
+    assert snapshot.warnings == ("GPU 0: nvmlDeviceGetNvLinkRemotePciInfo: Unknown Error",)
 
 
 def test_a_link_to_a_cpu_is_no_link_between_gpus() -> None:
@@ -309,46 +323,9 @@ def test_gpus_of_two_cliques_have_none_in_common_and_no_links_between() -> None:
     assert "expected one; none taken" in snapshot.warnings[0]
 
 
-PROBLEMS: dict[str, tuple[Callable[[FakeNvml], None], str]] = {
-    "lost": (lambda d: d.fail("nvmlDeviceGetMemoryInfo", LOST, gpu=2), "NVML: GPU is lost"),
-    "gone": (
-        lambda d: d.fail(
-            "nvmlDeviceGetHandleByUUID", pynvml.NVML_ERROR_NOT_FOUND, gpu=d.machine.gpus[2].uuid
-        ),
-        "NVML: Not Found",
-    ),
-    "reset": (
-        lambda d: d.fail("nvmlDeviceGetMigMode", pynvml.NVML_ERROR_RESET_REQUIRED, gpu=2),
-        "NVML: GPU requires restart",
-    ),
-    "mig": (
-        lambda d: d.faults.update(nvmlDeviceGetMigMode=lambda gpu: [int(gpu == 2), 0]),
-        "MIG mode is on: only whole GPUs are given out",
-    ),
-    "fabric": (
-        lambda d: d.fabric.update({2: Fabric(state=pynvml.NVML_GPU_FABRIC_STATE_IN_PROGRESS)}),
-        "NVLink fabric in state 2: expected 3 (completed)",
-    ),
-    "fabric-error": (
-        lambda d: d.fabric.update({2: Fabric(status=UNKNOWN)}),
-        "NVLink fabric completed with NVML error 999",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", PROBLEMS)
-def test_a_gpu_that_is_not_well_is_told_with_the_reason_and_no_other_is(name: str) -> None:
-    driver = FakeNvml(HGX_H100)
-    inventory = NvmlInventory(driver, sys_root=NO_SYSFS)
-    machine = inventory.read().machine
-    break_it, reason = PROBLEMS[name]
-    break_it(driver)
-    assert inventory.probe(machine) == {machine.gpus[2].uuid: reason}
-
-
 def test_a_fabric_that_is_not_supported_is_no_problem() -> None:
     fabric = {2: Fabric(state=pynvml.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED)}
-    assert read(FakeNvml(HGX_H100, fabric=fabric)).problems == {}
+    assert read(FakeNvml(HGX_H100, fabric=fabric)).probe.findings == {}
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,14 @@
 """The program as it runs: a process of its own, a kubelet's sockets, an API server over HTTP."""
 
-import os
-import signal
 import socket
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
 from threading import Thread
-from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
@@ -18,7 +16,7 @@ import pytest
 from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Node
 from linkwise.plugin import program
-from linkwise.plugin.recorded import RecordedInventory
+from linkwise.plugin.gpus.recorded import RecordedInventory
 from linkwise.plugin.settings import Settings
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
@@ -27,53 +25,11 @@ from linkwise.topology.plan import read_in_use, write_gpus
 from linkwise.topology.recorded import recorded_machine
 from tests.plugin.fake_kubelet import FakeKubelet
 from tests.plugin.pods import manifest
+from tests.plugin.process import Process
 from tests.waiting import wait_for
 
 MACHINE = recorded_machine("dgx1-v100", node="n1")
 UUIDS = tuple(gpu.uuid for gpu in MACHINE.gpus)
-
-
-class Process:
-    """A running `linkwise-plugin` on node n1."""
-
-    def __init__(self, directory: Path, *arguments: str, **environment: str) -> None:
-        self.log_file = directory / "log"
-        with self.log_file.open("wb") as log:
-            self.process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "linkwise.plugin"),
-                    *("--kubelet-dir", str(directory)),
-                    *("--pod-resources-socket", str(directory / "pod-resources")),
-                    *("--listen-address", "127.0.0.1", "--listen-port", "0"),
-                    *arguments,
-                ],
-                stderr=log,
-                env=os.environ | {"LINKWISE_PLUGIN_NODE_NAME": "n1"} | environment,
-            )
-
-    @property
-    def log(self) -> str:
-        return self.log_file.read_text()
-
-    def get(self, path: str) -> tuple[int, str]:
-        port = self.log.split("HTTP on port ")[1].split("\n")[0]
-        try:
-            with urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
-                return answer.status, answer.read().decode()
-        except HTTPError as error:
-            with error:
-                return error.code, error.read().decode()
-
-    def ready(self) -> bool:
-        return "HTTP on port " in self.log and self.get("/readyz")[0] == 200
-
-    def stop(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(20)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait(20)
 
 
 @pytest.fixture
@@ -111,7 +67,8 @@ def test_a_node_with_a_recorded_machine_from_start_to_stop(
         *("--machine", "dgx1-v100", "--machine-faults", str(faults)),
         # What is in use is read only where an Allocate asks for it.
         *("--health-seconds", "0.05", "--in-use-seconds", "3600"),
-        LINKWISE_PLUGIN_API_SERVER=server.url,  # a flag may also come from the environment
+        # A flag may also come from the environment.
+        environment={"LINKWISE_PLUGIN_API_SERVER": server.url},
     )
     try:
         wait_for(plugin.ready, "readiness")
@@ -248,7 +205,7 @@ def without_driver(directory: Path) -> dict[str, str]:
 
 def test_without_a_driver_it_says_so_and_waits(kubelet_dir: Path) -> None:
     plugin = Process(
-        kubelet_dir, "--api-server", "http://127.0.0.1:9", **without_driver(kubelet_dir)
+        kubelet_dir, "--api-server", "http://127.0.0.1:9", environment=without_driver(kubelet_dir)
     )
     try:
         wait_for(lambda: "no GPUs yet: nvmlInit: " in plugin.log, "the reason, in the log")
@@ -268,6 +225,8 @@ def test_without_a_driver_it_says_so_and_waits(kubelet_dir: Path) -> None:
         (("--machine-file", "/nonexistent"), "machine file /nonexistent: "),
         (("--machine", "dgx1-v100", "--machine-file", "x"), "expected one of them"),
         (("--machine", "dgx1-v100", "--kubeconfig", "/nonexistent"), "kubeconfig /nonexistent"),
+        (("--treat", "xid-79=dead"), "Invalid value for '--treat': 'xid-79=dead': expected one of"),
+        (("--treat", "79=ignore"), "'79=ignore': expected NAME=TREATMENT with xid-NUMBER or one"),
         (("--policy", "worst"), "Invalid value for '--policy': 'worst'"),
         (("--health-seconds", "0"), "Invalid value for '--health-seconds'"),
         (("--api-server", "nonsense"), "'nonsense': expected http://HOST:PORT or https://HOST"),
@@ -285,7 +244,7 @@ def test_what_cannot_work_ends_at_once_with_one_clear_line(
     kubelet_dir: Path, arguments: tuple[str, ...], said: str
 ) -> None:
     server = () if "--kubeconfig" in arguments else ("--api-server", "http://127.0.0.1:9")
-    plugin = Process(kubelet_dir, *server, *arguments, **without_driver(kubelet_dir))
+    plugin = Process(kubelet_dir, *server, *arguments, environment=without_driver(kubelet_dir))
     assert plugin.process.wait(20) != 0
     assert said in plugin.log
     assert "Traceback" not in plugin.log
@@ -357,6 +316,48 @@ def test_without_an_api_server_gpus_are_offered_and_when_it_comes_plans_are_kept
 def metrics_of(running: program.Program) -> str:
     with urlopen(f"http://127.0.0.1:{running.port}/metrics", timeout=5) as answer:
         return str(answer.read().decode())
+
+
+def test_a_node_made_anew_under_its_name_is_told_at_once(
+    kubelet: FakeKubelet, server: ApiServer
+) -> None:
+    """Not with the next look at the Node, which is a minute away."""
+    client = KubeClient.load(kubeconfig=None, server=server.url)
+    kubelet.holds = {"ml/w": {"main": list(UUIDS[:2])}}
+    plugin = Process(kubelet.directory, "--machine", "dgx1-v100", "--api-server", server.url)
+    try:
+        wait_for(plugin.ready, "readiness")
+        wait_for(lambda: in_use(client), "what is in use")
+        for _ in range(3):
+            client.delete("/api/v1/nodes/n1")
+            client.post(
+                "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
+            )
+            wait_for(lambda: "linkwise.dev/gpu.count" in labels(client), "its labels", seconds=20)
+            assert in_use(client) == {"ml/w": {"main": tuple(sorted(UUIDS[:2]))}}
+        assert plugin.stop() == 0
+    finally:
+        plugin.kill()
+
+
+def labels(client: KubeClient) -> dict[str, str]:
+    return client.get("/api/v1/nodes/n1", Node).metadata.labels
+
+
+def test_a_signal_that_another_thread_gets_is_heard_too() -> None:
+    """The kernel may give it to any thread; a main thread that waits for a lock then sleeps on."""
+    script = """
+        import signal, threading
+        from linkwise.plugin.__main__ import Signals
+        signals = Signals()
+        other = threading.Thread(target=threading.Event().wait, daemon=True)
+        other.start()
+        kill = lambda: signal.pthread_kill(other.ident, signal.SIGTERM)
+        threading.Timer(0.2, kill).start()
+        assert signals.next() == signal.SIGTERM
+    """
+    ended = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], timeout=60, check=False)
+    assert ended.returncode == 0
 
 
 def test_a_scraper_that_stays_connected_does_not_delay_the_end(

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tenacity.wait import wait_fixed
 
 from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Node
@@ -223,6 +224,65 @@ def test_a_node_that_is_not_there_yet_is_waited_for(
     cluster.client.post(
         "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
     )
+    wait_for(lambda: ours.published, "the write")
+
+
+def uid_of(cluster: Cluster) -> str:
+    return cluster.client.get("/api/v1/nodes/n1", Node).metadata.uid
+
+
+def made_anew(cluster: Cluster) -> str:
+    cluster.client.delete("/api/v1/nodes/n1")
+    cluster.client.post(
+        "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
+    )
+    return uid_of(cluster)
+
+
+def test_a_node_made_anew_is_told_everything_once_it_is_seen(
+    cluster: Cluster, publisher: Callable[..., NodePublisher]
+) -> None:
+    ours = publisher(resync_seconds=3600)
+    ours.node_seen(uid_of(cluster))
+    ours.machine(DGX_A100)
+    ours.in_use(IN_USE)
+    wait_for(lambda: cluster.annotation(names.IN_USE), "the first writes")
+    ours.node_seen(uid_of(cluster))  # as after every change of the Node
+    ours.node_seen(made_anew(cluster))
+    wait_for(lambda: cluster.label("linkwise.dev/gpu.count") == "8", "its labels")
+    assert cluster.annotation(names.IN_USE)
+    assert cluster.annotation(names.OWN_LABELS)
+
+
+def test_a_node_made_anew_is_not_told_by_half_where_a_write_comes_before_it_is_seen(
+    cluster: Cluster, publisher: Callable[..., NodePublisher]
+) -> None:
+    ours = publisher(resync_seconds=3600)
+    ours.node_seen(uid_of(cluster))
+    ours.machine(DGX_A100)
+    wait_for(lambda: ours.published, "the first write")
+    new = made_anew(cluster)
+    ours.in_use(IN_USE)
+    wait_for(lambda: cluster.annotation(names.IN_USE), "what is in use, on a Node without labels")
+    ours.node_seen(new)
+    wait_for(lambda: cluster.label("linkwise.dev/gpu.count") == "8", "its labels")
+    wait_for(lambda: ours.published, "the end of the write")
+
+
+def test_a_node_that_comes_back_does_not_wait_for_the_end_of_a_back_off(
+    cluster: Cluster,
+    publisher: Callable[..., NodePublisher],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(publish, "wait_random_exponential", lambda **_: wait_fixed(3600))
+    cluster.client.delete("/api/v1/nodes/n1")
+    ours = publisher()
+    ours.machine(DGX_A100)
+    wait_for(lambda: cluster.errors, "a failed write")
+    cluster.client.post(
+        "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
+    )
+    ours.node_seen(uid_of(cluster))
     wait_for(lambda: ours.published, "the write")
 
 

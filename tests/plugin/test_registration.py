@@ -11,9 +11,9 @@ from linkwise.plugin import registration
 from linkwise.plugin.advisor import Advisor
 from linkwise.plugin.allocate import pick_ring
 from linkwise.plugin.containers import Granting
-from linkwise.plugin.devices import DeviceBook
 from linkwise.plugin.dial import dial
-from linkwise.plugin.inventory import Snapshot
+from linkwise.plugin.gpus.inventory import Snapshot
+from linkwise.plugin.health.book import DeviceBook
 from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
 from linkwise.plugin.metrics import Metrics
 from linkwise.plugin.registration import Registrar
@@ -110,10 +110,11 @@ def test_a_kubelet_that_comes_is_not_kept_waiting(
     kubelet.stop()
 
 
-def test_a_kubelet_that_drops_us_at_once_each_time_is_given_more_and_more_time(
+def test_a_kubelet_that_drops_us_at_once_each_time_is_given_more_and_more_time_and_told_once(
     kubelet: FakeKubelet,
     make_registrar: Callable[[], Registrar],
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     attempts: list[int] = []
 
@@ -134,6 +135,7 @@ def test_a_kubelet_that_drops_us_at_once_each_time_is_given_more_and_more_time(
     make_registrar().start()
     wait_for(lambda: len(attempts) >= 3, "several attempts")
     assert attempts[:3] == [1, 2, 3]
+    assert caplog.text.count("the kubelet ended its stream: registering again") == 1
     monkeypatch.setattr(kubelet, "take", take)
 
 

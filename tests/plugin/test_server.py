@@ -13,8 +13,8 @@ import pytest
 from linkwise.plugin.advisor import Advisor
 from linkwise.plugin.allocate import pick_ring
 from linkwise.plugin.containers import Granting
-from linkwise.plugin.devices import DeviceBook
-from linkwise.plugin.inventory import Snapshot
+from linkwise.plugin.gpus.inventory import Finding, Probe, Snapshot
+from linkwise.plugin.health.book import DeviceBook
 from linkwise.plugin.kubelet import deviceplugin_pb2 as api
 from linkwise.plugin.metrics import Metrics
 from linkwise.plugin.server import DevicePlugin, PluginServer, remove_dead_sockets
@@ -66,7 +66,7 @@ def node(kubelet_dir: Path) -> Iterator[Node]:
 def test_every_device_is_listed_and_again_whenever_one_changes(node: Node) -> None:
     wait_for(lambda: node.kubelet.lists, "the first list")
     assert list(node.kubelet.health) == list(UUIDS)
-    node.book.probed({UUIDS[2]: "GPU is lost"})
+    node.book.probed(Probe({UUIDS[2]: (Finding("lost", "GPU is lost"),)}), now=1)
     wait_for(lambda: node.kubelet.health[UUIDS[2]] == "Unhealthy", "the bad GPU")
     assert [u for u, health in node.kubelet.health.items() if health == "Healthy"] == [
         uuid for uuid in UUIDS if uuid != UUIDS[2]

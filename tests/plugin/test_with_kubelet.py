@@ -13,10 +13,10 @@ import pytest
 
 from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Node, Pod
+from linkwise.plugin.gpus.recorded import RecordedInventory
 from linkwise.plugin.in_use import PodResources
 from linkwise.plugin.pods import demand_of
 from linkwise.plugin.program import Program
-from linkwise.plugin.recorded import RecordedInventory
 from linkwise.plugin.settings import Settings
 from linkwise.simulator.api_server import ApiServer
 from linkwise.simulator.kubelet import Kubelet, KubeletSettings

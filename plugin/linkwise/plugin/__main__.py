@@ -1,22 +1,26 @@
 """`linkwise-plugin`: flags, logging, wiring; the only place that exits."""
 
 import logging
+import os
 import re
 import signal
 import sys
+from concurrent.futures import Future
 from pathlib import Path
+from threading import Thread
 
 import click
 
 from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import LoadError
 from linkwise.plugin.allocate import POLICIES
-from linkwise.plugin.errors import InventoryError, ListenError
-from linkwise.plugin.inventory import Inventory
-from linkwise.plugin.labelled import LabelledInventory
-from linkwise.plugin.nvml import NvmlInventory
+from linkwise.plugin.errors import InventoryError, ListenError, SettingError
+from linkwise.plugin.gpus.inventory import Inventory
+from linkwise.plugin.gpus.labelled import LabelledInventory
+from linkwise.plugin.gpus.recorded import RecordedInventory
+from linkwise.plugin.health.conditions import read_treatments
+from linkwise.plugin.nvml.source import NvmlInventory
 from linkwise.plugin.program import Program
-from linkwise.plugin.recorded import RecordedInventory
 from linkwise.plugin.settings import Settings
 from linkwise.topology.names import DEFAULT_RESOURCE, RESOURCE_NAME
 
@@ -24,6 +28,9 @@ log = logging.getLogger("linkwise.plugin")
 _DEFAULTS = Settings(node_name="")
 _NAMESPACED = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?/[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
 _SECONDS = click.FloatRange(min=0.01)
+_ENDING = (signal.SIGTERM, signal.SIGINT)
+_END_SECONDS = 2.5  # told to end, it has so long
+_CLEANING_SECONDS = 25.0  # and so much longer where it cleans its Node
 
 
 def _url(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
@@ -84,7 +91,17 @@ def _namespaced(_context: click.Context, _option: click.Parameter, value: str | 
     default=_DEFAULTS.listen_port,
     help="0 takes any that is free, and logs it.",
 )
-@click.option("--pass-device-specs", is_flag=True, help="Hand over /dev/nvidia* files as well.")
+@click.option(
+    "--pass-device-specs/--no-pass-device-specs",
+    default=_DEFAULTS.pass_device_specs,
+    help="Hand over /dev/nvidia* files as well; not with --cdi, which does.",
+)
+@click.option(
+    "--host-dev",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=_DEFAULTS.host_dev,
+    help="Where the host's /dev is seen, to pass only files that exist.",
+)
 @click.option("--cdi", is_flag=True, help="Name CDI devices, in place of NVIDIA_VISIBLE_DEVICES.")
 @click.option(
     "--no-driver",
@@ -129,6 +146,24 @@ def _namespaced(_context: click.Context, _option: click.Parameter, value: str | 
     help="Clean probes in a row that bring an unhealthy GPU back.",
 )
 @click.option(
+    "--probation-seconds",
+    type=_SECONDS,
+    default=_DEFAULTS.probation_seconds,
+    help="After an XID, how long a GPU stays out with clean probes; longer each time it relapses.",
+)
+@click.option(
+    "--driver-seconds",
+    type=_SECONDS,
+    default=_DEFAULTS.driver_seconds,
+    help="A call to the driver that takes longer is a hang.",
+)
+@click.option(
+    "--treat",
+    multiple=True,
+    metavar="NAME=TREATMENT",
+    help="What comes of a condition, as xid-94=unhealthy: ignore, note, unhealthy or reset.",
+)
+@click.option(
     "--log-level",
     type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]),
     default="INFO",
@@ -141,25 +176,80 @@ def main(*, no_driver: str, log_level: str, **chosen: object) -> None:
         level=log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
     logging.getLogger("urllib3").setLevel(logging.ERROR)  # what matters of it we say ourselves
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # a line for every third scraper
     if not RESOURCE_NAME.fullmatch(str(chosen["resource_name"])):
         problem = f"{chosen['resource_name']!r}: expected domain/name, like {DEFAULT_RESOURCE}"
         raise click.BadParameter(problem, param_hint="'--resource-name'")
     settings = Settings(wait_for_driver=no_driver == "wait", **chosen)  # type: ignore[arg-type]
     try:
+        read_treatments(settings.treat)
+    except SettingError as error:
+        raise click.BadParameter(str(error), param_hint="'--treat'") from error
+    signals = Signals()
+    try:
         client = KubeClient.load(kubeconfig=settings.kubeconfig, server=settings.api_server)
         inventory = open_inventory(settings, client)
-        program = Program(settings, inventory, client)
+        serve(Program(settings, inventory, client), signals)
+    except TimeoutError:
+        log.error("something does not end, and is left to the operating system")
     except (ListenError, InventoryError, LoadError) as error:
         raise click.ClickException(str(error)) from error
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: program.stop())
-    signal.signal(signal.SIGHUP, lambda *_: program.discover())
-    program.run()
+    except Exception:
+        log.exception("a defect ends the plugin")
+        logging.shutdown()
+        os._exit(1)
+    # Not by return: a thread that hangs in the driver's library holds its locks, and the library
+    # is taken down as the interpreter ends.
+    logging.shutdown()
+    os._exit(0)
+
+
+class Signals:
+    """Signals in the order in which they come, whichever thread the kernel gives them to: a main
+    thread that waits for a lock does not always hear of them."""
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+        signal.set_wakeup_fd(self._write)
+        for number in (*_ENDING, signal.SIGHUP):
+            signal.signal(number, lambda *_: None)
+
+    def next(self) -> int:
+        return os.read(self._read, 1)[0]
+
+    def put(self, number: int) -> None:
+        """As if it had come."""
+        os.write(self._write, bytes([number]))
+
+
+def serve(program: Program, signals: Signals) -> None:
+    """Run *program* until a signal ends it. Raises what its `run` does, and TimeoutError where it
+    does not end in time."""
+    ended: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            program.run()
+            ended.set_result(None)
+        except BaseException as error:  # the main thread's to tell
+            ended.set_exception(error)
+        signals.put(signal.SIGTERM)
+
+    Thread(target=run, name="program", daemon=True).start()
+    while signals.next() == signal.SIGHUP:
+        program.discover()
+    program.stop()
+    try:
+        ended.result(_END_SECONDS)
+    except TimeoutError:
+        if not program.cleaning:
+            raise
+        ended.result(_CLEANING_SECONDS)
 
 
 def open_inventory(settings: Settings, client: KubeClient) -> Inventory:
-    """Where GPUs come from. Raises InventoryError for a machine that cannot be had, and without
-    a driver where that should not be waited for."""
+    """Where GPUs come from. Raises InventoryError for a machine that cannot be had."""
     machine, file, label = settings.machine, settings.machine_file, settings.machine_from_label
     if sum(map(bool, (machine, file, label))) > 1:
         raise InventoryError(
@@ -174,10 +264,10 @@ def open_inventory(settings: Settings, client: KubeClient) -> Inventory:
         return LabelledInventory(client, settings.node_name, label, faults=faults)
     if faults:
         raise InventoryError("--machine-faults: expected beside a played machine only")
-    inventory = NvmlInventory()
-    if not settings.wait_for_driver:
-        inventory.read()
-    return inventory
+    return NvmlInventory(
+        driver_seconds=settings.driver_seconds,
+        minors_needed=settings.pass_device_specs and not settings.cdi,
+    )
 
 
 if __name__ == "__main__":

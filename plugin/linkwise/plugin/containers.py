@@ -1,27 +1,28 @@
-"""PURE. What a container gets so that it sees its GPUs, and only those."""
+"""What a container gets so that it sees its GPUs, and only those.
+
+Pure, but for a look at which of the driver's device files there are.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from linkwise.plugin.devices import Devices
-from linkwise.plugin.errors import UnknownDeviceError
+from linkwise.plugin.errors import NoDeviceFileError, UnknownDeviceError
+from linkwise.plugin.health.book import Devices
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
-_CONTROL_DEVICES = (
-    "/dev/nvidiactl",
-    "/dev/nvidia-uvm",
-    "/dev/nvidia-uvm-tools",
-    "/dev/nvidia-modeset",
-)
+_SHARED = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")  # by all GPUs
 
 
 @dataclass(frozen=True, slots=True)
 class Granting:
-    """How GPUs are handed over: `cdi_kind` (vendor/class) names CDI devices in place of the
-    environment variable; `device_specs` adds the device files themselves."""
+    """How GPUs are handed over: `cdi_kind` (vendor/class) names CDI devices, which bring all that
+    is needed; without it an environment variable names the GPUs, and `device_specs` adds the
+    device files themselves. `host_dev` is where the host's /dev can be looked at."""
 
     cdi_kind: str | None = None
     device_specs: bool = False
+    host_dev: Path = Path("/dev")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +33,30 @@ class ContainerGrant:
 
 
 def grant(devices: Devices, uuids: Sequence[str], how: Granting) -> ContainerGrant:
-    """Hand over the GPUs with these uuids, in index order. Raises UnknownDeviceError."""
+    """Hand over the GPUs with these uuids, in index order.
+
+    Raises UnknownDeviceError, and NoDeviceFileError where a device file would have to be guessed.
+    """
     unknown = set(uuids) - devices.known
     if unknown:
         raise UnknownDeviceError(unknown, len(devices.known))
     machine = devices.machine
     ordered = machine.uuids_of(machine.mask_of(uuids))
-    paths: tuple[str, ...] = ()
-    if how.device_specs:
-        paths = (*_CONTROL_DEVICES, *(f"/dev/nvidia{devices.minors[u]}" for u in ordered))
     if how.cdi_kind:
         # "void": an image may carry NVIDIA_VISIBLE_DEVICES=all, which NVIDIA's runtime would obey.
         names = tuple(f"{how.cdi_kind}={uuid}" for uuid in ordered)
-        return ContainerGrant({VISIBLE_DEVICES: "void"}, paths, names)
+        return ContainerGrant({VISIBLE_DEVICES: "void"}, cdi_names=names)
+    paths = _device_files(devices, ordered, how.host_dev) if how.device_specs else ()
     return ContainerGrant({VISIBLE_DEVICES: ",".join(ordered)}, paths)
+
+
+def _device_files(devices: Devices, uuids: Sequence[str], host_dev: Path) -> tuple[str, ...]:
+    """Those that all GPUs share, where they exist: of one that does not, the container would not
+    start. None for a machine that is played."""
+    if devices.minors is None:
+        return ()
+    for gpu in devices.machine.gpus:
+        if gpu.uuid in uuids and gpu.uuid not in devices.minors:
+            raise NoDeviceFileError(gpu.index, gpu.uuid)
+    shared = (f"/dev/{name}" for name in _SHARED if (host_dev / name).exists())
+    return (*shared, *(f"/dev/nvidia{devices.minors[uuid]}" for uuid in uuids))

@@ -8,21 +8,24 @@ must not stay.
 """
 
 import logging
+import time
 from collections.abc import Callable
+from threading import Event
 from typing import TypeVar
 
 import msgspec
-from tenacity import Retrying, retry_if_exception, stop_after_delay
+from tenacity import RetryCallState, Retrying, retry_if_exception
 from tenacity.wait import wait_random_exponential
 
 from linkwise.kube.client import KubeClient
-from linkwise.kube.errors import ApiError
+from linkwise.kube.errors import UNREACHED, ApiError
 from linkwise.kube.objects import Node, ObjectMeta
 from linkwise.plugin.publish import written_by_us
 
 log = logging.getLogger(__name__)
 
-_PATIENCE_SECONDS = 20.0  # of the minute between SIGTERM and SIGKILL
+_BUSY_SECONDS = 20.0  # of the minute between SIGTERM and SIGKILL; for an API server that answers
+_SILENT_SECONDS = 1.0  # for one that does not: ending must not wait for what hangs
 _LONGEST_WAIT_SECONDS = 2.0
 
 T = TypeVar("T")
@@ -32,18 +35,55 @@ class _Owner(msgspec.Struct):
     metadata: ObjectMeta
 
 
-def clean_up_if_removed(client: KubeClient, node_name: str, daemonset: str) -> None:
-    """*daemonset* is NAMESPACE/NAME. Never raises: what could not be done is logged."""
-    try:
-        if not _patiently(lambda: _removed(client, daemonset)):
-            return
-        _patiently(lambda: _clean(client, node_name))
-    except (ApiError, msgspec.MsgspecError) as error:
-        log.warning(
-            "node: labels and annotations stay as they are, since it cannot be told whether "
-            "Linkwise is being removed, or they cannot be removed: %s",
-            error,
-        )
+class Leaving:
+    """Takes what we wrote off our Node, where our DaemonSet is gone or going."""
+
+    def __init__(self, client: KubeClient, node_name: str, daemonset: str) -> None:
+        """*daemonset* is NAMESPACE/NAME."""
+        self._client, self._node_name, self._daemonset = client, node_name, daemonset
+        self.answered = Event()
+        """The API server answers, be it that it is busy: what is to be done will be."""
+
+    def clean_up_if_removed(self) -> None:
+        """Never raises: what could not be done is logged."""
+        try:
+            if self._patiently(lambda: _removed(self._client, self._daemonset)):
+                self._patiently(lambda: _clean(self._client, self._node_name))
+        except (ApiError, msgspec.MsgspecError) as error:
+            log.warning(
+                "node: labels and annotations stay as they are, since it cannot be told whether "
+                "Linkwise is being removed, or they cannot be removed: %s",
+                error,
+            )
+
+    def _patiently(self, request: Callable[[], T]) -> T:
+        """Asked again while the API server is busy, but not for long, and shorter still where it
+        does not answer at all."""
+        began = heard = time.monotonic()
+
+        def enough(state: RetryCallState) -> bool:
+            nonlocal heard
+            now = time.monotonic()
+            error = state.outcome.exception() if state.outcome else None
+            if isinstance(error, ApiError) and error.status == UNREACHED:
+                return now - heard > _SILENT_SECONDS
+            heard = now
+            self.answered.set()
+            return now - began > _BUSY_SECONDS
+
+        def ask() -> T:
+            patience = _BUSY_SECONDS if self.answered.is_set() else _SILENT_SECONDS
+            with self._client.within(patience):
+                answer = request()
+            self.answered.set()
+            return answer
+
+        return Retrying(
+            retry=retry_if_exception(_may_pass),
+            wait=wait_random_exponential(multiplier=0.2, max=_LONGEST_WAIT_SECONDS),
+            stop=enough,
+            reraise=True,
+        )(ask)
 
 
 def _removed(client: KubeClient, daemonset: str) -> bool:
@@ -69,15 +109,5 @@ def _clean(client: KubeClient, node_name: str) -> None:
     log.info("node: Linkwise is being removed, and its labels and annotations have been")
 
 
-def _patiently(request: Callable[[], T]) -> T:
-    """Asked again while the API server is busy or away, but not for long."""
-    return Retrying(
-        retry=retry_if_exception(_may_pass),
-        wait=wait_random_exponential(multiplier=0.2, max=_LONGEST_WAIT_SECONDS),
-        stop=stop_after_delay(_PATIENCE_SECONDS),
-        reraise=True,
-    )(request)
-
-
 def _may_pass(error: BaseException) -> bool:
-    return isinstance(error, ApiError) and (error.status in (0, 429) or error.status >= 500)
+    return isinstance(error, ApiError) and (error.status in (UNREACHED, 429) or error.status >= 500)

@@ -9,12 +9,38 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         self.devices = Gauge(
-            "linkwise_plugin_devices", "GPUs of this node", ["health"], registry=registry
+            "linkwise_plugin_devices",
+            "GPUs of this node: healthy, unhealthy, left-out (cannot be offered at all)",
+            ["health"],
+            registry=registry,
         )
         self.device_unhealthy = Gauge(
             "linkwise_plugin_device_unhealthy",
             "1 for each GPU that is not given out, with the reason",
             ["gpu", "reason"],
+            registry=registry,
+        )
+        self.device_noted = Gauge(
+            "linkwise_plugin_device_noted",
+            "1 for each condition of a GPU that does not keep it from being given out",
+            ["gpu", "note"],
+            registry=registry,
+        )
+        self.device_left_out = Gauge(
+            "linkwise_plugin_device_left_out",
+            "1 for each GPU that the driver counts and that cannot be offered, with the reason",
+            ["index", "reason"],
+            registry=registry,
+        )
+        self.xids = Counter(
+            "linkwise_plugin_xids_total",
+            "XIDs that the driver reported, whatever came of them; gpu is empty where unknown",
+            ["gpu", "xid"],
+            registry=registry,
+        )
+        self.probe_age = Gauge(
+            "linkwise_plugin_probe_age_seconds",
+            "Age of the last complete probe of the GPUs; rises while the driver hangs",
             registry=registry,
         )
         self.allocated = Gauge(

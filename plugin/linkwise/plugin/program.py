@@ -1,23 +1,28 @@
 """The plugin put together: which thread tells which other what."""
 
 import logging
+import time
+from queue import SimpleQueue
 from threading import Event, Thread
 
 from waitress.server import create_server
 
 from linkwise.kube.client import KubeClient
+from linkwise.kube.objects import Node as KubeNode
 from linkwise.kube.objects import Pod
 from linkwise.kube.reflector import Reflector
 from linkwise.plugin.advisor import Advisor
 from linkwise.plugin.allocate import POLICIES, Pick
 from linkwise.plugin.app import create_app
-from linkwise.plugin.caretaker import Caretaker, first_reading, warn
 from linkwise.plugin.containers import Granting
-from linkwise.plugin.devices import DeviceBook, Devices
-from linkwise.plugin.errors import ListenError
+from linkwise.plugin.errors import InventoryError, ListenError
+from linkwise.plugin.gpus.inventory import Inventory, Snapshot, Xid
+from linkwise.plugin.health.book import DeviceBook, Devices
+from linkwise.plugin.health.caretaker import Caretaker, Listeners, first_reading
+from linkwise.plugin.health.conditions import read_treatments
+from linkwise.plugin.health.faults import Policy
 from linkwise.plugin.in_use import InUsePoller, PodResources
-from linkwise.plugin.inventory import Inventory, Snapshot
-from linkwise.plugin.leaving import clean_up_if_removed
+from linkwise.plugin.leaving import Leaving
 from linkwise.plugin.metrics import Metrics
 from linkwise.plugin.publish import NodePublisher
 from linkwise.plugin.registration import Registrar
@@ -29,6 +34,7 @@ from linkwise.topology.plan import InUse
 log = logging.getLogger(__name__)
 
 _FIRST_PODS_SECONDS = 5.0  # then we register all the same: GPUs without plans beat no GPUs
+_STOP_SECONDS = 0.8  # told to stop, the program waits so long for what may hang
 _WATCH_DEAD_SECONDS = 10.0  # the API server not heard for so long: waiting for a pod is in vain
 
 
@@ -39,8 +45,14 @@ class Program:
         self._settings, self._inventory, self._client = settings, inventory, client
         self._metrics = Metrics()
         self._missing = "no GPUs read yet"
+        self._began = time.monotonic()
         self._stopping = Event()
+        self._first: SimpleQueue[Snapshot | InventoryError | None] = SimpleQueue()
         self._node: Node | None = None
+        self._metrics.probe_age.set_function(self._probe_age_seconds)
+        self._leaving = (
+            Leaving(client, settings.node_name, settings.daemonset) if settings.daemonset else None
+        )
         app = create_app(self._metrics.registry, self.not_ready)
         try:
             # Few threads: scrapes and probes are all that comes.
@@ -62,14 +74,20 @@ class Program:
         """What is missing until all is well; empty then."""
         return self._node.not_ready() if self._node else self._missing
 
+    @property
+    def cleaning(self) -> bool:
+        """Whether, told to stop, it does what is worth waiting for: the API server answers."""
+        return self._leaving is not None and self._leaving.answered.is_set()
+
     def run(self) -> None:
-        """Serve until `stop`, then leave nothing behind that nobody will keep true."""
+        """Serve until `stop`, then leave nothing behind that nobody will keep true.
+
+        Raises InventoryError where there are no GPUs and none should be waited for.
+        """
         self._http_thread.start()
         log.info("node %s: HTTP on port %d", self._settings.node_name, self.port)
         try:
-            snapshot = first_reading(
-                self._inventory, stopping=self._stopping, on_waiting=self._waiting_for_gpus
-            )
+            snapshot = self._first_reading()
             if snapshot is not None:
                 self._node = Node(
                     self._settings, self._inventory, self._client, self._metrics, snapshot
@@ -80,15 +98,35 @@ class Program:
             self._stopping.set()
             if self._node is not None:
                 self._node.stop()
-            if self._settings.daemonset:
-                clean_up_if_removed(
-                    self._client, self._settings.node_name, self._settings.daemonset
-                )
-            self._inventory.close()
+            if self._leaving is not None:
+                self._leaving.clean_up_if_removed()
+            # Its threads first: one that has just answered writes to what is closed then.
+            self._http.task_dispatcher.shutdown(timeout=0.2)
             self._http.close()
             # No longer: a scraper's open connection keeps this thread, a daemon, for minutes.
-            self._http_thread.join(0.5)
+            self._http_thread.join(0.2)
             log.info("stopped")
+
+    def _first_reading(self) -> Snapshot | None:
+        """None once told to stop, however long the driver takes, or hangs."""
+        Thread(target=self._read_first, name="first-reading", daemon=True).start()
+        found = self._first.get()
+        if isinstance(found, InventoryError):
+            raise found
+        return found
+
+    def _read_first(self) -> None:
+        try:
+            if self._settings.wait_for_driver:
+                self._first.put(
+                    first_reading(
+                        self._inventory, stopping=self._stopping, on_waiting=self._waiting_for_gpus
+                    )
+                )
+            else:
+                self._first.put(self._inventory.read())
+        except InventoryError as error:
+            self._first.put(error)
 
     def _serve_http(self) -> None:
         try:
@@ -98,16 +136,23 @@ class Program:
                 raise
 
     def stop(self) -> None:
-        """Safe to call from a signal handler."""
+        """Returns at once."""
         self._stopping.set()
+        self._first.put(None)
 
     def discover(self) -> None:
-        """Read the GPUs anew; safe to call from a signal handler."""
+        """Read the GPUs anew."""
         if self._node is not None:
             self._node.discover()
 
     def _waiting_for_gpus(self, why: str) -> None:
         self._missing = f"no GPUs: {why}"
+
+    def _probe_age_seconds(self) -> float:
+        """Before the first reading, since the start."""
+        if self._node is None:
+            return time.monotonic() - self._began
+        return self._node.probe_age_seconds
 
 
 class Node:
@@ -123,8 +168,13 @@ class Node:
     ) -> None:
         self._metrics = metrics
         pick = POLICIES[settings.policy]
-        warn(snapshot.warnings)
-        self._book = DeviceBook(snapshot, clean_probes_needed=settings.clean_probes)
+        policy = Policy(
+            clean_probes=settings.clean_probes,
+            probe_seconds=settings.health_seconds,
+            probation_seconds=settings.probation_seconds,
+            treatments=read_treatments(settings.treat),
+        )
+        self._book = DeviceBook(snapshot, policy, now=time.monotonic())
         warm_up(pick, self._book.now.machine)
         self._publisher = NodePublisher(
             client, settings.node_name, on_error=metrics.publish_errors.inc
@@ -144,6 +194,14 @@ class Node:
             on_replace=self._advisor.replace_pods,
             on_event=self._advisor.pod_event,
         )
+        self._own_node: Reflector[KubeNode] = Reflector(
+            client,
+            "/api/v1/nodes",
+            KubeNode,
+            field_selector=f"metadata.name={settings.node_name}",
+            on_replace=self._nodes_listed,
+            on_event=self._node_changed,
+        )
         self._in_use = InUsePoller(
             PodResources(settings.pod_resources_socket, settings.resource_name),
             every_seconds=settings.in_use_seconds,
@@ -152,7 +210,9 @@ class Node:
             on_error=metrics.pod_resources_errors.inc,
         )
         granting = Granting(
-            cdi_kind=CDI_KIND if settings.cdi else None, device_specs=settings.pass_device_specs
+            cdi_kind=CDI_KIND if settings.cdi else None,
+            device_specs=settings.pass_device_specs,
+            host_dev=settings.host_dev,
         )
         self._registrar = Registrar(
             kubelet_socket=settings.kubelet_socket,
@@ -166,16 +226,20 @@ class Node:
         self._caretaker = Caretaker(
             inventory,
             self._book,
+            snapshot,
             health_seconds=settings.health_seconds,
             discovery_seconds=settings.discovery_seconds,
-            on_devices=lambda devices: self._devices_changed(devices, pick),
-            warned=snapshot.warnings,
+            listeners=Listeners(
+                devices=lambda devices: self._devices_changed(devices, pick), xid=self._xid
+            ),
         )
+        self._silent_seconds = settings.silent_seconds
 
     def start(self, stopping: Event) -> None:
         """Registers last, when plans and what was allocated before us are known."""
         self._devices_changed(self._book.now, None)
         self._publisher.start()
+        self._own_node.start()
         self._pods.start()
         waited = 0.0
         while not self._pods.synced.wait(0.1) and waited < _FIRST_PODS_SECONDS:
@@ -187,12 +251,24 @@ class Node:
         self._caretaker.start()
         self._registrar.start()
 
+    @property
+    def probe_age_seconds(self) -> float:
+        return self._caretaker.probe_age_seconds
+
     def stop(self) -> None:
-        self._registrar.stop()
-        self._caretaker.stop()
-        self._in_use.stop()
-        self._pods.stop()
-        self._publisher.stop()
+        """All at once, and for as long as none of them hangs."""
+        parts = (
+            *(self._registrar, self._caretaker, self._in_use),
+            *(self._pods, self._own_node, self._publisher),
+        )
+        enders = [Thread(target=part.stop, daemon=True) for part in parts]
+        ends = time.monotonic() + _STOP_SECONDS
+        for ender in enders:
+            ender.start()
+        for ender, part in zip(enders, parts, strict=True):
+            ender.join(max(0.0, ends - time.monotonic()))
+            if ender.is_alive():
+                log.warning("%s does not end; not waited for", type(part).__name__)
 
     def discover(self) -> None:
         self._caretaker.discover()
@@ -204,6 +280,11 @@ class Node:
             )
         if not self._publisher.published:
             return _because("topology not published on the node", self._publisher.trouble)
+        if self.probe_age_seconds > self._silent_seconds:
+            return (
+                f"the last complete probe of the GPUs is {self.probe_age_seconds:.0f} s old: "
+                f"expected {self._silent_seconds:g} s at most; the driver may hang"
+            )
         return ""
 
     def _devices_changed(self, devices: Devices, pick: Pick | None) -> None:
@@ -214,8 +295,27 @@ class Node:
         self._metrics.devices.labels("healthy").set(healthy)
         self._metrics.devices.labels("unhealthy").set(len(devices.machine.gpus) - healthy)
         self._metrics.device_unhealthy.clear()
-        for uuid, fault in devices.faults.items():
-            self._metrics.device_unhealthy.labels(uuid, fault.reason).set(1)
+        self._metrics.device_noted.clear()
+        for uuid, health in devices.healths.items():
+            if health.reason:
+                self._metrics.device_unhealthy.labels(uuid, health.reason).set(1)
+            for note in health.notes:
+                self._metrics.device_noted.labels(uuid, note).set(1)
+        self._metrics.devices.labels("left-out").set(len(devices.left_out))
+        self._metrics.device_left_out.clear()
+        for index, why in devices.left_out.items():
+            self._metrics.device_left_out.labels(str(index), why).set(1)
+
+    def _xid(self, xid: Xid) -> None:
+        self._metrics.xids.labels(xid.uuid, str(xid.number)).inc()
+
+    def _nodes_listed(self, nodes: list[KubeNode]) -> None:
+        for node in nodes:
+            self._publisher.node_seen(node.metadata.uid)
+
+    def _node_changed(self, kind: str, node: KubeNode) -> None:
+        if kind != "DELETED":
+            self._publisher.node_seen(node.metadata.uid)
 
     def _in_use_read(self, in_use: InUse) -> None:
         """At each reading, as a pod may show in our watch only after it has got its GPUs."""

@@ -4,6 +4,9 @@ One merge patch with just what differs, and only when something does. Labels of 
 being true are taken away: which are ours is kept in an annotation beside them, so a later version
 of this program, or one on changed hardware, still knows. Labels that others wrote (such as GPU
 feature discovery, under the same names) are theirs: they are neither changed nor removed.
+
+A Node that is deleted and made anew under its name says nothing of us: its uid shows it, and it is
+told everything at once.
 """
 
 import logging
@@ -14,7 +17,6 @@ from threading import Condition, Event, Thread
 
 import msgspec
 from tenacity import RetryCallState, Retrying, retry_if_exception_type
-from tenacity.nap import sleep_using_event
 from tenacity.stop import stop_when_event_set
 from tenacity.wait import wait_random_exponential
 
@@ -28,6 +30,8 @@ from linkwise.topology.node_annotation import write_topology
 from linkwise.topology.plan import InUse, write_in_use
 
 log = logging.getLogger(__name__)
+
+_STOP_SECONDS = 15.0  # a write that is under way takes no longer
 
 Patch = dict[str, dict[str, str | None]]
 
@@ -110,6 +114,8 @@ class NodePublisher:
         self._dirty = False
         self._stopping = Event()
         self._told: Wanted | None = None  # what the Node says, as far as we know
+        self._told_uid = ""  # which Node that is
+        self._seen_uid = ""  # of the Node that there is, as its watch last showed it
         self._read_at = 0.0
         self._trouble = ""
         self._thread = Thread(target=self._run, name="publisher", daemon=True)
@@ -134,6 +140,16 @@ class NodePublisher:
             self._in_use, self._dirty = in_use, True
             self._changed.notify_all()
 
+    def node_seen(self, uid: str) -> None:
+        """There is a Node of our name, with this uid."""
+        with self._changed:
+            if uid == self._seen_uid:
+                return
+            self._seen_uid = uid
+            if uid != self._told_uid:
+                self._told, self._dirty = None, True
+            self._changed.notify_all()
+
     def start(self) -> None:
         self._thread.start()
 
@@ -142,14 +158,14 @@ class NodePublisher:
         with self._changed:
             self._changed.notify_all()
         if self._thread.is_alive():
-            self._thread.join(15)
+            self._thread.join(_STOP_SECONDS)
 
     def _run(self) -> None:
         retrying = Retrying(
             retry=retry_if_exception_type(Exception),  # this thread ends only by stop()
             wait=wait_random_exponential(multiplier=0.2, max=30),
             stop=stop_when_event_set(self._stopping),
-            sleep=sleep_using_event(self._stopping),
+            sleep=self._pause,
             before_sleep=self._note_failure,
             retry_error_callback=lambda _: None,  # stopped while failing
         )
@@ -161,21 +177,31 @@ class NodePublisher:
             if not self._stopping.is_set():
                 retrying(self._publish)
 
+    def _pause(self, seconds: float) -> None:
+        """Before the next attempt; not for long where there is another Node to write on."""
+        with self._changed:
+            seen = self._seen_uid
+            self._changed.wait_for(
+                lambda: self._seen_uid != seen or self._stopping.is_set(), seconds
+            )
+
     def _publish(self) -> None:
         with self._changed:
             self._dirty = False
             machine, in_use = self._machine, self._in_use
+            told = self._told if self._seen_uid in ("", self._told_uid) else None
         if machine is None:
             return
         want = wanted(machine, in_use)
         due = time.monotonic() - self._read_at > self._resync_seconds
-        if want == self._told and not due:
+        if want == told and not due:
             return
-        if self._told is None or due or want.labels != self._told.labels:
-            patch = difference(self._client.get(self._path, Node), want)
-            self._read_at = time.monotonic()
+        if told is None or due or want.labels != told.labels:
+            node = self._client.get(self._path, Node)
+            patch = difference(node, want)
+            self._told_uid, self._read_at = node.metadata.uid, time.monotonic()
         else:
-            patch = _annotations_changed(self._told, want)
+            patch = _annotations_changed(told, want)
         if patch:
             self._client.patch(self._path, {"metadata": patch})
             log.info(

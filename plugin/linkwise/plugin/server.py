@@ -21,8 +21,8 @@ import grpc
 from linkwise.plugin.advisor import Advisor, Allocation
 from linkwise.plugin.allocate import Answer, Question, Source, lowest
 from linkwise.plugin.containers import ContainerGrant, Granting, grant
-from linkwise.plugin.devices import DeviceBook, Devices
-from linkwise.plugin.errors import UnknownDeviceError
+from linkwise.plugin.errors import NoDeviceFileError, UnknownDeviceError
+from linkwise.plugin.health.book import DeviceBook, Devices
 from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
 from linkwise.plugin.kubelet.deviceplugin_pb2_grpc import (
     DevicePluginServicer,
@@ -151,10 +151,12 @@ class DevicePlugin(DevicePluginServicer):
                 grant(devices, tuple(asked.devices_ids), self._granting)
                 for asked in request.container_requests
             ]
-        except UnknownDeviceError as error:
+        except (UnknownDeviceError, NoDeviceFileError) as error:
             self._metrics.allocations.labels("refused").inc()
             log.error("Allocate: %s", error)
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            unknown = isinstance(error, UnknownDeviceError)
+            code = grpc.StatusCode.INVALID_ARGUMENT if unknown else grpc.StatusCode.UNAVAILABLE
+            context.abort(code, str(error))
         for asked in request.container_requests:
             self._note(devices, self._advisor.allocated(frozenset(asked.devices_ids)))
         self._on_allocated()

@@ -28,7 +28,9 @@ class Settings:
     resource_name: str = DEFAULT_RESOURCE
     listen_address: str = "0.0.0.0"  # probes and Prometheus come from outside the pod
     listen_port: int = 9401
-    pass_device_specs: bool = False  # needed with the static CPU manager only
+    # Else `systemctl daemon-reload` takes the GPUs from running containers (docs/operating.md).
+    pass_device_specs: bool = True
+    host_dev: Path = Path("/dev")  # in a container, the host's is elsewhere
     cdi: bool = False  # NVIDIA_VISIBLE_DEVICES works with every container toolkit
     wait_for_driver: bool = True  # a driver may be installed after us, by an operator's pod
     policy: str = "ring"
@@ -37,6 +39,14 @@ class Settings:
     in_use_seconds: float = 1.0  # after an Allocate it is read at once
     pod_wait_seconds: float = 0.5  # the kubelet's watch and ours differ by milliseconds
     clean_probes: int = 3
+    probation_seconds: float = 300.0  # an XID may follow another; a job that starts takes minutes
+    driver_seconds: float = 20.0  # a driver that is busy takes some; one that hangs, for ever
+    treat: tuple[str, ...] = ()  # NAME=TREATMENT, see `health.conditions`
+
+    @property
+    def silent_seconds(self) -> float:
+        """The driver not having answered for longer, the plugin is not ready."""
+        return self.health_seconds + self.driver_seconds
 
     @property
     def kubelet_socket(self) -> Path:

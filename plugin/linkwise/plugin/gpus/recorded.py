@@ -3,13 +3,12 @@
 Faults can be played: a JSON file {"<uuid or index>": "reason"} that is read anew at every probe.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from linkwise.plugin.errors import InventoryError
-from linkwise.plugin.inventory import Snapshot
+from linkwise.plugin.gpus.inventory import Finding, Probe, Snapshot, Xid
 from linkwise.topology.errors import LinkwiseError
 from linkwise.topology.model import Machine
 from linkwise.topology.recorded import read_machine_file, recorded_machine
@@ -39,27 +38,28 @@ class RecordedInventory:
             raise InventoryError(f"machine file {where}: {error}") from error
 
     def read(self) -> Snapshot:
-        return Snapshot(
-            machine=self._machine,
-            minors={gpu.uuid: gpu.index for gpu in self._machine.gpus},
-            problems=self.probe(self._machine),
-        )
+        return Snapshot(machine=self._machine, probe=self.probe(self._machine))
 
-    def probe(self, machine: Machine) -> Mapping[str, str]:
+    def probe(self, machine: Machine) -> Probe:
         if self._faults is None:
-            return {}
+            return Probe()
         try:
             played = msgspec.json.decode(self._faults.read_bytes(), type=dict[str, str])
         except FileNotFoundError:
-            return {}
+            return Probe()
         except (OSError, msgspec.MsgspecError) as error:
             unread = f'{self._faults}: {error}; expected {{"<uuid or index>": "reason"}}'
-            return {gpu.uuid: unread for gpu in machine.gpus}
-        return {
-            gpu.uuid: reason
-            for gpu in machine.gpus
-            if (reason := played.get(gpu.uuid) or played.get(str(gpu.index)))
-        }
+            return Probe({gpu.uuid: (Finding("played", unread),) for gpu in machine.gpus})
+        return Probe(
+            {
+                gpu.uuid: (Finding("played", reason),)
+                for gpu in machine.gpus
+                if (reason := played.get(gpu.uuid) or played.get(str(gpu.index)))
+            }
+        )
+
+    def events(self, machine: Machine, seconds: float) -> tuple[Xid, ...] | None:  # noqa: ARG002
+        return None
 
     def close(self) -> None:
         pass

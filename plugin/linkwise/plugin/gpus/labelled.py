@@ -5,7 +5,6 @@ Node. The label is read once, when GPUs are first asked for; while it is missing
 machine, there are no GPUs, and whoever asks again finds what has been corrected meanwhile.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -14,8 +13,8 @@ from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import ApiError
 from linkwise.kube.objects import Node
 from linkwise.plugin.errors import InventoryError
-from linkwise.plugin.inventory import Snapshot
-from linkwise.plugin.recorded import RecordedInventory
+from linkwise.plugin.gpus.inventory import Probe, Snapshot, Xid
+from linkwise.plugin.gpus.recorded import RecordedInventory
 from linkwise.topology.model import Machine
 
 
@@ -33,8 +32,11 @@ class LabelledInventory:
             )
         return self._played.read()
 
-    def probe(self, machine: Machine) -> Mapping[str, str]:
-        return self._played.probe(machine) if self._played else {}
+    def probe(self, machine: Machine) -> Probe:
+        return self._played.probe(machine) if self._played else Probe()
+
+    def events(self, machine: Machine, seconds: float) -> tuple[Xid, ...] | None:  # noqa: ARG002
+        return None
 
     def close(self) -> None:
         pass

@@ -5,7 +5,7 @@ counts and the other does not, ends that no GPU has, distances that the driver d
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import combinations
@@ -19,6 +19,7 @@ class End(Enum):
     GPU = "GPU"
     SWITCH = "NVSwitch"
     OTHER = "other"  # a CPU, or unknown
+    UNTOLD = "untold"  # the driver is too old to tell; its bus id does
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,24 +33,34 @@ class ActiveLink:
 
 @dataclass(frozen=True, slots=True)
 class RawGpu:
-    """What the driver said of one GPU. `fabric` names the NVSwitch fabric partition it is in."""
+    """What the driver said of one GPU.
+
+    `fabric` names the NVSwitch fabric partition it is in; while it is not `settled`, that is
+    unknown. `troubled`: it is no wonder where its answers and those of others contradict.
+    """
 
     index: int
     bus_id: str | None
     numa_nodes: tuple[int, ...]
     nvlinks: tuple[ActiveLink, ...]
     fabric: str | None = None
+    settled: bool = True
+    troubled: bool = False
 
 
 def link_all(
-    gpus: Sequence[RawGpu], distances: Mapping[tuple[int, int], LinkClass]
+    gpus: Sequence[RawGpu],
+    distances: Mapping[tuple[int, int], LinkClass],
+    *,
+    absent: Collection[str] = (),
 ) -> tuple[tuple[Link, ...], tuple[str, ...]]:
     """The links of all pairs, in the order of `Machine.links`, and warnings.
 
-    *distances* maps pairs of positions to their PCIe distance, where the driver knew it.
+    *distances* maps pairs of positions to their PCIe distance, where the driver knew it; *absent*
+    are bus ids of GPUs that are known to be on this machine and could not be read.
     """
     warnings: list[str] = []
-    direct = _direct_links(gpus, warnings)
+    direct = _direct_links(gpus, absent, warnings)
     links: list[Link] = []
     unknown: list[str] = []
     for first, second in combinations(range(len(gpus)), 2):
@@ -58,7 +69,7 @@ def link_all(
             pcie = _distance_by_numa(gpus[first], gpus[second])
             unknown.append(f"{gpus[first].index}-{gpus[second].index} {pcie.name}")
         there, back = direct[first, second], direct[second, first]
-        if there != back:
+        if there != back and not (gpus[first].troubled or gpus[second].troubled):
             warnings.append(
                 f"NVLink: GPU {gpus[first].index} counts {there} to GPU {gpus[second].index}, "
                 f"which counts {back} back; {min(there, back)} taken"
@@ -74,23 +85,28 @@ def link_all(
     return tuple(links), tuple(dict.fromkeys(warnings))
 
 
-def _direct_links(gpus: Sequence[RawGpu], warnings: list[str]) -> Counter[tuple[int, int]]:
+def _direct_links(
+    gpus: Sequence[RawGpu], absent: Collection[str], warnings: list[str]
+) -> Counter[tuple[int, int]]:
     """Links from GPU to GPU, counted from each side."""
     position = {gpu.bus_id: place for place, gpu in enumerate(gpus) if gpu.bus_id}
     counted: Counter[tuple[int, int]] = Counter()
     for place, gpu in enumerate(gpus):
+        astray: list[str] = []
         for link in gpu.nvlinks:
             other = position.get(link.bus_id) if link.bus_id else None
             if link.end is End.SWITCH:
                 continue
-            if other is None or other == place:
-                warnings.append(
-                    f"NVLink {link.number} of GPU {gpu.index} ends at "
-                    f"{link.bus_id or 'an unknown place'} ({link.end.value}), "
-                    "which is no other GPU here; left out"
-                )
-                continue
-            counted[place, other] += 1
+            if other is not None and other != place:
+                counted[place, other] += 1
+            elif link.bus_id not in absent:
+                where = link.bus_id or "an unknown place"
+                astray.append(f"{link.number} at {where} ({link.end.value})")
+        if astray and not gpu.troubled:
+            warnings.append(
+                f"NVLinks of GPU {gpu.index} end at what is no other GPU here, and are left out: "
+                + ", ".join(astray)
+            )
     return counted
 
 
@@ -106,12 +122,15 @@ def _distance_by_numa(first: RawGpu, second: RawGpu) -> LinkClass:
     return LinkClass.NODE if any(node >= 0 for node in shared) else LinkClass.SYS
 
 
-def clique_of(gpus: Sequence[str | None]) -> tuple[str | None, tuple[str, ...]]:
-    """The one multi-node NVLink clique that all GPUs of the node share, or None; and warnings."""
-    named = {clique for clique in gpus if clique}
+def clique_of(gpus: Sequence[RawGpu]) -> tuple[str | None, tuple[str, ...]]:
+    """The one multi-node NVLink clique that all GPUs of the node share, or None; and warnings.
+
+    GPUs whose fabric has not told yet are not counted."""
+    told = [gpu.fabric for gpu in gpus if gpu.settled]
+    named = {clique for clique in told if clique}
     if not named:
         return None, ()
-    if len(named) == 1 and all(gpus):
+    if len(named) == 1 and all(told):
         return named.pop(), ()
     shown = ", ".join(sorted(named))
     return None, (f"fabric: cliques {shown} among {len(gpus)} GPUs: expected one; none taken",)

@@ -10,6 +10,8 @@ from pathlib import Path
 from linkwise.topology.model import LinkClass, Nic
 
 SYSFS = Path("/sys")
+NVSWITCH_CLASS = "0x068000"  # "bridge, other"; of IBM's NVLinks into a CPU it ends with 01
+DISPLAY_CLASS = "0x03"
 
 
 def numa_node(bus_id: str, *, sysfs: Path = SYSFS) -> int | None:
@@ -17,6 +19,14 @@ def numa_node(bus_id: str, *, sysfs: Path = SYSFS) -> int | None:
     try:
         return int((sysfs / "bus/pci/devices" / bus_id / "numa_node").read_text())
     except (OSError, ValueError):
+        return None
+
+
+def pci_class(bus_id: str, *, sysfs: Path = SYSFS) -> str | None:
+    """The class, like 0x030200; None where there is no such device to be seen."""
+    try:
+        return (sysfs / "bus/pci/devices" / bus_id / "class").read_text().strip()
+    except OSError:
         return None
 
 

@@ -1,0 +1,157 @@
+"""What is known of this node's GPUs now: the cache from which every kubelet call is answered.
+
+One value, replaced whole; whoever waits (the kubelet's ListAndWatch, the publisher) is woken when
+it changes. A GPU that was once listed stays listed: one that is gone from the driver is unhealthy,
+because the kubelet forgets the devices of running pods that a plugin no longer names.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from threading import Condition
+
+from linkwise.plugin.gpus.inventory import Finding, Probe, Snapshot, Xid
+from linkwise.plugin.health.conditions import Treatment
+from linkwise.plugin.health.faults import (
+    WELL,
+    Change,
+    Health,
+    Policy,
+    after_probe,
+    after_xids,
+    changes,
+    new_notes,
+)
+from linkwise.topology.model import Machine
+
+GONE = Finding("gone", "gone from the driver's list; expected until the plugin restarts")
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """`machine` carries the health, whose reasons are in `healths`; `version` rises with every
+    change of what the kubelet or the Node is told. `minors` is as in Snapshot, and so is
+    `left_out`, but without GPUs that were listed once: they are unhealthy."""
+
+    machine: Machine
+    minors: Mapping[str, int] | None
+    healths: Mapping[str, Health] = field(default_factory=dict)
+    left_out: Mapping[int, str] = field(default_factory=dict)
+    version: int = 1
+
+    @property
+    def known(self) -> frozenset[str]:
+        return frozenset(gpu.uuid for gpu in self.machine.gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What a person should hear: GPUs that went out or came back; notes, as uuid and text; XIDs
+    of which nothing came."""
+
+    changes: tuple[Change, ...] = ()
+    notes: tuple[tuple[str, str], ...] = ()
+    ignored: tuple[Xid, ...] = ()
+
+
+class DeviceBook:
+    """Times (`now`) are in seconds, of any clock that does not go back."""
+
+    def __init__(
+        self, snapshot: Snapshot, policy: Policy | None = None, *, now: float = 0.0
+    ) -> None:
+        self._changed = Condition()
+        self._policy = policy or Policy()
+        self._gone: frozenset[str] = frozenset()  # from the last reading, until the next one
+        healths = after_probe({}, snapshot.probe, self._policy, now=now)
+        self._now = Devices(
+            with_health(snapshot.machine, healths), snapshot.minors, healths, snapshot.left_out
+        )
+
+    @property
+    def now(self) -> Devices:
+        return self._now
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether the driver counts GPUs, or counted them, that the last reading lacks."""
+        return bool(self._gone or self._now.left_out)
+
+    def wait_newer(self, version: int, *, given_up: Callable[[], bool]) -> Devices:
+        """The devices, as soon as they are newer than *version*; else as they are when the waiter
+        has given up, which it is asked whenever `wake` is called."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._now.version > version or given_up())
+            return self._now
+
+    def wake(self) -> None:
+        """Ask all that wait whether they have given up."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def probed(self, probe: Probe, *, now: float) -> News:
+        """Take one probe's findings in; returns what changed."""
+        with self._changed:
+            return self._take(self._now, probe, now)
+
+    def struck(self, xids: Sequence[Xid], *, now: float) -> News:
+        """Take errors in that the driver has reported; those of no GPU of ours change nothing."""
+        with self._changed:
+            ours = [xid for xid in xids if xid.uuid in self._now.known]
+            healths = after_xids(self._now.healths, ours, self._policy, now=now)
+            news = self._put(self._now, healths)
+        ignored = Treatment.IGNORE
+        return replace(
+            news,
+            ignored=tuple(
+                xid
+                for xid in xids
+                if xid not in ours or self._policy.treatments.of_xid(xid.number) is ignored
+            ),
+        )
+
+    def discovered(self, snapshot: Snapshot, *, now: float) -> News:
+        """Take a new reading in. One that lacks a GPU changes nothing but that GPU's health, and
+        the device files of the others: a driver that lost a GPU may number them anew."""
+        with self._changed:
+            there = {gpu.uuid for gpu in snapshot.machine.gpus}
+            self._gone = self._now.known - there
+            places = {gpu.index for gpu in self._now.machine.gpus if gpu.uuid in self._gone}
+            machine = self._now.machine if self._gone else snapshot.machine
+            devices = replace(
+                self._now,
+                machine=with_health(machine, self._now.healths),
+                minors=snapshot.minors,
+                left_out={i: why for i, why in snapshot.left_out.items() if i not in places},
+            )
+            return self._take(devices, snapshot.probe, now)
+
+    def _take(self, devices: Devices, probe: Probe, now: float) -> News:
+        # A GPU that is gone stays so until a reading has it again, whatever probes say: else it
+        # would come and go with them. What was known to be wrong with it says more.
+        silent = self._gone - probe.findings.keys()
+        told = {u for u in silent if GONE.condition in devices.healths.get(u, WELL).causes}
+        new = {u for u in silent if not devices.healths.get(u, WELL).reason}
+        findings = {**dict.fromkeys(told | new, (GONE,)), **probe.findings}
+        known = {uuid: each for uuid, each in findings.items() if uuid in devices.known}
+        probe = replace(probe, findings=known, unanswered=probe.unanswered | (silent - told - new))
+        healths = after_probe(devices.healths, probe, self._policy, now=now)
+        return self._put(devices, healths)
+
+    def _put(self, devices: Devices, healths: Mapping[str, Health]) -> News:
+        before = self._now
+        after = replace(
+            devices, machine=with_health(devices.machine, healths), healths=dict(healths)
+        )
+        if after.machine != before.machine or after.minors != before.minors:
+            after = replace(after, version=before.version + 1)
+        self._now = after
+        if after.version != before.version:
+            self._changed.notify_all()
+        return News(changes(before.healths, healths), new_notes(before.healths, healths))
+
+
+def with_health(machine: Machine, healths: Mapping[str, Health]) -> Machine:
+    gpus = tuple(
+        replace(gpu, healthy=not healths.get(gpu.uuid, WELL).reason) for gpu in machine.gpus
+    )
+    return machine if gpus == machine.gpus else replace(machine, gpus=gpus)

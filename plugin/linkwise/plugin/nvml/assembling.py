@@ -1,0 +1,123 @@
+"""PURE, but for a look at /sys. What each GPU said, put together to a machine."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from pathlib import Path
+
+import pynvml
+
+from linkwise.plugin.gpus import sysfs
+from linkwise.plugin.gpus.inventory import Finding
+from linkwise.plugin.nvml.reading import GpuReading, Levels
+from linkwise.plugin.nvml.wiring import ActiveLink, End, RawGpu, clique_of, link_all
+from linkwise.topology.model import Link, LinkClass
+
+_DISTANCES = (  # rising
+    (pynvml.NVML_TOPOLOGY_SINGLE, LinkClass.PIX),  # and "internal", two GPUs of one board
+    (pynvml.NVML_TOPOLOGY_MULTIPLE, LinkClass.PXB),
+    (pynvml.NVML_TOPOLOGY_HOSTBRIDGE, LinkClass.PHB),
+    (pynvml.NVML_TOPOLOGY_NODE, LinkClass.NODE),
+    (pynvml.NVML_TOPOLOGY_SYSTEM, LinkClass.SYS),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wired:
+    """What joins the GPUs. `down` are GPUs that lack NVLinks, by uuid."""
+
+    links: tuple[Link, ...]
+    clique: str | None
+    warnings: tuple[str, ...]
+    down: Mapping[str, Finding]
+
+
+def wire(
+    found: Sequence[GpuReading],
+    levels: Levels,
+    *,
+    dead: frozenset[str],
+    absent: frozenset[str],
+    sys_root: Path,
+) -> Wired:
+    """*dead* are the uuids of GPUs whose answers of now count for nothing; *absent* the bus ids of
+    GPUs that are known and could not be read."""
+    raws = _raw_gpus(found, dead=dead, absent=absent, sys_root=sys_root)
+    links, bent = link_all(raws, _distances(levels, found), absent=absent)
+    clique, torn = clique_of(raws)
+    return Wired(links, clique, (*bent, *torn), _links_down(raws, found))
+
+
+def _distances(levels: Levels, found: Sequence[GpuReading]) -> dict[tuple[int, int], LinkClass]:
+    """By positions. A level between the known ones counts as the next farther one."""
+    return {
+        (i, j): next((link for limit, link in _DISTANCES if levels[pair] <= limit), LinkClass.SYS)
+        for (i, first), (j, second) in combinations(enumerate(found), 2)
+        if (pair := frozenset((first.gpu.uuid, second.gpu.uuid))) in levels
+    }
+
+
+def _raw_gpus(
+    found: Sequence[GpuReading],
+    *,
+    dead: frozenset[str],
+    absent: frozenset[str],
+    sys_root: Path,
+) -> list[RawGpu]:
+    """What links are made of. A link to a GPU that is dead or absent, or from one, is as it was."""
+    out = {*absent, *(reading.gpu.pci_bus_id for reading in found if reading.gpu.uuid in dead)}
+    here = {reading.gpu.pci_bus_id for reading in found}
+    return [
+        RawGpu(
+            index=reading.gpu.index,
+            bus_id=reading.gpu.pci_bus_id,
+            numa_nodes=reading.gpu.numa_nodes,
+            nvlinks=tuple(
+                _settled(link, here, sys_root)
+                for link in (
+                    *reading.nvlinks.up,
+                    *(
+                        link
+                        for link in reading.nvlinks.down
+                        if reading.gpu.uuid in dead or link.bus_id in out
+                    ),
+                )
+            ),
+            fabric=reading.fabric.clique,
+            settled=reading.fabric.settled,
+            troubled=bool(reading.trouble) or reading.gpu.uuid in dead,
+        )
+        for reading in found
+    ]
+
+
+def _settled(link: ActiveLink, here: set[str | None], sys_root: Path) -> ActiveLink:
+    """For drivers too old to tell what is at the other end: what is at its bus id.
+
+    As NCCL tells (NVIDIA/nccl 5067397, `src/graph/xml.cc`): a PCI bridge of the kind "other" is an
+    NVSwitch, and so is what this machine, a virtual one then, does not show.
+    """
+    if link.end is not End.UNTOLD or link.bus_id in here or link.bus_id is None:
+        return link
+    kind = sysfs.pci_class(link.bus_id, sysfs=sys_root)
+    switch = kind is None or kind == sysfs.NVSWITCH_CLASS
+    return replace(link, end=End.SWITCH if switch else End.OTHER)
+
+
+def _links_down(raws: Sequence[RawGpu], found: Sequence[GpuReading]) -> dict[str, Finding]:
+    """By uuid, the GPUs that have fewer NVLinks than they had, or than their likes on one NVSwitch
+    have."""
+    switched = [sum(link.end is End.SWITCH for link in raw.nvlinks) for raw in raws]
+    findings: dict[str, Finding] = {}
+    for raw, reading, mine in zip(raws, found, switched, strict=True):
+        alike = [
+            count
+            for count, other in zip(switched, found, strict=True)
+            if other.gpu.model == reading.gpu.model
+        ]
+        up = len(raw.nvlinks)
+        all_links = max(len(reading.nvlinks.up) + len(reading.nvlinks.down), up - mine + max(alike))
+        if up < all_links:
+            text = f"{up} of {all_links} NVLinks are up"
+            findings[reading.gpu.uuid] = Finding("nvlink-down", text)
+    return findings

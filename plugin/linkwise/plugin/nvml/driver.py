@@ -1,0 +1,70 @@
+"""The driver's library: opened, closed, and asked without ever waiting for it too long."""
+
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+import pynvml
+
+from linkwise.plugin.errors import InventoryError
+from linkwise.plugin.nvml.calls import Calls, NoAnswerError
+from linkwise.plugin.nvml.library import Nvml
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_CLOSE_SECONDS = 1.0
+
+
+class Driver:
+    """`seconds`: a call that takes longer is a hang. It is left behind, and not made again until
+    it has returned (`calls`)."""
+
+    def __init__(self, nvml: Nvml, *, seconds: float) -> None:
+        self.nvml, self.seconds = nvml, seconds
+        self._calls = Calls()
+        self._open = False
+
+    @property
+    def is_open(self) -> bool:
+        return self._open
+
+    @property
+    def hangs(self) -> str:
+        """Without a number that grows: the same trouble, the same text."""
+        return f"the driver does not answer within {self.seconds:g} s"
+
+    def open(self) -> None:
+        """Raises InventoryError where the driver is not there, or in trouble; it may come later."""
+        if not self._open:
+            self.required("nvmlInit", self.nvml.nvmlInit)
+            self._open = True
+
+    def close(self) -> None:
+        """A driver that was reloaded answers only to a fresh start of its library."""
+        if not self._open:
+            return
+        self._open = False
+        if self._calls.stuck:
+            return  # closing it under a call that runs is worse than opening it twice
+        try:
+            self._calls.run("nvmlShutdown", self.nvml.nvmlShutdown, seconds=_CLOSE_SECONDS)
+        except (NoAnswerError, pynvml.NVMLError) as error:
+            log.warning("nvmlShutdown: %s", error)
+
+    def end(self) -> None:
+        self.close()
+        self._calls.close()
+
+    def run(self, what: str, ask: Callable[[], T], *, seconds: float | None = None) -> T:
+        """What *ask* returns or raises; NoAnswerError where it does not within *seconds*."""
+        return self._calls.run(what, ask, seconds=self.seconds if seconds is None else seconds)
+
+    def required(self, call: str, ask: Callable[[], T]) -> T:
+        """Raises InventoryError, which names *call*, where there is no answer."""
+        try:
+            return self.run(call, ask)
+        except pynvml.NVMLError as error:
+            raise InventoryError(f"{call}: {error}") from error
+        except NoAnswerError as error:
+            raise InventoryError(f"{call}: {self.hangs}") from error

@@ -1,0 +1,116 @@
+"""XIDs: errors that the driver reports by itself, as they happen."""
+
+import ctypes
+import logging
+from collections.abc import Collection
+from typing import Any
+
+import pynvml
+
+from linkwise.plugin.gpus.inventory import Xid
+from linkwise.plugin.nvml.library import Handle, Nvml, not_supported
+
+log = logging.getLogger(__name__)
+
+
+class EventSet:
+    """NVML's set of events, registered for each GPU; made anew whenever it fails.
+
+    What goes wrong here is nobody's fault: no GPU is judged by it. Only the driver's thread calls.
+    """
+
+    def __init__(self, nvml: Nvml) -> None:
+        self._nvml = nvml
+        self._set: Any = None
+        self._uuids: dict[int, str] = {}  # by handle
+        self._unable: set[str] = set()  # GPUs that report no XIDs, as far as the driver tells
+        self._trouble = ""
+
+    def forget(self) -> None:
+        """The library has been closed, or what it told us is void."""
+        self._set, self._uuids = None, {}
+        self._unable.clear()
+
+    def register(self, uuids: Collection[str]) -> bool:
+        """Hear of these GPUs too. False where none can be heard of."""
+        missing = set(uuids) - set(self._uuids.values()) - self._unable
+        if missing and self._set is None:
+            try:
+                self._set = self._nvml.nvmlEventSetCreate()
+            except pynvml.NVMLError as error:
+                self._say(f"nvmlEventSetCreate: {error}")
+                return False
+        for uuid in sorted(missing):
+            self._register(uuid)
+        return bool(self._uuids)
+
+    def _register(self, uuid: str) -> None:
+        nvml = self._nvml
+        try:
+            handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+            types = nvml.nvmlDeviceGetSupportedEventTypes(handle)
+            if types & pynvml.nvmlEventTypeXidCriticalError:
+                nvml.nvmlDeviceRegisterEvents(
+                    handle, pynvml.nvmlEventTypeXidCriticalError, self._set
+                )
+                self._uuids[_address(handle)] = uuid
+            else:
+                self._unable.add(uuid)
+        except pynvml.NVMLError as error:
+            if not_supported(error):
+                self._unable.add(uuid)
+            # Of any other error the probes tell, and it is tried again.
+
+    def silent(self, uuid: str) -> None:
+        """This GPU does not answer: where it comes back, it has to be registered again."""
+        self._uuids = {address: each for address, each in self._uuids.items() if each != uuid}
+
+    def wait(self, milliseconds: int) -> tuple[Xid, ...]:
+        """Wait for the first, and take all that are there.
+
+        Raises NVMLError where waiting failed.
+        """
+        found: list[Xid] = []
+        while True:
+            try:
+                event = self._nvml.nvmlEventSetWait_v2(self._set, 0 if found else milliseconds)
+            except pynvml.NVMLError as error:
+                if error.value == pynvml.NVML_ERROR_TIMEOUT:
+                    return tuple(found)
+                self._say(f"nvmlEventSetWait: {error}")
+                self._free()
+                if found:
+                    return tuple(found)
+                raise
+            self._trouble = ""
+            if event.eventType == pynvml.nvmlEventTypeXidCriticalError:
+                found.append(Xid(self._uuid_of(event.device), int(event.eventData)))
+
+    def _uuid_of(self, handle: Handle) -> str:
+        """Empty where it cannot be told: then the event is nobody's."""
+        known = self._uuids.get(_address(handle))
+        if known is not None:
+            return known
+        try:
+            return self._nvml.nvmlDeviceGetUUID(handle)
+        except pynvml.NVMLError:
+            return ""
+
+    def _free(self) -> None:
+        try:
+            self._nvml.nvmlEventSetFree(self._set)
+        except pynvml.NVMLError as error:
+            log.debug("nvmlEventSetFree: %s", error)
+        self.forget()
+
+    def _say(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            log.warning("%s: no XIDs are heard until it works; probes go on", trouble)
+        self._trouble = trouble
+
+
+def _address(handle: Handle) -> int:
+    """What tells one handle from another."""
+    if isinstance(handle, int):
+        return handle
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0

@@ -1,0 +1,82 @@
+"""One GPU's NVLinks: which are up, where they end, and which have been up and are not."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pynvml
+
+from linkwise.plugin.nvml.library import Handle, Nvml, not_supported, sysfs_bus_id
+from linkwise.plugin.nvml.questions import Questions
+from linkwise.plugin.nvml.wiring import ActiveLink, End
+
+_ENDS = {
+    pynvml.NVML_NVLINK_DEVICE_TYPE_GPU: End.GPU,
+    pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH: End.SWITCH,
+}
+_KNOWN, _NONE = "NVLinks", "no NVLinks"  # under which names the answers are kept
+
+
+@dataclass(frozen=True, slots=True)
+class NvLinks:
+    """`down` have been up, and now the driver says that they are not."""
+
+    up: tuple[ActiveLink, ...] = ()
+    down: tuple[ActiveLink, ...] = ()
+
+
+def read_nvlinks(nvml: Nvml, questions: Questions, handle: Handle) -> NvLinks:
+    """A link about which the driver fails is what it was; so are those after it, which are not
+    asked about: a GPU that dies would have 36 of them."""
+    if questions.known(_NONE):  # a card gets none while it is in use
+        questions.keep(_NONE, True)
+        return NvLinks()
+    known: Mapping[int, ActiveLink] = questions.known(_KNOWN) or {}
+    up: dict[int, ActiveLink] = {}
+    down: dict[int, ActiveLink] = {}
+    unwired = 0
+    for number in range(pynvml.NVML_NVLINK_MAX_LINKS):
+        try:
+            state = nvml.nvmlDeviceGetNvLinkState(handle, number)
+        except pynvml.NVMLError as error:
+            if error.value == pynvml.NVML_ERROR_NOT_SUPPORTED:
+                unwired += 1  # a later one may be wired
+                continue
+            if not_supported(error) or (
+                error.value == pynvml.NVML_ERROR_INVALID_ARGUMENT
+                and number > max(known, default=-1)
+            ):
+                break  # beyond what this driver, or this chip, has
+            questions.failed("nvmlDeviceGetNvLinkState", error)
+            up |= {later: link for later, link in known.items() if later >= number}
+            break
+        if state == pynvml.NVML_FEATURE_ENABLED:
+            try:
+                up[number] = _read_link(nvml, handle, number)
+            except pynvml.NVMLError as error:
+                questions.failed("nvmlDeviceGetNvLinkRemotePciInfo", error)
+                up[number] = known.get(number, ActiveLink(number, End.OTHER))
+        elif number in known:
+            down[number] = known[number]
+    questions.keep(_KNOWN, {**down, **up})
+    questions.keep(_NONE, unwired == pynvml.NVML_NVLINK_MAX_LINKS)
+    return NvLinks(tuple(up.values()), tuple(down.values()))
+
+
+def _read_link(nvml: Nvml, handle: Handle, number: int) -> ActiveLink:
+    """Raises NVMLError, but not for what the driver is too old to tell."""
+    end = End.UNTOLD
+    try:
+        kind = nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, number)
+        end = _ENDS.get(kind, End.OTHER)
+    except pynvml.NVMLError as error:
+        if not not_supported(error):
+            raise
+    if end is End.SWITCH:
+        return ActiveLink(number, end)
+    try:
+        told = nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, number).busId
+    except pynvml.NVMLError as error:
+        if not not_supported(error):
+            raise
+        return ActiveLink(number, End.OTHER)
+    return ActiveLink(number, end, sysfs_bus_id(told))

@@ -1,0 +1,135 @@
+"""How one GPU is now: a handful of calls, every few seconds.
+
+`health.conditions` says what comes of each finding, and by whose judgement.
+"""
+
+import ctypes
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pynvml
+
+from linkwise.plugin.gpus.inventory import Finding
+from linkwise.plugin.nvml.fabric import read_fabric
+from linkwise.plugin.nvml.library import Handle, Nvml, not_supported
+
+_UNCORRECTABLE = pynvml.NVML_FI_DEV_ECC_DBE_VOL_TOTAL
+_PAGE_PENDING = pynvml.NVML_FI_DEV_RETIRED_PENDING  # up to Turing
+_ROW_PENDING = pynvml.NVML_FI_DEV_REMAPPED_PENDING  # since Ampere
+_ROW_FAILURE = pynvml.NVML_FI_DEV_REMAPPED_FAILURE
+_ACTION = pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION  # drivers since 570
+_RECOVERIES = pynvml.NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL  # up to Ampere
+_RECOVERIES_OF_LINK = pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY  # since Hopper
+_FIELDS = (_UNCORRECTABLE, _PAGE_PENDING, _ROW_PENDING, _ROW_FAILURE, _ACTION, _RECOVERIES)
+_RISING = {
+    _UNCORRECTABLE: Finding("ecc", "uncorrectable ECC errors"),
+    _RECOVERIES: Finding("nvlink-errors", "NVLinks had to be recovered"),
+    _RECOVERIES_OF_LINK: Finding("nvlink-errors", "NVLinks had to be recovered"),
+}
+_ACTIONS = {
+    pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET: "reset the GPU",
+    pynvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT: "reboot the node",
+    pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_P2P: "drain peer-to-peer traffic",
+    pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET: "drain and reset the GPU",
+    pynvml.NVML_GPU_RECOVERY_ACTION_RECOVER_IMEX_DOMAIN: "recover the IMEX domain",
+    pynvml.NVML_GPU_RECOVERY_ACTION_BUS_RESET: "reset the bus",
+    pynvml.NVML_GPU_RECOVERY_ACTION_SYSTEM_REBOOT: "reboot the system",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProbe:
+    """`counters` are for the next probe, which compares; `recovery_told`: the driver is one that
+    says what a GPU needs to recover."""
+
+    findings: tuple[Finding, ...] = ()
+    counters: Mapping[int, int] = field(default_factory=dict)
+    recovery_told: bool = False
+
+
+def probe_gpu(
+    nvml: Nvml, uuid: str, before: Mapping[int, int], *, nvlinks: Collection[int]
+) -> GpuProbe:
+    """*before* are the counters of the last probe, *nvlinks* the numbers of the links to look at.
+
+    Raises NVMLError where the GPU does not answer.
+    """
+    handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+    found: list[Finding] = []
+    try:
+        nvml.nvmlDeviceGetMemoryInfo(handle)
+    except pynvml.NVMLError as error:
+        if not not_supported(error):  # memory shared with the CPU
+            raise
+    if _mig(nvml, handle):
+        found.append(Finding("mig", "MIG mode is on: only whole GPUs are given out"))
+    found += read_fabric(nvml, handle).findings
+    fields = _fields(nvml, handle, nvlinks)
+    found += _memory(nvml, handle, fields)
+    counters = {number: fields[number] for number in _RISING if number in fields}
+    risen = (_RISING[number] for number, now in counters.items() if now > before.get(number, now))
+    found += dict.fromkeys(risen)
+    action = fields.get(_ACTION)
+    if action:
+        what = _ACTIONS.get(action, f"recovery action {action}")
+        found.append(Finding("recovery-action", f"the driver says: {what}"))
+    return GpuProbe(tuple(found), counters, recovery_told=action is not None)
+
+
+def _mig(nvml: Nvml, handle: Handle) -> bool:
+    try:
+        return bool(nvml.nvmlDeviceGetMigMode(handle)[0] == pynvml.NVML_DEVICE_MIG_ENABLE)
+    except pynvml.NVMLError as error:
+        if not not_supported(error):
+            raise
+        return False
+
+
+def _memory(nvml: Nvml, handle: Handle, fields: Mapping[int, int]) -> list[Finding]:
+    found: list[Finding] = []
+    if fields.get(_ROW_FAILURE):
+        found.append(Finding("row-remap-failure", "a row of its memory could not be remapped"))
+    if fields.get(_ROW_PENDING) or fields.get(_PAGE_PENDING):
+        found.append(
+            Finding("memory-repair-pending", "its memory is repaired at the next reset of the GPU")
+        )
+    if _sram_exceeded(nvml, handle):
+        found.append(Finding("sram-threshold", "too many uncorrectable errors in SRAM"))
+    return found
+
+
+def _sram_exceeded(nvml: Nvml, handle: Handle) -> bool:
+    status = pynvml.c_nvmlEccSramErrorStatus_v1_t()
+    status.version = pynvml.nvmlEccSramErrorStatus_v1
+    try:
+        nvml.nvmlDeviceGetSramEccErrorStatus(handle, ctypes.byref(status))
+    except pynvml.NVMLError as error:
+        if not not_supported(error):
+            raise
+    return bool(status.bThresholdExceeded)
+
+
+def _fields(nvml: Nvml, handle: Handle, nvlinks: Collection[int]) -> dict[int, int]:
+    """The values that this card and driver have, in one call; those of links are added up."""
+    asked = [*_FIELDS, *((_RECOVERIES_OF_LINK, link) for link in nvlinks)]
+    try:
+        told = nvml.nvmlDeviceGetFieldValues(handle, asked)
+    except pynvml.NVMLError as error:
+        if not not_supported(error):
+            raise
+        return {}
+    values: Counter[int] = Counter()
+    for each in told:
+        if each.nvmlReturn == pynvml.NVML_SUCCESS:
+            values[int(each.fieldId)] += _number(each)
+    return dict(values)
+
+
+def _number(told: Any) -> int:
+    if told.valueType == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT:
+        return int(told.value.uiVal)
+    if told.valueType == pynvml.NVML_VALUE_TYPE_SIGNED_INT:
+        return int(told.value.siVal)
+    return int(told.value.ullVal)  # the long ones; all that we ask for are whole

@@ -1,0 +1,146 @@
+"""One full reading: what the driver says of each GPU, put together to a machine.
+
+What was known of a GPU stays where its driver fails to tell it again, so that a dying GPU does not
+take its node's labels with it; nothing is ever guessed in place of what was never told.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pynvml
+
+from linkwise.plugin.gpus import sysfs
+from linkwise.plugin.nvml.fabric import Fabric, read_fabric
+from linkwise.plugin.nvml.library import Handle, Nvml, not_supported, sysfs_bus_id
+from linkwise.plugin.nvml.nvlinks import NvLinks, read_nvlinks
+from linkwise.plugin.nvml.questions import Questions
+from linkwise.topology.errors import MachineError
+from linkwise.topology.model import Gpu
+
+BUS_ID, MINOR = "nvmlDeviceGetPciInfo", "nvmlDeviceGetMinorNumber"
+_NEEDED = ("nvmlDeviceGetName", "nvmlDeviceGetMemoryInfo")  # without them labels would be wrong
+Known = Mapping[str, Mapping[str, Any]]
+"""The answers of earlier readings: by uuid, then by call."""
+
+
+class LeftOutError(Exception):
+    """A GPU that cannot be offered, as what must be known of it is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReading:
+    """What one GPU said. `trouble` tells what failed, empty where nothing did; `answers` are what
+    is known from now on."""
+
+    gpu: Gpu
+    handle: Handle
+    minor: int | None
+    nvlinks: NvLinks
+    fabric: Fabric
+    trouble: str
+    answers: Mapping[str, Any]
+
+
+def read_gpu(nvml: Nvml, index: int, known: Known, *, sys_root: Path) -> GpuReading:
+    """Raises LeftOutError."""
+    try:
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        uuid = nvml.nvmlDeviceGetUUID(handle)
+    except pynvml.NVMLError as error:
+        raise LeftOutError(f"{error}: no handle or no uuid") from error
+    asks = Questions(known.get(uuid))
+    told = asks.ask(BUS_ID, lambda: nvml.nvmlDeviceGetPciInfo(handle).busId)
+    bus_id = sysfs_bus_id(told) if told else None
+    memory = asks.ask(
+        "nvmlDeviceGetMemoryInfo", lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+    )
+    model = asks.ask("nvmlDeviceGetName", lambda: nvml.nvmlDeviceGetName(handle))
+    if why := asks.unknown(*_NEEDED):
+        raise LeftOutError(why)
+    try:
+        gpu = Gpu(
+            uuid=uuid,
+            index=index,
+            model=model or "GPU",
+            memory_mib=(memory or 0) >> 20,
+            pci_bus_id=bus_id,
+            numa_nodes=_numa_nodes(nvml, asks, handle, bus_id, sys_root),
+            compute_capability=asks.ask(
+                "nvmlDeviceGetCudaComputeCapability",
+                lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle),
+            ),
+        )
+    except MachineError as error:  # which begins with the GPU
+        raise LeftOutError(str(error).removeprefix(f"GPU {index}: ")) from error
+    return GpuReading(
+        gpu=gpu,
+        handle=handle,
+        minor=asks.ask(MINOR, lambda: nvml.nvmlDeviceGetMinorNumber(handle)),
+        nvlinks=read_nvlinks(nvml, asks, handle),
+        fabric=_fabric(nvml, asks, handle),
+        trouble=asks.trouble,
+        answers=asks.answers,
+    )
+
+
+def _numa_nodes(
+    nvml: Nvml, asks: Questions, handle: Handle, bus_id: str | None, sys_root: Path
+) -> tuple[int, ...]:
+    """Linux first. Not nvmlDeviceGetNumaNodeId: that is the node of a GPU's *own* memory, which
+    only coherent machines such as Grace Hopper have."""
+    node = sysfs.numa_node(bus_id, sysfs=sys_root) if bus_id else None
+    if node is not None:
+        asks.keep("numa_node", (node,))
+        return (node,)
+    if asks.known("numa_node") is not None:  # a GPU that fell off the bus is gone from /sys
+        return tuple(asks.known("numa_node"))
+    words = asks.ask(
+        "nvmlDeviceGetMemoryAffinity",
+        lambda: list(nvml.nvmlDeviceGetMemoryAffinity(handle, 2, pynvml.NVML_AFFINITY_SCOPE_NODE)),
+    )
+    mask = sum(int(word) << 64 * place for place, word in enumerate(words or ()))
+    return tuple(bit for bit in range(mask.bit_length()) if mask >> bit & 1)
+
+
+def _fabric(nvml: Nvml, asks: Questions, handle: Handle) -> Fabric:
+    """While the fabric has not told, the GPU stays in the clique in which it was last seen."""
+    fabric = asks.ask("nvmlDeviceGetGpuFabricInfoV", lambda: read_fabric(nvml, handle))
+    if fabric is None:
+        return Fabric(settled=False)
+    if not fabric.settled:
+        clique = asks.known("clique")
+        asks.keep("clique", clique)
+        return replace(fabric, clique=clique, settled=clique is not None)
+    asks.keep("clique", fabric.clique)
+    return fabric
+
+
+Levels = Mapping[frozenset[str], int]
+"""NVML's topology level of pairs of uuids."""
+
+
+def read_levels(
+    nvml: Nvml, known: Levels, found: Sequence[GpuReading], dead: frozenset[str]
+) -> tuple[Levels, tuple[str, ...]]:
+    """How far each two GPUs are apart, where the driver tells, or told, it; and warnings, but not
+    about those of *dead* uuids."""
+    levels: dict[frozenset[str], int] = {}
+    failed: list[str] = []
+    for first, second in combinations(found, 2):
+        pair = frozenset((first.gpu.uuid, second.gpu.uuid))
+        try:
+            levels[pair] = nvml.nvmlDeviceGetTopologyCommonAncestor(first.handle, second.handle)
+        except pynvml.NVMLError as error:
+            if not_supported(error):
+                continue
+            if pair in known:
+                levels[pair] = known[pair]
+            if not (first.trouble or second.trouble or pair & dead):
+                failed.append(f"{first.gpu.index}-{second.gpu.index}: {error}")
+    if not failed:
+        return levels, ()
+    more = f" (and {len(failed) - 1} more pairs)" if len(failed) > 1 else ""
+    return levels, (f"nvmlDeviceGetTopologyCommonAncestor of GPUs {failed[0]}{more}",)

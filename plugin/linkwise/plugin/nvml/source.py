@@ -1,0 +1,307 @@
+"""GPUs as NVIDIA's driver tells them, and what it has told so far.
+
+One GPU that does not answer costs itself only: it is left out at start, and unhealthy later.
+Nothing here waits for the driver much longer than its `driver_seconds`.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import pynvml
+
+from linkwise.plugin.errors import InventoryError
+from linkwise.plugin.gpus import sysfs
+from linkwise.plugin.gpus.inventory import Finding, Probe, Snapshot, Xid
+from linkwise.plugin.nvml.assembling import wire
+from linkwise.plugin.nvml.calls import NoAnswerError
+from linkwise.plugin.nvml.driver import Driver
+from linkwise.plugin.nvml.events import EventSet
+from linkwise.plugin.nvml.library import Nvml, sysfs_bus_id
+from linkwise.plugin.nvml.probing import GpuProbe, probe_gpu
+from linkwise.plugin.nvml.questions import Questions
+from linkwise.plugin.nvml.reading import (
+    BUS_ID,
+    MINOR,
+    GpuReading,
+    LeftOutError,
+    Levels,
+    read_gpu,
+    read_levels,
+)
+from linkwise.topology.errors import MachineError
+from linkwise.topology.model import Machine, Nic
+
+T = TypeVar("T")
+
+_DRIVER = ""  # among what is known by uuid, what is known of the driver itself
+_DEAD = frozenset({"lost", "no-answer", "recovery-action", "mig"})
+"""Conditions under which a GPU's links, and those to it, say nothing of its neighbours."""
+_PROBE_SECONDS = 2.0  # so long a probe waits for one GPU before it asks about the next
+# So long once a GPU has not answered in time, else all of them take minutes.
+_PROBE_AFTER_HANG_SECONDS, _READ_AFTER_HANG_SECONDS = 0.5, 5.0
+
+
+class NvmlInventory:
+    """`driver_seconds`: a call that takes longer is a hang. `minors_needed`: a GPU whose device
+    file is not known must not be given out."""
+
+    def __init__(
+        self,
+        nvml: Nvml | None = None,
+        *,
+        sys_root: Path = sysfs.SYSFS,
+        driver_seconds: float = 20.0,
+        minors_needed: bool = False,
+    ) -> None:
+        self._nvml = nvml if nvml is not None else cast("Nvml", pynvml)
+        self._driver = Driver(self._nvml, seconds=driver_seconds)
+        self._events = EventSet(self._nvml)
+        self._sys_root, self._minors_needed = sys_root, minors_needed
+        self._known: dict[str, Mapping[str, Any]] = {}  # answers, by uuid and then by call
+        self._levels: Levels = {}
+        self._nics: Mapping[tuple[str, ...], tuple[Nic, ...]] = {}
+        self._counted: int | None = None  # at the last reading
+        self._of_reading: dict[str, tuple[Finding, ...]] = {}  # they hold until the next one
+        self._links: dict[str, tuple[int, ...]] = {}  # numbers of NVLinks that are up
+        self._counters: dict[str, Mapping[int, int]] = {}
+
+    def read(self) -> Snapshot:
+        self._driver.open()
+        try:
+            return self._read()
+        except InventoryError:
+            self._restart()
+            raise
+
+    def probe(self, machine: Machine) -> Probe:
+        uuids = [gpu.uuid for gpu in machine.gpus]
+        # A driver that was away may number its devices otherwise: read them anew.
+        recount = not self._driver.is_open
+        try:
+            self._driver.open()
+        except InventoryError as error:
+            return Probe(dict.fromkeys(uuids, (Finding("lost", str(error)),)))
+        recount = self._count_differs() or recount
+        probe = self._probe_all(uuids)
+        if all(_has(probe, uuid, {"lost"}) for uuid in uuids):  # it may be the library
+            self._restart()
+        findings = self._with_reading(probe.findings)
+        return Probe(findings, probe.unanswered, probe.recovery_told, recount)
+
+    def events(self, machine: Machine, seconds: float) -> tuple[Xid, ...] | None:
+        if not self._driver.is_open:
+            return None
+        uuids = [gpu.uuid for gpu in machine.gpus]
+
+        def wait() -> tuple[Xid, ...] | None:
+            heard = self._events.register(uuids)
+            return self._events.wait(round(seconds * 1000)) if heard else None
+
+        try:
+            return self._driver.run("XIDs", wait, seconds=seconds + _PROBE_SECONDS)
+        except (NoAnswerError, pynvml.NVMLError):
+            return None
+
+    def close(self) -> None:
+        self._restart()
+        self._driver.end()
+
+    def _restart(self) -> None:
+        """Close the library. What it told of device files and events is void with it: a driver
+        that is loaded again numbers its devices anew."""
+        self._driver.close()
+        self._events.forget()
+        self._counters.clear()
+        for uuid, answers in self._known.items():
+            self._known[uuid] = {call: told for call, told in answers.items() if call != MINOR}
+
+    def _read(self) -> Snapshot:
+        count = self._driver.required("nvmlDeviceGetCount", self._nvml.nvmlDeviceGetCount)
+        found: list[GpuReading] = []
+        left_out: dict[int, str] = {}
+        patience = self._driver.seconds
+        for index in range(count):
+            try:
+                found.append(self._read_gpu(index, patience))
+            except NoAnswerError:
+                left_out[index] = self._driver.hangs
+                patience = min(patience, _READ_AFTER_HANG_SECONDS)
+            except LeftOutError as why:
+                left_out[index] = str(why)
+        if not found:
+            told = "".join(f"; GPU {index}: {why}" for index, why in left_out.items())
+            raise InventoryError(f"the driver names no usable GPU ({count} counted){told}")
+        self._counted = count
+        for reading in found:
+            self._known[reading.gpu.uuid] = reading.answers
+        return self._snapshot(found, left_out)
+
+    def _read_gpu(self, index: int, seconds: float) -> GpuReading:
+        """Raises LeftOutError, NoAnswerError."""
+        ask = partial(read_gpu, self._nvml, index, dict(self._known), sys_root=self._sys_root)
+        return self._driver.run(f"reading GPU {index}", ask, seconds=seconds)
+
+    def _snapshot(self, found: list[GpuReading], left_out: Mapping[int, str]) -> Snapshot:
+        uuids = [reading.gpu.uuid for reading in found]
+        self._links = {r.gpu.uuid: tuple(link.number for link in r.nvlinks.up) for r in found}
+        probe = self._probe_all(uuids)
+        dead = probe.unanswered | {uuid for uuid in uuids if _has(probe, uuid, _DEAD)}
+        far = self._read_levels(found, dead)
+        wired = wire(
+            found,
+            self._levels,
+            dead=dead,
+            absent=self._absent(uuids),
+            sys_root=self._sys_root,
+        )
+        try:
+            machine = Machine(
+                gpus=tuple(reading.gpu for reading in found),
+                links=wired.links,
+                nics=self._read_nics(found),
+                clique=wired.clique,
+                driver_version=self._read_version(
+                    "nvmlSystemGetDriverVersion", self._nvml.nvmlSystemGetDriverVersion
+                ),
+                cuda_version=self._read_cuda_version(),
+            )
+        except MachineError as error:
+            raise InventoryError(f"what the driver says makes no machine: {error}") from error
+        self._of_reading = {uuid: (finding,) for uuid, finding in wired.down.items()}
+        minors = _minors(found)
+        for reading in found:
+            if self._minors_needed and reading.gpu.uuid not in minors:
+                self._of_reading[reading.gpu.uuid] = (
+                    *self._of_reading.get(reading.gpu.uuid, ()),
+                    Finding("no-device-file", f"{MINOR}: its /dev/nvidiaN is not known"),
+                )
+        findings = self._with_reading(probe.findings)
+        if all(_has(probe, uuid, {"lost"}) for uuid in uuids):  # it may be the library
+            self._restart()
+        troubles = (
+            f"GPU {reading.gpu.index}: {reading.trouble}"
+            for reading in found
+            if reading.trouble and reading.gpu.uuid not in dead  # else that is told
+        )
+        return Snapshot(
+            machine=machine,
+            minors=minors,
+            probe=Probe(findings, probe.unanswered, probe.recovery_told),
+            warnings=(*troubles, *far, *wired.warnings),
+            left_out=left_out,
+        )
+
+    def _probe_all(self, uuids: Collection[str]) -> Probe:
+        findings: dict[str, tuple[Finding, ...]] = {}
+        unanswered: set[str] = set()
+        told: set[str] = set()
+        patience = min(_PROBE_SECONDS, self._driver.seconds)
+        for uuid in uuids:
+            try:
+                probe = self._probe(uuid, patience)
+            except NoAnswerError as error:
+                patience = min(patience, _PROBE_AFTER_HANG_SECONDS)
+                if error.seconds < self._driver.seconds:
+                    unanswered.add(uuid)
+                else:
+                    findings[uuid] = (Finding("no-answer", self._driver.hangs),)
+                continue
+            except pynvml.NVMLError as error:
+                findings[uuid] = (Finding("lost", f"NVML: {error}"),)
+                self._events.silent(uuid)
+                continue
+            self._counters[uuid] = probe.counters
+            if probe.findings:
+                findings[uuid] = probe.findings
+            if probe.recovery_told:
+                told.add(uuid)
+        return Probe(findings, frozenset(unanswered), frozenset(told))
+
+    def _probe(self, uuid: str, seconds: float) -> GpuProbe:
+        """Raises NVMLError, NoAnswerError."""
+        ask = partial(
+            probe_gpu,
+            self._nvml,
+            uuid,
+            self._counters.get(uuid, {}),
+            nvlinks=self._links.get(uuid, ()),
+        )
+        return self._driver.run(f"probing {uuid}", ask, seconds=seconds)
+
+    def _with_reading(
+        self, findings: Mapping[str, tuple[Finding, ...]]
+    ) -> dict[str, tuple[Finding, ...]]:
+        """With what the last reading found: of a GPU that answers nothing, nothing more."""
+        merged = dict(findings)
+        for uuid, of_reading in self._of_reading.items():
+            now = findings.get(uuid, ())
+            if not any(finding.condition in ("lost", "no-answer") for finding in now):
+                merged[uuid] = (*now, *of_reading)
+        return merged
+
+    def _count_differs(self) -> bool:
+        try:
+            count = self._driver.run(
+                "nvmlDeviceGetCount", self._nvml.nvmlDeviceGetCount, seconds=_PROBE_SECONDS
+            )
+        except (NoAnswerError, pynvml.NVMLError):
+            return False
+        return self._counted is not None and count != self._counted
+
+    def _absent(self, found: Collection[str]) -> frozenset[str]:
+        """The bus ids of GPUs that have been read before, and not this time."""
+        return frozenset(
+            sysfs_bus_id(answers[BUS_ID])
+            for uuid, answers in self._known.items()
+            if uuid not in found and BUS_ID in answers
+        )
+
+    def _read_levels(self, found: list[GpuReading], dead: frozenset[str]) -> tuple[str, ...]:
+        ask = partial(read_levels, self._nvml, self._levels, found, dead)
+        try:
+            self._levels, warnings = self._driver.run("distances", ask)
+        except NoAnswerError:
+            return (f"distances between GPUs: {self._driver.hangs}",)
+        return warnings
+
+    def _read_nics(self, found: list[GpuReading]) -> tuple[Nic, ...]:
+        """Those of the last time where a GPU has fallen off the bus, and out of /sys."""
+        uuids = tuple(reading.gpu.uuid for reading in found)
+        now = sysfs.nics([r.gpu.pci_bus_id for r in found], sysfs=self._sys_root)
+        nics = now or self._nics.get(uuids, ())
+        self._nics = {uuids: nics}
+        return nics
+
+    def _read_version(self, call: str, ask: Callable[[], T]) -> T | None:
+        asks = Questions(self._known.get(_DRIVER))
+        try:
+            answer = self._driver.run(call, lambda: asks.ask(call, ask))
+        except NoAnswerError:
+            answer = asks.known(call)
+        self._known[_DRIVER] = {**self._known.get(_DRIVER, {}), **asks.answers}
+        return answer
+
+    def _read_cuda_version(self) -> str | None:
+        number = self._read_version(  # 12040 is 12.4
+            "nvmlSystemGetCudaDriverVersion_v2", self._nvml.nvmlSystemGetCudaDriverVersion_v2
+        )
+        return f"{number // 1000}.{number % 1000 // 10}" if number else None
+
+
+def _has(probe: Probe, uuid: str, conditions: Collection[str]) -> bool:
+    return any(finding.condition in conditions for finding in probe.findings.get(uuid, ()))
+
+
+def _minors(found: Collection[GpuReading]) -> dict[str, int]:
+    """Only those that no other GPU claims, else one would get the other's device file. Against a
+    GPU in trouble, whose answer may be an old one, the other is right."""
+    claims = {r.gpu.uuid: r.minor for r in found if r.minor is not None}
+    sure = [r.minor for r in found if r.minor is not None and not r.trouble]
+    return {
+        reading.gpu.uuid: minor
+        for reading in found
+        if (minor := claims.get(reading.gpu.uuid)) is not None
+        and sure.count(minor) == (0 if reading.trouble else 1)
+    }
