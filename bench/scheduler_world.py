@@ -176,7 +176,7 @@ class World:
     @contextmanager
     def _scheduler(self, extender: Extender | None) -> Iterator[Process]:
         scheduler = self.control.start_scheduler(
-            scheduler_config(extender.url) if extender is not None else None
+            scheduler_config(self.control, extender.calls) if extender is not None else None
         )
         try:
             yield scheduler

@@ -73,7 +73,7 @@ class World:
             self.client.post("/api/v1/nodes", gpu_node(name, labels=said))
         self.extender.start()
         self.scheduler = self.control.start_scheduler(
-            scheduler_config(self.extender.url), flags=self._scheduler_flags
+            scheduler_config(self.control, self.extender.calls), flags=self._scheduler_flags
         )
 
     def clear(self) -> None:
