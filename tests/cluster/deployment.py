@@ -45,9 +45,9 @@ class Deployed:
         self.directory = directory / "linkwise"
         self.directory.mkdir(parents=True)
         config = yaml.safe_load((_OVERLAY / "scheduler-config.yaml").read_text())
-        self._calls = str(config["extenders"][0]["urlPrefix"])
+        self.calls = str(config["extenders"][0]["urlPrefix"])
         # The same address, and the port of everybody.
-        self.extender_url = f"http://{urlsplit(self._calls).hostname}:{Settings().status_port}"
+        self.extender_url = f"http://{urlsplit(self.calls).hostname}:{Settings().status_port}"
 
     def start(self) -> None:
         """Return once every node offers its GPUs and the extender has them in its books."""
@@ -59,7 +59,7 @@ class Deployed:
         self.install()
         self._wait_rolled_out()
         stock.stop()
-        self.control.start_scheduler(scheduler_config(self.control, self._calls))
+        self.control.start_scheduler(scheduler_config(self.control, self.calls))
         self.wait_ready()
 
     def stop(self) -> None:
