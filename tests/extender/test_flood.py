@@ -13,8 +13,8 @@ import pytest
 
 from linkwise.extender import server as module
 from linkwise.extender.server import VerbServer
+from linkwise.extender.serving.reply import Reply
 from linkwise.extender.serving.server import Places
-from linkwise.extender.verbs import Reply
 from tests.extender.serving.tls import Authority, ask, ask_once, stranger
 from tests.extender.world import wait_for
 

@@ -16,7 +16,7 @@ from linkwise.extender import server as module
 from linkwise.extender.server import VerbServer
 from linkwise.extender.serving import server as serving
 from linkwise.extender.serving.handler import IDLE_SECONDS
-from linkwise.extender.verbs import Reply
+from linkwise.extender.serving.reply import Reply
 from tests.extender.world import wait_for
 
 
@@ -38,7 +38,7 @@ class Verbs:
         if not waits():
             self.gone.append(verb)
             return None
-        return Reply(200, verb.encode() + b" " + body, "app;dur=1")
+        return Reply(200, verb.encode() + b" " + body, timing="app;dur=1")
 
     def too_large(self, verb: str) -> Reply:
         return Reply(413, b"too large for " + verb.encode())
@@ -242,7 +242,7 @@ def test_binds_that_wait_for_the_api_server_keep_nobody_else_waiting(
         assert ask(connection, "/filter", b"x") == (200, b"filter x")
 
 
-def test_large_bodies_come_two_at_a_time_and_small_ones_beside_them(
+def test_large_calls_are_answered_two_at_a_time_and_small_ones_beside_them(
     server: VerbServer,
     verbs: Verbs,
     connection: http.client.HTTPConnection,
@@ -250,20 +250,17 @@ def test_large_bodies_come_two_at_a_time_and_small_ones_beside_them(
 ) -> None:
     monkeypatch.setattr(module, "_LARGE_BODY", 50)
     with ExitStack() as clients:
-        unfinished = []
+        large = []
         for _ in range(3):
-            client = clients.enter_context(socket.create_connection(("127.0.0.1", server.port), 5))
-            client.sendall(b"POST /filter HTTP/1.1\r\nContent-Length: 60\r\n\r\n" + b"x" * 59)
-            unfinished.append(client)
-        wait_for(lambda: server.calls == 3 and not server._large._value)
+            client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+            clients.callback(client.close)
+            client.request("POST", "/bind", b"x" * 60)
+            large.append(client)
+        wait_for(lambda: server.calls == 3 and verbs.asked == ["bind", "bind"])
         assert ask(connection, "/filter", b"small") == (200, b"filter small")
-
-        unfinished[2].sendall(b"x")  # whole; but which two are read is for the threads to say
-        for client in unfinished[:2]:
-            client.sendall(b"x")
-        for client in unfinished:
-            assert client.recv(100).startswith(b"HTTP/1.1 200")
-    assert verbs.asked == ["filter"] * 4
+        verbs.let.set()
+        assert [client.getresponse().status for client in large] == [200] * 3
+    assert verbs.asked == ["bind", "bind", "filter", "bind"]
     assert server._large._value == 2
 
 

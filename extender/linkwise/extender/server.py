@@ -1,27 +1,30 @@
 """The port of kube-scheduler: its four calls, from callers who are known, and nothing else.
 
-Two calls a pod come over a handful of connections that are kept open, and every microsecond is
-taken from the scheduler beside us: so a thread per connection reads a call, answers it and writes,
-with the standard library's HTTP (docs/decisions/0009-http-server.md has the figures). For binds at
-the same time kube-scheduler opens connections that it does not keep, so threads are used again.
+Every microsecond of a call is taken from the scheduler beside us
+(docs/decisions/0009-http-server.md has the figures).
 """
 
+import socket
+import ssl
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from threading import BoundedSemaphore
+from typing import Any
 
 from linkwise.extender.serving.greeting import Caller
 from linkwise.extender.serving.handler import Handler
+from linkwise.extender.serving.http2 import ALPN, Http2
+from linkwise.extender.serving.reply import Reply, Waits, plain
 from linkwise.extender.serving.server import Places, Server
-from linkwise.extender.verbs import VERBS, Reply, Verbs
+from linkwise.extender.verbs import VERBS, Verbs
 
-# kube-scheduler keeps two connections, and opens more for binds at the same time. Handshakes of
-# such a moment, and of strangers, share the other places.
+# kube-scheduler needs one of HTTP/2; of HTTP/1.1 it keeps two, and opens more for binds at the same
+# time. Handshakes of such a moment, and of strangers, share the other places.
 MOST_CONNECTIONS = Places(strangers=1000, known=1000)
 # Names of 5,000 nodes are a tenth of it; what is larger has whole nodes in it, or is no call.
 _LARGE_BODY = 1 << 20
-_LARGE_AT_ONCE = 2  # read and answered; more would cost memory
+_LARGE_AT_ONCE = 2  # answered; what becomes of a body is ten times as large
 _PATHS = {f"/{verb}": verb for verb in VERBS}
 
 
@@ -49,13 +52,36 @@ class VerbServer(Server):
         self.answering, self.binding = BoundedSemaphore(threads), BoundedSemaphore(threads)
         self._large = BoundedSemaphore(_LARGE_AT_ONCE)
         places = MOST_CONNECTIONS
-        super().__init__(address, port, _Handler, places, secure=secure, count=count, met=met)
+        super().__init__(address, port, _serve, places, secure=secure, count=count, met=met)
 
-    @contextmanager
-    def room_for(self, length: int) -> Iterator[None]:
-        """Around a body of *length* bytes, from its first byte to its answer."""
-        with self._large if length > _LARGE_BODY else nullcontext():
-            yield
+    # As `serving.reply.Calls` has it.
+
+    def refusal(self, method: str, path: str, length: int) -> Reply | None:
+        if method != "POST":
+            return plain(405, f"{method}: this port takes no such method")
+        if path not in _PATHS:
+            return plain(404, f"{path}: no such call; people ask at another port")
+        return self.verbs.too_large(_PATHS[path]) if length > self.verbs.max_body else None
+
+    def waits_long(self, path: str) -> bool:
+        """A bind waits for the API server. kube-scheduler asks all else one after the other."""
+        return _PATHS[path] == "bind"
+
+    def reply(self, path: str, body: bytes, waits: Waits) -> Reply | None:
+        verb = _PATHS[path]
+        large = self._large if len(body) > _LARGE_BODY else nullcontext()
+        with large, self.binding if verb == "bind" else self.answering:
+            return self.verbs.answer(verb, body, waits)
+
+
+def _serve(connection: socket.socket, address: Any, server: VerbServer) -> None:
+    """The protocol is agreed on in the handshake."""
+    if isinstance(connection, ssl.SSLSocket) and connection.selected_alpn_protocol() == ALPN:
+        most = 2 * server.verbs.max_body
+        seconds = server.call_seconds
+        Http2(connection, server, server, call_seconds=seconds, most_bytes=most).serve()
+    else:
+        _Handler(connection, address, server)  # type: ignore[arg-type]
 
 
 class _Handler(Handler):
@@ -63,42 +89,30 @@ class _Handler(Handler):
     methods = frozenset({"POST"})
 
     def serve(self) -> None:
-        verb = _PATHS.get(self.path)
-        if verb is None:
-            self.refuse(404, f"{self.path}: no such call; people ask at another port")
-            return
         with self.server.call():
-            self._serve(verb)
+            self._answer()
             self.wfile.flush()
 
-    def _serve(self, verb: str) -> None:
-        server = self.server
+    def _answer(self) -> None:
         length = self.length()
         if length is None:
             return
-        if length > server.verbs.max_body:
+        refusal = self.server.refusal(self.command, self.path, length)
+        if refusal is not None:
             self.close_connection = True
-            self._reply(server.verbs.too_large(verb))
+            self.say(refusal)
             self.hear_out()
             return
-        with server.room_for(length):
-            body = self.body(length)
-            if body is None:
-                return
-            with server.binding if verb == "bind" else server.answering:
-                reply = server.verbs.answer(verb, body, self._waits)
+        body = self.body(length)
+        if body is None:
+            return
+        reply = self.server.reply(self.path, body, self._waits)
         if reply is None:  # nobody is there to hear it
             self.close_connection = True
         else:
-            self._reply(reply)
+            self.say(reply)
 
     def _waits(self) -> bool:
         """Whether the caller still waits for the answer."""
         age = time.monotonic() - self.arrived
         return age < self.server.call_seconds and self.caller_waits()
-
-    def _reply(self, reply: Reply) -> None:
-        # A kept connection would bring every further call here, whomever the Service leads to.
-        self.close_connection |= reply.parting
-        timing = f"Server-Timing: {reply.timing}"
-        self.write(reply.status, "application/json", reply.body, timing)

@@ -8,12 +8,13 @@ and drops our reason: so their errors are answered with 200 and that field. `pri
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from linkwise.extender import wire
 from linkwise.extender.let_through import LetThrough
 from linkwise.extender.metrics import Metrics
 from linkwise.extender.serving.gone import GoneError
+from linkwise.extender.serving.reply import Reply, Waits
 from linkwise.extender.shell import NotReadyError, Shell
 from linkwise.kube.objects import Pod
 from linkwise.topology.names import DEFAULT_RESOURCE
@@ -29,15 +30,6 @@ _ERROR_FIELD: Mapping[str, Callable[[str], bytes]] = {
     "bind": wire.write_bind_result,
 }
 VERBS = frozenset({"filter", "prioritize", "bind", "preempt"})
-Waits = Callable[[], bool]
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    status: int
-    body: bytes  # JSON
-    timing: str = ""  # a Server-Timing header: the metric has buckets, a benchmark wants each call
-    parting: bool = False  # the connection is to end, so that the next call goes to who can answer
 
 
 class Verbs:

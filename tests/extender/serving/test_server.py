@@ -17,6 +17,7 @@ from linkwise.extender.certificates.pairs import Lifetime, Pair, issue_server, m
 from linkwise.extender.serving import server as module
 from linkwise.extender.serving.greeting import Caller, Welcome, greet_everybody, greet_known
 from linkwise.extender.serving.handler import Handler
+from linkwise.extender.serving.reply import Reply
 from linkwise.extender.serving.server import Places, Server, raise_limit
 from tests.extender.serving.tls import HOST, SCHEDULER, Authority, ask, ask_once, stranger
 from tests.extender.world import wait_for
@@ -36,7 +37,7 @@ class Echo(Handler):
             if self.path == "/slow":
                 Running.held.set()
                 assert Running.release.wait(30)
-            self.write(200, "text/plain", body)
+            self.say(Reply(200, body))
             self.wfile.flush()
         self.server.was_useful(self.connection)
 

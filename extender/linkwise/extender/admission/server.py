@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from linkwise.extender.certificates.pairs import Pair
 from linkwise.extender.serving.greeting import greet_everybody
 from linkwise.extender.serving.handler import Handler
+from linkwise.extender.serving.reply import Reply
 from linkwise.extender.serving.server import Places
 from linkwise.extender.serving.server import Server as BaseServer
 
@@ -54,6 +55,8 @@ class _Handler(Handler):
             body = self.body(length)
             if body is None:
                 return
-            self.write(*self.server.answer(self.command, self.path.partition("?")[0], body))
+            path = self.path.partition("?")[0]
+            status, content_type, answer = self.server.answer(self.command, path, body)
+            self.say(Reply(status, answer, content_type))
             self.wfile.flush()
         self.server.was_useful(self.connection)

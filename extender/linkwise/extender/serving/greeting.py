@@ -49,7 +49,9 @@ class Greeting:
 
 def greet_everybody(pair: Pair) -> Greeting:
     """Show *pair*; ask for nothing."""
-    return Greeting(_context(pair))
+    context = _context(pair)
+    context.set_alpn_protocols(["http/1.1"])
+    return Greeting(context)
 
 
 def greet_known(pair: Pair, authorities: bytes, names: Collection[str]) -> Greeting:
@@ -62,13 +64,13 @@ def greet_known(pair: Pair, authorities: bytes, names: Collection[str]) -> Greet
     if not context.get_ca_certs():
         raise ValueError("no authority that signs clients' certificates")
     context.verify_mode = ssl.CERT_REQUIRED
+    context.set_alpn_protocols(["h2", "http/1.1"])
     return Greeting(context, frozenset(names))
 
 
 def _context(pair: Pair) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
     context.num_tickets = 0  # Go resumes no session unless it is told to
     # OpenSSL reads files only. This one is in no file system, and gone when it is closed.
     with os.fdopen(os.memfd_create("certificate"), "wb") as file:

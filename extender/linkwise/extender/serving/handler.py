@@ -10,7 +10,8 @@ from http.server import BaseHTTPRequestHandler
 from io import BufferedIOBase
 from typing import Any
 
-from linkwise.extender.serving.server import Server
+from linkwise.extender.serving.reply import Reply, plain
+from linkwise.extender.serving.server import Server, is_established
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +22,6 @@ LAST_WORDS_SECONDS = 5.0
 _LONGEST_LENGTH = 18  # digits of a Content-Length that anybody could mean
 _MOST_OF_A_HEAD = 32 << 10  # bytes; kube-scheduler's has 200, the API server passes people's on
 _SHORTEST_SECONDS = 0.001  # 0 would mean: do not wait at all
-_ESTABLISHED = 1  # of linux/tcp_states.h: either side has sent no FIN, nor a reset
 
 
 class _Head:
@@ -37,6 +37,10 @@ class _Head:
         line: bytes = self._file.readline(min(size, self._left))
         self._left -= len(line)
         return line
+
+    def read1(self, size: int) -> bytes:
+        """What a caller that was refused still sends."""
+        return self._file.read1(size)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -60,13 +64,7 @@ class Handler(BaseHTTPRequestHandler):
             self.rfile = whole
 
     def caller_waits(self) -> bool:
-        """Whether the peer has neither hung up nor ended its side of the connection."""
-        # Not POLLRDHUP, which says the same of a connection whose reading side we have closed.
-        try:
-            state: bytes = self.connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
-        except OSError:
-            return False
-        return state[0] == _ESTABLISHED
+        return is_established(self.connection)
 
     def handle_expect_100(self) -> bool:
         super().handle_expect_100()
@@ -111,7 +109,7 @@ class Handler(BaseHTTPRequestHandler):
     def refuse(self, status: int, text: str) -> None:
         """Without reading the body."""
         self.close_connection = True
-        self.write(status, "text/plain; charset=utf-8", f"linkwise: {text}\n".encode())
+        self.say(plain(status, text))
         self.hear_out()
 
     def hear_out(self) -> None:
@@ -125,19 +123,20 @@ class Handler(BaseHTTPRequestHandler):
                 if not self.rfile.read1(1 << 16):
                     return
 
-    def write(self, status: int, content_type: str, body: bytes, *headers: str) -> None:
-        self.close_connection |= self.server.closing
+    def say(self, reply: Reply) -> None:
+        # A kept connection would bring every further call here, whomever the Service leads to.
+        self.close_connection |= reply.parting or self.server.closing
         head = (
-            f"HTTP/1.1 {status} {self.responses[status][0]}",
-            f"Content-Type: {content_type}",
-            f"Content-Length: {len(body)}",
-            *headers,
+            f"HTTP/1.1 {reply.status} {self.responses[reply.status][0]}",
+            f"Content-Type: {reply.content_type}",
+            f"Content-Length: {len(reply.body)}",
+            *([f"Server-Timing: {reply.timing}"] if reply.timing else []),
             f"Connection: {'close' if self.close_connection else 'keep-alive'}",
             "\r\n",
         )
         self.wfile.write("\r\n".join(head).encode("latin-1"))
         if self.command != "HEAD":
-            self.wfile.write(body)
+            self.wfile.write(reply.body)
 
     def send_error(
         self,

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from http.server import BaseHTTPRequestHandler
 from queue import SimpleQueue
 from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
 from threading import Condition, Lock, Thread
@@ -38,6 +37,9 @@ _MOST_IDLE = 32  # threads kept for the next connection
 _UNREAD_MILLISECONDS = 10_000  # a peer that takes no byte of an answer for so long is gone
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _DESCRIPTORS = 8192
+_ESTABLISHED = 1  # of linux/tcp_states.h: neither side has sent a FIN, nor a reset
+
+Handle = Callable[[socket.socket, Any, Any], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +105,8 @@ class Server:
     """`run()` until an exception ends it; `close()` lets calls under way come to their end.
 
     *handler* is called with a connection, the address of its peer and this server, as those of
-    `socketserver` are. With *secure*, nobody is served before the first `use()`. *count* hears what
-    became of each connection, *met* who was known or refused.
+    `socketserver` are, on a thread of the connection's own. With *secure*, nobody is served before
+    the first `use()`. *count* hears what became of each connection, *met* who was known or refused.
     Raises OSError where it cannot listen.
     """
 
@@ -112,7 +114,7 @@ class Server:
         self,
         address: str,
         port: int,
-        handler: type[BaseHTTPRequestHandler],
+        handler: Handle,
         places: Places,
         *,
         secure: bool,
@@ -198,6 +200,10 @@ class Server:
             with self._changed:
                 self.calls -= 1
                 self._changed.notify_all()
+
+    def run_aside(self, job: Callable[[], None]) -> None:
+        """On a thread of this server's."""
+        self._workers.run(job)
 
     def was_useful(self, connection: socket.socket) -> None:
         """A call came over *connection*: of its source's, it is sent off last."""
@@ -369,12 +375,24 @@ class Server:
 
     def _handle(self, visit: Visit) -> None:
         try:
-            self._handler(visit.connection, visit.address, self)  # type: ignore[arg-type]
+            self._handler(visit.connection, visit.address, self)
         except Exception:  # a client that went away in the middle is its own affair
             log.debug("connection of %s broke", visit.source, exc_info=True)
         finally:
             visit.hang_up(socket.SHUT_WR)
             self._forget(visit)
+
+
+def is_established(connection: socket.socket) -> bool:
+    """Whether the peer has neither hung up nor ended its side of the connection.
+
+    Not by POLLRDHUP, which says the same of a connection whose reading side we have closed.
+    """
+    try:
+        state: bytes = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+    except OSError:
+        return False
+    return state[0] == _ESTABLISHED
 
 
 def raise_limit() -> None:
