@@ -17,6 +17,7 @@ from h2.events import (
     StreamEnded,
     StreamReset,
 )
+from h2.settings import SettingCodes, Settings
 
 from tests.extender.serving.tls import HOST
 
@@ -42,7 +43,8 @@ class Client:
         self.connection = context.wrap_socket(raw, server_hostname=HOST)
         assert self.connection.selected_alpn_protocol() == "h2"
         self.h2 = H2Connection(H2Configuration(header_encoding="latin-1"))
-        self.h2.local_settings.initial_window_size = window
+        said = {SettingCodes.INITIAL_WINDOW_SIZE: window}
+        self.h2.local_settings = Settings(client=True, initial_values=said)
         self.h2.initiate_connection()
         self.answers: dict[int, Answered] = {}
         self.acknowledges = True

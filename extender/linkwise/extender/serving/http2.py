@@ -91,7 +91,7 @@ class Http2:
         self._h2 = H2Connection(
             H2Configuration(
                 client_side=False,
-                header_encoding="latin-1",
+                header_encoding=None,
                 # A third of what the library costs. Of a caller who is known, `_take` looks at
                 # all that is used.
                 validate_inbound_headers=False,
@@ -101,6 +101,7 @@ class Http2:
             )
         )
         self._h2.local_settings = Settings(client=False, initial_values=_SETTINGS)
+        self._h2.max_inbound_frame_size = self._h2.local_settings.max_frame_size
         self._poll = select.poll()
         self._streams: dict[int, _Stream] = {}
         self._bytes = 0
@@ -109,12 +110,17 @@ class Http2:
     def serve(self) -> None:
         self._connection.setblocking(False)
         self._poll.register(self._connection, select.POLLIN)
+        self._poll.register(self._server.ending, select.POLLIN)
+        with self._server.ends_itself(self._connection):
+            self._serve()
+
+    def _serve(self) -> None:
         try:
             with self._changed:
                 self._h2.initiate_connection()
                 self._h2.increment_flow_control_window(_CONNECTION_WINDOW)
                 self._flush()
-            while self._is_readable() and self._read():
+            while not self._server.closing and self._is_readable() and self._read():
                 pass
             if self._server.closing:
                 self._answer_last_calls()
@@ -138,36 +144,51 @@ class Http2:
     def _read(self) -> bool:
         """What has come; False once nothing more will."""
         with self._changed:
-            try:
-                data = self._connection.recv(_READ_AT_ONCE)
-            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                return True
-            if not data:
-                return False
+            data, ended = self._received()
             whole = []
-            for event in self._h2.receive_data(data):
+            for event in self._h2.receive_data(data) if data else ():
                 if isinstance(event, ConnectionTerminated):
                     return False
                 stream = self._take(event)
                 if stream is not None:
                     whole.append(stream)
             self._flush()
+        if ended:
+            return False
         for stream in whole:
             if self._calls.waits_long(stream.path):
                 self._server.run_aside(partial(self._answer, stream))
             else:
-                self._answer(stream)
+                self._answer_here(stream)
         return True
+
+    def _received(self) -> tuple[bytes, bool]:
+        """What is there, and whether nothing more will come. OpenSSL gives out one record at a
+        time, and a head and its body are two."""
+        chunks, size = list[bytes](), 0
+        while size < _READ_AT_ONCE:
+            try:
+                chunk = self._connection.recv(_READ_AT_ONCE)
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                break
+            if not chunk:
+                return b"".join(chunks), True
+            chunks.append(chunk)
+            size += len(chunk)
+        return b"".join(chunks), False
 
     def _take(self, event: Event) -> _Stream | None:
         """A call that is whole by this event."""
         if isinstance(event, RequestReceived):
-            head = {str(name): str(value) for name, value in event.headers or ()}
-            stream = _Stream(event.stream_id, head.get(":method", ""), head.get(":path", ""))
+            head = {bytes(name): bytes(value) for name, value in event.headers or ()}
+            method, path = (
+                head.get(name, b"").decode("latin-1") for name in (b":method", b":path")
+            )
+            stream = _Stream(event.stream_id, method, path)
             stream.ended = event.stream_ended is not None
             self._streams[stream.number] = stream
-            length = head.get("content-length", "0")
-            self._refuse(stream, int(length) if length.isdecimal() else 0)
+            length = head.get(b"content-length", b"0")
+            self._refuse(stream, int(length) if length.isdigit() else 0)
         elif isinstance(event, DataReceived):
             self._add(event)
         elif isinstance(event, StreamReset):
@@ -216,15 +237,32 @@ class Http2:
 
     def _answer(self, stream: _Stream) -> None:
         with self._server.call():
-            try:
-                reply = self._calls.reply(
-                    stream.path, b"".join(stream.chunks), partial(self._waits, stream)
-                )
-            except Exception:
-                log.exception("%s: a defect", stream.path)
-                reply = plain(500, "internal error, the extender's log has it")
-            with suppress(OSError, ProtocolError), self._changed:
-                self._say(stream, reply)
+            self._tell(stream, self._reply(stream))
+
+    def _answer_here(self, stream: _Stream) -> None:
+        """On the thread that reads, which alone hears that the peer takes more."""
+        with self._server.call():
+            reply = self._reply(stream)
+            with self._changed:
+                if reply is None or stream.gone or len(reply.body) <= self._window(stream):
+                    self._tell(stream, reply)
+                    return
+            self._server.run_aside(partial(self._tell, stream, reply))
+
+    def _tell(self, stream: _Stream, reply: Reply | None) -> None:
+        with self._server.call(), suppress(OSError, ProtocolError), self._changed:
+            self._say(stream, reply)
+
+    def _window(self, stream: _Stream) -> int:
+        return int(self._h2.local_flow_control_window(stream.number))
+
+    def _reply(self, stream: _Stream) -> Reply | None:
+        body, waits = b"".join(stream.chunks), partial(self._waits, stream)
+        try:
+            return self._calls.reply(stream.path, body, waits)
+        except Exception:
+            log.exception("%s: a defect", stream.path)
+            return plain(500, "internal error, the extender's log has it")
 
     def _waits(self, stream: _Stream) -> bool:
         age = time.monotonic() - stream.arrived
@@ -254,7 +292,7 @@ class Http2:
     def _send(self, stream: _Stream, left: memoryview) -> None:
         """As much as the peer takes, then the rest."""
         while True:
-            window = self._h2.local_flow_control_window(stream.number)
+            window = self._window(stream)
             part = left[: min(window, self._h2.max_outbound_frame_size)]
             left = left[len(part) :]
             if part or not left:
@@ -295,7 +333,8 @@ class Http2:
             self._write(memoryview(GoAwayFrame(0, last_stream_id=last).serialize()))
 
     def _answer_last_calls(self) -> None:
-        """Nothing more is heard. `Server.close` waits for what is still to be said."""
+        """Nothing more is heard. (To close the reading side would make TLS end the other as well.)
+        `Server.close` waits for what is still to be said."""
         with self._changed:
             self._part()
             self._changed.wait_for(lambda: not self._streams, _UNREAD_SECONDS)

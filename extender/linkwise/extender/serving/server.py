@@ -8,10 +8,12 @@ can take.
 
 import errno
 import logging
+import os
 import resource
 import socket
 import ssl
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -122,12 +124,15 @@ class Server:
         met: Callable[[Caller], object] = lambda _caller: None,
     ) -> None:
         self.closing = False
+        self.ending = os.eventfd(0, os.EFD_CLOEXEC)  # can be read from once the server closes
+        weakref.finalize(self, os.close, self.ending)
         self.calls = 0
         self._handler, self._places, self._secure = handler, places, secure
         self._count, self._met = count, met
         self._greeting: Greeting | None = None
         self._changed = Condition()  # around what is open, and the count of calls
         self._open: dict[socket.socket, Visit] = {}
+        self._ends_itself: set[socket.socket] = set()
         self._strangers: Guests[Visit] = Guests(places.strangers)
         self._known = 0
         self._workers = _Workers()
@@ -178,6 +183,7 @@ class Server:
     def close(self, timeout_seconds: float = 3.0, *, last_calls_seconds: float = 0.0) -> None:
         """Who asks meanwhile hears that the connection ends; *last_calls_seconds* are for that."""
         self.closing = True
+        os.eventfd_write(self.ending, 1)
         with self._changed:
             self._changed.wait_for(lambda: not self._runs, timeout_seconds)
             self._selector.close()
@@ -185,9 +191,23 @@ class Server:
             for visit in [visit for visit in self._open.values() if not visit.served]:
                 self._forget(visit)
             self._changed.wait_for(lambda: not self._open, last_calls_seconds)
-            for visit in self._open.values():
-                visit.hang_up(socket.SHUT_RD)  # no further call; a reply still goes out
-            self._changed.wait_for(lambda: not self.calls, timeout_seconds)
+            for connection, visit in self._open.items():
+                if connection not in self._ends_itself:
+                    visit.hang_up(socket.SHUT_RD)  # no further call; a reply still goes out
+            self._changed.wait_for(lambda: not (self.calls or self._ends_itself), timeout_seconds)
+
+    @contextmanager
+    def ends_itself(self, connection: socket.socket) -> Iterator[None]:
+        """Around the service of one that is not hung up on when `ending` can be read from: its
+        handler ends it then."""
+        with self._changed:
+            self._ends_itself.add(connection)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._ends_itself.discard(connection)
+                self._changed.notify_all()
 
     @contextmanager
     def call(self) -> Iterator[None]:
