@@ -28,7 +28,7 @@ from tests.cluster.__main__ import build_all
 from tests.cluster.deployed.test_leader_switch import led_to
 from tests.cluster.deployment import EXTENDER, SYSTEM, Deployed, wait_until_none
 from tests.cluster.looking import left_behind, running
-from tests.cluster.scheduling import scheduler_config
+from tests.cluster.scheduling import scheduler_config, scheduler_env
 from tests.cluster.swallowing import swallowed
 from tests.cluster.waiting import wait_for
 
@@ -123,7 +123,7 @@ def configure(deployed: Deployed, http_timeout: str | None, retry_period: str | 
         config = scheduler_config(control, deployed.calls)
         config["extenders"][0]["httpTimeout"] = http_timeout
         control.parts["kube-scheduler"].stop()
-        control.start_scheduler(config)
+        control.start_scheduler(config, env=scheduler_env())
 
 
 def settle(deployed: Deployed) -> None:

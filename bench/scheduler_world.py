@@ -27,6 +27,7 @@ from tests.cluster.scheduling import (
     guard_plans,
     leave_plans_unguarded,
     scheduler_config,
+    scheduler_env,
 )
 from tests.cluster.waiting import wait_for
 
@@ -180,9 +181,8 @@ class World:
 
     @contextmanager
     def _scheduler(self, extender: Extender | None) -> Iterator[Process]:
-        scheduler = self.control.start_scheduler(
-            scheduler_config(self.control, extender.calls) if extender is not None else None
-        )
+        config = scheduler_config(self.control, extender.calls) if extender is not None else None
+        scheduler = self.control.start_scheduler(config, env=scheduler_env())
         try:
             yield scheduler
         finally:

@@ -34,8 +34,10 @@ def main(words: list[str]) -> str:
     if rest[0] == "annotate":
         annotate(body, rest[1])
     elif options["--type"] == "json":
-        for step in json.loads(options.get("--patch") or read(CLUSTER / "patch.json")):
+        for step in json.loads(options.get("--patch") or of_yaml(options["--patch-file"])):
             apply(body, step)
+    else:
+        merge(body, json.loads(options.get("--patch") or of_yaml(options["--patch-file"])))
     if "jsonpath" in options["-o"]:
         return field(body, options["-o"])
     return json.dumps(body, indent=1, sort_keys=True) + "\n"
@@ -90,6 +92,34 @@ def apply(body: Any, step: dict[str, Any]) -> None:
         body.append(step["value"])
     else:
         del body[int(last)]
+
+
+def of_yaml(file: str) -> str:
+    """A test has written it as JSON."""
+    return read(CLUSTER / Path(file).name)
+
+
+def merge(body: dict[str, Any], patch: dict[str, Any]) -> None:
+    """Strategically: of lists, each member by its key."""
+    for name, value in patch.items():
+        if isinstance(value, dict):
+            merge(body.setdefault(name, {}), value)
+        elif isinstance(value, list):
+            key = "mountPath" if name == "volumeMounts" else "name"
+            for member in value:
+                merge_into(body.setdefault(name, []), key, member)
+        else:
+            body[name] = value
+
+
+def merge_into(members: list[dict[str, Any]], key: str, member: dict[str, Any]) -> None:
+    found = [each for each in members if each[key] == member[key]]
+    if "$patch" in member:
+        members[:] = [each for each in members if each not in found]
+    elif found:
+        merge(found[0], member)
+    else:
+        members.append(member)
 
 
 def field(body: dict[str, Any], path: str) -> str:

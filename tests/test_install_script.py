@@ -21,6 +21,7 @@ from tests.manifests import DAEMONSET, STATIC_POD
 OVERLAY = DAEMONSET / "overlays" / "kubeadm"
 FLAG = "--config=/etc/kubernetes/linkwise/scheduler-config.yaml"
 FILES = {"ca.crt", "client.pem", "scheduler-config.yaml", "before.yaml"}
+PINGS = {"HTTP2_READ_IDLE_TIMEOUT_SECONDS", "HTTP2_PING_TIMEOUT_SECONDS"}
 CA = "-----BEGIN CERTIFICATE-----\nauthority\n-----END CERTIFICATE-----\n"
 CERTIFICATE = "-----BEGIN CERTIFICATE-----\nscheduler\n-----END CERTIFICATE-----\n"
 KEY = "-----BEGIN RSA PRIVATE KEY-----\nsecret\n-----END RSA PRIVATE KEY-----\n"
@@ -48,8 +49,9 @@ class Node:
         (self.etc / "admin.conf").write_text("{}")
         self.renew(CERTIFICATE, KEY)
         (self.cluster / "ca.crt").write_text(CA)
-        patch = yaml.safe_load((OVERLAY / "kube-scheduler+json.yaml").read_text())
-        (self.cluster / "patch.json").write_text(json.dumps(patch))
+        for part in OVERLAY.glob("kube-scheduler[01]*.yaml"):
+            patch = yaml.safe_load(part.read_text())
+            (self.cluster / part.name).write_text(json.dumps(patch))
         kubectl = Path(__file__).with_name("fake_kubectl.py")
         self._script("kubectl", f'#!/bin/sh\nexec {sys.executable} -I -S {kubectl} "$@"\n')
         for name in CHANGE:
@@ -151,6 +153,8 @@ def test_kube_scheduler_is_told_and_its_files_are_made(node: Node) -> None:
     assert "kube-scheduler asks Linkwise" in node.done("install")
     node.assert_works()
     assert FLAG in node.command
+    (container,) = node.pod["spec"]["containers"]
+    assert {each["name"] for each in container["env"]} == PINGS
     assert {path.name for path in node.ours.iterdir()} == FILES
     assert (node.ours / "before.yaml").read_text() == before
     assert (node.ours / "ca.crt").read_text() == CA
@@ -219,6 +223,7 @@ def test_what_others_changed_meanwhile_stays(node: Node) -> None:
     (container,) = upgraded["spec"]["containers"]
     container["image"] = "registry.k8s.io/kube-scheduler:v1.37.0"
     container["command"].insert(1, "--v=4")
+    container["env"].insert(0, {"name": "NO_PROXY", "value": "10.96.0.0/12"})
     upgraded["spec"]["volumes"].insert(0, {"name": "x", "hostPath": {"path": "/x"}})
     node.write(upgraded)
     assert "kube-scheduler" in node.done("install")
@@ -233,6 +238,7 @@ def test_what_others_changed_meanwhile_stays(node: Node) -> None:
     ]
     assert [volume["name"] for volume in node.pod["spec"]["volumes"]] == ["x", "kubeconfig"]
     assert [mount["name"] for mount in container["volumeMounts"]] == ["kubeconfig"]
+    assert [each["name"] for each in container["env"]] == ["NO_PROXY"]
     assert not node.pod["metadata"]["annotations"]
 
 

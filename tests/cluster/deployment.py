@@ -22,7 +22,7 @@ from linkwise.topology.model import Machine
 from linkwise.topology.recorded import recorded_machine
 from tests.cluster import images
 from tests.cluster.cluster import Cluster
-from tests.cluster.scheduling import scheduler_config, wait_guarded
+from tests.cluster.scheduling import scheduler_config, scheduler_env, wait_guarded
 
 GPU = names.DEFAULT_RESOURCE
 MACHINE = "dgx1-v100"
@@ -59,7 +59,8 @@ class Deployed:
         self.install()
         self._wait_rolled_out()
         stock.stop()
-        self.control.start_scheduler(scheduler_config(self.control, self.calls))
+        config = scheduler_config(self.control, self.calls)
+        self.control.start_scheduler(config, env=scheduler_env())
         self.wait_ready()
 
     def stop(self) -> None:

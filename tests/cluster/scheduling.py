@@ -192,6 +192,13 @@ def scheduler_config(control: ControlPlane, calls: str) -> dict[str, Any]:
     return {**config, "extenders": [extender]}
 
 
+def scheduler_env() -> dict[str, str]:
+    """What is deployed for kube-scheduler's environment."""
+    patch = yaml.safe_load((DEPLOYED / "kube-scheduler1+strategic.yaml").read_text())
+    (container,) = patch["spec"]["containers"]
+    return {each["name"]: each["value"] for each in container["env"]}
+
+
 def trust_files(control: ControlPlane) -> dict[str, str]:
     """As install.sh makes them on a control plane node, by their names in `tlsConfig`."""
     published = control.client().get(_PUBLISHED, dict[str, Any])

@@ -200,14 +200,15 @@ def test_the_static_pods_manifest_is_changed_by_the_documented_command(
     """As kubeadm and `kubectl patch --local` read it."""
     manifest = tmp_path / "kube-scheduler.yaml"
     manifest.write_text(yaml.safe_dump(STATIC_POD))
-    patch = Path(overlay("kubeadm")) / "kube-scheduler+json.yaml"
-    made = yaml.safe_load(
-        control_plane.kubectl(
-            *("patch", "--local", "--type=json", f"-f={manifest}"),
-            *(f"--patch-file={patch}", "-o=yaml"),
+    for kind, patch in (("json", "0+json"), ("strategic", "1+strategic")):
+        file = Path(overlay("kubeadm")) / f"kube-scheduler{patch}.yaml"
+        patched = control_plane.kubectl(
+            *("patch", "--local", f"--type={kind}", f"-f={manifest}"),
+            *(f"--patch-file={file}", "-o=yaml"),
         )
-    )
+        manifest.write_text(patched)
+    made = yaml.safe_load(patched)
     (container,) = made["spec"]["containers"]
     before = STATIC_POD["spec"]["containers"][0]["command"]
-    file = "/etc/kubernetes/linkwise/scheduler-config.yaml"
-    assert container["command"] == [*before, f"--config={file}"]
+    config = "/etc/kubernetes/linkwise/scheduler-config.yaml"
+    assert container["command"] == [*before, f"--config={config}"]

@@ -14,6 +14,7 @@ from tests.cluster.scheduling import (
     gpu_node,
     guard_plans,
     scheduler_config,
+    scheduler_env,
 )
 from tests.cluster.scheduling_world import NAMESPACE, NODES, World
 from tests.end_to_end.replicas import Replica, Service, Wire, leader_of, wait_for
@@ -99,7 +100,8 @@ class SwitchWorld(World):
         for name in nodes:
             self.client.post("/api/v1/nodes", gpu_node(name))
         self.pair.renew()
-        self.scheduler = self.control.start_scheduler(scheduler_config(self.control, self.pair.url))
+        config = scheduler_config(self.control, self.pair.url)
+        self.scheduler = self.control.start_scheduler(config, env=scheduler_env())
 
     def clear(self) -> None:
         for pod in self.pods():

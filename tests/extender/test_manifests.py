@@ -155,6 +155,16 @@ def test_a_second_scheduler_is_given_the_certificate_that_the_extender_keeps() -
     ]
 
 
+def test_both_schedulers_give_up_a_dead_connection_long_before_a_call() -> None:
+    (more,) = documents(DAEMONSET / "overlays" / "kubeadm" / "kube-scheduler1+strategic.yaml")
+    static = more["spec"]["containers"][0]["env"]
+    pod = the(DAEMONSET / "overlays" / "second-scheduler", "Deployment")["spec"]["template"]
+    assert pod["spec"]["containers"][0]["env"] == static
+    said = {each["name"]: int(each["value"]) for each in static}
+    assert set(said) == {f"HTTP2_{what}_TIMEOUT_SECONDS" for what in ("READ_IDLE", "PING")}
+    assert sum(said.values()) <= Settings().call_timeout_seconds
+
+
 def test_a_call_is_given_up_by_both_sides_at_once(extender: dict[str, Any]) -> None:
     assert extender["httpTimeout"] == f"{flags()['call_timeout']:g}s"
 
@@ -175,18 +185,23 @@ def test_both_ways_to_configure_the_scheduler_say_the_same_but_for_the_address()
 
 
 def test_the_static_pod_is_given_the_file_and_the_directory_it_is_in() -> None:
-    (steps,) = documents(DAEMONSET / "overlays" / "kubeadm" / "kube-scheduler+json.yaml")
-    spec = json_patch(STATIC_POD, steps)["spec"]
-    (container,) = spec["containers"]
-    (config,) = (flag for flag in container["command"] if flag.startswith("--config="))
+    overlay = DAEMONSET / "overlays" / "kubeadm"
+    (steps,) = documents(overlay / "kube-scheduler0+json.yaml")
+    (stock,) = STATIC_POD["spec"]["containers"]
+    command = json_patch(STATIC_POD, steps)["spec"]["containers"][0]["command"]
+    (config,) = (flag for flag in command if flag.startswith("--config="))
     file = Path(config.removeprefix("--config="))
+    (more,) = documents(overlay / "kube-scheduler1+strategic.yaml")
+    spec = more["spec"]
+    (container,) = spec["containers"]
+    assert container["name"] == stock["name"]
     mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
     hosts = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"]}
     assert hosts[mounts[str(file.parent)]] == str(file.parent)
     assert f"#   {file}\n" in CONFIGS["kubeadm"].read_text()
     # --kubeconfig counts no more beside --config, so the file has to name it.
     kubeconfig = config_of("kubeadm")["clientConnection"]["kubeconfig"]
-    assert f"--kubeconfig={kubeconfig}" in container["command"]
+    assert f"--kubeconfig={kubeconfig}" in command
 
 
 def test_kube_scheduler_never_binds_a_gpu_pod_without_us(extender: dict[str, Any]) -> None:

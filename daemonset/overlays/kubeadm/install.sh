@@ -122,12 +122,14 @@ sum_of() { cat "$1/scheduler-config.yaml" "$1/ca.crt" | cksum | tr ' ' -; }
 # The manifest with the flag, from one with it or without.
 patched() { # FILE NEW DIRECTORY
   if has_flag "$1"; then
-    cat "$1" >"$2.with"
+    cat "$1" >"$2.flag"
   else
     kubectl patch --local --type=json -o yaml -f "$1" \
-      --patch-file "$here/kube-scheduler+json.yaml" >"$2.with"
+      --patch-file "$here/kube-scheduler0+json.yaml" >"$2.flag"
   fi
-  kubectl annotate --local --overwrite -o yaml -f "$2.with" "$note=$(sum_of "$3")" >"$2"
+  kubectl patch --local --type=strategic -o yaml -f "$2.flag" \
+    --patch-file "$here/kube-scheduler1+strategic.yaml" >"$2.all"
+  kubectl annotate --local --overwrite -o yaml -f "$2.all" "$note=$(sum_of "$3")" >"$2"
 }
 
 # The first place, from 0, of a line among those that come in.
@@ -138,17 +140,20 @@ place_of() { # LINE
 # The manifest without what we gave it, whatever else has become of it since.
 unpatched() { # FILE NEW
   word=$(words "$1" | place_of "$flag")
-  mount=$(mounts "$1" | place_of "$files")
-  volume=$(volumes "$1" | place_of "$files")
-  kubectl patch --local --type=json -o yaml -f "$1" --patch "[
-    {\"op\": \"remove\", \"path\": \"/spec/containers/0/command/$word\"},
-    {\"op\": \"remove\", \"path\": \"/spec/containers/0/volumeMounts/$mount\"},
-    {\"op\": \"remove\", \"path\": \"/spec/volumes/$volume\"}]" >"$2.without"
+  kubectl patch --local --type=json -o yaml -f "$1" \
+    --patch "[{\"op\": \"remove\", \"path\": \"/spec/containers/0/command/$word\"}]" >"$2.rest"
+  kubectl patch --local --type=strategic -o yaml -f "$2.rest" --patch '{"spec": {
+    "containers": [{"name": "kube-scheduler",
+      "env": [{"name": "HTTP2_READ_IDLE_TIMEOUT_SECONDS", "$patch": "delete"},
+        {"name": "HTTP2_PING_TIMEOUT_SECONDS", "$patch": "delete"}],
+      "volumeMounts": [{"mountPath": "/etc/kubernetes/linkwise", "$patch": "delete"}]}],
+    "volumes": [{"name": "linkwise", "$patch": "delete"}]}}' >"$2.without"
   kubectl annotate --local --overwrite -o yaml -f "$2.without" "$note-" >"$2"
 }
 
 need() {
-  for file in "$manifest" "$conf" "$admin" "$here/scheduler-config.yaml" "$here/kube-scheduler+json.yaml"; do
+  for file in "$manifest" "$conf" "$admin" "$here/scheduler-config.yaml" \
+    "$here/kube-scheduler0+json.yaml" "$here/kube-scheduler1+strategic.yaml"; do
     [ -s "$file" ] || fail "$file is not there, or is empty"
   done
   is_sound "$manifest" || fail "$manifest cannot be read as the Pod kube-scheduler: nothing is changed"
@@ -180,7 +185,7 @@ install() {
     replace_manifest "$work/manifest"
     say "kube-scheduler asks Linkwise once the kubelet has started it anew"
   fi
-  say "for upgrades: give kubeadm the directory of kube-scheduler+json.yaml as --patches"
+  say "for upgrades: give kubeadm the directory of kube-scheduler0+json.yaml as --patches"
 }
 
 uninstall() {
