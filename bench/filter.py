@@ -106,10 +106,12 @@ class Scheduler:
 def measure(nodes: int, rounds: int, seed: int) -> Size:
     with api_server() as url:
         node_names = fill(url, nodes, seed)
-        flags = f"--api-server {url} --listen-address 127.0.0.1 --listen-port 0".split()
-        with running("linkwise.extender", *flags) as program:
-            address = program.logged(r"listening on (http://\S+)")
-            ready = program.wait(lambda: is_ready(address), "readiness")
+        flags = f"--api-server {url} --listen-address 127.0.0.1 --plain-http true".split()
+        ports = ["--listen-port", "0", "--status-port", "0"]
+        with running("linkwise.extender", *flags, *ports) as program:
+            status = program.logged(r"serving everybody on (http://\S+)")
+            address = program.logged(r"serving kube-scheduler on (http://\S+)")
+            ready = program.wait(lambda: is_ready(status), "readiness")
             timings = play(url, address, node_names, rounds, seed)
             return Size(nodes, timings, ready, program.resident_mib())
 

@@ -15,7 +15,7 @@ are scheduled; counted from the first creation to the last pod bound.
 import asyncio
 import statistics
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import click
@@ -36,16 +36,23 @@ class Variant:
     bars: dict[int, float]
 
 
-def _planned(name: str, kind: Kind, *, ours: bool = True) -> Variant:
-    bars = {1000: 1.5, 5000: 1.2} if ours else {}
-    return Variant(name, lambda world, pods: world.planned(kind, pods, ours=ours), bars)
+def _planned(name: str, kind: Kind, *, ours: bool = True, barred: bool = True) -> Variant:
+    bars = {1000: 1.5, 5000: 1.2} if ours and barred else {}
+    plain = name == _WITHOUT_TLS
+    return Variant(
+        name, lambda world, pods: world.planned(kind, pods, ours=ours, plain=plain), bars
+    )
 
 
 def _created(name: str, kind: Kind, *, ours: bool = True, barred: bool = True) -> Variant:
     bars = {1000: 0.9, 5000: 0.9} if ours and barred else {}
-    return Variant(name, lambda world, pods: world.come_and_go(kind, pods, ours=ours), bars)
+    plain = name == _WITHOUT_TLS
+    return Variant(
+        name, lambda world, pods: world.come_and_go(kind, pods, ours=ours, plain=plain), bars
+    )
 
 
+_WITHOUT_TLS, _WITH_TLS = "without TLS", "with TLS"
 # The first of each group is what the others are compared with.
 GROUPS = {
     "planned": (
@@ -59,6 +66,15 @@ GROUPS = {
         _created("Linkwise, gated pods", Kind.GATED),
         _created("Linkwise, gangs of 4", Kind.GANGS, barred=False),
         Variant("gated, the writes alone", lambda world, pods: world.writes_alone(pods), {}),
+    ),
+}
+# What TLS costs, in place of the others.
+TLS_GROUPS = {
+    "planned": tuple(
+        _planned(name, Kind.GATED, barred=False) for name in (_WITHOUT_TLS, _WITH_TLS)
+    ),
+    "created": tuple(
+        _created(name, Kind.GATED, barred=False) for name in (_WITHOUT_TLS, _WITH_TLS)
     ),
 }
 MOST_PODS = 1500
@@ -113,18 +129,22 @@ HEADER = (
 )
 
 
-async def measure(nodes: int, length: Length, groups: Sequence[str], repeat: int) -> list[Result]:
+async def measure(
+    nodes: int, length: Length, groups: Mapping[str, Sequence[Variant]], repeat: int
+) -> list[Result]:
     directory = sandbox.directory()
     assert directory is not None
     results = []
     async with world(directory / f"nodes-{nodes}", nodes, length) as here:
-        for group in groups:
-            results += await _group(here, nodes, group, repeat)
+        for group, variants in groups.items():
+            results += await _group(here, nodes, group, variants, repeat)
     return results
 
 
-async def _group(here: World, nodes: int, group: str, repeat: int) -> list[Result]:
-    variants, pods = GROUPS[group], min(nodes, MOST_PODS)
+async def _group(
+    here: World, nodes: int, group: str, variants: Sequence[Variant], repeat: int
+) -> list[Result]:
+    pods = min(nodes, MOST_PODS)
     rounds: dict[str, list[Round]] = {variant.name: [] for variant in variants}
     await variants[0].run(here, pods)  # an API server's first thousand pods are its slowest
     for repetition in range(repeat):
@@ -150,12 +170,14 @@ async def _group(here: World, nodes: int, group: str, repeat: int) -> list[Resul
     help="One container and nothing else, or as long as a training job's.",
 )
 @click.option("--only", type=click.Choice(list(GROUPS)), help="One of the two questions.")
-def main(nodes: tuple[int, ...], repeat: int, pods: str, only: str | None) -> None:
+@click.option("--tls", is_flag=True, help="What TLS costs, in place of Linkwise against stock.")
+def main(nodes: tuple[int, ...], repeat: int, pods: str, only: str | None, tls: bool) -> None:
     if sandbox.directory() is None:
         kubernetes()  # inside there is no network to build it from
         sys.exit(sandbox.run([sys.executable, "-m", "bench.scheduler", *sys.argv[1:]]))
     click.echo(f"{NEWEST}, {pods} 8-GPU pods, {repeat} rounds each: {this_machine()}\n")
-    groups = [only] if only else list(GROUPS)
+    all_groups = TLS_GROUPS if tls else GROUPS
+    groups = {only: all_groups[only]} if only else all_groups
     results = []
     for count in nodes:
         results += asyncio.run(measure(count, Length(pods), groups, repeat))

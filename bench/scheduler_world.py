@@ -27,6 +27,7 @@ from tests.cluster.scheduling import (
     guard_plans,
     leave_plans_unguarded,
     scheduler_config,
+    scheduler_env,
 )
 from tests.cluster.waiting import wait_for
 
@@ -70,10 +71,13 @@ class World:
         self._rounds = 0
         self._guarded = False
 
-    async def come_and_go(self, kind: pods.Kind, count: int, *, ours: bool) -> Round:
-        """Everything at the same time: pods are created while they are scheduled."""
+    async def come_and_go(
+        self, kind: pods.Kind, count: int, *, ours: bool, plain: bool = False
+    ) -> Round:
+        """Everything at the same time: pods are created while they are scheduled. *plain*: without
+        TLS between kube-scheduler and the extender."""
         bodies = self._bodies(kind, count)
-        with self._extender(ours) as extender, self._scheduler(extender) as scheduler:
+        with self._extender(ours, plain) as extender, self._scheduler(extender) as scheduler:
             await self._try_out()
             programs = self._programs(extender, scheduler)
             async with self.load.watching() as watch:
@@ -100,13 +104,15 @@ class World:
         await self.load.delete_pods()
         return Round(count, max(watch.bound) - began, 0.0, cpu)
 
-    async def planned(self, kind: pods.Kind, count: int, *, ours: bool) -> Round:
+    async def planned(
+        self, kind: pods.Kind, count: int, *, ours: bool, plain: bool = False
+    ) -> Round:
         """The pods are there, planned where the extender is, before the scheduler is started.
 
         The clock runs from the first pod bound to the last: what comes before is the scheduler's
         own start.
         """
-        with self._extender(ours) as extender:
+        with self._extender(ours, plain) as extender:
             await self.load.create(self._bodies(kind, count).values())
             if extender is not None:
                 wait_for(self._all_planned, "all pods are planned", _SECONDS)
@@ -158,7 +164,7 @@ class World:
         )
 
     @contextmanager
-    def _extender(self, ours: bool) -> Iterator[Extender | None]:
+    def _extender(self, ours: bool, plain: bool = False) -> Iterator[Extender | None]:
         """With what is installed beside it: its admission policies cost the API server time."""
         if ours != self._guarded:
             (guard_plans if ours else leave_plans_unguarded)(self.control)
@@ -166,7 +172,7 @@ class World:
         if not ours:
             yield None
             return
-        extender = Extender(self.control)
+        extender = Extender(self.control, plain=plain)
         extender.start()
         try:
             yield extender
@@ -175,9 +181,8 @@ class World:
 
     @contextmanager
     def _scheduler(self, extender: Extender | None) -> Iterator[Process]:
-        scheduler = self.control.start_scheduler(
-            scheduler_config(extender.url) if extender is not None else None
-        )
+        config = scheduler_config(self.control, extender.calls) if extender is not None else None
+        scheduler = self.control.start_scheduler(config, env=scheduler_env())
         try:
             yield scheduler
         finally:

@@ -20,8 +20,8 @@ from tests.extender.world import GPU, World, wait_for
 class Extender:
     """Nodes n1 and n2 of 8 GPUs each, and the program. *numbers* make names that are new."""
 
-    def __init__(self, world: World, url: str) -> None:
-        self.world, self._url = world, url
+    def __init__(self, world: World, calls: str, status: str) -> None:
+        self.world, self._calls, self._status = world, calls, status
         self._http = urllib3.PoolManager(timeout=10)
         self._numbers = count(1)
 
@@ -29,10 +29,10 @@ class Extender:
         return f"{stem}-{next(self._numbers)}"
 
     def get(self, path: str) -> Any:
-        return json.loads(self._http.request("GET", f"{self._url}{path}").data)
+        return json.loads(self._http.request("GET", f"{self._status}{path}").data)
 
     def post(self, verb: str, body: bytes) -> tuple[int, Any]:
-        reply = self._http.request("POST", f"{self._url}/{verb}", body=body)
+        reply = self._http.request("POST", f"{self._calls}/{verb}", body=body)
         return reply.status, json.loads(reply.data)
 
     def filter(self, pod: Mapping[str, Any], *nodes: str) -> dict[str, str]:
@@ -49,7 +49,7 @@ class Extender:
         return found[0] if found else {}
 
     def metric(self, name: str) -> float:
-        text = self._http.request("GET", f"{self._url}/metrics").data.decode()
+        text = self._http.request("GET", f"{self._status}/metrics").data.decode()
         families = text_string_to_metric_families(text)
         return sum(s.value for f in families for s in f.samples if s.name == name)
 
@@ -69,12 +69,14 @@ def extender() -> Iterator[Extender]:
         world = World(server)
         world.add_node("n1")
         world.add_node("n2")
-        flags = ("--api-server", server.url, "--listen-address", "127.0.0.1", "--listen-port", "0")
+        ports = ("--listen-port=0", "--status-port=0", "--plain-http=true")
+        flags = ("--api-server", server.url, "--listen-address", "127.0.0.1", *ports)
         with running("linkwise.extender", *flags) as program:
-            url = program.logged(r"listening on (http://\S+)")
+            status = program.logged(r"serving everybody on (http://\S+)")
+            calls = program.logged(r"serving kube-scheduler on (http://\S+)")
             get = urllib3.PoolManager().request
-            program.wait(lambda: get("GET", f"{url}/readyz").status == 200, "readiness")
-            yield Extender(world, url)
+            program.wait(lambda: get("GET", f"{status}/readyz").status == 200, "readiness")
+            yield Extender(world, calls, status)
 
 
 def good_pod(

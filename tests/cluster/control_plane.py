@@ -131,6 +131,7 @@ class ControlPlane:
         *,
         name: str = "kube-scheduler",
         flags: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
     ) -> Process:
         """Start a kube-scheduler with this KubeSchedulerConfiguration; without one, its defaults.
 
@@ -151,7 +152,10 @@ class ControlPlane:
         path = self.directory / f"{name}.json"
         path.write_text(json.dumps(whole))
         scheduler = self._add(
-            name, [f"--config={path}", "--secure-port=0", "--v=2", *flags], program="kube-scheduler"
+            name,
+            [f"--config={path}", "--secure-port=0", "--v=2", *flags],
+            program="kube-scheduler",
+            env=env,
         )
         scheduler.start()
         return scheduler
@@ -164,11 +168,18 @@ class ControlPlane:
         except urllib3.exceptions.HTTPError:
             return False
 
-    def _add(self, name: str, flags: Sequence[str], *, program: str = "") -> Process:
+    def _add(
+        self,
+        name: str,
+        flags: Sequence[str],
+        *,
+        program: str = "",
+        env: Mapping[str, str] | None = None,
+    ) -> Process:
         program = program or name
         older = self._older / program
         path = older if older.exists() else self.programs / program
-        process = Process(name, [str(path), *flags], self.logs / f"{name}.log")
+        process = Process(name, [str(path), *flags], self.logs / f"{name}.log", env)
         self.parts[name] = process
         return process
 

@@ -10,17 +10,19 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import urllib3
 import yaml
 
+from linkwise.extender.settings import Settings
 from linkwise.kube.client import KubeClient
 from linkwise.topology import names
 from linkwise.topology.model import Machine
 from linkwise.topology.recorded import recorded_machine
 from tests.cluster import images
 from tests.cluster.cluster import Cluster
-from tests.cluster.scheduling import wait_guarded
+from tests.cluster.scheduling import scheduler_config, scheduler_env, wait_guarded
 
 GPU = names.DEFAULT_RESOURCE
 MACHINE = "dgx1-v100"
@@ -42,11 +44,10 @@ class Deployed:
         self.client: KubeClient = self.control.client()
         self.directory = directory / "linkwise"
         self.directory.mkdir(parents=True)
-        self.scheduler_config: dict[str, Any] = yaml.safe_load(
-            (_OVERLAY / "scheduler-config.yaml").read_text()
-        )
-        (extender,) = self.scheduler_config["extenders"]
-        self.extender_url: str = extender["urlPrefix"]
+        config = yaml.safe_load((_OVERLAY / "scheduler-config.yaml").read_text())
+        self.calls = str(config["extenders"][0]["urlPrefix"])
+        # The same address, and the port of everybody.
+        self.extender_url = f"http://{urlsplit(self.calls).hostname}:{Settings().status_port}"
 
     def start(self) -> None:
         """Return once every node offers its GPUs and the extender has them in its books."""
@@ -54,8 +55,12 @@ class Deployed:
         image = images.linkwise_image()
         for node in self.cluster.nodes.values():
             node.import_image(image)
-        self.control.start_scheduler(self.scheduler_config)
+        stock = self.control.start_scheduler()
         self.install()
+        self._wait_rolled_out()
+        stock.stop()
+        config = scheduler_config(self.control, self.calls)
+        self.control.start_scheduler(config, env=scheduler_env())
         self.wait_ready()
 
     def stop(self) -> None:
@@ -86,10 +91,13 @@ class Deployed:
 
     def wait_ready(self) -> None:
         """Return once GPU pods can be placed on every node there is, and by nobody else."""
-        for kind in ("daemonset/linkwise-plugin", "deployment/linkwise-extender"):
-            self.kubectl("rollout", "status", f"-n={SYSTEM}", kind, "--timeout=120s")
+        self._wait_rolled_out()
         wait_guarded(self.control)
         wait_until_none(self.missing)
+
+    def _wait_rolled_out(self) -> None:
+        for kind in ("daemonset/linkwise-plugin", "deployment/linkwise-extender"):
+            self.kubectl("rollout", "status", f"-n={SYSTEM}", kind, "--timeout=120s")
 
     def missing(self) -> list[str]:
         """What keeps the cluster from taking GPU pods; empty when nothing does."""

@@ -29,6 +29,10 @@ SLICE = {
     "addressType": "IPv4",
     "endpoints": [],
 }
+AUTHORITY = {"metadata": {"name": "linkwise-extender"}}
+SECRET = {**AUTHORITY, "type": "Opaque"}
+CALLER = {"metadata": {"name": "linkwise-scheduler"}, "type": "Opaque"}
+CLUSTER_AUTHORITY = "extension-apiserver-authentication"
 ENDPOINTS = {"metadata": {"name": "linkwise-extender"}}
 
 
@@ -126,6 +130,13 @@ EXTENDER_LEADS = (
     Request("tell the API server's proxy so", "POST", f"{SYSTEM}/endpoints", ENDPOINTS),
     Request("see what the proxy knows", "GET", f"{SYSTEM}/endpoints/linkwise-extender"),
     Request("tell the proxy more", "PUT", f"{SYSTEM}/endpoints/linkwise-extender", ENDPOINTS),
+    Request("read its authority", "GET", f"{SYSTEM}/secrets/linkwise-extender"),
+    Request("keep its authority", "PUT", f"{SYSTEM}/secrets/linkwise-extender", SECRET),
+    Request("see what it published", "GET", f"{SYSTEM}/configmaps/linkwise-extender"),
+    Request("publish it", "PUT", f"{SYSTEM}/configmaps/linkwise-extender", AUTHORITY),
+    Request("read its caller's certificate", "GET", f"{SYSTEM}/secrets/linkwise-scheduler"),
+    Request("keep its caller's certificate", "PUT", f"{SYSTEM}/secrets/linkwise-scheduler", CALLER),
+    Request("read whom the API server trusts", "GET", f"{SYSTEM}/configmaps/{CLUSTER_AUTHORITY}"),
     Request("bind in its term", "POST", f"{PODS}/term-2/binding", binding("term-2", TERM_2)),
     Request("evict in its term", "POST", f"{PODS}/term-2/eviction", eviction_in("term-2", "2")),
     Request("make a lease where there is none", "POST", LEASES, {"metadata": {"name": "new"}}),
@@ -139,6 +150,17 @@ EXTENDER_MUST_NOT = (
     Request("delete its lease", "DELETE", f"{LEASES}/linkwise-extender", says=RBAC),
     Request("lead others astray", "PUT", f"{SLICES}/kube-dns", {}, says=RBAC),
     Request("lead people astray", "PUT", f"{SYSTEM}/endpoints/kube-dns", {}, says=RBAC),
+    Request("read another's secret", "GET", f"{SYSTEM}/secrets/linkwise-webhook", says=RBAC),
+    Request("read all secrets", "GET", f"{SYSTEM}/secrets", says=RBAC),
+    Request("make a secret", "POST", f"{SYSTEM}/secrets", {"metadata": {"name": "x"}}, says=RBAC),
+    Request("delete its authority", "DELETE", f"{SYSTEM}/secrets/linkwise-extender", says=RBAC),
+    Request(
+        "say whom the API server trusts",
+        "PUT",
+        f"{SYSTEM}/configmaps/{CLUSTER_AUTHORITY}",
+        {"metadata": {"name": CLUSTER_AUTHORITY}},
+        says=RBAC,
+    ),
     Request("see another Service", "GET", f"{SYSTEM}/services/kube-dns", says=RBAC),
     Request("read one pod", "GET", f"{PODS}/waiting", says=RBAC),
     Request("read one node", "GET", f"{NODES}/node-1", says=RBAC),

@@ -290,9 +290,9 @@ def unready(deployed: Deployed) -> list[str]:
 
 def _says_ready(pod: Mapping[str, Any]) -> bool:
     (container,) = pod["spec"]["containers"]
-    (port,) = container["ports"]
-    path = container["readinessProbe"]["httpGet"]["path"]
-    address = f"http://{pod['status'].get('podIP')}:{port['containerPort']}{path}"
+    probe = container["readinessProbe"]["httpGet"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    address = f"http://{pod['status'].get('podIP')}:{ports[probe['port']]}{probe['path']}"
     try:
         return urllib3.request("GET", address, timeout=2.0, retries=False).status == 200
     except urllib3.exceptions.HTTPError:

@@ -33,7 +33,16 @@ DEPLOYED = Path(__file__).parents[2] / "daemonset/overlays/kubeadm"
 # and know no class of priority.
 ADMISSION_OFF = ("TaintNodesByCondition", "ServiceAccount", "Priority")
 ACCOUNT = "linkwise-extender"
-_RIGHTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+_PUBLISHED = "/api/v1/namespaces/kube-system/configmaps/linkwise-extender"
+_RIGHTS = (
+    "ServiceAccount",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "Role",
+    "RoleBinding",
+    "Secret",
+    "ConfigMap",
+)
 _POLICIES = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 
 
@@ -62,11 +71,19 @@ def gpu_node(
 
 class Extender:
     """The program, started as in its Deployment: with a token of its account, which must be there
-    (`allow_extender`), and no right beyond its role."""
+    (`allow_extender`), and no right beyond its role. kube-scheduler asks it at `calls`, everybody
+    else at `url`. *plain*: without TLS, so that it can be seen what TLS costs."""
 
-    def __init__(self, control: ControlPlane, *flags: str) -> None:
-        self._port = free_port("127.0.0.1")
-        self.url = f"http://127.0.0.1:{self._port}"
+    def __init__(
+        self,
+        control: ControlPlane,
+        *flags: str,
+        address: str = "127.0.0.1",
+        plain: bool = False,
+    ) -> None:
+        ports = [free_port(address) for _ in range(2)]
+        self.calls = f"http{'' if plain else 's'}://{address}:{ports[0]}"
+        self.url = f"http://{address}:{ports[1]}"
         kubeconfig = control.directory / "linkwise-extender.kubeconfig"
         bearer = {"token": token(control, ACCOUNT)}
         kubeconfig.write_text(control.authority.kubeconfig_text(control.url, ACCOUNT, bearer))
@@ -75,8 +92,10 @@ class Extender:
             [
                 str(Path(sys.executable).parent / ACCOUNT),
                 f"--kubeconfig={kubeconfig}",
-                "--listen-address=127.0.0.1",
-                f"--listen-port={self._port}",
+                f"--listen-address={address}",
+                f"--listen-port={ports[0]}",
+                f"--status-port={ports[1]}",
+                *(["--plain-http=true"] if plain else []),
                 *flags,
             ],
             control.logs / "linkwise-extender.log",
@@ -113,7 +132,8 @@ class Extender:
 
 
 def allow_extender(control: ControlPlane) -> None:
-    """Give the extender's account the rights that are deployed with it, and no other."""
+    """Give the extender's account the rights that are deployed with it, and no other; and the
+    objects that it may write, but not make."""
     _apply(control, "apply", _RIGHTS)
 
 
@@ -159,11 +179,33 @@ def _is_guarded(control: ControlPlane) -> bool:
     return False
 
 
-def scheduler_config(extender_url: str) -> dict[str, Any]:
-    """What is deployed for kube-scheduler, with the one thing changed that every cluster has to."""
+def scheduler_config(control: ControlPlane, calls: str) -> dict[str, Any]:
+    """What is deployed for kube-scheduler, with what each cluster has to change: where the extender
+    is, and the files by which the two know each other. The extender has to be ready."""
     config = yaml.safe_load((DEPLOYED / "scheduler-config.yaml").read_text())
     (extender,) = config["extenders"]
-    return {**config, "extenders": [{**extender, "urlPrefix": extender_url}]}
+    extender = {**extender, "urlPrefix": calls}
+    if calls.startswith("https:"):
+        extender["tlsConfig"] = {**extender["tlsConfig"], **trust_files(control)}
+    else:
+        extender = {**extender, "enableHTTPS": False, "tlsConfig": None}
+    return {**config, "extenders": [extender]}
+
+
+def scheduler_env() -> dict[str, str]:
+    """What is deployed for kube-scheduler's environment."""
+    patch = yaml.safe_load((DEPLOYED / "kube-scheduler1+strategic.yaml").read_text())
+    (container,) = patch["spec"]["containers"]
+    return {each["name"]: each["value"] for each in container["env"]}
+
+
+def trust_files(control: ControlPlane) -> dict[str, str]:
+    """As install.sh makes them on a control plane node, by their names in `tlsConfig`."""
+    published = control.client().get(_PUBLISHED, dict[str, Any])
+    trusted = control.directory / "linkwise-extender.crt"
+    trusted.write_text(published["data"]["ca.crt"])
+    certificate, key = control.authority.client("system:kube-scheduler")
+    return {"caFile": str(trusted), "certFile": str(certificate), "keyFile": str(key)}
 
 
 @cache

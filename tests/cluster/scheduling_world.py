@@ -22,6 +22,7 @@ from tests.cluster.scheduling import (
     gpu_node,
     guard_plans,
     scheduler_config,
+    scheduler_env,
 )
 from tests.cluster.waiting import wait_for
 
@@ -73,7 +74,9 @@ class World:
             self.client.post("/api/v1/nodes", gpu_node(name, labels=said))
         self.extender.start()
         self.scheduler = self.control.start_scheduler(
-            scheduler_config(self.extender.url), flags=self._scheduler_flags
+            scheduler_config(self.control, self.extender.calls),
+            flags=self._scheduler_flags,
+            env=scheduler_env(),
         )
 
     def clear(self) -> None:

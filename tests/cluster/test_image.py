@@ -69,12 +69,22 @@ class Served:
     @property
     def port(self) -> int | None:
         said = self.process.log.read_text()
-        found = re.search(r"(?:HTTP on port |listening on http://\S+:)(\d+)$", said, re.MULTILINE)
+        found = re.search(r"(?:HTTP on port |everybody on http://\S+:)(\d+)$", said, re.MULTILINE)
         return int(found[1]) if found else None
 
-    def ask(self, path: str, body: bytes | None = None) -> tuple[int, str]:
+    def call(self, verb: str, body: bytes) -> tuple[int, str]:
+        """As kube-scheduler."""
+        said = self.process.log.read_text()
+        found = re.search(r"kube-scheduler on http://\S+:(\d+)$", said, re.MULTILINE)
+        assert found, said
+        return self._ask(int(found[1]), f"/{verb}", body)
+
+    def ask(self, path: str) -> tuple[int, str]:
+        return self._ask(self.port or 0, path, None)
+
+    def _ask(self, port: int, path: str, body: bytes | None) -> tuple[int, str]:
         headers = {"Content-Type": "application/json"}
-        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", body, headers)
+        request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", body, headers)
         try:
             with urllib.request.urlopen(request, timeout=30) as answer:
                 return answer.status, answer.read().decode()
@@ -109,8 +119,12 @@ def logs(run_directory: Path, request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture
 def extender(image: Image, logs: Path) -> Iterator[Served]:
-    """Without an API server."""
-    command = ("linkwise-extender", f"--api-server={NOBODY_LISTENS}")
+    """Without an API server, which keeps the certificates."""
+    command = (
+        "linkwise-extender",
+        f"--api-server={NOBODY_LISTENS}",
+        *("--listen-address=127.0.0.1", "--plain-http=true", "--status-port=0"),
+    )
     with serving(image, logs, *command) as served:
         yield served
 
@@ -149,10 +163,12 @@ def test_the_extender_lives_on_a_read_only_root_and_waits_for_an_api_server(
 def test_the_extender_takes_a_large_call_without_a_writable_file(extender: Served) -> None:
     """Servers like to keep what is past 1 MiB in a file in /tmp."""
     names = [f"node-{number:08d}" for number in range(100_000)]
-    pod = {"metadata": {"name": "p", "namespace": "default", "uid": "1"}, "spec": {}}
+    main = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    meta = {"name": "p", "namespace": "default", "uid": "1"}
+    pod = {"metadata": meta, "spec": {"containers": [main]}}
     call = json.dumps({"Pod": pod, "NodeNames": names}).encode()
     assert len(call) > 1 << 20
-    status, answer = extender.ask("/filter", call)
+    status, answer = extender.call("filter", call)
     assert (status, json.loads(answer)["Error"]) == (
         200,
         "linkwise: not ready: still reading nodes and pods",

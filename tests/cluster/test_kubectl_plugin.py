@@ -85,8 +85,7 @@ def extender(control: ControlPlane) -> Iterator[Extender]:
     allow_extender(control)
     client = control.client()
     client.post("/api/v1/nodes", gpu_node("n1"))
-    extender = Extender(control, f"--listen-address={ADDRESS}")
-    extender.url = extender.url.replace("127.0.0.1", ADDRESS)
+    extender = Extender(control, address=ADDRESS)
     extender.start()
     port = int(extender.url.rpartition(":")[2])
     for path, body in _service(port):

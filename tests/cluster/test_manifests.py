@@ -142,14 +142,20 @@ def test_the_policies_expressions_fit_the_types_they_speak_of(control_plane: Con
 def test_the_second_scheduler_needs_no_more_rights_than_it_is_given(
     control_plane: ControlPlane, tmp_path: Path
 ) -> None:
-    """With the deployed configuration; only where it finds the API server differs, and no extender
-    is asked, since this pod wants no GPU."""
+    """With the deployed configuration; only where it finds the API server and its files differs,
+    and no extender is asked, since this pod wants no GPU."""
     control_plane.kubectl("apply", "-k", overlay("second-scheduler"))
     kubeconfig = control_plane.kubeconfig(SCHEDULER, "system:serviceaccounts")
     config = yaml.safe_load(
         (Path(overlay("second-scheduler")) / "scheduler-config.yaml").read_text()
     )
     config["clientConnection"] = {"kubeconfig": str(kubeconfig)}
+    certificate, key = control_plane.authority.client(SCHEDULER)
+    config["extenders"][0]["tlsConfig"] |= {
+        "caFile": str(control_plane.ca),
+        "certFile": str(certificate),
+        "keyFile": str(key),
+    }
     file = tmp_path / "config.yaml"
     file.write_text(yaml.safe_dump(config))
     program = str(control_plane.programs / "kube-scheduler")
@@ -194,14 +200,15 @@ def test_the_static_pods_manifest_is_changed_by_the_documented_command(
     """As kubeadm and `kubectl patch --local` read it."""
     manifest = tmp_path / "kube-scheduler.yaml"
     manifest.write_text(yaml.safe_dump(STATIC_POD))
-    patch = Path(overlay("kubeadm")) / "kube-scheduler+json.yaml"
-    made = yaml.safe_load(
-        control_plane.kubectl(
-            *("patch", "--local", "--type=json", f"-f={manifest}"),
-            *(f"--patch-file={patch}", "-o=yaml"),
+    for kind, patch in (("json", "0+json"), ("strategic", "1+strategic")):
+        file = Path(overlay("kubeadm")) / f"kube-scheduler{patch}.yaml"
+        patched = control_plane.kubectl(
+            *("patch", "--local", f"--type={kind}", f"-f={manifest}"),
+            *(f"--patch-file={file}", "-o=yaml"),
         )
-    )
+        manifest.write_text(patched)
+    made = yaml.safe_load(patched)
     (container,) = made["spec"]["containers"]
     before = STATIC_POD["spec"]["containers"][0]["command"]
-    file = "/etc/kubernetes/linkwise/scheduler-config.yaml"
-    assert container["command"] == [*before, f"--config={file}"]
+    config = "/etc/kubernetes/linkwise/scheduler-config.yaml"
+    assert container["command"] == [*before, f"--config={config}"]

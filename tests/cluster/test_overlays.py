@@ -1,13 +1,11 @@
 """The overlays on real nodes, from `kubectl apply -k` to a removal that leaves nothing behind.
 
-The cluster's own scheduler is a stock one, until the kubeadm overlay's two files and the commands
-of the documentation make its static pod ask the extender, and make it stock again.
+The cluster's own scheduler is a stock one, until the kubeadm overlay's script makes its static pod
+ask the extender, and makes it stock again.
 """
 
 import json
 import os
-import re
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +29,7 @@ SYSTEM = "-n=kube-system"
 SCHEDULER_IMAGE = f"registry.k8s.io/kube-scheduler:{binaries.NEWEST}"
 SERVICE = "linkwise-extender.kube-system.svc"
 ADDRESS = "10.96.0.94"
+INSTALL, CHECK, UNINSTALL = (f"sh install.sh {task}" for task in ("install", "check", "uninstall"))
 KUBELET_DIRECTORY = "/var/lib/kubelet"
 KUBELETS_BOOKS = ("kubelet_internal_checkpoint", "allocated_pods_state", "actuated_pods_state")
 
@@ -177,11 +176,9 @@ def test_a_static_pod_of_kubeadm_is_told_of_the_extender_and_forgets_it_again(
         control.kubectl("apply", "-k", str(kubeadm))
         for part in ("deployment/linkwise-extender", "daemonset/linkwise-plugin"):
             control.kubectl("rollout", "status", SYSTEM, part, "--timeout=120s")
-        given_files = control_plane_node.root / "etc/kubernetes/linkwise"
-        given_files.mkdir()
-        for file in ("scheduler-config.yaml", "kube-scheduler+json.yaml"):
-            shutil.copy(DAEMONSET / "overlays" / "kubeadm" / file, given_files)
-        type_in(control_plane_node, documented("cd /etc/kubernetes/linkwise"))
+        manifest = control_plane_node.root / "etc/kubernetes/manifests/kube-scheduler.yaml"
+        stock = manifest.read_text()
+        assert "kube-scheduler asks Linkwise" in type_in(control_plane_node, INSTALL)
         wait_scheduler(control, asks_extender=True)
 
         create(control, "planned", 4)
@@ -190,8 +187,17 @@ def test_a_static_pod_of_kubeadm_is_told_of_the_extender_and_forgets_it_again(
         assert given(control, "planned") == set(chosen)
         control.kubectl("delete", "pod", "planned", "--grace-period=1")
 
-        type_in(control_plane_node, documented("mv /etc/kubernetes/linkwise"))
-        type_in(control_plane_node, documented("rm -r /etc/kubernetes/linkwise"))
+        (scheduler,) = schedulers(control)
+        renew_scheduler_conf(control, control_plane_node)
+        assert "kube-scheduler runs on" in type_in(control_plane_node, INSTALL)
+        assert "all is in place" in type_in(control_plane_node, CHECK)
+        create(control, "planned-again", 4)
+        running(control, "planned-again")
+        control.kubectl("delete", "pod", "planned-again", "--grace-period=1")
+        assert [started(pod) for pod in schedulers(control)] == [started(scheduler)]
+
+        type_in(control_plane_node, UNINSTALL)
+        assert manifest.read_text() == stock
         wait_scheduler(control, asks_extender=False)
         control.kubectl("delete", SYSTEM, "daemonset", "linkwise-plugin", "--cascade=foreground")
         control.kubectl("delete", "-k", str(kubeadm), "--ignore-not-found")
@@ -206,9 +212,8 @@ def test_a_static_pod_of_kubeadm_is_told_of_the_extender_and_forgets_it_again(
 def static_scheduler(cluster: Cluster, node: Node) -> Iterator[None]:
     """The cluster's scheduler is a static pod of *node* meanwhile, as kubeadm makes it."""
     control, etc = cluster.control, node.root / "etc/kubernetes"
-    as_scheduler = f"--kubeconfig={control.kubeconfig('system:kube-scheduler')}"
-    whole = control.kubectl("config", as_scheduler, "view", "--raw", "--flatten")
-    (etc / "scheduler.conf").write_text(whole)
+    (etc / "admin.conf").write_text(flattened(control, "admin"))
+    (etc / "scheduler.conf").write_text(flattened(control, "system:kube-scheduler"))
     usual = control.parts["kube-scheduler"]
     usual.stop()
     manifest = etc / "manifests/kube-scheduler.yaml"
@@ -220,6 +225,21 @@ def static_scheduler(cluster: Cluster, node: Node) -> Iterator[None]:
         manifest.unlink(missing_ok=True)
         usual.start()
     wait_for(lambda: not schedulers(control), "the static pod is gone")
+
+
+def flattened(control: ControlPlane, user: str) -> str:
+    """A kubeconfig file that names no other files, as kubeadm makes them."""
+    group = "system:masters" if user == "admin" else ""
+    as_user = f"--kubeconfig={control.kubeconfig(user, group)}"
+    return control.kubectl("config", as_user, "view", "--raw", "--flatten")
+
+
+def renew_scheduler_conf(control: ControlPlane, node: Node) -> None:
+    """As `kubeadm certs renew scheduler.conf` does it: another certificate, and another key."""
+    control.authority.client("system:kube-scheduler")
+    renewed, conf = flattened(control, "system:kube-scheduler"), "etc/kubernetes/scheduler.conf"
+    assert renewed != (node.root / conf).read_text()
+    (node.root / conf).write_text(renewed)
 
 
 def schedulers(control: ControlPlane) -> list[dict[str, Any]]:
@@ -249,17 +269,15 @@ def is_ready(pod: dict[str, Any]) -> bool:
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
-def documented(beginning: str) -> str:
-    """The commands of the documentation that begin so."""
-    text = (DAEMONSET.parent / "docs" / "operating.md").read_text()
-    (found,) = (part for part in re.split("`+", text) if part.strip().startswith(beginning))
-    return found.strip()
-
-
-def type_in(node: Node, commands: str) -> None:
+def type_in(node: Node, command: str) -> str:
+    """As a person does in a copy of the overlay's directory; what it prints."""
+    page = (DAEMONSET.parent / "docs" / "operating.md").read_text()
+    assert f"`{command}`" in page
     kubectl = f"PATH={binaries.kubernetes()}:/usr/bin:/bin"
-    ended = node.enter(["env", kubectl, "sh", "-euxc", commands])
+    overlay = DAEMONSET / "overlays" / "kubeadm"
+    ended = node.enter(["env", kubectl, "sh", "-euc", f"cd {overlay}; {command}"])
     assert ended.returncode == 0, ended.stderr
+    return ended.stdout
 
 
 def traces(cluster: Cluster) -> set[str]:

@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-import urllib3
-
 from linkwise.topology import names
 from tests.cluster.accounts import NAMESPACE as SYSTEM
 from tests.cluster.accounts import token
@@ -16,6 +14,7 @@ from tests.cluster.scheduling import (
     gpu_node,
     guard_plans,
     scheduler_config,
+    scheduler_env,
 )
 from tests.cluster.scheduling_world import NAMESPACE, NODES, World
 from tests.end_to_end.replicas import Replica, Service, Wire, leader_of, wait_for
@@ -52,7 +51,7 @@ class Pair:
             Replica(name, control.logs, [f"--api-server=http://127.0.0.1:{wire.port}"])
             for name, wire in self.wires.items()
         ]
-        self._service = Service(self.replicas)
+        self._service = Service(self.replicas, scheme="https")
         self.url = self._service.url
 
     @property
@@ -101,7 +100,8 @@ class SwitchWorld(World):
         for name in nodes:
             self.client.post("/api/v1/nodes", gpu_node(name))
         self.pair.renew()
-        self.scheduler = self.control.start_scheduler(scheduler_config(self.pair.url))
+        config = scheduler_config(self.control, self.pair.url)
+        self.scheduler = self.control.start_scheduler(config, env=scheduler_env())
 
     def clear(self) -> None:
         for pod in self.pods():
@@ -109,8 +109,7 @@ class SwitchWorld(World):
         self.pair.renew()
 
     def asked(self, path: str) -> str:
-        answer = urllib3.request("GET", f"{self.pair.url}{path}", timeout=30)
-        return answer.data.decode()
+        return self.pair.leader.text(path)
 
     def create_small_gang(self, name: str) -> list[str]:
         """Four members of two GPUs each."""

@@ -139,7 +139,8 @@ def _whole_request(source: socket.socket, begun: bytes) -> bytes:
 
 
 class Replica:
-    """One extender. `flags` are those beside its address and the election."""
+    """One extender. `flags` are those beside its address and the election; kube-scheduler asks it
+    at `calls`, everybody else at `url`."""
 
     def __init__(self, name: str, directory: Path, flags: Sequence[str]) -> None:
         self.name = name
@@ -148,8 +149,15 @@ class Replica:
 
     @property
     def url(self) -> str:
+        return self._said("everybody")
+
+    @property
+    def calls(self) -> str:
+        return self._said("kube-scheduler")
+
+    def _said(self, whom: str) -> str:
         assert self._child is not None
-        found = re.search(r"listening on (http://\S+)", self._child.log())
+        found = re.search(rf"serving {whom} on (http\S+)\n", self._child.log())
         return found[1] if found else ""
 
     @property
@@ -161,6 +169,7 @@ class Replica:
         flags = (
             "--listen-address=127.0.0.1",
             "--listen-port=0",
+            "--status-port=0",
             "--leader-elect=true",
             *TIMES,
             *self._flags,
@@ -208,10 +217,10 @@ class Replica:
 class Service:
     """New connections go to the replica that says it is ready; those that are open stay open."""
 
-    def __init__(self, replicas: Sequence[Replica]) -> None:
+    def __init__(self, replicas: Sequence[Replica], *, scheme: str = "http") -> None:
         self._replicas = replicas
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.url = f"{scheme}://127.0.0.1:{self._listener.getsockname()[1]}"
         Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
@@ -230,7 +239,7 @@ class Service:
         if ready is None:
             near.close()  # as of a Service without endpoints
             return
-        host, _, port = ready.url.removeprefix("http://").partition(":")
+        host, _, port = ready.calls.partition("://")[2].partition(":")
         try:
             far = socket.create_connection((host, int(port)), timeout=5)
         except OSError:

@@ -46,7 +46,11 @@ class Cluster(World):
         target = (where.hostname or "", where.port or 0)
         self.wires = {name: Wire(target) for name in ("a", "b")}
         self.replicas = [
-            Replica(name, directory, [f"--api-server=http://127.0.0.1:{wire.port}"])
+            Replica(
+                name,
+                directory,
+                [f"--api-server=http://127.0.0.1:{wire.port}", "--plain-http=true"],
+            )
             for name, wire in self.wires.items()
         ]
         self.struck: set[Replica] = set()

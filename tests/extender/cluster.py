@@ -361,8 +361,10 @@ class Cluster:
         return self.core.prioritize(FilterCall(self.pod(name), tuple(sorted(self.nodes))), self.now)
 
     def begin_bind(self, name: str, node: str) -> object:
-        meta = self.pod(name).metadata
-        return self.core.begin_bind(BindCall("ml", name, meta.uid, node), self.now)
+        """As for a node that `filter` let the pod through to."""
+        pod = self.pod(name)
+        call = BindCall("ml", name, pod.metadata.uid, node, pod.spec.scheduler_name)
+        return self.core.begin_bind(call, self.now)
 
     def post_binding(self, order: BindOrder) -> bool:
         """The API server's side: annotations and nodeName in one update."""

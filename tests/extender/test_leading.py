@@ -10,16 +10,17 @@ import pytest
 
 from linkwise.extender.actions import Action, WithdrawPlan, WritePlan
 from linkwise.extender.app import create_app
-from linkwise.extender.calling import Calling
+from linkwise.extender.calling import CALLS, STATUS, Calling
 from linkwise.extender.metrics import Metrics
 from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.extender.shell import Shell
+from linkwise.extender.verbs import Verbs
 from linkwise.kube.errors import ApiError
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
 from linkwise.topology.plan import Plan, read_plan, write_gpus, write_plan
 from tests.extender.cluster import Cluster
-from tests.extender.world import World, wait_for
+from tests.extender.world import World, asked, wait_for
 
 SLICE = "/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices/linkwise-extender-leader"
 SERVICE = "/api/v1/namespaces/kube-system/services"
@@ -74,6 +75,7 @@ class Extender:
             take_calls=lambda: self.calls.append(self.lead.term),
         )
         self.http = create_app(self.shell, self.metrics).test_client()
+        self.verbs = Verbs(self.shell, self.metrics, max_body_mib=1)
 
     def get(self, path: str) -> tuple[int, str]:
         reply = self.http.get(path)
@@ -107,8 +109,8 @@ def test_a_standby_decides_nothing_until_it_leads(world: World, extender: Extend
     assert extender.get("/readyz") == (503, said)
     assert extender.get("/readyz?exclude=leader") == (200, "ok")
     assert extender.get("/nodes")[0] == 503
-    reply = extender.http.post("/filter", json={"Pod": world.add_pod("p"), "NodeNames": ["n1"]})
-    assert said in reply.text
+    _, answer = asked(extender.verbs, "filter", Pod=world.add_pod("p"), NodeNames=["n1"])
+    assert answer["Error"] == said
     world.add_gang("g", 2)
     wait_for(lambda: world.server.requests()["WATCH pods"] and len(extender.core._books.pods) == 3)
     assert (writes(world), extender.calls) == (0, [])
@@ -208,7 +210,7 @@ def test_the_binding_of_a_planned_member_names_who_binds_it(
     pod = world.pod("g-0")
     said = {"PodName": "g-0", "PodNamespace": "ml", "PodUID": pod["metadata"]["uid"]}
     node = pod["status"]["nominatedNodeName"]
-    assert successor.http.post("/bind", json={**said, "Node": node}).json == {"Error": ""}
+    assert asked(successor.verbs, "bind", **said, Node=node) == (200, {"Error": ""})
     plans = [read_plan(world.read(n).metadata.annotations[names.PLAN]) for n in ("g-0", "g-1")]
     assert [plan.leader for plan in plans] == [2, 1]
     assert plans[0].id == plans[1].id
@@ -320,35 +322,23 @@ def test_of_plans_of_two_leaders_the_later_one_s_counts_whatever_their_clocks_sa
 
 
 def test_the_leader_leads_the_service_to_itself(world: World) -> None:
-    world.client.post(
-        SERVICE,
-        {"metadata": {"name": "linkwise-extender"}, "spec": {"ports": [{"name": "http"}]}},
-    )
-
-    def calling(address: str) -> Calling:
-        return Calling(
-            world.client,
-            Told(left=10.0),
-            namespace="kube-system",
-            service="linkwise-extender",
-            pod=f"pod-{address}",
-            address=address,
-            port=9402,
-        )
-
-    calling("10.0.0.1").take()
+    world.client.post(SERVICE, {"metadata": {"name": "linkwise-extender"}})
+    calling(world, "10.0.0.1").take(10.0)
     made = world.client.get(SLICE, dict[str, Any])
     assert made["addressType"] == "IPv4"
-    assert made["ports"] == [{"name": "http", "port": 9402, "protocol": "TCP"}]
+    assert made["ports"] == [
+        {"name": "https", "port": 9402, "protocol": "TCP"},
+        {"name": "http", "port": 9404, "protocol": "TCP"},
+    ]
     service = world.client.get(f"{SERVICE}/linkwise-extender", dict[str, Any])["metadata"]
     assert made["metadata"]["labels"]["kubernetes.io/service-name"] == "linkwise-extender"
     assert made["metadata"]["ownerReferences"][0]["uid"] == service["uid"]
 
-    calling("10.0.0.1").take()
+    calling(world, "10.0.0.1").take(10.0)
     same = world.client.get(SLICE, dict[str, Any])
     assert same == made, "nothing to write"
 
-    calling("10.0.0.2").take()
+    calling(world, "10.0.0.2").take(10.0)
     moved = world.client.get(SLICE, dict[str, Any])
     assert moved["endpoints"] == [{"addresses": ["10.0.0.2"], "conditions": {"ready": True}}]
 
@@ -357,8 +347,46 @@ def test_the_leader_leads_the_service_to_itself(world: World) -> None:
     assert subset["addresses"] == [{"ip": "10.0.0.2", "targetRef": pod}]
     assert subset["ports"] == made["ports"]
 
-    late = calling("10.0.0.1")
-    setattr(late._lead, "left", 0.0)  # noqa: B010
     with pytest.raises(ApiError):
-        late.take()
-    assert world.client.get(SLICE, dict[str, Any]) == moved
+        calling(world, "10.0.0.1").take(0.0)
+
+
+def test_what_an_older_version_wrote_gets_both_ports_and_keeps_its_order(world: World) -> None:
+    """The API server sorts the ports of Endpoints as it likes."""
+    world.client.post(SERVICE, {"metadata": {"name": "linkwise-extender"}})
+    calling(world, "10.0.0.1").take(10.0)
+    made = world.client.get(SLICE, dict[str, Any])
+    world.client.put(SLICE, {**made, "ports": [{"name": "http", "port": 9402}]})
+    calling(world, "10.0.0.1").take(10.0)
+    assert world.client.get(SLICE, dict[str, Any])["ports"] == made["ports"]
+
+    turned = {**world.client.get(SLICE, dict[str, Any]), "ports": made["ports"][::-1]}
+    world.client.put(SLICE, turned)
+    before = world.client.get(SLICE, dict[str, Any])
+    calling(world, "10.0.0.1").take(10.0)
+    assert world.client.get(SLICE, dict[str, Any]) == before
+
+
+def test_a_leader_that_is_not_heard_loses_the_calls_and_takes_them_again(world: World) -> None:
+    world.client.post(SERVICE, {"metadata": {"name": "linkwise-extender"}})
+    leader, standby = calling(world, "10.0.0.1"), calling(world, "10.0.0.2")
+    leader.take(10.0)
+    made = world.client.get(SLICE, dict[str, Any])
+    for _ in range(2):
+        standby.withdraw()
+        assert world.client.get(SLICE, dict[str, Any])["endpoints"] == []
+        assert world.client.get(ENDPOINTS, dict[str, Any])["subsets"] == []
+    leader.take(10.0)
+    again = world.client.get(SLICE, dict[str, Any])
+    assert (again["endpoints"], again["ports"]) == (made["endpoints"], made["ports"])
+
+
+def calling(world: World, address: str) -> Calling:
+    return Calling(
+        world.client,
+        namespace="kube-system",
+        service="linkwise-extender",
+        pod=f"pod-{address}",
+        address=address,
+        ports={CALLS: 9402, STATUS: 9404},
+    )

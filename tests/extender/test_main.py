@@ -19,7 +19,7 @@ import pytest
 import urllib3
 
 from linkwise.extender.__main__ import ENV_PREFIX, command, serve
-from linkwise.extender.server import Server
+from linkwise.extender.ports import Ports
 from linkwise.extender.settings import Settings
 from linkwise.extender.shell import Shell
 from linkwise.simulator.api_server import ApiServer
@@ -33,16 +33,18 @@ class Program:
     process: subprocess.Popen[str]
     log: list[str]
 
-    @property
-    def url(self) -> str:
-        found = re.search(r"listening on (http://\S+)", "".join(self.log))
+    def url(self, whom: str) -> str:
+        """Of the port that serves *whom*."""
+        found = re.search(rf"serving {whom} on (http\S+)\n", "".join(self.log))
         return found[1] if found else ""
 
     def status(self, path: str) -> int:
-        return urllib3.request("GET", f"{self.url}{path}", retries=False, timeout=5).status
+        url = f"{self.url('everybody')}{path}"
+        return urllib3.request("GET", url, retries=False, timeout=5).status
 
     def ask(self, verb: str, **members: Any) -> Any:
-        return urllib3.request("POST", f"{self.url}/{verb}", json=members, timeout=5).json()
+        url = f"{self.url('kube-scheduler')}/{verb}"
+        return urllib3.request("POST", url, json=members, timeout=5).json()
 
     def end(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
@@ -51,7 +53,7 @@ class Program:
 
 def start(*flags: str, **environment: str) -> Program:
     process = subprocess.Popen(
-        [*COMMAND, "--listen-address", "127.0.0.1", *flags],
+        [*COMMAND, "--listen-address", "127.0.0.1", "--status-port=0", *flags],
         env=os.environ | environment,
         stderr=subprocess.PIPE,
         text=True,
@@ -59,8 +61,8 @@ def start(*flags: str, **environment: str) -> Program:
     program = Program(process, [])
     assert process.stderr is not None
     Thread(target=lambda: program.log.extend(process.stderr or ()), daemon=True).start()
-    wait_for(lambda: program.url or process.poll() is not None, 30)
-    assert program.url, "".join(program.log)
+    wait_for(lambda: program.url("everybody") or process.poll() is not None, 30)
+    assert program.url("everybody"), "".join(program.log)
     return program
 
 
@@ -75,7 +77,9 @@ def program(world: World) -> Iterator[Program]:
     """One that finds no API server at first."""
     world.add_node("n1")
     world.server.pause()
-    started = start("--api-server", world.server.url, LINKWISE_EXTENDER_LISTEN_PORT="0")
+    started = start(
+        "--api-server", world.server.url, "--plain-http=true", LINKWISE_EXTENDER_LISTEN_PORT="0"
+    )
     yield started
     started.process.kill()
     started.process.wait(5)
@@ -96,7 +100,7 @@ def test_it_waits_for_the_api_server_places_a_pod_and_ends_when_told(
     assert program.ask("filter", Pod=pod, Nodes=None, NodeNames=["n1"])["NodeNames"] == ["n1"]
     assert program.ask("bind", **bind_args(pod, "n1")) == {"Error": ""}
     assert world.read("single").spec.node_name == "n1"
-    scrape = urllib3.request("GET", f"{program.url}/metrics", timeout=5).data.decode()
+    scrape = urllib3.request("GET", f"{program.url('everybody')}/metrics", timeout=5).data.decode()
     assert 'linkwise_extender_requests_total{result="ok",verb="bind"} 1.0' in scrape
     assert "process_resident_memory_bytes" in scrape
 
@@ -125,26 +129,34 @@ def test_it_ends_at_once_even_while_it_waits_for_the_api_server(program: Program
 
 def test_nothing_is_asked_of_a_shell_that_has_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[str] = []
-    close, stop = Server.close, Shell.stop
+    close, stop = Ports.close, Shell.stop
 
-    def closing(server: Server) -> None:
-        ended.append("server")
-        close(server)
+    def closing(ports: Ports) -> None:
+        ended.append("ports")
+        close(ports)
 
     def stopping(shell: Shell) -> None:
         ended.append("shell")
         stop(shell)
 
-    def told_to_end(_: Server) -> NoReturn:
+    def told_to_end(_: Ports) -> NoReturn:
         raise SystemExit(0)
 
-    monkeypatch.setattr(Server, "close", closing)
+    monkeypatch.setattr(Ports, "close", closing)
     monkeypatch.setattr(Shell, "stop", stopping)
-    monkeypatch.setattr(Server, "run", told_to_end)
+    monkeypatch.setattr(Ports, "run", told_to_end)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     with pytest.raises(SystemExit):
-        serve(Settings(api_server="http://127.0.0.1:1", listen_address="127.0.0.1", listen_port=0))
-    assert ended == ["server", "shell"]
+        serve(
+            Settings(
+                api_server="http://127.0.0.1:1",
+                listen_address="127.0.0.1",
+                listen_port=0,
+                status_port=0,
+                plain_http=True,
+            )
+        )
+    assert ended == ["ports", "shell"]
 
 
 def refused(*flags: str) -> str:
@@ -165,14 +177,15 @@ def test_outside_a_cluster_it_says_what_is_missing() -> None:
     assert "no kubeconfig, and not in a pod" in refused()
 
 
-def test_a_port_that_is_taken_is_named() -> None:
+@pytest.mark.parametrize("flag", ["listen-port", "status-port"])
+def test_a_port_that_is_taken_is_named(flag: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        text = refused(
-            "--api-server=http://127.0.0.1:1", "--listen-address=127.0.0.1", f"--listen-port={port}"
-        )
+        said = {"listen-port": "0", "status-port": "0", flag: port}
+        flags = (f"--{name}={text}" for name, text in said.items())
+        text = refused("--api-server=http://127.0.0.1:1", "--listen-address=127.0.0.1", *flags)
 
-    assert text.startswith(f"linkwise-extender: --listen-address, --listen-port: 127.0.0.1:{port}")
+    assert text.startswith(f"linkwise-extender: --listen-address, --{flag}: 127.0.0.1:{port}")
 
 
 @pytest.mark.parametrize(
@@ -180,6 +193,7 @@ def test_a_port_that_is_taken_is_named() -> None:
     [
         (["--gang-timeout", "soon"], "'soon': expected a duration like 10m, 1h30m or 90s"),
         (["--listen-port", "65536"], "65536 is not in the range 0<=x<=65535"),
+        (["--certificates", "linkwise"], "'linkwise': expected NAMESPACE/NAME"),
         (["--max-refusals", "0"], "0 is not in the range x>=1"),
         (["--indexed-jobs", "some"], "'some' is not one of 'all', 'with-subdomain', 'none'"),
         (["--log-level", "loud"], "'loud' is not one of"),
@@ -207,6 +221,14 @@ def test_every_flag_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
         "resource_name": "example.com/gpu",
         "listen_address": "::1",
         "listen_port": 7,
+        "status_port": 8,
+        "plain_http": True,
+        "hosts": ("a.example", "10.0.0.1"),
+        "certificates": ("gpu", "extender"),
+        "certificate_lifetime": 90.0,
+        "callers": ("first", "second"),
+        "caller_secret": ("gpu", "scheduler"),
+        "call_timeout": 90.0,
         "gang_timeout": 90.0,
         "indexed_jobs": "with-subdomain",
         "max_refusals": 2,
@@ -229,11 +251,16 @@ def test_every_flag_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
         "log_level": "debug",
     }
     for name, value in said.items():
-        text = {90.0: "1m30s", said["span_levels"]: "clique, rack"}.get(value, str(value))
-        monkeypatch.setenv(f"{ENV_PREFIX}_{name.upper()}", text)
+        text = str(value)
+        if isinstance(value, tuple):
+            text = {"certificates": "/", "caller_secret": "/", "span_levels": ", "}.get(
+                name, " "
+            ).join(value)
+        monkeypatch.setenv(f"{ENV_PREFIX}_{name.upper()}", "1m30s" if value == 90.0 else text)
 
     params = command.make_context("linkwise-extender", []).params
 
     assert {name: value for name, value in params.items() if name != "version"} == said
-    flags = {name.replace("_", "-") for name in said}
+    named = {"hosts": "host", "callers": "caller"}
+    flags = {named.get(name, name).replace("_", "-") for name in said}
     assert {p.opts[0].removeprefix("--") for p in command.params} == flags | {"version"}

@@ -8,11 +8,15 @@ import click
 import pytest
 import yaml
 
+from linkwise.cli.kubectl import EXTENDER
 from linkwise.extender.__main__ import ENV_PREFIX, command
 from linkwise.extender.app import create_app
+from linkwise.extender.calling import CALLS, STATUS
+from linkwise.extender.certificates.callers import CLUSTER_AUTHORITY
 from linkwise.extender.metrics import Metrics
 from linkwise.extender.recognise.kinds import READ
 from linkwise.extender.settings import Settings
+from linkwise.extender.verbs import VERBS
 from linkwise.simulator.api_server.patches import json_patch
 from linkwise.topology import names
 from linkwise.topology.names import DEFAULT_RESOURCE
@@ -51,33 +55,118 @@ def test_the_deployment_passes_only_flags_that_exist(container: dict[str, Any]) 
 
     assert context.params["resource_name"] == DEFAULT_RESOURCE
     assert context.params["gang_timeout"] == Settings().gang_timeout_seconds
-    assert context.params["listen_port"] == container["ports"][0]["containerPort"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert ports == {
+        CALLS: context.params["listen_port"],
+        STATUS: context.params["status_port"],
+    }
     assert not isinstance(command, click.Group)
 
 
 def test_kube_scheduler_is_given_the_routes_that_exist(extender: dict[str, Any]) -> None:
-    app = create_app(NoShell(), Metrics())  # type: ignore[arg-type]
-    posts = {rule.rule for rule in app.url_map.iter_rules() if "POST" in (rule.methods or ())}
-
     verbs = {value for key, value in extender.items() if key.endswith("Verb")}
-    assert {f"/{verb}" for verb in verbs} == posts
+    assert verbs == VERBS
 
 
-def test_the_service_leads_to_the_port_that_the_program_listens_on() -> None:
-    service = the(FILES, "Service")
-    (port,) = service["spec"]["ports"]
-    assert port["port"] == Settings().listen_port
-    assert port["targetPort"] == port["port"]
-    (allowed,) = the(FILES, "NetworkPolicy")["spec"]["ingress"]
-    assert allowed["ports"] == [{"port": Settings().listen_port}]
+def test_the_port_of_everybody_has_none_of_them() -> None:
+    app = create_app(NoShell(), Metrics())  # type: ignore[arg-type]
+    methods = {method for rule in app.url_map.iter_rules() for method in rule.methods or ()}
+    assert methods == {"GET", "HEAD", "OPTIONS"}
+    assert not {rule.rule for rule in app.url_map.iter_rules()} & {f"/{verb}" for verb in VERBS}
+
+
+def test_the_service_leads_to_the_ports_that_the_program_listens_on() -> None:
+    ports = {port["name"]: port for port in the(FILES, "Service")["spec"]["ports"]}
+    listening = {CALLS: Settings().listen_port, STATUS: Settings().status_port}
+    assert {name: port["port"] for name, port in ports.items()} == listening
+    assert all(port["targetPort"] == port["port"] for port in ports.values())
+    # `kubectl linkwise` asks there, unless it is told otherwise.
+    assert EXTENDER.rpartition(":")[2] == STATUS
+
+
+def test_the_policy_lets_everybody_try_the_port_with_tls_and_prometheus_alone_the_other() -> None:
+    calls, status = the(FILES, "NetworkPolicy")["spec"]["ingress"]
+    assert calls == {"ports": [{"port": Settings().listen_port}]}
+    assert status["ports"] == [{"port": Settings().status_port}]
+    (source,) = status["from"]
+    said = source["namespaceSelector"]["matchLabels"]
+    assert said == {"kubernetes.io/metadata.name": "monitoring"}
+    pod = the(FILES, "Deployment")["spec"]["template"]["metadata"]["annotations"]
+    assert pod["prometheus.io/port"] == str(Settings().status_port)
 
 
 def test_a_scheduler_in_a_pod_finds_the_service_by_name() -> None:
-    meta, (port,) = the(FILES, "Service")["metadata"], the(FILES, "Service")["spec"]["ports"]
+    meta = the(FILES, "Service")["metadata"]
     (extender,) = config_of("second-scheduler")["extenders"]
-    assert extender["urlPrefix"] == (
-        f"http://{meta['name']}.{meta['namespace']}.svc:{port['port']}"
+    host = f"{meta['name']}.{meta['namespace']}.svc"
+    assert extender["urlPrefix"] == f"https://{host}:{Settings().listen_port}"
+    assert extender["tlsConfig"]["serverName"] == host
+
+
+def test_the_scheduler_trusts_and_shows_what_the_extender_makes(extender: dict[str, Any]) -> None:
+    said = flags()
+    assert said["plain_http"] is False
+    assert extender["enableHTTPS"] is True
+    assert "insecure" not in extender["tlsConfig"]
+    assert [extender["tlsConfig"]["serverName"]] == list(said["hosts"])
+    for kind in ("Secret", "ConfigMap"):
+        meta = the(FILES, kind)["metadata"]
+        assert (meta["namespace"], meta["name"]) == said["certificates"]
+        assert "data" not in the(FILES, kind), "what is applied again would take its keys out"
+
+
+def test_a_second_scheduler_is_given_the_certificate_that_the_extender_keeps() -> None:
+    overlay = DAEMONSET / "overlays" / "second-scheduler"
+    (kustomization,) = documents(overlay / "kustomization.yaml")
+    (steps,) = (
+        yaml.safe_load(patch["patch"])
+        for patch in kustomization["patches"]
+        if patch["target"] == {"kind": "Deployment", "name": "linkwise-extender"}
     )
+    said = flags(*(step["value"] for step in steps))
+    secret = the(overlay, "Secret")["metadata"]
+    assert said["caller_secret"] == (secret["namespace"], secret["name"])
+    assert said["callers"] == ("linkwise-scheduler",)
+    (rule,) = the(overlay, "Role", "linkwise-extender-caller")["rules"]
+    assert (rule["resourceNames"], rule["verbs"]) == ([secret["name"]], ["get", "update"])
+
+    pod = the(overlay, "Deployment")["spec"]["template"]["spec"]
+    (volume,) = (volume for volume in pod["volumes"] if "projected" in volume)
+    files = {
+        (kind, source[kind]["name"], item["key"]): item["path"]
+        for source in volume["projected"]["sources"]
+        for kind in source
+        for item in source[kind]["items"]
+    }
+    assert files == {
+        ("secret", "linkwise-scheduler", "tls.crt"): "tls.crt",
+        ("secret", "linkwise-scheduler", "tls.key"): "tls.key",
+        ("configMap", "linkwise-extender", "ca.crt"): "ca.crt",
+    }
+    (mount,) = (
+        mount["mountPath"]
+        for mount in pod["containers"][0]["volumeMounts"]
+        if mount["name"] == volume["name"]
+    )
+    (extender,) = config_of("second-scheduler")["extenders"]
+    tls = extender["tlsConfig"]
+    assert [tls[key] for key in ("certFile", "keyFile", "caFile")] == [
+        f"{mount}/{name}" for name in ("tls.crt", "tls.key", "ca.crt")
+    ]
+
+
+def test_both_schedulers_give_up_a_dead_connection_long_before_a_call() -> None:
+    (more,) = documents(DAEMONSET / "overlays" / "kubeadm" / "kube-scheduler1+strategic.yaml")
+    static = more["spec"]["containers"][0]["env"]
+    pod = the(DAEMONSET / "overlays" / "second-scheduler", "Deployment")["spec"]["template"]
+    assert pod["spec"]["containers"][0]["env"] == static
+    said = {each["name"]: int(each["value"]) for each in static}
+    assert set(said) == {f"HTTP2_{what}_TIMEOUT_SECONDS" for what in ("READ_IDLE", "PING")}
+    assert sum(said.values()) <= Settings().call_timeout_seconds
+
+
+def test_a_call_is_given_up_by_both_sides_at_once(extender: dict[str, Any]) -> None:
+    assert extender["httpTimeout"] == f"{flags()['call_timeout']:g}s"
 
 
 def test_a_scheduler_on_its_hosts_network_finds_the_service_by_the_address_it_is_given() -> None:
@@ -85,27 +174,34 @@ def test_a_scheduler_on_its_hosts_network_finds_the_service_by_the_address_it_is
     (service,) = (patch for patch in overlay["patches"] if patch["target"]["kind"] == "Service")
     (address,) = (step["value"] for step in yaml.safe_load(service["patch"]))
     (extender,) = config_of("kubeadm")["extenders"]
-    assert extender["urlPrefix"] == f"http://{address}:{Settings().listen_port}"
+    assert extender["urlPrefix"] == f"https://{address}:{Settings().listen_port}"
 
 
 def test_both_ways_to_configure_the_scheduler_say_the_same_but_for_the_address() -> None:
     (first,), (second,) = (config_of(overlay)["extenders"] for overlay in CONFIGS)
-    assert first | {"urlPrefix": ""} == second | {"urlPrefix": ""}
+    own = {"urlPrefix": "", "tlsConfig": {}}
+    assert first | own == second | own
+    assert first["tlsConfig"].keys() == second["tlsConfig"].keys()
 
 
 def test_the_static_pod_is_given_the_file_and_the_directory_it_is_in() -> None:
-    (steps,) = documents(DAEMONSET / "overlays" / "kubeadm" / "kube-scheduler+json.yaml")
-    spec = json_patch(STATIC_POD, steps)["spec"]
-    (container,) = spec["containers"]
-    (config,) = (flag for flag in container["command"] if flag.startswith("--config="))
+    overlay = DAEMONSET / "overlays" / "kubeadm"
+    (steps,) = documents(overlay / "kube-scheduler0+json.yaml")
+    (stock,) = STATIC_POD["spec"]["containers"]
+    command = json_patch(STATIC_POD, steps)["spec"]["containers"][0]["command"]
+    (config,) = (flag for flag in command if flag.startswith("--config="))
     file = Path(config.removeprefix("--config="))
+    (more,) = documents(overlay / "kube-scheduler1+strategic.yaml")
+    spec = more["spec"]
+    (container,) = spec["containers"]
+    assert container["name"] == stock["name"]
     mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
     hosts = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"]}
     assert hosts[mounts[str(file.parent)]] == str(file.parent)
     assert f"#   {file}\n" in CONFIGS["kubeadm"].read_text()
     # --kubeconfig counts no more beside --config, so the file has to name it.
     kubeconfig = config_of("kubeadm")["clientConnection"]["kubeconfig"]
-    assert f"--kubeconfig={kubeconfig}" in container["command"]
+    assert f"--kubeconfig={kubeconfig}" in command
 
 
 def test_kube_scheduler_never_binds_a_gpu_pod_without_us(extender: dict[str, Any]) -> None:
@@ -120,6 +216,7 @@ def test_the_probes_ask_routes_that_exist(container: dict[str, Any]) -> None:
 
     for probe in ("readinessProbe", "livenessProbe"):
         assert container[probe]["httpGet"]["path"].partition("?")[0] in routes
+        assert container[probe]["httpGet"]["port"] == STATUS
 
 
 def test_two_of_which_one_leads_and_is_led_to(container: dict[str, Any]) -> None:
@@ -170,7 +267,17 @@ def test_the_role_in_its_namespace_names_the_objects_that_the_program_writes() -
         ("endpoints", "update", "linkwise-extender"),
         ("endpoints", "create", ""),
         ("services", "get", "linkwise-extender"),
+        ("secrets", "get", "linkwise-extender"),
+        ("secrets", "update", "linkwise-extender"),
+        ("configmaps", "get", "linkwise-extender"),
+        ("configmaps", "update", "linkwise-extender"),
     }
+
+
+def test_it_may_read_whom_the_api_server_trusts_by_kubernetes_own_role() -> None:
+    binding = the(FILES, "RoleBinding", "linkwise-extender-authentication")
+    assert binding["metadata"]["namespace"] == CLUSTER_AUTHORITY[0]
+    assert binding["roleRef"]["name"] == "extension-apiserver-authentication-reader"
 
 
 def test_the_fence_knows_the_lease_and_how_a_plan_names_its_leader() -> None:
@@ -247,6 +354,12 @@ def test_every_policy_is_bound_and_denies() -> None:
     for policy in POLICIES:
         binding = the(FILES, "ValidatingAdmissionPolicyBinding", policy)["spec"]
         assert (binding["policyName"], binding["validationActions"]) == (policy, ["Deny"])
+
+
+def flags(*more: str) -> dict[str, Any]:
+    """The Deployment's, with *more* of them."""
+    (container,) = the(FILES, "Deployment")["spec"]["template"]["spec"]["containers"]
+    return command.make_context("linkwise-extender", [*container["args"], *more]).params
 
 
 class NoShell:

@@ -1,6 +1,5 @@
 """The shell with the real core, over real HTTP to the API server's stand-in."""
 
-import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,10 +17,11 @@ from linkwise.extender.metrics import Metrics
 from linkwise.extender.place import place
 from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.extender.shell import Shell, steady_clock
+from linkwise.extender.verbs import Verbs
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
 from linkwise.topology.plan import read_gpus, read_plan
-from tests.extender.world import World, body, wait_for
+from tests.extender.world import World, asked, body, wait_for
 
 
 class Extender:
@@ -32,6 +32,7 @@ class Extender:
         self.core = core or Scheduler(CoreSettings())
         self.shell = Shell(self.core, world.client, self.metrics)
         self.http: FlaskClient = create_app(self.shell, self.metrics).test_client()
+        self.verbs = Verbs(self.shell, self.metrics, max_body_mib=1)
 
     def start(self) -> "Extender":
         self.shell.start()
@@ -39,14 +40,16 @@ class Extender:
         return self
 
     def ask(self, verb: str, **members: Any) -> Any:
-        reply = self.http.post(f"/{verb}", data=json.dumps(members))
-        assert reply.status_code == 200, reply.text
-        return body(reply)
+        status, answer = asked(self.verbs, verb, **members)
+        assert status == 200, answer
+        return answer
 
     def filter(self, pod: dict[str, Any], *nodes: str) -> Any:
         return self.ask("filter", Pod=pod, Nodes=None, NodeNames=list(nodes))
 
     def bind(self, pod: dict[str, Any], node: str) -> str:
+        """As kube-scheduler does it: only a node that was asked about."""
+        self.filter(pod, node)
         meta = pod["metadata"]
         reply = self.ask(
             "bind",
@@ -315,8 +318,8 @@ def test_until_everything_is_read_each_verb_refuses_in_its_own_way(world: World)
         assert (shown.status_code, body(shown)["Error"][:19]) == (503, "linkwise: not ready")
         assert extender.http.get(f"/{view}?format=text").text.startswith("linkwise: not ready")
     for verb in ("prioritize", "preempt"):
-        reply = extender.http.post(f"/{verb}", data=json.dumps({"Pod": pod, "NodeNames": ["n1"]}))
-        assert (reply.status_code, body(reply)["Error"][:19]) == (503, "linkwise: not ready")
+        status, answer = asked(extender.verbs, verb, Pod=pod, NodeNames=["n1"])
+        assert (status, answer["Error"][:19]) == (503, "linkwise: not ready")
 
     world.server.resume()
     wait_for(lambda: extender.http.get("/readyz").status_code == 200)
@@ -410,12 +413,12 @@ def test_a_defect_in_the_core_is_answered_counted_and_survived(world: World) -> 
         extender.filter(pod, "n1")["Error"] == "linkwise: internal error, the extender's log has it"
     )
     assert extender.bind(pod, "n1").startswith("linkwise: internal error")
-    reply = extender.http.post("/prioritize", data=json.dumps({"Pod": pod, "NodeNames": ["n1"]}))
-    assert (reply.status_code, body(reply)["Error"][:24]) == (500, "linkwise: internal error")
+    status, answer = asked(extender.verbs, "prioritize", Pod=pod, NodeNames=["n1"])
+    assert (status, answer["Error"][:24]) == (500, "linkwise: internal error")
 
     assert extender.http.get("/healthz").status_code == 200
     assert extender.free() == {"n1": 8}
-    assert extender.count("requests_total", verb="filter", result="failed") == 1
+    assert extender.count("requests_total", verb="filter", result="failed") == 2
     extender.shell.stop()
 
 

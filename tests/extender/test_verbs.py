@@ -6,13 +6,18 @@ from typing import TypeVar, cast
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from linkwise.extender.calls import FilterAnswer, PreemptAnswer, PriorityAnswer, Victims
+from linkwise.extender.calls import BindCall, FilterAnswer, PreemptAnswer, PriorityAnswer, Victims
 from linkwise.extender.metrics import Metrics
+from linkwise.extender.serving.gone import GoneError
 from linkwise.extender.shell import NotReadyError, Shell
 from linkwise.extender.verbs import DEFECT, Verbs
 
-POD = {"metadata": {"name": "w", "namespace": "ml", "uid": "u"}, "spec": {"containers": []}}
-CALLS = {
+CONTAINER = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "0"}}}
+POD = {
+    "metadata": {"name": "w", "namespace": "ml", "uid": "u"},
+    "spec": {"containers": [CONTAINER]},
+}
+CALLS: dict[str, dict[str, object]] = {
     "filter": {"Pod": POD, "NodeNames": ["n1"]},
     "prioritize": {"Pod": POD, "NodeNames": ["n1"]},
     "bind": {"PodName": "w", "PodNamespace": "ml", "PodUID": "u", "Node": "n1"},
@@ -27,14 +32,16 @@ class Asked:
 
     def __init__(self, *, yes: bool = True, error: Exception | None = None) -> None:
         self.yes, self.error = yes, error
+        self.bound: list[BindCall] = []
 
-    def filter(self, _: object) -> FilterAnswer:
+    def filter(self, _call: object, _waits: object) -> FilterAnswer:
         return self._say(FilterAnswer(("n1",)), FilterAnswer(failed={"n1": "full"}))
 
     def prioritize(self, _: object) -> PriorityAnswer:
         return self._say(PriorityAnswer((("n1", 100),)), PriorityAnswer((("n1", 0),)))
 
-    def bind(self, _: object) -> str:
+    def bind(self, call: BindCall, _waits: object) -> str:
+        self.bound.append(call)
         return self._say("", "linkwise: taken")
 
     def preempt(self, _: object) -> PreemptAnswer:
@@ -50,6 +57,7 @@ def ask(verb: str, shell: Asked) -> tuple[int, object, Metrics]:
     metrics = Metrics()
     verbs = Verbs(cast("Shell", shell), metrics, max_body_mib=1)
     reply = verbs.answer(verb, json.dumps(CALLS[verb]).encode())
+    assert reply is not None
     return reply.status, json.loads(reply.body), metrics
 
 
@@ -111,3 +119,62 @@ def test_a_body_that_is_too_large_is_counted_as_malformed() -> None:
     verbs = Verbs(cast("Shell", Asked()), metrics, max_body_mib=1)
     assert verbs.too_large("prioritize").status == 413
     assert counted(metrics) == {("requests_total", "prioritize", "malformed"): 1}
+
+
+@pytest.mark.parametrize("verb", sorted(CALLS))
+def test_a_call_whose_caller_has_gone_is_answered_by_nothing_and_counted(verb: str) -> None:
+    metrics, shell = Metrics(), Asked(error=GoneError())
+    if verb in ("prioritize", "preempt"):  # so short that nobody looks in between
+        shell.error = None
+    verbs = Verbs(cast("Shell", shell), metrics, max_body_mib=1)
+    assert verbs.answer(verb, json.dumps(CALLS[verb]).encode(), lambda: False) is None
+    assert counted(metrics)["requests_total", verb, "gone"] == 1
+
+
+def test_a_bind_tells_whose_pod_filter_let_through_to_that_node() -> None:
+    shell = Asked()
+    verbs = Verbs(cast("Shell", shell), Metrics(), max_body_mib=1)
+
+    def ask(verb: str, **other: object) -> None:
+        assert verbs.answer(verb, json.dumps({**CALLS[verb], **other}).encode())
+
+    ask("bind")
+    ask("filter")
+    shell.yes = False
+    ask("bind", Node="n2")
+    ask("bind", PodUID="another")
+    shell.yes = True
+    ask("bind")
+    ask("bind")  # it is bound: once more would be another pod
+    assert [call.let_through for call in shell.bound] == ["", "", "", "default-scheduler", ""]
+
+
+def test_a_bind_that_was_refused_may_be_asked_for_again() -> None:
+    shell = Asked()
+    verbs = Verbs(cast("Shell", shell), Metrics(), max_body_mib=1)
+    assert verbs.answer("filter", json.dumps(CALLS["filter"]).encode())
+    shell.yes = False
+    for _ in range(2):
+        assert verbs.answer("bind", json.dumps(CALLS["bind"]).encode())
+    assert [call.let_through for call in shell.bound] == ["default-scheduler"] * 2
+
+
+@pytest.mark.parametrize(
+    ("container", "asked"),
+    [
+        ({"limits": {"nvidia.com/gpu": "1"}}, True),
+        ({"requests": {"nvidia.com/gpu": "0"}}, True),
+        ({"limits": {"cpu": "1", "nvidia.com/mig-1g.5gb": "1"}}, False),
+        ({}, False),
+    ],
+)
+def test_only_pods_that_name_the_resource_are_asked_about(
+    container: dict[str, object], asked: bool
+) -> None:
+    shell = Asked()
+    verbs = Verbs(cast("Shell", shell), Metrics(), max_body_mib=1)
+    for kind in ("containers", "initContainers"):
+        pod = {**POD, "spec": {kind: [{"name": "c", "resources": container}]}}
+        reply = verbs.answer("filter", json.dumps({**CALLS["filter"], "Pod": pod}).encode())
+        assert reply is not None
+        assert ("names no nvidia.com/gpu" not in json.loads(reply.body)["Error"]) is asked

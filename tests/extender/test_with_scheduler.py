@@ -4,12 +4,11 @@ from collections.abc import Iterator
 from threading import Thread
 
 import pytest
-import urllib3
 
 from linkwise.extender.app import create_app
 from linkwise.extender.metrics import Metrics
 from linkwise.extender.scheduler import CoreSettings, Scheduler
-from linkwise.extender.server import Server
+from linkwise.extender.server import VerbServer
 from linkwise.extender.shell import Shell
 from linkwise.extender.verbs import Verbs
 from linkwise.simulator.api_server import ApiServer
@@ -27,9 +26,11 @@ class Deployed:
     def __init__(self, world: World, port: int = 0) -> None:
         self.metrics = Metrics()
         self.shell = Shell(Scheduler(CoreSettings()), world.client, self.metrics)
-        app = create_app(self.shell, self.metrics)
+        self.views = create_app(self.shell, self.metrics).test_client()
         verbs = Verbs(self.shell, self.metrics, max_body_mib=64)
-        self._server = Server("127.0.0.1", port, verbs, app, threads=8)
+        self._server = VerbServer(
+            "127.0.0.1", port, verbs, threads=8, call_seconds=5.0, secure=False
+        )
         self.port = self._server.port
         self._thread = Thread(target=self._server.run, daemon=True)
         self.shell.start()
@@ -47,8 +48,7 @@ class Deployed:
         self.shell.stop()
 
     def explain(self, pod: str) -> str:
-        reply = urllib3.request("GET", f"{self.url}/explain/ml/{pod}?format=text", timeout=5)
-        return reply.data.decode()
+        return self.views.get(f"/explain/ml/{pod}?format=text").text
 
     def errors(self) -> float:
         return sum(

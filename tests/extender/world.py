@@ -7,6 +7,7 @@ from typing import Any
 
 from werkzeug.test import TestResponse
 
+from linkwise.extender.verbs import Verbs
 from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Pod
 from linkwise.simulator.api_server import ApiServer
@@ -28,6 +29,13 @@ def wait_for(predicate: Callable[[], object], timeout_seconds: float = 10.0) -> 
 def body(reply: TestResponse) -> Any:
     """What a route answered, as JSON."""
     return json.loads(reply.get_data())
+
+
+def asked(verbs: Verbs, verb: str, **members: Any) -> tuple[int, Any]:
+    """What a call of kube-scheduler is answered: status, and the body as JSON."""
+    reply = verbs.answer(verb, json.dumps(members).encode())
+    assert reply is not None
+    return reply.status, json.loads(reply.body)
 
 
 class World:

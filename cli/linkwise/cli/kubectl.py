@@ -16,6 +16,7 @@ from linkwise.cli.errors import AskError, BadInputError
 from linkwise.cli.proxied import Access, Extender
 from linkwise.extender.views import GangView, NodeView, Use
 
+EXTENDER = "kube-system/linkwise-extender:http"
 F = TypeVar("F", bound=Callable[..., object])
 T = TypeVar("T")
 
@@ -25,7 +26,7 @@ _OF_ALL = (
     click.option(
         "--extender",
         metavar="NAMESPACE/SERVICE:PORT",
-        default="kube-system/linkwise-extender:http",
+        default=EXTENDER,
         show_default=True,
         envvar="KUBECTL_LINKWISE_EXTENDER",
         show_envvar=True,

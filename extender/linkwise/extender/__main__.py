@@ -12,61 +12,34 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
 from types import FrameType
 from typing import NoReturn
 from uuid import uuid4
 
 import click
+import msgspec
 
-from linkwise.extender.app import create_app
-from linkwise.extender.calling import Calling
+from linkwise.extender.calling import CALLS, STATUS, Calling
+from linkwise.extender.certificates.pairs import Lifetime
 from linkwise.extender.consent import Preempt
-from linkwise.extender.leading import ALONE, Lead
+from linkwise.extender.flags import DURATION, LEVELS, PLACE
+from linkwise.extender.leading import ALONE
 from linkwise.extender.metrics import Metrics
+from linkwise.extender.ports import ListenError, open_ports
 from linkwise.extender.recognise.answer import IndexedJobs
 from linkwise.extender.scheduler import CoreSettings, Scheduler
-from linkwise.extender.server import Server
-from linkwise.extender.settings import Settings, SettingsError, seconds_of
+from linkwise.extender.serving.server import raise_limit
+from linkwise.extender.settings import Settings, SettingsError
 from linkwise.extender.shell import Shell
-from linkwise.extender.spans import DEFAULT_LEVELS, levels_of
-from linkwise.extender.verbs import Verbs
+from linkwise.extender.spans import DEFAULT_LEVELS
 from linkwise.kube.client import KubeClient
-from linkwise.kube.errors import LoadError
+from linkwise.kube.errors import ApiError, LoadError
 from linkwise.kube.lease import Elector, Timing
 from linkwise.topology.names import DEFAULT_RESOURCE
 
 log = logging.getLogger("linkwise.extender")
 ENV_PREFIX = "LINKWISE_EXTENDER"
 _DEFAULTS = Settings()
-
-
-class _Duration(click.ParamType[float]):
-    name = "duration"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        if isinstance(value, float):
-            return value
-        try:
-            return seconds_of(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-class _Levels(click.ParamType[tuple[str, ...]]):
-    name = "labels"
-
-    def convert(
-        self,
-        value: object,
-        param: click.Parameter | None,  # noqa: ARG002
-        ctx: click.Context | None,  # noqa: ARG002
-    ) -> tuple[str, ...]:
-        if isinstance(value, tuple):
-            return value
-        return levels_of(part.strip() for part in str(value).split(",") if part.strip())
 
 
 @click.command(context_settings={"auto_envvar_prefix": ENV_PREFIX, "show_default": True})
@@ -84,11 +57,61 @@ class _Levels(click.ParamType[tuple[str, ...]]):
     "--listen-port",
     type=click.IntRange(0, 65535),
     default=_DEFAULTS.listen_port,
-    help="Port to serve on; 0 takes a free one and logs it.",
+    help="Port for kube-scheduler's calls; 0 takes a free one and logs it.",
+)
+@click.option(
+    "--status-port",
+    type=click.IntRange(0, 65535),
+    default=_DEFAULTS.status_port,
+    help="Port for probes, metrics and what people look at; 0 takes a free one and logs it.",
+)
+@click.option(
+    "--plain-http",
+    type=click.BOOL,
+    default=_DEFAULTS.plain_http,
+    help="Serve whoever reaches --listen-port, without TLS; on a loopback address only.",
+)
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    default=_DEFAULTS.hosts,
+    help="How kube-scheduler calls this server: name or address. More than one may be said.",
+)
+@click.option(
+    "--certificates",
+    type=PLACE,
+    default="/".join(_DEFAULTS.certificates),
+    help="Secret in which our authority is kept, and ConfigMap in which it is published.",
+)
+@click.option(
+    "--certificate-lifetime",
+    type=DURATION,
+    default="2160h",
+    help="Of each certificate that our authority signs; another is made when a third is left.",
+)
+@click.option(
+    "--caller",
+    "callers",
+    multiple=True,
+    default=_DEFAULTS.callers,
+    help="Common name in a client certificate of who may call. More than one may be said.",
+)
+@click.option(
+    "--caller-secret",
+    type=PLACE,
+    help="Secret to keep the --caller's certificate in, signed by our authority; without it, the "
+    "cluster's authority for client certificates is trusted.",
+)
+@click.option(
+    "--call-timeout",
+    type=DURATION,
+    default="5s",
+    help="kube-scheduler's httpTimeout: a call that is older is not carried out.",
 )
 @click.option(
     "--gang-timeout",
-    type=_Duration(),
+    type=DURATION,
     default="10m",
     help="How long a partial gang may hold GPUs, where its pods do not say.",
 )
@@ -100,7 +123,7 @@ class _Levels(click.ParamType[tuple[str, ...]]):
 )
 @click.option(
     "--span-levels",
-    type=_Levels(),
+    type=LEVELS,
     default=",".join(DEFAULT_LEVELS),
     help="Node labels that name domains above the node, nearest first, with commas between them.",
 )
@@ -140,19 +163,17 @@ class _Levels(click.ParamType[tuple[str, ...]]):
 @click.option("--lease-name", default=_DEFAULTS.lease_name, help="The Lease's name.")
 @click.option(
     "--lease-duration",
-    type=_Duration(),
+    type=DURATION,
     default="15s",
     help="How long a Lease that nobody renews is left to its holder.",
 )
 @click.option(
     "--renew-deadline",
-    type=_Duration(),
+    type=DURATION,
     default="10s",
     help="How long a leader acts that cannot renew the Lease.",
 )
-@click.option(
-    "--retry-period", type=_Duration(), default="2s", help="Between two looks at the Lease."
-)
+@click.option("--retry-period", type=DURATION, default="2s", help="Between two looks at the Lease.")
 @click.option(
     "--service",
     help="A Service without selector, in the Lease's namespace: the leader takes its calls.",
@@ -192,6 +213,8 @@ def command(
     gang_timeout: float,
     hold_limit: float,
     indexed_jobs: str,
+    certificate_lifetime: float,
+    call_timeout: float,
     lease_duration: float,
     renew_deadline: float,
     retry_period: float,
@@ -207,16 +230,19 @@ def command(
             gang_timeout_seconds=gang_timeout,
             hold_limit_seconds=hold_limit,
             indexed_jobs=IndexedJobs(indexed_jobs),
+            certificate_lifetime=Lifetime(certificate_lifetime),
+            call_timeout_seconds=call_timeout,
             timing=Timing(lease_duration, renew_deadline, retry_period),
             **flags,  # type: ignore[arg-type]
         )
         serve(settings)
-    except (SettingsError, LoadError) as error:
+    except (SettingsError, LoadError, ListenError) as error:
         _refuse(str(error))
 
 
 def serve(settings: Settings) -> None:
-    """Serve until SIGTERM or SIGINT. Raises LoadError."""
+    """Serve until SIGTERM or SIGINT. Raises LoadError, ListenError."""
+    raise_limit()
     metrics = Metrics()
     core = Scheduler(
         CoreSettings(
@@ -231,13 +257,18 @@ def serve(settings: Settings) -> None:
         )
     )
     client = KubeClient.load(kubeconfig=settings.kubeconfig, server=settings.api_server)
-    elector = _elector(settings, client) if settings.leader_elect else None
+    calling = _calling(settings, client)
+    elector = _elector(settings, client, calling) if settings.leader_elect else None
     lead = elector or ALONE
 
     def complete() -> None:
         _freeze()
         if elector is not None:
             elector.start()  # not before it could act at once
+
+    def take_calls() -> None:
+        if calling is not None:
+            calling.take(lead.write_seconds())
 
     shell = Shell(
         core,
@@ -246,23 +277,25 @@ def serve(settings: Settings) -> None:
         write_threads=settings.write_threads,
         on_complete=complete,
         lead=lead,
-        take_calls=_calls(settings, client, lead),
+        take_calls=take_calls,
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
-    server = _listen(settings, shell, metrics)
+    ports = open_ports(settings, shell, metrics, client)
     shell.start()
     try:
-        server.run()  # ends by the SystemExit that a signal raises
+        ports.run()  # ends by the SystemExit that a signal raises
     finally:
-        server.close()  # first: calls under way still need the shell
+        ports.close()  # first: calls under way still need the shell
         at_rest = shell.stop()
+        if calling is not None and lead.act_seconds() > 0:
+            _let_go(calling)
         if elector is not None:
             elector.stop(release=at_rest)
     log.info("ended")
 
 
-def _elector(settings: Settings, client: KubeClient) -> Elector:
+def _elector(settings: Settings, client: KubeClient, calling: Calling | None) -> Elector:
     # A container that is started anew is another process, and has none of the old one's books. But
     # the old one has ended: no kubelet runs two of the same pod.
     place = f"{settings.pod_name or socket.gethostname()}_"
@@ -274,6 +307,7 @@ def _elector(settings: Settings, client: KubeClient) -> Elector:
         predecessors=place if settings.pod_name else "",
         timing=settings.timing,
         on_lost=_lost,
+        on_silence=calling.withdraw if calling is not None else lambda: None,
     )
 
 
@@ -284,38 +318,28 @@ def _lost(_why: str) -> NoReturn:
     os._exit(1)
 
 
-def _calls(settings: Settings, client: KubeClient, lead: Lead) -> Callable[[], object]:
+def _let_go(calling: Calling) -> None:
+    """So that nobody waits for an address that answers no more, until another leads."""
+    try:
+        calling.withdraw()
+    except (ApiError, msgspec.MsgspecError) as error:
+        log.info("calls are still sent here: %s", error)
+
+
+def _calling(settings: Settings, client: KubeClient) -> Calling | None:
     """What brings kube-scheduler's calls to this process, where anything does."""
     if settings.service is None:
-        return lambda: None
+        return None
     assert settings.pod_ip is not None, "the settings see to it"
     assert settings.pod_name is not None, "the settings see to it"
-    calling = Calling(
+    return Calling(
         client,
-        lead,
         namespace=settings.lease_namespace,
         service=settings.service,
         pod=settings.pod_name,
         address=settings.pod_ip,
-        port=settings.listen_port,
+        ports={CALLS: settings.listen_port, STATUS: settings.status_port},
     )
-    return calling.take
-
-
-def _listen(settings: Settings, shell: Shell, metrics: Metrics) -> Server:
-    try:
-        server = Server(
-            settings.listen_address,
-            settings.listen_port,
-            Verbs(shell, metrics, max_body_mib=settings.max_body_mib),
-            create_app(shell, metrics, max_body_mib=settings.max_body_mib),
-            threads=settings.request_threads,
-        )
-    except OSError as error:
-        where = f"{settings.listen_address}:{settings.listen_port}"
-        _refuse(f"--listen-address, --listen-port: {where}: {error}")
-    log.info("listening on http://%s:%s", settings.listen_address, server.port)
-    return server
 
 
 def _freeze() -> None:

@@ -1,49 +1,64 @@
-"""The HTTP routes, for people and for kube-scheduler: each reads, asks the shell and writes.
+"""The HTTP routes of the port for everybody: each reads, asks the shell and writes.
 
-kube-scheduler's calls are answered here and, with less ado, in `server`: by the same `verbs`.
+Nothing can be changed here. Probes are answered at once; what takes the core's lock or much time,
+by turns (`serving.turns`).
 """
 
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import TypeVar
 
 import msgspec
 from flask import Flask, Response, request
-from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
+from werkzeug.exceptions import HTTPException
 
 from linkwise.extender import explain_text, wire
 from linkwise.extender.explain import Explainer
 from linkwise.extender.metrics import CONTENT_TYPE, Metrics
+from linkwise.extender.serving.gone import GoneError
+from linkwise.extender.serving.turns import Turns
 from linkwise.extender.shell import NotReadyError, Shell
+from linkwise.extender.status import CALLER_WAITS
 from linkwise.extender.survey import view_nodes, view_use
-from linkwise.extender.verbs import DEFECT, VERBS, Verbs
+from linkwise.extender.verbs import DEFECT
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Response])
+_SHARE = 0.25  # of a processor's time, for all who look at the books together
 
 
-def create_app(shell: Shell, metrics: Metrics, *, max_body_mib: int = 64) -> Flask:
+def create_app(
+    shell: Shell,
+    metrics: Metrics,
+    *,
+    waits_for: Callable[[], str] = str,
+    trouble: Callable[[], str] = str,
+) -> Flask:
+    """*waits_for* says why this process is not ready yet, *trouble* why it is ill, beside what the
+    shell says; both are empty where all is well."""
     app = Flask("linkwise.extender", static_folder=None)
-    app.config["MAX_CONTENT_LENGTH"] = max_body_mib << 20
-    verbs = Verbs(shell, metrics, max_body_mib=max_body_mib)
-    _add_verbs(app, verbs)
     _add_views(app, shell)
+    scrapes = Turns(_SHARE)
 
     @app.get("/metrics")
     def metrics_text() -> Response:
-        return Response(metrics.text(), content_type=CONTENT_TYPE)
+        with _turn(scrapes):
+            return Response(metrics.text(), content_type=CONTENT_TYPE)
 
     @app.get("/livez")
     @app.get("/healthz")
     def healthz() -> Response:
-        trouble = shell.trouble()
-        return _text(trouble or "ok", 500 if trouble else 200)
+        ill = shell.trouble() or trouble()
+        return _text(ill or "ok", 500 if ill else 200)
 
     @app.get("/readyz")
     def readyz() -> Response:
         # As the API server's own: `?exclude=leader` asks whether a standby could lead.
         waits = shell.reads() if request.args.get("exclude") == "leader" else shell.waits_for()
+        waits = waits or waits_for()
         return _text(waits or "ok", 503 if waits else 200)
 
     @app.errorhandler(HTTPException)
@@ -56,6 +71,10 @@ def create_app(shell: Shell, metrics: Metrics, *, max_body_mib: int = 64) -> Fla
         text = str(error)
         return _text(text, 503) if _wants_text() else _json(wire.write_error(text), 503)
 
+    @app.errorhandler(GoneError)
+    def gone(_error: GoneError) -> Response:
+        return _text("linkwise: nobody waits for this", 408)
+
     @app.errorhandler(Exception)
     def fail(_error: Exception) -> Response:
         log.exception("%s %s failed", request.method, request.path)
@@ -65,28 +84,16 @@ def create_app(shell: Shell, metrics: Metrics, *, max_body_mib: int = 64) -> Fla
     return app
 
 
-def _add_verbs(app: Flask, verbs: Verbs) -> None:
-    def serve(verb: str) -> Response:
-        try:
-            reply = verbs.answer(verb, request.get_data(cache=False))
-        except RequestEntityTooLarge:
-            reply = verbs.too_large(verb)
-        response = _json(reply.body, reply.status)
-        response.headers["Server-Timing"] = reply.timing
-        return response
-
-    for verb in sorted(VERBS):
-        app.add_url_rule(f"/{verb}", verb, partial(serve, verb), methods=["POST"])
-
-
 def _add_views(app: Flask, shell: Shell) -> None:
-    @app.get("/explain")
+    view = _by_turns(app)
+
+    @view("/explain")
     def explain_all() -> Response:
         namespace = request.args.get("namespace", "")
         found = Explainer(shell.snapshot()).everything(namespace)
         return _told(found, partial(explain_text.all_that_waits, namespace=namespace))
 
-    @app.get("/explain/<namespace>/<pod>")
+    @view("/explain/<namespace>/<pod>")
     def explain_pod(namespace: str, pod: str) -> Response:
         snapshot = shell.snapshot()
         found = Explainer(snapshot).pod(namespace, pod)
@@ -94,7 +101,7 @@ def _add_views(app: Flask, shell: Shell) -> None:
             return _unknown(f"no pod {namespace}/{pod} is known")
         return _told(found, partial(explain_text.pod, at=snapshot.at))
 
-    @app.get("/explain/<namespace>/gangs/<path:gang>")
+    @view("/explain/<namespace>/gangs/<path:gang>")
     def explain_gang(namespace: str, gang: str) -> Response:
         snapshot = shell.snapshot()
         found = Explainer(snapshot).gang(namespace, gang)
@@ -102,17 +109,41 @@ def _add_views(app: Flask, shell: Shell) -> None:
             return _unknown(f"no gang {namespace}/{gang} is known")
         return _told(found, partial(explain_text.gang, at=snapshot.at))
 
-    @app.get("/gangs")
+    @view("/gangs")
     def gangs() -> Response:
         return _json(msgspec.json.encode(Explainer(shell.snapshot()).gangs()))
 
-    @app.get("/nodes")
+    @view("/nodes")
     def nodes() -> Response:
         return _json(msgspec.json.encode(view_nodes(shell.snapshot())))
 
-    @app.get("/use")
+    @view("/use")
     def use() -> Response:
         return _json(msgspec.json.encode(view_use(shell.snapshot())))
+
+
+def _by_turns(app: Flask) -> Callable[[str], Callable[[F], F]]:
+    """As `app.get`, but one of these at a time."""
+    turns = Turns(_SHARE)
+
+    def view(rule: str) -> Callable[[F], F]:
+        def add(answer: F) -> F:
+            def in_turn(**parts: str) -> Response:
+                with _turn(turns):
+                    return answer(**parts)
+
+            app.add_url_rule(rule, answer.__name__, in_turn)
+            return answer
+
+        return add
+
+    return view
+
+
+def _turn(turns: Turns) -> AbstractContextManager[None]:
+    """Of who asks now."""
+    waits = request.environ.get(CALLER_WAITS, lambda: True)
+    return turns.of(request.remote_addr or "", waits)
 
 
 def _told(found: T, in_words: Callable[[T], str]) -> Response:

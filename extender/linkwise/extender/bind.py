@@ -48,7 +48,7 @@ class Binder:
         if record.invalid:
             return BindRefusal(f"linkwise: {record.invalid}")
         if not record.demand.gpus:
-            return _order(call, {})
+            return _not_let_through(call, record) or _order(call, {})
         if record.awaits:
             return BindRefusal(f"linkwise: {record.awaits}", passing=True)
         if self._planner.is_writing(call.uid):
@@ -56,7 +56,7 @@ class Binder:
             return BindRefusal("linkwise: a plan is being written on the pod", passing=True)
         completes = self._completes(record)
         held = self._books.holds.get(call.uid, {}).get(call.node)
-        chosen = held or self._choose(record, call.node, now)
+        chosen = held or self._choose(record, call, now)
         if isinstance(chosen, BindRefusal):
             return chosen
         chosen = in_term(chosen, self._planner.leader)
@@ -130,7 +130,8 @@ class Binder:
     def next_due(self) -> float | None:
         return min(self._doubts.values(), default=None)
 
-    def _choose(self, record: PodRecord, node: str, now: float) -> WrittenPlan | BindRefusal:
+    def _choose(self, record: PodRecord, call: BindCall, now: float) -> WrittenPlan | BindRefusal:
+        node = call.node
         book = self._books.nodes.get(node)
         if book is None or book.kind is None or book.problem:
             reason = "no such node" if book is None else book.problem
@@ -139,6 +140,8 @@ class Binder:
             return self._planned(record, node)
         if book.closed:
             return BindRefusal(f"linkwise: node {node}: {book.closed}")
+        if refusal := _not_let_through(call, record):
+            return refusal
         wish = Wish(record.demand, record.ask.requirement)
         gpus = None
         for holds in self._planner.holds.ways(asker_of_single(record), now):
@@ -161,6 +164,16 @@ class Binder:
         if not self._books.keeps_plan(record.uid):
             return BindRefusal(f"linkwise: {who}: its plan is being made anew")
         return planned
+
+
+def _not_let_through(call: BindCall, record: PodRecord) -> BindRefusal | None:
+    """A plan is on its pod for every leader to see; of any other, kube-scheduler has to have asked
+    this process. It asks again from the beginning where the one before was asked."""
+    if not call.let_through:
+        return BindRefusal(f"linkwise: filter did not let the pod through to node {call.node}")
+    if call.let_through != record.scheduler:
+        return BindRefusal(f"linkwise: the pod is of scheduler {record.scheduler}")
+    return None
 
 
 def _order(call: BindCall, annotations: dict[str, str]) -> BindOrder:

@@ -5,6 +5,11 @@ replicas can be ready, which rollouts and disruption budgets need, and a switch 
 kube-proxy goes by EndpointSlices; the API server, which passes people's requests on to Services
 (`kubectl linkwise`), by the older Endpoints. Both are written over the version that was read: a
 leader that is none any more cannot undo what the next one wrote.
+
+A leader whose machine has died answers nothing, not even with a refusal, and kube-scheduler, which
+tries one pod at a time, waits for each of its calls. So a standby that hears nothing of the leader
+any more takes the address out long before it may lead itself: a Service without endpoints refuses
+at once.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,20 +18,13 @@ from typing import Any
 
 import msgspec
 
-from linkwise.extender.leading import Lead
 from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import ApiError
 
 _MANAGER = "linkwise-extender"
+CALLS, STATUS = "https", "http"  # the Service's names of its ports
+_WITHDRAW_SECONDS = 1.0
 _Object = dict[str, Any]
-
-
-class _Port(msgspec.Struct):
-    name: str = ""
-
-
-class _ServiceSpec(msgspec.Struct):
-    ports: tuple[_Port, ...] = ()
 
 
 class _Meta(msgspec.Struct):
@@ -36,49 +34,69 @@ class _Meta(msgspec.Struct):
 
 class _Service(msgspec.Struct):
     metadata: _Meta
-    spec: _ServiceSpec
 
 
 class Calling:
-    """`take()` the calls to *service* over to this pod, by its name, address and port."""
+    """`take()` the calls to *service* over to this pod, by its name, address and ports (a number by
+    the Service's name of it); `withdraw()` them from whoever has them."""
 
     def __init__(
         self,
         client: KubeClient,
-        lead: Lead,
         *,
         namespace: str,
         service: str,
         pod: str,
         address: str,
-        port: int,
+        ports: Mapping[str, int],
     ) -> None:
-        self._client, self._lead = client, lead
+        self._client = client
         self._namespace, self._service = namespace, service
         self._slices = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
         self._core = f"/api/v1/namespaces/{namespace}"
-        self._pod, self._address, self._port = pod, address, port
+        self._pod, self._address = pod, address
+        self._ports = [
+            {"name": name, "port": port, "protocol": "TCP"} for name, port in ports.items()
+        ]
 
-    def take(self) -> None:
-        """Nothing is written where it says so already. Raises ApiError, ValidationError."""
+    def take(self, seconds: float) -> None:
+        """In no more than so many *seconds*. Nothing is written where it says so already. Raises
+        ApiError, ValidationError."""
         here = [{"addresses": [self._address], "conditions": {"ready": True}}]
         pod = {"kind": "Pod", "namespace": self._namespace, "name": self._pod}
         addresses = [{"ip": self._address, "targetRef": pod}]
-        with self._client.within(self._lead.write_seconds()):
-            self._bring(self._slices, f"{self._service}-leader", {"endpoints": here}, self._slice)
+        with self._client.within(seconds):
+            self._bring(
+                self._slices,
+                f"{self._service}-leader",
+                {"endpoints": here, "ports": self._ports},
+                self._slice,
+            )
             self._bring(
                 f"{self._core}/endpoints",
                 self._service,
-                {"subsets": [{"addresses": addresses}]},
+                {"subsets": [{"addresses": addresses, "ports": self._ports}]},
                 self._endpoints,
             )
+
+    def withdraw(self) -> None:
+        """From whoever has them; they are refused until a leader takes them. Raises ApiError,
+        ValidationError."""
+        with self._client.within(_WITHDRAW_SECONDS):
+            for path, addresses in (
+                (f"{self._slices}/{self._service}-leader", "endpoints"),
+                (f"{self._core}/endpoints/{self._service}", "subsets"),
+            ):
+                found = self._client.get(path, _Object)
+                if found.get(addresses):
+                    self._client.put(path, {**found, addresses: []})
 
     def _bring(
         self,
         collection: str,
         name: str,
         said: _Object,
-        make: Callable[[_Service, _Object], _Object],
+        make: Callable[[_Object], _Object],
     ) -> None:
         """Have the object say so; *make* it where there is none."""
         path = f"{collection}/{name}"
@@ -88,13 +106,13 @@ class Calling:
             if error.status != 404:
                 raise
             service = self._client.get(f"{self._core}/services/{self._service}", _Service)
-            self._client.post(collection, _named(name, service, make(service, said)))
+            self._client.post(collection, _named(name, service, make(said)))
         else:
             moved = _over(found, said)
             if moved != found:
                 self._client.put(path, moved)
 
-    def _slice(self, service: _Service, said: _Object) -> _Object:
+    def _slice(self, said: _Object) -> _Object:
         return {
             "apiVersion": "discovery.k8s.io/v1",
             "kind": "EndpointSlice",
@@ -105,23 +123,17 @@ class Calling:
                 }
             },
             "addressType": f"IPv{ip_address(self._address).version}",
-            "ports": self._ports(service),
             **said,
         }
 
-    def _endpoints(self, service: _Service, said: _Object) -> _Object:
-        (subset,) = said["subsets"]
+    def _endpoints(self, said: _Object) -> _Object:
         return {
             "apiVersion": "v1",
             "kind": "Endpoints",
             # Else Kubernetes would make a second slice of it.
             "metadata": {"labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}},
-            "subsets": [{**subset, "ports": self._ports(service)}],
+            **said,
         }
-
-    def _ports(self, service: _Service) -> list[_Object]:
-        name = service.spec.ports[0].name if service.spec.ports else ""
-        return [{"name": name, "port": self._port, "protocol": "TCP"}]
 
 
 def _named(name: str, service: _Service, made: _Object) -> _Object:
@@ -132,9 +144,18 @@ def _named(name: str, service: _Service, made: _Object) -> _Object:
 
 
 def _over(found: Any, said: Any) -> Any:
-    """*found* with what is *said*; what it says beside, as of ports, stays."""
+    """*found* with what is *said*; what it says beside stays, and so does the order of ports."""
     if isinstance(found, Mapping) and isinstance(said, Mapping):
         return {**found, **{key: _over(found.get(key), value) for key, value in said.items()}}
     if isinstance(found, list) and isinstance(said, list) and len(found) == len(said):
+        order = _names(found)
+        if order and sorted(order) == sorted(_names(said)):
+            said = sorted(said, key=lambda each: order.index(each["name"]))
         return [_over(one, other) for one, other in zip(found, said, strict=True)]
     return said
+
+
+def _names(objects: list[Any]) -> list[str]:
+    """Of objects that have one; empty where any has none."""
+    names = [each.get("name", "") for each in objects if isinstance(each, Mapping)]
+    return names if all(names) else []

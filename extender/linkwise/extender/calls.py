@@ -68,10 +68,14 @@ class PreemptAnswer:
 
 @dataclass(frozen=True, slots=True)
 class BindCall:
+    """*let_through* is the scheduler whose pod `filter` let through to the node; empty where it did
+    not, as far as this process knows."""
+
     namespace: str
     name: str
     uid: str
     node: str
+    let_through: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,8 @@ class Metrics:
         self.requests = Counter(
             "linkwise_extender_requests",
             "Calls of kube-scheduler by verb and result: ok, refused (answered with a reason), "
-            "malformed (the body), failed (a defect).",
+            "malformed (the body), failed (a defect), gone (not carried out: the caller had hung "
+            "up, or the call was too old).",
             ("verb", "result"),
             registry=self.registry,
         )
@@ -61,6 +62,14 @@ class Metrics:
             "Time to answer a call of kube-scheduler, from its body to the reply.",
             ("verb",),
             buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self._connections = Counter(
+            "linkwise_extender_connections",
+            "Connections by port and by what became of them: served; or refused: handshake (it "
+            "came to nothing), name (of a caller who may not call), crowded, late, not-ready, "
+            "sent-off (its place was given to another).",
+            ("port", "result"),
             registry=self.registry,
         )
         self.decide_seconds = Histogram(
@@ -129,12 +138,36 @@ class Metrics:
             "Changes of the leader that this process has seen.",
         ).set_function(lambda: lead.switches)
 
+    def connection(self, port: str, result: str) -> None:
+        """Count one of *port*, calls or status, with its result."""
+        self._connections.labels(port, result).inc()
+
+    def watch_certificates(self, ends: Callable[[], Mapping[str, float]]) -> None:
+        """Tell when certificates end by *ends*: the server's, and those of callers by name."""
+        self.registry.register(_CertificateEnds(ends))
+
     def watch_books(self, census: Callable[[], Census]) -> None:
         """Count the books by *census* at every scrape."""
         self.registry.register(_Books(census))
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
+
+
+class _CertificateEnds(Collector):
+    def __init__(self, ends: Callable[[], Mapping[str, float]]) -> None:
+        self._ends = ends
+
+    def collect(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily(
+            "linkwise_extender_certificate_ends_seconds",
+            "When a certificate ends, in seconds since 1970: the server's own, and by name the "
+            "first to end of those that callers showed in the last day.",
+            labels=("of",),
+        )
+        for name, ends in sorted(self._ends().items()):
+            family.add_metric((name,), ends)
+        yield family
 
 
 class _Books(Collector):

@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from ipaddress import ip_address
 
+from linkwise.extender.certificates.callers import Place
+from linkwise.extender.certificates.pairs import Lifetime
 from linkwise.extender.consent import Preempt
 from linkwise.extender.recognise.answer import IndexedJobs
 from linkwise.extender.spans import DEFAULT_LEVELS, LABEL_KEY, NODE
@@ -20,6 +22,8 @@ _DURATION = re.compile(
 _LONGEST_HOURS = 8760  # a year; more is a mistake, and no date
 
 _TIMING = Timing()  # client-go's own
+_CERTIFICATES = Lifetime()
+_SHORTEST_LIFETIME_SECONDS = 10.0
 
 
 class SettingsError(LinkwiseError):
@@ -35,7 +39,17 @@ class Settings:
     api_server: str | None = None  # a plain URL, for an API server that asks for no credentials
     resource_name: str = DEFAULT_RESOURCE
     listen_address: str = "0.0.0.0"  # kube-scheduler calls from another pod
-    listen_port: int = 9402  # the plugin has 9401
+    listen_port: int = 9402  # kube-scheduler's; the plugin has 9401, the webhook 9403
+    status_port: int = 9404  # everybody else's
+    plain_http: bool = False  # on a loopback address, for tries on one machine
+    # By which the callers' port is called, as its certificate says it.
+    hosts: tuple[str, ...] = ("linkwise-extender.kube-system.svc",)
+    certificates: Place = ("kube-system", "linkwise-extender")
+    certificate_lifetime: Lifetime = _CERTIFICATES
+    callers: tuple[str, ...] = ("system:kube-scheduler",)  # as every cluster calls its own
+    caller_secret: Place | None = None  # where the caller's certificate is kept that we sign
+    # After it, kube-scheduler takes a call for failed, and a pod for not bound.
+    call_timeout_seconds: float = 5.0
     # Long enough to pull a training image on a cold node, short enough that a partial gang does
     # not keep GPUs through a night.
     gang_timeout_seconds: float = 600.0
@@ -73,8 +87,12 @@ class Settings:
             raise SettingsError("resource-name", self.resource_name, "like nvidia.com/gpu")
         if self.api_server is not None and not self.api_server.startswith(("http://", "https://")):
             raise SettingsError("api-server", self.api_server, "a URL like http://127.0.0.1:8001")
-        if not 0 <= self.listen_port <= 65535:
-            raise SettingsError("listen-port", self.listen_port, "0 to 65535")
+        for flag, port in (("listen-port", self.listen_port), ("status-port", self.status_port)):
+            if not 0 <= port <= 65535:
+                raise SettingsError(flag, port, "0 to 65535")
+        if self.listen_port == self.status_port != 0:
+            raise SettingsError("status-port", self.status_port, "another than --listen-port")
+        self._check_callers()
         self._check_span_levels()
         if self.gang_timeout_seconds <= 0:
             raise SettingsError("gang-timeout", self.gang_timeout_seconds, "more than 0 seconds")
@@ -88,6 +106,23 @@ class Settings:
         ):
             if value < 1:
                 raise SettingsError(flag, value, "1 or more")
+
+    def _check_callers(self) -> None:
+        if self.plain_http and not is_loopback(self.listen_address):
+            expected = "with a --listen-address that only this machine reaches, such as 127.0.0.1"
+            raise SettingsError("plain-http", self.plain_http, expected)
+        if not self.callers:
+            raise SettingsError("caller", "", "a name")
+        if self.caller_secret is not None and len(self.callers) != 1:
+            expected = "one, where --caller-secret is given"
+            raise SettingsError("caller", ", ".join(self.callers), expected)
+        if not self.hosts:
+            raise SettingsError("host", "", "a name or an address")
+        seconds = self.certificate_lifetime.seconds
+        if seconds < _SHORTEST_LIFETIME_SECONDS:
+            raise SettingsError("certificate-lifetime", seconds, "10 seconds or more")
+        if self.call_timeout_seconds <= 0:
+            raise SettingsError("call-timeout", self.call_timeout_seconds, "more than 0 seconds")
 
     def _check_election(self) -> None:
         timing = self.timing
@@ -113,6 +148,21 @@ class Settings:
         for level in self.span_levels:
             if level == NODE or not LABEL_KEY.fullmatch(level):
                 raise SettingsError("span-levels", level, "clique or the key of a node label")
+
+
+def is_loopback(address: str) -> bool:
+    try:
+        return address == "localhost" or ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def place_of(text: str) -> Place:
+    """Read `NAMESPACE/NAME`. Raises ValueError."""
+    namespace, _, name = text.partition("/")
+    if not namespace or not name or "/" in name:
+        raise ValueError(f"{text!r}: expected NAMESPACE/NAME")
+    return namespace, name
 
 
 def seconds_of(text: str) -> float:

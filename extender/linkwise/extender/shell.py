@@ -35,6 +35,7 @@ from linkwise.extender.metrics import NOTHING, Census, Metrics
 from linkwise.extender.owner_reads import OwnerReads
 from linkwise.extender.owners import FetchOwner
 from linkwise.extender.scheduler import Scheduler
+from linkwise.extender.serving.gone import GoneError
 from linkwise.extender.snapshot import Snapshot
 from linkwise.extender.succession import Succession
 from linkwise.extender.watching import T, watch
@@ -162,10 +163,13 @@ class Shell:
 
     # What kube-scheduler asks
 
-    def filter(self, call: FilterCall) -> FilterAnswer:
+    def filter(self, call: FilterCall, waits: Callable[[], bool] = lambda: True) -> FilterAnswer:
+        """*waits* says whether the caller still does. Raises GoneError."""
         self._require_ready()
         while True:
             with self._lock:
+                if not waits():
+                    raise GoneError
                 answer = self._core.filter(call, self._clock())
             self._changed.set()  # a call can teach the core that a plan was refused
             if not answer.passing or self._stopping.wait(_FILTER_POLL_SECONDS):
@@ -181,19 +185,28 @@ class Shell:
         with self._lock:
             return self._core.preempt(call, self._clock())
 
-    def bind(self, call: BindCall) -> str:
-        """Bind the pod; the text says why not, and is empty where it is bound."""
+    def bind(self, call: BindCall, waits: Callable[[], bool] = lambda: True) -> str:
+        """Bind the pod; the text says why not, and is empty where it is bound. *waits* says whether
+        the caller still does: kube-scheduler takes a pod whose call it has given up for one that is
+        not bound. Raises GoneError."""
         self._require_ready()
-        order = self._begin_bind(call)
+        order: BindOrder | AlreadyBound | BindRefusal | None = None
+        try:
+            order = self._begin_bind(call, waits)
+        finally:
+            if order is None or isinstance(order, BindRefusal):
+                with self._lock:
+                    self._core.bind_refused(call)
+                self._changed.set()
         if isinstance(order, BindRefusal):
-            with self._lock:
-                self._core.bind_refused(call)
-            self._changed.set()
             return order.reason
         if not isinstance(order, BindOrder):
             return ""  # it is bound already, and there
         outcome, refusal = Outcome.UNKNOWN, ""
         try:
+            if not waits():
+                outcome = Outcome.REFUSED  # nothing is sent, and what was held is free
+                raise GoneError
             outcome, refusal = self._kube.bind(order)
         finally:
             with self._lock:
@@ -202,12 +215,16 @@ class Shell:
             self._changed.set()
         return refusal
 
-    def _begin_bind(self, call: BindCall) -> BindOrder | AlreadyBound | BindRefusal:
+    def _begin_bind(
+        self, call: BindCall, waits: Callable[[], bool]
+    ) -> BindOrder | AlreadyBound | BindRefusal:
         """kube-scheduler's watch may show it a pod before ours does, and it may bind while we
         still write: a refusal costs the pod a second and more, so wait a moment."""
         patience_ends = time.monotonic() + _BIND_PATIENCE_SECONDS
         while True:
             with self._lock:
+                if not waits():
+                    raise GoneError
                 order = self._core.begin_bind(call, self._clock())
                 self._binding += isinstance(order, BindOrder)
             passing = isinstance(order, BindRefusal) and order.passing

@@ -8,14 +8,23 @@ and drops our reason: so their errors are answered with 200 and that field. `pri
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from linkwise.extender import wire
+from linkwise.extender.let_through import LetThrough
 from linkwise.extender.metrics import Metrics
+from linkwise.extender.serving.gone import GoneError
+from linkwise.extender.serving.reply import Reply, Waits
 from linkwise.extender.shell import NotReadyError, Shell
+from linkwise.kube.objects import Pod
+from linkwise.topology.names import DEFAULT_RESOURCE
 
 log = logging.getLogger(__name__)
 DEFECT = "linkwise: internal error, the extender's log has it"
+_OTHERS_POD = (
+    "linkwise: the pod names no {0}: in kube-scheduler's file, managedResources of this extender "
+    "has to name it"
+)
 _ERROR_FIELD: Mapping[str, Callable[[str], bytes]] = {
     "filter": wire.write_filter_error,
     "bind": wire.write_bind_result,
@@ -23,46 +32,53 @@ _ERROR_FIELD: Mapping[str, Callable[[str], bytes]] = {
 VERBS = frozenset({"filter", "prioritize", "bind", "preempt"})
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    status: int
-    body: bytes  # JSON
-    timing: str = ""  # a Server-Timing header: the metric has buckets, a benchmark wants each call
-    parting: bool = False  # the connection is to end, so that the next call goes to who can answer
-
-
 class Verbs:
     """Safe for threads."""
 
-    def __init__(self, shell: Shell, metrics: Metrics, *, max_body_mib: int) -> None:
-        self._shell, self._metrics = shell, metrics
+    def __init__(
+        self,
+        shell: Shell,
+        metrics: Metrics,
+        *,
+        max_body_mib: int,
+        resource_name: str = DEFAULT_RESOURCE,
+    ) -> None:
+        self._shell, self._metrics, self._resource = shell, metrics, resource_name
         self.max_body = max_body_mib << 20
-        self._answers: Mapping[str, Callable[[bytes], tuple[bytes, str]]] = {
+        self._answers: Mapping[str, Callable[[bytes, Waits], tuple[bytes, str]]] = {
             "filter": self._filter,
             "prioritize": self._prioritize,
             "bind": self._bind,
             "preempt": self._preempt,
         }
+        self._let_through = LetThrough()
         self._seconds = {v: metrics.request_seconds.labels(v) for v in VERBS}
         self._answered = {v: metrics.requests.labels(v, "ok") for v in VERBS}
 
-    def answer(self, verb: str, body: bytes) -> Reply:
+    def answer(self, verb: str, body: bytes, waits: Waits = lambda: True) -> Reply | None:
+        """None where the caller, of whom *waits* says whether it still does, has gone: then the
+        call was not carried out."""
         began, began_cpu = time.perf_counter(), time.thread_time()
-        reply, result = self._reply(verb, body)
+        reply, result = self._reply(verb, body, waits)
         self._count(verb, result)
         took, cpu = time.perf_counter() - began, time.thread_time() - began_cpu
         self._seconds[verb].observe(took)
         timing = f"app;dur={took * 1000:.3f}, cpu;dur={cpu * 1000:.3f}"
-        return replace(reply, timing=timing)
+        return None if reply is None else replace(reply, timing=timing)
 
     def too_large(self, verb: str) -> Reply:
         self._count(verb, "malformed")
         text = f"linkwise: request body: more than {self.max_body >> 20} MiB"
         return _refusal(verb, 413, text)
 
-    def _reply(self, verb: str, body: bytes) -> tuple[Reply, str]:
+    def _reply(self, verb: str, body: bytes, waits: Waits) -> tuple[Reply | None, str]:
         try:
-            answered, result = self._answers[verb](body)
+            if verb != "bind" and not waits():  # of a bind, the core hears that it came to nothing
+                raise GoneError
+            answered, result = self._answers[verb](body, waits)
+        except GoneError:
+            log.info("%s: the caller waits no longer: not carried out", verb)
+            return None, "gone"
         except wire.WireError as error:
             log.warning("%s: %s", verb, error)
             return _refusal(verb, 400, str(error)), "malformed"
@@ -79,23 +95,40 @@ class Verbs:
         counter = self._answered[verb] if result == "ok" else None
         (counter or self._metrics.requests.labels(verb, result)).inc()
 
-    def _filter(self, body: bytes) -> tuple[bytes, str]:
+    def _filter(self, body: bytes, waits: Waits) -> tuple[bytes, str]:
         asked = wire.read_nodes_call(body)
-        answered = self._shell.filter(asked.call)
+        if not _names(asked.call.pod, self._resource):
+            return wire.write_filter_error(_OTHERS_POD.format(self._resource)), "refused"
+        answered = self._shell.filter(asked.call, waits)
+        self._let_through.note(asked.call.pod, answered.node_names)
         result = "ok" if answered.node_names else "refused"
         return wire.write_filter_answer(answered, asked), result
 
-    def _prioritize(self, body: bytes) -> tuple[bytes, str]:
+    def _prioritize(self, body: bytes, _waits: Waits) -> tuple[bytes, str]:
         asked = wire.read_nodes_call(body)
         return wire.write_priorities(self._shell.prioritize(asked.call)), "ok"
 
-    def _bind(self, body: bytes) -> tuple[bytes, str]:
-        refusal = self._shell.bind(wire.read_bind_call(body))
+    def _bind(self, body: bytes, waits: Waits) -> tuple[bytes, str]:
+        asked = wire.read_bind_call(body)
+        call = replace(asked, let_through=self._let_through.as_whose(asked.uid, asked.node))
+        refusal = self._shell.bind(call, waits)
+        if not refusal:
+            self._let_through.forget(asked.uid)
         return wire.write_bind_result(refusal), "refused" if refusal else "ok"
 
-    def _preempt(self, body: bytes) -> tuple[bytes, str]:
+    def _preempt(self, body: bytes, _waits: Waits) -> tuple[bytes, str]:
         answered = self._shell.preempt(wire.read_preempt_call(body))
         return wire.write_preempt_answer(answered), "ok" if answered.victims else "refused"
+
+
+def _names(pod: Pod, resource: str) -> bool:
+    """As kube-scheduler judges whether a pod concerns an extender: an amount of 0 is one too."""
+    containers = (*pod.spec.init_containers, *pod.spec.containers)
+    return any(
+        resource in amounts
+        for container in containers
+        for amounts in (container.resources.requests, container.resources.limits)
+    )
 
 
 def _refusal(verb: str, status: int, text: str) -> Reply:

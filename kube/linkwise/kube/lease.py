@@ -46,6 +46,11 @@ class Timing:
     retry_seconds: float = 2.0
 
     @property
+    def silence_seconds(self) -> float:
+        """Without a renewal, after which a holder is not counted on: three tries of it."""
+        return 3 * self.retry_seconds
+
+    @property
     def slack_seconds(self) -> float:
         """From the moment a holder stops to the first at which another may begin."""
         return self.lease_seconds - self.renew_deadline_seconds
@@ -82,7 +87,9 @@ class Elector:
     """`start()` it; it takes the Lease when it can. *on_lost* is called once, from a thread of its
     own, when another has it: then this process must not act again. *identity* is this process's
     alone, and no other's at any time. A holder whose identity begins with *predecessors* is known
-    to have ended, as this process runs in its place: nobody need wait for its lease to end."""
+    to have ended, as this process runs in its place: nobody need wait for its lease to end.
+    *on_silence* is called, from the elector's thread, when another's Lease was not renewed for
+    `silence_seconds`: its holder may live, but nobody should count on it. It may raise ApiError."""
 
     def __init__(
         self,
@@ -93,6 +100,7 @@ class Elector:
         identity: str,
         timing: Timing,
         on_lost: Callable[[str], object],
+        on_silence: Callable[[], object] = lambda: None,
         predecessors: str = "",
         clock: Callable[[], float] = steady_seconds,
     ) -> None:
@@ -103,6 +111,7 @@ class Elector:
             False  # whether the one before gave the Lease back, with nothing under way
         )
         self._client, self._clock, self._on_lost = client, clock, on_lost
+        self._on_silence = on_silence
         self._predecessors = predecessors
         self._collection = _COLLECTION.format(namespace)
         self._path, self._name = f"{self._collection}/{name}", name
@@ -110,6 +119,7 @@ class Elector:
         self._lock = Lock()  # around what one round does
         self._seen: _Lease | None = None  # the Lease as last read or written
         self._seen_at = 0.0  # when it was first seen like that
+        self._silence_told = False
         self._term = 0  # 0: never held
         self._may_until = -math.inf
         self._lost = False
@@ -216,6 +226,14 @@ class Elector:
             self._create()
         elif self._is_free(found):
             self._take(found)
+        elif self._clock() >= self._seen_at + self.timing.silence_seconds:
+            self._tell_silence(found)
+
+    def _tell_silence(self, found: _Lease) -> None:
+        if not self._silence_told:
+            log.warning("lease %s: %s does not renew it", self._name, found.holder)
+            self._on_silence()
+            self._silence_told = True
 
     def _read(self) -> _Lease | None:
         try:
@@ -227,6 +245,7 @@ class Elector:
         if self._seen is None or found.version != self._seen.version:
             self._note_holder(found.holder)
             self._seen, self._seen_at = found, self._clock()
+            self._silence_told = False
         return found
 
     def _is_free(self, found: _Lease) -> bool:

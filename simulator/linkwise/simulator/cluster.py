@@ -35,7 +35,7 @@ _READY_SECONDS = 60.0
 _END_SECONDS = 1.0
 _LONGEST_TEMP = 60  # of TMPDIR; a unix socket's path has room for 107 bytes
 _HASTE = KubeletSettings(status_seconds=0.1, stop_seconds=0.02)
-_LISTENING = "listening on http://"
+_CALLS, _STATUS = "serving kube-scheduler on ", "serving everybody on "
 
 T = TypeVar("T")
 
@@ -71,7 +71,7 @@ class Cluster:
         self.machines: Mapping[str, Machine] = {node.name: node.machine for node in nodes}
         self.server = ApiServer()
         self.kubelets: tuple[Kubelet, ...] = ()
-        self.extender_url = ""
+        self.extender_url = self.status_url = ""  # for kube-scheduler; for everybody
         self._tell = tell
         self._children: list[Child] = []
         self._http = urllib3.PoolManager(retries=False, timeout=5.0)
@@ -137,6 +137,8 @@ class Cluster:
             "api-server": self.server.url,
             "listen-address": "127.0.0.1",
             "listen-port": 0,
+            "status-port": 0,
+            "plain-http": True,
         }
         extender = self._start_child("linkwise-extender", "linkwise.extender", arguments)
         self.wait_for(lambda: self._extender_lacks(extender), "the extender")
@@ -211,11 +213,12 @@ class Cluster:
         return ""
 
     def _extender_lacks(self, extender: Child) -> str:
-        if not self.extender_url:
-            found = [line for line in extender.log().splitlines() if _LISTENING in line]
-            if not found:
+        if not self.status_url:
+            said = extender.log()
+            if _STATUS not in said:
                 return "it does not listen yet"
-            self.extender_url = f"http://{found[0].partition(_LISTENING)[2].strip()}"
+            self.extender_url = said.partition(_CALLS)[2].partition("\n")[0]
+            self.status_url = said.partition(_STATUS)[2].partition("\n")[0]
         try:
             status, body = self._get("/readyz")
         except ApiError as error:
@@ -242,7 +245,7 @@ class Cluster:
 
     def _get(self, path: str) -> tuple[int, bytes]:
         try:
-            answer = self._http.request("GET", f"{self.extender_url}{path}")
+            answer = self._http.request("GET", f"{self.status_url}{path}")
         except urllib3.exceptions.HTTPError as error:
             raise ApiError(0, "Unreachable", f"GET {path}: {error}") from error
         return answer.status, answer.data

@@ -100,9 +100,9 @@ def _stay(cluster: Cluster, progress: Progress) -> None:
     """Until a signal comes; programs that end meanwhile are named."""
     progress.line(
         f"""Everything still runs; Ctrl-C ends it. Ask it:
-  curl {cluster.extender_url}/gangs
-  curl {cluster.extender_url}/nodes
-  curl '{cluster.extender_url}/explain/NAMESPACE/POD?format=text'
+  curl {cluster.status_url}/gangs
+  curl {cluster.status_url}/nodes
+  curl '{cluster.status_url}/explain/NAMESPACE/POD?format=text'
   curl {cluster.server.url}/api/v1/pods
   ls {cluster.directory}/*.log"""
     )

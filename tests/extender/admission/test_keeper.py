@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from linkwise.extender.admission.keeper import FileKeeper, SecretKeeper
-from linkwise.extender.admission.pairs import Lifetime, Pair, make_pair
+from linkwise.extender.admission.keeper import SecretKeeper
+from linkwise.extender.certificates.keeper import FileKeeper
+from linkwise.extender.certificates.pairs import Lifetime, Pair, make_pair
 from linkwise.kube.client import STRATEGIC_PATCH
 from linkwise.kube.errors import ApiError
 

@@ -133,7 +133,7 @@ def test_of_a_second_scheduler_the_name_is_the_one_that_it_is_deployed_under() -
     [
         (["--resource-name=gpu"], "'gpu': expected a name like nvidia.com/gpu"),
         (["--secret=linkwise-webhook"], "expected NAMESPACE/NAME"),
-        (["--certificate-lifetime=9s"], "'9s': expected 10s or more"),
+        (["--certificate-lifetime=9s"], "9 s: expected 10s or more"),
         (["--certificate-lifetime=90d"], "expected a duration like"),
         (["--gate=some"], "'some' is not one of 'gangs', 'all', 'none'"),
     ],

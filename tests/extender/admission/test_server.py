@@ -13,9 +13,10 @@ from threading import Event, Thread
 import pytest
 
 from linkwise.extender.admission.answers import Answers
-from linkwise.extender.admission.pairs import Lifetime, Pair, make_pair
 from linkwise.extender.admission.patch import Rules
 from linkwise.extender.admission.server import Answer, Server
+from linkwise.extender.certificates.pairs import Lifetime, Pair, make_pair
+from linkwise.extender.serving.server import Visit
 from linkwise.topology import names
 from tests.extender.admission.reviews import review
 from tests.extender.recognise.pods import pod
@@ -71,7 +72,7 @@ class Running:
         self.release.set()
         for client in self._clients:
             client.connection.close()
-        self.server.close()
+        self.server.end()
         self._thread.join(30)
         assert not self._thread.is_alive()
 
@@ -79,7 +80,7 @@ class Running:
 @pytest.fixture
 def running() -> Iterator[Running]:
     started = Running()
-    started.server.use(started.pair)
+    started.server.show(started.pair)
     yield started
     started.stop()
 
@@ -143,7 +144,7 @@ def test_bodies_of_no_known_or_too_great_length_are_refused(
 def test_a_body_that_is_too_large_is_refused_though_it_is_sent(running: Running) -> None:
     for length in (MOST + 1, 8 << 20):
         told = running.client().ask("POST", "/validate", b" " * length)
-        assert told == (413, b"more than 65536 bytes\n")
+        assert told == (413, b"linkwise: more than 65536 bytes\n")
     assert running.client().ask("POST", "/validate", b" " * MOST)[0] == 400
 
 
@@ -162,7 +163,7 @@ def test_a_new_certificate_counts_for_new_connections_and_disturbs_no_old_one(
     old = running.client()
     old.ask("GET", "/readyz")
     new = new_pair()
-    running.server.use(new)
+    running.server.show(new)
     assert old.ask("POST", "/mutate", BODY)[0] == 200
     assert running.client(new).ask("POST", "/mutate", BODY)[0] == 200
     with pytest.raises(ssl.SSLCertVerificationError):
@@ -178,7 +179,7 @@ def test_while_certificates_change_no_call_is_lost(running: Running) -> None:
     with ThreadPoolExecutor(8) as pool:
         answers = [pool.submit(ask, number) for number in range(120)]
         for pair in pairs:
-            running.server.use(pair)
+            running.server.show(pair)
         assert {answer.result() for answer in answers} == {200}
 
 
@@ -196,14 +197,14 @@ def test_a_call_under_way_is_answered_at_the_end_and_told_to_go_elsewhere(
     asking = Thread(target=lambda: answers.append(client.ask("POST", "/slow", b"last words")))
     asking.start()
     assert running.held.wait(30)
-    hang_up, hung_up = running.server.hang_up, Event()
+    hang_up, hung_up = Visit.hang_up, Event()
 
-    def hang_up_and_tell(connection: socket.socket) -> None:
-        hang_up(connection)
+    def hang_up_and_tell(visit: Visit, how: int) -> None:
+        hang_up(visit, how)
         hung_up.set()
 
-    monkeypatch.setattr(running.server, "hang_up", hang_up_and_tell)
-    closing = Thread(target=running.server.close)
+    monkeypatch.setattr(Visit, "hang_up", hang_up_and_tell)
+    closing = Thread(target=running.server.end)
     closing.start()
     assert hung_up.wait(30)
     running.release.set()

@@ -14,12 +14,14 @@ from typing import NoReturn
 import click
 
 from linkwise.extender.admission.answers import Answers
-from linkwise.extender.admission.keeper import FileKeeper, Keeper, SecretKeeper
-from linkwise.extender.admission.pairs import Lifetime, Pair
+from linkwise.extender.admission.keeper import SecretKeeper
 from linkwise.extender.admission.patch import DEFAULT_SCHEDULER, Gating, Rules
 from linkwise.extender.admission.server import Server
+from linkwise.extender.certificates.callers import Place
+from linkwise.extender.certificates.keeper import FileKeeper, Keeper
+from linkwise.extender.certificates.pairs import Lifetime, Pair
+from linkwise.extender.flags import DURATION, PLACE
 from linkwise.extender.recognise.answer import IndexedJobs
-from linkwise.extender.settings import seconds_of
 from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import LoadError
 from linkwise.topology.names import DEFAULT_RESOURCE, RESOURCE_NAME
@@ -30,20 +32,9 @@ SERVICE = "linkwise-webhook.kube-system.svc"
 _SHORTEST_LIFETIME_SECONDS = 10.0
 
 
-def _name(_context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, str]:
-    namespace, _, name = value.partition("/")
-    if not namespace or not name:
-        raise click.BadParameter(f"{value!r}: expected NAMESPACE/NAME", param=parameter)
-    return namespace, name
-
-
-def _lifetime(_context: click.Context, parameter: click.Parameter, value: str) -> Lifetime:
-    try:
-        seconds = seconds_of(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param=parameter) from None
+def _lifetime(_context: click.Context, parameter: click.Parameter, seconds: float) -> Lifetime:
     if seconds < _SHORTEST_LIFETIME_SECONDS:
-        raise click.BadParameter(f"{value!r}: expected 10s or more", param=parameter)
+        raise click.BadParameter(f"{seconds:g} s: expected 10s or more", param=parameter)
     return Lifetime(seconds)
 
 
@@ -102,7 +93,7 @@ def _resource(_context: click.Context, parameter: click.Parameter, value: str) -
 @click.option(
     "--secret",
     default="kube-system/linkwise-webhook",
-    callback=_name,
+    type=PLACE,
     help="Where the certificates are kept, as NAMESPACE/NAME; it has to be there.",
 )
 @click.option(
@@ -113,6 +104,7 @@ def _resource(_context: click.Context, parameter: click.Parameter, value: str) -
 @click.option(
     "--certificate-lifetime",
     "lifetime",
+    type=DURATION,
     default="2160h",
     callback=_lifetime,
     help="Of each certificate; a new one is made when a third of it is left.",
@@ -146,7 +138,7 @@ def command(
     listen_address: str,
     listen_port: int,
     hosts: tuple[str, ...],
-    secret: tuple[str, str],
+    secret: Place,
     configuration: str,
     lifetime: Lifetime,
     certificate_directory: Path | None,
@@ -161,10 +153,10 @@ def command(
     rules = Rules(resource_name, scheduler_name, Gating(gate), IndexedJobs(indexed_jobs))
 
     def use(pair: Pair) -> None:
-        server.use(pair)
+        server.show(pair)
 
     if certificate_directory is not None:
-        keeper: Keeper = FileKeeper(certificate_directory, use)
+        keeper: Keeper[Pair] = FileKeeper(certificate_directory, use)
     else:
         keeper = SecretKeeper(
             _client(kubeconfig, api_server),
@@ -196,7 +188,7 @@ def _client(kubeconfig: str | None, api_server: str | None) -> KubeClient:
         _refuse(str(error))
 
 
-def serve(server: Server, keeper: Keeper) -> None:
+def serve(server: Server, keeper: Keeper[Pair]) -> None:
     """Until SIGTERM or SIGINT."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
@@ -204,7 +196,7 @@ def serve(server: Server, keeper: Keeper) -> None:
     try:
         server.run()  # ends by the SystemExit that a signal raises
     finally:
-        server.close()
+        server.end()
         keeper.stop()
     log.info("ended")
 

@@ -2,6 +2,7 @@
 
 import logging
 import ssl
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -9,17 +10,22 @@ from cryptography import x509
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linkwise.extender.admission.pairs import (
+from linkwise.extender.certificates.pairs import (
+    AUTHORITY,
     Lifetime,
     Pair,
     bundle,
+    is_clients,
+    issue_client,
+    issue_server,
+    make_authority,
     make_pair,
     read_pairs,
     renewed,
     served,
     write_pairs,
 )
-from linkwise.extender.admission.server import context_of
+from linkwise.extender.serving.greeting import greet_everybody
 
 HOSTS = frozenset({"linkwise-webhook.kube-system.svc"})
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -115,7 +121,7 @@ def handshake(serving: Pair, trusted: Pair, host: str) -> str:
     client = ssl.create_default_context(cadata=trusted.certificate.decode())
     into, out = ssl.MemoryBIO(), ssl.MemoryBIO()
     one = client.wrap_bio(into, out, server_hostname=host)
-    other = context_of(serving).wrap_bio(out, into, server_side=True)
+    other = greet_everybody(serving).context.wrap_bio(out, into, server_side=True)
     try:
         for side in (one, other, one, other):
             try:
@@ -125,6 +131,48 @@ def handshake(serving: Pair, trusted: Pair, host: str) -> str:
     except ssl.SSLCertVerificationError as error:
         return str(error)
     return ""
+
+
+def test_whom_an_authority_signs_is_trusted_by_it_alone() -> None:
+    now = datetime.now(UTC)
+    authority, other = (make_authority(["linkwise-extender"], now, AUTHORITY) for _ in "ab")
+    shown = issue_server(authority, ["webhook.example"], now, DAYS_90)
+    assert handshake(shown, authority, "webhook.example") == ""
+    assert "unable to get local issuer" in handshake(shown, other, "webhook.example")
+    assert "not valid for 'other.example'" in handshake(shown, authority, "other.example")
+    client = issue_client(authority, "linkwise-scheduler", now, DAYS_90)
+    assert is_clients(client, "linkwise-scheduler", [other, authority])
+    assert not is_clients(client, "linkwise-scheduler", [other])
+    assert not is_clients(client, "linkwise", [authority])
+    assert "unsuitable certificate purpose" in handshake(client, authority, "linkwise-scheduler")
+
+
+def test_a_client_signs_for_nobody() -> None:
+    now = datetime.now(UTC)
+    authority = make_authority(["linkwise-extender"], now, AUTHORITY)
+    client = issue_client(authority, "linkwise-scheduler", now, DAYS_90)
+    forged = issue_server(client, ["webhook.example"], now, DAYS_90)
+    with_chain = replace(forged, certificate=forged.certificate + client.certificate)
+    assert "invalid CA certificate" in handshake(with_chain, authority, "webhook.example")
+
+
+def test_an_authority_is_followed_by_another_that_signs_a_year_after_it_is_known() -> None:
+    """kube-scheduler reads whom to trust at its start only; none runs for a year."""
+    names, day = frozenset({"linkwise-extender"}), 0.0
+    kept: tuple[Pair, ...] = ()
+    signers: dict[float, Pair] = {}
+    while day < 365 * 25:
+        kept = renewed(kept, names, later(days=day), AUTHORITY, make_authority)
+        signer = served(kept, names, later(days=day), AUTHORITY)
+        trusted = bundle(kept)
+        for before, earlier in signers.items():
+            if day - before < 365:  # a scheduler that started then knows who signs now
+                assert signer.made + timedelta(days=365) <= later(days=day) or signer is earlier
+        assert signer.certificate in trusted
+        assert signer.ends - later(days=day) > timedelta(days=90)
+        signers[day] = signer
+        day += 30
+    assert len({signer.name for signer in signers.values()}) == 4
 
 
 def test_what_is_written_is_read_again() -> None:

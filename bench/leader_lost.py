@@ -1,0 +1,137 @@
+"""How long kube-scheduler stands still when the leader's machine dies:
+`python -m bench.leader_lost`.
+
+A real cluster with Linkwise installed as in the tests: real kube-scheduler, kube-proxy, kubelets
+and containers. From one moment on every packet to and from the leader's pod is dropped, so nobody
+hears a refusal. kube-scheduler tries one pod after the other, so a call that nobody answers keeps
+all pods waiting, also those that want no GPU. Eight pods that want one GPU each are created right
+after that moment, and one without GPUs every fifth of a second.
+
+Address out: until the Service no longer leads to the dead leader, from when on calls are refused at
+once. Without GPUs: the longest wait of such a pod, from its creation until it has a node. With
+GPUs: the same of the others, for which another has to lead.
+"""
+
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bench.figures import print_table, this_machine
+from tests.cluster import sandbox, workloads
+from tests.cluster.__main__ import build_all
+from tests.cluster.deployed.test_leader_switch import led_to
+from tests.cluster.deployment import EXTENDER, SYSTEM, Deployed, wait_until_none
+from tests.cluster.looking import left_behind, running
+from tests.cluster.scheduling import scheduler_config, scheduler_env
+from tests.cluster.swallowing import swallowed
+from tests.cluster.waiting import wait_for
+
+GPU_PODS = tuple(f"gpu-{number}" for number in range(8))
+_EVERY_SECONDS = 0.2
+_PATIENCE_SECONDS = 120.0
+
+
+@dataclass
+class Times:
+    out: float = 0.0
+    waits: dict[str, float] = field(default_factory=dict)  # of pods by name
+
+    @property
+    def longest(self) -> float:
+        return max(wait for name, wait in self.waits.items() if name not in GPU_PODS)
+
+    @property
+    def of_gpu_pods(self) -> float:
+        return max(self.waits[name] for name in GPU_PODS)
+
+
+def lose_leader(deployed: Deployed) -> Times:
+    """All pods have a node when it returns."""
+    times = Times()
+    address = led_to(deployed)
+    deployed.apply(workloads.job("before", 4))
+    running(deployed, "job-name=before", 1)  # so kube-scheduler has connections to the leader
+    began, names = time.monotonic(), list(GPU_PODS)
+    with swallowed(address):
+        deployed.apply(*(workloads.pod(name, 1) for name in GPU_PODS))
+        while time.monotonic() - began < _PATIENCE_SECONDS:
+            if not times.out and led_to(deployed) != address:
+                times.out = time.monotonic() - began
+            if times.out and all(bound(deployed.pod(name)) for name in GPU_PODS):
+                break
+            names.append(f"none-{len(names)}")
+            deployed.apply(workloads.pod(names[-1], 0))
+            time.sleep(_EVERY_SECONDS)
+        wait_for(lambda: all(bound(deployed.pod(name)) for name in names), "all have a node")
+    times.waits = {name: waited(deployed.pod(name)) for name in names}
+    return times
+
+
+def bound(pod: Mapping[str, Any]) -> bool:
+    return bool(pod["spec"].get("nodeName"))
+
+
+def waited(pod: Mapping[str, Any]) -> float:
+    """Whole seconds, as the API server counts them."""
+    (scheduled,) = (c for c in pod["status"]["conditions"] if c["type"] == "PodScheduled")
+    created, done = pod["metadata"]["creationTimestamp"], scheduled["lastTransitionTime"]
+    return (datetime.fromisoformat(done) - datetime.fromisoformat(created)).total_seconds()
+
+
+@click.command(help=__doc__)
+@click.option("--http-timeout", help="Of kube-scheduler, in place of the deployed one.")
+@click.option("--retry-period", help="Of the extender, in place of the deployed one.")
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
+def main(http_timeout: str | None, retry_period: str | None, rounds: int) -> None:
+    directory = sandbox.directory()
+    if directory is None:
+        build_all()
+        sys.exit(sandbox.run([sys.executable, "-m", "bench.leader_lost", *sys.argv[1:]]))
+    click.echo(f"Seconds: {this_machine()}\n")
+    deployed = Deployed(Path(directory) / "deployed")
+    try:
+        deployed.start()
+        configure(deployed, http_timeout, retry_period)
+        rows = []
+        for number in range(rounds):
+            times = lose_leader(deployed)
+            longest = (f"{seconds:.0f}" for seconds in (times.longest, times.of_gpu_pods))
+            rows.append([str(number + 1), f"{times.out:.1f}", *longest])
+            settle(deployed)
+        print_table(["round", "address out", "without GPUs", "with GPUs"], rows)
+    finally:
+        deployed.stop()
+
+
+def configure(deployed: Deployed, http_timeout: str | None, retry_period: str | None) -> None:
+    if retry_period:
+        patch = (
+            '[{"op": "add", "path": "/spec/template/spec/containers/0/args/-", '
+            f'"value": "--retry-period={retry_period}"}}]'
+        )
+        where = (f"-n={SYSTEM}", "deployment", EXTENDER)
+        deployed.kubectl("patch", *where, "--type=json", f"--patch={patch}")
+        deployed.wait_ready()
+    if http_timeout:
+        control = deployed.control
+        config = scheduler_config(control, deployed.calls)
+        config["extenders"][0]["httpTimeout"] = http_timeout
+        control.parts["kube-scheduler"].stop()
+        control.start_scheduler(config, env=scheduler_env())
+
+
+def settle(deployed: Deployed) -> None:
+    """As before: both extenders run, and nothing of the round is left."""
+    deployed.clear()
+    wait_until_none(lambda: left_behind(deployed))
+    deployed.wait_ready()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,229 @@
+#!/bin/sh
+# Has the kube-scheduler of this control plane node ask Linkwise, and no longer.
+#
+#   install.sh install      make the files that kube-scheduler needs, then give its static pod the flag
+#                           that names them; again: renew the files
+#   install.sh check        say what is missing; exit status 1 where anything is
+#   install.sh uninstall    take the flag back, then remove the files
+#
+#   --etc DIR               in place of /etc/kubernetes
+#   --kubeconfig FILE       of an administrator, in place of DIR/admin.conf
+#
+# It needs kubectl, and nothing else that a control plane node may lack. The manifest of the static pod
+# is replaced by a single rename, when all that it names is there: killed at any moment, this leaves a
+# kube-scheduler that starts. What it does may be done again at any time.
+set -eu
+
+usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; }
+
+say() { printf 'linkwise: %s\n' "$*"; }
+fail() {
+  printf 'linkwise: %s\n' "$*" >&2
+  exit 1
+}
+
+here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
+etc=/etc/kubernetes
+admin=
+task=
+while [ $# -gt 0 ]; do
+  case $1 in
+    install | check | uninstall) task=$1 ;;
+    --etc) etc=${2:?--etc DIR} && shift ;;
+    --kubeconfig) admin=${2:?--kubeconfig FILE} && shift ;;
+    -h | --help) usage && exit 0 ;;
+    *) usage >&2 && fail "$1: not understood" ;;
+  esac
+  shift
+done
+[ -n "$task" ] || { usage >&2 && fail "install, check or uninstall?"; }
+
+admin=${admin:-$etc/admin.conf}
+manifest=$etc/manifests/kube-scheduler.yaml
+conf=$etc/scheduler.conf
+ours=$etc/linkwise
+before=$ours/before.yaml
+files=/etc/kubernetes/linkwise # in the pod, and where --etc does not say otherwise here
+flag=--config=$files/scheduler-config.yaml
+note=linkwise.dev/files
+# The kubelet takes no notice of names that begin with a dot.
+next=$etc/manifests/.linkwise-next
+umask 077
+
+cluster() { KUBECONFIG=$admin kubectl "$@"; }
+# What of a manifest, without any API server.
+field() { kubectl patch --local --type=merge --patch '{}' -f "$1" -o "jsonpath=$2"; }
+# A line for each of them.
+words() { field "$1" '{range .spec.containers[0].command[*]}{@}{"\n"}{end}'; }
+mounts() { field "$1" '{range .spec.containers[0].volumeMounts[*]}{.mountPath}{"\n"}{end}'; }
+volumes() { field "$1" '{range .spec.volumes[*]}{.hostPath.path}{"\n"}{end}'; }
+has_flag() { words "$1" | grep -qxF -e "$flag"; }
+
+# The last step of every change of a file: all or nothing. A new file is its owner's and readable as
+# the one that it is made like.
+put() { # NEW TARGET LIKE
+  cp -p "$3" "$2.next"
+  cat "$1" >"$2.next"
+  sync
+  mv -f "$2.next" "$2"
+}
+
+replace_manifest() { # NEW
+  cp -p "$manifest" "$next"
+  cat "$1" >"$next"
+  sync
+  mv -f "$next" "$manifest"
+}
+
+# What a manifest has to be before it may take the place of the one that is there.
+is_sound() { # FILE
+  [ -s "$1" ] && [ "$(field "$1" '{.kind}/{.metadata.name}')" = Pod/kube-scheduler ]
+}
+
+is_complete() { # FILE
+  is_sound "$1" &&
+    [ "$(words "$1" | grep -cxF -e "$flag")" = 1 ] &&
+    mounts "$1" | grep -qxF "$files" &&
+    volumes "$1" | grep -qxF "$files"
+}
+
+# The files, into a directory of this run.
+make_files() { # DIRECTORY
+  cluster -n kube-system get configmap linkwise-extender -o 'jsonpath={.data.ca\.crt}' >"$1/ca.crt" ||
+    fail "the cluster cannot be asked with $admin, or the overlay is not applied yet"
+  grep -q 'BEGIN CERTIFICATE' "$1/ca.crt" ||
+    fail "no extender has published its authority yet (kube-system/linkwise-extender): is one ready?"
+  # kube-scheduler's own certificate, by which the API server knows it: both parts in one file, so
+  # that it is renewed by one rename.
+  for part in client-certificate-data client-key-data; do
+    KUBECONFIG=$conf kubectl config view --raw --flatten --minify \
+      -o "jsonpath={.users[0].user.$part}" | base64 -d
+  done >"$1/client.pem"
+  grep -q 'BEGIN CERTIFICATE' "$1/client.pem" && grep -q 'PRIVATE KEY' "$1/client.pem" ||
+    fail "$conf has no client certificate and key"
+  cp "$here/scheduler-config.yaml" "$1/scheduler-config.yaml"
+}
+
+# Ask the extender what changes nothing, as kube-scheduler will ask it.
+is_answered() { # DIRECTORY
+  url=$(sed -n 's/^ *-* *urlPrefix: *//p' "$1/scheduler-config.yaml")
+  name=$(sed -n 's/^ *serverName: *//p' "$1/scheduler-config.yaml")
+  printf '%s' '{"Pod":{"metadata":{"name":"none","namespace":"none","uid":"none"},
+    "spec":{"containers":[]}},"NodeNames":[]}' >"$1/question"
+  KUBECONFIG=/dev/null kubectl create --raw /filter -f "$1/question" --request-timeout=10s \
+    --server "$url" --tls-server-name "$name" --certificate-authority "$1/ca.crt" \
+    --client-certificate "$1/client.pem" --client-key "$1/client.pem" </dev/null >/dev/null
+}
+
+# kube-scheduler reads these two at its start only, so the manifest says which they are: other ones
+# are another manifest, and the kubelet starts it anew.
+sum_of() { cat "$1/scheduler-config.yaml" "$1/ca.crt" | cksum | tr ' ' -; }
+
+# The manifest with the flag, from one with it or without.
+patched() { # FILE NEW DIRECTORY
+  if has_flag "$1"; then
+    cat "$1" >"$2.flag"
+  else
+    kubectl patch --local --type=json -o yaml -f "$1" \
+      --patch-file "$here/kube-scheduler0+json.yaml" >"$2.flag"
+  fi
+  kubectl patch --local --type=strategic -o yaml -f "$2.flag" \
+    --patch-file "$here/kube-scheduler1+strategic.yaml" >"$2.all"
+  kubectl annotate --local --overwrite -o yaml -f "$2.all" "$note=$(sum_of "$3")" >"$2"
+}
+
+# The first place, from 0, of a line among those that come in.
+place_of() { # LINE
+  grep -nxF -e "$1" | sed -n '1s/:.*//p' | { read -r line && echo $((line - 1)); }
+}
+
+# The manifest without what we gave it, whatever else has become of it since.
+unpatched() { # FILE NEW
+  word=$(words "$1" | place_of "$flag")
+  kubectl patch --local --type=json -o yaml -f "$1" \
+    --patch "[{\"op\": \"remove\", \"path\": \"/spec/containers/0/command/$word\"}]" >"$2.rest"
+  kubectl patch --local --type=strategic -o yaml -f "$2.rest" --patch '{"spec": {
+    "containers": [{"name": "kube-scheduler",
+      "env": [{"name": "HTTP2_READ_IDLE_TIMEOUT_SECONDS", "$patch": "delete"},
+        {"name": "HTTP2_PING_TIMEOUT_SECONDS", "$patch": "delete"}],
+      "volumeMounts": [{"mountPath": "/etc/kubernetes/linkwise", "$patch": "delete"}]}],
+    "volumes": [{"name": "linkwise", "$patch": "delete"}]}}' >"$2.without"
+  kubectl annotate --local --overwrite -o yaml -f "$2.without" "$note-" >"$2"
+}
+
+need() {
+  for file in "$manifest" "$conf" "$admin" "$here/scheduler-config.yaml" \
+    "$here/kube-scheduler0+json.yaml" "$here/kube-scheduler1+strategic.yaml"; do
+    [ -s "$file" ] || fail "$file is not there, or is empty"
+  done
+  is_sound "$manifest" || fail "$manifest cannot be read as the Pod kube-scheduler: nothing is changed"
+}
+
+install() {
+  need
+  if ! has_flag "$manifest"; then
+    other=$(words "$manifest" | grep -e '^--config' || :)
+    [ -z "$other" ] ||
+      fail "kube-scheduler has $other already: write what $here/scheduler-config.yaml says into that file"
+  fi
+  make_files "$work"
+  is_answered "$work" || fail "the extender does not answer as kube-scheduler asks it: nothing is changed"
+  patched "$manifest" "$work/manifest" "$work"
+  is_complete "$work/manifest" || fail "the manifest could not be patched: nothing is changed"
+
+  mkdir -p "$ours"
+  chmod 755 "$ours"
+  for file in ca.crt client.pem scheduler-config.yaml; do
+    cmp -s "$work/$file" "$ours/$file" || put "$work/$file" "$ours/$file" "$conf"
+  done
+  if ! has_flag "$manifest"; then
+    put "$manifest" "$before" "$manifest"
+  fi
+  if cmp -s "$work/manifest" "$manifest"; then
+    say "the files are renewed; kube-scheduler runs on"
+  else
+    replace_manifest "$work/manifest"
+    say "kube-scheduler asks Linkwise once the kubelet has started it anew"
+  fi
+  say "for upgrades: give kubeadm the directory of kube-scheduler0+json.yaml as --patches"
+}
+
+uninstall() {
+  if has_flag "$manifest"; then
+    is_sound "$manifest" || fail "$manifest cannot be read: nothing is changed"
+    # To the letter what was there, where nothing but this script has changed it since.
+    if [ -s "$before" ] && patched "$before" "$work/made" "$ours" && cmp -s "$work/made" "$manifest"; then
+      cat "$before" >"$work/manifest"
+    else
+      unpatched "$manifest" "$work/manifest" || :
+    fi
+    is_sound "$work/manifest" && ! has_flag "$work/manifest" ||
+      fail "the flag could not be taken out of $manifest: nothing is changed"
+    replace_manifest "$work/manifest"
+  fi
+  rm -rf "$ours" "$next"
+  say "kube-scheduler asks Linkwise no longer"
+}
+
+check() {
+  need
+  wrong=0
+  miss() { say "$*" && wrong=1; }
+  has_flag "$manifest" || miss "$manifest does not name $flag"
+  (make_files "$work") || exit 1
+  for file in ca.crt client.pem scheduler-config.yaml; do
+    cmp -s "$work/$file" "$ours/$file" || miss "$ours/$file is out of date: run install again"
+  done
+  is_answered "$work" || miss "the extender does not answer"
+  if [ $wrong = 0 ] && command -v openssl >/dev/null; then
+    say "the client certificate ends: $(openssl x509 -noout -enddate -in "$ours/client.pem")"
+  fi
+  [ $wrong = 0 ] && say "all is in place"
+  return $wrong
+}
+
+command -v kubectl >/dev/null || fail "kubectl is not there"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+trap 'exit 1' HUP INT TERM
+"$task"

@@ -1,0 +1,50 @@
+"""Kinds of values that flags take, for the command lines of both programs."""
+
+import click
+
+from linkwise.extender.certificates.callers import Place
+from linkwise.extender.settings import place_of, seconds_of
+from linkwise.extender.spans import levels_of
+
+
+class _Duration(click.ParamType[float]):
+    name = "duration"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        if isinstance(value, float):
+            return value
+        try:
+            return seconds_of(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class _Place(click.ParamType[Place]):
+    name = "namespace/name"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Place:
+        try:
+            return value if isinstance(value, tuple) else place_of(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class _Levels(click.ParamType[tuple[str, ...]]):
+    name = "labels"
+
+    def convert(
+        self,
+        value: object,
+        param: click.Parameter | None,  # noqa: ARG002
+        ctx: click.Context | None,  # noqa: ARG002
+    ) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        return levels_of(part.strip() for part in str(value).split(",") if part.strip())
+
+
+DURATION, PLACE, LEVELS = _Duration(), _Place(), _Levels()

@@ -1,0 +1,149 @@
+"""Both ports of the extender: kube-scheduler's, with its certificates, and everybody's."""
+
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+from threading import Thread
+from typing import TypeVar
+
+from linkwise.extender.app import create_app
+from linkwise.extender.certificates.callers import CallersKeeper, Trust
+from linkwise.extender.metrics import Metrics
+from linkwise.extender.server import VerbServer
+from linkwise.extender.serving.greeting import Caller, Greeting, Welcome, greet_known
+from linkwise.extender.settings import Settings
+from linkwise.extender.shell import Shell
+from linkwise.extender.status import StatusServer
+from linkwise.extender.verbs import Verbs
+from linkwise.kube.client import KubeClient
+from linkwise.topology.errors import LinkwiseError
+
+log = logging.getLogger(__name__)
+S = TypeVar("S")
+# kube-schedulers of several machines share a name, and each has a certificate of its own.
+_REMEMBERED_SECONDS = 86400.0
+
+
+class ListenError(LinkwiseError):
+    """A port that cannot be listened on; names the flags, where, and why."""
+
+
+class Ports:
+    """`run()` until an exception ends it; `close()` lets calls under way come to their end."""
+
+    def __init__(
+        self, calls: VerbServer, status: StatusServer, keeper: CallersKeeper | None
+    ) -> None:
+        self._calls, self._status, self._keeper = calls, status, keeper
+        self._thread = Thread(target=status.run, name="status", daemon=True)
+
+    def run(self) -> None:
+        if self._keeper is not None:
+            self._keeper.start()
+        self._thread.start()
+        self._calls.run()
+
+    def close(self) -> None:
+        self._calls.close()
+        self._status.close()
+        if self._keeper is not None:
+            self._keeper.stop()
+
+
+class CallerCertificates:
+    """When the certificates end by which callers were known in the last day."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seen: dict[tuple[str, float], float] = {}  # name and end -> when it was seen last
+
+    def note(self, caller: Caller) -> None:
+        if caller.welcome is Welcome.KNOWN:
+            self._seen = {
+                **{key: at for key, at in self._seen.items() if self._is_recent(at)},
+                (caller.name, caller.certificate_ends): self._clock(),
+            }
+
+    def soonest(self) -> dict[str, float]:
+        """By name, in seconds since 1970."""
+        seen = [key for key, at in self._seen.items() if self._is_recent(at)]
+        return {name: min(end for each, end in seen if each == name) for name, _ in seen}
+
+    def _is_recent(self, at: float) -> bool:
+        return self._clock() - at < _REMEMBERED_SECONDS
+
+
+def open_ports(settings: Settings, shell: Shell, metrics: Metrics, client: KubeClient) -> Ports:
+    """Listen, and serve nobody yet. Raises ListenError."""
+    verbs = Verbs(
+        shell, metrics, max_body_mib=settings.max_body_mib, resource_name=settings.resource_name
+    )
+    seen = CallerCertificates()
+
+    def use(trust: Trust) -> None:
+        calls.use(greeting_of(trust, settings))
+
+    keeper = None if settings.plain_http else keeper_of(settings, client, use)
+    address = settings.listen_address
+    calls = _listening(
+        "listen-port",
+        settings,
+        settings.listen_port,
+        lambda: VerbServer(
+            address,
+            settings.listen_port,
+            verbs,
+            threads=settings.request_threads,
+            call_seconds=settings.call_timeout_seconds,
+            secure=keeper is not None,
+            count=partial(metrics.connection, "calls"),
+            met=seen.note,
+        ),
+    )
+    app = create_app(
+        shell,
+        metrics,
+        waits_for=keeper.waits_for if keeper else str,
+        trouble=lambda: "nobody renews the certificates" if keeper and not keeper.alive else "",
+    )
+    status = _listening(
+        "status-port",
+        settings,
+        settings.status_port,
+        lambda: StatusServer(
+            address, settings.status_port, app, count=partial(metrics.connection, "status")
+        ),
+    )
+    if keeper is not None:
+        metrics.watch_certificates(lambda: {"server": keeper.ends, **seen.soonest()})
+    scheme = "http" if keeper is None else "https"
+    log.info("serving kube-scheduler on %s://%s:%s", scheme, address, calls.port)
+    log.info("serving everybody on http://%s:%s", address, status.port)
+    return Ports(calls, status, keeper)
+
+
+def keeper_of(
+    settings: Settings, client: KubeClient, use: Callable[[Trust], object]
+) -> CallersKeeper:
+    caller = (settings.caller_secret, settings.callers[0]) if settings.caller_secret else None
+    return CallersKeeper(
+        client,
+        place=settings.certificates,
+        hosts=settings.hosts,
+        lifetime=settings.certificate_lifetime,
+        client=caller,
+        use=use,
+    )
+
+
+def greeting_of(trust: Trust, settings: Settings) -> Greeting:
+    return greet_known(trust.shown, trust.authorities, settings.callers)
+
+
+def _listening(flag: str, settings: Settings, port: int, listen: Callable[[], S]) -> S:
+    try:
+        return listen()
+    except OSError as error:
+        where = f"{settings.listen_address}:{port}"
+        raise ListenError(f"--listen-address, --{flag}: {where}: {error}") from error

@@ -1,0 +1,1 @@
+"""Ports that strangers reach: who gets a place, who is known, and how a call is read."""

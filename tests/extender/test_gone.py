@@ -1,0 +1,166 @@
+"""A call whose caller has hung up is not carried out, wherever it waited meanwhile.
+
+kube-scheduler takes a pod whose bind it has given up for one that is not bound, and may place it
+elsewhere: a Binding that is posted all the same binds it behind kube-scheduler's back.
+"""
+
+import http.client
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from linkwise.extender.metrics import Metrics
+from linkwise.extender.scheduler import CoreSettings, Scheduler
+from linkwise.extender.server import VerbServer
+from linkwise.extender.shell import Shell
+from linkwise.extender.verbs import Verbs
+from linkwise.simulator.api_server import ApiServer
+from tests.extender.serving.tls import Authority
+from tests.extender.world import World, wait_for
+
+BINDS = 16
+
+
+class Extender:
+    """As deployed, with one thread for binds, so that they wait for each other."""
+
+    def __init__(self, world: World, authority: Authority, *, secure: bool) -> None:
+        self.world, self.authority, self.secure = world, authority, secure
+        self.metrics = Metrics()
+        self.core = Scheduler(CoreSettings())
+        self.shell = Shell(self.core, world.client, self.metrics)
+        verbs = Verbs(self.shell, self.metrics, max_body_mib=1)
+        self.server = VerbServer("127.0.0.1", 0, verbs, threads=1, call_seconds=30.0, secure=secure)
+        if secure:
+            self.server.use(authority.greeting())
+        self.context = authority.context(authority.client())
+        self._thread = Thread(target=self.server.run)
+        self._thread.start()
+        self.shell.start()
+        wait_for(lambda: not self.shell.waits_for())
+
+    def connect(self) -> http.client.HTTPConnection:
+        if self.secure:
+            return self.authority.connect(self.server.port, context=self.context)
+        return http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=30)
+
+    def filter(self, pod: dict[str, Any], *nodes: str) -> list[str]:
+        connection = self.connect()
+        connection.request("POST", "/filter", json.dumps({"Pod": pod, "NodeNames": nodes}))
+        found: list[str] = json.loads(connection.getresponse().read())["NodeNames"]
+        connection.close()
+        return found
+
+    def begin_bind(self, pod: dict[str, Any], node: str) -> http.client.HTTPConnection:
+        meta = pod["metadata"]
+        said = {"PodName": meta["name"], "PodNamespace": "ml", "PodUID": meta["uid"], "Node": node}
+        connection = self.connect()
+        connection.request("POST", "/bind", json.dumps(said))
+        return connection
+
+    def gone(self) -> float:
+        sample = self.metrics.registry.get_sample_value
+        labels = {"verb": "bind", "result": "gone"}
+        return sample("linkwise_extender_requests_total", labels) or 0.0
+
+    def free(self) -> int:
+        return sum(view.free for view in self.core.nodes(0.0))
+
+    def stop(self) -> None:
+        self.server.close()
+        self._thread.join(30)
+        self.shell.stop()
+
+
+@pytest.fixture(scope="module")
+def authority() -> Authority:
+    return Authority()
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "tls"])
+def extender(authority: Authority, request: pytest.FixtureRequest) -> Iterator[Extender]:
+    with ApiServer() as server:
+        world = World(server)
+        for number in range(BINDS):
+            world.add_node(f"n{number}")
+        started = Extender(world, authority, secure=request.param)
+        yield started
+        started.stop()
+
+
+def bindings(extender: Extender) -> int:
+    return extender.world.server.requests().get("POST pods/binding", 0)
+
+
+def test_binds_that_waited_for_each_other_are_not_carried_out_once_nobody_waits(
+    extender: Extender,
+) -> None:
+    pods = [extender.world.add_pod(f"p{number}") for number in range(BINDS)]
+    places = [extender.filter(pod, f"n{number}")[0] for number, pod in enumerate(pods)]
+    extender.shell._lock.acquire()  # the core is busy
+    try:
+        binds = [extender.begin_bind(*each) for each in zip(pods, places, strict=True)]
+        wait_for(lambda: extender.server.calls == BINDS)
+        for connection in binds:
+            connection.close()
+    finally:
+        extender.shell._lock.release()
+    wait_for(lambda: extender.gone() == BINDS)
+    assert bindings(extender) == 0
+    assert extender.free() == 8 * BINDS
+    assert not any(extender.world.read(f"p{number}").spec.node_name for number in range(BINDS))
+
+
+def test_a_bind_gives_back_at_once_what_it_held(
+    extender: Extender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its caller hangs up between the choice of GPUs and the Binding."""
+    pod = extender.world.add_pod("p")
+    (node,) = extender.filter(pod, "n1")
+    begin_bind, connections = extender.core.begin_bind, list[http.client.HTTPConnection]()
+
+    def then_hang_up(*arguments: Any) -> object:
+        order = begin_bind(*arguments)
+        connections.pop().close()
+        return order
+
+    monkeypatch.setattr(extender.core, "begin_bind", then_hang_up)
+    with ThreadPoolExecutor(1) as pool:
+        with extender.shell._lock:
+            asked = pool.submit(extender.begin_bind, pod, node)
+            connections.append(asked.result(30))
+            wait_for(lambda: extender.server.calls == 1)
+        wait_for(lambda: extender.gone() == 1)
+    assert bindings(extender) == 0
+    assert extender.free() == 8 * BINDS
+    monkeypatch.undo()
+
+    # kube-scheduler tries again, and nothing is in its way.
+    assert extender.filter(pod, "n1") == ["n1"]
+    again = extender.begin_bind(pod, "n1")
+    assert json.loads(again.getresponse().read()) == {"Error": ""}
+    again.close()
+    assert bindings(extender) == 1
+
+
+def test_a_bind_that_waits_for_our_watch_ends_when_its_caller_has_gone(extender: Extender) -> None:
+    unknown = {"metadata": {"name": "later", "uid": "uid-later"}}
+    connection = extender.begin_bind(unknown, "n1")
+    wait_for(lambda: extender.server.calls == 1)
+    connection.close()
+    wait_for(lambda: extender.gone() == 1)
+    wait_for(lambda: extender.server.calls == 0)
+
+
+def test_a_caller_that_waits_is_answered(extender: Extender) -> None:
+    pod = extender.world.add_pod("p", 4)
+    (node,) = extender.filter(pod, "n1")
+    connection = extender.begin_bind(pod, node)
+    assert json.loads(connection.getresponse().read()) == {"Error": ""}
+    connection.close()
+    assert extender.world.read("p").spec.node_name == "n1"
+    assert extender.gone() == 0
