@@ -146,9 +146,9 @@ def test_nobody_is_answered_before_its_first_decision(
     monkeypatch.setattr(extender.core, "decide", slowly)
     extender.lead.give(1)
     assert begun.wait(30)
-    reply = extender.http.post("/filter", json={"Pod": world.add_pod("p"), "NodeNames": ["n1"]})
+    _, answer = asked(extender.verbs, "filter", Pod=world.add_pod("p"), NodeNames=["n1"])
     finish.set()
-    assert "linkwise: not ready: taking over" in reply.text
+    assert answer["Error"].startswith("linkwise: not ready: taking over")
     wait_for(lambda: extender.get("/readyz")[0] == 200)
 
 
