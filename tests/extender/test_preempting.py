@@ -277,6 +277,23 @@ def test_who_waited_in_vain_and_finds_no_victims_is_woken_once(asks: bool) -> No
     assert [at.pass_time(10.0) for _ in range(10)] == [[]] * 10
 
 
+def test_what_was_waited_for_is_forgotten_by_who_was_let_through_since() -> None:
+    """And was not bound: another took the node, before kube-scheduler asked about victims."""
+    at = two_full_nodes()
+    at.delete("first")
+    refuse(at, "urgent", "n1")
+    assert preempt(at, "urgent", n2=["second"]) == {}
+    at.stop("first", "n1")
+    assert at.filter("urgent", ("n1",)).node_names == ("n1",)
+    run(at, "other", 8, "n1")
+    preempt(at, "urgent")
+    refuse(at, "urgent", "n1")
+    at.delete("other")  # there may be room
+    at.settle()
+    assert at.pass_time(MOMENT_SECONDS) == []
+    assert at.core.take_defects() == []
+
+
 def test_a_node_on_which_somebody_is_to_go_is_none_to_wait_for() -> None:
     at = two_full_nodes()
     refuse(at, "urgent", "n1")  # and then another pod went there

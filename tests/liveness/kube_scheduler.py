@@ -7,7 +7,7 @@ core itself, behind calls that a test may lose.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import msgspec
@@ -17,11 +17,13 @@ from linkwise.extender.calls import (
     BindCall,
     BindOrder,
     BindRefusal,
+    FilterAnswer,
     FilterCall,
     Outcome,
     PreemptCall,
     Victims,
 )
+from linkwise.extender.let_through import LetThrough
 from linkwise.extender.scheduler import Scheduler
 from linkwise.kube.objects import Condition, Node, Pod
 from linkwise.simulator.scheduler import preemption
@@ -77,11 +79,23 @@ class CoreExtender(Extender):
     def __init__(self, wire: Wire) -> None:
         super().__init__("http://core", managed_resources=[DEFAULT_RESOURCE])
         self._wire = wire
+        self._memory: tuple[Scheduler | None, LetThrough] = None, LetThrough()
 
     def filter(self, pod: Pod, nodes: Sequence[str]) -> Filtered:
         call = FilterCall(pod, tuple(nodes))
-        answer = self._wire.ask(lambda core: core.filter(call, self._wire.now()))
+        answer = self._wire.ask(lambda core: self._filter(core, call))
         return Filtered(answer.node_names, answer.failed, answer.unresolvable)
+
+    def _filter(self, core: Scheduler, call: FilterCall) -> FilterAnswer:
+        answer = core.filter(call, self._wire.now())
+        self._let_through(core).note(call.pod, answer.node_names)
+        return answer
+
+    def _let_through(self, core: Scheduler) -> LetThrough:
+        """Of this process alone: another leader begins without."""
+        if self._memory[0] is not core:
+            self._memory = core, LetThrough()
+        return self._memory[1]
 
     def prioritize(self, pod: Pod, nodes: Sequence[str]) -> dict[str, int]:
         call = FilterCall(pod, tuple(nodes))
@@ -101,8 +115,10 @@ class CoreExtender(Extender):
         call = BindCall(meta.namespace, meta.name, meta.uid, node)
         self._wire.ask(lambda core: self._bind(core, call))
 
-    def _bind(self, core: Scheduler, call: BindCall) -> None:
+    def _bind(self, core: Scheduler, asked: BindCall) -> None:
         now = self._wire.now()
+        let_through = self._let_through(core).as_whose(asked.uid, asked.node)
+        call = replace(asked, let_through=let_through)
         order = core.begin_bind(call, now)
         if isinstance(order, BindRefusal) and order.passing:
             self._wire.catch_up()

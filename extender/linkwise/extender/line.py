@@ -29,6 +29,9 @@ class Ages:
     def __init__(self) -> None:
         self._ages: dict[GangKey, tuple[float, float]] = {}  # created, heard of when
 
+    def __contains__(self, key: GangKey) -> bool:
+        return key in self._ages
+
     def keep(self, key: GangKey, created: float, now: float) -> None:
         before = self._ages.pop(key, None)
         if len(self._ages) >= _MOST_AGES:
@@ -138,7 +141,7 @@ class Line:
         known = self._urgencies.get(key)
         if known is not None and known[0] == change:
             return known[1]
-        live = [member for member in self._books.members(key) if member.live]
+        live = self._live(key)
         priority = max((member.priority for member in live), default=0)
         created = min((member.created for member in live), default=0.0)
         age = self._ages.of(key, created)
@@ -161,8 +164,14 @@ class Line:
 
     def evicted_age(self, key: GangKey) -> float | None:
         """Of a gang that was evicted, or is being; None: it is as old as its pods."""
-        live = [member for member in self._books.members(key) if member.live]
-        return self._ages.of(key, min((member.created for member in live), default=0.0))
+        if key not in self._ages:
+            return None
+        return self._ages.of(key, min((member.created for member in self._live(key)), default=0.0))
+
+    def _live(self, key: GangKey) -> list[PodRecord]:
+        pods = self._books.pods
+        members = (pods[uid] for uid in self._books.gangs.get(key, ()))
+        return [member for member in members if member.live]
 
     def forget(self, key: GangKey) -> None:
         self._urgencies.pop(key, None)

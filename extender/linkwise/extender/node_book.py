@@ -58,8 +58,9 @@ class NodeBook:
     @property
     def closed(self) -> str:
         """Why nothing new is placed on this node; empty: something may be."""
-        if self.problem or not self.refuses:
-            return self.problem
+        problem = self.problem
+        if problem or not self.refuses:
+            return problem
         on_trial = self.tried_beside is not None and self.there <= self.tried_beside
         return "" if on_trial else REFUSES
 

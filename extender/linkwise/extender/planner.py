@@ -307,7 +307,8 @@ class Planner:
         live = [] if gang is None else [m for m in self.muster(gang).members if m.live]
         if not live:
             return
-        oldest = min(live, key=lambda member: (member.created, member.uid))
+        created = min(member.created for member in live)
+        oldest = min((m for m in live if m.created == created), key=lambda member: member.uid)
         hold = self.holds.of(key)
         spots = () if hold is None else hold.reservation.spots
         age = self._line.evicted_age(key)
@@ -320,7 +321,9 @@ class Planner:
             rests_until=self.turns.rests_until(key, now) if waits else None,
         )
         for member in live:
-            self._outbox.note_queue(member, note if member is oldest else None, now)
+            wanted = note if member is oldest else None
+            if member.queue is not wanted:
+                self._outbox.note_queue(member, wanted, now)
 
     def _pause(self) -> None:
         self._step_aside(lambda: None)

@@ -111,9 +111,9 @@ class TurnedAway:
     def evicts(self, record: PodRecord, *, somebody: bool, awaits_room: bool = False) -> None:
         """What came of kube-scheduler's wish to evict others for this pod. Where nothing did, the
         pod stays nominated where it was, and is not tried there."""
-        if somebody:
+        if somebody or record.uid not in self._waiting:
             self._kept.pop(record.uid, None)
-        elif record.uid in self._waiting:
+        else:
             self._kept[record.uid] = awaits_room
             self._news = self._news or bool(record.nominated)
 
