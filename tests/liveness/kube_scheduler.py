@@ -199,6 +199,11 @@ class KubeScheduler:
                 if known is not None or not pod.spec.scheduling_gates:
                     self.cluster.nominate(pod)
                 self.queue.update(pod, now)
+        # Since 1.34 (`hasNominatedNodeNameChanged` in its eventhandlers.go).
+        was_at = "" if known is None or known.spec.node_name else known.status.nominated_node_name
+        is_at = "" if kind == "DELETED" else pod.status.nominated_node_name
+        if was_at and not pod.spec.node_name and was_at != is_at:
+            self.queue.move_all(ClusterEvent.ASSIGNED_POD_GONE, now)
 
     def passes(self, pod: Pod, node: str) -> bool:
         """Whether everything but the extender lets the pod go there."""
