@@ -1,0 +1,29 @@
+"""A few of the days; `python -m tests.liveness.days` lives through as many as there is time for."""
+
+import subprocess
+import sys
+from unittest.mock import patch
+
+import pytest
+
+from linkwise.extender.idle_bound import IdleBound
+from linkwise.extender.turned_away import TurnedAway
+from tests.liveness.days import live
+
+
+@pytest.mark.parametrize("seeds", ["0-1", "12-13"])
+def test_every_promise_is_kept_whatever_goes_wrong(seeds: str) -> None:
+    command = [sys.executable, "-m", "tests.liveness.days", "--days", "0.25", "--seeds", seeds]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 broke one" in done.stdout
+
+
+def test_a_pod_that_nobody_wakes_is_seen() -> None:
+    with patch.object(TurnedAway, "_room_for", lambda *_: None):
+        assert any("would do on" in failure for failure in live(8, 0.25).failures)
+
+
+def test_a_hold_that_does_not_end_is_seen() -> None:
+    with patch.object(IdleBound, "look", lambda *_: set()):
+        assert any("idles too much" in failure for failure in live(2, 0.25).failures)
