@@ -135,7 +135,7 @@ _DEFAULTS = Settings()
 )
 @click.option(
     "--hold-limit",
-    type=_Duration(),
+    type=DURATION,
     default="2h",
     help="How long what is kept for a namespace may idle more than --hold-share of the GPUs.",
 )
