@@ -118,8 +118,9 @@ is_answered() { # DIRECTORY
   name=$(sed -n 's/^ *serverName: *//p' "$1/scheduler-config.yaml")
   printf '%s' '{"Pod":{"metadata":{"name":"none","namespace":"none","uid":"none"},
     "spec":{"containers":[]}},"NodeNames":[]}' >"$1/question"
-  KUBECONFIG=/dev/null kubectl create --raw /filter -f "$1/question" --request-timeout=10s \
-    --server "$url" --tls-server-name "$name" --certificate-authority "$1/ca.crt" \
+  # kubectl's own --request-timeout would be part of the question.
+  KUBECONFIG=/dev/null timeout 10 kubectl create --raw /filter -f "$1/question" --server "$url" \
+    --tls-server-name "$name" --certificate-authority "$1/ca.crt" \
     --client-certificate "$1/client.pem" --client-key "$1/client.pem" </dev/null >/dev/null
 }
 
