@@ -68,6 +68,8 @@ def ask(options: dict[str, str]) -> str:
     flags = ("--certificate-authority", "--client-certificate", "--client-key", "-f")
     files = [read(Path(options[flag])) for flag in flags]
     said = [options[flag] for flag in ("--server", "--tls-server-name", "--raw")]
+    if "--request-timeout" in options:  # which kubectl also tells whom it asks
+        said[2] += f"?timeout={options['--request-timeout']}"
     with (CLUSTER / "asked").open("a") as asked:
         asked.write(json.dumps([*said, *files]) + "\n")
     if (CLUSTER / "away").exists():

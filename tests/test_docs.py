@@ -91,6 +91,7 @@ def test_every_metric_is_documented() -> None:
     assert metric_names(of_plugin, "linkwise_plugin_") == documented_metrics("The plugin")
     metrics = ExtenderMetrics()
     metrics.watch_lead(ALONE)
+    metrics.watch_certificates(lambda: {"server": 0.0})
     metrics.watch_books(lambda: Census(Counts({}, {}, {}, 0, 0), 0, {}))
     of_extender = metric_names(metrics.registry, "linkwise_extender_")
     assert of_extender == documented_metrics("The extender")

@@ -39,7 +39,7 @@ class Node:
     """A control plane node's files, and what its cluster says."""
 
     def __init__(self, directory: Path) -> None:
-        self.etc, self.cluster = directory / "etc", directory / "cluster"
+        self.etc, self.cluster = directory / "the etc", directory / "cluster"
         self.bin, self.count = directory / "bin", directory / "count"
         for each in (self.etc / "manifests", self.cluster, self.bin):
             each.mkdir(parents=True)
@@ -76,9 +76,17 @@ class Node:
         conf.chmod(0o600)
 
     def run(self, task: str, *, die_at: int = -1) -> subprocess.CompletedProcess[str]:
+        """From another directory than the script's, and with a path from there."""
         self.count.write_text("0\n")
         return subprocess.run(
-            ["sh", OVERLAY / "install.sh", task, "--etc", self.etc],
+            [
+                "sh",
+                os.path.relpath(OVERLAY / "install.sh", self.cluster),
+                task,
+                "--etc",
+                "../the etc",
+            ],
+            cwd=self.cluster,
             env={
                 "PATH": f"{self.bin}:{os.environ['PATH']}",
                 "FAKE_CLUSTER": str(self.cluster),
@@ -204,6 +212,27 @@ def test_what_kube_scheduler_reads_at_its_start_only_starts_it_anew(node: Node) 
     assert "next" in (node.ours / "ca.crt").read_text()
 
 
+def test_a_kube_scheduler_that_was_not_started_anew_is_said(node: Node) -> None:
+    """As after an installation that was killed between the files and the manifest."""
+    node.done("install")
+    for file in (node.cluster / "ca.crt", node.ours / "ca.crt"):
+        file.write_text(CA + CA.replace("authority", "next"))
+    ended = node.run("check")
+    assert (ended.returncode, "run install again" in ended.stdout) == (1, True)
+    node.done("install")
+    assert "all is in place" in node.done("check")
+
+
+def test_a_manifest_with_half_of_the_change_is_said(node: Node) -> None:
+    node.done("install")
+    half = node.pod
+    half["spec"]["volumes"].pop()
+    node.write(half)
+    assert node.run("check").returncode == 1
+    node.done("install")
+    node.assert_works()
+
+
 def test_it_is_undone_to_the_letter(node: Node) -> None:
     before = node.files()
     for _ in range(2):
@@ -276,8 +305,45 @@ def test_a_scheduler_that_has_a_file_already_is_left_alone(node: Node) -> None:
 def test_a_manifest_that_is_none_is_left_alone(node: Node, text: str) -> None:
     node.manifest.write_text(text)
     said = node.refused("install")
-    assert str(node.manifest) in said
+    assert node.manifest.name in said
     assert "nothing is changed" in said or "is empty" in said
+
+
+@pytest.mark.parametrize("text", ["", "{", None])
+def test_files_that_a_manifest_may_still_name_are_not_taken_away(
+    node: Node, text: str | None
+) -> None:
+    """An editor saves it, or somebody has moved it away to stop kube-scheduler for a while."""
+    node.done("install")
+    manifest = node.manifest.read_text()
+    node.manifest.unlink()
+    if text is not None:
+        node.manifest.write_text(text)
+    assert "nothing is changed" in node.refused("uninstall")
+    node.manifest.write_text(manifest)
+    node.assert_works()
+
+
+@pytest.mark.parametrize("task", ["install", "uninstall"])
+def test_an_upgrade_meanwhile_is_not_undone(node: Node, task: str) -> None:
+    if task == "uninstall":
+        node.done("install")
+    upgraded = json.loads(json.dumps(STATIC_POD))
+    upgraded["spec"]["containers"][0]["image"] = "registry.k8s.io/kube-scheduler:v1.37.0"
+    # The manifest has been read when the next one is made beside it.
+    mv, cp = (shutil.which(name) for name in ("mv", "cp"))
+    text = json.dumps(upgraded)
+    (node.cluster / "upgraded").write_text(text)
+    node._script(
+        "cp",
+        '#!/bin/sh\ncase "$*" in *.linkwise-next*)\n'
+        f'{cp} "$FAKE_CLUSTER/upgraded" "$FAKE_CLUSTER/put"\n'
+        f'{mv} "$FAKE_CLUSTER/put" "{node.manifest}" ;; esac\nexec {cp} "$@"\n',
+    )
+    ended = node.run(task)
+    assert (ended.returncode, "was changed meanwhile" in ended.stderr) == (1, True)
+    assert node.manifest.read_text() == text
+    assert list(node.manifest.parent.iterdir()) == [node.manifest]
 
 
 def test_without_an_answer_nothing_is_changed(node: Node) -> None:

@@ -256,7 +256,7 @@ def usage(deployed: Deployed) -> dict[str, Usage]:
     for selector in (PLUGIN_PODS, EXTENDER_PODS):
         for pod in deployed.pods(selector, namespace=SYSTEM):
             (container,) = pod["spec"]["containers"]
-            (port,) = (port["containerPort"] for port in container["ports"])
+            (port,) = (p["containerPort"] for p in container["ports"] if p["name"] == "http")
             name = f"{pod['metadata']['name']} on {pod['spec']['nodeName']}"
             (process,) = processes_of(pod, f"linkwise-{container['name']}")
             status = (process / "status").read_text()

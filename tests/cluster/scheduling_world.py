@@ -108,6 +108,7 @@ class World:
             "containers": [{"name": "main", "image": "none", "resources": resources}],
             "priority": priority,
             "schedulerName": scheduler,
+            "restartPolicy": "Never",  # else it is a server, and nobody waits for its GPUs
         }
         if gated:
             spec["schedulingGates"] = [{"name": names.GATE}]
@@ -125,7 +126,7 @@ class World:
         """A pod that somebody puts on a node past every scheduler."""
         resources = {"limits": {GPU: str(gpus)}}
         container = {"name": "main", "image": "none", "resources": resources}
-        spec = {"containers": [container], "nodeName": node}
+        spec = {"containers": [container], "nodeName": node, "restartPolicy": "Never"}
         self.client.post(PODS, {"metadata": {"name": name}, "spec": spec})
 
     def delete(self, name: str) -> None:

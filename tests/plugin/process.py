@@ -42,8 +42,13 @@ class Process:
     def serves(self) -> bool:
         return "HTTP on port " in self.log
 
+    @property
+    def port(self) -> int:
+        """Once it serves."""
+        return int(self.log.split("HTTP on port ")[1].split("\n")[0])
+
     def get(self, path: str) -> tuple[int, str]:
-        port = self.log.split("HTTP on port ")[1].split("\n")[0]
+        port = self.port
         try:
             with urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
                 return answer.status, answer.read().decode()

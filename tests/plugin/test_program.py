@@ -6,6 +6,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from http.client import HTTPConnection
 from pathlib import Path
 from threading import Thread
@@ -316,6 +317,39 @@ def test_without_an_api_server_gpus_are_offered_and_when_it_comes_plans_are_kept
 def metrics_of(running: program.Program) -> str:
     with urlopen(f"http://127.0.0.1:{running.port}/metrics", timeout=5) as answer:
         return str(answer.read().decode())
+
+
+@pytest.mark.parametrize("crowd", [200, 600], ids=["some", "more than there are places"])
+def test_idle_connections_of_strangers_do_not_keep_the_kubelets_probes_out(
+    kubelet_dir: Path, crowd: int
+) -> None:
+    """A probe that fails for a minute has the plugin killed, and its node without GPUs."""
+    plugin = Process(kubelet_dir, "--machine", "dgx1-v100", "--api-server", "http://127.0.0.1:9")
+    try:
+        wait_for(lambda: plugin.serves, "HTTP")
+        port = plugin.port
+        with ExitStack() as strangers:
+            for _ in range(crowd):
+                address = ("127.0.0.1", port)
+                each = socket.create_connection(address, 30, source_address=("127.0.0.2", 0))
+                strangers.enter_context(each)
+            with urlopen(f"http://127.0.0.1:{port}/healthz", timeout=40) as answer:
+                assert answer.read() == b"ok\n"
+    finally:
+        plugin.kill()
+
+
+def test_a_body_is_refused_unread(kubelet_dir: Path) -> None:
+    plugin = Process(kubelet_dir, "--machine", "dgx1-v100", "--api-server", "http://127.0.0.1:9")
+    try:
+        wait_for(lambda: plugin.serves, "HTTP")
+        connection = HTTPConnection("127.0.0.1", plugin.port, timeout=20)
+        connection.putrequest("POST", "/metrics")
+        connection.putheader("Content-Length", str(1 << 29))
+        connection.endheaders()
+        assert connection.getresponse().status == 413
+    finally:
+        plugin.kill()
 
 
 def test_a_node_made_anew_under_its_name_is_told_at_once(

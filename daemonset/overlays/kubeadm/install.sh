@@ -46,7 +46,7 @@ before=$ours/before.yaml
 files=/etc/kubernetes/linkwise # in the pod, and where --etc does not say otherwise here
 flag=--config=$files/scheduler-config.yaml
 note=linkwise.dev/files
-# The kubelet takes no notice of names that begin with a dot.
+# The kubelet takes no notice of names that begin with a dot. One for each run, as two may be at it.
 next=$etc/manifests/.linkwise-next
 umask 077
 
@@ -68,11 +68,19 @@ put() { # NEW TARGET LIKE
   mv -f "$2.next" "$2"
 }
 
+# What is decided is decided on a copy; others, such as an upgrade, may change the manifest meanwhile.
+read_manifest() {
+  [ -s "$manifest" ] && cp "$manifest" "$work/was" && is_sound "$work/was" ||
+    fail "$manifest cannot be read as the Pod kube-scheduler: nothing is changed"
+}
+
 replace_manifest() { # NEW
-  cp -p "$manifest" "$next"
-  cat "$1" >"$next"
+  cp -p "$manifest" "$next.$$"
+  cat "$1" >"$next.$$"
   sync
-  mv -f "$next" "$manifest"
+  cmp -s "$work/was" "$manifest" ||
+    fail "$manifest was changed meanwhile, and is left as it is: run this again"
+  mv -f "$next.$$" "$manifest"
 }
 
 # What a manifest has to be before it may take the place of the one that is there.
@@ -110,8 +118,9 @@ is_answered() { # DIRECTORY
   name=$(sed -n 's/^ *serverName: *//p' "$1/scheduler-config.yaml")
   printf '%s' '{"Pod":{"metadata":{"name":"none","namespace":"none","uid":"none"},
     "spec":{"containers":[]}},"NodeNames":[]}' >"$1/question"
-  KUBECONFIG=/dev/null kubectl create --raw /filter -f "$1/question" --request-timeout=10s \
-    --server "$url" --tls-server-name "$name" --certificate-authority "$1/ca.crt" \
+  # kubectl's own --request-timeout would be part of the question.
+  KUBECONFIG=/dev/null timeout 10 kubectl create --raw /filter -f "$1/question" --server "$url" \
+    --tls-server-name "$name" --certificate-authority "$1/ca.crt" \
     --client-certificate "$1/client.pem" --client-key "$1/client.pem" </dev/null >/dev/null
 }
 
@@ -152,23 +161,23 @@ unpatched() { # FILE NEW
 }
 
 need() {
-  for file in "$manifest" "$conf" "$admin" "$here/scheduler-config.yaml" \
+  for file in "$conf" "$admin" "$here/scheduler-config.yaml" \
     "$here/kube-scheduler0+json.yaml" "$here/kube-scheduler1+strategic.yaml"; do
     [ -s "$file" ] || fail "$file is not there, or is empty"
   done
-  is_sound "$manifest" || fail "$manifest cannot be read as the Pod kube-scheduler: nothing is changed"
+  read_manifest
 }
 
 install() {
   need
-  if ! has_flag "$manifest"; then
-    other=$(words "$manifest" | grep -e '^--config' || :)
+  if ! has_flag "$work/was"; then
+    other=$(words "$work/was" | grep -e '^--config' || :)
     [ -z "$other" ] ||
       fail "kube-scheduler has $other already: write what $here/scheduler-config.yaml says into that file"
   fi
   make_files "$work"
   is_answered "$work" || fail "the extender does not answer as kube-scheduler asks it: nothing is changed"
-  patched "$manifest" "$work/manifest" "$work"
+  patched "$work/was" "$work/manifest" "$work"
   is_complete "$work/manifest" || fail "the manifest could not be patched: nothing is changed"
 
   mkdir -p "$ours"
@@ -176,10 +185,8 @@ install() {
   for file in ca.crt client.pem scheduler-config.yaml; do
     cmp -s "$work/$file" "$ours/$file" || put "$work/$file" "$ours/$file" "$conf"
   done
-  if ! has_flag "$manifest"; then
-    put "$manifest" "$before" "$manifest"
-  fi
-  if cmp -s "$work/manifest" "$manifest"; then
+  has_flag "$work/was" || put "$work/was" "$before" "$manifest"
+  if cmp -s "$work/manifest" "$work/was"; then
     say "the files are renewed; kube-scheduler runs on"
   else
     replace_manifest "$work/manifest"
@@ -189,19 +196,19 @@ install() {
 }
 
 uninstall() {
-  if has_flag "$manifest"; then
-    is_sound "$manifest" || fail "$manifest cannot be read: nothing is changed"
+  read_manifest
+  if has_flag "$work/was"; then
     # To the letter what was there, where nothing but this script has changed it since.
-    if [ -s "$before" ] && patched "$before" "$work/made" "$ours" && cmp -s "$work/made" "$manifest"; then
+    if [ -s "$before" ] && patched "$before" "$work/made" "$ours" && cmp -s "$work/made" "$work/was"; then
       cat "$before" >"$work/manifest"
     else
-      unpatched "$manifest" "$work/manifest" || :
+      unpatched "$work/was" "$work/manifest" || :
     fi
     is_sound "$work/manifest" && ! has_flag "$work/manifest" ||
       fail "the flag could not be taken out of $manifest: nothing is changed"
     replace_manifest "$work/manifest"
   fi
-  rm -rf "$ours" "$next"
+  rm -rf "$ours" "$next".*
   say "kube-scheduler asks Linkwise no longer"
 }
 
@@ -209,8 +216,12 @@ check() {
   need
   wrong=0
   miss() { say "$*" && wrong=1; }
-  has_flag "$manifest" || miss "$manifest does not name $flag"
   (make_files "$work") || exit 1
+  if ! has_flag "$work/was"; then
+    miss "$manifest does not name $flag"
+  elif ! patched "$work/was" "$work/made" "$work" || ! cmp -s "$work/made" "$work/was"; then
+    miss "$manifest is out of date: run install again"
+  fi
   for file in ca.crt client.pem scheduler-config.yaml; do
     cmp -s "$work/$file" "$ours/$file" || miss "$ours/$file is out of date: run install again"
   done
@@ -224,6 +235,6 @@ check() {
 
 command -v kubectl >/dev/null || fail "kubectl is not there"
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+trap 'rm -rf "$work" "$next.$$"' EXIT
 trap 'exit 1' HUP INT TERM
 "$task"

@@ -35,6 +35,16 @@ log = logging.getLogger(__name__)
 
 _FIRST_PODS_SECONDS = 5.0  # then we register all the same: GPUs without plans beat no GPUs
 _STOP_SECONDS = 0.8  # told to stop, the program waits so long for what may hang
+# Scrapes and probes are all that should come, and nobody on this port is known. Strangers that say
+# nothing must not keep the probes out: whoever is idle goes soon, and before there is no place.
+_HTTP = {
+    "threads": 2,
+    "connection_limit": 500,
+    "channel_timeout": 5,  # seconds, of an idle connection
+    "cleanup_interval": 1,
+    "max_request_header_size": 16 << 10,
+    "max_request_body_size": 1,
+}
 _WATCH_DEAD_SECONDS = 10.0  # the API server not heard for so long: waiting for a pod is in vain
 
 
@@ -55,9 +65,8 @@ class Program:
         )
         app = create_app(self._metrics.registry, self.not_ready)
         try:
-            # Few threads: scrapes and probes are all that comes.
             self._http = create_server(
-                app, host=settings.listen_address, port=settings.listen_port, threads=2
+                app, host=settings.listen_address, port=settings.listen_port, **_HTTP
             )
         except (OSError, ValueError) as error:
             where = f"--listen-address {settings.listen_address} --listen-port"

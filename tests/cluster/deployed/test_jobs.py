@@ -72,8 +72,8 @@ def test_a_gang_of_two_whole_machines_starts_together(deployed: Deployed) -> Non
 def test_a_gang_without_room_says_so_and_starts_before_who_came_later_and_would_delay_it(
     deployed: Deployed,
 ) -> None:
-    deployed.apply(workloads.pod("before", 2, node="node-1"))
-    running_pod(deployed, "before")
+    deployed.apply(workloads.job("before", 2, node="node-1"))  # no server: nobody waits for those
+    running(deployed, "job-name=before", 1)
     deployed.apply(workloads.job("train", 8, pods=2, gang=True))
     wait_for(lambda: len(deployed.pods("job-name=train")) == 2, "both members are there")
     first, second = (pod["metadata"]["name"] for pod in deployed.pods("job-name=train"))
@@ -91,7 +91,7 @@ def test_a_gang_without_room_says_so_and_starts_before_who_came_later_and_would_
         assert not planned(pod)
         assert not pod["status"].get("nominatedNodeName")
 
-    deployed.kubectl("delete", "pod", "before", "--wait=false")
+    deployed.kubectl("delete", "job", "before", "--wait=false")
     for pod in running(deployed, "job-name=train", 2):
         assert_agreed(deployed, pod)
     assert_sound(deployed)
