@@ -1,7 +1,7 @@
 """The HTTP routes of the port for everybody: each reads, asks the shell and writes.
 
 Nothing can be changed here. Probes are answered at once; what takes the core's lock or much time,
-by turns (`serving.turns`).
+in fair shares (`serving.fair_share`).
 """
 
 import logging
@@ -17,8 +17,8 @@ from werkzeug.exceptions import HTTPException
 from linkwise.extender import explain_text, wire
 from linkwise.extender.explain import Explainer
 from linkwise.extender.metrics import CONTENT_TYPE, Metrics
+from linkwise.extender.serving.fair_share import FairShare
 from linkwise.extender.serving.gone import GoneError
-from linkwise.extender.serving.turns import Turns
 from linkwise.extender.shell import NotReadyError, Shell
 from linkwise.extender.status import CALLER_WAITS
 from linkwise.extender.survey import view_nodes, view_use
@@ -41,11 +41,11 @@ def create_app(
     shell says; both are empty where all is well."""
     app = Flask("linkwise.extender", static_folder=None)
     _add_views(app, shell)
-    scrapes = Turns(_SHARE)
+    scrapes = FairShare(_SHARE)
 
     @app.get("/metrics")
     def metrics_text() -> Response:
-        with _turn(scrapes):
+        with _share(scrapes):
             return Response(metrics.text(), content_type=CONTENT_TYPE)
 
     @app.get("/livez")
@@ -85,7 +85,7 @@ def create_app(
 
 
 def _add_views(app: Flask, shell: Shell) -> None:
-    view = _by_turns(app)
+    view = _shared(app)
 
     @view("/explain")
     def explain_all() -> Response:
@@ -122,17 +122,17 @@ def _add_views(app: Flask, shell: Shell) -> None:
         return _json(msgspec.json.encode(view_use(shell.snapshot())))
 
 
-def _by_turns(app: Flask) -> Callable[[str], Callable[[F], F]]:
+def _shared(app: Flask) -> Callable[[str], Callable[[F], F]]:
     """As `app.get`, but one of these at a time."""
-    turns = Turns(_SHARE)
+    share = FairShare(_SHARE)
 
     def view(rule: str) -> Callable[[F], F]:
         def add(answer: F) -> F:
-            def in_turn(**parts: str) -> Response:
-                with _turn(turns):
+            def in_share(**parts: str) -> Response:
+                with _share(share):
                     return answer(**parts)
 
-            app.add_url_rule(rule, answer.__name__, in_turn)
+            app.add_url_rule(rule, answer.__name__, in_share)
             return answer
 
         return add
@@ -140,10 +140,10 @@ def _by_turns(app: Flask) -> Callable[[str], Callable[[F], F]]:
     return view
 
 
-def _turn(turns: Turns) -> AbstractContextManager[None]:
+def _share(share: FairShare) -> AbstractContextManager[None]:
     """Of who asks now."""
     waits = request.environ.get(CALLER_WAITS, lambda: True)
-    return turns.of(request.remote_addr or "", waits)
+    return share.of(request.remote_addr or "", waits)
 
 
 def _told(found: T, in_words: Callable[[T], str]) -> Response:

@@ -1,7 +1,7 @@
-"""One at a time, the sources by turns, and for no more than a share of a processor's time.
+"""One at a time, one source after the other, and for no more than a share of a processor's time.
 
 What people look at costs processor time that kube-scheduler's calls need, and anybody may ask for
-it. So who asks without end waits longer, and makes nobody else wait for more than one turn.
+it. So who asks without end waits longer, and makes nobody else wait for more than one answer.
 """
 
 import time
@@ -15,7 +15,7 @@ from linkwise.extender.serving.gone import GoneError
 _LOOK_SECONDS = 0.1  # between two looks whether the caller still waits
 
 
-class Turns:
+class FairShare:
     """Safe for threads. *share* is of one processor's time, more than 0 and at most 1."""
 
     def __init__(
@@ -27,13 +27,13 @@ class Turns:
     ) -> None:
         self._pause_for = 1 / share - 1  # seconds, for each second of work
         self._clock, self._cost = clock, cost
-        self._waiting: dict[str, deque[object]] = {}  # by source; whose turn is next comes first
+        self._waiting: dict[str, deque[object]] = {}  # by source; who is next comes first
         self._busy, self._free_at = False, 0.0
         self._changed = Condition()
 
     @contextmanager
     def of(self, source: str, waits: Callable[[], bool] = lambda: True) -> Iterator[None]:
-        """Inside is *source*'s turn. Raises GoneError where *waits* says that nobody waits for it
+        """Inside, it is *source* alone. Raises GoneError where *waits* says that nobody waits
         any more."""
         self._begin(source, waits)
         began = self._cost()
@@ -47,7 +47,7 @@ class Turns:
         with self._changed:
             tickets = self._waiting.setdefault(source, deque())
             tickets.append(ticket)
-            while not self._is_turn(tickets, ticket):
+            while not self._is_next(tickets, ticket):
                 self._changed.wait(_LOOK_SECONDS)
                 if not waits():
                     tickets.remove(ticket)
@@ -61,7 +61,7 @@ class Turns:
                 self._waiting[source] = tickets  # behind all the others
             self._busy = True
 
-    def _is_turn(self, tickets: deque[object], ticket: object) -> bool:
+    def _is_next(self, tickets: deque[object], ticket: object) -> bool:
         first = next(iter(self._waiting.values()))
         free = not self._busy and self._clock() >= self._free_at
         return free and first is tickets and tickets[0] is ticket

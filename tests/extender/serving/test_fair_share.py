@@ -1,37 +1,37 @@
-"""Turns: one at a time, fair among sources, and no more than a share of the time."""
+"""FairShare: one at a time, fair among sources, and no more than a share of the time."""
 
 from threading import Event, Thread
 
 import pytest
 
+from linkwise.extender.serving.fair_share import FairShare
 from linkwise.extender.serving.gone import GoneError
-from linkwise.extender.serving.turns import Turns
 from tests.extender.world import wait_for
 
 
 class Clock:
-    """Moved by the test, and what the work inside a turn costs."""
+    """Moved by the test, and what the work inside a share costs."""
 
     def __init__(self) -> None:
         self.now = self.worked = 0.0
 
-    def turns(self, share: float) -> Turns:
-        return Turns(share, clock=lambda: self.now, cost=lambda: self.worked)
+    def fair(self, share: float) -> FairShare:
+        return FairShare(share, clock=lambda: self.now, cost=lambda: self.worked)
 
 
 class Asker:
-    """Takes a turn, says so in *order*, and works until it is let go on."""
+    """Takes its share, says so in *order*, and works until it is let go on."""
 
-    def __init__(self, turns: Turns, source: str, order: list[str]) -> None:
+    def __init__(self, share: FairShare, source: str, order: list[str]) -> None:
         self.done, self.hung_up = Event(), False
         self.ended = ""
-        self._turns, self._source, self._order = turns, source, order
+        self._share, self._source, self._order = share, source, order
         self.thread = Thread(target=self._run)
         self.thread.start()
 
     def _run(self) -> None:
         try:
-            with self._turns.of(self._source, lambda: not self.hung_up):
+            with self._share.of(self._source, lambda: not self.hung_up):
                 self._order.append(self._source)
                 assert self.done.wait(10)
         except GoneError:
@@ -44,13 +44,13 @@ class Asker:
 
 
 def test_who_asks_a_hundred_times_makes_another_wait_for_one_turn() -> None:
-    turns, order = Clock().turns(1.0), list[str]()
-    first = Asker(turns, "greedy", order)
+    share, order = Clock().fair(1.0), list[str]()
+    first = Asker(share, "greedy", order)
     wait_for(lambda: order)
-    others = [Asker(turns, "greedy", order) for _ in range(20)]
-    wait_for(lambda: len(turns._waiting.get("greedy", ())) == 20)
-    modest = Asker(turns, "modest", order)
-    wait_for(lambda: "modest" in turns._waiting)
+    others = [Asker(share, "greedy", order) for _ in range(20)]
+    wait_for(lambda: len(share._waiting.get("greedy", ())) == 20)
+    modest = Asker(share, "modest", order)
+    wait_for(lambda: "modest" in share._waiting)
     for each in others:
         each.done.set()
     modest.done.set()
@@ -63,12 +63,12 @@ def test_who_asks_a_hundred_times_makes_another_wait_for_one_turn() -> None:
 
 def test_work_is_followed_by_a_pause_that_keeps_it_to_its_share() -> None:
     clock = Clock()
-    turns = clock.turns(0.25)
-    with turns.of("a"):
+    share = clock.fair(0.25)
+    with share.of("a"):
         clock.worked += 2.0
     order: list[str] = []
-    waiting = Asker(turns, "a", order)
-    wait_for(lambda: turns._waiting)
+    waiting = Asker(share, "a", order)
+    wait_for(lambda: share._waiting)
     clock.now = 5.9
     with pytest.raises(AssertionError, match="waited in vain"):
         wait_for(lambda: order, 0.5)
@@ -78,13 +78,13 @@ def test_work_is_followed_by_a_pause_that_keeps_it_to_its_share() -> None:
 
 
 def test_who_hangs_up_waits_no_longer_and_holds_nobody_up() -> None:
-    turns, order = Clock().turns(1.0), list[str]()
-    first = Asker(turns, "a", order)
+    share, order = Clock().fair(1.0), list[str]()
+    first = Asker(share, "a", order)
     wait_for(lambda: order)
-    gone = Asker(turns, "b", order)
-    wait_for(lambda: "b" in turns._waiting)
-    last = Asker(turns, "c", order)
-    wait_for(lambda: "c" in turns._waiting)
+    gone = Asker(share, "b", order)
+    wait_for(lambda: "b" in share._waiting)
+    last = Asker(share, "c", order)
+    wait_for(lambda: "c" in share._waiting)
     gone.hung_up = True
     gone.thread.join(10)
     assert gone.ended == "gone"
@@ -94,8 +94,8 @@ def test_who_hangs_up_waits_no_longer_and_holds_nobody_up() -> None:
 
 
 def test_a_turn_that_fails_is_over() -> None:
-    turns = Clock().turns(1.0)
-    with pytest.raises(ZeroDivisionError), turns.of("a"):
+    share = Clock().fair(1.0)
+    with pytest.raises(ZeroDivisionError), share.of("a"):
         raise ZeroDivisionError
-    with turns.of("a"):
+    with share.of("a"):
         pass
