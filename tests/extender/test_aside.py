@@ -11,7 +11,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from linkwise.extender import life, planner
+from linkwise.extender import life, placing, planner
 from linkwise.extender.actions import WritePlan
 from linkwise.extender.scheduler import CoreSettings
 from tests.extender.cluster import Cluster, change
@@ -270,7 +270,7 @@ def test_whatever_happens_meanwhile_the_books_stay_sound_and_whoever_can_go_goes
     many: int, very_many: int, happenings: list[list[str]], sizes: list[int]
 ) -> None:
     with (
-        patch.object(planner, "_MANY", many),
+        patch.object(placing, "_MANY", many),
         patch.object(planner, "_VERY_MANY", very_many),
         patch.object(life, "_AT_ONCE", very_many),
     ):

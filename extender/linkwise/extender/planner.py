@@ -1,15 +1,13 @@
 """Plans whole gangs: the one place where GPUs are promised ahead of a bind.
 
 `decide` first puts every gang in order that something happened to (`life`), so that what is given
-back is there for all, and then plans those that wait (`line`), or as many of their members as may
-go without the others (`growth`). What does not fit holds nothing and is not tried again before room
-appears.
+back is there for all. Then those that wait (`line`) have their `turns`: each is planned whole
+(`placing`), or as many of its members as may go without the others (`growth`). What does not fit is
+not tried again before room appears.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
-from functools import partial
 
 from linkwise.extender.actions import Action, Emit, Evict
 from linkwise.extender.admissions import Admissions
@@ -22,7 +20,6 @@ from linkwise.extender.corrections import Corrections
 from linkwise.extender.feasible import Feasible
 from linkwise.extender.gang import Gang
 from linkwise.extender.gates import Gates
-from linkwise.extender.growth import least, most, parts
 from linkwise.extender.holds import Holds
 from linkwise.extender.idle_bound import IdleBound
 from linkwise.extender.learned import Learned
@@ -31,25 +28,23 @@ from linkwise.extender.line import Ages, Line
 from linkwise.extender.muster import Muster
 from linkwise.extender.offers import Offers
 from linkwise.extender.outbox import Outbox
-from linkwise.extender.place import Refusal, Spot
-from linkwise.extender.plan_making import Deal, plan_id, written_plans
+from linkwise.extender.placing import Placing
 from linkwise.extender.preemption import Preemption
 from linkwise.extender.queue_note import queue_note
 from linkwise.extender.records import GangKey, PodRecord
 from linkwise.extender.repair import Repair
 from linkwise.extender.roll import Roll
 from linkwise.extender.run_times import RunTimes
-from linkwise.extender.search import Aside, Moved, Search, Seen, T, here_and_now
+from linkwise.extender.search import Aside, Moved, Search, T, here_and_now
 from linkwise.extender.telling import Telling
 from linkwise.extender.tenants import Tenants
 from linkwise.extender.turned_away import TurnedAway
 from linkwise.extender.turns import Turns
-from linkwise.topology.plan import Plan
 
 _MOST_LOOKS = 3  # what is left then is decided in the next round
 
-# Members: others are let in between what is done for so many and what follows.
-_MANY, _VERY_MANY = 64, 512
+# Members: others are let in after each look at so many.
+_VERY_MANY = 512
 
 
 class Planner:
@@ -117,6 +112,19 @@ class Planner:
             tenants,
             budgets=budgets,
             who=preempt,
+        )
+        self._placing = Placing(
+            books,
+            outbox,
+            self._roll,
+            self._line,
+            self._search,
+            self.holds,
+            self.turns,
+            self.preemption,
+            self._life,
+            self._repair,
+            self._step_aside,
         )
         self.turned_away = TurnedAway(books, outbox, self.holds, self._search.best_for)
         self._corrections = Corrections(books, outbox)
@@ -293,7 +301,7 @@ class Planner:
                 self.turns.begin_turn(gang)
                 if self._line.is_untried(gang) and gang.key not in self._moved:
                     looked_at.add(gang.key)
-                    self._plan(gang, now)
+                    self._placing.place(gang, now)
                     self._pause_for(gang.key)
             if self._line.has_no_room(gang):
                 with self._surviving(gang.name):
@@ -417,112 +425,6 @@ class Planner:
             if gang.refused:
                 self._line.take_up(key)
                 self._due.add(key)
-
-    def _plan(self, gang: Gang, now: float) -> None:
-        gang.tried_room = self._books.room  # whatever comes of it: once for each room
-        if self.preemption.evicts(gang):
-            return
-        waited_before = len(self.muster(gang).open)
-        self._take_places_again(gang, now)
-        refused = self._plan_most(gang, now)
-        found = self.muster(gang)
-        if refused is not None and found.planned and not (found.started or found.enough_placed):
-            # Around these there is no room; without them there may be, and they need not wait.
-            self._life.withdraw(found.planned)
-            refused = self._plan_most(gang, now)
-        waiting = len(self.muster(gang).open)
-        if waiting < waited_before:
-            self._line.got_room(gang)
-            self.turns.give_up(gang.key)
-        if waiting:
-            self._line.join(gang.key)
-            gang.tried_room = self._books.room
-        if refused is not None:
-            self._line.stand_aside(gang, *refused, now)
-
-    def _take_places_again(self, gang: Gang, now: float) -> None:
-        found = self.muster(gang)
-        while (place := self._repair.next_return(gang, found)) is not None:
-            member, spot = place
-            self._put(gang, replace(found, open=(member,)), [spot], now, None)
-            found = self.muster(gang)
-
-    def _plan_most(self, gang: Gang, now: float) -> tuple[Muster, Refusal] | None:
-        """Hold room for as many as there is room for; who had none, and why: of several those who
-        want least."""
-        refused = []
-        leaving = self._repair.awaited(gang, self.muster(gang), now)
-        for members in parts(self.muster(gang)):
-            these = tuple(member for member in members if member.uid not in leaving)
-            found = replace(self.muster(gang), open=these)
-            # What others took meanwhile is sought again, and then they wait.
-            for aside in (self._step_aside, None):
-                spots, why = most(found, partial(self._seek, gang, now=now, aside=aside))
-                placed = replace(found, open=these[: len(spots)])
-                if not spots or self._put(gang, placed, spots, now, aside):
-                    break
-            if why is not None:
-                rest = replace(self.muster(gang), open=these[len(spots) :])
-                refused.append((replace(rest, open=least(rest)), why))
-        return min(refused, key=lambda each: _largest(each[0]), default=None)
-
-    def _seek(
-        self, gang: Gang, found: Muster, now: float, aside: Aside | None
-    ) -> list[Spot] | Refusal:
-        spots: list[Spot] | Refusal | None = None
-        for holds in self.holds.ways(self.holds.asker(gang, found), now):
-            if gang.alone:
-                with self.holds.shown(holds):
-                    spots = self._search.seek(found, now)
-            else:
-                spots = self._search.seek(found, now, aside=aside, view=self.holds.view(holds))
-            if not isinstance(spots, Refusal):
-                break
-        assert spots is not None, "there is always one way"
-        return spots
-
-    def _put(
-        self, gang: Gang, found: Muster, spots: Sequence[Spot], now: float, aside: Aside | None
-    ) -> bool:
-        """Hold these spots, all at once; False: of many, somebody took some while the plans were
-        worked out with *aside*. Raises Moved."""
-        uids = [member.uid for member in found.seats]
-        epoch = self._outbox.next_epoch(uids)
-        anew = not (found.bound or found.flying or found.planned)
-        ident, made = gang.plan_id, gang.made
-        if anew or not ident:
-            ident = plan_id(gang.key.namespace, gang.key.name, epoch, now, uids)
-        if anew or made is None:
-            made = now
-        plan = Plan(
-            id=ident,
-            node=spots[0].node,
-            leader=self._outbox.leader,
-            epoch=epoch,
-            made=now if found.started else made,
-            refusals=gang.refusals,
-            span=self._search.span(found, spots),
-        )
-        deals = [
-            Deal.of(self._books, member, spot.node, spot.gpus)
-            for member, spot in zip(found.open, spots, strict=True)
-        ]
-        if aside is None or len(spots) < _MANY:
-            plans = written_plans(plan, deals)
-        else:
-            before, seen = self._books.rows.copy(), Seen(self._books, found.open)
-            plans = aside(partial(written_plans, plan, deals))
-            if not seen.still_free(before, spots):
-                return False
-        gang.plan_id, gang.made, gang.asked = ident, made, False
-        self._books.plan_all(plans)
-        if len(plans) >= _MANY:
-            self._pause()
-        return True
-
-
-def _largest(found: Muster) -> int:
-    return max((member.needs.gpus for member in found.open), default=0)
 
 
 def _is_planned(record: PodRecord) -> bool:

@@ -1,0 +1,157 @@
+"""Room for one gang: as many of its members as may go without the others, with their GPUs.
+
+Where they are is sought beside the lock; the plans are worked out there too, if they are many, and
+count only where nobody took the GPUs meanwhile.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from linkwise.extender.books import Books
+from linkwise.extender.gang import Gang
+from linkwise.extender.growth import least, most, parts
+from linkwise.extender.holds import Holds
+from linkwise.extender.life import Life
+from linkwise.extender.line import Line
+from linkwise.extender.muster import Muster
+from linkwise.extender.outbox import Outbox
+from linkwise.extender.place import Refusal, Spot
+from linkwise.extender.plan_making import Deal, plan_id, written_plans
+from linkwise.extender.preemption import Preemption
+from linkwise.extender.repair import Repair
+from linkwise.extender.roll import Roll
+from linkwise.extender.search import Aside, Search, Seen
+from linkwise.extender.turns import Turns
+from linkwise.topology.plan import Plan
+
+_MANY = 64  # members: others are let in between what is done for so many and what follows
+
+
+class Placing:
+    """*aside* lets others use the books while a piece of work is done."""
+
+    def __init__(
+        self,
+        books: Books,
+        outbox: Outbox,
+        roll: Roll,
+        line: Line,
+        search: Search,
+        holds: Holds,
+        turns: Turns,
+        preemption: Preemption,
+        life: Life,
+        repair: Repair,
+        aside: Aside,
+    ) -> None:
+        self._books, self._outbox, self._roll, self._line = books, outbox, roll, line
+        self._search, self._holds, self._turns, self._preemption = search, holds, turns, preemption
+        self._life, self._repair, self._aside = life, repair, aside
+
+    def place(self, gang: Gang, now: float) -> None:
+        """Raises Moved where something happened to the gang meanwhile."""
+        gang.tried_room = self._books.room  # whatever comes of it: once for each room
+        if self._preemption.evicts(gang):
+            return
+        waited_before = len(self._roll.muster(gang).open)
+        self._take_places_again(gang, now)
+        refused = self._plan_most(gang, now)
+        found = self._roll.muster(gang)
+        if refused is not None and found.planned and not (found.started or found.enough_placed):
+            # Around these there is no room; without them there may be, and they need not wait.
+            self._life.withdraw(found.planned)
+            refused = self._plan_most(gang, now)
+        waiting = len(self._roll.muster(gang).open)
+        if waiting < waited_before:
+            self._line.got_room(gang)
+            self._turns.give_up(gang.key)
+        if waiting:
+            self._line.join(gang.key)
+            gang.tried_room = self._books.room
+        if refused is not None:
+            self._line.stand_aside(gang, *refused, now)
+
+    def _take_places_again(self, gang: Gang, now: float) -> None:
+        found = self._roll.muster(gang)
+        while (place := self._repair.next_return(gang, found)) is not None:
+            member, spot = place
+            self._put(gang, replace(found, open=(member,)), [spot], now, None)
+            found = self._roll.muster(gang)
+
+    def _plan_most(self, gang: Gang, now: float) -> tuple[Muster, Refusal] | None:
+        """Hold room for as many as there is room for; who had none, and why: of several those who
+        want least."""
+        refused = []
+        leaving = self._repair.awaited(gang, self._roll.muster(gang), now)
+        for members in parts(self._roll.muster(gang)):
+            these = tuple(member for member in members if member.uid not in leaving)
+            found = replace(self._roll.muster(gang), open=these)
+            # What others took meanwhile is sought again, and then they wait.
+            for aside in (self._aside, None):
+                spots, why = most(found, partial(self._seek, gang, now=now, aside=aside))
+                placed = replace(found, open=these[: len(spots)])
+                if not spots or self._put(gang, placed, spots, now, aside):
+                    break
+            if why is not None:
+                rest = replace(self._roll.muster(gang), open=these[len(spots) :])
+                refused.append((replace(rest, open=least(rest)), why))
+        return min(refused, key=lambda each: _largest(each[0]), default=None)
+
+    def _seek(
+        self, gang: Gang, found: Muster, now: float, aside: Aside | None
+    ) -> list[Spot] | Refusal:
+        spots: list[Spot] | Refusal | None = None
+        for holds in self._holds.ways(self._holds.asker(gang, found), now):
+            if gang.alone:
+                with self._holds.shown(holds):
+                    spots = self._search.seek(found, now)
+            else:
+                spots = self._search.seek(found, now, aside=aside, view=self._holds.view(holds))
+            if not isinstance(spots, Refusal):
+                break
+        assert spots is not None, "there is always one way"
+        return spots
+
+    def _put(
+        self, gang: Gang, found: Muster, spots: Sequence[Spot], now: float, aside: Aside | None
+    ) -> bool:
+        """Hold these spots, all at once; False: of many, somebody took some while the plans were
+        worked out with *aside*. Raises Moved."""
+        uids = [member.uid for member in found.seats]
+        epoch = self._outbox.next_epoch(uids)
+        anew = not (found.bound or found.flying or found.planned)
+        ident, made = gang.plan_id, gang.made
+        if anew or not ident:
+            ident = plan_id(gang.key.namespace, gang.key.name, epoch, now, uids)
+        if anew or made is None:
+            made = now
+        plan = Plan(
+            id=ident,
+            node=spots[0].node,
+            leader=self._outbox.leader,
+            epoch=epoch,
+            made=now if found.started else made,
+            refusals=gang.refusals,
+            span=self._search.span(found, spots),
+        )
+        deals = [
+            Deal.of(self._books, member, spot.node, spot.gpus)
+            for member, spot in zip(found.open, spots, strict=True)
+        ]
+        if aside is None or len(spots) < _MANY:
+            plans = written_plans(plan, deals)
+        else:
+            before, seen = self._books.rows.copy(), Seen(self._books, found.open)
+            plans = aside(partial(written_plans, plan, deals))
+            if not seen.still_free(before, spots):
+                return False
+        gang.plan_id, gang.made, gang.asked = ident, made, False
+        self._books.plan_all(plans)
+        if len(plans) >= _MANY:
+            self._aside(lambda: None)
+        return True
+
+
+def _largest(found: Muster) -> int:
+    return max((member.needs.gpus for member in found.open), default=0)
