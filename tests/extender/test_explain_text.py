@@ -4,6 +4,7 @@ import pytest
 
 from linkwise.extender import explain_text
 from linkwise.extender.explain import Explainer
+from linkwise.extender.scheduler import CoreSettings
 from linkwise.extender.views import Explanation, GangExplanation, GangView, Wanted
 from linkwise.extender.words import duration
 from tests.extender.cluster import Cluster, change
@@ -223,6 +224,21 @@ def test_a_gang_for_which_others_are_evicted_is_told_so() -> None:
     assert "  held by   6 GPUs: ml/batch, is ending" in lines
     kept = "8 GPUs on n1: 2 free now, those who have the others are being evicted for it"
     assert f"  kept      {kept}" in lines
+
+
+def test_a_gang_whose_hold_has_idled_for_too_long_is_told_so() -> None:
+    at = Cluster(settings=CoreSettings(hold_limit_seconds=3600.0))
+    for number in range(2):
+        at.add_node(f"n{number}", "hgx-h100")
+    at.add_pod("notebook", 1, expected_duration="24h")
+    at.schedule("notebook")
+    at.start("notebook")
+    at.add_gang("g", 2, 8)
+    at.settle()
+    assert any(line.startswith("  kept      16 GPUs on n0, n1:") for line in of_gang(at, "g"))
+    at.pass_time(3600.0)
+    (kept,) = (line for line in of_gang(at, "g") if line.startswith("  kept"))
+    assert kept.endswith("(in 1h): what was kept for its namespace idled for too long")
 
 
 def test_a_server_is_not_waited_for() -> None:

@@ -181,6 +181,7 @@ class Explainer:
             nearest=self._nearest_domain(gang),
             ahead=self._ahead(gang),
             hold=self._hold(gang),
+            rests_until=gang.rests_until if gang.no_room is not None else None,
         )
 
     def _ahead(self, gang: GangState) -> int:

@@ -99,6 +99,9 @@ def _order(it: GangExplanation, at: float) -> Iterator[str]:
         find = "finds" if it.ahead == 1 else "find"
         yield _fact("order", f"{it.ahead} more urgent or older {find} no room either")
     hold = it.hold
+    if hold is None and it.rests_until is not None:
+        until = f"until {_time(it.rests_until)} ({_from_now(it.rests_until, at)})"
+        yield _fact("kept", f"nothing {until}: what was kept for its namespace idled for too long")
     if hold is not None:
         others = len(hold.nodes) - _MOST_HOLDERS
         nodes = ", ".join(hold.nodes[:_MOST_HOLDERS]) + (

@@ -57,6 +57,7 @@ class GangState(NamedTuple):
     deadline: float | None
     found: Muster
     asker: Asker | None  # where `why` says that it waits
+    rests_until: float | None  # till then nothing over the share is kept for its namespace
 
 
 class Left(NamedTuple):
@@ -120,7 +121,7 @@ class Camera:
             ),
             pods=list(books.pods.values()),
             plans=plans,
-            gangs=[_gang(planner, gang) for gang in planner.gangs.values()],
+            gangs=[_gang(planner, gang, now) for gang in planner.gangs.values()],
             holds=planner.holds.all(),
             refusing=planner.learned.refusing(),
         )
@@ -153,7 +154,7 @@ def _node(book: NodeBook) -> NodeState:
     )
 
 
-def _gang(planner: Planner, gang: Gang) -> GangState:
+def _gang(planner: Planner, gang: Gang, now: float) -> GangState:
     found = planner.muster(gang)
     # Of a single pod, of which there may be thousands, its record says it all.
     why = "" if gang.alone else why_waiting(gang, found)
@@ -172,4 +173,5 @@ def _gang(planner: Planner, gang: Gang) -> GangState:
         planner.deadline(gang),
         found,
         planner.holds.asker(gang, found) if why else None,
+        planner.turns.rests_until(gang.key, now),
     )

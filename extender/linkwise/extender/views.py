@@ -134,6 +134,8 @@ class GangExplanation:
     nearest: NearestMiss | None  # a domain, where a required span failed
     ahead: int = 0  # how many others that find no room are more urgent
     hold: HoldView | None = None
+    # Till then nothing over the share is kept for it: what was, idled for too long.
+    rests_until: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
