@@ -1,8 +1,6 @@
 """What is remembered of filter's answers, so that bind can go by them."""
 
-import gc
-import sys
-from typing import Any
+from sys import getsizeof
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,22 +46,17 @@ def test_it_keeps_no_more_than_it_may_and_the_last_in_any_case(
         nodes = tuple(f"n{number}" for number in range(count))
         known.note(pod(f"{uid}"), nodes)
         assert all(known.as_whose(f"{uid}", node) for node in nodes)
-        kept = [len(of_pod) for of_pod in known._nodes.values()]
+        kept = [len(nodes) for answers in known._answers.values() for _, nodes in answers]
         assert known._names == sum(kept)
         assert sum(kept) <= most or len(kept) == 1
 
 
-def test_a_hundred_pods_with_answers_of_five_hundred_nodes_cost_little() -> None:
-    def answer() -> tuple[str, ...]:
-        return tuple(f"gpu-node-{number:05}.example.internal" for number in range(500))
-
-    def size(root: dict[str, Any]) -> int:
-        return sum(sys.getsizeof(of_pod) for of_pod in root.values())
-
+def test_a_full_memory_costs_little() -> None:
     known = LetThrough()
-    for number in range(100):
-        known.note(pod(f"uid-{number}"), answer())
-    gc.collect()
-    assert size(known._nodes) < 4 << 20
-    names = {id(node) for of_pod in known._nodes.values() for node in of_pod}
-    assert len(names) == 500, "each name is kept once"
+    for number in range(1000):
+        nodes = tuple(f"gpu-node-{each:05}.eu-west.example.internal" for each in range(500))
+        known.note(pod(f"uid-{number % 900}"), nodes)
+    answers = [nodes for of_pod in known._answers.values() for _, nodes in of_pod]
+    assert 300 < len(answers) <= 400
+    size = sum(getsizeof(nodes) + sum(map(getsizeof, nodes)) for nodes in answers)
+    assert size < 24 << 20
