@@ -87,8 +87,8 @@ def main(seeds: str, days: float, jobs: int) -> None:
         lived = []
         for one in pool.map(live, wanted, [days] * len(wanted)):
             lived.append(one)
-            if one.failures:
-                click.echo(f"seed {one.seed}: {'; '.join(one.failures[:3])}")
+            how = "; ".join(one.failures[:3]) or "ok"
+            click.echo(f"seed {one.seed}: {how}, {one.seconds:.1f} s, {one.pods} pods")
     broken = [one for one in lived if one.failures]
     click.echo(
         f"{len(lived)} seeds, {days:g} days each: {len(lived) - len(broken)} kept every promise, "
