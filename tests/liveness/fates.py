@@ -53,7 +53,7 @@ class Fate:
         self.world.on_end = self._ended
         self.longest_hours = draw.choice([0.3, 2.0, 6.0])
         # Where nothing else happens, nothing else wakes a pod that was forgotten.
-        self.how_many = draw.choice([8, 25, 60])
+        self.how_many = draw.choice([8, 25, 40])
         model = draw.choice(MACHINES)
         for number in range(self.nodes):
             machine = model if draw.random() < 0.7 else draw.choice(MACHINES)

@@ -25,6 +25,8 @@ from tests.liveness.kube_scheduler import Api, KubeScheduler, Wire
 
 change = msgspec.structs.replace
 SHORTEST_SECONDS = 0.05  # the shell decides no oftener
+# After so many of kube-scheduler's tries, which come faster than the shell decides.
+_DECIDES = 0.2
 PUBLISH_SECONDS = 1.0  # until a plugin has published what podresources says
 _MOST_ROUNDS = 400
 
@@ -110,7 +112,7 @@ class World(Cluster):
             busy = False if self.trouble.no_leader else self._decide()
             while self.scheduler.try_next():
                 busy = True
-                if not self.trouble.no_leader:
+                if not self.trouble.no_leader and self.random.random() < _DECIDES:
                     self._decide()
             if not busy:
                 return
