@@ -173,6 +173,19 @@ def test_a_pod_that_fails_for_another_reason_closes_nothing() -> None:
     assert at.schedule("second") == "n1"
 
 
+def test_a_pod_that_ran_and_is_refused_by_a_kubelet_that_started_anew_closes_nothing() -> None:
+    """Its node had told that it has no GPUs, and has them again before that pod is told of."""
+    at = cluster("n1")
+    bound(at, "first", "n1")
+    at.start("first")
+    offer(at, "n1", 0)
+    offer(at, "n1", 8)
+    refuse(at, "first")
+    at.delete("first")
+    at.add_pod("second", 1)
+    assert at.schedule("second") == "n1"
+
+
 def test_what_failed_before_an_extender_came_closes_nothing() -> None:
     at = refused_on_n1()
     bound_long_ago = at.add_pod("old", 1, node="n1")

@@ -434,6 +434,17 @@ def test_where_a_victim_gets_stuck_others_are_evicted() -> None:
     assert at.evicted == ["younger", "young"]
 
 
+def test_what_was_kept_beside_a_victim_that_gets_stuck_is_still_its_gangs() -> None:
+    """Found: for a minute nobody else was evicted, as the node that was free looked taken."""
+    at = cluster(nodes=3)
+    for name, node in (("young", "n1"), ("younger", "n2")):
+        run(at, name, 8, node)
+    add_gang(at, "urgent", 2, priority=1)
+    assert at.evicted == ["younger"]
+    quiet(at, STUCK_SECONDS + 30)
+    assert at.evicted == ["younger", "young"]
+
+
 def test_gpus_that_the_node_of_a_victim_does_not_give_back_are_not_waited_for_for_ever() -> None:
     at = cluster(nodes=2)
     for name, node in (("young", "n1"), ("younger", "n2")):

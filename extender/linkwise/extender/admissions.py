@@ -4,6 +4,9 @@ Such a pod has failed for good, and the next one would too. So after the first n
 that node until its allocatable GPUs rise, as they do when a plugin registers. Where they do not
 fall in the first place, one pod is placed there after a pause, as a trial: once it runs the node is
 as any, and if it is refused too the pause is twice as long. In memory; a new extender learns again.
+
+A pod that ran before is refused when its kubelet has started anew. That kubelet has told by then
+that the node has no GPUs at present, and its word on the pod may come when they are back.
 """
 
 from dataclasses import dataclass
@@ -33,7 +36,7 @@ class Admissions:
         node = record.node
         if not node or not record.demand.gpus:
             return
-        if record.refused and before is not None and not before.ended:
+        if record.refused and before is not None and not (before.ended or before.running):
             self._refused(node, now)
         elif record.running and node in self._refusing and self._books.is_tried_on(record):
             self._admits(node)

@@ -221,6 +221,7 @@ class Preemption:
             books.room,
             books.bindings,  # what is only planned is nobody's victim
             len(books.settled_rows),
+            frozenset(books.fresh.items()),  # until others have had their turn with them
             self.budgets.changes,
             self._spared_changes,
         )
@@ -323,9 +324,9 @@ class _Question:
     ) -> None:
         self._books, self._search, self._tenants, self._gang = books, search, tenants, gang
         self._found, self._now = found, now
-        open_to = holds.open_to(holds.asker(gang, found))
-        self._open_to = frozenset(hold.key for hold in open_to)
-        self._base = holds.rows_with(open_to)
+        asker = holds.asker(gang, found)
+        self._open_to = frozenset(hold.key for hold in holds.open_to(asker))
+        self._base = holds.rows_with(holds.ways(asker, now)[0])
         self._pool: Bools = holds.pool_of(found)
         self._may_have: dict[str, int] = {}  # node -> of its GPUs, those that may ever be its
         sizes = [member.demand.gpus for member in found.open if member.demand.gpus]

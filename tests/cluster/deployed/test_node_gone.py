@@ -1,5 +1,8 @@
 """A node without power for so long that Kubernetes gives it up; then it comes back."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from tests.cluster import workloads
 from tests.cluster.deployment import Deployed, wait_until_none
 from tests.cluster.faults import Work, restarts, unsettled
@@ -18,7 +21,7 @@ def test_a_node_that_was_given_up_takes_no_pod_until_it_is_back(deployed: Deploy
     here = Work([workloads.deployment("here", 4, replicas=1, node=other)], "app=here", 1)
     train = Work([workloads.job("train", 4, pods=2, gang=True)], "job-name=train", 2)
     deployed.apply(*there.manifests, *here.manifests)
-    running(deployed, there.selector)
+    (was,) = running(deployed, there.selector)
     before = running(deployed, here.selector)
     node = deployed.cluster.nodes[gone]
     node.stop()
@@ -31,11 +34,24 @@ def test_a_node_that_was_given_up_takes_no_pod_until_it_is_back(deployed: Deploy
         assert not any(map(planned, train.pods(deployed)))
     finally:
         node.start()
-    wait_until_none(lambda: unsettled(deployed, there, here, train), BACK_SECONDS)
+    wait_until_none(
+        lambda: [*unsettled(deployed, there, here, train), *not_told_of(deployed, there, was)],
+        BACK_SECONDS,
+    )
     assert [pod["metadata"]["uid"] for pod in before] == list(here.uids(deployed))
     assert not any(map(restarts, here.pods(deployed)))
     for pod in (*there.pods(deployed), *here.pods(deployed), *train.pods(deployed)):
         assert_agreed(deployed, pod)
+
+
+def not_told_of(deployed: Deployed, work: Work, was: Mapping[str, Any]) -> list[str]:
+    """The pod as it was before its kubelet started anew, which tells of it some seconds later."""
+    uid = was["metadata"]["uid"]
+    return [
+        f"{pod['metadata']['name']} is as it was"
+        for pod in work.pods(deployed)
+        if pod["metadata"]["uid"] == uid and restarts(pod) == restarts(was)
+    ]
 
 
 def is_ready(deployed: Deployed, name: str) -> bool:
