@@ -3,6 +3,7 @@
 import ctypes
 import logging
 from collections.abc import Collection
+from queue import SimpleQueue
 from typing import Any
 
 import pynvml
@@ -12,11 +13,14 @@ from linkwise.plugin.nvml.library import Handle, Nvml, not_supported
 
 log = logging.getLogger(__name__)
 
+_MOST = 1000  # XIDs that one wait takes: they may come as fast as they are taken
+
 
 class EventSet:
     """NVML's set of events, registered for each GPU; made anew whenever it fails.
 
-    What goes wrong here is nobody's fault: no GPU is judged by it. Only the driver's thread calls.
+    What goes wrong here is nobody's fault: no GPU is judged by it. Only the driver's thread calls,
+    but for `take`: what a wait brings that was left behind is heard all the same.
     """
 
     def __init__(self, nvml: Nvml) -> None:
@@ -25,6 +29,7 @@ class EventSet:
         self._uuids: dict[int, str] = {}  # by handle
         self._unable: set[str] = set()  # GPUs that report no XIDs, as far as the driver tells
         self._trouble = ""
+        self._heard: SimpleQueue[Xid] = SimpleQueue()
 
     def forget(self) -> None:
         """The library has been closed, or what it told us is void."""
@@ -65,26 +70,30 @@ class EventSet:
         """This GPU does not answer: where it comes back, it has to be registered again."""
         self._uuids = {address: each for address, each in self._uuids.items() if each != uuid}
 
-    def wait(self, milliseconds: int) -> tuple[Xid, ...]:
-        """Wait for the first, and take all that are there.
+    def wait(self, milliseconds: int) -> None:
+        """Wait for the first, and hear all that are there.
 
         Raises NVMLError where waiting failed.
         """
-        found: list[Xid] = []
-        while True:
+        for place in range(_MOST):
             try:
-                event = self._nvml.nvmlEventSetWait_v2(self._set, 0 if found else milliseconds)
+                event = self._nvml.nvmlEventSetWait_v2(self._set, 0 if place else milliseconds)
             except pynvml.NVMLError as error:
                 if error.value == pynvml.NVML_ERROR_TIMEOUT:
-                    return tuple(found)
+                    return
                 self._say(f"nvmlEventSetWait: {error}")
                 self._free()
-                if found:
-                    return tuple(found)
                 raise
             self._trouble = ""
             if event.eventType == pynvml.nvmlEventTypeXidCriticalError:
-                found.append(Xid(self._uuid_of(event.device), int(event.eventData)))
+                self._heard.put(Xid(self._uuid_of(event.device), int(event.eventData)))
+
+    def take(self) -> tuple[Xid, ...]:
+        """What has been heard and not been taken."""
+        return tuple(self._heard.get() for _ in range(self._heard.qsize()))
+
+    def hangs(self) -> None:
+        self._say("the wait for XIDs does not return")
 
     def _uuid_of(self, handle: Handle) -> str:
         """Empty where it cannot be told: then the event is nobody's."""

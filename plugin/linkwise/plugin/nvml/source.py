@@ -16,7 +16,7 @@ from linkwise.plugin.gpus import sysfs
 from linkwise.plugin.gpus.inventory import Finding, Probe, Snapshot, Xid
 from linkwise.plugin.nvml.assembling import wire
 from linkwise.plugin.nvml.calls import NoAnswerError
-from linkwise.plugin.nvml.driver import Driver
+from linkwise.plugin.nvml.driver import Driver, HangsError
 from linkwise.plugin.nvml.events import EventSet
 from linkwise.plugin.nvml.library import Nvml, sysfs_bus_id
 from linkwise.plugin.nvml.probing import GpuProbe, probe_gpu
@@ -66,6 +66,7 @@ class NvmlInventory:
         self._of_reading: dict[str, tuple[Finding, ...]] = {}  # they hold until the next one
         self._links: dict[str, tuple[int, ...]] = {}  # numbers of NVLinks that are up
         self._counters: dict[str, Mapping[int, int]] = {}
+        self._answering: frozenset[str] = frozenset()  # at the last probe
 
     def read(self) -> Snapshot:
         self._driver.open()
@@ -82,7 +83,8 @@ class NvmlInventory:
         try:
             self._driver.open()
         except InventoryError as error:
-            return Probe(dict.fromkeys(uuids, (Finding("lost", str(error)),)))
+            condition = "no-answer" if isinstance(error, HangsError) else "lost"
+            return Probe(dict.fromkeys(uuids, (Finding(condition, str(error)),)))
         recount = self._count_differs() or recount
         probe = self._probe_all(uuids)
         if all(_has(probe, uuid, {"lost"}) for uuid in uuids):  # it may be the library
@@ -93,16 +95,24 @@ class NvmlInventory:
     def events(self, machine: Machine, seconds: float) -> tuple[Xid, ...] | None:
         if not self._driver.is_open:
             return None
-        uuids = [gpu.uuid for gpu in machine.gpus]
+        # Not of a GPU that is lost or hangs: it would keep those of the others from us.
+        uuids = [gpu.uuid for gpu in machine.gpus if gpu.uuid in self._answering]
 
-        def wait() -> tuple[Xid, ...] | None:
-            heard = self._events.register(uuids)
-            return self._events.wait(round(seconds * 1000)) if heard else None
+        def wait() -> bool:
+            able = self._events.register(uuids)
+            if able:
+                self._events.wait(round(seconds * 1000))
+            return able
 
         try:
-            return self._driver.run("XIDs", wait, seconds=seconds + _PROBE_SECONDS)
-        except (NoAnswerError, pynvml.NVMLError):
-            return None
+            able = self._driver.run("XIDs", wait, seconds=seconds + _PROBE_SECONDS)
+        except NoAnswerError:
+            self._events.hangs()
+            able = False
+        except pynvml.NVMLError:
+            able = False
+        heard = self._events.take()
+        return heard if able or heard else None
 
     def close(self) -> None:
         self._restart()
@@ -128,7 +138,7 @@ class NvmlInventory:
             except NoAnswerError:
                 left_out[index] = self._driver.hangs
                 patience = min(patience, _READ_AFTER_HANG_SECONDS)
-            except LeftOutError as why:
+            except (LeftOutError, UnicodeDecodeError) as why:  # a dying GPU's name is no text
                 left_out[index] = str(why)
         if not found:
             told = "".join(f"; GPU {index}: {why}" for index, why in left_out.items())
@@ -197,6 +207,7 @@ class NvmlInventory:
         findings: dict[str, tuple[Finding, ...]] = {}
         unanswered: set[str] = set()
         told: set[str] = set()
+        answering: set[str] = set()
         patience = min(_PROBE_SECONDS, self._driver.seconds)
         for uuid in uuids:
             try:
@@ -217,6 +228,8 @@ class NvmlInventory:
                 findings[uuid] = probe.findings
             if probe.recovery_told:
                 told.add(uuid)
+            answering.add(uuid)
+        self._answering = frozenset(answering)
         return Probe(findings, frozenset(unanswered), frozenset(told))
 
     def _probe(self, uuid: str, seconds: float) -> GpuProbe:
