@@ -2,6 +2,7 @@
 
 import ctypes
 import logging
+import time
 from collections.abc import Collection
 from queue import SimpleQueue
 from typing import Any
@@ -12,8 +13,6 @@ from linkwise.plugin.gpus.inventory import Xid
 from linkwise.plugin.nvml.library import Handle, Nvml, not_supported
 
 log = logging.getLogger(__name__)
-
-_MOST = 1000  # XIDs that one wait takes: they may come as fast as they are taken
 
 
 class EventSet:
@@ -71,20 +70,23 @@ class EventSet:
         self._uuids = {address: each for address, each in self._uuids.items() if each != uuid}
 
     def wait(self, milliseconds: int) -> None:
-        """Wait for the first, and hear all that are there.
+        """Wait for the first, and hear all that are there: for so long at most, as they may come
+        as fast as they are heard.
 
         Raises NVMLError where waiting failed.
         """
-        for place in range(_MOST):
+        ends = time.monotonic() + milliseconds / 1000
+        left = milliseconds
+        while left or time.monotonic() < ends:
             try:
-                event = self._nvml.nvmlEventSetWait_v2(self._set, 0 if place else milliseconds)
+                event = self._nvml.nvmlEventSetWait_v2(self._set, left)
             except pynvml.NVMLError as error:
                 if error.value == pynvml.NVML_ERROR_TIMEOUT:
                     return
                 self._say(f"nvmlEventSetWait: {error}")
                 self._free()
                 raise
-            self._trouble = ""
+            left, self._trouble = 0, ""
             if event.eventType == pynvml.nvmlEventTypeXidCriticalError:
                 self._heard.put(Xid(self._uuid_of(event.device), int(event.eventData)))
 
