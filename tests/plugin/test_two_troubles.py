@@ -179,3 +179,43 @@ def test_a_name_that_is_no_text_costs_its_own_gpu_only(
     snapshot = source.read()
     assert [gpu.index for gpu in snapshot.machine.gpus] == [0, 1, 2, 3, 4, 6, 7]
     assert "can't decode" in snapshot.left_out[5]
+
+
+def test_a_gpu_that_has_never_answered_a_probe_is_not_offered_on_trust(
+    driver: FakeNvml, machine: Machine
+) -> None:
+    fresh = NvmlInventory(driver, sys_root=Path("/nonexistent"), driver_seconds=3600)
+    driver.hang("nvmlDeviceGetFieldValues", gpu=2)
+    snapshot = fresh.read()
+    (finding,) = snapshot.probe.findings[machine.gpus[2].uuid]
+    assert (finding.condition, finding.text) == ("no-answer", "the driver has not answered yet")
+    assert len(snapshot.probe.findings) == 1
+    driver.released.set()
+    wait_for(lambda: not fresh.probe(snapshot.machine).findings, "its answer")
+
+
+def test_nvlinks_that_the_driver_does_without_for_a_while_are_down_and_not_forgotten(
+    driver: FakeNvml, source: NvmlInventory, machine: Machine
+) -> None:
+    uuid = machine.gpus[2].uuid
+    driver.fail("nvmlDeviceGetNvLinkState", pynvml.NVML_ERROR_NOT_SUPPORTED, gpu=2)
+    (finding,) = source.read().probe.findings[uuid]
+    assert (finding.condition, finding.text) == ("nvlink-down", "0 of 18 NVLinks are up")
+    driver.faults.clear()
+    again = source.read()
+    assert again.machine == machine
+    assert again.probe.findings == {}
+
+
+def test_nvlinks_are_looked_for_anew_when_the_driver_has_been_loaded_anew(
+    driver: FakeNvml, source: NvmlInventory
+) -> None:
+    driver.fail("nvmlDeviceGetNvLinkState", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    bare = source.read().machine
+    assert bare.link(0, 1).nvlinks == 0
+    driver.faults.clear()
+    driver.fail("nvmlDeviceGetMemoryInfo", LOST)
+    source.probe(bare)
+    driver.faults.clear()
+    assert source.probe(bare).recount
+    assert source.read().machine.link(0, 1).nvlinks == 18

@@ -97,7 +97,8 @@ class DeviceBook:
     def struck(self, xids: Sequence[Xid], *, now: float) -> News:
         """Take errors in that the driver has reported; those of no GPU of ours change nothing."""
         with self._changed:
-            ours = [xid for xid in xids if xid.uuid in self._now.known]
+            known = self._now.known
+            ours = [xid for xid in xids if xid.uuid in known]
             healths = after_xids(self._now.healths, ours, self._policy, now=now)
             news = self._put(self._now, healths)
         ignored = Treatment.IGNORE
@@ -106,7 +107,7 @@ class DeviceBook:
             ignored=tuple(
                 xid
                 for xid in xids
-                if xid not in ours or self._policy.treatments.of_xid(xid.number) is ignored
+                if xid.uuid not in known or self._policy.treatments.of_xid(xid.number) is ignored
             ),
         )
 

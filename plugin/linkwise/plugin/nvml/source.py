@@ -19,6 +19,7 @@ from linkwise.plugin.nvml.calls import NoAnswerError
 from linkwise.plugin.nvml.driver import Driver, HangsError
 from linkwise.plugin.nvml.events import EventSet
 from linkwise.plugin.nvml.library import Nvml, sysfs_bus_id
+from linkwise.plugin.nvml.nvlinks import NO_NVLINKS
 from linkwise.plugin.nvml.probing import GpuProbe, probe_gpu
 from linkwise.plugin.nvml.questions import Questions
 from linkwise.plugin.nvml.reading import (
@@ -67,6 +68,7 @@ class NvmlInventory:
         self._links: dict[str, tuple[int, ...]] = {}  # numbers of NVLinks that are up
         self._counters: dict[str, Mapping[int, int]] = {}
         self._answering: frozenset[str] = frozenset()  # at the last probe
+        self._answered: set[str] = set()  # at some probe: of the others nothing good is known
 
     def read(self) -> Snapshot:
         self._driver.open()
@@ -119,13 +121,14 @@ class NvmlInventory:
         self._driver.end()
 
     def _restart(self) -> None:
-        """Close the library. What it told of device files and events is void with it: a driver
-        that is loaded again numbers its devices anew."""
+        """Close the library. What it told of device files and events is void with it, and of
+        NVLinks that there are none: a driver that is loaded again may say otherwise."""
         self._driver.close()
         self._events.forget()
         self._counters.clear()
         for uuid, answers in self._known.items():
-            self._known[uuid] = {call: told for call, told in answers.items() if call != MINOR}
+            void = (MINOR, NO_NVLINKS)
+            self._known[uuid] = {call: told for call, told in answers.items() if call not in void}
 
     def _read(self) -> Snapshot:
         count = self._driver.required("nvmlDeviceGetCount", self._nvml.nvmlDeviceGetCount)
@@ -214,10 +217,12 @@ class NvmlInventory:
                 probe = self._probe(uuid, patience)
             except NoAnswerError as error:
                 patience = min(patience, _PROBE_AFTER_HANG_SECONDS)
-                if error.seconds < self._driver.seconds:
-                    unanswered.add(uuid)
+                hangs = error.seconds >= self._driver.seconds
+                if hangs or uuid not in self._answered:
+                    text = self._driver.hangs if hangs else "the driver has not answered yet"
+                    findings[uuid] = (Finding("no-answer", text),)
                 else:
-                    findings[uuid] = (Finding("no-answer", self._driver.hangs),)
+                    unanswered.add(uuid)
                 continue
             except pynvml.NVMLError as error:
                 findings[uuid] = (Finding("lost", f"NVML: {error}"),)
@@ -230,6 +235,7 @@ class NvmlInventory:
                 told.add(uuid)
             answering.add(uuid)
         self._answering = frozenset(answering)
+        self._answered |= answering
         return Probe(findings, frozenset(unanswered), frozenset(told))
 
     def _probe(self, uuid: str, seconds: float) -> GpuProbe:
