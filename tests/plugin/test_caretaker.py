@@ -201,6 +201,19 @@ def test_a_gpu_that_comes_back_is_read_anew() -> None:
     care.taker.stop()
 
 
+def test_a_defect_in_hearing_xids_does_not_end_the_probes(
+    probing: Care, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(probing.source, "events", fail)
+    wait_for(lambda: "ZeroDivisionError" in caplog.text, "the complaint")
+    seen = probing.source.probes
+    wait_for(lambda: probing.source.probes > seen + 3, "probes")
+    assert caplog.text.count("looking after the GPUs failed") == 1
+
+
 def test_what_has_not_been_answered_ages_and_what_has_been_does_not(probing: Care) -> None:
     seen = probing.source.probes
     wait_for(lambda: probing.source.probes > seen + 3, "probes")

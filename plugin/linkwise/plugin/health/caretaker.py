@@ -84,6 +84,8 @@ class Caretaker:
         self._xids_said: set[Xid] = set()
         self._shown = _shown(book.now)
         self._answered = time.monotonic()  # when the source last told of every GPU
+        self._read_at = self._answered
+        self._faults: dict[Callable[[], None], str] = {}  # defects that have been said
         self._tell_start(snapshot)
         self._thread = Thread(target=self._run, name="caretaker", daemon=True)
 
@@ -107,26 +109,32 @@ class Caretaker:
         self._wake.set()
 
     def _run(self) -> None:
-        read_at, fault = time.monotonic(), ""
         while not self._stopping:
-            try:
-                self._await()
-                if self._stopping:
-                    break
-                if self._discover_now or time.monotonic() > read_at + self._reading_seconds:
-                    self._discover_now = False
-                    read_at = time.monotonic()
-                    self._rediscover()
-                else:
-                    self._probe()
-                fault = ""
-            except Exception as error:
-                # Health that stands still unnoticed is worse than a loud log.
-                if repr(error) != fault:
-                    log.exception("looking after the GPUs failed; trying again")
-                fault = repr(error)
-                self._wake.wait(self._health_seconds)
+            self._try(self._await)
+            if not self._stopping:
+                self._try(self._look)
         self._inventory.close()
+
+    def _try(self, step: Callable[[], None]) -> None:
+        """A defect in one step leaves the other: health that stands still unnoticed is worse than
+        a loud log."""
+        try:
+            step()
+            self._faults.pop(step, None)
+        except Exception as error:
+            if repr(error) != self._faults.get(step):
+                log.exception("looking after the GPUs failed; trying again")
+            self._faults[step] = repr(error)
+            self._wake.wait(self._health_seconds)
+            self._wake.clear()
+
+    def _look(self) -> None:
+        if self._discover_now or time.monotonic() > self._read_at + self._reading_seconds:
+            self._discover_now = False
+            self._read_at = time.monotonic()
+            self._rediscover()
+        else:
+            self._probe()
 
     @property
     def _reading_seconds(self) -> float:
