@@ -49,6 +49,7 @@ class FakeNvml:
     xids: "SimpleQueue[tuple[int, int]]" = field(default_factory=SimpleQueue)  # GPU, number
     registered: set[int] = field(default_factory=set)
     released: Event = field(default_factory=Event)
+    opened: int = 0  # as often as it was not closed again
 
     def hang(self, call: str, *, gpu: object = None) -> None:
         """Let *call* return only once `released` is set, for one GPU or for all."""
@@ -79,9 +80,11 @@ class FakeNvml:
                 return self.faults[name]
         return super().__getattribute__(name)
 
-    def nvmlInit(self) -> None: ...
+    def nvmlInit(self) -> None:
+        self.opened += 1
 
-    def nvmlShutdown(self) -> None: ...
+    def nvmlShutdown(self) -> None:
+        self.opened -= 1
 
     def nvmlSystemGetDriverVersion(self) -> str:
         return "550.54.15"

@@ -172,6 +172,48 @@ def test_where_no_xids_can_be_heard_probes_go_on(probing: Care) -> None:
     wait_for(lambda: probing.source.probes > seen + 3, "more probes")
 
 
+def test_a_flood_of_bad_xids_is_no_flood_of_probes(caplog: pytest.LogCaptureFixture) -> None:
+    """The GPU is out at the first of them; the driver has enough to do."""
+    care = Care(health_seconds=3600, policy=Policy())
+    for _ in range(500):
+        care.source.xids.put(Xid(UUIDS[3], 48))
+    care.taker.start()
+    wait_for(lambda: len(care.xids) == 500, "all of them")
+    wait_for(lambda: care.source.probes > 0, "a probe")
+    care.taker.stop()
+    assert care.source.probes < 100
+    assert caplog.text.count("is unhealthy") == 1
+
+
+def test_a_gpu_that_comes_back_is_read_anew() -> None:
+    """It may have been reset: what joins it to others is what it is now."""
+    care = Care(health_seconds=0.005)
+    care.taker.start()
+    care.source.snapshot = replace(care.source.snapshot, probe=found(3, "NVLink fabric"))
+    wait_for(lambda: care.told and not care.told[-1].machine.gpus[3].healthy, "the GPU's end")
+    assert care.source.readings == 0
+    care.source.snapshot = Snapshot(DGX_1V)
+    wait_for(lambda: care.source.readings == 1, "a reading")
+    assert care.book.now.machine.gpus[3].healthy
+    seen = care.source.probes
+    wait_for(lambda: care.source.probes > seen + 3, "probes")
+    assert care.source.readings == 1
+    care.taker.stop()
+
+
+def test_a_defect_in_hearing_xids_does_not_end_the_probes(
+    probing: Care, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(probing.source, "events", fail)
+    wait_for(lambda: "ZeroDivisionError" in caplog.text, "the complaint")
+    seen = probing.source.probes
+    wait_for(lambda: probing.source.probes > seen + 3, "probes")
+    assert caplog.text.count("looking after the GPUs failed") == 1
+
+
 def test_what_has_not_been_answered_ages_and_what_has_been_does_not(probing: Care) -> None:
     seen = probing.source.probes
     wait_for(lambda: probing.source.probes > seen + 3, "probes")
@@ -267,7 +309,7 @@ def test_a_gpu_put_in_place_of_another_is_not_offered_and_that_is_said(
     wait_for(lambda: resting.told, "the new reading")
     assert [gpu.healthy for gpu in resting.book.now.machine.gpus] == [False] + [True] * 7
     assert resting.book.now.known == set(UUIDS)
-    wait_for(lambda: "GPU GPU-new is new" in caplog.text, "the warning")
+    wait_for(lambda: "GPU 0 is left out: GPU-new is new" in caplog.text, "the warning")
 
 
 def test_a_fault_of_ours_does_not_end_the_care(

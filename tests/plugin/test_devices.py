@@ -9,7 +9,7 @@ import pytest
 from linkwise.plugin.containers import ContainerGrant, Granting, grant
 from linkwise.plugin.errors import UnknownDeviceError
 from linkwise.plugin.gpus.inventory import Finding, Probe, Snapshot, Xid
-from linkwise.plugin.health.book import GONE, DeviceBook
+from linkwise.plugin.health.book import GONE, NOT_OFFERED, DeviceBook
 from linkwise.plugin.health.faults import Change, Policy
 from linkwise.topology.model import Machine
 from tests.machines import DGX_1V
@@ -147,6 +147,7 @@ def test_a_new_gpu_that_is_not_offered_has_no_health_to_tell() -> None:
     news = devices.discovered(snapshot, now=10)
     assert news.changes == (Change(UUIDS[0], False, GONE.text),)
     assert set(devices.now.healths) == {UUIDS[0]}
+    assert devices.now.left_out == {0: NOT_OFFERED.format("GPU-new")}  # and so it is counted
 
 
 def test_a_new_reading_replaces_links_and_minors() -> None:

@@ -231,6 +231,7 @@ def test_a_gpu_that_answers_again_is_registered_again(
     source.probe(machine)
     driver.registered.clear()
     driver.faults.clear()
+    source.probe(machine)
     source.events(machine, 0.01)
     assert driver.registered == {4}
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from http.client import HTTPConnection
 from pathlib import Path
+from queue import SimpleQueue
 from threading import Thread
 from urllib.request import urlopen
 
@@ -17,6 +18,7 @@ import pytest
 from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Node
 from linkwise.plugin import program
+from linkwise.plugin.gpus.inventory import Snapshot
 from linkwise.plugin.gpus.recorded import RecordedInventory
 from linkwise.plugin.settings import Settings
 from linkwise.simulator.api_server import ApiServer
@@ -408,3 +410,36 @@ def test_a_scraper_that_stays_connected_does_not_delay_the_end(
     assert plugin.stop() == 0
     assert time.monotonic() - began < 4.0
     scraper.close()
+
+
+def test_a_defect_in_the_first_reading_ends_the_program_and_is_told(
+    kubelet_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Waiting for ever, it would look like a node without a driver."""
+    inventory = RecordedInventory(MACHINE)
+
+    def fail() -> Snapshot:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(inventory, "read", fail)
+    settings = Settings(
+        "n1",
+        kubelet_dir=kubelet_dir,
+        pod_resources_socket=kubelet_dir / "pod-resources",
+        listen_address="127.0.0.1",
+        listen_port=0,
+    )
+    client = KubeClient.load(kubeconfig=None, server="http://127.0.0.1:9")
+    running = program.Program(settings, inventory, client)
+    ended: SimpleQueue[BaseException | None] = SimpleQueue()
+
+    def run() -> None:
+        try:
+            running.run()
+            ended.put(None)
+        except BaseException as error:
+            ended.put(error)
+
+    Thread(target=run, daemon=True).start()
+    wait_for(lambda: not ended.empty(), "its end")
+    assert isinstance(ended.get(), ZeroDivisionError)

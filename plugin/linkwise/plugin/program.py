@@ -15,7 +15,7 @@ from linkwise.plugin.advisor import Advisor
 from linkwise.plugin.allocate import POLICIES, Pick
 from linkwise.plugin.app import create_app
 from linkwise.plugin.containers import Granting
-from linkwise.plugin.errors import InventoryError, ListenError
+from linkwise.plugin.errors import ListenError
 from linkwise.plugin.gpus.inventory import Inventory, Snapshot, Xid
 from linkwise.plugin.health.book import DeviceBook, Devices
 from linkwise.plugin.health.caretaker import Caretaker, Listeners, first_reading
@@ -57,7 +57,7 @@ class Program:
         self._missing = "no GPUs read yet"
         self._began = time.monotonic()
         self._stopping = Event()
-        self._first: SimpleQueue[Snapshot | InventoryError | None] = SimpleQueue()
+        self._first: SimpleQueue[Snapshot | Exception | None] = SimpleQueue()
         self._node: Node | None = None
         self._metrics.probe_age.set_function(self._probe_age_seconds)
         self._leaving = (
@@ -120,7 +120,7 @@ class Program:
         """None once told to stop, however long the driver takes, or hangs."""
         Thread(target=self._read_first, name="first-reading", daemon=True).start()
         found = self._first.get()
-        if isinstance(found, InventoryError):
+        if isinstance(found, Exception):
             raise found
         return found
 
@@ -134,7 +134,7 @@ class Program:
                 )
             else:
                 self._first.put(self._inventory.read())
-        except InventoryError as error:
+        except Exception as error:  # a defect too: who waits for us would wait for ever
             self._first.put(error)
 
     def _serve_http(self) -> None:

@@ -23,6 +23,7 @@ from linkwise.plugin.health.faults import (
 )
 from linkwise.topology.model import Machine
 
+NOT_OFFERED = "{} is new and others are gone: not offered until the plugin is restarted"
 GONE = Finding("gone", "gone from the driver's list; expected until the plugin restarts")
 
 
@@ -96,7 +97,8 @@ class DeviceBook:
     def struck(self, xids: Sequence[Xid], *, now: float) -> News:
         """Take errors in that the driver has reported; those of no GPU of ours change nothing."""
         with self._changed:
-            ours = [xid for xid in xids if xid.uuid in self._now.known]
+            known = self._now.known
+            ours = [xid for xid in xids if xid.uuid in known]
             healths = after_xids(self._now.healths, ours, self._policy, now=now)
             news = self._put(self._now, healths)
         ignored = Treatment.IGNORE
@@ -105,7 +107,7 @@ class DeviceBook:
             ignored=tuple(
                 xid
                 for xid in xids
-                if xid not in ours or self._policy.treatments.of_xid(xid.number) is ignored
+                if xid.uuid not in known or self._policy.treatments.of_xid(xid.number) is ignored
             ),
         )
 
@@ -117,11 +119,16 @@ class DeviceBook:
             self._gone = self._now.known - there
             places = {gpu.index for gpu in self._now.machine.gpus if gpu.uuid in self._gone}
             machine = self._now.machine if self._gone else snapshot.machine
+            known = {gpu.uuid for gpu in machine.gpus}
+            new = (gpu for gpu in snapshot.machine.gpus if gpu.uuid not in known)
             devices = replace(
                 self._now,
                 machine=with_health(machine, self._now.healths),
                 minors=snapshot.minors,
-                left_out={i: why for i, why in snapshot.left_out.items() if i not in places},
+                left_out={
+                    **{i: why for i, why in snapshot.left_out.items() if i not in places},
+                    **{gpu.index: NOT_OFFERED.format(gpu.uuid) for gpu in new},
+                },
             )
             return self._take(devices, snapshot.probe, now)
 

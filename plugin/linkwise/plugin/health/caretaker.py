@@ -23,9 +23,8 @@ from linkwise.plugin.health.xids import RECOVERY_CHANGED
 
 log = logging.getLogger(__name__)
 
-NOT_OFFERED = "GPU {} is new and others are gone: not offered until the plugin is restarted"
 LEFT_OUT = "GPU {} is left out: {}"
-_XIDS_SECONDS = 1.0  # so long at most SIGHUP has to wait for the wait for XIDs
+_XIDS_SECONDS = 1.0  # so long at most SIGHUP waits for the wait for XIDs, and their probe
 _STOP_SECONDS = 0.2  # who stops does not wait for that, nor for a driver that hangs
 _INCOMPLETE_SECONDS = 60.0  # GPUs that a reading lacks are looked for so often
 
@@ -85,6 +84,8 @@ class Caretaker:
         self._xids_said: set[Xid] = set()
         self._shown = _shown(book.now)
         self._answered = time.monotonic()  # when the source last told of every GPU
+        self._read_at = self._answered
+        self._faults: dict[Callable[[], None], str] = {}  # defects that have been said
         self._tell_start(snapshot)
         self._thread = Thread(target=self._run, name="caretaker", daemon=True)
 
@@ -108,26 +109,32 @@ class Caretaker:
         self._wake.set()
 
     def _run(self) -> None:
-        read_at, fault = time.monotonic(), ""
         while not self._stopping:
-            try:
-                self._await(time.monotonic() + self._health_seconds)
-                if self._stopping:
-                    break
-                if self._discover_now or time.monotonic() > read_at + self._reading_seconds:
-                    self._discover_now = False
-                    read_at = time.monotonic()
-                    self._rediscover()
-                else:
-                    self._probe()
-                fault = ""
-            except Exception as error:
-                # Health that stands still unnoticed is worse than a loud log.
-                if repr(error) != fault:
-                    log.exception("looking after the GPUs failed; trying again")
-                fault = repr(error)
-                self._wake.wait(self._health_seconds)
+            self._try(self._await)
+            if not self._stopping:
+                self._try(self._look)
         self._inventory.close()
+
+    def _try(self, step: Callable[[], None]) -> None:
+        """A defect in one step leaves the other: health that stands still unnoticed is worse than
+        a loud log."""
+        try:
+            step()
+            self._faults.pop(step, None)
+        except Exception as error:
+            if repr(error) != self._faults.get(step):
+                log.exception("looking after the GPUs failed; trying again")
+            self._faults[step] = repr(error)
+            self._wake.wait(self._health_seconds)
+            self._wake.clear()
+
+    def _look(self) -> None:
+        if self._discover_now or time.monotonic() > self._read_at + self._reading_seconds:
+            self._discover_now = False
+            self._read_at = time.monotonic()
+            self._rediscover()
+        else:
+            self._probe()
 
     @property
     def _reading_seconds(self) -> float:
@@ -135,22 +142,24 @@ class Caretaker:
             return min(self._discovery_seconds, _INCOMPLETE_SECONDS)
         return self._discovery_seconds
 
-    def _await(self, until: float) -> None:
-        """Until then, or until something has happened."""
+    def _await(self) -> None:
+        """Until the next probe is due, or until something has happened; XIDs may come by the
+        thousand, and bring a probe a second."""
+        began = time.monotonic()
+        until = began + self._health_seconds
         while not (self._stopping or self._discover_now):
             left = until - time.monotonic()
             if left <= 0:
                 return
             xids = self._inventory.events(self._book.now.machine, min(left, _XIDS_SECONDS))
             if xids and self._struck(xids):
-                return
+                until = min(until, began + _XIDS_SECONDS)
             if xids is None:  # nothing to wait for
                 self._wake.wait(min(left, self._health_seconds))
                 self._wake.clear()
 
     def _struck(self, xids: Sequence[Xid]) -> bool:
-        """Whether to look at the GPUs now: an application's errors say nothing of them, and may
-        come by the thousand."""
+        """Whether to look at the GPUs soon: an application's errors say nothing of them."""
         for xid in xids:
             self._listeners.xid(xid)
         news = self._book.struck(xids, now=time.monotonic())
@@ -165,8 +174,11 @@ class Caretaker:
     def _probe(self) -> None:
         probe = self._inventory.probe(self._book.now.machine)
         self._note_answers(probe)
-        self._told(self._book.probed(probe, now=time.monotonic()))
-        self._discover_now = self._discover_now or probe.recount
+        news = self._book.probed(probe, now=time.monotonic())
+        self._told(news)
+        # What comes back may have been reset, or its fabric has come up: its links are others.
+        back = any(change.healthy for change in news.changes)
+        self._discover_now = self._discover_now or probe.recount or back
 
     def _note_answers(self, probe: Probe) -> None:
         hanging = (
@@ -204,11 +216,9 @@ class Caretaker:
     def _warn(self, snapshot: Snapshot) -> None:
         """Say what has not been said of the reading before."""
         devices = self._book.now
-        read = {gpu.uuid for gpu in snapshot.machine.gpus}
         warnings = (
             *snapshot.warnings,
             *(LEFT_OUT.format(index, why) for index, why in devices.left_out.items()),
-            *map(NOT_OFFERED.format, sorted(read - devices.known)),
         )
         for warning in warnings:
             if warning not in self._said:

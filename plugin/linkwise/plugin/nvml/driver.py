@@ -16,6 +16,10 @@ T = TypeVar("T")
 _CLOSE_SECONDS = 1.0
 
 
+class HangsError(InventoryError):
+    """The driver has not answered in time."""
+
+
 class Driver:
     """`seconds`: a call that takes longer is a hang. It is left behind, and not made again until
     it has returned (`calls`)."""
@@ -24,6 +28,7 @@ class Driver:
         self.nvml, self.seconds = nvml, seconds
         self._calls = Calls()
         self._open = False
+        self._initialised = False  # as its calls return, be it late; the library counts them
 
     @property
     def is_open(self) -> bool:
@@ -36,9 +41,17 @@ class Driver:
 
     def open(self) -> None:
         """Raises InventoryError where the driver is not there, or in trouble; it may come later."""
-        if not self._open:
-            self.required("nvmlInit", self.nvml.nvmlInit)
-            self._open = True
+        if not self._initialised:
+            self.required("nvmlInit", self._initialise)
+        self._open = True
+
+    def _initialise(self) -> None:
+        self.nvml.nvmlInit()
+        self._initialised = True
+
+    def _shut_down(self) -> None:
+        self._initialised = False
+        self.nvml.nvmlShutdown()
 
     def close(self) -> None:
         """A driver that was reloaded answers only to a fresh start of its library."""
@@ -46,9 +59,9 @@ class Driver:
             return
         self._open = False
         if self._calls.stuck:
-            return  # closing it under a call that runs is worse than opening it twice
+            return  # it stays initialised under a call that runs, and is closed another time
         try:
-            self._calls.run("nvmlShutdown", self.nvml.nvmlShutdown, seconds=_CLOSE_SECONDS)
+            self._calls.run("nvmlShutdown", self._shut_down, seconds=_CLOSE_SECONDS)
         except (NoAnswerError, pynvml.NVMLError) as error:
             log.warning("nvmlShutdown: %s", error)
 
@@ -61,10 +74,11 @@ class Driver:
         return self._calls.run(what, ask, seconds=self.seconds if seconds is None else seconds)
 
     def required(self, call: str, ask: Callable[[], T]) -> T:
-        """Raises InventoryError, which names *call*, where there is no answer."""
+        """Raises InventoryError, which names *call*, where there is no answer; HangsError where
+        that is because the driver hangs."""
         try:
             return self.run(call, ask)
         except pynvml.NVMLError as error:
             raise InventoryError(f"{call}: {error}") from error
         except NoAnswerError as error:
-            raise InventoryError(f"{call}: {self.hangs}") from error
+            raise HangsError(f"{call}: {self.hangs}") from error

@@ -2,7 +2,9 @@
 
 import ctypes
 import logging
+import time
 from collections.abc import Collection
+from queue import SimpleQueue
 from typing import Any
 
 import pynvml
@@ -16,7 +18,8 @@ log = logging.getLogger(__name__)
 class EventSet:
     """NVML's set of events, registered for each GPU; made anew whenever it fails.
 
-    What goes wrong here is nobody's fault: no GPU is judged by it. Only the driver's thread calls.
+    What goes wrong here is nobody's fault: no GPU is judged by it. Only the driver's thread calls,
+    but for `take`: what a wait brings that was left behind is heard all the same.
     """
 
     def __init__(self, nvml: Nvml) -> None:
@@ -25,6 +28,7 @@ class EventSet:
         self._uuids: dict[int, str] = {}  # by handle
         self._unable: set[str] = set()  # GPUs that report no XIDs, as far as the driver tells
         self._trouble = ""
+        self._heard: SimpleQueue[Xid] = SimpleQueue()
 
     def forget(self) -> None:
         """The library has been closed, or what it told us is void."""
@@ -65,26 +69,33 @@ class EventSet:
         """This GPU does not answer: where it comes back, it has to be registered again."""
         self._uuids = {address: each for address, each in self._uuids.items() if each != uuid}
 
-    def wait(self, milliseconds: int) -> tuple[Xid, ...]:
-        """Wait for the first, and take all that are there.
+    def wait(self, milliseconds: int) -> None:
+        """Wait for the first, and hear all that are there: for so long at most, as they may come
+        as fast as they are heard.
 
         Raises NVMLError where waiting failed.
         """
-        found: list[Xid] = []
-        while True:
+        ends = time.monotonic() + milliseconds / 1000
+        left = milliseconds
+        while left or time.monotonic() < ends:
             try:
-                event = self._nvml.nvmlEventSetWait_v2(self._set, 0 if found else milliseconds)
+                event = self._nvml.nvmlEventSetWait_v2(self._set, left)
             except pynvml.NVMLError as error:
                 if error.value == pynvml.NVML_ERROR_TIMEOUT:
-                    return tuple(found)
+                    return
                 self._say(f"nvmlEventSetWait: {error}")
                 self._free()
-                if found:
-                    return tuple(found)
                 raise
-            self._trouble = ""
+            left, self._trouble = 0, ""
             if event.eventType == pynvml.nvmlEventTypeXidCriticalError:
-                found.append(Xid(self._uuid_of(event.device), int(event.eventData)))
+                self._heard.put(Xid(self._uuid_of(event.device), int(event.eventData)))
+
+    def take(self) -> tuple[Xid, ...]:
+        """What has been heard and not been taken."""
+        return tuple(self._heard.get() for _ in range(self._heard.qsize()))
+
+    def hangs(self) -> None:
+        self._say("the wait for XIDs does not return")
 
     def _uuid_of(self, handle: Handle) -> str:
         """Empty where it cannot be told: then the event is nobody's."""

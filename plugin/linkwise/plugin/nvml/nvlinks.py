@@ -13,7 +13,7 @@ _ENDS = {
     pynvml.NVML_NVLINK_DEVICE_TYPE_GPU: End.GPU,
     pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH: End.SWITCH,
 }
-_KNOWN, _NONE = "NVLinks", "no NVLinks"  # under which names the answers are kept
+_KNOWN, NO_NVLINKS = "NVLinks", "no NVLinks"  # under which names the answers are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class NvLinks:
 def read_nvlinks(nvml: Nvml, questions: Questions, handle: Handle) -> NvLinks:
     """A link about which the driver fails is what it was; so are those after it, which are not
     asked about: a GPU that dies would have 36 of them."""
-    if questions.known(_NONE):  # a card gets none while it is in use
-        questions.keep(_NONE, True)
+    if questions.known(NO_NVLINKS):  # a card gets none while it is in use
+        questions.keep(NO_NVLINKS, True)
         return NvLinks()
     known: Mapping[int, ActiveLink] = questions.known(_KNOWN) or {}
     up: dict[int, ActiveLink] = {}
@@ -40,6 +40,7 @@ def read_nvlinks(nvml: Nvml, questions: Questions, handle: Handle) -> NvLinks:
         except pynvml.NVMLError as error:
             if error.value == pynvml.NVML_ERROR_NOT_SUPPORTED:
                 unwired += 1  # a later one may be wired
+                down |= {number: known[number]} if number in known else {}
                 continue
             if not_supported(error) or (
                 error.value == pynvml.NVML_ERROR_INVALID_ARGUMENT
@@ -58,7 +59,7 @@ def read_nvlinks(nvml: Nvml, questions: Questions, handle: Handle) -> NvLinks:
         elif number in known:
             down[number] = known[number]
     questions.keep(_KNOWN, {**down, **up})
-    questions.keep(_NONE, unwired == pynvml.NVML_NVLINK_MAX_LINKS)
+    questions.keep(NO_NVLINKS, unwired == pynvml.NVML_NVLINK_MAX_LINKS and not known)
     return NvLinks(tuple(up.values()), tuple(down.values()))
 
 

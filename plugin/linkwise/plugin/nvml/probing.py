@@ -5,16 +5,23 @@
 
 import ctypes
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import pynvml
 
 from linkwise.plugin.gpus.inventory import Finding
-from linkwise.plugin.nvml.fabric import read_fabric
+from linkwise.plugin.nvml.fabric import Fabric, read_fabric
 from linkwise.plugin.nvml.library import Handle, Nvml, not_supported
 
+T = TypeVar("T")
+
+_REFUSALS = (
+    pynvml.NVML_ERROR_NO_PERMISSION,
+    pynvml.NVML_ERROR_CORRUPTED_INFOROM,
+    pynvml.NVML_ERROR_NO_DATA,
+)
 _UNCORRECTABLE = pynvml.NVML_FI_DEV_ECC_DBE_VOL_TOTAL
 _PAGE_PENDING = pynvml.NVML_FI_DEV_RETIRED_PENDING  # up to Turing
 _ROW_PENDING = pynvml.NVML_FI_DEV_REMAPPED_PENDING  # since Ampere
@@ -63,9 +70,9 @@ def probe_gpu(
     except pynvml.NVMLError as error:
         if not not_supported(error):  # memory shared with the CPU
             raise
-    if _mig(nvml, handle):
+    if _told(lambda: nvml.nvmlDeviceGetMigMode(handle)[0], 0) == pynvml.NVML_DEVICE_MIG_ENABLE:
         found.append(Finding("mig", "MIG mode is on: only whole GPUs are given out"))
-    found += read_fabric(nvml, handle).findings
+    found += _told(lambda: read_fabric(nvml, handle), Fabric()).findings
     fields = _fields(nvml, handle, nvlinks)
     found += _memory(nvml, handle, fields)
     counters = {number: fields[number] for number in _RISING if number in fields}
@@ -78,13 +85,15 @@ def probe_gpu(
     return GpuProbe(tuple(found), counters, recovery_told=action is not None)
 
 
-def _mig(nvml: Nvml, handle: Handle) -> bool:
+def _told(ask: Callable[[], T], otherwise: T) -> T:
+    """The answer; *otherwise* where the card has none, or the driver refuses to give it: that says
+    something of the question, and nothing of the GPU, which answers."""
     try:
-        return bool(nvml.nvmlDeviceGetMigMode(handle)[0] == pynvml.NVML_DEVICE_MIG_ENABLE)
+        return ask()
     except pynvml.NVMLError as error:
-        if not not_supported(error):
+        if not (not_supported(error) or error.value in _REFUSALS):
             raise
-        return False
+        return otherwise
 
 
 def _memory(nvml: Nvml, handle: Handle, fields: Mapping[int, int]) -> list[Finding]:
@@ -103,25 +112,16 @@ def _memory(nvml: Nvml, handle: Handle, fields: Mapping[int, int]) -> list[Findi
 def _sram_exceeded(nvml: Nvml, handle: Handle) -> bool:
     status = pynvml.c_nvmlEccSramErrorStatus_v1_t()
     status.version = pynvml.nvmlEccSramErrorStatus_v1
-    try:
-        nvml.nvmlDeviceGetSramEccErrorStatus(handle, ctypes.byref(status))
-    except pynvml.NVMLError as error:
-        if not not_supported(error):
-            raise
+    _told(lambda: nvml.nvmlDeviceGetSramEccErrorStatus(handle, ctypes.byref(status)), 0)
     return bool(status.bThresholdExceeded)
 
 
 def _fields(nvml: Nvml, handle: Handle, nvlinks: Collection[int]) -> dict[int, int]:
     """The values that this card and driver have, in one call; those of links are added up."""
     asked = [*_FIELDS, *((_RECOVERIES_OF_LINK, link) for link in nvlinks)]
-    try:
-        told = nvml.nvmlDeviceGetFieldValues(handle, asked)
-    except pynvml.NVMLError as error:
-        if not not_supported(error):
-            raise
-        return {}
+    nothing: Any = ()
     values: Counter[int] = Counter()
-    for each in told:
+    for each in _told(lambda: nvml.nvmlDeviceGetFieldValues(handle, asked), nothing):
         if each.nvmlReturn == pynvml.NVML_SUCCESS:
             values[int(each.fieldId)] += _number(each)
     return dict(values)

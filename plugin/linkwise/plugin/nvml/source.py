@@ -16,9 +16,10 @@ from linkwise.plugin.gpus import sysfs
 from linkwise.plugin.gpus.inventory import Finding, Probe, Snapshot, Xid
 from linkwise.plugin.nvml.assembling import wire
 from linkwise.plugin.nvml.calls import NoAnswerError
-from linkwise.plugin.nvml.driver import Driver
+from linkwise.plugin.nvml.driver import Driver, HangsError
 from linkwise.plugin.nvml.events import EventSet
 from linkwise.plugin.nvml.library import Nvml, sysfs_bus_id
+from linkwise.plugin.nvml.nvlinks import NO_NVLINKS
 from linkwise.plugin.nvml.probing import GpuProbe, probe_gpu
 from linkwise.plugin.nvml.questions import Questions
 from linkwise.plugin.nvml.reading import (
@@ -66,6 +67,8 @@ class NvmlInventory:
         self._of_reading: dict[str, tuple[Finding, ...]] = {}  # they hold until the next one
         self._links: dict[str, tuple[int, ...]] = {}  # numbers of NVLinks that are up
         self._counters: dict[str, Mapping[int, int]] = {}
+        self._answering: frozenset[str] = frozenset()  # at the last probe
+        self._answered: set[str] = set()  # at some probe: of the others nothing good is known
 
     def read(self) -> Snapshot:
         self._driver.open()
@@ -82,7 +85,8 @@ class NvmlInventory:
         try:
             self._driver.open()
         except InventoryError as error:
-            return Probe(dict.fromkeys(uuids, (Finding("lost", str(error)),)))
+            condition = "no-answer" if isinstance(error, HangsError) else "lost"
+            return Probe(dict.fromkeys(uuids, (Finding(condition, str(error)),)))
         recount = self._count_differs() or recount
         probe = self._probe_all(uuids)
         if all(_has(probe, uuid, {"lost"}) for uuid in uuids):  # it may be the library
@@ -93,29 +97,38 @@ class NvmlInventory:
     def events(self, machine: Machine, seconds: float) -> tuple[Xid, ...] | None:
         if not self._driver.is_open:
             return None
-        uuids = [gpu.uuid for gpu in machine.gpus]
+        # Not of a GPU that is lost or hangs: it would keep those of the others from us.
+        uuids = [gpu.uuid for gpu in machine.gpus if gpu.uuid in self._answering]
 
-        def wait() -> tuple[Xid, ...] | None:
-            heard = self._events.register(uuids)
-            return self._events.wait(round(seconds * 1000)) if heard else None
+        def wait() -> bool:
+            able = self._events.register(uuids)
+            if able:
+                self._events.wait(round(seconds * 1000))
+            return able
 
         try:
-            return self._driver.run("XIDs", wait, seconds=seconds + _PROBE_SECONDS)
-        except (NoAnswerError, pynvml.NVMLError):
-            return None
+            able = self._driver.run("XIDs", wait, seconds=seconds + _PROBE_SECONDS)
+        except NoAnswerError:
+            self._events.hangs()
+            able = False
+        except pynvml.NVMLError:
+            able = False
+        heard = self._events.take()
+        return heard if able or heard else None
 
     def close(self) -> None:
         self._restart()
         self._driver.end()
 
     def _restart(self) -> None:
-        """Close the library. What it told of device files and events is void with it: a driver
-        that is loaded again numbers its devices anew."""
+        """Close the library. What it told of device files and events is void with it, and of
+        NVLinks that there are none: a driver that is loaded again may say otherwise."""
         self._driver.close()
         self._events.forget()
         self._counters.clear()
         for uuid, answers in self._known.items():
-            self._known[uuid] = {call: told for call, told in answers.items() if call != MINOR}
+            void = (MINOR, NO_NVLINKS)
+            self._known[uuid] = {call: told for call, told in answers.items() if call not in void}
 
     def _read(self) -> Snapshot:
         count = self._driver.required("nvmlDeviceGetCount", self._nvml.nvmlDeviceGetCount)
@@ -128,7 +141,7 @@ class NvmlInventory:
             except NoAnswerError:
                 left_out[index] = self._driver.hangs
                 patience = min(patience, _READ_AFTER_HANG_SECONDS)
-            except LeftOutError as why:
+            except (LeftOutError, UnicodeDecodeError) as why:  # a dying GPU's name is no text
                 left_out[index] = str(why)
         if not found:
             told = "".join(f"; GPU {index}: {why}" for index, why in left_out.items())
@@ -197,16 +210,19 @@ class NvmlInventory:
         findings: dict[str, tuple[Finding, ...]] = {}
         unanswered: set[str] = set()
         told: set[str] = set()
+        answering: set[str] = set()
         patience = min(_PROBE_SECONDS, self._driver.seconds)
         for uuid in uuids:
             try:
                 probe = self._probe(uuid, patience)
             except NoAnswerError as error:
                 patience = min(patience, _PROBE_AFTER_HANG_SECONDS)
-                if error.seconds < self._driver.seconds:
-                    unanswered.add(uuid)
+                hangs = error.seconds >= self._driver.seconds
+                if hangs or uuid not in self._answered:
+                    text = self._driver.hangs if hangs else "the driver has not answered yet"
+                    findings[uuid] = (Finding("no-answer", text),)
                 else:
-                    findings[uuid] = (Finding("no-answer", self._driver.hangs),)
+                    unanswered.add(uuid)
                 continue
             except pynvml.NVMLError as error:
                 findings[uuid] = (Finding("lost", f"NVML: {error}"),)
@@ -217,6 +233,9 @@ class NvmlInventory:
                 findings[uuid] = probe.findings
             if probe.recovery_told:
                 told.add(uuid)
+            answering.add(uuid)
+        self._answering = frozenset(answering)
+        self._answered |= answering
         return Probe(findings, frozenset(unanswered), frozenset(told))
 
     def _probe(self, uuid: str, seconds: float) -> GpuProbe:
