@@ -434,6 +434,18 @@ def test_where_a_victim_gets_stuck_others_are_evicted() -> None:
     assert at.evicted == ["younger", "young"]
 
 
+def test_of_many_gangs_with_members_to_spare_as_many_go_as_it_takes() -> None:
+    """Found: too many to try all sets of them, node by node, it tripped over those to spare."""
+    at = cluster(nodes=14)
+    for number in range(14):
+        run_gang(at, f"g{number}", 2, gpus=4, gang_min="1")
+    add_gang(at, "urgent", 13, priority=1)
+    assert at.core.take_defects() == []
+    assert {name.split("-")[1] for name in at.evicted} == {"0", "1"}
+    bury(at)
+    assert at.phase("urgent") == "planned"
+
+
 def test_what_was_kept_beside_a_victim_that_gets_stuck_is_still_its_gangs() -> None:
     """Found: for a minute nobody else was evicted, as the node that was free looked taken."""
     at = cluster(nodes=3)

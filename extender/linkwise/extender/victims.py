@@ -192,5 +192,6 @@ class _Bundles:
         bundle = self._on[node]
         touched = sorted({other for unit in bundle for other in unit.nodes})
         before = [unit for other in touched for unit in self._gone_from.get(other, ())]
-        gain = self._choice.gain(list(dict.fromkeys(before)), bundle)
+        gone = {(unit.key, unit.spare): unit for unit in before}
+        gain = self._choice.gain(list(gone.values()), bundle)
         return -gain / len(bundle), max(unit.dearness for unit in bundle), node
