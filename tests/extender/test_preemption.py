@@ -434,6 +434,19 @@ def test_where_a_victim_gets_stuck_others_are_evicted() -> None:
     assert at.evicted == ["younger", "young"]
 
 
+def test_others_are_evicted_beside_one_that_leaves_by_itself() -> None:
+    """Found: alone each was not enough; that one began to leave changed nothing for who looked."""
+    at = cluster(nodes=2)
+    run(at, "young", 8, "n1")
+    run(at, "steady", 8, "n2", preemptible="false")
+    add_gang(at, "urgent", 2, priority=1)
+    quiet(at, 60)
+    assert at.evicted == []
+    at.terminate("steady")
+    quiet(at, 30)
+    assert at.evicted == ["young"]
+
+
 def test_of_many_gangs_with_members_to_spare_as_many_go_as_it_takes() -> None:
     """Found: too many to try all sets of them, node by node, it tripped over those to spare."""
     at = cluster(nodes=14)

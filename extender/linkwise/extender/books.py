@@ -38,7 +38,8 @@ class Books:
         self.room = 0  # rises whenever something may fit that did not before
         self.gang_changes: dict[GangKey, int] = {}  # differs after each change of its pods
         self.changed_rows: list[int] = []  # every row whose node changed, in order
-        self.bindings = 0  # how often a pod with GPUs was seen to have come to its node
+        # How often a pod with GPUs was seen to have come to its node, or to begin to leave it.
+        self.comings_and_goings = 0
         self.touched: set[str] = set()  # nodes settled since `take_touched`
         self.settled_rows: list[int] = []  # every row whose GPUs changed, in order
         # What comes free is kept from others until those who wait for longest have had their turn.
@@ -350,7 +351,8 @@ class Books:
             nodes.add(old.node)
         if new is not None:
             book = self._book(new.node)
-            self.bindings += uid not in book.bound
+            known = book.bound.get(uid)
+            self.comings_and_goings += known is None or known.leaving != new.leaving
             book.bound[uid] = new
             book.attribute(book.in_use)
             nodes.add(new.node)

@@ -219,7 +219,8 @@ class Preemption:
         books = self._books
         return (
             books.room,
-            books.bindings,  # what is only planned is nobody's victim
+            # What is only planned is nobody's victim, and what leaves makes room.
+            books.comings_and_goings,
             len(books.settled_rows),
             frozenset(books.fresh.items()),  # until others have had their turn with them
             self.budgets.changes,
