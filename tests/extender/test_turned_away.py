@@ -267,3 +267,20 @@ def test_a_pod_that_is_nominated_and_not_tried_there_is_nominated_again() -> Non
     at.pass_time(NOMINATE_SECONDS)  # taken away first, as one that stays the same wakes nobody
     assert len([a for a in at.pass_time(MOMENT_SECONDS) if isinstance(a, Nominate)]) == 1
     assert at.schedule("p") == "n1"
+
+
+def test_while_every_call_is_lost_nominations_come_ever_more_seldom() -> None:
+    """kube-scheduler takes each away, and that wakes all who wait: hundreds of calls a minute."""
+    at, sample = sampled_cluster()
+    assert len(after_a_moment(at)) == 1
+
+    def nominations(seconds: int) -> int:
+        made = 0
+        for _ in range(seconds):
+            at.nominate("p", "")
+            made += sum(isinstance(action, Nominate) for action in at.pass_time(1.0))
+        return made
+
+    assert 3 <= nominations(120) <= 8
+    assert at.filter("p", sample).node_names == ()  # a call that is not lost
+    assert nominations(8) == 2

@@ -38,6 +38,7 @@ SETTLE_SECONDS = 10.0  # after a write that went well, for its effect to come ba
 # So long kube-scheduler has to try a pod where it was nominated, and no longer than this does a pod
 # wait whose nomination it has taken away.
 NOMINATE_SECONDS = 3.0
+_MOST_IN_VAIN = 3
 # The API server drops an Event an hour after it was last told.
 EVENT_SECONDS = 2400.0
 START_MARK = {names.STARTED: "true"}
@@ -71,7 +72,8 @@ class Outbox:
         self._ready: list[Action] = []
         self._outstanding: dict[_Key, Action] = {}
         self._pauses: dict[_Key, _Pause] = {}
-        self._nominated_at: dict[str, float] = {}
+        # By uid: with which plan, when, and how often in vain before.
+        self._nominated: dict[str, tuple[_Edition, float, int]] = {}
         self._wakes: Alarms[_Key] = Alarms()
         self._there: dict[str, _Edition] = {}  # uid -> the plan on the API server
         self._newest: dict[str, _Edition] = {}  # uid -> the highest ever believed or decided
@@ -120,7 +122,7 @@ class Outbox:
         self._there.pop(uid, None)
         self._newest.pop(uid, None)
         self._shown.pop(uid, None)
-        self._nominated_at.pop(uid, None)
+        self._nominated.pop(uid, None)
         self._said.pop(uid, None)
 
     def bring_plan(self, record: PodRecord, wanted: WrittenPlan | None, now: float) -> None:
@@ -138,7 +140,7 @@ class Outbox:
         """Whether this plan and its nomination are on the API server. Annotations alone may have
         come with a copied manifest."""
         there = self._there.get(record.uid) == wanted.plan.edition
-        nominated = record.nominated == wanted.plan.node or record.uid in self._nominated_at
+        nominated = record.nominated == wanted.plan.node or record.uid in self._nominated
         return there and nominated and not self.busy(record.uid)
 
     def nominate(self, record: PodRecord, node: str, now: float) -> bool:
@@ -189,8 +191,10 @@ class Outbox:
             seconds = min(FIRST_PAUSE_SECONDS * 2**tries, LONGEST_PAUSE_SECONDS)
             self._pause(key, _Pause(now + seconds, min(tries + 1, _MOST_DOUBLINGS)))
         elif isinstance(action, WritePlan):
-            self._there[action.pod.uid] = read_plan(action.annotations[names.PLAN]).edition
-            self._nominated_at[action.pod.uid] = now
+            uid, edition = action.pod.uid, read_plan(action.annotations[names.PLAN]).edition
+            before, _, in_vain = self._nominated.get(uid, (_NONE, 0.0, 0))
+            self._nominated[uid] = edition, now, in_vain + 1 if before == edition else 0
+            self._there[uid] = edition
             self._pauses.pop(key, None)
         elif isinstance(action, WithdrawPlan):
             self._there.pop(action.pod.uid, None)
@@ -212,7 +216,8 @@ class Outbox:
         the pod would only be tried again by chance."""
         if record.written != wanted or record.nominated == wanted.plan.node:
             return False
-        patience_ends = self._nominated_at.get(record.uid, 0.0) + NOMINATE_SECONDS
+        _, at, in_vain = self._nominated.get(record.uid, (_NONE, 0.0, 0))
+        patience_ends = at + nomination_pause(in_vain)
         if now < patience_ends:
             self._wakes["plan", record.uid] = patience_ends
         return now >= patience_ends
@@ -229,6 +234,12 @@ class Outbox:
         self._outstanding[key] = action
         self._ready.append(action)
         return True
+
+
+def nomination_pause(in_vain: int) -> float:
+    """Seconds until a nomination is repeated, after so many *in_vain*. That one comes or goes wakes
+    other pods too, so while kube-scheduler's calls are lost they must not come without end."""
+    return NOMINATE_SECONDS * 2.0 ** min(max(in_vain, 0), _MOST_IN_VAIN)
 
 
 def annotations_of(written: WrittenPlan) -> dict[str, str]:

@@ -19,14 +19,14 @@ Who waits is known from our own answers and, also to a new extender, from what k
 into the pod's status.
 """
 
-import math
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 from linkwise.extender.books import Books
 from linkwise.extender.holds import Holds, asker_of_single
 from linkwise.extender.kinds import Wish
 from linkwise.extender.learned import LEAST_SAMPLE
-from linkwise.extender.outbox import NOMINATE_SECONDS, Outbox
+from linkwise.extender.outbox import NOMINATE_SECONDS, Outbox, nomination_pause
 from linkwise.extender.place import Refusal, Spot
 from linkwise.extender.records import PodRecord
 from linkwise.extender.rows import popcount
@@ -42,8 +42,20 @@ SOON_SECONDS = 30.0
 # A free GPU wakes a few of the many who may want it, not all; much room wakes as many as it may do.
 _FEW = 32
 
+
 Find = Callable[[PodRecord], Spot | Refusal]
 """The best node for a pod."""
+
+
+@dataclass(slots=True)
+class _Nomination:
+    node: str
+    at: float
+    in_vain: int  # others before it, since kube-scheduler asked about the pod
+
+    @property
+    def tried_by(self) -> float:
+        return self.at + nomination_pause(self.in_vain)
 
 
 class TurnedAway:
@@ -51,7 +63,7 @@ class TurnedAway:
         self._books, self._outbox, self._holds, self._find = books, outbox, holds, find
         # By uid, who waits longest first: when each was first told.
         self._waiting: dict[str, float] = {}
-        self._nominated: dict[str, tuple[str, float]] = {}  # by uid: to where, and when, by us
+        self._nominated: dict[str, _Nomination] = {}  # by uid; by us
         # By uid: since when each is nominated by kube-scheduler, as far as it was looked at.
         self._preempting: dict[str, float] = {}
         # By scheduler: whom it last asked about in vain, and the nodes. It works on one at a time.
@@ -78,6 +90,8 @@ class TurnedAway:
     ) -> None:
         """What kube-scheduler was just told about the nodes that it asked for."""
         self._asked[record.scheduler] = record.uid, names
+        if record.uid in self._nominated:
+            self._nominated[record.uid].in_vain = -1  # nor will the next one be
         if has_room:
             self._waiting.pop(record.uid, None)
             self._sampled.pop(record.uid, None)
@@ -88,8 +102,8 @@ class TurnedAway:
 
     def nominated(self, record: PodRecord) -> str | None:
         """The node that this pod was nominated for here, to be tried there."""
-        node, _ = self._nominated.get(record.uid, ("", 0.0))
-        return node if node and node == record.nominated else None
+        ours = self._nominated.get(record.uid)
+        return ours.node if ours is not None and ours.node == record.nominated else None
 
     def take_asked(self, record: PodRecord) -> Sequence[str]:
         """The nodes that kube-scheduler sees room on for this pod, and that we have just refused:
@@ -183,12 +197,14 @@ class TurnedAway:
 
     def _is_in_hand(self, record: PodRecord, now: float) -> bool:
         """Whether kube-scheduler is about to try it, or makes room for it where it is nominated."""
-        node, at = self._nominated.get(record.uid, ("", -math.inf))
+        ours = self._nominated.get(record.uid)
         if not record.nominated:
             self._preempting.pop(record.uid, None)
-            return False
-        if record.nominated == node:
-            tried_by = at + NOMINATE_SECONDS
+            if ours is None or ours.in_vain <= 0:
+                return False
+            tried_by = ours.tried_by
+        elif ours is not None and record.nominated == ours.node:
+            tried_by = ours.tried_by
         elif record.preempts and record.uid not in self._kept:
             # It takes the nomination away where that comes to nothing, if no call of it is lost.
             tried_by = self._preempting.setdefault(record.uid, now) + SOON_SECONDS
@@ -243,7 +259,9 @@ class TurnedAway:
         if not self._outbox.nominate(record, node, now):
             self._look_again(now + NOMINATE_SECONDS)
             return False
-        self._nominated[record.uid] = node, now
+        before = self._nominated.get(record.uid)
+        in_vain = 0 if before is None else before.in_vain + 1
+        self._nominated[record.uid] = _Nomination(node, now, in_vain)
         self._kept.pop(record.uid, None)
         self._look_again(now + NOMINATE_SECONDS)  # the call about it may be lost
         return True
