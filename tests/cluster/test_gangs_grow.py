@@ -5,7 +5,7 @@ wait below is far shorter than that.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -59,6 +59,12 @@ def fill(world: World, *pods: str) -> None:
     world.wait_bound(pods)
 
 
+def wait_running(world: World, members: Sequence[str]) -> None:
+    """Also for the extender, which may hear of the last Binding after us."""
+    world.wait_bound(members)
+    wait_for(lambda: '"phase":"running"' in world.asked("/gangs"), "the extender has seen it start")
+
+
 def test_a_gang_starts_with_its_minimum_and_grows_as_room_comes(world: World) -> None:
     fill(world, "busy-0", "busy-1")
     members = [create(world, rank, size=4, gpus=8, least=2) for rank in range(4)]
@@ -91,7 +97,7 @@ def test_members_that_come_later_go_next_to_those_that_run(world: World) -> None
 
 def test_a_member_made_anew_has_the_gpus_of_the_one_that_died(world: World) -> None:
     members = [create(world, rank, size=3, gpus=4) for rank in range(3)]
-    world.wait_bound(members)
+    wait_running(world, members)
     before = {member: (world.node_of(member), world.gpus_of(member)) for member in members}
 
     for rank in (2, 0):
@@ -105,7 +111,7 @@ def test_a_member_made_anew_has_the_gpus_of_the_one_that_died(world: World) -> N
 
 def test_a_gang_without_room_for_its_next_member_is_reported_and_goes_on(world: World) -> None:
     members = [create(world, rank, size=4, gpus=8) for rank in range(4)]
-    world.wait_bound(members)
+    wait_running(world, members)
     node = world.node_of(members[3])
     world.delete(members[3])
     world.place("thief", node, 8)

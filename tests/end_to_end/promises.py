@@ -11,9 +11,11 @@ from dataclasses import replace
 
 from linkwise.extender.actions import WritePlan
 from linkwise.extender.calls import FilterCall
+from linkwise.extender.explain import Explainer
 from linkwise.extender.metrics import Metrics
 from linkwise.extender.owner_reads import OwnerReads
 from linkwise.extender.scheduler import CoreSettings, Scheduler
+from linkwise.extender.survey import view_nodes
 from linkwise.extender.views import GangView, NodeView
 from linkwise.kube.objects import Node, Pod
 from linkwise.topology import names
@@ -25,6 +27,15 @@ from tests.end_to_end.world import World
 PAST_US = "foreign"  # how pods are called that are put on a node without asking
 _FREE, _RESERVED = "free", "reserved"
 _ENDED = ("Succeeded", "Failed")
+
+
+def _nodes(world: World) -> Sequence[NodeView]:
+    """As the extender believes them to be; it goes on deciding meanwhile."""
+    return view_nodes(world.extender.shell.snapshot())
+
+
+def _gangs(world: World) -> Sequence[GangView]:
+    return Explainer(world.extender.shell.snapshot()).gangs()
 
 
 def unsettled(world: World) -> list[str]:
@@ -51,13 +62,13 @@ def leaks(world: World) -> list[str]:
         listed = read_in_use(node.metadata.annotations.get(names.IN_USE, '{"v":1}')).pods
         found += [f"{node.metadata.name}: listed in use by {key}" for key in listed]
     shell = world.extender.shell
-    for view in world.extender.core.nodes(hurried_clock()):
+    for view in _nodes(world):
         found += [
             f"{view.name}: GPU {gpu.index} is {gpu.state}, by {gpu.holder}"
             for gpu in view.gpus
             if gpu.state not in (_FREE, "unhealthy")
         ]
-    found += [f"gang still known: {gang}" for gang in world.extender.core.gangs(hurried_clock())]
+    found += [f"gang still known: {gang}" for gang in _gangs(world)]
     return [*_broken(world), *found, *shell.audit()]
 
 
@@ -117,7 +128,7 @@ def _books_differ(world: World, pods: Sequence[Pod], nodes: Sequence[Node]) -> I
     """Between the extender that has lived through it all, and one that starts now."""
     now = hurried_clock()
     fresh = _fresh(world, pods, nodes, now)
-    old, new = world.extender.core.nodes(now), fresh.nodes(now)
+    old, new = _nodes(world), fresh.nodes(now)
     for had, has in zip(old, new, strict=False):
         if _account(had) != _account(has):
             yield f"books of {had.name}: {had}, from the start {has}"
@@ -126,8 +137,8 @@ def _books_differ(world: World, pods: Sequence[Pod], nodes: Sequence[Node]) -> I
     fresh.decide(now)
     kept = _kept(world)
     before, after = (
-        {gang.name: _lasting(gang) for gang in core.gangs(now) if gang.phase != "released"}
-        for core in (world.extender.core, fresh)
+        {gang.name: _lasting(gang) for gang in gangs if gang.phase != "released"}
+        for gangs in (_gangs(world), fresh.gangs(now))
     )
     for name in sorted(before.keys() | after.keys()):
         if before.get(name) != after.get(name) and not _goes_where_room_is_kept(
@@ -181,8 +192,9 @@ def _could_be_placed(world: World, pods: Sequence[Pod], nodes: Sequence[Node]) -
 
 def _kept(world: World) -> frozenset[str]:
     """The nodes where GPUs that nobody has are kept for somebody who waits."""
-    views = world.extender.core.nodes(hurried_clock())
-    return frozenset(view.name for view in views if any(g.state == _RESERVED for g in view.gpus))
+    return frozenset(
+        view.name for view in _nodes(world) if any(g.state == _RESERVED for g in view.gpus)
+    )
 
 
 def _goes_where_room_is_kept(gang: GangView | None, kept: frozenset[str]) -> bool:

@@ -156,11 +156,13 @@ def seeds_of(text: str) -> list[int]:
 
 
 def _run_all(seeds: list[int], jobs: int) -> Iterator[Result]:
-    if jobs == 1:
-        yield from map(run, seeds)
+    if len(seeds) == 1:
+        yield run(seeds[0])
         return
-    # Spawned: gRPC does not live through a fork.
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    # Spawned: gRPC does not live through a fork. Anew after some worlds: each leaves connections
+    # behind, and waitress can wait for no more than 1,024 files.
+    context = get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=20) as pool:
         for future in as_completed([pool.submit(run, seed) for seed in seeds]):
             yield future.result()
 
