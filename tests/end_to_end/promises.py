@@ -40,6 +40,8 @@ def _gangs(world: World) -> Sequence[GangView]:
 
 def unsettled(world: World) -> list[str]:
     """What is still on its way, or wrong; empty once all is as it should be."""
+    if missing := world.extender.shell.waits_for():
+        return [f"the extender waits for {missing}"]
     pods, nodes = world.read_pods(), world.read_nodes()
     return [
         *_broken(world),
@@ -54,6 +56,8 @@ def unsettled(world: World) -> list[str]:
 
 def leaks(world: World) -> list[str]:
     """What is left although every pod was deleted."""
+    if missing := world.extender.shell.waits_for():
+        return [f"the extender waits for {missing}"]
     pods, nodes = world.read_pods(), world.read_nodes()
     found = [f"pod {pod.metadata.name} is still there" for pod in pods]
     for live in world.nodes.values():
