@@ -8,12 +8,13 @@
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from linkwise.extender.actions import Evict, WritePlan
 from linkwise.extender.calls import FilterCall
 from linkwise.extender.growth import LONGEST_SECONDS
 from linkwise.extender.holds import Hold
+from linkwise.extender.records import GangKey
 from linkwise.extender.scheduler import Scheduler
 from linkwise.kube.objects import Pod
 from linkwise.topology import names
@@ -87,7 +88,8 @@ class Judge:
             nodes = sorted({plan.node for plan in plans})
             found.append(f"{who} could go to {', '.join(nodes)} at {now:.0f}")
         victims = sorted(action.pod.name for action in actions if isinstance(action, Evict))
-        if victims and not self._may_wait_with_evictions():
+        for_whom = fresh._planner.preemption._victims.keys()
+        if victims and not (self._may_wait_with_evictions() or self._rest(for_whom)):
             found.append(f"nobody evicts {', '.join(victims)} at {now:.0f}")
         return [*found, *self._singles(fresh, now)]
 
@@ -95,6 +97,11 @@ class Judge:
         preemption = self._world.core._planner.preemption
         spared = any(each.until for each in preemption._spared.values())
         return bool(spared or preemption._victims or self._world.trouble.evictions_refused)
+
+    def _rest(self, gangs: Iterable[GangKey]) -> bool:
+        """Whether their plans came to nothing several times, so that they wait a while."""
+        known = self._world.core._planner.gangs
+        return all(key in known and known[key].refused for key in gangs)
 
     def _is_kept(self, action: WritePlan) -> bool:
         """Whether the core keeps some of these GPUs for others: who is first it may see otherwise
