@@ -161,10 +161,14 @@ def _run_all(seeds: list[int], jobs: int) -> Iterator[Result]:
         return
     # Spawned: gRPC does not live through a fork. Anew after some worlds: each leaves connections
     # behind, and waitress can wait for no more than 1,024 files.
-    context = get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=20) as pool:
-        for future in as_completed([pool.submit(run, seed) for seed in seeds]):
-            yield future.result()
+    for some in batched(seeds, 20 * jobs):
+        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+            for future in as_completed([pool.submit(run, seed) for seed in some]):
+                yield future.result()
+
+
+def batched(seeds: list[int], size: int) -> list[list[int]]:
+    return [seeds[first : first + size] for first in range(0, len(seeds), size)]
 
 
 @click.command()
