@@ -1,9 +1,11 @@
 """Who waits has his turn before those behind him, and keeps no more from them than he may."""
 
+import numpy as np
 import pytest
 
 from linkwise.extender.records import GangKey
 from linkwise.extender.scheduler import CoreSettings
+from linkwise.extender.turns import _Front
 from linkwise.kube.objects import OwnerReference, Pod
 from tests.extender.cluster import Cluster, change
 
@@ -233,3 +235,15 @@ def test_within_the_share_a_gang_keeps_what_it_has_for_as_long_as_it_takes() -> 
     assert held(at) == {"n3", "n4"}
     at.add_pod("other", 8)
     assert at.filter("other").node_names == ()
+
+
+def test_nodes_that_come_while_a_hold_is_chosen_trip_nobody() -> None:
+    """Found: what was blocked was of fewer nodes than there were by then."""
+    front = _Front()
+    two, three = np.array([True, False]), np.array([False, False, True])
+    front.block(two)
+    front.block(three)
+    assert [front.blocks(row) for row in range(4)] == [True, False, True, False]
+    assert front.take(GangKey("ml", "a"), two)
+    assert front.take(GangKey("ml", "b"), three)
+    assert not front.take(GangKey("ml", "c"), np.array([False, False, True, True]))

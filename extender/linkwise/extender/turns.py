@@ -78,14 +78,22 @@ class _Front:
 
     def take(self, key: GangKey, pool: Bools) -> bool:
         before = self._taken.setdefault(key.namespace, [])
-        if any((pool & other).any() for other in before):
+        if any((pool[: len(other)] & other[: len(pool)]).any() for other in before):
             return False
         before.append(pool)
         return True
 
     def block(self, pool: Bools) -> None:
         """Those behind do not see what came free on these nodes before the next turns."""
-        self.blocked = pool if self.blocked is None else self.blocked | pool
+        before = np.zeros(0, dtype=np.bool_) if self.blocked is None else self.blocked
+        # Nodes may have come between the two, in a pause.
+        blocked: Bools = np.zeros(max(len(before), len(pool)), dtype=np.bool_)
+        blocked[: len(before)] |= before
+        blocked[: len(pool)] |= pool
+        self.blocked = blocked
+
+    def blocks(self, row: int) -> bool:
+        return self.blocked is not None and row < len(self.blocked) and bool(self.blocked[row])
 
 
 class Turns:
@@ -189,13 +197,12 @@ class Turns:
                 self.give_up(key)
         self._bound_idling(now)
         self._books.line_first = bool(self._front.keys)
-        blocked = self._front.blocked
         rows = self._books.rows.row_of
         self._books.release_fresh(
             [
                 name
                 for name in self._books.fresh
-                if blocked is None or name not in rows or not blocked[rows[name]]
+                if name not in rows or not self._front.blocks(rows[name])
             ]
         )
         self._holds.forget_fresh()
