@@ -68,7 +68,7 @@ class Registrar:
         self._look_seconds, self._longest_wait = look_seconds, longest_wait_seconds
         self._stream_seconds = stream_seconds
         self._server: PluginServer | None = None
-        self._trouble = self._dropped = ""
+        self._trouble, self._dropped = "", False
         self._tried: _Identity | None = None  # the kubelet's socket, at the last attempt
         self._stopping = Event()
         self._thread = Thread(target=self._run, name="registrar", daemon=True)
@@ -129,7 +129,7 @@ class Registrar:
             self._on_lost()
             if time.monotonic() - registered < _SHORT_LIFE_SECONDS:
                 raise _DroppedError(lost.value)
-            self._dropped = ""
+            self._dropped = False
             log.warning("%s: registering again", lost.value)
 
     def _register(self, server: PluginServer) -> None:
@@ -170,9 +170,9 @@ class Registrar:
     def _note_failure(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         if isinstance(error, _DroppedError):
-            if str(error) != self._dropped:  # two plugins of one resource drop each other for ever
+            if not self._dropped:  # two plugins of one resource drop each other for ever
                 log.warning("%s: registering again", error)
-            self._dropped = str(error)
+            self._dropped = True
             return
         self._metrics.registrations.labels("failed").inc()
         before, self._trouble = self._trouble, reason_of(error)
