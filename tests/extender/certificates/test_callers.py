@@ -31,6 +31,11 @@ CALLER = f"{SYSTEM}/secrets/linkwise-scheduler"
 CLUSTER = f"{SYSTEM}/configmaps/extension-apiserver-authentication"
 HOST = "linkwise-extender.kube-system.svc"
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)
+# A private key whose kind no library knows: PKCS #8 with the object identifier 1.2.3.
+UNKNOWN_KIND = b"""-----BEGIN PRIVATE KEY-----
+MAsCAQAwBAYCKgMEAA==
+-----END PRIVATE KEY-----
+"""
 T = TypeVar("T")
 
 
@@ -206,6 +211,10 @@ def test_a_client_certificate_is_made_anew_where_it_would_not_do(api: Api) -> No
     for data in (
         {},
         {"tls.crt": "?", "tls.key": "eA=="},
+        {
+            "tls.crt": b64encode(stranger.certificate).decode(),
+            "tls.key": b64encode(UNKNOWN_KIND).decode(),
+        },
         {
             "tls.crt": b64encode(stranger.certificate).decode(),
             "tls.key": b64encode(stranger.key).decode(),
