@@ -24,6 +24,7 @@ from linkwise.extender.certificates.pairs import (
     read_pairs,
 )
 from linkwise.kube.errors import ApiError
+from tests.extender.world import wait_for
 
 SYSTEM = "/api/v1/namespaces/kube-system"
 SECRET, PUBLISHED = f"{SYSTEM}/secrets/linkwise-extender", f"{SYSTEM}/configmaps/linkwise-extender"
@@ -161,6 +162,17 @@ def test_of_two_that_begin_at_once_one_is_refused_and_takes_the_others(api: Api)
     one.look()
     assert len(api.authorities()) == 1
     assert one.used[0].authorities == two.used[0].authorities
+
+
+def test_a_conflict_is_tried_again_at_once_and_is_no_trouble(
+    api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = Replica(api), Replica(api)
+    api.before_put = two.look
+    one.keeper.start()
+    wait_for(lambda: one.used)
+    one.keeper.stop()
+    assert "certificates:" not in caplog.text
 
 
 def test_over_years_kube_scheduler_and_extender_know_each_other_at_every_moment(api: Api) -> None:

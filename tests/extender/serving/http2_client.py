@@ -83,9 +83,10 @@ class Client:
         return number
 
     def send(self, number: int, body: bytes, *, ends: bool = True) -> None:
-        """As fast as the server takes it, unless it has answered before it has heard all. *ends*:
+        """As fast as the server takes it, until it has answered or wants no more of it. *ends*:
         nothing more comes."""
-        while body and not self.answers[number].whole:
+        answer = self.answers[number]
+        while body and not answer.whole and answer.reset is None:
             window = self.h2.local_flow_control_window(number)
             part = body[: min(window, self.h2.max_outbound_frame_size)]
             if part:

@@ -192,6 +192,7 @@ def test_what_cannot_be_is_refused_unread(
     assert answer.status == status
     assert client.ask("/echo") == (200, b"/echo x")
     assert running.calls.asked == ["/echo"]
+    assert answer.reset == (None if length == -1 else ErrorCodes.NO_ERROR), "no more is to be sent"
 
 
 def test_a_body_that_grows_too_large_is_refused(running: Running, client: Client) -> None:
