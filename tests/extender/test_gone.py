@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from linkwise.extender.calls import BindCall
 from linkwise.extender.metrics import Metrics
 from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.extender.server import VerbServer
@@ -147,13 +148,18 @@ def test_a_bind_gives_back_at_once_what_it_held(
     assert bindings(extender) == 1
 
 
-def test_a_bind_that_waits_for_our_watch_ends_when_its_caller_has_gone(extender: Extender) -> None:
+def test_a_bind_that_waits_for_our_watch_ends_when_its_caller_has_gone(
+    extender: Extender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = list[BindCall]()
+    monkeypatch.setattr(extender.core, "bind_refused", refused.append)
     unknown = {"metadata": {"name": "later", "uid": "uid-later"}}
     connection = extender.begin_bind(unknown, "n1")
     wait_for(lambda: extender.server.calls == 1)
     connection.close()
     wait_for(lambda: extender.gone() == 1)
     wait_for(lambda: extender.server.calls == 0)
+    assert [call.name for call in refused] == ["later"], "the core waits for it no longer"
 
 
 def test_a_caller_that_waits_is_answered(extender: Extender) -> None:

@@ -19,6 +19,7 @@ import pytest
 import urllib3
 
 from linkwise.extender.__main__ import ENV_PREFIX, command, serve
+from linkwise.extender.calling import Calling
 from linkwise.extender.ports import Ports
 from linkwise.extender.settings import Settings
 from linkwise.extender.shell import Shell
@@ -157,6 +158,36 @@ def test_nothing_is_asked_of_a_shell_that_has_stopped(monkeypatch: pytest.Monkey
             )
         )
     assert ended == ["ports", "shell"]
+
+
+@pytest.mark.parametrize(("stands_by", "withdrawn"), [(False, ["calls"]), (True, [])])
+def test_only_one_that_leads_takes_its_address_out_as_it_ends(
+    monkeypatch: pytest.MonkeyPatch, stands_by: bool, withdrawn: list[str]
+) -> None:
+    """What a standby would take out is the leader's."""
+    taken_out: list[str] = []
+
+    def told_to_end(_: Ports) -> NoReturn:
+        raise SystemExit(0)
+
+    monkeypatch.setattr(Calling, "withdraw", lambda _: taken_out.append("calls"))
+    monkeypatch.setattr(Ports, "run", told_to_end)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit):
+        serve(
+            Settings(
+                api_server="http://127.0.0.1:1",
+                listen_address="127.0.0.1",
+                listen_port=0,
+                status_port=0,
+                plain_http=True,
+                leader_elect=stands_by,
+                service="linkwise-extender",
+                pod_name="linkwise-extender-0",
+                pod_ip="10.0.0.7",
+            )
+        )
+    assert taken_out == withdrawn
 
 
 def refused(*flags: str) -> str:

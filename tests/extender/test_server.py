@@ -21,7 +21,8 @@ from tests.extender.world import wait_for
 
 
 class Verbs:
-    """Answers with what it was asked; a call of `bind` waits until it is let."""
+    """Answers with what it was asked; a call of `bind` waits until it is let, and the answer to
+    `preempt` ends the connection."""
 
     max_body = 100
 
@@ -38,7 +39,8 @@ class Verbs:
         if not waits():
             self.gone.append(verb)
             return None
-        return Reply(200, verb.encode() + b" " + body, timing="app;dur=1")
+        said = verb.encode() + b" " + body
+        return Reply(200, said, timing="app;dur=1", parting=verb == "preempt")
 
     def too_large(self, verb: str) -> Reply:
         return Reply(413, b"too large for " + verb.encode())
@@ -228,6 +230,9 @@ def test_the_end_of_a_connection_is_said(connection: http.client.HTTPConnection)
     answer = connection.getresponse()
     assert (answer.headers["connection"], answer.read()) == ("keep-alive", b"filter x")
     assert answer.headers["server-timing"] == "app;dur=1"
+    connection.request("POST", "/preempt", b"x")
+    answer = connection.getresponse()
+    assert (answer.headers["connection"], answer.read()) == ("close", b"preempt x")
 
 
 def test_binds_that_wait_for_the_api_server_keep_nobody_else_waiting(

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from linkwise.extender.certificates.pairs import Lifetime
 from linkwise.extender.settings import Settings, SettingsError, seconds_of
 from linkwise.kube.lease import Timing
 
@@ -64,6 +65,23 @@ def test_a_duration_is_a_year_at_most() -> None:
             {"service": "s", "pod_name": "p", "pod_ip": "here"},
             "--pod-ip here: expected an IP address of this",
         ),
+        ({"plain_http": True}, "--plain-http True: expected with a --listen-address that only"),
+        (
+            {"plain_http": True, "listen_address": "10.0.0.1"},
+            "--plain-http True: expected with a --listen-address that only this machine reaches",
+        ),
+        ({"callers": ()}, "--caller : expected a name"),
+        (
+            {"callers": ("a", "b"), "caller_secret": ("gpu", "scheduler")},
+            "--caller a, b: expected one, where --caller-secret is given",
+        ),
+        ({"hosts": ()}, "--host : expected a name or an address"),
+        (
+            {"certificate_lifetime": Lifetime(9.0)},
+            "--certificate-lifetime 9.0: expected 10 seconds or more",
+        ),
+        ({"call_timeout_seconds": 0.0}, "--call-timeout 0.0: expected more than 0 seconds"),
+        ({"status_port": 9402}, "--status-port 9402: expected another than --listen-port"),
         ({"max_refusals": 0}, "--max-refusals 0: expected 1 or more"),
         ({"request_threads": 0}, "--request-threads 0: expected 1 or more"),
         ({"write_threads": -1}, "--write-threads -1: expected 1 or more"),
@@ -75,6 +93,11 @@ def test_a_wrong_setting_is_named(wrong: dict[str, Any], text: str) -> None:
         Settings(**wrong)
 
     assert str(refused.value).startswith(text)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
+def test_plain_http_is_for_this_machine_alone(address: str) -> None:
+    assert Settings(plain_http=True, listen_address=address).plain_http
 
 
 def test_mig_resources_are_names_too() -> None:

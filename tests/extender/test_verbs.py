@@ -102,6 +102,16 @@ def test_before_the_books_are_complete_every_call_is_refused(verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", sorted(CALLS))
+def test_only_an_answer_of_one_that_cannot_answer_ends_the_connection(verb: str) -> None:
+    """The next call goes to the leader then, and else over the same connection."""
+    for error, parting in ((NotReadyError("standby"), True), (KeyError("n1"), False)):
+        verbs = Verbs(cast("Shell", Asked(error=error)), Metrics(), max_body_mib=1)
+        reply = verbs.answer(verb, json.dumps(CALLS[verb]).encode())
+        assert reply is not None
+        assert reply.parting is parting
+
+
+@pytest.mark.parametrize("verb", sorted(CALLS))
 def test_a_mistake_of_ours_is_answered_logged_and_counted(
     verb: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -40,7 +40,7 @@ class Candidate:
 
     def __init__(self, server: ApiServer, name: str) -> None:
         self.clock, self.lost = Clock(), list[str]()
-        self.rounds = 0
+        self.rounds = self.silences = self.failures = 0
         self.client = KubeClient.load(kubeconfig=None, server=server.url)
         self.elector = Elector(
             self.client,
@@ -49,6 +49,7 @@ class Candidate:
             identity=name,
             timing=OFTEN,
             on_lost=self.lost.append,
+            on_silence=self._hear_silence,
             clock=self.clock,
         )
         whole_round = self.elector._round
@@ -60,6 +61,12 @@ class Candidate:
                 self.rounds += 1
 
         setattr(self.elector, "_round", counted)  # noqa: B010
+
+    def _hear_silence(self) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise ApiError(0, "Unreachable", "a test says so")
+        self.silences += 1
 
     def start(self) -> "Candidate":
         self.elector.start()
@@ -166,6 +173,47 @@ def silence(candidate: Candidate) -> None:
     for verb in ("get", "replace"):
         setattr(candidate.client, verb, unreached)
     candidate.look()
+
+
+def end_silence(candidate: Candidate) -> None:
+    for verb in ("get", "replace"):
+        delattr(candidate.client, verb)
+    candidate.look()
+
+
+def test_the_silence_of_a_holder_is_told_once_and_long_before_another_may_begin(
+    join: Join,
+) -> None:
+    first = join("a").start()
+    wait_for(lambda: first.acts)
+    second = join("b").start()
+    for silences in (1, 2):
+        silence(first)
+        second.look()
+        second.clock.now += 0.9 * OFTEN.silence_seconds
+        second.look()
+        assert second.silences == silences - 1
+        second.clock.now += 0.2 * OFTEN.silence_seconds
+        second.look()
+        second.look()
+        assert second.silences == silences
+        end_silence(first)
+        second.look()
+    assert not second.acts
+    assert first.silences == 0
+
+
+def test_silence_that_could_not_be_acted_on_is_told_again(join: Join) -> None:
+    first = join("a").start()
+    wait_for(lambda: first.acts)
+    second = join("b").start()
+    silence(first)
+    second.look()
+    second.failures = 2
+    second.clock.now += 2 * OFTEN.silence_seconds
+    wait_for(lambda: second.silences)
+    second.look()
+    assert (second.silences, second.failures) == (1, 0)
 
 
 def test_one_that_was_cut_off_and_was_not_missed_goes_on_in_its_term(

@@ -24,6 +24,7 @@ from linkwise.extender.certificates.pairs import (
     read_pairs,
 )
 from linkwise.kube.errors import ApiError
+from tests.extender.world import wait_for
 
 SYSTEM = "/api/v1/namespaces/kube-system"
 SECRET, PUBLISHED = f"{SYSTEM}/secrets/linkwise-extender", f"{SYSTEM}/configmaps/linkwise-extender"
@@ -31,6 +32,11 @@ CALLER = f"{SYSTEM}/secrets/linkwise-scheduler"
 CLUSTER = f"{SYSTEM}/configmaps/extension-apiserver-authentication"
 HOST = "linkwise-extender.kube-system.svc"
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)
+# A private key whose kind no library knows: PKCS #8 with the object identifier 1.2.3.
+UNKNOWN_KIND = b"""-----BEGIN PRIVATE KEY-----
+MAsCAQAwBAYCKgMEAA==
+-----END PRIVATE KEY-----
+"""
 T = TypeVar("T")
 
 
@@ -158,6 +164,17 @@ def test_of_two_that_begin_at_once_one_is_refused_and_takes_the_others(api: Api)
     assert one.used[0].authorities == two.used[0].authorities
 
 
+def test_a_conflict_is_tried_again_at_once_and_is_no_trouble(
+    api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = Replica(api), Replica(api)
+    api.before_put = two.look
+    one.keeper.start()
+    wait_for(lambda: one.used)
+    one.keeper.stop()
+    assert "certificates:" not in caplog.text
+
+
 def test_over_years_kube_scheduler_and_extender_know_each_other_at_every_moment(api: Api) -> None:
     """kube-scheduler reads whom to trust when it starts, here once in ten months; and its own
     certificate when it connects."""
@@ -206,6 +223,10 @@ def test_a_client_certificate_is_made_anew_where_it_would_not_do(api: Api) -> No
     for data in (
         {},
         {"tls.crt": "?", "tls.key": "eA=="},
+        {
+            "tls.crt": b64encode(stranger.certificate).decode(),
+            "tls.key": b64encode(UNKNOWN_KIND).decode(),
+        },
         {
             "tls.crt": b64encode(stranger.certificate).decode(),
             "tls.key": b64encode(stranger.key).decode(),

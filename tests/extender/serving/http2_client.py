@@ -82,14 +82,16 @@ class Client:
         self.flush()
         return number
 
-    def send(self, number: int, body: bytes) -> None:
-        """As fast as the server takes it, unless it has answered before it has heard all."""
-        while body and not self.answers[number].whole:
+    def send(self, number: int, body: bytes, *, ends: bool = True) -> None:
+        """As fast as the server takes it, until it has answered or wants no more of it. *ends*:
+        nothing more comes."""
+        answer = self.answers[number]
+        while body and not answer.whole and answer.reset is None:
             window = self.h2.local_flow_control_window(number)
             part = body[: min(window, self.h2.max_outbound_frame_size)]
             if part:
                 body = body[len(part) :]
-                self.h2.send_data(number, part, end_stream=not body)
+                self.h2.send_data(number, part, end_stream=ends and not body)
                 self.flush()
             else:
                 self.hear()

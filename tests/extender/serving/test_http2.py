@@ -21,7 +21,7 @@ from tests.extender.serving.tls import HOST, Authority, stranger
 from tests.extender.world import wait_for
 
 MOST = 300_000
-LARGE = 5 << 20
+LARGE = 200_000  # bytes; the window of a connection is 65,535
 
 
 class Calls:
@@ -192,6 +192,7 @@ def test_what_cannot_be_is_refused_unread(
     assert answer.status == status
     assert client.ask("/echo") == (200, b"/echo x")
     assert running.calls.asked == ["/echo"]
+    assert answer.reset == (None if length == -1 else ErrorCodes.NO_ERROR), "no more is to be sent"
 
 
 def test_a_body_that_grows_too_large_is_refused(running: Running, client: Client) -> None:
@@ -203,23 +204,28 @@ def test_a_body_that_grows_too_large_is_refused(running: Running, client: Client
     assert running.calls.asked == ["/echo"]
 
 
-def test_bodies_that_never_end_take_no_more_than_their_room(client: Client) -> None:
-    calls = [client.begin("/echo", b"", length=MOST) for _ in range(3)]
-    for call in calls:
-        client.h2.send_data(call, b"x" * 10_000)
-    client.flush()
-    with patch.object(module, "_WINDOW", MOST):
-        for call in calls:
-            for _ in range(20):
-                if client.answers[call].reset is None:
-                    client.h2.send_data(call, b"x" * 10_000)
-                    client.flush()
-                    client.ask("/echo")
-    assert [client.answers[call].reset for call in calls] == [
-        None,
-        None,
-        ErrorCodes.ENHANCE_YOUR_CALM,
-    ]
+def test_bodies_that_never_end_take_no_more_than_their_room(running: Running) -> None:
+    """What comes beyond it closes no window: the connection goes on for ever."""
+    with patch.object(module, "_CONNECTION_WINDOW", 100_000), running.client() as client:
+        kept = [client.begin("/echo", b"", length=MOST) for _ in range(2)]
+        for call in kept:
+            for _ in range(29):
+                client.send(call, b"x" * 10_000, ends=False)
+        for _ in range(10):
+            more = client.begin("/echo", b"", length=MOST)
+            client.send(more, b"x" * 30_000, ends=False)
+            assert client.answer(more).reset == ErrorCodes.ENHANCE_YOUR_CALM
+        for call in kept:
+            client.send(call, b"x" * 10_000)
+            assert client.answer(call).status == 200
+
+
+def test_a_connection_takes_more_in_its_life_than_its_windows_and_its_room(
+    running: Running,
+) -> None:
+    with patch.object(module, "_CONNECTION_WINDOW", 100_000), running.client() as client:
+        for _ in range(30):
+            assert client.ask("/echo", b"x" * 50_000)[0] == 200
 
 
 def test_a_defect_costs_one_call(client: Client, caplog: pytest.LogCaptureFixture) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 from linkwise.extender.certificates.keeper import LONGEST_LOOK_SECONDS, Api, Keeper, Secret
 from linkwise.extender.certificates.pairs import (
     AUTHORITY,
+    UNREADABLE,
     Lifetime,
     Pair,
     bundle,
@@ -136,7 +137,7 @@ class CallersKeeper(Keeper[Trust]):
         files = secret.read()
         try:
             held = read_pair(files.get(_CERTIFICATE, b""), files.get(_KEY, b""))
-        except (ValueError, TypeError):
+        except UNREADABLE:
             held = None
         if held and self._lasts(held, now) and is_clients(held, self._called, authorities):
             return

@@ -29,6 +29,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 log = logging.getLogger(__name__)
+UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm)  # what `read_pair` raises
 # Clocks differ: a certificate counts from before it was made.
 _BACKDATED = timedelta(hours=1)
 _LONGEST_OVERLAP_SECONDS = 3600.0
@@ -165,7 +166,7 @@ def read_pairs(files: Mapping[str, bytes]) -> tuple[Pair, ...]:
         key = files.get(name.removesuffix(_CERTIFICATE) + _KEY, b"")
         try:
             found.append(read_pair(files[name], key))
-        except (ValueError, TypeError, UnsupportedAlgorithm):
+        except UNREADABLE:
             log.warning("certificate %s: cannot be read, or is not of its key: left out", name)
     return tuple(sorted(found, key=lambda pair: pair.name))
 
@@ -180,7 +181,7 @@ def write_pairs(pairs: Sequence[Pair]) -> dict[str, bytes]:
 def read_pair(certificate: bytes, key: bytes) -> Pair:
     """Of PEM; what follows the first certificate is served along.
 
-    Raises ValueError, TypeError, UnsupportedAlgorithm.
+    Raises one of UNREADABLE, ValueError where the two are not of one key.
     """
     read = x509.load_pem_x509_certificate(certificate)
     private = load_pem_private_key(key, password=None)

@@ -3,11 +3,11 @@
 kube-scheduler keeps two idle connections of HTTP/1.1 and opens others for binds at the same time,
 each with a handshake of TLS that costs both sides more than the bind. All its calls go over one
 connection of HTTP/2, which it also watches: it gives up within seconds one on which a dead peer
-answers nothing. And it tells which call it gives up.
+answers nothing. It also says which call it gives up.
 
-One thread reads, and answers what is answered at once; what waits for others is answered on a
-thread of its own. OpenSSL may not be asked to read and to write at the same time, so whoever does
-either holds the lock, and waits while holding it for nothing but a peer that does not read.
+One thread reads, and answers short calls itself. A call that waits for others is answered on a
+thread of its own. OpenSSL may not read and write at the same time, so a thread holds the lock to do
+either. While it holds the lock, it waits only for a peer that does not read.
 """
 
 import logging
@@ -42,7 +42,7 @@ from linkwise.extender.serving.server import Server, is_established
 log = logging.getLogger(__name__)
 ALPN = "h2"
 _IDLE_SECONDS = 120.0  # as HTTP/1.1's; kube-scheduler's pings come more often
-_PARTING_SECONDS = 10.0  # until a peer that was told to go is gone
+_PARTING_SECONDS = 10.0  # for a peer to close after a GOAWAY
 _UNREAD_SECONDS = 10.0  # a peer that takes nothing for so long is gone
 _MOST_STREAMS = 250  # then kube-scheduler opens another connection
 _READ_AT_ONCE = 1 << 18
@@ -73,8 +73,8 @@ class _Stream:
 
 
 class Http2:
-    """`serve()` until either side ends it. A call older than *call_seconds* is not waited for any
-    more; of bodies that are not whole yet, no more than *most_bytes* are kept."""
+    """`serve()` until either side ends it. The caller of a call older than *call_seconds* has given
+    up. The bodies of all calls without an answer take up to *most_bytes*."""
 
     def __init__(
         self,
@@ -136,9 +136,7 @@ class Http2:
     # Reading
 
     def _is_readable(self) -> bool:
-        with self._changed:
-            if self._connection.pending():
-                return True
+        """OpenSSL keeps nothing back: `_received` always takes whole records."""
         return bool(self._poll.poll(1000 * (_PARTING_SECONDS if self._parting else _IDLE_SECONDS)))
 
     def _read(self) -> bool:
@@ -210,8 +208,9 @@ class Http2:
             if self._bytes > self._most_bytes:
                 self._forget(number, gone=True)
                 self._h2.reset_stream(number, ErrorCodes.ENHANCE_YOUR_CALM)
-                return
-            self._refuse(stream, stream.size)
+            else:
+                self._refuse(stream, stream.size)
+        # Of every byte, wanted or not: else the window of the whole connection closes.
         length = event.flow_controlled_length or 0
         if length:
             self._h2.acknowledge_received_data(length, number)
