@@ -113,6 +113,23 @@ def test_a_gpu_that_hangs_is_not_waited_for_where_xids_are_heard_anew(
     assert hear(source, machine, 1) == [Xid(machine.gpus[1].uuid, 48)]
 
 
+def test_a_gpu_whose_registration_hung_while_the_library_was_lost_is_registered_again(
+    driver: FakeNvml, source: NvmlInventory, machine: Machine
+) -> None:
+    """The set of events that it was registered with is void."""
+    driver.hang("nvmlDeviceRegisterEvents", gpu=2)
+    assert source.events(machine, 0.01) is None
+    driver.fail("nvmlDeviceGetMemoryInfo", LOST)
+    source.probe(machine)
+    driver.released.set()
+    driver.faults.clear()
+    wait_for(lambda: 2 in driver.registered, "the registration's return")
+    driver.registered.clear()
+    source.probe(machine)
+    wait_for(lambda: source.events(machine, 0.01) is not None, "XIDs")
+    assert driver.registered == set(range(8))
+
+
 def test_xids_without_end_are_heard_some_at_a_time(
     driver: FakeNvml, source: NvmlInventory, machine: Machine
 ) -> None:
