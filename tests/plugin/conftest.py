@@ -1,12 +1,19 @@
-"""A kubelet to drive, in a directory of its own. Unix socket paths are short, so not tmp_path."""
+"""A kubelet to drive, in a directory of its own; a driver to ask, whose calls may hang.
+
+Unix socket paths are short, so the kubelet's directory is not tmp_path.
+"""
 
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 
 import pytest
 
+from linkwise.plugin.nvml.source import NvmlInventory
+from tests.machines import HGX_H100
 from tests.plugin.fake_kubelet import FakeKubelet
+from tests.plugin.fake_nvml import DRIVER_SECONDS, NO_SYSFS, FakeNvml
 
 
 @pytest.fixture
@@ -21,3 +28,21 @@ def kubelet(kubelet_dir: Path) -> Iterator[FakeKubelet]:
     running.start()
     yield running
     running.stop()
+
+
+@pytest.fixture
+def released() -> Iterator[Event]:
+    """Lets the calls that hang return; set at the end, so that no test leaves a thread behind."""
+    event = Event()
+    yield event
+    event.set()
+
+
+@pytest.fixture
+def driver(released: Event) -> FakeNvml:
+    return FakeNvml(HGX_H100, released=released)
+
+
+@pytest.fixture
+def source(driver: FakeNvml) -> NvmlInventory:
+    return NvmlInventory(driver, sys_root=NO_SYSFS, driver_seconds=DRIVER_SECONDS)

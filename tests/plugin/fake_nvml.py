@@ -5,6 +5,7 @@
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Event
 from types import SimpleNamespace
@@ -21,6 +22,9 @@ LEVELS: dict[LinkClass, int] = {
     LinkClass.NODE: pynvml.NVML_TOPOLOGY_NODE,
     LinkClass.SYS: pynvml.NVML_TOPOLOGY_SYSTEM,
 }
+NO_SYSFS = Path("/nonexistent")
+DRIVER_SECONDS = 0.5  # long for a driver that plays, also on a busy machine
+DRIVER_HANGS = f"the driver does not answer within {DRIVER_SECONDS:g} s"
 Fault = Callable[..., Any]
 End = tuple[int, bytes]  # device type, bus id
 

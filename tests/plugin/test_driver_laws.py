@@ -1,6 +1,5 @@
 """Whatever a GPU, or the driver as a whole, answers in whatever order: what must stay true."""
 
-from pathlib import Path
 from typing import Any
 
 import pynvml
@@ -15,9 +14,8 @@ from linkwise.plugin.nvml.source import NvmlInventory
 from linkwise.topology.labels import node_labels
 from linkwise.topology.model import Machine
 from tests.machines import BRIDGED_8, DGX_1V, HGX_H100
-from tests.plugin.fake_nvml import FakeNvml
+from tests.plugin.fake_nvml import NO_SYSFS, FakeNvml
 
-NO_SYSFS = Path("/nonexistent")
 BAD = 3
 OF_A_GPU = sorted(
     name

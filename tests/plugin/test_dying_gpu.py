@@ -16,9 +16,8 @@ from linkwise.plugin.nvml.source import NvmlInventory
 from linkwise.topology.labels import node_labels
 from linkwise.topology.model import Machine
 from tests.machines import BRIDGED_8, DGX_1V, DGX_2, DGX_A100, HGX_H100, PCIE_8
-from tests.plugin.fake_nvml import Fabric, FakeNvml, nvml_bus_id
+from tests.plugin.fake_nvml import NO_SYSFS, Fabric, FakeNvml, nvml_bus_id
 
-NO_SYSFS = Path("/nonexistent")
 LOST = pynvml.NVML_ERROR_GPU_IS_LOST
 UNKNOWN = pynvml.NVML_ERROR_UNKNOWN
 FACTS = (

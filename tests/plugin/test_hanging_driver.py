@@ -1,8 +1,6 @@
 """A call that does not return costs its caller a bounded wait, and only its own GPU its health."""
 
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from threading import Event
 
 import pynvml
@@ -11,31 +9,9 @@ import pytest
 from linkwise.plugin.errors import InventoryError
 from linkwise.plugin.nvml.calls import Calls, NoAnswerError
 from linkwise.plugin.nvml.source import NvmlInventory
-from tests.machines import HGX_H100, PCIE_8
-from tests.plugin.fake_nvml import FakeNvml
+from tests.machines import PCIE_8
+from tests.plugin.fake_nvml import DRIVER_HANGS, NO_SYSFS, FakeNvml
 from tests.waiting import wait_for
-
-NO_SYSFS = Path("/nonexistent")
-SECONDS = 0.5  # long for a driver that plays, also on a busy machine
-HANGS = f"the driver does not answer within {SECONDS:g} s"
-
-
-@pytest.fixture
-def released() -> Iterator[Event]:
-    """Set in the end: no thread of one test is left to the next."""
-    event = Event()
-    yield event
-    event.set()
-
-
-@pytest.fixture
-def driver(released: Event) -> FakeNvml:
-    return FakeNvml(HGX_H100, released=released)
-
-
-@pytest.fixture
-def source(driver: FakeNvml) -> NvmlInventory:
-    return NvmlInventory(driver, sys_root=NO_SYSFS, driver_seconds=SECONDS)
 
 
 def test_a_call_gives_its_answer_or_its_error() -> None:
@@ -89,7 +65,7 @@ def test_a_gpu_that_hangs_is_unhealthy_and_the_others_are_probed(
     driver.hang("nvmlDeviceGetMemoryInfo", gpu=2)
     wait_for(lambda: source.probe(machine).findings, "the finding")
     (finding,) = source.probe(machine).findings[bad]
-    assert (finding.condition, finding.text) == ("no-answer", HANGS)
+    assert (finding.condition, finding.text) == ("no-answer", DRIVER_HANGS)
     driver.faults["nvmlDeviceGetMigMode"] = lambda gpu: [int(gpu == 6), 0]
     assert set(source.probe(machine).findings) == {bad, other}
     driver.released.set()
@@ -111,7 +87,7 @@ def test_a_gpu_that_hangs_at_the_start_is_left_out_and_the_others_are_read(
 ) -> None:
     driver.hang("nvmlDeviceGetNvLinkState", gpu=2)
     snapshot = source.read()
-    assert snapshot.left_out == {2: HANGS}
+    assert snapshot.left_out == {2: DRIVER_HANGS}
     assert [gpu.index for gpu in snapshot.machine.gpus] == [0, 1, 3, 4, 5, 6, 7]
 
 
@@ -120,9 +96,9 @@ def test_a_driver_that_hangs_altogether_is_an_error_that_says_so(
     driver: FakeNvml, source: NvmlInventory, call: str
 ) -> None:
     driver.hang(call)
-    with pytest.raises(InventoryError, match=HANGS):
+    with pytest.raises(InventoryError, match=DRIVER_HANGS):
         source.read()
-    with pytest.raises(InventoryError, match=HANGS):  # and is not waited for twice
+    with pytest.raises(InventoryError, match=DRIVER_HANGS):  # and is not waited for twice
         source.read()
 
 
@@ -134,7 +110,7 @@ def test_while_distances_and_versions_hang_the_last_ones_stay(
     driver.hang("nvmlSystemGetDriverVersion")
     after = source.read()
     assert after.machine == before
-    assert after.warnings == (f"distances between GPUs: {HANGS}",)
+    assert after.warnings == (f"distances between GPUs: {DRIVER_HANGS}",)
 
 
 def test_a_library_is_not_closed_under_a_call_that_runs(

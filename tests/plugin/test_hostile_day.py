@@ -26,6 +26,7 @@ HANGS = [{"hang": True}]
 QUICK = ("--health-seconds", "0.2", "--discovery-seconds", "3600", "--driver-seconds", "2")
 # Told to end, the program has 3 s; the rest is for a machine that is busy with other things.
 PATIENCE_SECONDS = 9.0
+CUDA = "nvidia.com/cuda.runtime-version.full"
 DYING = (
     "nvmlDeviceGetName",
     "nvmlDeviceGetMemoryInfo",
@@ -68,6 +69,11 @@ class Day:
     @property
     def labels(self) -> dict[str, str]:
         return self.client.get("/api/v1/nodes/n1", Node).metadata.labels
+
+    def read_again(self, faults: dict[str, Any], cuda: int, label: str) -> None:
+        """Until a reading that began after this call is published; *cuda* is told as *label*."""
+        self.driver({**faults, "nvmlSystemGetCudaDriverVersion_v2": [{"answer": cuda}]})
+        wait_for(lambda: self.labels[CUDA] == label, "a reading")
 
     def sick(self) -> list[int]:
         """The indices of the GPUs that the kubelet does not give out."""
@@ -149,9 +155,11 @@ def test_a_gpu_that_dies_leaves_the_labels_of_its_node_as_they_were(day: Day) ->
     before = day.labels
     assert before["linkwise.dev/gpu.model"] == "NVIDIA-H100-80GB-HBM3"
     log = len(plugin.log)
-    day.driver({call: [{"gpu": 7, "error": LOST}] for call in DYING})
+    dying = {call: [{"gpu": 7, "error": LOST}] for call in DYING}
+    day.driver(dying)
     wait_for(lambda: day.sick() == [7], "the GPU that died")
-    time.sleep(2.0)  # some readings
+    day.read_again(dying, 13010, "13.1")
+    day.read_again(dying, 12040, before[CUDA])
     assert day.labels == before
     said = [line for line in plugin.log[log:].splitlines() if " INFO " not in line]
     assert len(said) == 1

@@ -1,7 +1,6 @@
 """What is wrong with a GPU now: each trouble with its reason, and of no GPU but its own."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pynvml
 import pytest
@@ -11,9 +10,8 @@ from linkwise.plugin.nvml.fabric import health_findings
 from linkwise.plugin.nvml.source import NvmlInventory
 from linkwise.topology.model import Machine
 from tests.machines import HGX_H100
-from tests.plugin.fake_nvml import Fabric, FakeNvml
+from tests.plugin.fake_nvml import NO_SYSFS, Fabric, FakeNvml
 
-NO_SYSFS = Path("/nonexistent")
 LOST = pynvml.NVML_ERROR_GPU_IS_LOST
 UNKNOWN = pynvml.NVML_ERROR_UNKNOWN
 BAD = HGX_H100.gpus[2].uuid

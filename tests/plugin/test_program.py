@@ -5,6 +5,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from http.client import HTTPConnection
@@ -31,6 +32,7 @@ from tests.plugin.pods import manifest
 from tests.plugin.process import Process
 from tests.waiting import wait_for
 
+ROOT = Path(__file__).parents[2]
 MACHINE = recorded_machine("dgx1-v100", node="n1")
 UUIDS = tuple(gpu.uuid for gpu in MACHINE.gpus)
 
@@ -384,7 +386,7 @@ def test_a_signal_that_another_thread_gets_is_heard_too() -> None:
     """The kernel may give it to any thread; a main thread that waits for a lock then sleeps on."""
     script = """
         import signal, threading
-        from linkwise.plugin.__main__ import Signals
+        from linkwise.plugin.start import Signals
         signals = Signals()
         other = threading.Thread(target=threading.Event().wait, daemon=True)
         other.start()
@@ -394,6 +396,35 @@ def test_a_signal_that_another_thread_gets_is_heard_too() -> None:
     """
     ended = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], timeout=60, check=False)
     assert ended.returncode == 0
+
+
+def test_a_signal_while_the_program_loads_ends_it(kubelet_dir: Path) -> None:
+    """The stand-in for process 1 of a container loses a SIGTERM where no handler is set."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    module, _, function = project["scripts"]["linkwise-plugin"].partition(":")
+    script = f"""
+        import os, signal, sys
+
+        class AsTheProgramLoads:
+            def find_spec(self, name, path, target=None):
+                own = name in ("linkwise", "linkwise.plugin", "{module}")
+                if own or name.partition(".")[0] in sys.stdlib_module_names:
+                    return
+                sys.meta_path.remove(self)
+                if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+                    os.kill(os.getpid(), signal.SIGTERM)
+
+        sys.meta_path.insert(0, AsTheProgramLoads())
+        from {module} import {function}
+        {function}()
+    """
+    flags = ("--machine", "dgx1-v100", "--api-server", "http://127.0.0.1:9")
+    plugin = Process(kubelet_dir, *flags, program=("-c", textwrap.dedent(script)))
+    try:
+        assert plugin.process.wait(20) == 0
+        assert "stopped" in plugin.log
+    finally:
+        plugin.kill()
 
 
 def test_a_scraper_that_stays_connected_does_not_delay_the_end(

@@ -1,8 +1,6 @@
 """Two troubles at once: what is wrong with one GPU, or call, leaves the others what they are."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from threading import Event
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pynvml
@@ -11,31 +9,10 @@ import pytest
 from linkwise.plugin.gpus.inventory import Xid
 from linkwise.plugin.nvml.source import NvmlInventory
 from linkwise.topology.model import Machine
-from tests.machines import HGX_H100
-from tests.plugin.fake_nvml import FakeNvml
+from tests.plugin.fake_nvml import DRIVER_HANGS, NO_SYSFS, FakeNvml
 from tests.waiting import wait_for
 
-SECONDS = 0.5  # long for a driver that plays, also on a busy machine
-HANGS = f"the driver does not answer within {SECONDS:g} s"
 LOST = pynvml.NVML_ERROR_GPU_IS_LOST
-
-
-@pytest.fixture
-def released() -> Iterator[Event]:
-    """Set in the end: no thread of one test is left to the next."""
-    event = Event()
-    yield event
-    event.set()
-
-
-@pytest.fixture
-def driver(released: Event) -> FakeNvml:
-    return FakeNvml(HGX_H100, released=released)
-
-
-@pytest.fixture
-def source(driver: FakeNvml) -> NvmlInventory:
-    return NvmlInventory(driver, sys_root=Path("/nonexistent"), driver_seconds=SECONDS)
 
 
 @pytest.fixture
@@ -64,7 +41,7 @@ def test_a_library_that_is_lost_and_hangs_as_it_is_opened_again_has_not_answered
         findings = source.probe(machine).findings
         assert len(findings) == 8
         assert {(f.condition, f.text) for found in findings.values() for f in found} == {
-            ("no-answer", f"nvmlInit: {HANGS}")
+            ("no-answer", f"nvmlInit: {DRIVER_HANGS}")
         }
 
 
@@ -136,6 +113,23 @@ def test_a_gpu_that_hangs_is_not_waited_for_where_xids_are_heard_anew(
     assert hear(source, machine, 1) == [Xid(machine.gpus[1].uuid, 48)]
 
 
+def test_a_gpu_whose_registration_hung_while_the_library_was_lost_is_registered_again(
+    driver: FakeNvml, source: NvmlInventory, machine: Machine
+) -> None:
+    """The set of events that it was registered with is void."""
+    driver.hang("nvmlDeviceRegisterEvents", gpu=2)
+    assert source.events(machine, 0.01) is None
+    driver.fail("nvmlDeviceGetMemoryInfo", LOST)
+    source.probe(machine)
+    driver.released.set()
+    driver.faults.clear()
+    wait_for(lambda: 2 in driver.registered, "the registration's return")
+    driver.registered.clear()
+    source.probe(machine)
+    wait_for(lambda: source.events(machine, 0.01) is not None, "XIDs")
+    assert driver.registered == set(range(8))
+
+
 def test_xids_without_end_are_heard_some_at_a_time(
     driver: FakeNvml, source: NvmlInventory, machine: Machine
 ) -> None:
@@ -184,7 +178,7 @@ def test_a_name_that_is_no_text_costs_its_own_gpu_only(
 def test_a_gpu_that_has_never_answered_a_probe_is_not_offered_on_trust(
     driver: FakeNvml, machine: Machine
 ) -> None:
-    fresh = NvmlInventory(driver, sys_root=Path("/nonexistent"), driver_seconds=3600)
+    fresh = NvmlInventory(driver, sys_root=NO_SYSFS, driver_seconds=3600)
     driver.hang("nvmlDeviceGetFieldValues", gpu=2)
     snapshot = fresh.read()
     (finding,) = snapshot.probe.findings[machine.gpus[2].uuid]

@@ -1,5 +1,6 @@
 """The DaemonSet program: tells the kubelet about GPUs, and the cluster about their topology.
 
+start            catches signals, then loads the rest
 program          the parts put together: which thread tells which other what
 gpus, nvml       where GPUs come from: machines that are played, and the driver
 health           which of them may be given out

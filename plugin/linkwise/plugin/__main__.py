@@ -22,13 +22,13 @@ from linkwise.plugin.health.conditions import read_treatments
 from linkwise.plugin.nvml.source import NvmlInventory
 from linkwise.plugin.program import Program
 from linkwise.plugin.settings import Settings
+from linkwise.plugin.start import Signals
 from linkwise.topology.names import DEFAULT_RESOURCE, RESOURCE_NAME
 
 log = logging.getLogger("linkwise.plugin")
 _DEFAULTS = Settings(node_name="")
 _NAMESPACED = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?/[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
 _SECONDS = click.FloatRange(min=0.01)
-_ENDING = (signal.SIGTERM, signal.SIGINT)
 _END_SECONDS = 2.5  # told to end, it has so long
 _CLEANING_SECONDS = 25.0  # and so much longer where it cleans its Node
 
@@ -170,7 +170,8 @@ def _namespaced(_context: click.Context, _option: click.Parameter, value: str | 
     help="Least severe messages to log.",
 )
 @click.version_option(package_name="linkwise")
-def main(*, no_driver: str, log_level: str, **chosen: object) -> None:
+@click.pass_context
+def main(context: click.Context, /, *, no_driver: str, log_level: str, **chosen: object) -> None:
     """Tell the kubelet about this node's GPUs, and the cluster about their topology."""
     logging.basicConfig(
         level=log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
@@ -185,7 +186,7 @@ def main(*, no_driver: str, log_level: str, **chosen: object) -> None:
         read_treatments(settings.treat)
     except SettingError as error:
         raise click.BadParameter(str(error), param_hint="'--treat'") from error
-    signals = Signals()
+    signals = context.ensure_object(Signals)  # `start` has caught them from the first moment
     try:
         client = KubeClient.load(kubeconfig=settings.kubeconfig, server=settings.api_server)
         inventory = open_inventory(settings, client)
@@ -202,25 +203,6 @@ def main(*, no_driver: str, log_level: str, **chosen: object) -> None:
     # is taken down as the interpreter ends.
     logging.shutdown()
     os._exit(0)
-
-
-class Signals:
-    """Signals in the order in which they come, whichever thread the kernel gives them to: a main
-    thread that waits for a lock does not always hear of them."""
-
-    def __init__(self) -> None:
-        self._read, self._write = os.pipe()
-        os.set_blocking(self._write, False)
-        signal.set_wakeup_fd(self._write)
-        for number in (*_ENDING, signal.SIGHUP):
-            signal.signal(number, lambda *_: None)
-
-    def next(self) -> int:
-        return os.read(self._read, 1)[0]
-
-    def put(self, number: int) -> None:
-        """As if it had come."""
-        os.write(self._write, bytes([number]))
 
 
 def serve(program: Program, signals: Signals) -> None:

@@ -44,20 +44,19 @@ class EventSet:
             except pynvml.NVMLError as error:
                 self._say(f"nvmlEventSetCreate: {error}")
                 return False
+        events, uuids = self._set, self._uuids  # a call below may return after `forget`
         for uuid in sorted(missing):
-            self._register(uuid)
+            self._register(uuid, events, uuids)
         return bool(self._uuids)
 
-    def _register(self, uuid: str) -> None:
+    def _register(self, uuid: str, events: Any, uuids: dict[int, str]) -> None:
         nvml = self._nvml
         try:
             handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
             types = nvml.nvmlDeviceGetSupportedEventTypes(handle)
             if types & pynvml.nvmlEventTypeXidCriticalError:
-                nvml.nvmlDeviceRegisterEvents(
-                    handle, pynvml.nvmlEventTypeXidCriticalError, self._set
-                )
-                self._uuids[_address(handle)] = uuid
+                nvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, events)
+                uuids[_address(handle)] = uuid
             else:
                 self._unable.add(uuid)
         except pynvml.NVMLError as error:
