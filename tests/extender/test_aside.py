@@ -237,6 +237,28 @@ def test_a_large_gang_that_loses_a_member_while_its_plans_were_worked_out_gets_n
     assert at.core.take_defects() == []
 
 
+@pytest.mark.parametrize(
+    "happens",
+    [
+        lambda at: at.remove_node("n0"),
+        lambda at: at.add_pod("quick", 1, node="n0"),
+    ],
+    ids=["the node is gone", "a GPU is taken"],
+)
+def test_spots_that_are_lost_while_more_are_sought_are_not_planned(
+    happens: Callable[[Cluster], object],
+) -> None:
+    """Found: room for two, then in vain for a third; by then a spot of the two was lost."""
+    at = cluster(nodes=2)
+    meanwhile = Meanwhile(at, lambda: None, lambda: None, lambda: happens(at))
+    members = at.add_gang("g", 4, 8, gang_min="1")
+    written = [action.node for action in at.settle() if isinstance(action, WritePlan)]
+    assert written == ["n1"]
+    assert places(at, *members) == ["n1", "", "", ""]
+    assert at.core.take_defects() == []
+    assert meanwhile.times == 3
+
+
 def test_thousands_of_members_are_looked_at_some_at_a_time() -> None:
     at = cluster(nodes=128)
     meanwhile = Meanwhile(at)

@@ -1,14 +1,18 @@
 """Who waits has his turn before those behind him, and keeps no more from them than he may."""
 
-import numpy as np
+from collections.abc import Callable
+from typing import TypeVar
+from unittest.mock import patch
+
 import pytest
 
+from linkwise.extender import reserve
 from linkwise.extender.records import GangKey
 from linkwise.extender.scheduler import CoreSettings
-from linkwise.extender.turns import _Front
 from linkwise.kube.objects import OwnerReference, Pod
 from tests.extender.cluster import Cluster, change
 
+T = TypeVar("T")
 DAY = 86_400.0
 
 
@@ -237,13 +241,71 @@ def test_within_the_share_a_gang_keeps_what_it_has_for_as_long_as_it_takes() -> 
     assert at.filter("other").node_names == ()
 
 
-def test_nodes_that_come_while_a_hold_is_chosen_trip_nobody() -> None:
-    """Found: what was blocked was of fewer nodes than there were by then."""
-    front = _Front()
-    two, three = np.array([True, False]), np.array([False, False, True])
-    front.block(two)
-    front.block(three)
-    assert [front.blocks(row) for row in range(4)] == [True, False, True, False]
-    assert front.take(GangKey("ml", "a"), two)
-    assert front.take(GangKey("ml", "b"), three)
-    assert not front.take(GangKey("ml", "c"), np.array([False, False, True, True]))
+# Nodes that come while a hold is chosen.
+
+
+class Coming:
+    """Some nodes come, one each time that the core lets others in, from the *first* time on."""
+
+    def __init__(self, at: Cluster, *, first: int, count: int, machine: str = "hgx-h100") -> None:
+        self.times, self._at, self._machine = 0, at, machine
+        self._when = range(first, first + count)
+        at.core.step_aside_by(self)
+
+    def __call__(self, work: Callable[[], T], /) -> T:
+        self.times += 1
+        if self.times in self._when:
+            self._at.add_node(f"late{self.times}", self._machine)
+        return work()
+
+
+def full_cluster() -> Cluster:
+    at = cluster(4)
+    for number in range(1, 5):
+        run(at, f"job{number}", 8, f"n{number}", expected_duration="6h")
+    return at
+
+
+@pytest.mark.parametrize("first", range(2, 9))
+@pytest.mark.parametrize("machine", ["hgx-h100", "dgx1-v100"])
+def test_nodes_that_come_while_a_hold_is_chosen_trip_no_gang(first: int, machine: str) -> None:
+    """Found: arrays of the nodes before a pause met arrays of those after it."""
+    at = full_cluster()
+    at.add_gang("g", 3, 8)
+    at.add_gang("smaller", 7, 4)
+    for rank in range(3):
+        said = {"gang": "h", "gang_size": "3", "rank": str(rank)}
+        at.add_pod(f"h-{rank}", 8, said=said, alter=of_another_team)
+    with patch.object(reserve, "_AT_ONCE", 1):  # nodes between two pauses
+        coming = Coming(at, first=first, count=3, machine=machine)
+        at.settle()
+        wait(at, 120.0)
+    assert at.core.take_defects() == []
+    assert coming.times > first + 3
+    assert at.sound()
+
+
+def test_nodes_that_come_while_a_hold_is_chosen_are_the_first_gangs() -> None:
+    """Found: the next gang in the line was planned there."""
+    at = full_cluster()
+    at.add_gang("g", 3, 8)
+    for rank in range(3):
+        said = {"gang": "h", "gang_size": "3", "rank": str(rank)}
+        at.add_pod(f"h-{rank}", 8, said=said, alter=of_another_team)
+    Coming(at, first=3, count=3)
+    at.settle()
+    wait(at, 60.0)
+    plans = [at.plan(f"g-{rank}") for rank in range(3)]
+    assert {plan.node for plan in plans if plan is not None} == {"late3", "late4", "late5"}
+
+
+def test_a_node_that_comes_while_a_hold_is_chosen_is_looked_at_before_others_get_it() -> None:
+    at = full_cluster()
+    at.add_gang("g", 3, 8)
+    Coming(at, first=3, count=1)
+    at.settle()
+    at.add_pod("quick", 8)
+    assert at.filter("quick").node_names == ()
+    wait(at, 2.0, step=1.0)
+    assert "late3" in held(at)
+    assert at.filter("quick").node_names == ()

@@ -66,7 +66,7 @@ class Hold:
     reservation: Reservation
     wishes: object  # of the members that it is for
     places: frozenset[tuple[Template, str]]  # which kind of member goes on which node
-    pool: Bools  # [rows] the nodes that its gang could use, as far as they were known then
+    pool: Bools  # [rows] the nodes that its gang could use when it last had its turn
     number: int
     passable_until: float  # who says that he ends by then may pass
     evicts: bool = False  # somebody was evicted for it: nobody but a more urgent one gets it
@@ -272,14 +272,19 @@ class Holds:
                 return False
         return all(self._feasible.on(template, node) for template, node in hold.places)
 
-    def bring_up_to_date(self, hold: Hold, now: float) -> Hold:
-        """When it can start changes with those who have its GPUs."""
+    def bring_up_to_date(self, hold: Hold, pool: Bools, now: float) -> Hold:
+        """When it can start changes with those who have its GPUs, and *pool* with the nodes."""
         fresh = reservation(self._books, self._tenants, hold.reservation.spots, now)
         urgency = self._line.urgency(hold.key)
-        if fresh == hold.reservation and urgency == hold.urgency:
+        same_pool = np.array_equal(pool, hold.pool)
+        if fresh == hold.reservation and urgency == hold.urgency and same_pool:
             return hold
         new = replace(
-            hold, urgency=urgency, reservation=fresh, passable_until=_passable_until(fresh, now)
+            hold,
+            urgency=urgency,
+            reservation=fresh,
+            pool=pool,
+            passable_until=_passable_until(fresh, now),
         )
         self._holds[hold.key] = new
         return new

@@ -1,10 +1,10 @@
 """Room for one gang: as many of its members as may go without the others, with their GPUs.
 
-Where they are is sought beside the lock; the plans are worked out there too, if they are many, and
-count only where nobody took the GPUs meanwhile.
+The searches run beside the lock, and so does the making of many plans. What they found counts only
+where the nodes are still as they were.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -76,7 +76,7 @@ class Placing:
         found = self._roll.muster(gang)
         while (place := self._repair.next_return(gang, found)) is not None:
             member, spot = place
-            self._put(gang, replace(found, open=(member,)), [spot], now, None)
+            self._put(gang, replace(found, open=(member,)), [spot], now)
             found = self._roll.muster(gang)
 
     def _plan_most(self, gang: Gang, now: float) -> tuple[Muster, Refusal] | None:
@@ -89,14 +89,31 @@ class Placing:
             found = replace(self._roll.muster(gang), open=these)
             # What others took meanwhile is sought again, and then they wait.
             for aside in (self._aside, None):
-                spots, why = most(found, partial(self._seek, gang, now=now, aside=aside))
+                spots, why, still_free = self._most(gang, found, now, aside)
                 placed = replace(found, open=these[: len(spots)])
-                if not spots or self._put(gang, placed, spots, now, aside):
+                if not spots or self._put(gang, placed, spots, now, still_free):
                     break
             if why is not None:
                 rest = replace(self._roll.muster(gang), open=these[len(spots) :])
                 refused.append((replace(rest, open=least(rest)), why))
         return min(refused, key=lambda each: _largest(each[0]), default=None)
+
+    def _most(
+        self, gang: Gang, found: Muster, now: float, aside: Aside | None
+    ) -> tuple[list[Spot], Refusal | None, Callable[[], bool] | None]:
+        """As `growth.most`, and how to ask whether its spots are as they were when they were found:
+        the search for more members may let others use the books. None: it let nobody."""
+        still_free = None
+
+        def seek(some: Muster) -> list[Spot] | Refusal:
+            nonlocal still_free
+            spots = self._seek(gang, some, now, aside)
+            if aside is not None and not gang.alone and not isinstance(spots, Refusal):
+                seen = Seen(self._books, some.open)
+                still_free = partial(seen.still_free, self._books.rows.copy(), spots)
+            return spots
+
+        return *most(found, seek), still_free
 
     def _seek(
         self, gang: Gang, found: Muster, now: float, aside: Aside | None
@@ -114,10 +131,16 @@ class Placing:
         return spots
 
     def _put(
-        self, gang: Gang, found: Muster, spots: Sequence[Spot], now: float, aside: Aside | None
+        self,
+        gang: Gang,
+        found: Muster,
+        spots: Sequence[Spot],
+        now: float,
+        still_free: Callable[[], bool] | None = None,
     ) -> bool:
-        """Hold these spots, all at once; False: of many, somebody took some while the plans were
-        worked out with *aside*. Raises Moved."""
+        """Hold these spots, all at once; False: they are not *still_free*. Raises Moved."""
+        if still_free is not None and not still_free():
+            return False
         uids = [member.uid for member in found.seats]
         epoch = self._outbox.next_epoch(uids)
         anew = not (found.bound or found.flying or found.planned)
@@ -139,12 +162,11 @@ class Placing:
             Deal.of(self._books, member, spot.node, spot.gpus)
             for member, spot in zip(found.open, spots, strict=True)
         ]
-        if aside is None or len(spots) < _MANY:
+        if still_free is None or len(spots) < _MANY:
             plans = written_plans(plan, deals)
         else:
-            before, seen = self._books.rows.copy(), Seen(self._books, found.open)
-            plans = aside(partial(written_plans, plan, deals))
-            if not seen.still_free(before, spots):
+            plans = self._aside(partial(written_plans, plan, deals))
+            if not still_free():
                 return False
         gang.plan_id, gang.made, gang.asked = ident, made, False
         self._books.plan_all(plans)

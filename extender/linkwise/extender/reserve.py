@@ -78,10 +78,9 @@ def reserve(
 ) -> Reservation | None:
     """Where *seek* finds a place first; None: not even once all have ended who end by themselves.
     Raises NodesChangedError."""
+    nodes = len(books.changed_rows)
     steps = _steps(books, tenants, want, now, pause)
     letting_go = _LettingGo(want.base, steps)
-
-    nodes = len(books.changed_rows)
 
     @cache
     def after(count: int) -> list[Spot] | Refusal:

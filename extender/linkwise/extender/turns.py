@@ -61,8 +61,8 @@ class _Front:
 
     def __init__(self) -> None:
         self.keys: set[GangKey] = set()
-        self.pools: dict[object, Bools] = {}  # by wishes
-        self.blocked: Bools | None = None
+        self.pools: dict[object, Bools] = {}  # by wishes and what nodes there were
+        self._blocked: list[Bools] = []
         self._taken: dict[str, list[Bools]] = {}  # by namespace
 
     @property
@@ -71,13 +71,11 @@ class _Front:
 
     @property
     def is_blocked(self) -> bool:
-        return self.blocked is not None
-
-    def pool_of(self, wishes: object) -> Bools | None:
-        return self.pools.get(wishes)
+        return bool(self._blocked)
 
     def take(self, key: GangKey, pool: Bools) -> bool:
         before = self._taken.setdefault(key.namespace, [])
+        # Pools of one round differ in length where nodes came in a pause.
         if any((pool[: len(other)] & other[: len(pool)]).any() for other in before):
             return False
         before.append(pool)
@@ -85,15 +83,10 @@ class _Front:
 
     def block(self, pool: Bools) -> None:
         """Those behind do not see what came free on these nodes before the next turns."""
-        before = np.zeros(0, dtype=np.bool_) if self.blocked is None else self.blocked
-        # Nodes may have come between the two, in a pause.
-        blocked: Bools = np.zeros(max(len(before), len(pool)), dtype=np.bool_)
-        blocked[: len(before)] |= before
-        blocked[: len(pool)] |= pool
-        self.blocked = blocked
+        self._blocked.append(pool)
 
     def blocks(self, row: int) -> bool:
-        return self.blocked is not None and row < len(self.blocked) and bool(self.blocked[row])
+        return any(row < len(pool) and pool[row] for pool in self._blocked)
 
 
 class Turns:
@@ -179,14 +172,12 @@ class Turns:
         is_evicting = hold is not None and hold.evicts
         if not found.open or (self._share == 0 and not is_evicting):
             return
-        wishes = wishes_of(found.open)
         if self._front.is_full and not is_evicting:
             return
-        pool = self._front.pool_of(wishes)
-        if pool is None:
-            pool = self._front.pools[wishes] = self._holds.pool_of(found)
+        pool = self._pool_of(found)
         if self._front.take(gang.key, pool) or is_evicting:
             self._front.keys.add(gang.key)
+            self._books.line_first = True  # what comes free in a pause from now on too
             self._look_at_head(gang, pool, now, pause)
 
     def end(self, now: float) -> None:
@@ -227,9 +218,17 @@ class Turns:
         idle = sum(self._holds.kept_on(node, [hold]).bit_count() for node in hold.gpus)
         return idle > self._share * self._gpus_in(hold.pool)
 
+    def _pool_of(self, found: Muster) -> Bools:
+        """As `Holds.pool_of`, worked out once for gangs that want the same, and again where nodes
+        changed in a pause."""
+        alike = wishes_of(found.open), len(self._books.changed_rows)
+        if alike not in self._front.pools:
+            self._front.pools[alike] = self._holds.pool_of(found)
+        return self._front.pools[alike]
+
     def _look_at_head(self, gang: Gang, pool: Bools, now: float, pause: Pause) -> None:
         found = needed(self._roll.muster(gang))
-        hold = self._up_to_date(gang, found, now)
+        hold = self._up_to_date(gang, found, pool, now)
         if hold is not None and hold.evicts:
             self._look_at[gang.key] = now + LOOK_SECONDS
             return
@@ -242,7 +241,7 @@ class Turns:
             best = self._choose(gang, found, pool, now, pause)
         except NodesChangedError:
             self._look_at[gang.key] = now + _AGAIN_SECONDS
-            self._front.block(pool)
+            self._front.block(self._pool_of(found))  # with the nodes that came
             return
         found = needed(self._roll.muster(gang))
         if best is None or wishes_of(found.open) != wishes:
@@ -251,14 +250,14 @@ class Turns:
         if hold is None or best.is_better_than(hold.reservation, now):
             self._holds.hold_for(gang, found, best.spots, now)
 
-    def _up_to_date(self, gang: Gang, found: Muster, now: float) -> Hold | None:
+    def _up_to_date(self, gang: Gang, found: Muster, pool: Bools, now: float) -> Hold | None:
         hold = self._holds.of(gang.key)
         if hold is not None and not self._holds.is_good(hold, found):
             self.give_up(gang.key)
             return None
         if hold is None:
             hold = self._restored(gang, found, now)
-        return None if hold is None else self._holds.bring_up_to_date(hold, now)
+        return None if hold is None else self._holds.bring_up_to_date(hold, pool, now)
 
     def _may_look(self, gang: Gang, pool: Bools, now: float) -> bool:
         """Whether to look for a better place now; where it is too soon for what came free, nobody
@@ -308,8 +307,7 @@ class Turns:
 
     def _came_free_in(self, pool: Bools) -> bool:
         row_of = self._books.rows.row_of
-        rows = [row_of[name] for name in self._books.fresh if name in row_of]
-        return any(row < len(pool) and pool[row] for row in rows)
+        return any(pool[row_of[name]] for name in self._books.fresh if name in row_of)
 
     def _choose(
         self, gang: Gang, found: Muster, pool: Bools, now: float, pause: Pause
