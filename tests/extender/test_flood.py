@@ -63,11 +63,6 @@ class Running:
         assert not self._thread.is_alive()
 
 
-@pytest.fixture(scope="module")
-def authority() -> Authority:
-    return Authority()
-
-
 @pytest.fixture
 def running(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
     monkeypatch.setattr(module, "MOST_CONNECTIONS", Places(strangers=STRANGERS, known=100))

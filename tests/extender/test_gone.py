@@ -77,11 +77,6 @@ class Extender:
         self.shell.stop()
 
 
-@pytest.fixture(scope="module")
-def authority() -> Authority:
-    return Authority()
-
-
 @pytest.fixture(params=[False, True], ids=["plain", "tls"])
 def extender(authority: Authority, request: pytest.FixtureRequest) -> Iterator[Extender]:
     with ApiServer() as server:

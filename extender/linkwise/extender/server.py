@@ -99,9 +99,7 @@ class _Handler(Handler):
             return
         refusal = self.server.refusal(self.command, self.path, length)
         if refusal is not None:
-            self.close_connection = True
-            self.say(refusal)
-            self.hear_out()
+            self.turn_away(refusal)
             return
         body = self.body(length)
         if body is None:

@@ -1,15 +1,12 @@
 """The keeper with an API server that holds one Secret and two configurations."""
 
-import json
 import logging
 import time
 from base64 import b64decode
-from collections.abc import Callable
 from copy import deepcopy
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event
-from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -19,63 +16,36 @@ from linkwise.extender.certificates.keeper import FileKeeper
 from linkwise.extender.certificates.pairs import Lifetime, Pair, make_pair
 from linkwise.kube.client import STRATEGIC_PATCH
 from linkwise.kube.errors import ApiError
+from tests.extender.certificates.objects import Objects
 
 SECRET = "/api/v1/namespaces/kube-system/secrets/linkwise-webhook"
 KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 CONFIGURATIONS = [f"/apis/admissionregistration.k8s.io/v1/{kind}/linkwise" for kind in KINDS]
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)
-T = TypeVar("T")
 
 
-class Api:
-    """Objects by path, and what comes in between: *before_put*, once."""
-
+class Api(Objects):
     def __init__(self) -> None:
         hooks = [{"name": "pods.linkwise.dev", "clientConfig": {"url": "https://x"}}]
         two = [
             *deepcopy(hooks),
             {"name": "workloads.linkwise.dev", "clientConfig": {"url": "https://x"}},
         ]
-        self.objects: dict[str, dict[str, Any]] = {
-            SECRET: {"metadata": {"name": "linkwise-webhook"}, "type": "Opaque"},
-            CONFIGURATIONS[0]: {"webhooks": hooks},
-            CONFIGURATIONS[1]: {"webhooks": two},
-        }
-        self.version = 1
-        self.writes: list[str] = []
-        self.down = False
-        self.before_put: Callable[[], None] | None = None
-
-    def get(self, path: str, kind: type[T]) -> T:
-        if self.down:
-            raise ApiError(0, "Unreachable", f"GET {path}")
-        if path not in self.objects:
-            raise ApiError(404, "NotFound", path)
-        made = deepcopy(self.objects[path])
-        made.setdefault("metadata", {})["resourceVersion"] = str(self.version)
-        return msgspec.json.decode(json.dumps(made), type=kind)
-
-    def put(self, path: str, body: object) -> None:
-        if self.before_put:
-            between, self.before_put = self.before_put, None
-            between()
-        assert isinstance(body, dict)
-        if body["metadata"]["resourceVersion"] != str(self.version):
-            raise ApiError(409, "Conflict", path)
-        self._written(path)
-        self.objects[path] = body
+        super().__init__(
+            {
+                SECRET: {"metadata": {"name": "linkwise-webhook"}, "type": "Opaque"},
+                CONFIGURATIONS[0]: {"webhooks": hooks},
+                CONFIGURATIONS[1]: {"webhooks": two},
+            }
+        )
 
     def patch(self, path: str, body: object, *, content_type: str) -> None:
         assert content_type == STRATEGIC_PATCH
         assert isinstance(body, dict)
-        self._written(path)
+        self.written(path)
         for hook in body["webhooks"]:
             (mine,) = (h for h in self.objects[path]["webhooks"] if h["name"] == hook["name"])
             mine["clientConfig"] |= hook["clientConfig"]
-
-    def _written(self, path: str) -> None:
-        self.version += 1
-        self.writes.append(path.rpartition("/")[0].rpartition("/")[2])
 
     def trusted(self) -> set[str]:
         return {
@@ -121,7 +91,7 @@ def test_the_first_look_makes_a_certificate_and_has_it_trusted_before_it_is_serv
     one.look()
     (pair,) = one.used
     assert api.trusted() == {pair.certificate.decode()} == {api.certificates()}
-    assert api.writes == ["secrets", *KINDS]
+    assert api.writes == [SECRET, *CONFIGURATIONS]
     assert one.keeper.waits_for() == ""
     assert one.keeper.ends == pair.ends.timestamp()
 
@@ -184,7 +154,7 @@ def test_trust_that_somebody_took_away_is_written_again(api: Api) -> None:
     api.writes.clear()
     one.look(days=1)
     assert api.trusted() == {api.certificates()}
-    assert api.writes == list(KINDS)
+    assert api.writes == CONFIGURATIONS
 
 
 def test_a_configuration_that_is_not_wanted_is_not_missed(api: Api) -> None:

@@ -3,12 +3,8 @@
 import json
 import logging
 from base64 import b64decode, b64encode
-from collections.abc import Callable
-from copy import deepcopy
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
 
-import msgspec
 import pytest
 from cryptography import x509
 
@@ -24,6 +20,7 @@ from linkwise.extender.certificates.pairs import (
     read_pairs,
 )
 from linkwise.kube.errors import ApiError
+from tests.extender.certificates.objects import Objects
 from tests.extender.world import wait_for
 
 SYSTEM = "/api/v1/namespaces/kube-system"
@@ -37,41 +34,21 @@ UNKNOWN_KIND = b"""-----BEGIN PRIVATE KEY-----
 MAsCAQAwBAYCKgMEAA==
 -----END PRIVATE KEY-----
 """
-T = TypeVar("T")
 
 
-class Api:
-    """Objects by path, each with a version; *before_put* comes in between, once."""
-
+class Api(Objects):
     def __init__(self) -> None:
         made = make_authority(["cluster"], START, AUTHORITY).certificate.decode()
-        self.objects: dict[str, dict[str, Any]] = {
-            SECRET: {"type": "Opaque"},
-            CALLER: {"type": "Opaque"},
-            PUBLISHED: {},
-            CLUSTER: {"data": {"client-ca-file": made, "requestheader-client-ca-file": "other"}},
-        }
-        self.versions = dict.fromkeys(self.objects, 1)
-        self.writes: list[str] = []
-        self.before_put: Callable[[], None] | None = None
-
-    def get(self, path: str, kind: type[T]) -> T:
-        if path not in self.objects:
-            raise ApiError(404, "NotFound", path)
-        made = deepcopy(self.objects[path])
-        made["metadata"] = {"resourceVersion": str(self.versions[path])}
-        return msgspec.json.decode(json.dumps(made), type=kind)
-
-    def put(self, path: str, body: object) -> None:
-        if self.before_put:
-            between, self.before_put = self.before_put, None
-            between()
-        assert isinstance(body, dict)
-        if body["metadata"]["resourceVersion"] != str(self.versions[path]):
-            raise ApiError(409, "Conflict", path)
-        self.versions[path] += 1
-        self.writes.append(path.rpartition("/")[2])
-        self.objects[path] = body
+        super().__init__(
+            {
+                SECRET: {"type": "Opaque"},
+                CALLER: {"type": "Opaque"},
+                PUBLISHED: {},
+                CLUSTER: {
+                    "data": {"client-ca-file": made, "requestheader-client-ca-file": "other"}
+                },
+            }
+        )
 
     def file(self, path: str, name: str) -> bytes:
         return b64decode(self.objects[path]["data"][name])
@@ -119,7 +96,7 @@ def test_it_shows_what_its_authority_signs_and_trusts_the_clusters_authority(api
     assert api.published() == authority.certificate.decode()
     assert trust.shown.hosts == {HOST}
     assert trust.authorities.decode() == api.objects[CLUSTER]["data"]["client-ca-file"]
-    assert api.writes == ["linkwise-extender"] * 2
+    assert api.writes == [SECRET, PUBLISHED]
     assert "data" not in api.objects[CALLER]
     assert one.keeper.waits_for() == ""
 

@@ -49,7 +49,7 @@ class Client:
         self.answers: dict[int, Answered] = {}
         self.acknowledges = True
         self.parted = self.ended = False
-        self.pings = 0
+        self.pings = self.last_taken = 0
         self.flush()
 
     def __enter__(self) -> "Client":
@@ -141,6 +141,6 @@ class Client:
         elif isinstance(event, StreamReset):
             self.answers[event.stream_id].reset = event.error_code
         elif isinstance(event, ConnectionTerminated):
-            self.parted = True
+            self.parted, self.last_taken = True, event.last_stream_id or 0
         elif isinstance(event, PingAckReceived):
             self.pings += 1

@@ -82,11 +82,6 @@ class Running:
         assert not self._thread.is_alive()
 
 
-@pytest.fixture(scope="module")
-def authority() -> Authority:
-    return Authority()
-
-
 @pytest.fixture
 def running(authority: Authority) -> Iterator[Running]:
     started = Running(authority)
@@ -241,6 +236,7 @@ def test_whoever_asks_a_standby_is_sent_away_and_its_other_calls_are_answered(
     assert client.ask("/standby") == (200, b"/standby x")
     while not client.parted:
         client.hear()
+    assert client.last_taken > slow, "Go would ask again what was not taken"
     running.calls.let.set()
     # The library takes nothing more on such a connection; Go's client does.
     wait_for(lambda: running.server.calls == 0)
@@ -301,13 +297,13 @@ def test_an_idle_connection_ends_after_a_while(running: Running) -> None:
 def test_the_end_answers_who_has_asked_and_sends_others_elsewhere(
     running: Running, client: Client
 ) -> None:
-    client.begin("/slow", b"last words")
+    slow = client.begin("/slow", b"last words")
     wait_for(lambda: running.calls.asked == ["/slow"])
     closing = Thread(target=running.server.close)
     closing.start()
     while not client.parted:
         client.hear()
-    assert closing.is_alive()
+    assert (closing.is_alive(), client.last_taken) == (True, slow)
     running.calls.let.set()
     closing.join(30)
     assert not closing.is_alive()

@@ -69,11 +69,6 @@ class Running:
         assert not self._thread.is_alive()
 
 
-@pytest.fixture(scope="module")
-def authority() -> Authority:
-    return Authority()
-
-
 @pytest.fixture
 def running(authority: Authority) -> Iterator[Running]:
     started = Running(Places(strangers=8, known=20))

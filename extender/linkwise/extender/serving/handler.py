@@ -108,8 +108,12 @@ class Handler(BaseHTTPRequestHandler):
 
     def refuse(self, status: int, text: str) -> None:
         """Without reading the body."""
+        self.turn_away(plain(status, text))
+
+    def turn_away(self, reply: Reply) -> None:
+        """Say *reply* as the last one, without reading the body."""
         self.close_connection = True
-        self.say(plain(status, text))
+        self.say(reply)
         self.hear_out()
 
     def hear_out(self) -> None:

@@ -21,7 +21,7 @@ from functools import partial
 from queue import SimpleQueue
 from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
 from threading import Condition, Lock, Thread
-from typing import Any
+from typing import Any, Literal
 
 from linkwise.extender.serving.greeting import Caller, Greeting, Welcome
 from linkwise.extender.serving.guests import Guests
@@ -29,8 +29,6 @@ from linkwise.extender.serving.guests import Guests
 log = logging.getLogger(__name__)
 
 HANDSHAKE_SECONDS = 5.0
-# What may come of a connection: the values of `count`.
-RESULTS = ("served", "handshake", "name", "crowded", "late", "sent-off", "not-ready")
 _POLL_SECONDS = 0.1
 _BACKLOG = 1024  # connections that the kernel completes while a round takes its time
 _ACCEPTED_AT_ONCE = 64
@@ -42,6 +40,8 @@ _DESCRIPTORS = 8192
 _ESTABLISHED = 1  # of linux/tcp_states.h: neither side has sent a FIN, nor a reset
 
 Handle = Callable[[socket.socket, Any, Any], object]
+# What became of a connection (docs/operating.md, `connections_total`).
+Result = Literal["served", "handshake", "name", "crowded", "late", "sent-off", "not-ready"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Server:
         places: Places,
         *,
         secure: bool,
-        count: Callable[[str], object] = lambda _result: None,
+        count: Callable[[Result], object] = lambda _result: None,
         met: Callable[[Caller], object] = lambda _caller: None,
     ) -> None:
         self.closing = False
@@ -363,14 +363,14 @@ class Server:
                 visit.ends = None
                 self._end(visit, "late")
 
-    def _end(self, visit: Visit, result: str) -> None:
+    def _end(self, visit: Visit, result: Result) -> None:
         if visit.served:
             self._count(result)
             visit.hang_up()  # its thread does the rest
         else:
             self._dismiss(visit, result)
 
-    def _dismiss(self, visit: Visit, result: str) -> None:
+    def _dismiss(self, visit: Visit, result: Result) -> None:
         """End a visit that nobody serves; by the thread that accepts."""
         self._count(result)
         with suppress(KeyError, ValueError):

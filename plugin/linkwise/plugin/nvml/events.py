@@ -44,19 +44,19 @@ class EventSet:
             except pynvml.NVMLError as error:
                 self._say(f"nvmlEventSetCreate: {error}")
                 return False
-        events, uuids = self._set, self._uuids  # a call below may return after `forget`
+        events, registered = self._set, self._uuids  # a call below may return after `forget`
         for uuid in sorted(missing):
-            self._register(uuid, events, uuids)
+            self._register(uuid, events, registered)
         return bool(self._uuids)
 
-    def _register(self, uuid: str, events: Any, uuids: dict[int, str]) -> None:
+    def _register(self, uuid: str, events: Any, registered: dict[int, str]) -> None:
         nvml = self._nvml
         try:
             handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
             types = nvml.nvmlDeviceGetSupportedEventTypes(handle)
             if types & pynvml.nvmlEventTypeXidCriticalError:
                 nvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, events)
-                uuids[_address(handle)] = uuid
+                registered[_address(handle)] = uuid
             else:
                 self._unable.add(uuid)
         except pynvml.NVMLError as error:
@@ -66,7 +66,9 @@ class EventSet:
 
     def silent(self, uuid: str) -> None:
         """This GPU does not answer: where it comes back, it has to be registered again."""
-        self._uuids = {address: each for address, each in self._uuids.items() if each != uuid}
+        for address, each in list(self._uuids.items()):
+            if each == uuid:
+                self._uuids.pop(address, None)
 
     def wait(self, milliseconds: int) -> None:
         """Wait for the first, and hear all that are there: for so long at most, as they may come
