@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from linkwise.extender import explain_text
-from linkwise.extender import place as place_module
 from linkwise.extender.actions import Evict, MarkStarted, WithdrawPlan, WritePlan
 from linkwise.extender.calls import BindOrder, Outcome
-from linkwise.extender.climb import Order
 from linkwise.extender.gang import TRANSITIONS, Phase, Standing, phase_of
-from linkwise.extender.ground import Ground
+from linkwise.extender.placement import gang_placement as place_module
+from linkwise.extender.placement.cluster_view import ClusterView
+from linkwise.extender.placement.request import PodSet
 from linkwise.extender.scheduler import CoreSettings
 from linkwise.topology import names
 from linkwise.topology.plan import Plan, write_gpus, write_plan
@@ -331,7 +331,7 @@ def test_gangs_that_are_alike_wait_for_room_by_one_search(
     searched: list[int] = []
     place = place_module.place
 
-    def counts(ground: Ground, orders: Sequence[Order], *rest: Any) -> object:
+    def counts(ground: ClusterView, orders: Sequence[PodSet], *rest: Any) -> object:
         searched.append(len(orders[0].members))
         return place(ground, orders, *rest)
 
@@ -795,7 +795,7 @@ def test_a_gang_that_meets_a_defect_of_ours_keeps_no_other_from_its_plan(
 ) -> None:
     place = place_module.place
 
-    def fails_for_three(ground: Ground, orders: Sequence[Order], *rest: Any) -> object:
+    def fails_for_three(ground: ClusterView, orders: Sequence[PodSet], *rest: Any) -> object:
         if len(orders[0].members) == 3:
             raise ZeroDivisionError("a bug")
         return place(ground, orders, *rest)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from linkwise.extender.place import orders_of
+from linkwise.extender.placement.gang_placement import pod_sets_of
 from linkwise.extender.reader import Reader
 from linkwise.topology.recorded import recorded_machine
 from tests.extender.cluster import GPU, Cluster, container
@@ -45,16 +45,18 @@ def test_members_without_a_rank_go_by_their_names() -> None:
     assert where(at, *members) == [f"n{number}" for number in range(1, 12)]
 
 
-def test_bandwidth_of_the_slowest_member_counts_more_than_the_number_of_nodes() -> None:
+def test_what_the_communicator_is_worth_counts_more_than_the_ring_of_each_member() -> None:
     at = Cluster()
     at.add_node("n0", "a100-pcie-8-bridged")  # four NVLink pairs
     at.add_node("n1", "a100-pcie-8-bridged")
     for node in ("n0", "n1"):
         at.add_pod(f"on-{node}", 4, node=node)
         at.set_in_use(node, {f"ml/on-{node}": {"main": at.uuids(node, 0, 1, 4, 5)}})
-    # Free on each: 2, 3, 6, 7, of which only 6-7 are a pair. Two pairs of bridged GPUs need both.
-    assert where(at, *at.add_gang("g", 2, 2)) == ["n0", "n1"]
-    assert at.indices("g-0") == at.indices("g-1") == (6, 7)
+    # Free on each: 2, 3, 6, 7, of which only 6-7 are a pair. Two pairs of bridged GPUs need both
+    # nodes, whose network is slower than the PCIe paths inside one.
+    assert where(at, *at.add_gang("g", 2, 2)) == ["n0", "n0"]
+    at.add_gang("h", 2, 2)
+    assert where(at, "h-0", "h-1") == ["n1", "n1"]
 
 
 def test_a_gang_that_does_not_care_for_nvlink_stays_together() -> None:
@@ -230,7 +232,7 @@ def test_members_belong_together_by_subgroups_of_one_size() -> None:
         reader = Reader(GPU)
         record = reader.pod(at.add_pod("p", 1))
         members = [replace(record, ask=replace(record.ask, subgroup=each)) for each in subgroups]
-        (order,) = orders_of(members, lambda _: np.ones(0, dtype=np.bool_))
+        (order,) = pod_sets_of(members, lambda _: np.ones(0, dtype=np.bool_))
         return order.unit
 
     assert unit("a", "a", "b", "b") == 2

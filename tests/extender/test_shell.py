@@ -14,7 +14,7 @@ from linkwise.extender.app import create_app
 from linkwise.extender.calls import AlreadyBound, BindCall, BindOrder, BindRefusal, Outcome
 from linkwise.extender.kube_actions import KubeActions
 from linkwise.extender.metrics import Metrics
-from linkwise.extender.place import place
+from linkwise.extender.placement.gang_placement import place
 from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.extender.shell import Shell, steady_clock
 from linkwise.extender.verbs import Verbs

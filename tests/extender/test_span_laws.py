@@ -15,11 +15,12 @@ import pytest
 from hypothesis import given, settings
 
 from linkwise.extender.asks import Requirement
-from linkwise.extender.climb import Company, Order
 from linkwise.extender.domains import NO_DOMAIN
-from linkwise.extender.ground import Ground, Level
 from linkwise.extender.kinds import Kind, Wish
-from linkwise.extender.place import Refusal, Spot, place
+from linkwise.extender.placement.cluster_view import ClusterView, Level
+from linkwise.extender.placement.gang_placement import place
+from linkwise.extender.placement.request import PlacedMembers, PodSet
+from linkwise.extender.placement.result import Refusal, Spot
 from linkwise.extender.records import Resources, Template
 from linkwise.extender.rows import Rows
 from linkwise.extender.spans import Spans
@@ -96,7 +97,7 @@ def searched(case: Case, order: Sequence[int] | None = None) -> list[Spot] | Ref
         numbers = [values.index(value) if value else NO_DOMAIN for value in of]
         levels.append(Level(key, np.array(numbers), values))
     demand = PodDemand((ContainerDemand("main", Role.MAIN, case.size),))
-    members = Order(
+    members = PodSet(
         Wish(demand, Requirement()),
         Resources(gpus=case.size),
         Template(0, {}, None, ()),
@@ -105,8 +106,10 @@ def searched(case: Case, order: Sequence[int] | None = None) -> list[Spot] | Ref
         np.ones(len(rows), dtype=np.bool_),
     )
     company = tuple(rows.row_of[case.nodes[number].name] for number in case.company)
-    ground = Ground(rows.copy(), (KIND,), tuple(levels))
-    return place(ground, [members], Company(company, company), Spans(case.require, case.prefer))
+    ground = ClusterView(rows.copy(), (KIND,), tuple(levels))
+    return place(
+        ground, [members], PlacedMembers(company, company), Spans(case.require, case.prefer)
+    )
 
 
 def nodes_of(case: Case, spots: list[Spot]) -> list[int]:
@@ -140,11 +143,12 @@ def all_ways(case: Case) -> Iterator[tuple[int, ...]]:
 
 
 def rated(case: Case, nodes: Sequence[int]) -> tuple[int, int, int]:
-    """Less is better: the first preferred level kept, nodes, the nearest level that holds all."""
+    """Less is better: the first preferred level kept, the nearest level that holds all, as it
+    decides how fast the nodes reach each other, nodes."""
     everyone = (*nodes, *case.company)
     preferred = [near(case, level, everyone) for level in case.prefer if occurs(case, level)]
     levels = [near(case, level, everyone) for level in LEVELS]
-    return first_kept(preferred), len(nodes), first_kept(levels)
+    return first_kept(preferred), first_kept(levels), len(nodes)
 
 
 def occurs(case: Case, level: str) -> bool:
@@ -158,7 +162,7 @@ def first_kept(kept: list[bool]) -> int:
 @of_every_flavour
 @few
 @given(st.data())
-def test_no_set_of_nodes_is_nearer_with_as_few_nodes(flavour: str, data: st.DataObject) -> None:
+def test_no_set_of_nodes_is_nearer_and_none_that_is_as_near_has_fewer(flavour: str, data: st.DataObject) -> None:
     case = data.draw(cases(flavour))
     spots = searched(case)
     best = min((rated(case, nodes) for nodes in all_ways(case)), default=None)

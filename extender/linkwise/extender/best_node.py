@@ -12,7 +12,7 @@ import numpy as np
 from linkwise.extender.books import Books
 from linkwise.extender.feasible import LONG_LOG
 from linkwise.extender.kinds import Floats, Kind, Wish
-from linkwise.extender.place import Refusal, Spot
+from linkwise.extender.placement.result import Refusal, Spot
 from linkwise.extender.records import Resources
 from linkwise.extender.rows import NOT_USABLE, Bools, Ints
 from linkwise.topology.model import MAX_GPUS

@@ -15,7 +15,7 @@ from linkwise.extender.holds import Asker, asker_of_single
 from linkwise.extender.levels import NEVER
 from linkwise.extender.line import Urgency, urgency_of_single
 from linkwise.extender.muster import Muster
-from linkwise.extender.place import Refusal
+from linkwise.extender.placement.result import Refusal
 from linkwise.extender.records import PodRecord, natural
 from linkwise.extender.snapshot import GangState, NodeState, Snapshot
 from linkwise.extender.spans import CLIQUE, NODE, SEPARATOR, domain_in_words

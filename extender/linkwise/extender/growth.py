@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from linkwise.extender.gang import Gang
 from linkwise.extender.muster import Members, Muster
-from linkwise.extender.place import Refusal, Spot
+from linkwise.extender.placement.result import Refusal, Spot
 from linkwise.extender.records import PodRecord
 
 # A controller makes the pods of a job one after the other, some 20 to 50 in a second.

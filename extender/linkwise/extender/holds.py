@@ -29,7 +29,7 @@ from linkwise.extender.hopeless import wishes_of
 from linkwise.extender.kinds import Wish
 from linkwise.extender.line import Line, Urgency, urgency_of_single
 from linkwise.extender.muster import Muster
-from linkwise.extender.place import Spot
+from linkwise.extender.placement.result import Spot
 from linkwise.extender.records import GangKey, PodRecord, Template
 from linkwise.extender.reserve import Gpus, Reservation, reservation
 from linkwise.extender.rows import Bools, Rows

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 
 from linkwise.extender.books import Books
-from linkwise.extender.place import Refusal, Spot
+from linkwise.extender.placement.result import Refusal, Spot
 from linkwise.extender.records import PodRecord
 from linkwise.extender.spans import Spans
 

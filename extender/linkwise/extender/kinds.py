@@ -13,11 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkwise.extender.asks import Requirement, is_model
-from linkwise.extender.chain import chain, hops_of
+from linkwise.extender.placement.chain import chain, hops_of
+from linkwise.topology import subsets
 from linkwise.topology.choose import choose, pack
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role, split
 from linkwise.topology.model import LinkClass, Machine
-from linkwise.topology.tables import fingerprint, table_of
+from linkwise.topology.network import fabric_gbytes_per_s, network_gbytes_per_s
+from linkwise.topology.tables import UNITS_PER_GBYTE, MachineTable, fingerprint, table_of
 
 Masks = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -60,6 +62,9 @@ class Kind:
         self.number = number
         self.table = table_of(machine)
         self.hops = hops_of(self.table)
+        self.network = network_gbytes_per_s(machine)
+        self.fabric = fabric_gbytes_per_s(machine)
+        self.absolute = _absolute(self.table)
         self.all_gpus = machine.all_gpus
         self.models = tuple(sorted({gpu.model for gpu in machine.gpus}))
         self._allowed: dict[tuple[object, int], int] = {}
@@ -96,6 +101,10 @@ class Kind:
         """Up to *count* disjoint sets for as many such pods, best total; fewer if no more fit.
         Those that follow each other are neighbours."""
         return _pack(self, wish, free & self.allowed(wish.requirement), count)
+
+    def neighbours(self, parts: Sequence[int]) -> tuple[int, ...]:
+        """These sets, so that those that follow each other are neighbours."""
+        return chain(parts, self.hops)
 
     def quality(self, wish: Wish, gpus: int) -> float:
         """How good a set is for the pod, in GB/s, or ENOUGH."""
@@ -137,6 +146,10 @@ class Kind:
         taken = np.array([sets[mask] for mask in masks], dtype=np.int64)
         lost: Floats = self.table.future[distinct] - self.table.future[distinct & ~taken]
         return lost[position]
+
+    def damage(self, free: int, taken: int) -> float:
+        """What taking these GPUs takes from the jobs to come, in GB/s."""
+        return round(float(self.absolute[free] - self.absolute[free & ~taken]), 6)
 
     def loss(self, free: int, taken: int) -> float:
         """What taking these GPUs takes from the jobs to come: 0 to 1 of the idle machine."""
@@ -267,3 +280,15 @@ def _together(demand: PodDemand) -> list[ContainerDemand]:
 
 def _positions(mask: int) -> list[int]:
     return [position for position in range(mask.bit_length()) if mask >> position & 1]
+
+
+def _absolute(table: MachineTable) -> Floats:
+    shares = [np.zeros(1 << table.count)]
+    for size in (2, 4, 8):
+        if size <= table.count:
+            weights = np.where(subsets.sizes(table.count) == size, table.units, subsets.INFEASIBLE)
+            packed = np.maximum(subsets.best_partitions(weights, size), 0)
+            subsets.best_within(packed)
+            shares.append(packed / UNITS_PER_GBYTE)
+    found: Floats = np.mean(np.stack(shares), axis=0)
+    return found

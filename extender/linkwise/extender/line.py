@@ -10,7 +10,7 @@ from collections import Counter
 from linkwise.extender.books import Books
 from linkwise.extender.gang import Gang
 from linkwise.extender.muster import Muster
-from linkwise.extender.place import Refusal
+from linkwise.extender.placement.result import Refusal
 from linkwise.extender.records import GangKey, PodRecord
 from linkwise.extender.roll import Roll
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from linkwise.extender.books import Books
 from linkwise.extender.gang import Gang, Standing
 from linkwise.extender.node_book import plan_on
-from linkwise.extender.place import Spot
+from linkwise.extender.placement.result import Spot
 from linkwise.extender.records import PodRecord, WrittenPlan
 
 Members = tuple[PodRecord, ...]

@@ -16,7 +16,7 @@ from linkwise.extender.life import Life
 from linkwise.extender.line import Line
 from linkwise.extender.muster import Muster
 from linkwise.extender.outbox import Outbox
-from linkwise.extender.place import Refusal, Spot
+from linkwise.extender.placement.result import Refusal, Spot
 from linkwise.extender.plan_making import Deal, plan_id, written_plans
 from linkwise.extender.preemption import Preemption
 from linkwise.extender.repair import Repair

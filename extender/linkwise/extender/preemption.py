@@ -24,7 +24,7 @@ from linkwise.extender.hopeless import wishes_of
 from linkwise.extender.line import Line
 from linkwise.extender.muster import Muster
 from linkwise.extender.outbox import Outbox
-from linkwise.extender.place import Refusal, Spot
+from linkwise.extender.placement.result import Refusal, Spot
 from linkwise.extender.records import GangKey, PodRecord
 from linkwise.extender.roll import Roll
 from linkwise.extender.rows import Bools, Ints, Rows, popcount

@@ -14,7 +14,7 @@ from linkwise.extender.kinds import Wish
 from linkwise.extender.learned import Learned
 from linkwise.extender.muster import Muster
 from linkwise.extender.outbox import Outbox
-from linkwise.extender.place import Spot
+from linkwise.extender.placement.result import Spot
 from linkwise.extender.records import PodRecord
 
 REASON = "GangCannotBeRepaired"

@@ -13,14 +13,15 @@ from typing import Protocol, TypeVar
 
 from linkwise.extender.best_node import BestNode
 from linkwise.extender.books import Books
-from linkwise.extender.climb import NOBODY, Company, Order
 from linkwise.extender.feasible import Feasible
-from linkwise.extender.ground import Ground, ground_of
 from linkwise.extender.hopeless import Hopeless
 from linkwise.extender.kinds import Wish
 from linkwise.extender.learned import Learned
 from linkwise.extender.muster import Muster, plan_of, spots_of
-from linkwise.extender.place import Refusal, Spot, orders_of, place
+from linkwise.extender.placement.cluster_view import ClusterView, cluster_view
+from linkwise.extender.placement.gang_placement import place, pod_sets_of
+from linkwise.extender.placement.request import NOBODY, PlacedMembers, PodSet
+from linkwise.extender.placement.result import Refusal, Spot
 from linkwise.extender.records import PodRecord, Template
 from linkwise.extender.rows import Bools, Rows
 from linkwise.extender.spans import NODE, Spans, ordered, spans_of
@@ -124,32 +125,37 @@ class Search:
             spot = self._best_of(member, nodes(member.template))
             return spot if isinstance(spot, Refusal) else [spot]
         spans = _spans_of(found)
-        company = self._company(found, beside)
+        placed = self._placed(found, beside)
         levels = ordered(self._levels, spans)
         for _ in range(_TRIES):
             if aside is None:
                 break
             seen = Seen(self._books, found.open)
-            ground = ground_of(self._books, view.rows(), levels)
-            orders = orders_of(found.open, nodes)
-            answer = aside(partial(place, ground, orders, company, spans))
-            if seen.still_true_of(answer, ground, orders, nodes, view):
+            cluster = cluster_view(self._books, view.rows(), levels)
+            pod_sets = pod_sets_of(found.open, nodes)
+            answer = aside(partial(place, cluster, pod_sets, placed, spans))
+            if seen.still_true_of(answer, cluster, pod_sets, nodes, view):
                 return answer
-        ground = ground_of(self._books, view.rows(), levels)
-        return place(ground, orders_of(found.open, nodes), company, spans)
+        cluster = cluster_view(self._books, view.rows(), levels)
+        return place(cluster, pod_sets_of(found.open, nodes), placed, spans)
 
-    def _company(self, found: Muster, beside: Sequence[Spot]) -> Company:
+    def _placed(self, found: Muster, beside: Sequence[Spot]) -> PlacedMembers:
         if not beside:
             return NOBODY
         rows = self._books.rows.row_of
         models: set[str] = set()
+        on_rows: dict[int, int] = {}
         for spot in beside:
             book = self._books.nodes.get(spot.node)
             if book is not None and book.machine is not None:
                 gpus = book.machine.gpus
                 models |= {gpu.model for p, gpu in enumerate(gpus) if spot.gpus >> p & 1}
-        return Company(
-            tuple(sorted({rows[spot.node] for spot in beside if spot.node in rows})),
+            if spot.node in rows:
+                row = rows[spot.node]
+                on_rows[row] = on_rows.get(row, 0) | spot.gpus
+        return PlacedMembers(
+            tuple(sorted(on_rows)),
+            tuple(on_rows[row] for row in sorted(on_rows)),
             tuple(sorted({rows[node] for node in _next_to(self._books, found) if node in rows})),
             frozenset(models),
         )
@@ -197,8 +203,8 @@ class Seen:
     def still_true_of(
         self,
         answer: list[Spot] | Refusal,
-        ground: Ground,
-        orders: Sequence[Order],
+        cluster: ClusterView,
+        pod_sets: Sequence[PodSet],
         nodes: Callable[[Template], Bools],
         view: View,
     ) -> bool:
@@ -207,10 +213,10 @@ class Seen:
             raise Moved
         if isinstance(answer, Refusal):
             return self._books.room == self._room  # what is free only got less
-        rows = [ground.rows.row_of[spot.node] for spot in answer]
-        return self._same(ground.rows, view.rows(), rows) and all(
-            nodes(order.template)[[rows[member] for member in order.members]].all()
-            for order in orders
+        rows = [cluster.rows.row_of[spot.node] for spot in answer]
+        return self._same(cluster.rows, view.rows(), rows) and all(
+            nodes(pods.template)[[rows[member] for member in pods.members]].all()
+            for pods in pod_sets
         )
 
     def still_free(self, before: Rows, spots: Sequence[Spot]) -> bool:

@@ -17,7 +17,7 @@ from linkwise.extender.holds import Asker, Hold
 from linkwise.extender.kinds import Kind
 from linkwise.extender.muster import Muster
 from linkwise.extender.node_book import InUsePods, NodeBook, plan_on
-from linkwise.extender.place import Refusal
+from linkwise.extender.placement.result import Refusal
 from linkwise.extender.planner import Planner
 from linkwise.extender.records import GangKey, NodeRecord, PodRecord, Template, WrittenPlan
 from linkwise.extender.rows import Ints

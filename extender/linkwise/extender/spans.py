@@ -21,12 +21,17 @@ _WORDS = {"clique": CLIQUE}
 # key nor its value can hold one.
 SEPARATOR = ","
 
-DEFAULT_LEVELS = (
+ZONE = "topology.kubernetes.io/zone"
+# NVLinks join the nodes of one domain of these.
+FABRICS = (
     CLIQUE,
     # Topograph 1.0 and newer, then what it wrote before for the same level.
     "accelerator.topograph.run/sub-domain",
     "accelerator.topograph.run/domain",
     "network.topology.nvidia.com/accelerator",
+)
+DEFAULT_LEVELS = (
+    *FABRICS,
     "fabric.topograph.run/tier-0",
     "network.topology.nvidia.com/leaf",
     "network.topology.nvidia.com/block",
@@ -35,7 +40,7 @@ DEFAULT_LEVELS = (
     "fabric.topograph.run/tier-2",
     "network.topology.nvidia.com/core",
     "network.topology.nvidia.com/datacenter",
-    "topology.kubernetes.io/zone",
+    ZONE,
 )
 
 

@@ -27,7 +27,7 @@ from linkwise.extender.holds import Holds, asker_of_single
 from linkwise.extender.kinds import Wish
 from linkwise.extender.learned import LEAST_SAMPLE
 from linkwise.extender.outbox import NOMINATE_SECONDS, Outbox, nomination_pause
-from linkwise.extender.place import Refusal, Spot
+from linkwise.extender.placement.result import Refusal, Spot
 from linkwise.extender.records import PodRecord
 from linkwise.extender.rows import popcount
 

@@ -23,7 +23,7 @@ from linkwise.extender.hopeless import wishes_of
 from linkwise.extender.idle_bound import IdleBound
 from linkwise.extender.line import Line
 from linkwise.extender.muster import Muster
-from linkwise.extender.place import Refusal, Spot
+from linkwise.extender.placement.result import Refusal, Spot
 from linkwise.extender.records import GangKey
 from linkwise.extender.reserve import (
     NodesChangedError,

@@ -121,3 +121,22 @@ def best_partitions(weights: Masks, size: int, *, one_short: bool = False) -> Ma
                 np.maximum(found, weights[part] + best[masks ^ part], out=found)
         best[masks] = np.where(found > INFEASIBLE // 2, found, INFEASIBLE)
     return best
+
+
+def best_slowest_parts(values: NDArray[np.float64], size: int) -> NDArray[np.float64]:
+    """[2^n] the value of the worst part when a set is cut into sets of *size* so that this is as
+    high as can be; -inf where the set cannot be cut so, inf for the empty set.
+
+    *values* is [2^n], -inf where a set may not be a part.
+    """
+    count = len(values).bit_length() - 1
+    best = np.full(1 << count, -np.inf)
+    best[0] = np.inf
+    for whole in range(size, count + 1, size):
+        masks, bits = layer(count, whole), np.left_shift(1, members(count, whole))
+        found = np.full(len(masks), -np.inf)
+        for others in combinations(range(1, whole), size - 1):
+            part = bits[:, (0, *others)].sum(axis=1)
+            np.maximum(found, np.minimum(values[part], best[masks ^ part]), out=found)
+        best[masks] = found
+    return best

@@ -19,7 +19,7 @@ from linkwise.topology.rings import MOST_GPUS, Counts, best_bottleneck, disjoint
 LOCAL_GBYTES_PER_S = 5000.0
 """A lone GPU: NCCL's "local", finite so that it fits into JSON."""
 
-_ROOT_COST = 1.2  # NCCL: peer to peer through an Intel root costs 6/5; no node tells its CPU
+ROOT_COST = 1.2  # NCCL: peer to peer through an Intel root costs 6/5; no node tells its CPU
 
 
 def _pcie_gbytes_per_s(pcie: LinkClass, first: Gpu, second: Gpu) -> float:
@@ -28,9 +28,9 @@ def _pcie_gbytes_per_s(pcie: LinkClass, first: Gpu, second: Gpu) -> float:
     if pcie >= LinkClass.PXB:
         return through_switch
     if pcie >= LinkClass.NODE:
-        return through_switch / _ROOT_COST
+        return through_switch / ROOT_COST
     between_sockets = min(fact.inter_socket_gbytes_per_s for fact in facts)
-    return min(through_switch / _ROOT_COST, between_sockets)
+    return min(through_switch / ROOT_COST, between_sockets)
 
 
 def pair_gbytes_per_s(machine: Machine, first: int, second: int) -> float:

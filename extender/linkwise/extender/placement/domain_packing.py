@@ -8,17 +8,24 @@ Members that belong together, as those of one child Job, are not torn between tw
 that takes no more nodes.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import lcm
 
 import numpy as np
+from numpy.typing import NDArray
 
-from linkwise.extender.ground import Level
-from linkwise.extender.pool import Pool
+from linkwise.extender.placement.candidates import Candidates
+from linkwise.extender.placement.cluster_view import Level
+from linkwise.extender.placement.communicator import Standard
+from linkwise.extender.placement.reach import Reach
 from linkwise.extender.rows import Bools, Ints
 
 _NEXT_TO, _NEAR = 2, 1
+_EXACT = 6  # so many nodes are chosen together
+_LESS = 1e-6  # GB/s of damage: by how much less counts
+_FAR = 1e9  # GB/s: a node where the gang is already counts more than any damage
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +59,20 @@ class _Groups:
         return sums.astype(np.int64)
 
 
-class Fill:
-    def __init__(self, pool: Pool, room: Ints, levels: Sequence[Level], near: Near) -> None:
-        """*room* [candidates] for members of the wanted quality; *levels*, nearest first."""
+class Packing:
+    def __init__(
+        self,
+        pool: Candidates,
+        room: Ints,
+        levels: Sequence[Level],
+        near: Near,
+        reach: Reach,
+        standard: Standard,
+    ) -> None:
+        """*room* [candidates] for members so that *standard* is reached; *levels* below the domain
+        that holds all, nearest first."""
         self._pool, self._room = pool, room
+        self._reach, self._standard = reach, standard
         widest_first = [level.apart for level in reversed(levels)]
         self._domains = [numbers[pool.rows] for numbers in widest_first]
         self._closeness = [
@@ -64,12 +81,19 @@ class Fill:
         ]
         self._near_nodes = np.isin(pool.rows, near.rows)
 
-    def choose(self, among: Ints, nodes: int) -> list[tuple[int, int]]:
-        """(candidate, members there) for so many of *among*, which are enough, in the order in
-        which neighbours in rank are neighbours on them."""
-        return self._in_order(self._take(among, self._pool.wanted, nodes, 0))
+    def choose(self, among: Ints, nodes: int) -> list[tuple[int, int]] | None:
+        """(candidate, members there) for so many of *among*, which have room enough, in the order
+        in which neighbours in rank are neighbours on them. None: they have room only for more
+        members, or for fewer."""
+        wanted = self._pool.wanted
+        taken = self._take(among, wanted, nodes, 0)
+        if taken is None:
+            taken = self._take_nodes(among, wanted, nodes)
+        return None if taken is None else self._in_order(taken)
 
-    def _take(self, among: Ints, wanted: int, nodes: int, depth: int) -> list[tuple[int, int]]:
+    def _take(
+        self, among: Ints, wanted: int, nodes: int, depth: int
+    ) -> list[tuple[int, int]] | None:
         while depth < len(self._domains) and self._says_nothing(self._domains[depth][among]):
             depth += 1
         if depth == len(self._domains):
@@ -77,11 +101,15 @@ class Fill:
         taken: list[tuple[int, int]] = []
         while True:
             if self._says_nothing(self._domains[depth][among]):
-                return taken + self._take(among, wanted, nodes, depth + 1)
+                rest = self._take(among, wanted, nodes, depth + 1)
+                return None if rest is None else taken + rest
             groups = self._groups(among, depth)
             best, members, share = self._best_group(groups, wanted, nodes)
             inside = groups.of == best
-            taken += self._take(among[inside], members, share, depth + 1)
+            part = self._take(among[inside], members, share, depth + 1)
+            if part is None:
+                return None
+            taken += part
             wanted, nodes, among = wanted - members, nodes - share, among[~inside]
             if not wanted:
                 return taken
@@ -139,24 +167,65 @@ class Fill:
         rest = others[: nodes - whole // each].sum()
         return whole if rest >= wanted - whole else 0
 
-    def _take_nodes(self, among: Ints, wanted: int, nodes: int) -> list[tuple[int, int]]:
-        """All but one take as many members as they can; the one for the rest is the best fit."""
-        pool, room, near = self._pool, self._room, self._near_nodes
+    def _take_nodes(self, among: Ints, wanted: int, nodes: int) -> list[tuple[int, int]] | None:
+        """Most members on all but the last few nodes, then those for the rest by `_exact`."""
+        pool, room = self._pool, self._room
         if room[among].sum() == wanted:  # all of them whole: there is nothing to choose
             return [(int(i), int(room[i])) for i in among if room[i]]
-        order = among[:0]
-        if nodes > 1:
+        sure = among[:0]
+        if nodes > _EXACT:
             least = -np.partition(-room[among], nodes - 2)[nodes - 2]
             most = among[room[among] >= least]  # what others would lose need not be known
-            tied = (-room[most], ~near[most], pool.losses(most, room[most]))
-            order = pool.sorted(most, tied)[: nodes - 1]
-        chosen = [(int(i), int(room[i])) for i in order]
+            damage = pool.damage(most, room[most], self._reach, self._standard)
+            tied = (-room[most], ~self._near_nodes[most], damage)
+            sure = pool.sorted(most, tied)[: nodes - _EXACT]
+        chosen = [(int(i), int(room[i])) for i in sure]
         rest = wanted - sum(count for _, count in chosen)
-        enough = np.setdiff1d(among[room[among] >= rest], order)
-        keys = (~near[enough], pool.losses(enough, np.full(len(enough), rest)))
-        last = pool.first(enough, keys)
-        assert last is not None, "these nodes are enough nodes"
-        return [*chosen, (last, rest)]
+        last = self._exact(np.setdiff1d(among, sure), rest, nodes - len(chosen))
+        return None if last is None else chosen + last
+
+    def _exact(self, among: Ints, wanted: int, nodes: int) -> list[tuple[int, int]] | None:
+        """So many members on at most so many nodes with the least damage; of equals on nodes where
+        the gang is already, then the fullest, then by name."""
+        cost = np.full((nodes + 1, wanted + 1), np.inf)
+        cost[:, 0] = 0.0
+        steps: list[tuple[int, int, NDArray[np.bool_]]] = []  # candidate, members, where better
+        for place, counts in self._worth_trying(among, nodes):
+            before = cost.copy()
+            for count, damage in counts:
+                if count <= wanted:
+                    other = before[:-1, : wanted + 1 - count] + damage
+                    better = other < cost[1:, count:] - _LESS
+                    cost[1:, count:][better] = other[better]
+                    steps.append((place, count, better))
+        if cost[nodes, wanted] == np.inf:
+            return None
+        return _traced(steps, nodes, wanted)
+
+    def _worth_trying(
+        self, among: Ints, nodes: int
+    ) -> Iterator[tuple[int, list[tuple[int, float]]]]:
+        """Candidates, of those that are alike only the first so many, with the damage of each
+        number of members."""
+        pool = self._pool
+        in_order = pool.sorted(among, [~self._near_nodes[among]])
+        seen: Counter[tuple[tuple[int, float], ...]] = Counter()
+        of_alike: dict[tuple[int, bool], tuple[tuple[int, float], ...]] = {}
+        for place, number in zip(in_order.tolist(), pool.alike(in_order).tolist(), strict=True):
+            near = bool(self._near_nodes[place])
+            counts = of_alike.get((number, near))
+            if counts is None:
+                counts = of_alike[number, near] = tuple(
+                    (count, self._cost(number, count, near=near))
+                    for count in pool.counts_of(self._reach, self._standard, number)
+                )
+            seen[counts] += 1
+            if seen[counts] <= nodes:
+                yield place, list(counts)
+
+    def _cost(self, alike: int, count: int, *, near: bool) -> float:
+        damage = self._pool.damage_of(alike, count, self._reach, self._standard)
+        return damage if near else damage + _FAR
 
     def _in_order(self, chosen: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """The nodes of each domain beside each other; otherwise by name."""
@@ -169,6 +238,23 @@ class Fill:
             np.minimum.at(first, of, ranks)
             keys.append(first[of])
         return [chosen[i] for i in np.lexsort(keys)]
+
+
+def _traced(
+    steps: Sequence[tuple[int, int, NDArray[np.bool_]]], nodes: int, wanted: int
+) -> list[tuple[int, int]]:
+    """Which steps led to so many members on so many nodes, found again from the last."""
+    chosen: list[tuple[int, int]] = []
+    used: set[int] = set()
+    for place, count, better in reversed(steps):
+        if place not in used and count <= wanted and nodes and better[nodes - 1, wanted - count]:
+            chosen.append((place, count))
+            used.add(place)
+            nodes, wanted = nodes - 1, wanted - count
+            if not wanted:
+                break
+    assert not wanted, "every cost comes from a step"
+    return chosen
 
 
 def _first(groups: Ints, *keys: Ints) -> int:

@@ -30,7 +30,7 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class ClusterView:
     rows: Rows
     kinds: Sequence[Kind]
     levels: tuple[Level, ...]  # above the node, nearest first; those no node is in are left out
@@ -43,9 +43,9 @@ class Ground:
         return next((level for level in self.levels if level.key == key), nowhere)
 
 
-def ground_of(books: Books, rows: Rows, levels: Iterable[str]) -> Ground:
+def cluster_view(books: Books, rows: Rows, levels: Iterable[str]) -> ClusterView:
     """All of *books* as it is now; *rows* is a copy of its rows, maybe with more that is free."""
-    return Ground(rows, tuple(books.kinds), tuple(_levels(books, levels)))
+    return ClusterView(rows, tuple(books.kinds), tuple(_levels(books, levels)))
 
 
 def _levels(books: Books, keys: Iterable[str]) -> Iterable[Level]:

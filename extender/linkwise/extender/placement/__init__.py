@@ -1,0 +1,1 @@
+"""Pure search: where does a pod, or a whole gang, fit best?"""

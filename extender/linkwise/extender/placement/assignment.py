@@ -1,0 +1,48 @@
+"""Where each member of a gang goes, and what that is worth."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from linkwise.extender.placement.request import PodSet
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Members of one pod set on one node."""
+
+    row: int
+    pod_set: int  # its place among the pod sets
+    sets: tuple[int, ...]  # of GPUs, as bitmasks, in the order of ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Parts in the order of ranks, and what all is worth."""
+
+    parts: tuple[Part, ...]
+    worth: float  # GB/s of the communicator
+    own: float  # GB/s of the slowest member's own ring
+    damage: float  # GB/s taken from the jobs to come
+    level: int = 0  # the nearest level at which one domain holds it; 0: one node
+    preferred: int = 0  # which of the preferred spans it keeps to; one more than there are: none
+
+    @property
+    def nodes(self) -> int:
+        return len({part.row for part in self.parts})
+
+    @property
+    def order(self) -> tuple[float, ...]:
+        """Of assignments that are worth the same, the greater is better."""
+        return self.own, -self.nodes, -self.level, -self.damage
+
+    def of_members(self, pod_sets: Sequence[PodSet]) -> Iterator[tuple[int, int, int]]:
+        """(member, row, GPU set) of each."""
+        for number, pods in enumerate(pod_sets):
+            dealt = [
+                (part.row, gpus)
+                for part in self.parts
+                if part.pod_set == number
+                for gpus in part.sets
+            ]
+            for member, (row, gpus) in zip(pods.members, dealt, strict=True):
+                yield member, row, gpus

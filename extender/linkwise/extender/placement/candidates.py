@@ -1,0 +1,161 @@
+"""The nodes that could take some of a gang's equal members, and how many each could at which worth.
+
+A node with room for three members at 100 GB/s may have room for four at 50, and two members may
+use fewer NICs than three: so a standard is chosen first, then nodes are counted at that standard.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linkwise.extender.kinds import Kind
+from linkwise.extender.placement import communicator
+from linkwise.extender.placement.cluster_view import ClusterView
+from linkwise.extender.placement.communicator import Standard
+from linkwise.extender.placement.reach import Reach
+from linkwise.extender.placement.request import PodSet
+from linkwise.extender.rows import Ints, popcount
+from linkwise.topology.model import MAX_GPUS
+
+Floats = NDArray[np.float64]
+_GPUS = (1 << MAX_GPUS) - 1
+_KIND, _ROOM, _BESIDE = 2 * MAX_GPUS + 8, 2 * MAX_GPUS, MAX_GPUS  # where each begins in a key
+
+
+@dataclass(frozen=True, slots=True)
+class _Choices:
+    """`communicator.choices` of all that are alike, one after the other."""
+
+    alike: Ints
+    counts: Ints
+    worth: Floats
+    own: Floats
+
+
+class Candidates:
+    """Arrays over the candidates; a candidate is known by its place in them.
+
+    `rows` [c] of the view, `free_counts` [c] free GPUs, `ranks` [c] by name.
+    """
+
+    def __init__(
+        self, view: ClusterView, pods: PodSet, rows: Ints, free: Ints, room: Ints, beside: Ints
+    ) -> None:
+        """*beside* [c]: GPUs that the gang has there already."""
+        self.wanted, self.unit = len(pods.members), pods.unit
+        self.rows = rows
+        self.ranks = view.rows.name_ranks()[rows]
+        self.free_counts = popcount(free)
+        self._kinds = view.kinds
+        self._wish = pods.wish
+        room = np.minimum(np.minimum(room, self.free_counts // pods.wish.size), self.wanted)
+        self.most = int(room.sum())
+        key = view.rows.kinds[rows] << _KIND | room << _ROOM | beside << _BESIDE | free
+        self._alike, self._which = np.unique(key, return_inverse=True)
+        self._choices: dict[Reach, _Choices] = {}
+
+    def standards(self, reach: Reach, least: Standard) -> tuple[Floats, Floats]:
+        """Each worth, and each slowest own ring, that *least* allows; best first."""
+        all_of_them = self._choices_at(reach)
+        able = self._reaches(all_of_them, least)
+        worths, owns = np.unique(all_of_them.worth[able]), np.unique(all_of_them.own[able])
+        return worths[::-1], owns[::-1]
+
+    def room_at(self, reach: Reach, standard: Standard) -> tuple[Ints, Ints]:
+        """[c] the most members that a candidate can take so that *standard* is reached, and the
+        fewest, as fewer members may use fewer NICs; both 0 where it can take none."""
+        all_of_them = self._choices_at(reach)
+        able = self._reaches(all_of_them, standard)
+        most = np.zeros(len(self._alike), dtype=np.int64)
+        fewest = np.full(len(self._alike), self.wanted + 1)
+        np.maximum.at(most, all_of_them.alike[able], all_of_them.counts[able])
+        np.minimum.at(fewest, all_of_them.alike[able], all_of_them.counts[able])
+        fewest[most == 0] = 0
+        return most[self._which], fewest[self._which]
+
+    def can_take(self, reach: Reach, standard: Standard, count: int) -> Ints:
+        """The candidates that can take just so many."""
+        all_of_them = self._choices_at(reach)
+        able = self._reaches(all_of_them, standard) & (all_of_them.counts == count)
+        return np.flatnonzero(np.isin(self._which, all_of_them.alike[able]))
+
+    def alike(self, candidates: Ints) -> Ints:
+        """Equal numbers for those that differ in name alone."""
+        numbers: Ints = self._which[candidates]
+        return numbers
+
+    def counts_of(self, reach: Reach, standard: Standard, alike: int) -> list[int]:
+        """How many members such a candidate can take so that *standard* is reached; rising."""
+        all_of_them = self._choices_at(reach)
+        able = self._reaches(all_of_them, standard) & (all_of_them.alike == alike)
+        counts: list[int] = np.unique(all_of_them.counts[able]).tolist()
+        return counts
+
+    def sets(self, candidate: int, count: int, reach: Reach, standard: Standard) -> tuple[int, ...]:
+        return self._sets(int(self._which[candidate]), count, reach, standard)
+
+    def worth(self, candidate: int, taken: int, reach: Reach) -> float:
+        """What the communicator is worth there with these GPUs, in GB/s."""
+        kind, _, beside, _ = self._parts(int(self._which[candidate]))
+        prefer = self._wish.requirement.prefer
+        return float(communicator.worths(kind, prefer, reach)[taken | beside])
+
+    def damage_of(self, alike: int, count: int, reach: Reach, standard: Standard) -> float:
+        """What so many members there take from the jobs to come, in GB/s."""
+        kind, free, _, _ = self._parts(alike)
+        return kind.damage(free, sum(self._sets(alike, count, reach, standard)))
+
+    def damage(self, candidates: Ints, counts: Ints, reach: Reach, standard: Standard) -> Floats:
+        pairs, position = np.unique(
+            self._which[candidates] * (self.wanted + 1) + counts, return_inverse=True
+        )
+        found = [
+            self.damage_of(pair // (self.wanted + 1), pair % (self.wanted + 1), reach, standard)
+            for pair in pairs.tolist()
+        ]
+        return np.array(found, dtype=np.float64)[position]
+
+    def sorted(self, candidates: Ints, keys: Sequence[NDArray[np.generic]]) -> Ints:
+        """By these keys, the first counts most; then the fullest node, then its name."""
+        last = (self.ranks[candidates], self.free_counts[candidates])
+        return candidates[np.lexsort((*last, *reversed(keys)))]
+
+    def first(self, candidates: Ints, keys: Sequence[NDArray[np.generic]]) -> int | None:
+        in_order = self.sorted(candidates, keys)
+        return int(in_order[0]) if len(in_order) else None
+
+    def _sets(self, alike: int, count: int, reach: Reach, standard: Standard) -> tuple[int, ...]:
+        kind, free, beside, _ = self._parts(alike)
+        return communicator.sets(kind, self._wish, free, beside, count, reach, standard)
+
+    @staticmethod
+    def _reaches(all_of_them: _Choices, standard: Standard) -> NDArray[np.bool_]:
+        reaches: NDArray[np.bool_] = (all_of_them.worth >= standard.worth) & (
+            all_of_them.own >= standard.own
+        )
+        return reaches
+
+    def _choices_at(self, reach: Reach) -> _Choices:
+        known = self._choices.get(reach)
+        if known is None:
+            found = []
+            for number in range(len(self._alike)):
+                kind, free, beside, room = self._parts(number)
+                of_it = communicator.choices(kind, self._wish, free, beside, room, reach)
+                found += [(number, *each) for each in of_it]
+            numbers, counts, worth, own = zip(*found, strict=True) if found else ((), (), (), ())
+            known = self._choices[reach] = _Choices(
+                np.array(numbers, dtype=np.int64),
+                np.array(counts, dtype=np.int64),
+                np.array(worth, dtype=np.float64),
+                np.array(own, dtype=np.float64),
+            )
+        return known
+
+    def _parts(self, alike: int) -> tuple[Kind, int, int, int]:
+        """Its kind, free GPUs, GPUs that the gang has there, and room for members."""
+        key = int(self._alike[alike])
+        kind = self._kinds[key >> _KIND]
+        return kind, key & _GPUS, key >> _BESIDE & _GPUS, key >> _ROOM & (1 << 8) - 1

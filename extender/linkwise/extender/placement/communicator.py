@@ -1,0 +1,142 @@
+"""What a gang's GPUs are worth as one communicator: the estimated bandwidth of an all-reduce.
+
+Inside a node it is that of the ring through all the members' GPUs there; between nodes it is what
+the GPUs of each node reach the others with. The slowest node counts. Formulas and sources:
+docs/topology.md.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from linkwise.extender.kinds import ENOUGH, Floats, Kind, Wish
+from linkwise.extender.placement.reach import Reach
+from linkwise.extender.rows import Ints
+from linkwise.topology import subsets
+from linkwise.topology.model import LinkClass
+
+TOLERANCE = 0.05
+"""Estimates that differ by less than this share of the best are taken for equal."""
+
+
+@lru_cache(maxsize=4096)
+def worths(kind: Kind, prefer: LinkClass, reach: Reach) -> Floats:
+    """[2^n] what a node with these GPUs of the gang allows the communicator, in GB/s. With a
+    preferred link below NVLink, ENOUGH for a set that keeps to it, as `Kind.quality`."""
+    table = kind.table
+    if reach.apart:
+        return np.full(1 << table.count, ENOUGH)
+    inside = table.values
+    if prefer is not LinkClass.NVLINK:
+        inside = np.where(table.ring_classes >= prefer, ENOUGH, inside)
+    between = kind.network * reach.share if reach.share < float("inf") else np.inf
+    if reach.fabric:
+        between = np.maximum(between, kind.fabric)
+    return np.minimum(inside, between)
+
+
+@lru_cache(maxsize=4096)
+def own_rings(kind: Kind, size: int, require: LinkClass, prefer: LinkClass) -> Floats:
+    """[2^n] cut into members' sets of *size*, the ring of the slowest member, in GB/s, or ENOUGH;
+    -inf where the GPUs cannot be cut into sets that keep to *require*."""
+    table = kind.table
+    if size == 1:
+        return np.full(1 << table.count, ENOUGH)
+    values = table.values
+    if prefer is not LinkClass.NVLINK:
+        values = np.where(table.ring_classes >= prefer, ENOUGH, values)
+    usable = (subsets.sizes(table.count) == size) & (table.ring_classes >= require)
+    return subsets.best_slowest_parts(np.where(usable, values, -np.inf), size)
+
+
+@dataclass(frozen=True, slots=True)
+class Standard:
+    """The least that a placement has to reach: *worth* of the communicator, *own* ring of each
+    member, both in GB/s."""
+
+    worth: float = -np.inf
+    own: float = -np.inf
+
+
+@lru_cache(maxsize=65536)
+def choices(
+    kind: Kind, wish: Wish, free: int, beside: int, most: int, reach: Reach
+) -> tuple[tuple[int, float, float], ...]:
+    """What 1, 2 … *most* members on a node with these *free* GPUs can have, *beside* GPUs of the
+    gang: (members, worth, slowest own ring). Of each number those that no other betters in both."""
+    found: list[tuple[int, float, float]] = []
+    for count in range(1, most + 1):
+        covers, own = _covers(kind, wish, free, count)
+        if not len(covers):
+            break
+        worth = worths(kind, wish.requirement.prefer, reach)[covers | beside]
+        best_own = -np.inf
+        for place in np.lexsort((-own, -worth)).tolist():
+            if own[place] > best_own:
+                best_own = float(own[place])
+                found.append((count, float(worth[place]), best_own))
+    return tuple(found)
+
+
+@lru_cache(maxsize=65536)
+def sets(
+    kind: Kind, wish: Wish, free: int, beside: int, count: int, reach: Reach, standard: Standard
+) -> tuple[int, ...]:
+    """The sets of *count* members on a node so that *standard* is reached: least damage, then
+    fewest NUMA nodes, nearest NIC, lowest indices. Those that follow each other are neighbours."""
+    covers, own = _covers(kind, wish, free, count)
+    worth = worths(kind, wish.requirement.prefer, reach)[covers | beside]
+    covers = covers[(worth >= standard.worth) & (own >= standard.own)]
+    table = kind.table
+    damage = np.round(kind.absolute[free] - kind.absolute[free & ~covers], 6)
+    untidy = 8 * table.numa_nodes[covers].astype(np.int64) - table.nic_classes[covers]
+    order = np.lexsort((untidy, damage))
+    cover = int(covers[order[0]])
+    return kind.neighbours(_parts(kind, wish, cover, count))
+
+
+@lru_cache(maxsize=65536)
+def best_sets(kind: Kind, wish: Wish, free: int, count: int) -> tuple[int, ...]:
+    """The sets of *count* members among these GPUs so that the slowest has the best ring; fewer
+    where there is no room for all."""
+    covers, own = _covers(kind, wish, free, count)
+    if not len(covers):
+        return ()
+    return kind.neighbours(_parts(kind, wish, int(covers[np.argmax(own)]), count))
+
+
+def _covers(kind: Kind, wish: Wish, free: int, count: int) -> tuple[Ints, Floats]:
+    """The sets of all GPUs that *count* members could have, and the slowest own ring in each."""
+    requirement = wish.requirement
+    allowed = free & kind.allowed(requirement)
+    if not wish.simple:  # the containers of a pod share a set out: one good way is enough
+        parts = kind.pack(wish, free, count)
+        if len(parts) < count:
+            return np.zeros(0, dtype=np.int64), np.zeros(0)
+        slowest = min(kind.quality(wish, gpus) for gpus in parts)
+        return np.array([sum(parts)]), np.array([slowest])
+    total = count * wish.size
+    if total > allowed.bit_count():
+        return np.zeros(0, dtype=np.int64), np.zeros(0)
+    covers = subsets.within(subsets.layer(kind.table.count, total), allowed)
+    own = own_rings(kind, wish.size, requirement.require, requirement.prefer)[covers]
+    return covers[own > -np.inf], own[own > -np.inf]
+
+
+def _parts(kind: Kind, wish: Wish, cover: int, count: int) -> tuple[int, ...]:
+    """*cover* cut into members' sets, the slowest as fast as can be, then the others."""
+    if not wish.simple:
+        return kind.pack(wish, cover, count)
+    requirement, size = wish.requirement, wish.size
+    own = own_rings(kind, size, requirement.require, requirement.prefer)
+    table, slowest = kind.table, float(own[cover])
+    found = []
+    while cover:
+        parts = subsets.within(subsets.layer(table.count, size), cover, cover & -cover)
+        able = np.minimum(own[parts], own[cover ^ parts]) >= slowest
+        parts = parts[able]
+        part = int(parts[np.argmax(table.values[parts])])
+        found.append(part)
+        cover ^= part
+    return tuple(found)

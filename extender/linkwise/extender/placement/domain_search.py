@@ -1,0 +1,203 @@
+"""Where the members of a gang that are alike go: one node, or a domain at some level.
+
+At each level all domains are looked at at once, by arrays. First comes what the communicator could
+be worth at best; what is worth as much within the tolerance is equal. Of equals the one counts
+whose slowest member has the best ring of its own, then that with fewest nodes, then the nearest
+level. A span that is preferred in words counts more than all that.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from linkwise.extender.domains import NO_DOMAIN
+from linkwise.extender.placement.assignment import Assignment, Part
+from linkwise.extender.placement.candidates import Candidates
+from linkwise.extender.placement.communicator import TOLERANCE, Standard
+from linkwise.extender.placement.domain_packing import Near, Packing
+from linkwise.extender.placement.reach import APART, ONE_NODE, Reach, reach_of
+from linkwise.extender.placement.request import PodSet
+from linkwise.extender.placement.scope import Scope, joined
+from linkwise.extender.rows import Ints
+from linkwise.extender.spans import Spans
+
+_ANYTHING = Standard()
+
+
+class DomainSearch:
+    def __init__(self, scope: Scope, pods: PodSet, spans: Spans, *, apart: bool = False) -> None:
+        """*apart*: each member is a communicator of its own."""
+        self._scope, self._pods, self._spans, self._apart = scope, pods, spans, apart
+        placed = scope.placed
+        self._near = Near(scope.placed_rows, np.array(placed.next_to, dtype=np.int64))
+
+    def best(self) -> Assignment | None:
+        scope, prefer = self._scope, self._spans.prefer
+        allowed = scope.required(self._spans.require)
+        for number, key in enumerate(prefer):
+            level = scope.view.level(key)
+            if (level.numbers != NO_DOMAIN).any():
+                found = self._within(scope.with_placed(joined(allowed, level.apart)))
+                if found is not None:
+                    return replace(found, preferred=number)
+        found = self._within(allowed)
+        return None if found is None else replace(found, preferred=len(prefer))
+
+    def _within(self, domains: Ints) -> Assignment | None:
+        """The best within one of these domains."""
+        pool = self._scope.candidates(self._pods, domains != NO_DOMAIN)
+        if pool.most < pool.wanted:
+            return None  # there are not even enough GPUs, so no set needs to be sought
+        places = list(self._places(pool, domains))
+        below = np.inf
+        while True:
+            worths = [place.best_worth(below) for place in places]
+            best = max(worths)
+            if best == -np.inf:
+                return None
+            least = best - TOLERANCE * best
+            equal = [place for place, worth in zip(places, worths, strict=True) if worth >= least]
+            found = [each for place in equal if (each := place.assign(least)) is not None]
+            if found:
+                return max(found, key=lambda each: each.order)
+            below = least  # there is room for more members, or for fewer, but not for so many
+
+    def _places(self, pool: Candidates, domains: Ints) -> Iterator["_Place"]:
+        """One node, then the levels from the nearest to the widest."""
+        scope = self._scope
+        levels = scope.view.levels
+        if len(scope.placed_rows) <= 1:
+            own = np.where(domains == NO_DOMAIN, NO_DOMAIN, np.arange(len(domains)))
+            one_node = scope.with_placed(own)
+            yield _Place(pool, one_node, self._reach(ONE_NODE), 0, scope, self._near)
+        if pool.wanted == 1 and not len(scope.placed_rows):
+            return
+        keys = [level.key for level in levels]
+        for number, level in enumerate(levels):
+            nearer = scope.with_placed(joined(domains, level.apart))
+            reach = self._reach(reach_of(keys, number))
+            yield _Place(pool, nearer, reach, number + 1, scope, self._near)
+        reach = self._reach(reach_of(keys, len(keys)))
+        yield _Place(pool, domains, reach, len(levels) + 1, scope, self._near)
+
+    def _reach(self, reach: Reach) -> Reach:
+        return APART if self._apart else reach
+
+
+class _Place:
+    """The domains of one level, one of which is to hold all members."""
+
+    def __init__(
+        self, pool: Candidates, domains: Ints, reach: Reach, level: int, scope: Scope, near: Near
+    ) -> None:
+        """*domains* [rows]; *level* 0: each node is one."""
+        self._pool, self._reach, self.level = pool, reach, level
+        self._domains, self._of = domains, domains[pool.rows]
+        self._scope, self._near = scope, near
+
+    def best_worth(self, below: float = np.inf) -> float:
+        """The most that all members could have, under *below*; -inf where there is no room."""
+        worths = self._pool.standards(self._reach, _ANYTHING)[0]
+        found = self._highest([Standard(worth) for worth in worths if worth < below])
+        return -np.inf if found is None else found.worth
+
+    def assign(self, least: float) -> Assignment | None:
+        """Sets for all members, so that the communicator is worth so much."""
+        owns = self._pool.standards(self._reach, Standard(least))[1]
+        standard = self._highest([Standard(least, own) for own in owns])
+        if standard is None:
+            return None
+        if not self.level:
+            return self._on_one_node(standard)
+        most, fewest = self._pool.room_at(self._reach, standard)
+        able, nodes = _fewest(self._of, most, fewest, self._pool.wanted)
+        for count in np.unique(nodes).tolist():
+            for domain in self._nearest_first(able[nodes == count], most):
+                among = np.flatnonzero((self._of == domain) & (most > 0))
+                levels = self._scope.view.levels[: max(self.level - 1, 0)]
+                packing = Packing(self._pool, most, levels, self._near, self._reach, standard)
+                chosen = packing.choose(among, count)
+                if chosen is not None:
+                    return self._assignment(standard, chosen)
+        return None
+
+    def _highest(self, standards: list[Standard]) -> Standard | None:
+        """The first of these, best first, at which some domain has room for all."""
+        low, high = 0, len(standards)
+        while low < high:  # whoever has room at one has room at all behind, but for the fewest
+            middle = (low + high) // 2
+            if self._has_room(standards[middle], whole=False):
+                high = middle
+            else:
+                low = middle + 1
+        return next((each for each in standards[low:] if self._has_room(each, whole=True)), None)
+
+    def _has_room(self, standard: Standard, *, whole: bool) -> bool:
+        most, fewest = self._pool.room_at(self._reach, standard)
+        if not self.level:
+            able = self._pool.can_take(self._reach, standard, self._pool.wanted)
+            return bool((self._of[able] != NO_DOMAIN).any())
+        if not whole:
+            fewest = np.zeros_like(most)
+        return bool(len(_fewest(self._of, most, fewest, self._pool.wanted)[0]))
+
+    def _on_one_node(self, standard: Standard) -> Assignment | None:
+        pool = self._pool
+        able = pool.can_take(self._reach, standard, pool.wanted)
+        able = able[self._of[able] != NO_DOMAIN]
+        counts = np.full(len(able), pool.wanted)
+        damage = pool.damage(able, counts, self._reach, standard)
+        best = pool.first(able, [damage])
+        return None if best is None else self._assignment(standard, [(best, pool.wanted)])
+
+    def _assignment(self, standard: Standard, chosen: list[tuple[int, int]]) -> Assignment:
+        pool, reach = self._pool, self._reach
+        parts = tuple(
+            Part(int(pool.rows[place]), 0, pool.sets(place, count, reach, standard))
+            for place, count in chosen
+        )
+        places = np.array([place for place, _ in chosen])
+        counts = np.array([count for _, count in chosen])
+        damage = float(pool.damage(places, counts, reach, standard).sum())
+        worth = min(
+            pool.worth(place, sum(part.sets), reach)
+            for (place, _), part in zip(chosen, parts, strict=True)
+        )
+        return Assignment(parts, worth, standard.own, damage, self.level)
+
+    def _nearest_first(self, able: Ints, room: Ints) -> list[int]:
+        """Of these domains: near the gang's others, then the fullest, so that whole ones stay
+        whole, then by the names of their nodes."""
+        inside = np.isin(self._of, able)
+        numbers, of = np.unique(self._of[inside], return_inverse=True)
+        total = np.bincount(of, room[inside], minlength=len(numbers))
+        ranks = np.full(len(numbers), int(self._pool.ranks.max(initial=0)))
+        np.minimum.at(ranks, of, self._pool.ranks[inside])
+        closeness = self._near.of(self._domains, numbers)
+        return [int(domain) for domain in numbers[np.lexsort((ranks, total, -closeness))]]
+
+
+def _fewest(domains: Ints, most: Ints, fewest: Ints, wanted: int) -> tuple[Ints, Ints]:
+    """The domains [candidates] with room for all, and how many nodes it takes in each: those with
+    most room first, unless even *fewest* on so many nodes are too many."""
+    inside = np.flatnonzero((most > 0) & (domains != NO_DOMAIN))
+    numbers, of = np.unique(domains[inside], return_inverse=True)
+    by_room = np.lexsort((fewest[inside], -most[inside], of))
+    of, room, least = of[by_room], most[inside][by_room], fewest[inside][by_room]
+    starts = np.searchsorted(of, np.arange(len(numbers)))
+    room, least = _running(room, of, starts), _running(least, of, starts)
+    total = np.zeros(len(numbers), dtype=np.int64)
+    np.maximum.at(total, of, room)
+    short = np.bincount(of, room < wanted, minlength=len(numbers)).astype(np.int64)
+    able = total >= wanted
+    last = np.minimum(starts + short, len(of) - 1)
+    able &= least[last] <= wanted
+    return numbers[able], short[able] + 1
+
+
+def _running(numbers: Ints, of: Ints, starts: Ints) -> Ints:
+    """The sums so far in each group."""
+    sums = np.cumsum(numbers)
+    before: Ints = (sums[starts] - numbers[starts])[of] if len(of) else sums
+    return sums - before

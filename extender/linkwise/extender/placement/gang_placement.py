@@ -1,0 +1,184 @@
+"""Where a whole gang goes: a node and a GPU set for every member, or nothing for any.
+
+What counts, in this order: the spans it requires, the first span it prefers that can be, what its
+communicator is worth (`communicator`), one GPU model, the slowest member's own ring, fewest nodes,
+the nearest level at which one domain holds all, least damage to the jobs to come, the nodes' names.
+Members in the order of their ranks fill node after node and domain after domain, so neighbours in
+rank are neighbours. Many nodes are alike, so sets are sought once per kind of machine and mask of
+free GPUs, and nodes are counted by arrays: near-linear in the number of nodes.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+
+from linkwise.extender.domains import NO_DOMAIN
+from linkwise.extender.kinds import Wish
+from linkwise.extender.placement.assignment import Assignment
+from linkwise.extender.placement.cluster_view import ClusterView
+from linkwise.extender.placement.communicator import TOLERANCE, Standard
+from linkwise.extender.placement.domain_search import DomainSearch
+from linkwise.extender.placement.reach import ONE_NODE
+from linkwise.extender.placement.request import NOBODY, PlacedMembers, PodSet
+from linkwise.extender.placement.result import Refusal, Spot
+from linkwise.extender.placement.scope import Scope
+from linkwise.extender.placement.unequal import UnequalSearch
+from linkwise.extender.records import PodRecord, Resources, Template
+from linkwise.extender.rows import NOT_USABLE, Bools, Ints, popcount
+from linkwise.extender.spans import ANYWHERE, SEPARATOR, Spans
+
+
+def pod_sets_of(members: Sequence[PodRecord], nodes: Callable[[Template], Bools]) -> list[PodSet]:
+    """Group *members*, given in the order of their ranks, by what they want; largest first."""
+    groups: dict[tuple[Wish, Resources, Template], list[int]] = {}
+    for position, record in enumerate(members):
+        assert record.template is not None, "every pod that takes GPUs has one"
+        wish = Wish(record.demand, record.ask.requirement)
+        groups.setdefault((wish, record.needs, record.template), []).append(position)
+    found = [
+        PodSet(
+            wish,
+            needs,
+            template,
+            tuple(positions),
+            _unit([members[position].ask.subgroup for position in positions]),
+            nodes(template),
+        )
+        for (wish, needs, template), positions in groups.items()
+    ]
+    return sorted(found, key=lambda pods: (-pods.wish.size, pods.members))
+
+
+def _unit(subgroups: Sequence[str]) -> int:
+    """The size of the subgroups, where all are of one size."""
+    sizes = {len(list(same)) for name, same in groupby(subgroups) if name}
+    return sizes.pop() if len(sizes) == 1 and all(subgroups) else 1
+
+
+def place(
+    view: ClusterView,
+    pod_sets: Sequence[PodSet],
+    placed: PlacedMembers = NOBODY,
+    spans: Spans = ANYWHERE,
+) -> list[Spot] | Refusal:
+    """One spot per member, in the members' order."""
+    best = _best(view, pod_sets, placed, spans)
+    if best is None:
+        return _refusal(view, pod_sets, placed, spans)
+    spots = {
+        member: Spot(view.rows.names[row] or "", gpus)
+        for member, row, gpus in best.of_members(pod_sets)
+    }
+    return [spots[member] for member in sorted(spots)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    assignment: Assignment
+    one_model: bool
+
+
+def _best(
+    view: ClusterView, pod_sets: Sequence[PodSet], placed: PlacedMembers, spans: Spans
+) -> Assignment | None:
+    found = []
+    for model in _models(view, placed):
+        scope = Scope(view, placed, model)
+        if len(pod_sets) == 1:
+            best = DomainSearch(scope, pod_sets[0], spans).best()
+        else:
+            best = UnequalSearch(scope, pod_sets, spans).best()
+        if best is not None:
+            found.append(_Found(best, model is not None))
+    if not found:
+        return None
+    preferred = min(each.assignment.preferred for each in found)
+    found = [each for each in found if each.assignment.preferred == preferred]
+    least = (1 - TOLERANCE) * max(each.assignment.worth for each in found)
+    found = [each for each in found if each.assignment.worth >= least]
+    # max() keeps the first of equals, and the models come by name.
+    return max(found, key=lambda each: (each.one_model, *each.assignment.order)).assignment
+
+
+def _models(view: ClusterView, placed: PlacedMembers) -> list[str | None]:
+    """The GPU models to try one by one, then any; [None] where there is one only."""
+    of_all = sorted({model for kind in view.kinds for model in kind.models})
+    if len(of_all) < 2:
+        return [None]
+    alone = [model for model in of_all if model in placed.models or not placed.models]
+    return [*alone, None]
+
+
+def _refusal(
+    view: ClusterView, pod_sets: Sequence[PodSet], placed: PlacedMembers, spans: Spans
+) -> Refusal:
+    """At which of the required spans it fails; without one, how much room there is anywhere."""
+    wanted = sum(len(pods.members) for pods in pod_sets)
+    scope = Scope(view, placed, None)
+    if spans.require and _best(view, pod_sets, placed, ANYWHERE) is not None:
+        alone = (Spans((key,)) for key in spans.require)
+        fails = (each for each in alone if _best(view, pod_sets, placed, each) is None)
+        return _refusal_within(scope, pod_sets, wanted, next(fails, spans).require)
+    return _refusal_anywhere(scope, pod_sets, wanted)
+
+
+def _refusal_within(
+    scope: Scope, pod_sets: Sequence[PodSet], wanted: int, keys: Sequence[str]
+) -> Refusal:
+    """Which domain comes nearest. One that is too small even when idle is worth no waiting for,
+    however much of it is free; of those with as much room the largest is."""
+    view, level = scope.view, SEPARATOR.join(keys)
+    domains = scope.required(keys)
+    able = np.logical_or.reduce([pods.nodes for pods in pod_sets])
+    inside = np.flatnonzero(able & (domains != NO_DOMAIN) & (view.rows.kinds != NOT_USABLE))
+    if not len(inside):
+        return Refusal(wanted, 0, "", 0, level)
+    of_all, first, of = np.unique(domains[inside], return_index=True, return_inverse=True)
+    room = _room_in(scope, pod_sets, domains, of_all)
+    gpus = np.bincount(of, popcount(_all_gpus(view, inside)))
+    enough = gpus >= sum(pods.wish.size * len(pods.members) for pods in pod_sets)
+    names = np.full(len(of_all), len(view.rows))
+    np.minimum.at(names, of, view.rows.name_ranks()[inside])
+    nearest = int(np.lexsort((names, -gpus, -room, ~enough))[0])
+    node = int(inside[first[nearest]])
+    parts = (view.level(key) for key in keys)
+    domain = SEPARATOR.join(part.values[int(part.numbers[node])] or "" for part in parts)
+    most, here = int(room.max()), int(room[nearest])
+    return Refusal(wanted, min(most, wanted - 1), domain, min(here, wanted - 1), level)
+
+
+def _all_gpus(view: ClusterView, rows: Ints) -> Ints:
+    return np.array([kind.all_gpus for kind in view.kinds])[view.rows.kinds[rows]]
+
+
+def _room_in(scope: Scope, pod_sets: Sequence[PodSet], domains: Ints, of_all: Ints) -> Ints:
+    """[of_all] for how many members each domain has room, each pod set seen alone."""
+    room = np.zeros(len(of_all), dtype=np.int64)
+    for pods in pod_sets:
+        pool = scope.candidates(pods, domains != NO_DOMAIN)
+        most, _ = pool.room_at(ONE_NODE, Standard())
+        places = np.searchsorted(of_all, domains[pool.rows])
+        count = np.bincount(places, most, minlength=len(of_all))
+        room += np.minimum(count, len(pods.members)).astype(np.int64)
+    return room
+
+
+def _refusal_anywhere(scope: Scope, pod_sets: Sequence[PodSet], wanted: int) -> Refusal:
+    """The pod set that fails alone, else the largest, where each that is there alone has room."""
+    had, nearest = 0, Refusal(wanted, 0, "", 0)
+    everywhere = np.ones(len(scope.view.rows), dtype=np.bool_)
+    failed = False
+    for pods in pod_sets:
+        pool = scope.candidates(pods, everywhere)
+        room, _ = pool.room_at(ONE_NODE, Standard())
+        count = len(pods.members)
+        if room.sum() < count and not failed:
+            failed = True
+            first = pool.first(np.arange(len(room)), (-room, pool.free_counts))
+            if first is not None:
+                name = scope.view.rows.names[int(pool.rows[first])] or ""
+                nearest = Refusal(wanted, 0, name, int(room[first]))
+        had += min(int(room.sum()), count)
+    return Refusal(wanted, min(had, wanted - 1), nearest.nearest, nearest.nearest_had)

@@ -1,0 +1,32 @@
+"""What is to be placed: members that are alike, and those of their gang that have GPUs already."""
+
+from dataclasses import dataclass
+
+from linkwise.extender.kinds import Wish
+from linkwise.extender.records import Resources, Template
+from linkwise.extender.rows import Bools
+
+
+@dataclass(frozen=True, slots=True)
+class PodSet:
+    """Members that are alike, and the nodes that may take them."""
+
+    wish: Wish
+    needs: Resources
+    template: Template
+    members: tuple[int, ...]  # their places among all members, rising
+    unit: int  # so many after each other belong closest together; 1: each for itself
+    nodes: Bools  # [rows]
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedMembers:
+    """Where members of the gang are already."""
+
+    rows: tuple[int, ...] = ()  # each once
+    gpus: tuple[int, ...] = ()  # on each of these rows, all members' together, as a bitmask
+    next_to: tuple[int, ...] = ()  # of these rows, those of the next members in rank
+    models: frozenset[str] = frozenset()  # of their GPUs
+
+
+NOBODY = PlacedMembers()

@@ -1,0 +1,56 @@
+"""Where a gang may go at all: on which GPUs, and in which domains, beside those it has already."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from linkwise.extender.domains import NO_DOMAIN
+from linkwise.extender.placement.candidates import Candidates
+from linkwise.extender.placement.cluster_view import ClusterView
+from linkwise.extender.placement.request import PlacedMembers, PodSet
+from linkwise.extender.rows import NOT_USABLE, Bools, Ints
+
+_ALL = 0  # the number of the one domain that holds every node
+
+
+class Scope:
+    def __init__(self, view: ClusterView, placed: PlacedMembers, model: str | None) -> None:
+        """On GPUs of one *model*, or any."""
+        self.view, self.placed = view, placed
+        self.free = view.rows.free
+        if model is not None:
+            of_kind = np.array([*(kind.of_model(model) for kind in view.kinds), 0])
+            self.free = self.free & of_kind[view.rows.kinds]  # NOT_USABLE takes the last entry
+        self.beside: Ints = np.zeros(len(view.rows), dtype=np.int64)
+        self.placed_rows = np.array(placed.rows, dtype=np.int64)
+        self.beside[self.placed_rows] = placed.gpus
+
+    def required(self, levels: Sequence[str]) -> Ints:
+        """[rows] the domain that may hold all members; NO_DOMAIN: that node may hold none."""
+        domains = np.full(len(self.view.rows), _ALL)
+        for key in levels:
+            domains = joined(domains, self.view.level(key).numbers)
+        return self.with_placed(domains) if levels else domains
+
+    def with_placed(self, domains: Ints) -> Ints:
+        """Only the domain where the gang's others are; none, if they are in more than one."""
+        if not len(self.placed_rows):
+            return domains
+        theirs = domains[self.placed_rows[0]]
+        together = theirs != NO_DOMAIN and (domains[self.placed_rows] == theirs).all()
+        return np.where((domains == theirs) & together, domains, NO_DOMAIN)
+
+    def candidates(self, pods: PodSet, inside: Bools) -> Candidates:
+        rows = self.view.rows
+        room = rows.pods_that_fit(pods.needs)
+        usable = inside & pods.nodes & (rows.kinds != NOT_USABLE)
+        found = np.flatnonzero(usable & (room > 0) & (self.free != 0))
+        return Candidates(self.view, pods, found, self.free[found], room[found], self.beside[found])
+
+
+def joined(domains: Ints, others: Ints) -> Ints:
+    """[rows] the domains of those that share both; NO_DOMAIN where either is."""
+    if (domains == _ALL).all():
+        return others
+    _, numbers = np.unique(domains * (others.max(initial=0) + 1) + others, return_inverse=True)
+    return np.where((domains == NO_DOMAIN) | (others == NO_DOMAIN), NO_DOMAIN, numbers)

@@ -1,0 +1,331 @@
+"""Where members of unequal size go, or of unequal CPU and memory: all of them together.
+
+Node after node is filled as far as can be, by a search that goes back where the rest then has no
+room. So [6, 5] free GPUs take members of 2, 4, 2 and 3. The nodes tried are the roomiest of a
+domain, as few as can be; each is then changed for one that is worth more or loses less.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import islice
+
+import numpy as np
+
+from linkwise.extender.domains import NO_DOMAIN
+from linkwise.extender.kinds import ENOUGH, Kind, Wish
+from linkwise.extender.placement import communicator
+from linkwise.extender.placement.assignment import Assignment, Part
+from linkwise.extender.placement.communicator import TOLERANCE
+from linkwise.extender.placement.reach import APART, ONE_NODE, Reach, reach_of
+from linkwise.extender.placement.request import PodSet
+from linkwise.extender.placement.scope import Scope, joined
+from linkwise.extender.rows import NOT_USABLE, Bools, Ints, popcount
+from linkwise.extender.spans import Spans
+from linkwise.topology import subsets
+
+Counts = tuple[int, ...]
+"""Members of each pod set."""
+
+_MOST_DOMAINS = 8  # tried at each level
+_MORE_NODES = 4  # tried beyond the fewest that have GPUs enough
+_MOST_STEPS = 4000  # of one search for how the members are dealt out
+_MOST_LOADS = 256  # tried for one node
+_MOST_EXCHANGED = 64  # nodes of a gang that are compared with others
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """Members on one node, and what that is worth there."""
+
+    sets: tuple[tuple[int, ...], ...]  # of each pod set
+    worth: float
+    own: float
+    damage: float
+
+
+class UnequalSearch:
+    def __init__(
+        self, scope: Scope, pod_sets: Sequence[PodSet], spans: Spans, *, apart: bool = False
+    ) -> None:
+        """*apart*: each member is a communicator of its own."""
+        self._scope, self._pod_sets, self._spans, self._apart = scope, pod_sets, spans, apart
+        self._wishes = tuple(pods.wish for pods in pod_sets)
+        self._all: Counts = tuple(len(pods.members) for pods in pod_sets)
+        self._sizes = tuple(wish.size for wish in self._wishes)
+        rows = scope.view.rows
+        able = np.logical_or.reduce([pods.nodes for pods in pod_sets])
+        usable = able & (rows.kinds != NOT_USABLE) & (scope.free != 0)
+        self._usable = usable & (rows.pods[: len(rows)] > 0)
+        self._room = popcount(scope.free)
+
+    def best(self) -> Assignment | None:
+        scope, prefer = self._scope, self._spans.prefer
+        allowed = scope.required(self._spans.require)
+        for number, key in enumerate(prefer):
+            level = scope.view.level(key)
+            if (level.numbers != NO_DOMAIN).any():
+                found = self._within(scope.with_placed(joined(allowed, level.apart)))
+                if found is not None:
+                    return replace(found, preferred=number)
+        found = self._within(allowed)
+        return None if found is None else replace(found, preferred=len(prefer))
+
+    def _within(self, domains: Ints) -> Assignment | None:
+        found = [each for each in self._at_each_level(domains) if each is not None]
+        if not found:
+            return None
+        least = (1 - TOLERANCE) * max(each.worth for each in found)
+        return max((e for e in found if e.worth >= least), key=lambda each: each.order)
+
+    def _at_each_level(self, domains: Ints) -> Iterator[Assignment | None]:
+        scope = self._scope
+        if len(scope.placed_rows) <= 1:
+            own = np.where(domains == NO_DOMAIN, NO_DOMAIN, np.arange(len(domains)))
+            yield self._on_one_node(scope.with_placed(own) != NO_DOMAIN)
+        levels = scope.view.levels
+        keys = [level.key for level in levels]
+        for number, level in enumerate(levels):
+            nearer = scope.with_placed(joined(domains, level.apart))
+            yield from self._in_domains(nearer, self._reach(reach_of(keys, number)), number + 1)
+        reach = self._reach(reach_of(keys, len(keys)))
+        yield from self._in_domains(domains, reach, len(keys) + 1)
+
+    def _reach(self, reach: Reach) -> Reach:
+        return APART if self._apart else reach
+
+    # One node
+
+    def _on_one_node(self, inside: Bools) -> Assignment | None:
+        rows = np.flatnonzero(inside & self._usable & (self._room >= self._gpus(self._all)))
+        reach = self._reach(ONE_NODE)
+        found = []
+        for row in self._by_name(rows):
+            load = self._load(row, self._all, reach)
+            if load is not None:
+                found.append((row, load))
+        if not found:
+            return None
+        least = (1 - TOLERANCE) * max(load.worth for _, load in found)
+        equal = [(row, load) for row, load in found if load.worth >= least]
+        row, load = min(equal, key=lambda each: (-each[1].own, each[1].damage, self._room[each[0]]))
+        return self._assignment([(row, load)], 0)
+
+    # Several nodes
+
+    def _in_domains(self, domains: Ints, reach: Reach, level: int) -> Iterator[Assignment | None]:
+        inside = np.flatnonzero((domains != NO_DOMAIN) & self._usable)
+        numbers, of = np.unique(domains[inside], return_inverse=True)
+        total = np.bincount(of, self._room[inside], minlength=len(numbers))
+        enough = np.flatnonzero(total >= self._gpus(self._all))
+        fullest_first = enough[np.argsort(total[enough], kind="stable")]
+        tries = [*fullest_first[:_MOST_DOMAINS], *fullest_first[_MOST_DOMAINS:][-1:]]
+        for number in tries:
+            yield self._in_domain(inside[of == number], reach, level)
+
+    def _in_domain(self, among: Ints, reach: Reach, level: int) -> Assignment | None:
+        found = []
+        for rows in self._orders(among, reach):
+            dealt = self._fewest_of(rows, reach)
+            if dealt is not None:
+                found.append(self._exchanged(dealt, among, reach, level))
+        if not found:
+            return None
+        least = (1 - TOLERANCE) * max(each.worth for each in found)
+        return max((e for e in found if e.worth >= least), key=lambda each: each.order)
+
+    def _orders(self, among: Ints, reach: Reach) -> Iterator[list[int]]:
+        """The nodes, the first to be tried first: the roomiest, then the fastest."""
+        near = np.isin(among, self._scope.placed_rows)
+        ranks = self._scope.view.rows.name_ranks()[among]
+        room = self._room[among]
+        yield among[np.lexsort((ranks, ~near, -room))].tolist()
+        speeds = np.array([self._speed(row, reach) for row in among.tolist()])
+        if len(set(speeds.tolist())) > 1:
+            yield among[np.lexsort((ranks, ~near, -room, -speeds))].tolist()
+
+    def _speed(self, row: int, reach: Reach) -> float:
+        kind = self._kind(row)
+        prefer = self._wishes[0].requirement.prefer
+        taken = int(self._scope.free[row] | self._scope.beside[row])
+        return float(communicator.worths(kind, prefer, reach)[taken])
+
+    def _fewest_of(self, rows: list[int], reach: Reach) -> list[tuple[int, Counts]] | None:
+        """How many of which on which of these *rows*: on the first so many, as few as can be."""
+        room = np.cumsum(self._room[rows])
+        fewest = int(np.searchsorted(room, self._gpus(self._all))) + 1
+        for count in dict.fromkeys((*range(fewest, fewest + _MORE_NODES), len(rows))):
+            if count <= len(rows):
+                dealt = self._dealt(rows[:count], reach)
+                if dealt is not None:
+                    return dealt
+        return None
+
+    def _dealt(self, rows: list[int], reach: Reach) -> list[tuple[int, Counts]] | None:
+        """A search in depth: node after node gets as many GPUs' worth of members as it holds."""
+        behind = [*np.cumsum(self._room[rows][::-1])[::-1].tolist(), 0]
+        in_vain: set[tuple[int, Counts]] = set()
+        left = [self._all]
+        path = [self._loads(rows[0], self._all, reach)]
+        chosen: list[Counts] = []
+        for _ in range(_MOST_STEPS + len(rows)):
+            if not path:
+                return None
+            load = next(path[-1], None)
+            if load is None:
+                in_vain.add((len(path) - 1, left[-1]))
+                path.pop()
+                left.pop()
+                if chosen:
+                    chosen.pop()
+                continue
+            rest = tuple(have - take for have, take in zip(left[-1], load, strict=True))
+            chosen.append(load)
+            if not any(rest):
+                return [(row, got) for row, got in zip(rows, chosen, strict=False) if any(got)]
+            depth = len(chosen)
+            if depth == len(rows) or self._gpus(rest) > behind[depth] or (depth, rest) in in_vain:
+                chosen.pop()
+                continue
+            left.append(rest)
+            path.append(self._loads(rows[depth], rest, reach))
+        return None
+
+    def _loads(self, row: int, left: Counts, reach: Reach) -> Iterator[Counts]:
+        """What this node can take of those that are left; most GPUs first."""
+        loads = islice(self._all_loads(row, left), _MOST_LOADS)
+        for load in sorted(loads, key=self._gpus, reverse=True):
+            if not any(load) or self._load(row, load, reach) is not None:
+                yield load
+
+    def _all_loads(self, row: int, left: Counts) -> Iterator[Counts]:
+        """By its resources; those with more of the largest members first."""
+        asked = [
+            (size, pods.needs.milli_cpu, pods.needs.memory, pods.needs.gpus, 1)
+            for pods, size in zip(self._pod_sets, self._sizes, strict=True)
+        ]
+        most = [
+            count if pods.nodes[row] else 0
+            for pods, count in zip(self._pod_sets, left, strict=True)
+        ]
+        return _loads(asked, most, self._left(row))
+
+    def _exchanged(
+        self, dealt: list[tuple[int, Counts]], among: Ints, reach: Reach, level: int
+    ) -> Assignment:
+        """The same loads, each on the node where it is best: of more worth where it is the worst,
+        else of less damage."""
+        loads = []
+        for row, counts in dealt:
+            load = self._load(row, counts, reach)
+            assert load is not None, "it was dealt out so"
+            loads.append((row, counts, load))
+        if len(loads) <= _MOST_EXCHANGED:
+            for number, (row, counts, load) in enumerate(loads):
+                used = {other for other, _, _ in loads}
+                worst = min(each.worth for _, _, each in loads)
+                least = min(worst, load.worth)
+                best = (self._merit(load, least), row, load)
+                for other in self._by_name(among[self._room[among] >= self._gpus(counts)]):
+                    if other not in used:
+                        there = self._load(other, counts, reach)
+                        if there is not None and self._merit(there, least) > best[0]:
+                            best = (self._merit(there, least), other, there)
+                loads[number] = (best[1], counts, best[2])
+        return self._assignment([(row, load) for row, _, load in loads], level)
+
+    @staticmethod
+    def _merit(load: _Load, least: float) -> tuple[float, ...]:
+        much_better = load.worth > least * (1 + TOLERANCE)
+        return (load.worth if much_better else least), load.own, -load.damage
+
+    # What a load is worth on a node
+
+    def _load(self, row: int, counts: Counts, reach: Reach) -> _Load | None:
+        """None: this node cannot take so many."""
+        if next(self._all_loads(row, counts)) != counts:
+            return None
+        free, beside = int(self._scope.free[row]), int(self._scope.beside[row])
+        return _load(self._kind(row), self._wishes, counts, free, beside, reach)
+
+    def _left(self, row: int) -> tuple[int, ...]:
+        rows = self._scope.view.rows
+        arrays = (self._room, rows.milli_cpu, rows.memory, rows.gpus, rows.pods)
+        return tuple(int(array[row]) for array in arrays)
+
+    def _kind(self, row: int) -> Kind:
+        return self._scope.view.kinds[int(self._scope.view.rows.kinds[row])]
+
+    def _by_name(self, rows: Ints) -> list[int]:
+        in_order: list[int] = rows[np.argsort(self._scope.view.rows.name_ranks()[rows])].tolist()
+        return in_order
+
+    def _gpus(self, counts: Counts) -> int:
+        return sum(size * count for size, count in zip(self._sizes, counts, strict=True))
+
+    def _assignment(self, loads: Sequence[tuple[int, _Load]], level: int) -> Assignment:
+        ranks = self._scope.view.rows.name_ranks()
+        in_order = sorted(loads, key=lambda each: int(ranks[each[0]]))
+        return Assignment(
+            tuple(
+                Part(row, number, sets)
+                for row, load in in_order
+                for number, sets in enumerate(load.sets)
+                if sets
+            ),
+            min(load.worth for _, load in loads),
+            min(load.own for _, load in loads),
+            sum(load.damage for _, load in loads),
+            level,
+        )
+
+
+def _loads(
+    asked: Sequence[tuple[int, ...]], most: Sequence[int], left: tuple[int, ...]
+) -> Iterator[Counts]:
+    """Every way to take at most so many of each so that what they ask for is left."""
+    if not most:
+        yield ()
+        return
+    each = asked[0]
+    fit = min([have // need for have, need in zip(left, each, strict=True) if need], default=0)
+    for count in range(max(min(most[0], fit), 0), -1, -1):
+        rest = tuple(have - count * need for have, need in zip(left, each, strict=True))
+        for others in _loads(asked[1:], most[1:], rest):
+            yield (count, *others)
+
+
+@lru_cache(maxsize=65536)
+def _load(
+    kind: Kind, wishes: tuple[Wish, ...], counts: Counts, free: int, beside: int, reach: Reach
+) -> _Load | None:
+    """The sets of the members on one node: together worth most, then least damage; of these the
+    largest members choose first. None where not all have sets that will do."""
+    total = sum(wish.size * count for wish, count in zip(wishes, counts, strict=True))
+    prefer = wishes[0].requirement.prefer
+    worths = communicator.worths(kind, prefer, reach)
+    covers = subsets.within(subsets.layer(kind.table.count, total), free)
+    worth = worths[covers | beside]
+    damage = np.round(kind.absolute[free] - kind.absolute[free & ~covers], 6)
+    for place in np.lexsort((damage, -worth)).tolist():
+        cover = int(covers[place])
+        dealt = _dealt_out(kind, wishes, counts, cover)
+        if dealt is not None:
+            sets, own = dealt
+            return _Load(sets, float(worth[place]), own, float(damage[place]))
+    return None
+
+
+def _dealt_out(
+    kind: Kind, wishes: Sequence[Wish], counts: Counts, cover: int
+) -> tuple[tuple[tuple[int, ...], ...], float] | None:
+    sets: list[tuple[int, ...]] = []
+    own = ENOUGH
+    for wish, count in zip(wishes, counts, strict=True):
+        found = communicator.best_sets(kind, wish, cover, count) if count else ()
+        if len(found) < count:
+            return None
+        own = min([own, *(kind.quality(wish, gpus) for gpus in found if wish.size > 1)])
+        cover &= ~sum(found)
+        sets.append(found)
+    return tuple(sets), own

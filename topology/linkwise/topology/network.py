@@ -1,0 +1,83 @@
+"""How fast the GPUs of one machine reach the GPUs of others: the share of a GPU set in the network.
+
+`tables.py` holds what a set is worth inside its machine; this is what it brings to a communicator
+that spans machines. All arrays are indexed by bitmask. Sources: docs/topology.md.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linkwise.topology import subsets
+from linkwise.topology.hardware import ModelFacts, facts_of_gpu
+from linkwise.topology.model import LinkClass, Machine, Nic
+from linkwise.topology.value import ROOT_COST
+
+Floats = NDArray[np.float64]
+UNKNOWN_NIC_GBYTES_PER_S = 12.0
+"""A machine that tells no NIC has one of 100 Gbit/s: NCCL's default for a network."""
+
+
+def network_gbytes_per_s(machine: Machine) -> Floats:
+    """[2^n] what each set can send to other machines at a time, in GB/s; 0 for the empty set.
+
+    Every NIC adds the bandwidth of the best path to it from a GPU of the set. NVML tells no speed
+    of a NIC, so a NIC is taken to be as fast as the GPUs' PCIe slots: 100, 200 and 400 Gbit/s for
+    PCIe Gen3, 4 and 5. The set sends no more than its GPUs' own slots carry.
+    """
+    facts = [facts_of_gpu(gpu) for gpu in machine.gpus]
+    slots = _sums(np.array([each.pcie_gbytes_per_s for each in facts]))
+    if not machine.nics:
+        at_most: Floats = np.minimum(slots, UNKNOWN_NIC_GBYTES_PER_S)
+        return at_most
+    through_nics = np.zeros(1 << len(facts))
+    for nic in machine.nics:
+        through_nics += _most(np.array(_paths(nic, facts)))
+    return _rounded(np.minimum(slots, through_nics))
+
+
+def fabric_gbytes_per_s(machine: Machine) -> Floats:
+    """[2^n] what the slowest GPU of each set sends into an NVLink fabric that joins machines, in
+    GB/s; infinite for the empty set, 0 for a set with a GPU that has no NVLink."""
+    count = len(machine.gpus)
+    into_switch = [0] * count
+    for first, second, link in machine.pairs():
+        if link.through_switch:
+            into_switch[first] = max(into_switch[first], link.nvlinks)
+            into_switch[second] = max(into_switch[second], link.nvlinks)
+    facts = [facts_of_gpu(gpu) for gpu in machine.gpus]
+    if count == 1:  # no second GPU tells of its links
+        into_switch = [facts[0].nvlinks]
+    speeds = [
+        links * each.nvlink_gbytes_per_s for links, each in zip(into_switch, facts, strict=True)
+    ]
+    return _rounded(subsets.least(np.array(speeds, dtype=np.float64), np.inf))
+
+
+def _paths(nic: Nic, facts: list[ModelFacts]) -> list[float]:
+    """[n] GB/s between each GPU and the NIC, as between two GPUs at that distance."""
+    return [_path(close, each) for close, each in zip(nic.closeness, facts, strict=True)]
+
+
+def _path(closeness: LinkClass, facts: ModelFacts) -> float:
+    if closeness >= LinkClass.PXB:
+        return facts.pcie_gbytes_per_s
+    through_root = facts.pcie_gbytes_per_s / ROOT_COST
+    if closeness >= LinkClass.NODE:
+        return through_root
+    return min(through_root, facts.inter_socket_gbytes_per_s)
+
+
+def _rounded(array: Floats) -> Floats:
+    return np.round(array, 4)
+
+
+def _most(per_gpu: Floats) -> Floats:
+    """[2^n] the greatest of the members' numbers; 0 where there are none."""
+    return -subsets.least(-per_gpu, 0.0)
+
+
+def _sums(per_gpu: Floats) -> Floats:
+    sums = np.zeros(1)
+    for number in per_gpu:
+        sums = np.concatenate([sums, sums + number])
+    return sums
