@@ -45,7 +45,7 @@ def test_members_without_a_rank_go_by_their_names() -> None:
     assert where(at, *members) == [f"n{number}" for number in range(1, 12)]
 
 
-def test_what_the_communicator_is_worth_counts_more_than_the_ring_of_each_member() -> None:
+def test_a_network_that_is_faster_than_the_paths_inside_counts_more_than_fewest_nodes() -> None:
     at = Cluster()
     at.add_node("n0", "a100-pcie-8-bridged")  # four NVLink pairs
     at.add_node("n1", "a100-pcie-8-bridged")
@@ -53,10 +53,9 @@ def test_what_the_communicator_is_worth_counts_more_than_the_ring_of_each_member
         at.add_pod(f"on-{node}", 4, node=node)
         at.set_in_use(node, {f"ml/on-{node}": {"main": at.uuids(node, 0, 1, 4, 5)}})
     # Free on each: 2, 3, 6, 7, of which only 6-7 are a pair. Two pairs of bridged GPUs need both
-    # nodes, whose network is slower than the PCIe paths inside one.
-    assert where(at, *at.add_gang("g", 2, 2)) == ["n0", "n0"]
-    at.add_gang("h", 2, 2)
-    assert where(at, "h-0", "h-1") == ["n1", "n1"]
+    # nodes; the paths between the pairs of one node are slower than the nodes' network.
+    assert where(at, *at.add_gang("g", 2, 2)) == ["n0", "n1"]
+    assert at.indices("g-0") == at.indices("g-1") == (6, 7)
 
 
 def test_a_gang_that_does_not_care_for_nvlink_stays_together() -> None:

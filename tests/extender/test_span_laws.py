@@ -162,7 +162,9 @@ def first_kept(kept: list[bool]) -> int:
 @of_every_flavour
 @few
 @given(st.data())
-def test_no_set_of_nodes_is_nearer_and_none_that_is_as_near_has_fewer(flavour: str, data: st.DataObject) -> None:
+def test_no_set_of_nodes_is_nearer_and_none_that_is_as_near_has_fewer(
+    flavour: str, data: st.DataObject
+) -> None:
     case = data.draw(cases(flavour))
     spots = searched(case)
     best = min((rated(case, nodes) for nodes in all_ways(case)), default=None)

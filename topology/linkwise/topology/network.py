@@ -13,8 +13,6 @@ from linkwise.topology.model import LinkClass, Machine, Nic
 from linkwise.topology.value import ROOT_COST
 
 Floats = NDArray[np.float64]
-UNKNOWN_NIC_GBYTES_PER_S = 12.0
-"""A machine that tells no NIC has one of 100 Gbit/s: NCCL's default for a network."""
 
 
 def network_gbytes_per_s(machine: Machine) -> Floats:
@@ -22,15 +20,13 @@ def network_gbytes_per_s(machine: Machine) -> Floats:
 
     Every NIC adds the bandwidth of the best path to it from a GPU of the set. NVML tells no speed
     of a NIC, so a NIC is taken to be as fast as the GPUs' PCIe slots: 100, 200 and 400 Gbit/s for
-    PCIe Gen3, 4 and 5. The set sends no more than its GPUs' own slots carry.
+    PCIe Gen3, 4 and 5. A machine that tells no NIC is taken to have one, as near to every GPU as
+    can be. The set sends no more than its GPUs' own slots carry.
     """
     facts = [facts_of_gpu(gpu) for gpu in machine.gpus]
     slots = _sums(np.array([each.pcie_gbytes_per_s for each in facts]))
-    if not machine.nics:
-        at_most: Floats = np.minimum(slots, UNKNOWN_NIC_GBYTES_PER_S)
-        return at_most
     through_nics = np.zeros(1 << len(facts))
-    for nic in machine.nics:
+    for nic in machine.nics or (Nic("unknown", (LinkClass.PIX,) * len(facts)),):
         through_nics += _most(np.array(_paths(nic, facts)))
     return _rounded(np.minimum(slots, through_nics))
 

@@ -1,7 +1,7 @@
 """Where a whole gang goes: a node and a GPU set for every member, or nothing for any.
 
 What counts, in this order: the spans it requires, the first span it prefers that can be, what its
-communicator is worth (`communicator`), one GPU model, the slowest member's own ring, fewest nodes,
+communicator is worth (`communicator`), the slowest member's own ring, one GPU model, fewest nodes,
 the nearest level at which one domain holds all, least damage to the jobs to come, the nodes' names.
 Members in the order of their ranks fill node after node and domain after domain, so neighbours in
 rank are neighbours. Many nodes are alike, so sets are sought once per kind of machine and mask of
@@ -79,6 +79,11 @@ class _Found:
     assignment: Assignment
     one_model: bool
 
+    @property
+    def order(self) -> tuple[float, ...]:
+        own, *rest = self.assignment.order
+        return own, self.one_model, *rest
+
 
 def _best(
     view: ClusterView, pod_sets: Sequence[PodSet], placed: PlacedMembers, spans: Spans
@@ -99,7 +104,7 @@ def _best(
     least = (1 - TOLERANCE) * max(each.assignment.worth for each in found)
     found = [each for each in found if each.assignment.worth >= least]
     # max() keeps the first of equals, and the models come by name.
-    return max(found, key=lambda each: (each.one_model, *each.assignment.order)).assignment
+    return max(found, key=lambda each: each.order).assignment
 
 
 def _models(view: ClusterView, placed: PlacedMembers) -> list[str | None]:
