@@ -29,6 +29,7 @@ ELSEWHERE = "linkwise: planned on another node"
 READING_SECONDS = 0.2
 BEST_SCORE = 100
 _BANDWIDTH, _FUTURE, _FULLNESS = 85, 10, 4  # of all scores but the best, 99 at most
+_ANY_DAMAGE = 1e-6  # GB/s: nodes that all lose nothing are spared alike
 
 
 def filter_nodes(
@@ -106,19 +107,20 @@ def prioritize(
 def _scores(books: Books, wish: Wish, names: Sequence[str]) -> list[int]:
     rows = books.rows.rows_of(names)
     quality: NDArray[np.float64] = np.full(len(names), -np.inf)
-    loss, free_share = np.ones(len(names)), np.ones(len(names))
+    damage, free_share = np.zeros(len(names)), np.ones(len(names))
     for kind, places, free in by_kind(books, rows):
         quality[places] = kind.qualities(wish, free)
-        loss[places] = kind.losses(wish, free)
+        damage[places] = kind.damages_within(wish, free)
         free_share[places] = popcount(free) / kind.all_gpus.bit_count()
     best = quality.max()
     if best == -np.inf:
         return [0] * len(names)
     ratio = np.where(quality > -np.inf, quality / best, 0.0)
-    scores = _BANDWIDTH * ratio + _FUTURE * (1 - loss) + _FULLNESS * (1 - free_share)
+    spared = 1 - damage / max(damage.max(), _ANY_DAMAGE)
+    scores = _BANDWIDTH * ratio + _FUTURE * spared + _FULLNESS * (1 - free_share)
     scores = np.where(quality > -np.inf, np.clip(scores, 0, BEST_SCORE - 1), 0).astype(np.int64)
     ranks = np.where(rows >= 0, books.rows.name_ranks()[rows], len(books.rows))
-    scores[_first(-quality, loss, free_share, ranks)] = BEST_SCORE
+    scores[_first(-quality, damage, free_share, ranks)] = BEST_SCORE
     as_list: list[int] = scores.tolist()
     return as_list
 

@@ -26,7 +26,7 @@ class _Worth:
     """[rows] as in `answers`; `of` keeps it by kind and free GPUs."""
 
     quality: Floats
-    loss: Floats
+    damage: Floats
     free_share: Floats
     of: dict[int, tuple[float, float, float]]
     seen: int = -1  # entries of the log
@@ -73,7 +73,7 @@ class BestNode:
 
     def _first(self, worth: "_Worth", places: Ints) -> int:
         """Of these rows, of which there is one."""
-        for keys in (-worth.quality, worth.loss, worth.free_share, self._books.rows.name_ranks()):
+        for keys in (-worth.quality, worth.damage, worth.free_share, self._books.rows.name_ranks()):
             if len(places) > 1:
                 of_places = keys[places]
                 places = places[of_places == of_places.min()]
@@ -92,7 +92,9 @@ class BestNode:
         changed = range(len(books.rows)) if worth.seen < 0 else set(log[worth.seen :])
         worth.seen = len(log)
         for row in changed:
-            worth.quality[row], worth.loss[row], worth.free_share[row] = self._of(wish, worth, row)
+            worth.quality[row], worth.damage[row], worth.free_share[row] = self._of(
+                wish, worth, row
+            )
         return worth
 
     def _of(self, wish: Wish, worth: _Worth, row: int) -> tuple[float, float, float]:
@@ -104,9 +106,9 @@ class BestNode:
         if known is None:
             kind, masks = self._books.kinds[number], np.array([free])
             quality = float(kind.qualities(wish, masks)[0])
-            loss = float(kind.losses(wish, masks)[0])
+            damage = float(kind.damages_within(wish, masks)[0])
             share = free.bit_count() / kind.all_gpus.bit_count()
-            known = worth.of[key] = (quality, loss, share)
+            known = worth.of[key] = (quality, damage, share)
         return known
 
     def _kind(self, row: int) -> Kind:

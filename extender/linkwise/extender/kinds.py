@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 
 from linkwise.extender.asks import Requirement, is_model
 from linkwise.extender.placement.chain import chain, hops_of
-from linkwise.topology import subsets
 from linkwise.topology.choose import choose, pack
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role, split
 from linkwise.topology.model import LinkClass, Machine
 from linkwise.topology.network import fabric_gbytes_per_s, network_gbytes_per_s
-from linkwise.topology.tables import UNITS_PER_GBYTE, MachineTable, fingerprint, table_of
+from linkwise.topology.tables import fingerprint, table_of
 
 Masks = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -64,7 +63,6 @@ class Kind:
         self.hops = hops_of(self.table)
         self.network = network_gbytes_per_s(machine)
         self.fabric = fabric_gbytes_per_s(machine)
-        self.absolute = _absolute(self.table)
         self.all_gpus = machine.all_gpus
         self.models = tuple(sorted({gpu.model for gpu in machine.gpus}))
         self._allowed: dict[tuple[object, int], int] = {}
@@ -132,8 +130,8 @@ class Kind:
         enough = preferred if prefer is LinkClass.NVLINK else ENOUGH
         return np.where(preferred > -np.inf, enough, best)
 
-    def losses(self, wish: Wish, free: Masks) -> Floats:
-        """What the pod would take from the jobs to come, within each mask of free GPUs, as `loss`;
+    def damages_within(self, wish: Wish, free: Masks) -> Floats:
+        """What the pod would take from the jobs to come, within each mask of free GPUs, in GB/s;
         0 where no set will do."""
         sets = self._sets(wish)  # once: to hash a wish costs more than to look a mask up
         if len(sets) > _MOST_MASKS:
@@ -144,16 +142,18 @@ class Kind:
             if mask not in sets:
                 sets[mask] = self.take(wish, mask) or 0
         taken = np.array([sets[mask] for mask in masks], dtype=np.int64)
-        lost: Floats = self.table.future[distinct] - self.table.future[distinct & ~taken]
-        return lost[position]
+        of_each: Floats = self.damages(distinct, taken)[position]
+        return of_each
 
     def damage(self, free: int, taken: int) -> float:
         """What taking these GPUs takes from the jobs to come, in GB/s."""
-        return round(float(self.absolute[free] - self.absolute[free & ~taken]), 6)
+        return float(self.damages(free, np.array([taken]))[0])
 
-    def loss(self, free: int, taken: int) -> float:
-        """What taking these GPUs takes from the jobs to come: 0 to 1 of the idle machine."""
-        return float(self.table.future[free] - self.table.future[free & ~taken])
+    def damages(self, free: int | Masks, taken: Masks) -> Floats:
+        """The same of each of these sets; *free* is one mask, or one for each."""
+        left = self.table.future_gbytes_per_s
+        lost: Floats = left[free] - left[free & ~taken]
+        return np.round(lost, 6)
 
 
 def _no_sets(_wish: Wish) -> dict[int, int]:
@@ -280,15 +280,3 @@ def _together(demand: PodDemand) -> list[ContainerDemand]:
 
 def _positions(mask: int) -> list[int]:
     return [position for position in range(mask.bit_length()) if mask >> position & 1]
-
-
-def _absolute(table: MachineTable) -> Floats:
-    shares = [np.zeros(1 << table.count)]
-    for size in (2, 4, 8):
-        if size <= table.count:
-            weights = np.where(subsets.sizes(table.count) == size, table.units, subsets.INFEASIBLE)
-            packed = np.maximum(subsets.best_partitions(weights, size), 0)
-            subsets.best_within(packed)
-            shares.append(packed / UNITS_PER_GBYTE)
-    found: Floats = np.mean(np.stack(shares), axis=0)
-    return found

@@ -204,3 +204,33 @@ def test_ten_unequal_members_fill_four_nodes() -> None:
     at = Cluster()
     add(at, "n0", "n1", "n2", "n3", machine="hgx-h100")
     assert len(planned(at, sizes(at, 5, 5, 3, 3, 3, 3, 4, 2, 2, 2))) == 4
+
+
+@pytest.mark.parametrize(
+    ("lesser", "linked"),
+    [("l40s-4", "hgx-h100"), ("a100-pcie-2", "dgx1-v100"), ("l40s-4", "a100-pcie-8-bridged")],
+)
+def test_a_single_gpu_comes_from_the_machine_that_loses_least(lesser: str, linked: str) -> None:
+    at = Cluster()
+    add(at, "a-linked", machine=linked)
+    add(at, "z-lesser", machine=lesser)
+    at.add_pod("p", 1)
+    assert at.filter("p").node_names == ("z-lesser",)
+
+
+def test_a_single_gpu_comes_from_a_node_with_one_gpu() -> None:
+    at = Cluster()
+    add(at, "a-linked", machine="hgx-h100")
+    whole = recorded_machine("l40s-4", node="z")
+    at.add_node("z-lesser", Machine(whole.gpus[:1], ()))
+    at.add_pod("p", 1)
+    assert at.filter("p").node_names == ("z-lesser",)
+
+
+def test_a_single_gpu_does_not_break_the_last_bridge() -> None:
+    at = Cluster()
+    add(at, "a-bridged", machine="a100-pcie-8-bridged")
+    busy(at, "a-bridged", 1, 3, 4, 5, 6, 7)  # 0 and 2 are bridged
+    add(at, "b-unbridged", machine="a100-pcie-2")
+    at.add_pod("p", 1)
+    assert at.filter("p").node_names == ("b-unbridged",)

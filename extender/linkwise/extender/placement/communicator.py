@@ -89,7 +89,7 @@ def sets(
     worth = worths(kind, wish.requirement.prefer, reach)[covers | beside]
     covers = covers[(worth >= standard.worth) & (own >= standard.own)]
     table = kind.table
-    damage = np.round(kind.absolute[free] - kind.absolute[free & ~covers], 6)
+    damage = kind.damages(free, covers)
     untidy = 8 * table.numa_nodes[covers].astype(np.int64) - table.nic_classes[covers]
     order = np.lexsort((untidy, damage))
     cover = int(covers[order[0]])

@@ -2,7 +2,7 @@
 
 Node after node is filled as far as can be, by a search that goes back where the rest then has no
 room. So [6, 5] free GPUs take members of 2, 4, 2 and 3. The nodes tried are the roomiest of a
-domain, as few as can be; each is then changed for one that is worth more or loses less.
+domain, as few as can be; each is then changed for one that loses less.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,6 +23,7 @@ from linkwise.extender.placement.scope import Scope, joined
 from linkwise.extender.rows import NOT_USABLE, Bools, Ints, popcount
 from linkwise.extender.spans import Spans
 from linkwise.topology import subsets
+from linkwise.topology.model import LinkClass
 
 Counts = tuple[int, ...]
 """Members of each pod set."""
@@ -53,6 +54,7 @@ class UnequalSearch:
         self._wishes = tuple(pods.wish for pods in pod_sets)
         self._all: Counts = tuple(len(pods.members) for pods in pod_sets)
         self._sizes = tuple(wish.size for wish in self._wishes)
+        self._prefer = self._wishes[0].requirement.prefer
         rows = scope.view.rows
         able = np.logical_or.reduce([pods.nodes for pods in pod_sets])
         usable = able & (rows.kinds != NOT_USABLE) & (scope.free != 0)
@@ -124,79 +126,112 @@ class UnequalSearch:
             yield self._in_domain(inside[of == number], reach, level)
 
     def _in_domain(self, among: Ints, reach: Reach, level: int) -> Assignment | None:
-        found = []
-        for rows in self._orders(among, reach):
-            dealt = self._fewest_of(rows, reach)
-            if dealt is not None:
-                found.append(self._exchanged(dealt, among, reach, level))
-        if not found:
+        """The communicator that is worth most; what is worth as much within the tolerance is
+        equal."""
+        best = self._highest(among, reach)
+        if best is None:
             return None
-        least = (1 - TOLERANCE) * max(each.worth for each in found)
-        return max((e for e in found if e.worth >= least), key=lambda each: each.order)
+        found = []
+        for least in dict.fromkeys((best, (1 - TOLERANCE) * best)):
+            dealt = self._fewest_of(among, reach, least)
+            if dealt is not None:
+                found.append(self._exchanged(dealt, among, reach, level, least))
+        return max(found, key=lambda each: each.order)
 
-    def _orders(self, among: Ints, reach: Reach) -> Iterator[list[int]]:
-        """The nodes, the first to be tried first: the roomiest, then the fastest."""
+    def _highest(self, among: Ints, reach: Reach) -> float | None:
+        """The highest worth, in GB/s, at which the members can be dealt out over these nodes."""
+        alike = {self._alike(row) for row in among.tolist()}
+        worths = sorted({worth for each in alike for worth in self._worths(each, reach)})
+        low, high = -1, len(worths) - 1
+        if self._fewest_of(among, reach, -np.inf) is None:
+            return None
+        while low < high:  # at `low` they can be
+            middle = (low + high + 1) // 2
+            if self._fewest_of(among, reach, worths[middle]) is None:
+                high = middle - 1
+            else:
+                low = middle
+        return worths[low] if low >= 0 else -np.inf
+
+    def _alike(self, row: int) -> tuple[int, int, int]:
+        scope = self._scope
+        return int(scope.view.rows.kinds[row]), int(scope.free[row]), int(scope.beside[row])
+
+    def _worths(self, alike: tuple[int, int, int], reach: Reach) -> tuple[float, ...]:
+        """What a node with so much free may allow a communicator, best first."""
+        number, free, beside = alike
+        return _some_worths(self._scope.view.kinds[number], self._prefer, free, beside, reach)
+
+    def _fewest_of(
+        self, among: Ints, reach: Reach, least: float
+    ) -> list[tuple[int, Counts]] | None:
+        """How many of which on which of these nodes, each worth *least*: on the roomiest, as few
+        as can be."""
+        room = np.array([self._room_at(row, reach, least) for row in among.tolist()])
         near = np.isin(among, self._scope.placed_rows)
         ranks = self._scope.view.rows.name_ranks()[among]
-        room = self._room[among]
-        yield among[np.lexsort((ranks, ~near, -room))].tolist()
-        speeds = np.array([self._speed(row, reach) for row in among.tolist()])
-        if len(set(speeds.tolist())) > 1:
-            yield among[np.lexsort((ranks, ~near, -room, -speeds))].tolist()
-
-    def _speed(self, row: int, reach: Reach) -> float:
-        kind = self._kind(row)
-        prefer = self._wishes[0].requirement.prefer
-        taken = int(self._scope.free[row] | self._scope.beside[row])
-        return float(communicator.worths(kind, prefer, reach)[taken])
-
-    def _fewest_of(self, rows: list[int], reach: Reach) -> list[tuple[int, Counts]] | None:
-        """How many of which on which of these *rows*: on the first so many, as few as can be."""
-        room = np.cumsum(self._room[rows])
-        fewest = int(np.searchsorted(room, self._gpus(self._all))) + 1
+        order = np.lexsort((ranks, self._room[among], ~near, -room))
+        order = order[room[order] > 0]
+        rows, so_far = among[order].tolist(), np.cumsum(room[order])
+        fewest = int(np.searchsorted(so_far, self._gpus(self._all))) + 1
         for count in dict.fromkeys((*range(fewest, fewest + _MORE_NODES), len(rows))):
-            if count <= len(rows):
-                dealt = self._dealt(rows[:count], reach)
+            if fewest <= count <= len(rows):
+                behind = [*np.cumsum(room[order][:count][::-1])[::-1].tolist(), 0]
+                dealt = self._dealt(rows[:count], behind, reach, least)
                 if dealt is not None:
                     return dealt
         return None
 
-    def _dealt(self, rows: list[int], reach: Reach) -> list[tuple[int, Counts]] | None:
-        """A search in depth: node after node gets as many GPUs' worth of members as it holds."""
-        behind = [*np.cumsum(self._room[rows][::-1])[::-1].tolist(), 0]
+    def _room_at(self, row: int, reach: Reach, least: float) -> int:
+        """The most GPUs of this node so that it is worth so much."""
+        number, free, beside = self._alike(row)
+        kind = self._scope.view.kinds[number]
+        return _room_at(kind, self._prefer, free, beside, reach, least)
+
+    def _dealt(
+        self, rows: list[int], behind: list[int], reach: Reach, least: float
+    ) -> list[tuple[int, Counts]] | None:
+        """A search in depth: node after node gets as many GPUs' worth of members as it holds.
+        *behind*: room for so many GPUs on this node and those after it."""
         in_vain: set[tuple[int, Counts]] = set()
         left = [self._all]
-        path = [self._loads(rows[0], self._all, reach)]
+        path = [self._loads(rows[0], self._all, reach, least)]
         chosen: list[Counts] = []
         for _ in range(_MOST_STEPS + len(rows)):
-            if not path:
-                return None
             load = next(path[-1], None)
             if load is None:
-                in_vain.add((len(path) - 1, left[-1]))
+                in_vain.add((len(path) - 1, left.pop()))
                 path.pop()
-                left.pop()
-                if chosen:
-                    chosen.pop()
-                continue
-            rest = tuple(have - take for have, take in zip(left[-1], load, strict=True))
-            chosen.append(load)
-            if not any(rest):
-                return [(row, got) for row, got in zip(rows, chosen, strict=False) if any(got)]
-            depth = len(chosen)
-            if depth == len(rows) or self._gpus(rest) > behind[depth] or (depth, rest) in in_vain:
+                if not path:
+                    return None
                 chosen.pop()
                 continue
-            left.append(rest)
-            path.append(self._loads(rows[depth], rest, reach))
+            rest = tuple(have - take for have, take in zip(left[-1], load, strict=True))
+            depth = len(path)
+            if not any(rest):
+                return [
+                    (row, got) for row, got in zip(rows, (*chosen, load), strict=False) if any(got)
+                ]
+            if (
+                depth < len(rows)
+                and self._gpus(rest) <= behind[depth]
+                and (depth, rest) not in in_vain
+            ):
+                chosen.append(load)
+                left.append(rest)
+                path.append(self._loads(rows[depth], rest, reach, least))
         return None
 
-    def _loads(self, row: int, left: Counts, reach: Reach) -> Iterator[Counts]:
+    def _loads(self, row: int, left: Counts, reach: Reach, least: float) -> Iterator[Counts]:
         """What this node can take of those that are left; most GPUs first."""
         loads = islice(self._all_loads(row, left), _MOST_LOADS)
-        for load in sorted(loads, key=self._gpus, reverse=True):
-            if not any(load) or self._load(row, load, reach) is not None:
-                yield load
+        for counts in sorted(loads, key=self._gpus, reverse=True):
+            if not any(counts):
+                yield counts
+                continue
+            load = self._load(row, counts, reach)
+            if load is not None and load.worth >= least:
+                yield counts
 
     def _all_loads(self, row: int, left: Counts) -> Iterator[Counts]:
         """By its resources; those with more of the largest members first."""
@@ -211,33 +246,28 @@ class UnequalSearch:
         return _loads(asked, most, self._left(row))
 
     def _exchanged(
-        self, dealt: list[tuple[int, Counts]], among: Ints, reach: Reach, level: int
+        self,
+        dealt: list[tuple[int, Counts]],
+        among: Ints,
+        reach: Reach,
+        level: int,
+        least: float,
     ) -> Assignment:
-        """The same loads, each on the node where it is best: of more worth where it is the worst,
-        else of less damage."""
+        """The same loads, each on the node where it is best: worth *least*, and of less damage."""
         loads = []
         for row, counts in dealt:
             load = self._load(row, counts, reach)
             assert load is not None, "it was dealt out so"
             loads.append((row, counts, load))
-        if len(loads) <= _MOST_EXCHANGED:
-            for number, (row, counts, load) in enumerate(loads):
-                used = {other for other, _, _ in loads}
-                worst = min(each.worth for _, _, each in loads)
-                least = min(worst, load.worth)
-                best = (self._merit(load, least), row, load)
-                for other in self._by_name(among[self._room[among] >= self._gpus(counts)]):
-                    if other not in used:
-                        there = self._load(other, counts, reach)
-                        if there is not None and self._merit(there, least) > best[0]:
-                            best = (self._merit(there, least), other, there)
-                loads[number] = (best[1], counts, best[2])
+        for number, (row, counts, load) in enumerate(loads[:_MOST_EXCHANGED]):
+            used = {other for other, _, _ in loads}
+            best = ((load.own, -load.damage), row, load)
+            for other in self._by_name(among[self._room[among] >= self._gpus(counts)]):
+                there = None if other in used else self._load(other, counts, reach)
+                if there is not None and there.worth >= least:
+                    best = max(best, ((there.own, -there.damage), other, there), key=_merit)
+            loads[number] = (best[1], counts, best[2])
         return self._assignment([(row, load) for row, _, load in loads], level)
-
-    @staticmethod
-    def _merit(load: _Load, least: float) -> tuple[float, ...]:
-        much_better = load.worth > least * (1 + TOLERANCE)
-        return (load.worth if much_better else least), load.own, -load.damage
 
     # What a load is worth on a node
 
@@ -295,6 +325,27 @@ def _loads(
             yield (count, *others)
 
 
+def _merit(found: tuple[tuple[float, float], int, _Load]) -> tuple[float, float]:
+    return found[0]
+
+
+@lru_cache(maxsize=65536)
+def _some_worths(
+    kind: Kind, prefer: LinkClass, free: int, beside: int, reach: Reach
+) -> tuple[float, ...]:
+    within = subsets.within(np.arange(1, 1 << kind.table.count), free)
+    return tuple(np.unique(communicator.worths(kind, prefer, reach)[within | beside]).tolist())
+
+
+@lru_cache(maxsize=65536)
+def _room_at(
+    kind: Kind, prefer: LinkClass, free: int, beside: int, reach: Reach, least: float
+) -> int:
+    within = subsets.within(np.arange(1, 1 << kind.table.count), free)
+    able = within[communicator.worths(kind, prefer, reach)[within | beside] >= least]
+    return int(popcount(able).max(initial=0))
+
+
 @lru_cache(maxsize=65536)
 def _load(
     kind: Kind, wishes: tuple[Wish, ...], counts: Counts, free: int, beside: int, reach: Reach
@@ -306,7 +357,7 @@ def _load(
     worths = communicator.worths(kind, prefer, reach)
     covers = subsets.within(subsets.layer(kind.table.count, total), free)
     worth = worths[covers | beside]
-    damage = np.round(kind.absolute[free] - kind.absolute[free & ~covers], 6)
+    damage = kind.damages(free, covers)
     for place in np.lexsort((damage, -worth)).tolist():
         cover = int(covers[place])
         dealt = _dealt_out(kind, wishes, counts, cover)

@@ -1,0 +1,191 @@
+"""The best that a gang, or a pod, could have: every way to deal its members out over the nodes.
+
+It shares no code with the search: a set's bandwidth comes from `linkwise.topology.value`, which is
+the definition, and what joins nodes is worked out here again from docs/topology.md.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import combinations
+
+from linkwise.topology.hardware import facts_of_gpu
+from linkwise.topology.model import LinkClass, Machine
+from linkwise.topology.value import value
+
+CLIQUE, LEAF, ZONE = "clique", "leaf", "zone"
+SHARES = {LEAF: 0.9, ZONE: 0.5}  # of the NICs' bandwidth where a gang shares no domain there
+
+
+@dataclass(frozen=True)
+class Place:
+    """A node: its machine, free GPUs (bitmask), CPUs that are left, and its domains."""
+
+    name: str
+    machine: Machine
+    free: int
+    cpus: int
+    domains: Mapping[str, str] = field(default_factory=dict)
+    kind: str = ""  # equal for equal machines
+
+
+@dataclass(frozen=True)
+class Member:
+    gpus: int
+    cpus: int = 1
+
+
+_VALUES: dict[str, dict[int, float]] = {}  # GB/s by kind and set
+Dealt = Mapping[str, int]
+"""All GPUs of the gang on each node, as a bitmask."""
+
+
+def best_worth(places: Sequence[Place], members: Sequence[Member]) -> float | None:
+    """GB/s of the best communicator; None where the members have no room."""
+    found = [
+        worth
+        for share, fabric, among in scopes(places)
+        for worth in [_best(among, members, share, fabric)]
+        if worth is not None
+    ]
+    return max(found, default=None)
+
+
+def worth_of(places: Sequence[Place], dealt: Dealt) -> float:
+    """GB/s of a communicator with these GPUs."""
+    used = [place for place in places if dealt.get(place.name)]
+    if len(used) == 1:
+        return inside(used[0], dealt[used[0].name])
+    share, fabric = joined_by(used, {level for place in places for level in place.domains})
+    return min(of_node(place, dealt[place.name], share, fabric) for place in used)
+
+
+def joined_by(used: Sequence[Place], known: Set[str]) -> tuple[float, bool]:
+    """The share of the NICs' bandwidth, and whether NVLinks join these nodes; *known* are the
+    levels that some node is in."""
+    share = 1.0
+    for level in (level for level in (CLIQUE, LEAF, ZONE) if level in known):
+        domains = {place.domains.get(level, "") for place in used}
+        if len(domains) == 1 and "" not in domains:
+            return (1.0, True) if level == CLIQUE else (share, False)
+        share *= SHARES.get(level, 1.0)
+    return share, False
+
+
+def scopes(places: Sequence[Place]) -> Iterator[tuple[float | None, bool, Sequence[Place]]]:
+    """Each node alone, then each domain, then all; with how its nodes are joined."""
+    for place in places:
+        yield None, False, [place]
+    known = {level for place in places for level in place.domains}
+    share = 1.0
+    for level in (CLIQUE, LEAF, ZONE):
+        if level not in known:
+            continue
+        for domain in {place.domains[level] for place in places if level in place.domains}:
+            inside_it = [place for place in places if place.domains.get(level) == domain]
+            yield (1.0, True, inside_it) if level == CLIQUE else (share, False, inside_it)
+        share *= SHARES.get(level, 1.0)
+    yield share, False, places
+
+
+def _best(
+    among: Sequence[Place], members: Sequence[Member], share: float | None, fabric: bool
+) -> float | None:
+    """Members of one kind are interchangeable, so only how many of each a node gets counts."""
+    kinds = sorted(set(members), key=lambda kind: (-kind.gpus, kind.cpus))
+    wanted = tuple(members.count(kind) for kind in kinds)
+
+    @cache
+    def most(number: int, left: tuple[int, ...]) -> float | None:
+        if not any(left):
+            return float("inf")
+        if number == len(among):
+            return None
+        best: float | None = None
+        for load in loads(among[number], kinds, left):
+            gpus = sum(kind.gpus * count for kind, count in zip(kinds, load, strict=True))
+            here = of_size(among[number], gpus, share, fabric) if gpus else float("inf")
+            if best is not None and here <= best:
+                continue
+            rest = tuple(have - take for have, take in zip(left, load, strict=True))
+            others = most(number + 1, rest)
+            if others is not None and (best is None or min(here, others) > best):
+                best = min(here, others)
+        return best
+
+    return most(0, wanted)
+
+
+def loads(
+    place: Place, kinds: Sequence[Member], left: tuple[int, ...]
+) -> Iterator[tuple[int, ...]]:
+    def deal(number: int, gpus: int, cpus: int) -> Iterator[tuple[int, ...]]:
+        if number == len(kinds):
+            yield ()
+            return
+        kind = kinds[number]
+        for count in range(left[number] + 1):
+            if count * kind.gpus <= gpus and count * kind.cpus <= cpus:
+                rest = deal(number + 1, gpus - count * kind.gpus, cpus - count * kind.cpus)
+                yield from ((count, *others) for others in rest)
+
+    return deal(0, place.free.bit_count(), place.cpus)
+
+
+def inside(place: Place, gpus: int) -> float:
+    known = _VALUES.setdefault(place.kind, {})
+    if gpus not in known:
+        known[gpus] = value(place.machine, gpus)
+    return known[gpus]
+
+
+def of_node(place: Place, gpus: int, share: float, fabric: bool) -> float:
+    between = network(place.machine, gpus) * share
+    if fabric:
+        between = max(between, nvlinks(place.machine, gpus))
+    return min(inside(place, gpus), between)
+
+
+def of_size(place: Place, count: int, share: float | None, fabric: bool) -> float:
+    """The best of all sets of so many of the free GPUs; *share* None: there is no other node."""
+    free = [position for position in range(len(place.machine.gpus)) if place.free >> position & 1]
+    sets = (sum(1 << position for position in some) for some in combinations(free, count))
+    if share is None:
+        return max(inside(place, gpus) for gpus in sets)
+    return max(of_node(place, gpus, share, fabric) for gpus in sets)
+
+
+def network(machine: Machine, gpus: int) -> float:
+    """What the NICs carry from these GPUs, and no more than the GPUs' slots do."""
+    used = [position for position in range(len(machine.gpus)) if gpus >> position & 1]
+    slots = sum(facts_of_gpu(machine.gpus[position]).pcie_gbytes_per_s for position in used)
+    if not machine.nics:
+        return max(facts_of_gpu(machine.gpus[position]).pcie_gbytes_per_s for position in used)
+    paths = 0.0
+    for nic in machine.nics:
+        paths += max(_path(machine, position, nic.closeness[position]) for position in used)
+    return min(slots, paths)
+
+
+def _path(machine: Machine, position: int, closeness: LinkClass) -> float:
+    facts = facts_of_gpu(machine.gpus[position])
+    if closeness >= LinkClass.PXB:
+        return facts.pcie_gbytes_per_s
+    if closeness >= LinkClass.NODE:
+        return facts.pcie_gbytes_per_s / 1.2
+    return min(facts.pcie_gbytes_per_s / 1.2, facts.inter_socket_gbytes_per_s)
+
+
+def nvlinks(machine: Machine, gpus: int) -> float:
+    """What the slowest of these GPUs sends into an NVLink fabric between machines."""
+    speeds = []
+    for position, gpu in enumerate(machine.gpus):
+        if gpus >> position & 1:
+            links = [
+                machine.link(position, other)
+                for other in range(len(machine.gpus))
+                if other != position
+            ]
+            into_switch = max((link.nvlinks for link in links if link.through_switch), default=0)
+            speeds.append(into_switch * facts_of_gpu(gpu).nvlink_gbytes_per_s)
+    return min(speeds)

@@ -1,0 +1,164 @@
+"""Random small clusters: what the core chooses beside the best there is, by brute force.
+
+python -m tests.extender.placement.near_best --cases 0-9999
+"""
+
+import sys
+from dataclasses import dataclass, replace
+from random import Random
+
+import click
+
+from linkwise.topology.recorded import recorded_machine
+from tests.extender.cluster import Cluster
+from tests.extender.placement.brute_force import (
+    CLIQUE,
+    LEAF,
+    ZONE,
+    Member,
+    Place,
+    best_worth,
+    worth_of,
+)
+
+LABELS = {  # the clique is in the machine's topology
+    LEAF: "network.topology.nvidia.com/leaf",
+    ZONE: "topology.kubernetes.io/zone",
+}
+KINDS = (
+    "dgx1-v100",
+    "dgx1-p100",
+    "dgx-a100",
+    "a100-pcie-8-bridged",
+    "a100-pcie-2",
+    "hgx-h100",
+    "gb200-tray",
+    "l40s-4",
+    "rtx4090-8-phb",
+    "p100-pcie-8",
+    "plx-8-pxb",
+    "h200-nvl-2x4",
+    "rtx8000-4",
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    places: tuple[Place, ...]
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """GB/s, None where there was no room; *flaw*: what may never be."""
+
+    got: float | None
+    best: float | None
+    flaw: str = ""
+
+    @property
+    def share(self) -> float:
+        return 1.0 if self.got is None or self.best is None else self.got / self.best
+
+
+def case_of(number: int) -> Case:
+    random = Random(f"near-best-{number}")
+    kinds = random.sample(KINDS, random.choice([1, 1, 2, 3]))
+    labelled = random.random() < 0.5
+    places = []
+    for position in range(random.randint(2, 6)):
+        kind = random.choice(kinds)
+        machine = recorded_machine(kind, node=f"n{position}")
+        share = random.choice([0.0, 0.3, 0.5, 0.7])
+        free = sum(1 << gpu for gpu in range(len(machine.gpus)) if random.random() >= share)
+        zone = random.choice("ab")
+        leaf = zone + random.choice("12")
+        domains = {LEAF: leaf, ZONE: zone} if labelled else {}
+        clique = f"{leaf}.1" if labelled and kind == "gb200-tray" else None
+        machine = replace(machine, clique=clique)
+        if clique is not None:
+            domains[CLIQUE] = clique
+        cpus = random.choice([96, 96, 96, 8, 12])
+        places.append(Place(f"n{position}", machine, free, cpus, domains, kind))
+    return Case(tuple(places), _members(random))
+
+
+def _members(random: Random) -> tuple[Member, ...]:
+    count = random.choice([1, 2, 2, 3, 4, 4, 6, 8])
+    if random.random() < 0.6:
+        return (Member(random.choice([1, 1, 2, 2, 3, 4, 8]), random.choice([1, 1, 2, 4])),) * count
+    return tuple(
+        Member(random.choice([1, 1, 2, 2, 3, 4]), random.choice([1, 1, 2, 4])) for _ in range(count)
+    )
+
+
+def judged(case: Case) -> Judged:
+    at = Cluster()
+    for place in case.places:
+        labels = {
+            LABELS[level]: domain for level, domain in place.domains.items() if level in LABELS
+        }
+        at.add_node(place.name, place.machine, cpu="96", labels=labels)
+        taken = [gpu for gpu in range(len(place.machine.gpus)) if not place.free >> gpu & 1]
+        name = f"busy-{place.name}"
+        at.add_pod(name, len(taken), node=place.name, cpu=f"{96 - place.cpus}")
+        if taken:
+            at.set_in_use(place.name, {f"ml/{name}": {"main": at.uuids(place.name, *taken)}})
+    names = [f"g-{rank}" for rank in range(len(case.members))]
+    for rank, member in enumerate(case.members):
+        at.add_pod(
+            names[rank],
+            member.gpus,
+            cpu=f"{member.cpus}",
+            gang="g",
+            gang_size=f"{len(case.members)}",
+            rank=f"{rank}",
+        )
+    at.settle()
+    best = best_worth(case.places, case.members)
+    plans = [at.plan(name) for name in names]
+    if not all(plans):
+        return Judged(None, best, "refused, though there is room" if best is not None else "")
+    dealt: dict[str, int] = {}
+    cpus: dict[str, int] = {}
+    for name, member, plan in zip(names, case.members, plans, strict=True):
+        assert plan is not None
+        gpus = sum(1 << index for index in at.indices(name))
+        if gpus & dealt.get(plan.node, 0) or gpus.bit_count() != member.gpus:
+            return Judged(None, best, f"{name} has GPUs of another, or too few")
+        dealt[plan.node] = dealt.get(plan.node, 0) | gpus
+        cpus[plan.node] = cpus.get(plan.node, 0) + member.cpus
+    for place in case.places:
+        if dealt.get(place.name, 0) & ~place.free or cpus.get(place.name, 0) > place.cpus:
+            return Judged(None, best, f"{place.name} has not so much")
+    return Judged(worth_of(case.places, dealt), best)
+
+
+@click.command()
+@click.option("--cases", default="0-999", show_default=True, help="Like 7 or 0-9999.")
+@click.option("--show", default=5, show_default=True, help="So many of the worst are printed.")
+def main(cases: str, show: int) -> None:
+    """Compare what the core chooses with the best there is, in random small clusters."""
+    first, _, last = cases.partition("-")
+    found = {
+        number: judged(case_of(number)) for number in range(int(first), int(last or first) + 1)
+    }
+    flaws = {number: each.flaw for number, each in found.items() if each.flaw}
+    placed = {number: each for number, each in found.items() if each.got is not None}
+    for number, flaw in flaws.items():
+        print(f"case {number}: {flaw}")
+    worst = sorted(placed, key=lambda number: placed[number].share)
+    for number in worst[:show]:
+        each = placed[number]
+        print(f"case {number}: {each.got:.1f} GB/s, the best is {each.best:.1f}: {each.share:.3f}")
+    mean = sum(each.share for each in placed.values()) / len(placed)
+    print(
+        f"{len(found)} cases: {len(placed)} placed, on average {mean:.4f} of the best,"
+        f" {min(each.share for each in placed.values()):.3f} at the least;"
+        f" {len(found) - len(placed) - len(flaws)} have no room, {len(flaws)} flaws"
+    )
+    sys.exit(bool(flaws))
+
+
+if __name__ == "__main__":
+    main()
