@@ -24,7 +24,6 @@ class Assignment:
     own: float  # GB/s of the slowest member's own ring
     damage: float  # GB/s taken from the jobs to come
     level: int = 0  # the nearest level at which one domain holds it; 0: one node
-    preferred: int = 0  # which of the preferred spans it keeps to; one more than there are: none
 
     @property
     def nodes(self) -> int:

@@ -209,6 +209,7 @@ class Packing:
         number of members."""
         pool = self._pool
         in_order = pool.sorted(among, [~self._near_nodes[among]])
+        in_order = in_order[_first_of_each(pool.alike(in_order), nodes)]
         seen: Counter[tuple[tuple[int, float], ...]] = Counter()
         of_alike: dict[tuple[int, bool], tuple[tuple[int, float], ...]] = {}
         for place, number in zip(in_order.tolist(), pool.alike(in_order).tolist(), strict=True):
@@ -238,6 +239,16 @@ class Packing:
             np.minimum.at(first, of, ranks)
             keys.append(first[of])
         return [chosen[i] for i in np.lexsort(keys)]
+
+
+def _first_of_each(alike: Ints, most: int) -> NDArray[np.bool_]:
+    """The first so many of each number."""
+    order = np.argsort(alike, kind="stable")
+    _, starts, counts = np.unique(alike[order], return_index=True, return_counts=True)
+    before = np.arange(len(alike)) - np.repeat(starts, counts)
+    first = np.zeros(len(alike), dtype=np.bool_)
+    first[order] = before < most
+    return first
 
 
 def _traced(

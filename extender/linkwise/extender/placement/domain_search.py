@@ -2,12 +2,11 @@
 
 At each level all domains are looked at at once, by arrays. First comes what the communicator could
 be worth at best; what is worth as much within the tolerance is equal. Of equals the one counts
-whose slowest member has the best ring of its own, then that with fewest nodes, then the nearest
-level. A span that is preferred in words counts more than all that.
+with GPUs of one model, then that whose slowest member has the best ring of its own, then that with
+fewest nodes, then the nearest level.
 """
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -20,52 +19,41 @@ from linkwise.extender.placement.reach import APART, ONE_NODE, Reach, reach_of
 from linkwise.extender.placement.request import PodSet
 from linkwise.extender.placement.scope import Scope, joined
 from linkwise.extender.rows import Ints
-from linkwise.extender.spans import Spans
 
 _ANYTHING = Standard()
 
 
 class DomainSearch:
-    def __init__(self, scope: Scope, pods: PodSet, spans: Spans, *, apart: bool = False) -> None:
-        """*apart*: each member is a communicator of its own."""
-        self._scope, self._pods, self._spans, self._apart = scope, pods, spans, apart
-        placed = scope.placed
-        self._near = Near(scope.placed_rows, np.array(placed.next_to, dtype=np.int64))
+    def __init__(self, scopes: Sequence[Scope], pods: PodSet, *, apart: bool = False) -> None:
+        """*scopes*: on GPUs of one model each, then on any. *apart*: each member is a communicator
+        of its own."""
+        self._scopes, self._pods, self._apart = scopes, pods, apart
+        placed = scopes[0].placed
+        self._near = Near(scopes[0].placed_rows, np.array(placed.next_to, dtype=np.int64))
 
-    def best(self) -> Assignment | None:
-        scope, prefer = self._scope, self._spans.prefer
-        allowed = scope.required(self._spans.require)
-        for number, key in enumerate(prefer):
-            level = scope.view.level(key)
-            if (level.numbers != NO_DOMAIN).any():
-                found = self._within(scope.with_placed(joined(allowed, level.apart)))
-                if found is not None:
-                    return replace(found, preferred=number)
-        found = self._within(allowed)
-        return None if found is None else replace(found, preferred=len(prefer))
-
-    def _within(self, domains: Ints) -> Assignment | None:
-        """The best within one of these domains."""
-        pool = self._scope.candidates(self._pods, domains != NO_DOMAIN)
-        if pool.most < pool.wanted:
-            return None  # there are not even enough GPUs, so no set needs to be sought
-        places = list(self._places(pool, domains))
+    def within(self, domains: Ints) -> Assignment | None:
+        """The best within one of these domains [rows]."""
+        places = [place for scope in self._scopes for place in self._places(scope, domains)]
         below = np.inf
         while True:
             worths = [place.best_worth(below) for place in places]
-            best = max(worths)
+            best = max(worths, default=-np.inf)
             if best == -np.inf:
                 return None
             least = best - TOLERANCE * best
             equal = [place for place, worth in zip(places, worths, strict=True) if worth >= least]
-            found = [each for place in equal if (each := place.assign(least)) is not None]
-            if found:
-                return max(found, key=lambda each: each.order)
+            for mixes in (False, True):
+                of_models = (place.assign(least) for place in equal if place.mixes is mixes)
+                found = [each for each in of_models if each is not None]
+                if found:
+                    return max(found, key=lambda each: each.order)
             below = least  # there is room for more members, or for fewer, but not for so many
 
-    def _places(self, pool: Candidates, domains: Ints) -> Iterator["_Place"]:
+    def _places(self, scope: Scope, domains: Ints) -> Iterator["_Place"]:
         """One node, then the levels from the nearest to the widest."""
-        scope = self._scope
+        pool = scope.candidates(self._pods, domains != NO_DOMAIN)
+        if pool.most < pool.wanted:
+            return  # there are not even enough GPUs, so no set needs to be sought
         levels = scope.view.levels
         if len(scope.placed_rows) <= 1:
             own = np.where(domains == NO_DOMAIN, NO_DOMAIN, np.arange(len(domains)))
@@ -94,7 +82,7 @@ class _Place:
         """*domains* [rows]; *level* 0: each node is one."""
         self._pool, self._reach, self.level = pool, reach, level
         self._domains, self._of = domains, domains[pool.rows]
-        self._scope, self._near = scope, near
+        self._scope, self._near, self.mixes = scope, near, scope.mixes
 
     def best_worth(self, below: float = np.inf) -> float:
         """The most that all members could have, under *below*; -inf where there is no room."""

@@ -1,7 +1,7 @@
 """Where a whole gang goes: a node and a GPU set for every member, or nothing for any.
 
 What counts, in this order: the spans it requires, the first span it prefers that can be, what its
-communicator is worth (`communicator`), the slowest member's own ring, one GPU model, fewest nodes,
+communicator is worth (`communicator`), one GPU model, the slowest member's own ring, fewest nodes,
 the nearest level at which one domain holds all, least damage to the jobs to come, the nodes' names.
 Members in the order of their ranks fill node after node and domain after domain, so neighbours in
 rank are neighbours. Many nodes are alike, so sets are sought once per kind of machine and mask of
@@ -9,7 +9,6 @@ free GPUs, and nodes are counted by arrays: near-linear in the number of nodes.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
@@ -18,7 +17,7 @@ from linkwise.extender.domains import NO_DOMAIN
 from linkwise.extender.kinds import Wish
 from linkwise.extender.placement.assignment import Assignment
 from linkwise.extender.placement.cluster_view import ClusterView
-from linkwise.extender.placement.communicator import TOLERANCE, Standard
+from linkwise.extender.placement.communicator import Standard
 from linkwise.extender.placement.domain_search import DomainSearch
 from linkwise.extender.placement.reach import ONE_NODE
 from linkwise.extender.placement.request import NOBODY, PlacedMembers, PodSet
@@ -74,37 +73,15 @@ def place(
     return [spots[member] for member in sorted(spots)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    assignment: Assignment
-    one_model: bool
-
-    @property
-    def order(self) -> tuple[float, ...]:
-        own, *rest = self.assignment.order
-        return own, self.one_model, *rest
-
-
 def _best(
     view: ClusterView, pod_sets: Sequence[PodSet], placed: PlacedMembers, spans: Spans
 ) -> Assignment | None:
-    found = []
-    for model in _models(view, placed):
-        scope = Scope(view, placed, model)
-        if len(pod_sets) == 1:
-            best = DomainSearch(scope, pod_sets[0], spans).best()
-        else:
-            best = UnequalSearch(scope, pod_sets, spans).best()
-        if best is not None:
-            found.append(_Found(best, model is not None))
-    if not found:
-        return None
-    preferred = min(each.assignment.preferred for each in found)
-    found = [each for each in found if each.assignment.preferred == preferred]
-    least = (1 - TOLERANCE) * max(each.assignment.worth for each in found)
-    found = [each for each in found if each.assignment.worth >= least]
-    # max() keeps the first of equals, and the models come by name.
-    return max(found, key=lambda each: each.order).assignment
+    scopes = [Scope(view, placed, model) for model in _models(view, placed)]
+    search = (
+        DomainSearch(scopes, pod_sets[0]) if len(pod_sets) == 1 else UnequalSearch(scopes, pod_sets)
+    )
+    found = (search.within(domains) for domains in scopes[0].in_order(spans))
+    return next((each for each in found if each is not None), None)
 
 
 def _models(view: ClusterView, placed: PlacedMembers) -> list[str | None]:

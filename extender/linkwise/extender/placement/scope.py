@@ -1,6 +1,6 @@
 """Where a gang may go at all: on which GPUs, and in which domains, beside those it has already."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -9,6 +9,7 @@ from linkwise.extender.placement.candidates import Candidates
 from linkwise.extender.placement.cluster_view import ClusterView
 from linkwise.extender.placement.request import PlacedMembers, PodSet
 from linkwise.extender.rows import NOT_USABLE, Bools, Ints
+from linkwise.extender.spans import Spans
 
 _ALL = 0  # the number of the one domain that holds every node
 
@@ -16,7 +17,7 @@ _ALL = 0  # the number of the one domain that holds every node
 class Scope:
     def __init__(self, view: ClusterView, placed: PlacedMembers, model: str | None) -> None:
         """On GPUs of one *model*, or any."""
-        self.view, self.placed = view, placed
+        self.view, self.placed, self.mixes = view, placed, model is None
         self.free = view.rows.free
         if model is not None:
             of_kind = np.array([*(kind.of_model(model) for kind in view.kinds), 0])
@@ -24,6 +25,16 @@ class Scope:
         self.beside: Ints = np.zeros(len(view.rows), dtype=np.int64)
         self.placed_rows = np.array(placed.rows, dtype=np.int64)
         self.beside[self.placed_rows] = placed.gpus
+
+    def in_order(self, spans: Spans) -> Iterator[Ints]:
+        """[rows] the domains of the first span that is preferred, of the next, at last those that
+        may hold all members."""
+        allowed = self.required(spans.require)
+        for key in spans.prefer:
+            level = self.view.level(key)
+            if (level.numbers != NO_DOMAIN).any():
+                yield self.with_placed(joined(allowed, level.apart))
+        yield allowed
 
     def required(self, levels: Sequence[str]) -> Ints:
         """[rows] the domain that may hold all members; NO_DOMAIN: that node may hold none."""

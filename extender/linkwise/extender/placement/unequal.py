@@ -6,7 +6,7 @@ domain, as few as can be; each is then changed for one that loses less.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 
@@ -21,7 +21,6 @@ from linkwise.extender.placement.reach import APART, ONE_NODE, Reach, reach_of
 from linkwise.extender.placement.request import PodSet
 from linkwise.extender.placement.scope import Scope, joined
 from linkwise.extender.rows import NOT_USABLE, Bools, Ints, popcount
-from linkwise.extender.spans import Spans
 from linkwise.topology import subsets
 from linkwise.topology.model import LinkClass
 
@@ -47,10 +46,29 @@ class _Load:
 
 class UnequalSearch:
     def __init__(
-        self, scope: Scope, pod_sets: Sequence[PodSet], spans: Spans, *, apart: bool = False
+        self, scopes: Sequence[Scope], pod_sets: Sequence[PodSet], *, apart: bool = False
     ) -> None:
-        """*apart*: each member is a communicator of its own."""
-        self._scope, self._pod_sets, self._spans, self._apart = scope, pod_sets, spans, apart
+        """As `DomainSearch`."""
+        self._searches = [_OnModel(scope, pod_sets, apart=apart) for scope in scopes]
+
+    def within(self, domains: Ints) -> Assignment | None:
+        """The best within one of these domains [rows]."""
+        found = [
+            (each, search.mixes)
+            for search in self._searches
+            for each in search.at_each_level(domains)
+            if each is not None
+        ]
+        least = (1 - TOLERANCE) * max((each.worth for each, _ in found), default=0.0)
+        equal = [(each, mixes) for each, mixes in found if each.worth >= least]
+        best = max(equal, key=lambda each: (not each[1], *each[0].order), default=None)
+        return None if best is None else best[0]
+
+
+class _OnModel:
+    def __init__(self, scope: Scope, pod_sets: Sequence[PodSet], *, apart: bool) -> None:
+        self._scope, self._pod_sets, self._apart = scope, pod_sets, apart
+        self.mixes = scope.mixes
         self._wishes = tuple(pods.wish for pods in pod_sets)
         self._all: Counts = tuple(len(pods.members) for pods in pod_sets)
         self._sizes = tuple(wish.size for wish in self._wishes)
@@ -61,26 +79,7 @@ class UnequalSearch:
         self._usable = usable & (rows.pods[: len(rows)] > 0)
         self._room = popcount(scope.free)
 
-    def best(self) -> Assignment | None:
-        scope, prefer = self._scope, self._spans.prefer
-        allowed = scope.required(self._spans.require)
-        for number, key in enumerate(prefer):
-            level = scope.view.level(key)
-            if (level.numbers != NO_DOMAIN).any():
-                found = self._within(scope.with_placed(joined(allowed, level.apart)))
-                if found is not None:
-                    return replace(found, preferred=number)
-        found = self._within(allowed)
-        return None if found is None else replace(found, preferred=len(prefer))
-
-    def _within(self, domains: Ints) -> Assignment | None:
-        found = [each for each in self._at_each_level(domains) if each is not None]
-        if not found:
-            return None
-        least = (1 - TOLERANCE) * max(each.worth for each in found)
-        return max((e for e in found if e.worth >= least), key=lambda each: each.order)
-
-    def _at_each_level(self, domains: Ints) -> Iterator[Assignment | None]:
+    def at_each_level(self, domains: Ints) -> Iterator[Assignment | None]:
         scope = self._scope
         if len(scope.placed_rows) <= 1:
             own = np.where(domains == NO_DOMAIN, NO_DOMAIN, np.arange(len(domains)))
