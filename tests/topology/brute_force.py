@@ -140,7 +140,8 @@ class Judge:
             preferred = self.classes[gpus] >= prefer
             enough = preferred and prefer is not LinkClass.NVLINK
             worth = 0.0 if enough else self.values[gpus]
-            return preferred, worth, self.future[free & ~gpus], self.tidiness[gpus]
+            models = {gpu.model for p, gpu in enumerate(self.machine.gpus) if gpus >> p & 1}
+            return preferred, worth, -len(models), self.future[free & ~gpus], self.tidiness[gpus]
 
         return sorted(sets, key=key, reverse=True)  # stable: equals stay by lowest indices
 

@@ -206,6 +206,24 @@ def test_ten_unequal_members_fill_four_nodes() -> None:
     assert len(planned(at, sizes(at, 5, 5, 3, 3, 3, 3, 4, 2, 2, 2))) == 4
 
 
+def two_models(node: str) -> Machine:
+    """Eight GPUs without NVLink, A40 and A10 in turn, as far from each other as can be."""
+    machine = recorded_machine("rtx4090-8-sys", node=node)
+    names = ("NVIDIA A40", "NVIDIA A10")
+    return replace(
+        machine, gpus=tuple(replace(gpu, model=names[p % 2]) for p, gpu in enumerate(machine.gpus))
+    )
+
+
+@pytest.mark.parametrize(("size", "gpus"), [(1, 2), (1, 4), (2, 1), (4, 1), (2, 2)])
+def test_of_a_machine_with_two_models_one_is_taken(size: int, gpus: int) -> None:
+    at = Cluster()
+    at.add_node("n0", two_models("n0"))
+    busy(at, "n0", 1)
+    taken = on_one(at, at.add_gang("g", size, gpus))
+    assert len({gpu % 2 for gpu in taken}) == 1
+
+
 @pytest.mark.parametrize(
     ("lesser", "linked"),
     [("l40s-4", "hgx-h100"), ("a100-pcie-2", "dgx1-v100"), ("l40s-4", "a100-pcie-8-bridged")],

@@ -41,8 +41,8 @@ def choose(
     """The best set of *size* of the *free* GPUs that holds all of *must*; None where none fits.
 
     A ring through the set keeps to *require* or closer. Of such sets, in this order: one that
-    keeps to *prefer* → most bandwidth → most left for the jobs to come → fewest NUMA nodes →
-    nearest common NIC → lowest indices. Where *prefer* is lower than NVLINK and can be had, that is
+    keeps to *prefer* → most bandwidth → fewest GPU models → most left for the jobs to come → fewest
+    NUMA nodes → nearest common NIC → lowest indices. Where *prefer* is lower than NVLINK and can be had, that is
     enough, and bandwidth does not count.
     Raises RequestError for a size below 1, or GPUs that the machine does not have.
     """
@@ -139,6 +139,7 @@ def _best_of(table: MachineTable, sets: Masks, free: int, prefer: LinkClass) -> 
         sets = sets[preferred]
     if not enough or prefer is LinkClass.NVLINK:
         sets = _most(sets, table.units[sets])
+    sets = _most(sets, -table.models[sets])
     sets = _most(sets, table.future[free & ~sets])
     sets = _most(sets, -table.numa_nodes[sets])
     sets = _most(sets, table.nic_classes[sets])
@@ -160,8 +161,10 @@ def _choice(table: MachineTable, gpus: int, left: int) -> Choice:
 
 
 # A set's worth inside a pack is one whole number, so that totals compare digit by digit:
-# has the preferred class | bandwidth in units | NUMA nodes and NIC, where less is more.
+# has the preferred class | bandwidth in units | GPU models, where less is more | NUMA nodes and NIC,
+# where less is more.
 _TIDINESS = 10_000  # more than 16 sets' NUMA nodes and NICs can add up to
+_MODELS = 32  # more than the models of 16 sets can add up to
 _PREFERRED = 10**16  # more than 16 sets' bandwidth can add up to
 
 
@@ -173,7 +176,8 @@ def _partitions(
     preferred = table.ring_classes >= prefer
     counted = np.where(preferred & (prefer is not LinkClass.NVLINK), 0, table.units)
     untidy = 8 * table.numa_nodes.astype(np.int64) + (LinkClass.NVLINK - table.nic_classes)
-    worth = preferred * _PREFERRED + counted * _TIDINESS - untidy
+    worth = (counted * _MODELS - table.models.astype(np.int64)) * _TIDINESS - untidy
+    worth += preferred * _PREFERRED
     usable = (subsets.sizes(table.count) == size) & (table.ring_classes >= require)
     weights = np.where(usable, worth, subsets.INFEASIBLE)
     return weights, subsets.best_partitions(weights, size)

@@ -44,7 +44,7 @@ class MachineTable:
     comparing machines. A superset never has less of either. `best` [n+1, 2^n] is the best value of
     any k of the GPUs, -inf where there are not so many. `numa_nodes` [2^n] counts the NUMA nodes a
     set spans, all GPUs of unknown ones as one more; `nic_classes` [2^n] is the closeness of the
-    nearest common NIC.
+    nearest common NIC. `models` [2^n] counts the GPU models in a set.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -53,6 +53,7 @@ class MachineTable:
         self.values = _values(machine)
         self.numa_nodes = _numa_nodes(machine)
         self.nic_classes = _nic_classes(machine)
+        self.models = _models(machine)
         self.units = np.rint(self.values * UNITS_PER_GBYTE).astype(np.int64)
         packed = _packed(self.units, self.count)
         self.future = _future(packed)
@@ -61,7 +62,7 @@ class MachineTable:
         for array in (self.ring_classes, self.values, self.numa_nodes, self.nic_classes):
             array.flags.writeable = False
         self.units.flags.writeable = self.future.flags.writeable = False
-        self.future_gbytes_per_s.flags.writeable = False
+        self.future_gbytes_per_s.flags.writeable = self.models.flags.writeable = False
 
     @property
     def best(self) -> Floats:
@@ -94,7 +95,8 @@ def fingerprint(machine: Machine) -> Hashable:
             )
         )
     links = tuple((link.pcie, link.nvlinks, link.through_switch) for link in machine.links)
-    return tuple(speeds), links, tuple(sorted(nic.closeness for nic in machine.nics))
+    nics = tuple(sorted(nic.closeness for nic in machine.nics))
+    return tuple(speeds), links, nics, tuple(_model_numbers(machine))
 
 
 class _Same:
@@ -193,6 +195,17 @@ def _nvlink_rings(machine: Machine) -> NDArray[np.int64]:
             for gpus in inside.tolist():
                 rings[gpus] = disjoint_rings(nvlink_counts(machine, positions_of(gpus)))
     return rings
+
+
+def _model_numbers(machine: Machine) -> list[int]:
+    """Which model each GPU is of, by first appearance: names alone tell no two machines apart."""
+    number: dict[str, int] = {}
+    return [number.setdefault(gpu.model, len(number)) for gpu in machine.gpus]
+
+
+def _models(machine: Machine) -> NDArray[np.int8]:
+    numbers = _model_numbers(machine)
+    return subsets.sizes(max(numbers) + 1)[subsets.union([1 << number for number in numbers])]
 
 
 def _numa_nodes(machine: Machine) -> NDArray[np.int8]:
