@@ -113,6 +113,11 @@ class Judge:
                 total[gpus] += packed[gpus] / packed[-1] / len(sizes)
         return [round(share, 9) for share in total]
 
+    @cached_property
+    def future_gbytes_per_s(self) -> list[float]:
+        packed = [self.packed(size) for size in (2, 4, 8) if size <= len(self.machine.gpus)]
+        return [sum(row[gpus] for row in packed) / 4 for gpus in self.everything]
+
     def packed(self, size: int) -> list[float]:
         """The best total value of sets of *size* side by side within each set."""
         packed = [0.0] * len(self.everything)

@@ -20,6 +20,24 @@ def test_what_is_left_is_worth_what_trying_all_cuts_says(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", JUDGES)
+def test_what_is_left_in_gbytes_per_s_is_what_trying_all_cuts_says(name: str) -> None:
+    judge = judge_of(name)
+    left = table_of(judge.machine).future_gbytes_per_s
+    assert left.tolist() == pytest.approx(judge.future_gbytes_per_s)
+
+
+def test_a_gpu_that_no_link_reaches_loses_nothing_and_one_of_a_switch_the_most() -> None:
+    assert table_of(lone_gpu()).future_gbytes_per_s.tolist() == [0.0, 0.0]
+    lost = {
+        name: float(left[-1] - left[-2])  # of the idle machine, its first GPU taken
+        for name in ("l40s-4", "a100-pcie-8-bridged", "dgx-a100", "hgx-h100")
+        for left in [table_of(recorded_machine(name)).future_gbytes_per_s]
+    }
+    assert list(lost) == sorted(lost, key=lambda name: lost[name])
+    assert lost["hgx-h100"] == pytest.approx((1 + 1 + 1) * 370.8 / 4)  # a pair, a four, the eight
+
+
+@pytest.mark.parametrize("name", JUDGES)
 @pytest.mark.parametrize("require", [LinkClass.SYS, LinkClass.PHB, LinkClass.NVLINK])
 def test_the_best_of_any_free_gpus(name: str, require: LinkClass) -> None:
     judge = judge_of(name)
@@ -138,7 +156,13 @@ def test_what_makes_another_kind(one: Machine, other: Machine) -> None:
 
 def test_a_table_cannot_be_spoilt_by_who_reads_it() -> None:
     table = table_of(DGX_1V)
-    for array in (table.values, table.future, table.ring_classes, table.best):
+    for array in (
+        table.values,
+        table.future,
+        table.future_gbytes_per_s,
+        table.ring_classes,
+        table.best,
+    ):
         with pytest.raises(ValueError, match="read-only"):
             array[..., 0] = 1
 

@@ -8,7 +8,10 @@ import pytest
 from click.testing import CliRunner
 
 from linkwise.cli.__main__ import main
+from linkwise.topology.choose import choose
 from linkwise.topology.hardware import facts_of
+from linkwise.topology.recorded import recorded_machine
+from linkwise.topology.tables import table_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "topology.md").read_text(encoding="utf-8")
 
@@ -52,3 +55,19 @@ def test_the_table_of_models_is_the_codes(row: list[str]) -> None:
         assert per_nvlink in ("", f"{facts.nvlink_gbytes_per_s:g}")
         assert pcie == f"{facts.pcie_gbytes_per_s:g}"
         assert between_sockets.split(":")[0] == f"{facts.inter_socket_gbytes_per_s:g}"
+
+
+def lost_rows() -> list[tuple[str, float, float]]:
+    table = PAGE.split("| one GPU of the idle machine taken |")[1].split("\n\n")[0]
+    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in table.splitlines()[2:]]
+    return [(name.strip("`"), float(lost), float(share)) for name, lost, share in rows[1:]]
+
+
+@pytest.mark.parametrize(("name", "lost", "share"), lost_rows())
+def test_what_one_gpu_taken_loses_is_the_codes(name: str, lost: float, share: float) -> None:
+    machine = recorded_machine(name)
+    chosen = choose(machine, machine.all_gpus, 1)
+    assert chosen is not None
+    left = table_of(machine).future_gbytes_per_s
+    assert left[-1] - left[machine.all_gpus & ~chosen.gpus] == pytest.approx(lost)
+    assert 1 - chosen.future == pytest.approx(share, abs=5e-4)

@@ -94,11 +94,13 @@ def test_a_pair_keeps_to_the_kind_of_its_link(machine: Machine) -> None:
 
 @given(machines())
 def test_what_more_gpus_leave_is_never_worth_less(machine: Machine) -> None:
-    future = MachineTable(machine).future
+    table = MachineTable(machine)
     for gpus in range(machine.all_gpus + 1):
-        assert 0 <= future[gpus] <= 1
+        assert 0 <= table.future[gpus] <= 1
         for gone in members(gpus):
-            assert future[gpus & ~(1 << gone)] <= future[gpus]
+            fewer = gpus & ~(1 << gone)
+            assert table.future[fewer] <= table.future[gpus]
+            assert 0 <= table.future_gbytes_per_s[fewer] <= table.future_gbytes_per_s[gpus]
 
 
 @given(machines(), st.sampled_from(LinkClass))

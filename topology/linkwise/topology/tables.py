@@ -29,7 +29,8 @@ Floats = NDArray[np.float64]
 UNITS_PER_GBYTE = 10_000
 """Values are whole multiples of 0.1 MB/s, so that totals are exact and equals are equal."""
 
-_USUAL_SIZES = (2, 4, 8)  # what the jobs to come will want
+USUAL_SIZES = (1, 2, 4, 8)
+"""GPUs that the jobs to come ask for. A lone GPU waits for no link, so size 1 loses no GB/s."""
 
 
 class MachineTable:
@@ -37,8 +38,10 @@ class MachineTable:
 
     `values` [2^n] is the GB/s of the set, `ring_classes` [2^n] the `LinkClass` a ring through it
     keeps to. `future` [2^n] is what a set of free GPUs is worth to the jobs to come, from 0 to 1 of
-    the idle machine: for each usual job size, the best total value of sets of that size that fit
-    side by side; then the mean. `best` [n+1, 2^n] is the best value of any k of the GPUs,
+    the idle machine: for each usual job size from 2 on, the best total value of sets of that size
+    that fit side by side; then the mean. `future_gbytes_per_s` [2^n] is the mean of the same totals
+    in GB/s over all of `USUAL_SIZES`, sizes that the machine cannot hold counting as 0: for
+    comparing machines. A superset never has less of either. `best` [n+1, 2^n] is the best value of any k of the GPUs,
     -inf where there are not so many. `numa_nodes` [2^n] counts the NUMA nodes a set spans, all GPUs
     of unknown ones as one more; `nic_classes` [2^n] is the closeness of the nearest common NIC.
     """
@@ -50,11 +53,14 @@ class MachineTable:
         self.numa_nodes = _numa_nodes(machine)
         self.nic_classes = _nic_classes(machine)
         self.units = np.rint(self.values * UNITS_PER_GBYTE).astype(np.int64)
-        self.future = _future(self.units, self.count)
+        packed = _packed(self.units, self.count)
+        self.future = _future(packed)
+        self.future_gbytes_per_s = _future_gbytes_per_s(packed)
         self._best: dict[LinkClass, Floats] = {}
         for array in (self.ring_classes, self.values, self.numa_nodes, self.nic_classes):
             array.flags.writeable = False
-        self.units.flags.writeable = self.future.flags.writeable = False
+        for array in (self.units, self.future, self.future_gbytes_per_s):
+            array.flags.writeable = False
 
     @property
     def best(self) -> Floats:
@@ -208,16 +214,25 @@ def _nic_classes(machine: Machine) -> NDArray[np.int8]:
     return nearest.astype(np.int8)
 
 
-def _future(units: NDArray[np.int64], count: int) -> Floats:
-    if count == 1:
+def _packed(units: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """[sizes, 2^n] for each usual size from 2 on that the machine can hold: the best total, in
+    units, of sets of that size that fit side by side."""
+    rows = []
+    for size in (size for size in USUAL_SIZES if 2 <= size <= count):
+        weights = np.where(subsets.sizes(count) == size, units, subsets.INFEASIBLE)
+        rows.append(np.maximum(subsets.best_partitions(weights, size), 0))
+    packed = np.array(rows, dtype=np.int64).reshape(len(rows), 1 << count)
+    subsets.best_within(packed)
+    return packed
+
+
+def _future(packed: NDArray[np.int64]) -> Floats:
+    if not len(packed):  # a lone GPU
         return np.array([0.0, 1.0])
-    shares = []
-    for size in _USUAL_SIZES:
-        if size <= count:
-            weights = np.where(subsets.sizes(count) == size, units, subsets.INFEASIBLE)
-            packed = subsets.best_partitions(weights, size)
-            packed = np.maximum(packed, 0)
-            subsets.best_within(packed)
-            shares.append(packed / packed[-1])
-    mean: Floats = np.mean(np.stack(shares), axis=0)
+    mean: Floats = (packed / packed[:, -1:]).mean(axis=0)
     return np.round(mean, 9)  # sums of shares that are equal on paper are then equal here
+
+
+def _future_gbytes_per_s(packed: NDArray[np.int64]) -> Floats:
+    total: Floats = packed.sum(axis=0) / (len(USUAL_SIZES) * UNITS_PER_GBYTE)
+    return total
