@@ -41,9 +41,10 @@ class MachineTable:
     the idle machine: for each usual job size from 2 on, the best total value of sets of that size
     that fit side by side; then the mean. `future_gbytes_per_s` [2^n] is the mean of the same totals
     in GB/s over all of `USUAL_SIZES`, sizes that the machine cannot hold counting as 0: for
-    comparing machines. A superset never has less of either. `best` [n+1, 2^n] is the best value of any k of the GPUs,
-    -inf where there are not so many. `numa_nodes` [2^n] counts the NUMA nodes a set spans, all GPUs
-    of unknown ones as one more; `nic_classes` [2^n] is the closeness of the nearest common NIC.
+    comparing machines. A superset never has less of either. `best` [n+1, 2^n] is the best value of
+    any k of the GPUs, -inf where there are not so many. `numa_nodes` [2^n] counts the NUMA nodes a
+    set spans, all GPUs of unknown ones as one more; `nic_classes` [2^n] is the closeness of the
+    nearest common NIC.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -59,8 +60,8 @@ class MachineTable:
         self._best: dict[LinkClass, Floats] = {}
         for array in (self.ring_classes, self.values, self.numa_nodes, self.nic_classes):
             array.flags.writeable = False
-        for array in (self.units, self.future, self.future_gbytes_per_s):
-            array.flags.writeable = False
+        self.units.flags.writeable = False
+        self.future.flags.writeable = self.future_gbytes_per_s.flags.writeable = False
 
     @property
     def best(self) -> Floats:
