@@ -52,6 +52,7 @@ DURATIONS: dict[str, Callable[[random.Random], float]] = {  # of mean 1 each
     "lognormal": lambda draw: draw.lognormvariate(-(1.5**2) / 2, 1.5),
 }
 
+OURS, OURS_KNOWING = "Linkwise, of free GPUs alone", "Linkwise, with running sets"
 _CLOSE = 1e-6  # between the two sides of a bound
 
 
@@ -127,6 +128,10 @@ def ours(machine: Machine, free: int, size: int, running: Running | None) -> int
     return choice.gpus
 
 
+def blindly(machine: Machine, free: int, size: int, _: Running) -> int:
+    return ours(machine, free, size, None)
+
+
 def policies_of(machine: Machine, mix: Mix, draw: random.Random) -> dict[str, Policy]:
     table = table_of(machine)
     ids = range(table.count)
@@ -138,20 +143,20 @@ def policies_of(machine: Machine, mix: Mix, draw: random.Random) -> dict[str, Po
         ]
     ).round(4)
 
-    def anything(free: int, size: int, running: Running) -> int:
+    def anything(free: int, size: int, _: Running) -> int:
         return int(draw.choice(subsets.within(subsets.layer(table.count, size), free)))
 
-    def first(free: int, size: int, running: Running) -> int:
+    def first(free: int, size: int, _: Running) -> int:
         return lowest_indices(free, size) or 0
 
-    def nvidia(free: int, size: int, running: Running) -> int:
+    def nvidia(free: int, size: int, _: Running) -> int:
         return choose_partition(machine, free, size) or 0
 
-    def mapa(free: int, size: int, running: Running) -> int:
+    def mapa(free: int, size: int, _: Running) -> int:
         sets = subsets.within(subsets.layer(table.count, size), free)
         return int(sets[np.argmax(aggregate[sets])])
 
-    def fastest(free: int, size: int, running: Running) -> int:
+    def fastest(free: int, size: int, _: Running) -> int:
         sets = subsets.within(subsets.layer(table.count, size), free)
         return int(sets[np.argmax(table.units[sets])])
 
@@ -161,8 +166,8 @@ def policies_of(machine: Machine, mix: Mix, draw: random.Random) -> dict[str, Po
         "NVIDIA partition": nvidia,
         "MAPA, most aggregate bandwidth": mapa,
         "most ring bandwidth alone": fastest,
-        "Linkwise, of free GPUs alone": lambda free, size, _: ours(machine, free, size, None),
-        "Linkwise, with running sets": partial(ours, machine),
+        OURS: partial(blindly, machine),
+        OURS_KNOWING: partial(ours, machine),
     }
     if table.count <= MOST_GPUS:
         shares, far = shares_of_idle(table), Outlook(table, mix.sizes, requests=100)
@@ -259,6 +264,23 @@ HEADER = (
 )
 
 
+def compare_machines(words: str) -> None:
+    """The long run on every recorded machine of at most `MOST_GPUS`, machines of one kind once."""
+    kinds: dict[MachineTable, str] = {}
+    for name in machine_names():
+        machine = recorded_machine(name)
+        if 2 <= len(machine.gpus) <= MOST_GPUS:
+            kinds.setdefault(table_of(machine), name)
+    rows = []
+    for table, name in kinds.items():
+        machine, mix = recorded_machine(name), mix_of(words, table.count)
+        alone = long_run(table, mix, partial(blindly, machine))
+        known = long_run(table, mix, partial(ours, machine))
+        _, most = bound(table, mix, 0)
+        rows.append((name, f"{alone:.4f}", f"{known:.4f}", f"{up(most):.5f}"))
+    print_table((f"long run, sizes {words}", OURS, OURS_KNOWING, "best possible, at most"), rows)
+
+
 @click.command(help=__doc__)
 @click.option(
     "--machine", "name", type=click.Choice(machine_names()), default="dgx1-v100", show_default=True
@@ -278,6 +300,7 @@ HEADER = (
     show_default=True,
     help="Bound a policy that sees so many more of the queue, too.",
 )
+@click.option("--every", is_flag=True, help="The long run alone, on every recorded machine.")
 def main(
     name: str,
     words: str,
@@ -287,7 +310,11 @@ def main(
     durations: str,
     load: float | None,
     seen: int,
+    every: bool,
 ) -> None:
+    if every:
+        compare_machines(words)
+        return
     machine = recorded_machine(name)
     table = table_of(machine)
     mix = mix_of(words, table.count)
