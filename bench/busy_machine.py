@@ -176,6 +176,12 @@ def policies_of(machine: Machine, mix: Mix, draw: random.Random) -> dict[str, Po
             sets = subsets.within(subsets.layer(table.count, size), free)
             return int(sets[np.argmax(shares[sets] + far.after(sets, free, running))])
 
+        def best_of_fastest(free: int, size: int, running: Running) -> int:
+            sets = subsets.within(subsets.layer(table.count, size), free)
+            sets = sets[table.units[sets] == table.units[sets].max()]
+            return int(sets[np.argmax(far.after(sets, free, running))])
+
+        found["best of the fastest, knows the mix"] = best_of_fastest
         found["best, knows the mix"] = best
     return found
 
@@ -203,6 +209,12 @@ def bound(table: MachineTable, mix: Mix, seen: int) -> tuple[float, float]:
         worth = {ahead: numbers - least for ahead, numbers in more.items()}
         if most - least < _CLOSE * (1 if seen == 0 else 100):
             return least / mix.counted, most / mix.counted
+
+
+def best_of_first(table: MachineTable, mix: Mix, number: int) -> float:
+    """The best policy's expected total over its first jobs, by the jobs that count among them."""
+    idle = Outlook(table, mix.sizes, number).worth[0]
+    return float(idle) / (number * mix.counted)
 
 
 def long_run(table: MachineTable, mix: Mix, policy: Policy) -> float:
@@ -271,14 +283,18 @@ def compare_machines(words: str) -> None:
         machine = recorded_machine(name)
         if 2 <= len(machine.gpus) <= MOST_GPUS:
             kinds.setdefault(table_of(machine), name)
-    rows = []
+    rows, all_alike = [], []
     for table, name in kinds.items():
         machine, mix = recorded_machine(name), mix_of(words, table.count)
         alone = long_run(table, mix, partial(blindly, machine))
         known = long_run(table, mix, partial(ours, machine))
         _, most = bound(table, mix, 0)
-        rows.append((name, f"{alone:.4f}", f"{known:.4f}", f"{up(most):.5f}"))
+        if alone > 1 - _CLOSE:
+            all_alike.append(name)
+        else:
+            rows.append((name, f"{alone:.4f}", f"{known:.4f}", f"{up(most):.5f}"))
     print_table((f"long run, sizes {words}", OURS, OURS_KNOWING, "best possible, at most"), rows)
+    click.echo(f"\nAlways at the best: {', '.join(all_alike)}")
 
 
 @click.command(help=__doc__)
@@ -343,7 +359,8 @@ def main(
         )
     print_table(HEADER, rows)
     if exact:
-        click.echo("")
+        first = best_of_first(table, mix, number)
+        click.echo(f"\nBest possible for the first {number} jobs of an idle machine: {first:.5f}")
         for ahead in range(seen + 1):
             least, most = bound(table, mix, ahead)
             knows = f", which sees {ahead} more of the queue" if ahead else ""
