@@ -157,3 +157,20 @@ def test_the_other_policies_too_choose_what_is_free_and_hold_what_must_be(
             assert found.bit_count() == size
             assert not found & ~free
             assert not must & ~found
+
+
+@given(questions(), link_classes, link_classes, st.data())
+def test_what_runs_decides_only_between_sets_of_the_same_bandwidth(
+    question: Question, require: LinkClass, prefer: LinkClass, data: st.DataObject
+) -> None:
+    machine, free, size = question
+    first = machine.all_gpus & ~free & data.draw(st.integers(0, machine.all_gpus))
+    second = machine.all_gpus & ~free & ~first & data.draw(st.integers(0, machine.all_gpus))
+    one = choose(machine, free, size, require=require, prefer=prefer)
+    other = choose(machine, free, size, require=require, prefer=prefer, running=[first, second])
+    assert (one is None) == (other is None)
+    if one and other:
+        preferred = other.ring_class >= prefer
+        assert preferred == (one.ring_class >= prefer)
+        if prefer is LinkClass.NVLINK or not preferred:
+            assert other.gbytes_per_s == one.gbytes_per_s
