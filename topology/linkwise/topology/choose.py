@@ -4,7 +4,7 @@ Both call this, so they cannot disagree. Exact over all sets, and deterministic:
 this order, is written once, in `_best_of`. "No set fits" is an answer: None, or fewer sets.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from linkwise.topology import subsets
 from linkwise.topology.errors import RequestError
 from linkwise.topology.model import LinkClass, Machine
+from linkwise.topology.outlook import outlook_of
 from linkwise.topology.subsets import Masks
-from linkwise.topology.tables import MachineTable, table_of
+from linkwise.topology.tables import Floats, MachineTable, table_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +38,23 @@ def choose(
     must: int = 0,
     require: LinkClass = LinkClass.SYS,
     prefer: LinkClass = LinkClass.NVLINK,
+    running: Collection[int] | None = None,
 ) -> Choice | None:
     """The best set of *size* of the *free* GPUs that holds all of *must*; None where none fits.
 
     A ring through the set keeps to *require* or closer. Of such sets, in this order: one that
     keeps to *prefer* → most bandwidth → fewest GPU models → most left for the jobs to come → fewest
-    NUMA nodes → nearest common NIC → lowest indices. Where *prefer* is lower than NVLINK and can be had, that is
-    enough, and bandwidth does not count.
-    Raises RequestError for a size below 1, or GPUs that the machine does not have.
+    NUMA nodes → nearest common NIC → lowest indices. Where *prefer* is lower than NVLINK and can be
+    had, that is enough, and bandwidth does not count.
+
+    *running* are the GPU sets that come free as a whole, one per pod or gang, where they are known:
+    what is left is then judged by `outlook` in place of `MachineTable.future`.
+    Raises RequestError for a size below 1, GPUs that the machine does not have, or a running set
+    that shares a GPU with another one or with *free*.
     """
-    found = ranked(machine, free, size, must=must, require=require, prefer=prefer, limit=1)
+    found = ranked(
+        machine, free, size, must=must, require=require, prefer=prefer, running=running, limit=1
+    )
     return found[0] if found else None
 
 
@@ -58,11 +66,13 @@ def ranked(
     must: int = 0,
     require: LinkClass = LinkClass.SYS,
     prefer: LinkClass = LinkClass.NVLINK,
+    running: Collection[int] | None = None,
     limit: int = 2,
 ) -> list[Choice]:
     """The best *limit* sets, best first, as `choose`: the second is the runner-up."""
     _check(machine, size, free, must)
-    return list(_ranked(table_of(machine), free, size, must, require, prefer, limit))
+    known = _known(machine, free, running)
+    return list(_ranked(table_of(machine), free, size, must, require, prefer, known, limit))
 
 
 def pack(
@@ -73,6 +83,7 @@ def pack(
     *,
     require: LinkClass = LinkClass.SYS,
     prefer: LinkClass = LinkClass.NVLINK,
+    running: Collection[int] | None = None,
 ) -> tuple[Choice, ...]:
     """Up to *count* sets of *size* side by side, by lowest index; fewer where no more fit.
 
@@ -82,7 +93,8 @@ def pack(
     _check(machine, size, free)
     if count < 0:
         raise RequestError(f"{count} sets wanted: expected 0 or more")
-    return _pack(table_of(machine), free, size, count, require, prefer)
+    known = _known(machine, free, running)
+    return _pack(table_of(machine), free, size, count, require, prefer, known)
 
 
 def nearest_miss(machine: Machine, free: int, size: int, require: LinkClass) -> LinkClass | None:
@@ -109,6 +121,23 @@ def _check(machine: Machine, size: int, *gpu_sets: int) -> None:
             )
 
 
+Running = tuple[int, ...] | None
+"""Rising, so that equal questions have one answer in memory; None where it is not known."""
+
+
+def _known(machine: Machine, free: int, running: Collection[int] | None) -> Running:
+    if running is None:
+        return None
+    taken = free
+    for gpus in running:
+        if gpus & taken or gpus & ~machine.all_gpus:
+            raise RequestError(
+                f"running GPU set {gpus:#b}: expected GPUs of the machine, not free and in no other"
+            )
+        taken |= gpus
+    return tuple(sorted(gpus for gpus in running if gpus))
+
+
 @lru_cache(maxsize=16384)
 def _ranked(
     table: MachineTable,
@@ -117,6 +146,7 @@ def _ranked(
     must: int,
     require: LinkClass,
     prefer: LinkClass,
+    running: Running,
     limit: int,
 ) -> tuple[Choice, ...]:
     if size > free.bit_count() or must & ~free:
@@ -125,13 +155,15 @@ def _ranked(
     sets = sets[table.ring_classes[sets] >= require]
     found: list[Choice] = []
     while len(sets) and len(found) < limit:
-        best = _best_of(table, sets, free, prefer)
+        best = _best_of(table, sets, free, prefer, running)
         found.append(_choice(table, best, free & ~best))
         sets = sets[sets != best]
     return tuple(found)
 
 
-def _best_of(table: MachineTable, sets: Masks, free: int, prefer: LinkClass) -> int:
+def _best_of(
+    table: MachineTable, sets: Masks, free: int, prefer: LinkClass, running: Running
+) -> int:
     """The order of what counts; *sets* come by lowest indices, so the first of equals is it."""
     preferred = table.ring_classes[sets] >= prefer
     enough = bool(preferred.any())
@@ -140,10 +172,19 @@ def _best_of(table: MachineTable, sets: Masks, free: int, prefer: LinkClass) -> 
     if not enough or prefer is LinkClass.NVLINK:
         sets = _most(sets, table.units[sets])
     sets = _most(sets, -table.models[sets])
-    sets = _most(sets, table.future[free & ~sets])
+    sets = _most(sets, _left(table, sets, free, running))
     sets = _most(sets, -table.numa_nodes[sets])
     sets = _most(sets, table.nic_classes[sets])
     return int(sets[0])
+
+
+def _left(table: MachineTable, sets: Masks, free: int, running: Running) -> Floats:
+    """What the jobs to come have once each of the *sets* is taken; comparable among *sets* only."""
+    outlook = None if running is None else outlook_of(table)
+    if outlook is not None and running is not None:
+        return outlook.after(sets, free, running)
+    left: Floats = table.future[free & ~sets]
+    return left
 
 
 def _most(sets: Masks, numbers: NDArray[np.generic]) -> Masks:
@@ -185,7 +226,13 @@ def _partitions(
 
 @lru_cache(maxsize=4096)
 def _pack(
-    table: MachineTable, free: int, size: int, count: int, require: LinkClass, prefer: LinkClass
+    table: MachineTable,
+    free: int,
+    size: int,
+    count: int,
+    require: LinkClass,
+    prefer: LinkClass,
+    running: Running,
 ) -> tuple[Choice, ...]:
     weights, totals = _partitions(table, size, require, prefer)
     for number in range(min(count, free.bit_count() // size), 0, -1):
@@ -193,7 +240,7 @@ def _pack(
         covers = covers[totals[covers] > subsets.INFEASIBLE]
         if len(covers):
             covers = _most(covers, -(-totals[covers] // _TIDINESS))  # all but tidiness
-            covers = _most(covers, table.future[free & ~covers])
+            covers = _most(covers, _left(table, covers, free, running))
             covers = _most(covers, totals[covers])
             cover = int(covers[0])
             parts = _parts(table, cover, size, weights, totals)
