@@ -109,7 +109,7 @@ def test_whether_it_may_be_evicted_and_how_long_it_will_run() -> None:
         ({"rank": "-1"}, "rank", "a whole number from 0"),
         ({"requre_link": "nvlink"}, "requre-link", "expected linkwise.dev/require-link or another"),
         ({"gnag": "g"}, "gnag", "expected linkwise.dev/gang or another of the known annotations"),
-        ({"colour": "red"}, "colour", "expected one of the known annotations: linkwise.dev/exp"),
+        ({"colour": "red"}, "colour", "expected one of the known annotations: linkwise.dev/com"),
     ],
 )
 def test_a_wrong_word_names_the_key_the_value_and_what_is_allowed(

@@ -32,6 +32,7 @@ _SAID_BY_PODS = frozenset(
         names.PREFER_LINK,
         names.REQUIRE_SPAN,
         names.PREFER_SPAN,
+        names.COMMUNICATOR,
         names.GPU_MODEL,
         names.GPU_MEMORY,
         names.PREEMPTIBLE,
@@ -111,6 +112,7 @@ def ask_of(annotations: Mapping[str, str], labels: Mapping[str, str]) -> Ask:
         spans=Spans(
             _read(said, names.REQUIRE_SPAN, _levels, _LEVELS) or (),
             _read(said, names.PREFER_SPAN, _levels, _LEVELS) or (),
+            _read(said, names.COMMUNICATOR, _each_apart, "gang or pod") or False,
         ),
         preemptible=_read(said, names.PREEMPTIBLE, _yes_or_no, "true or false") or False,
         expected_seconds=_read(said, names.EXPECTED_DURATION, _duration, _DURATIONS),
@@ -237,6 +239,10 @@ def _levels(text: str) -> tuple[str, ...]:
     if not all(LABEL_KEY.fullmatch(level) for level in levels):
         raise ValueError
     return levels
+
+
+def _each_apart(text: str) -> bool:
+    return {"gang": False, "pod": True}[text]
 
 
 def _yes_or_no(text: str) -> bool:

@@ -59,9 +59,10 @@ class BestNode:
         if not len(places):
             return Refusal(1, 0, "", 0)
         row = self._first(worth, places)
-        gpus = self._kind(row).take(wish, int(rows.free[row]))
+        name = rows.names[row] or ""
+        gpus = self._books.nodes[name].take(wish, int(rows.free[row]))
         assert gpus is not None, "its quality says that there is a set"
-        return Spot(rows.names[row] or "", gpus)
+        return Spot(name, gpus)
 
     def among(self, wish: Wish, names: Sequence[str]) -> str | None:
         """The best of the nodes of these names, on which everything else fits."""

@@ -146,7 +146,7 @@ class Binder:
         gpus = None
         for holds in self._planner.holds.ways(asker_of_single(record), now):
             kept = self._planner.holds.kept_on(node, holds)
-            gpus = gpus or book.kind.take(wish, book.free | kept)
+            gpus = gpus or book.take(wish, book.free | kept)
         if gpus is None:
             return BindRefusal(f"linkwise: node {node}: no free GPU set that will do")
         epoch = 1 + (record.written.plan.epoch if record.written else 0)

@@ -18,6 +18,7 @@ from linkwise.topology.choose import choose, pack
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role, split
 from linkwise.topology.model import LinkClass, Machine
 from linkwise.topology.network import fabric_gbytes_per_s, network_gbytes_per_s
+from linkwise.topology.outlook import outlook_of
 from linkwise.topology.tables import fingerprint, table_of
 
 Masks = NDArray[np.int64]
@@ -64,6 +65,7 @@ class Kind:
         self.network = network_gbytes_per_s(machine)
         self.fabric = fabric_gbytes_per_s(machine)
         self.all_gpus = machine.all_gpus
+        outlook_of(self.table)  # worked out now, so that no pod waits for it
         self.models = tuple(sorted({gpu.model for gpu in machine.gpus}))
         self._allowed: dict[tuple[object, int], int] = {}
         # wish -> free GPUs -> the set to take, 0 for none
@@ -91,9 +93,10 @@ class Kind:
         """The GPUs of exactly this model, as a bitmask."""
         return sum(1 << p for p, gpu in enumerate(self.machine.gpus) if gpu.model == model)
 
-    def take(self, wish: Wish, free: int) -> int | None:
-        """The set to give to the pod, or None where no set will do."""
-        return _take(self, wish, free & self.allowed(wish.requirement))
+    def take(self, wish: Wish, free: int, running: tuple[int, ...] | None = None) -> int | None:
+        """The set to give to the pod, or None where no set will do. *running*: the other GPU sets,
+        where it is known which come free together."""
+        return _take(self, wish, free & self.allowed(wish.requirement), running)
 
     def pack(self, wish: Wish, free: int, count: int) -> tuple[int, ...]:
         """Up to *count* disjoint sets for as many such pods, best total; fewer if no more fit.
@@ -192,13 +195,13 @@ def will_do(kind: Kind, machine: Machine, wish: Wish, shares: Mapping[str, Seque
 
 
 @lru_cache(maxsize=65536)
-def _take(kind: Kind, wish: Wish, free: int) -> int | None:
+def _take(kind: Kind, wish: Wish, free: int, running: tuple[int, ...] | None = None) -> int | None:
     if free.bit_count() < wish.size:
         return None
     require, prefer = wish.requirement.require, wish.requirement.prefer
     # The containers of one pod need not be close to each other, only each one's own GPUs.
     of_pod = require if wish.simple else LinkClass.SYS
-    choice = choose(kind.machine, free, wish.size, require=of_pod, prefer=prefer)
+    choice = choose(kind.machine, free, wish.size, require=of_pod, prefer=prefer, running=running)
     if choice is None:
         return None
     if wish.simple or _containers_hold(kind, wish, choice.gpus):

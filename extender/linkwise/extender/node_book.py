@@ -69,6 +69,17 @@ class NodeBook:
         """The pods, by uid, that have GPUs of this node or are to get some."""
         return frozenset((*self.bound, *self.holds, *self.plans))
 
+    def take(self, wish: Wish, free: int) -> int | None:
+        """The set of these *free* GPUs to give to a pod, or None where no set will do."""
+        assert self.kind is not None, "asked where something can be planned"
+        by_job: dict[object, int] = {}
+        for uid, gpus in self.owned.items():
+            record = self.bound.get(uid)
+            job = uid if record is None or record.gang is None else record.gang
+            by_job[job] = by_job.get(job, 0) | gpus & ~free
+        running = tuple(sorted(gpus for gpus in by_job.values() if gpus))
+        return self.kind.take(wish, free, running)
+
     @property
     def labels(self) -> Mapping[str, str]:
         """Those of the node; the clique that its machine told our plugin counts as one."""

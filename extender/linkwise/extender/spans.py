@@ -50,6 +50,7 @@ class Spans:
 
     require: tuple[str, ...] = ()  # one domain at every one of these levels
     prefer: tuple[str, ...] = ()  # one domain at the first of these levels at which that can be
+    apart: bool = False  # they do not talk to each other: each pod is a communicator of its own
 
 
 ANYWHERE = Spans()
@@ -62,11 +63,13 @@ def levels_of(words: Iterable[str]) -> tuple[str, ...]:
 
 def spans_of(asked: Iterable[Spans]) -> Spans:
     """What a gang wants whose members, in the order of their ranks, say this: all that any of
-    them requires, and what the first prefers that prefers anything."""
+    them requires, and what the first prefers that prefers anything. They are apart where all say
+    so."""
     all_of_them = tuple(asked)
     required = levels_of(chain.from_iterable(spans.require for spans in all_of_them))
     preferred = next((spans.prefer for spans in all_of_them if spans.prefer), ())
-    return Spans(required, levels_of(preferred))
+    apart = bool(all_of_them) and all(spans.apart for spans in all_of_them)
+    return Spans(required, levels_of(preferred), apart)
 
 
 def in_words(levels: str) -> str:

@@ -252,3 +252,29 @@ def test_a_single_gpu_does_not_break_the_last_bridge() -> None:
     add(at, "b-unbridged", machine="a100-pcie-2")
     at.add_pod("p", 1)
     assert at.filter("p").node_names == ("b-unbridged",)
+
+
+def test_pods_that_do_not_talk_to_each_other_go_where_they_cost_least() -> None:
+    for said, expected in (({}, {"linked"}), ({"communicator": "pod"}, {"lesser"})):
+        at = Cluster()
+        add(at, "linked", machine="hgx-h100")
+        add(at, "lesser", machine="l40s-4")
+        assert set(planned(at, at.add_gang("g", 4, 1, **said))) == expected
+
+
+def test_a_single_gpu_leaves_the_pair_that_may_come_back() -> None:
+    """0 and 2, 4 and 5 are bridged; 2 is in use by itself, 5 with four others."""
+    at = Cluster()
+    add(at, "n0", machine="a100-pcie-8-bridged")
+    at.add_pod("alone", 1, node="n0")
+    at.add_pod("many", 5, node="n0")
+    at.set_in_use(
+        "n0",
+        {
+            "ml/alone": {"main": at.uuids("n0", 2)},
+            "ml/many": {"main": at.uuids("n0", 1, 3, 5, 6, 7)},
+        },
+    )
+    at.add_pod("p", 1)
+    at.schedule("p")
+    assert at.indices("p") == (4,)

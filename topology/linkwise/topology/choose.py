@@ -202,8 +202,8 @@ def _choice(table: MachineTable, gpus: int, left: int) -> Choice:
 
 
 # A set's worth inside a pack is one whole number, so that totals compare digit by digit:
-# has the preferred class | bandwidth in units | GPU models, where less is more | NUMA nodes and NIC,
-# where less is more.
+# has the preferred class | bandwidth in units | GPU models | NUMA nodes and NIC. Of the last two
+# less is more.
 _TIDINESS = 10_000  # more than 16 sets' NUMA nodes and NICs can add up to
 _MODELS = 32  # more than the models of 16 sets can add up to
 _PREFERRED = 10**16  # more than 16 sets' bandwidth can add up to

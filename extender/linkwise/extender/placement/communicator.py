@@ -84,7 +84,8 @@ def sets(
     kind: Kind, wish: Wish, free: int, beside: int, count: int, reach: Reach, standard: Standard
 ) -> tuple[int, ...]:
     """The sets of *count* members on a node so that *standard* is reached: fewest GPU models, then
-    least damage, fewest NUMA nodes, nearest NIC, lowest indices. Those that follow each other are neighbours."""
+    least damage, fewest NUMA nodes, nearest NIC, lowest indices. Those that follow each other are
+    neighbours."""
     covers, own = _covers(kind, wish, free, count)
     worth = worths(kind, wish.requirement.prefer, reach)[covers | beside]
     covers = covers[(worth >= standard.worth) & (own >= standard.own)]

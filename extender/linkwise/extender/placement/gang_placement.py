@@ -1,8 +1,9 @@
 """Where a whole gang goes: a node and a GPU set for every member, or nothing for any.
 
 What counts, in this order: the spans it requires, the first span it prefers that can be, what its
-communicator is worth (`communicator`), one GPU model, the slowest member's own ring, fewest nodes,
-the nearest level at which one domain holds all, least damage to the jobs to come, the nodes' names.
+communicator is worth (`communicator`; nothing, where each pod is one), one GPU model, the slowest
+member's own ring, fewest nodes, the nearest level at which one domain holds all, least damage to the
+jobs to come, the nodes' names.
 Members in the order of their ranks fill node after node and domain after domain, so neighbours in
 rank are neighbours. Many nodes are alike, so sets are sought once per kind of machine and mask of
 free GPUs, and nodes are counted by arrays: near-linear in the number of nodes.
@@ -78,7 +79,9 @@ def _best(
 ) -> Assignment | None:
     scopes = [Scope(view, placed, model) for model in _models(view, placed)]
     search = (
-        DomainSearch(scopes, pod_sets[0]) if len(pod_sets) == 1 else UnequalSearch(scopes, pod_sets)
+        DomainSearch(scopes, pod_sets[0], apart=spans.apart)
+        if len(pod_sets) == 1
+        else UnequalSearch(scopes, pod_sets, apart=spans.apart)
     )
     found = (search.within(domains) for domains in scopes[0].in_order(spans))
     return next((each for each in found if each is not None), None)

@@ -1,0 +1,22 @@
+"""A few random clusters beside brute force; many: `python -m tests.extender.placement.near_best`."""
+
+import pytest
+
+from linkwise.extender.placement import communicator
+from tests.extender.placement.near_best import case_of, judged
+
+
+@pytest.mark.parametrize("first", range(0, 120, 20))
+def test_what_the_core_chooses_is_worth_nearly_the_best(first: int) -> None:
+    found = [judged(case_of(number)) for number in range(first, first + 20)]
+    assert not [each.flaw for each in found if each.flaw]
+    assert min(each.share for each in found) >= 1 - communicator.TOLERANCE
+    assert any(each.got is not None for each in found)
+
+
+def test_brute_force_notices_a_search_that_is_content_with_less(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("linkwise.extender.placement.domain_search.TOLERANCE", 0.9)
+    shares = [judged(case_of(number)).share for number in range(40)]
+    assert min(shares) < 1 - communicator.TOLERANCE
