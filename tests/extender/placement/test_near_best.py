@@ -1,4 +1,5 @@
-"""A few random clusters beside brute force; many: `python -m tests.extender.placement.near_best`."""
+"""A few random clusters beside brute force; `python -m tests.extender.placement.near_best` tries
+many."""
 
 import pytest
 

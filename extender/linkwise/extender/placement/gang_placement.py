@@ -2,8 +2,8 @@
 
 What counts, in this order: the spans it requires, the first span it prefers that can be, what its
 communicator is worth (`communicator`; nothing, where each pod is one), one GPU model, the slowest
-member's own ring, fewest nodes, the nearest level at which one domain holds all, least damage to the
-jobs to come, the nodes' names.
+member's own ring, fewest nodes, the nearest level at which one domain holds all, least damage to
+the jobs to come, the nodes' names.
 Members in the order of their ranks fill node after node and domain after domain, so neighbours in
 rank are neighbours. Many nodes are alike, so sets are sought once per kind of machine and mask of
 free GPUs, and nodes are counted by arrays: near-linear in the number of nodes.
