@@ -122,14 +122,14 @@ def test_json_is_what_the_extender_says() -> None:
 def test_gangs_are_a_table() -> None:
     header, *rows = lines("gangs")
     assert header.split() == [
-        *("NAME", "PHASE", "BOUND", "PLANNED", "MIN", "SIZE", "AGE", "GIVES", "BACK"),
+        *("NAME", "PHASE", "BOUND", "PLANNED", "MIN", "SIZE", "GB/S", "AGE", "GIVES", "BACK"),
         *("WAITS", "FOR"),
     ]
-    huge, train = (row.split(maxsplit=7) for row in rows)
-    assert huge[:6] == ["huge", "forming", "0", "0", "3", "3"]
-    assert huge[7].startswith("-           room for 1 of 3 members; node n")
-    assert train[:6] == ["train", "planned", "0", "1", "1", "1"]
-    assert train[7].startswith("in ")
+    huge, train = (row.split(maxsplit=8) for row in rows)
+    assert huge[:7] == ["huge", "forming", "0", "0", "3", "3", "-"]
+    assert huge[8].startswith("-           room for 1 of 3 members; node n")
+    assert train[:7] == ["train", "planned", "0", "1", "1", "1", "80"]
+    assert train[8].startswith("in ")
     header, *rows = lines("gangs", "-A")
     assert header.startswith("NAMESPACE  NAME   PHASE")
     assert rows[0].split()[:3] == ["ml", "huge", "forming"]

@@ -11,7 +11,18 @@ from linkwise.extender.views import BestSet, GangView, KindUse, NodeView, Use
 from linkwise.extender.words import duration
 
 _NARROWEST = 80
-_GANGS = ("NAME", "PHASE", "BOUND", "PLANNED", "MIN", "SIZE", "AGE", "GIVES BACK", "WAITS FOR")
+_GANGS = (
+    "NAME",
+    "PHASE",
+    "BOUND",
+    "PLANNED",
+    "MIN",
+    "SIZE",
+    "GB/S",
+    "AGE",
+    "GIVES BACK",
+    "WAITS FOR",
+)
 _NODES = ("NAME", "GPUS", "USED", "PLANNED", "KEPT", "FREE", "BEST FREE SET", "KIND", "PROBLEM")
 _KINDS = ("KIND", "NODES", "GPUS", "USED", "PLANNED", "KEPT", "FREE", "LARGEST", "SPLIT")
 _NAMESPACES = ("NAMESPACE", "USED", "PLANNED", "PODS", "WAITING PODS", "WAITING GPUS")
@@ -32,7 +43,7 @@ def gangs(views: Sequence[GangView], *, namespaces: bool, now: float | None = No
         spaces = ("NAMESPACE", *(view.namespace for view in views))
         rows = [(space, *row) for space, row in zip(spaces, rows, strict=True)]
     first = 3 if namespaces else 2
-    return fitted(aligned(rows, figures=range(first, first + 4)))
+    return fitted(aligned(rows, figures=range(first, first + 5)))
 
 
 def nodes(views: Sequence[NodeView]) -> str:
@@ -92,6 +103,7 @@ def _gang(view: GangView, at: float) -> tuple[str, ...]:
         str(states["planned"]),
         str(view.minimum),
         str(view.size),
+        "-" if view.communicator is None else f"{view.communicator.gbytes_per_s:.0f}",
         "-" if view.since is None else duration(at - view.since),
         f"in {duration(view.deadline - at)}" if back and view.deadline is not None else "-",
         view.reason or "-",

@@ -18,7 +18,7 @@ from linkwise.extender.muster import Muster
 from linkwise.extender.placement.result import Refusal
 from linkwise.extender.records import PodRecord, natural
 from linkwise.extender.snapshot import GangState, NodeState, Snapshot
-from linkwise.extender.spans import CLIQUE, NODE, SEPARATOR, domain_in_words
+from linkwise.extender.spans import NODE, SEPARATOR, domain_in_words
 from linkwise.extender.survey import gpus_by_state
 from linkwise.extender.views import (
     ClusterExplanation,
@@ -33,6 +33,7 @@ from linkwise.extender.views import (
     Search,
 )
 from linkwise.extender.words import pods_in_words
+from linkwise.extender.worth_view import communicator_of, domain_of, levels_of
 
 WAITING = frozenset({"waiting", "invalid"})
 
@@ -245,7 +246,12 @@ class Explainer:
             priority=max((member.priority for member in live), default=0),
             since=_since(found) or None,
             missing_ranks=_missing_ranks(found),
+            communicator=communicator_of(self._snapshot, self._levels, found),
         )
+
+    @cached_property
+    def _levels(self) -> tuple[str, ...]:
+        return levels_of(self._snapshot)
 
     def _member(self, record: PodRecord) -> MemberView:
         written = self._snapshot.plan_of(record)
@@ -302,20 +308,11 @@ def _members_level(found: Muster) -> Level:
 
 
 def _in_domains(node: NodeState, levels: str) -> bool:
-    return all(_domain(node, level) for level in levels.split(SEPARATOR))
+    return all(domain_of(node, level) for level in levels.split(SEPARATOR))
 
 
 def _domains(node: NodeState, levels: str) -> str:
-    return SEPARATOR.join(_domain(node, level) for level in levels.split(SEPARATOR))
-
-
-def _domain(node: NodeState, level: str) -> str:
-    """As `NodeBook.labels` has it: the clique that the machine told counts as a label."""
-    if level == NODE:
-        return node.name
-    if level == CLIQUE and node.machine is not None and node.machine.clique is not None:
-        return node.machine.clique
-    return node.record.labels.get(level, "") if node.record is not None else ""
+    return SEPARATOR.join(domain_of(node, level) for level in levels.split(SEPARATOR))
 
 
 def _why_member_waits(gang: GangState | None, record: PodRecord) -> str:

@@ -66,6 +66,7 @@ class Planner:
         self.feasible = Feasible(books)
         self.learned = Learned(books)
         self._best_node = BestNode(books)
+        self.levels = tuple(span_levels)
         self._search = Search(books, self.feasible, self.learned, self._best_node, span_levels)
         self._books = books
         self._outbox = outbox

@@ -78,6 +78,7 @@ class Snapshot:
     plans: Mapping[str, WrittenPlan]  # of pods not bound, also where a Binding is on its way
     gangs: Sequence[GangState]
     holds: Sequence[Hold]  # the most urgent first
+    levels: tuple[str, ...]  # of domains above the node, nearest first
     refusing: Mapping[Template, frozenset[str]]  # nodes that kube-scheduler refused of late
 
     @cached_property
@@ -123,6 +124,7 @@ class Camera:
             plans=plans,
             gangs=[_gang(planner, gang, now) for gang in planner.gangs.values()],
             holds=planner.holds.all(),
+            levels=planner.levels,
             refusing=planner.learned.refusing(),
         )
 

@@ -91,6 +91,24 @@ class MemberView:
 
 
 @dataclass(frozen=True, slots=True)
+class RingView:
+    """The ring through all of a gang's GPUs on one node."""
+
+    node: str
+    gpus: int
+    gbytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CommunicatorView:
+    """What the GPUs that a gang has are estimated to be worth together (docs/topology.md)."""
+
+    gbytes_per_s: float
+    rings: tuple[RingView, ...]
+    between_gbytes_per_s: float | None  # from node to node; None: all are on one node
+
+
+@dataclass(frozen=True, slots=True)
 class GangView:
     namespace: str
     name: str
@@ -107,6 +125,7 @@ class GangView:
     priority: int = 0
     since: float | None = None  # when the first of its live members was created
     missing_ranks: tuple[int, ...] = ()  # where all members there have ranks
+    communicator: CommunicatorView | None = None  # of two GPUs and more
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,52 @@
+"""What the GPUs that a gang has are worth together, worked out from a snapshot."""
+
+from linkwise.extender.muster import Muster
+from linkwise.extender.placement.estimate import Share, estimate
+from linkwise.extender.records import natural
+from linkwise.extender.snapshot import NodeState, Snapshot
+from linkwise.extender.spans import CLIQUE, NODE
+from linkwise.extender.views import CommunicatorView, RingView
+
+
+def communicator_of(
+    snapshot: Snapshot, levels: tuple[str, ...], found: Muster
+) -> CommunicatorView | None:
+    """Of the members that have GPUs, or are planned; None of fewer than two GPUs."""
+    uids = {member.uid for member in found.seats}
+    names = {member.node for member in found.bound}
+    names |= {plan.plan.node for uid in uids if (plan := snapshot.plans.get(uid))}
+    nodes = [snapshot.node_named[name] for name in names if name in snapshot.node_named]
+    parts = [
+        (node.name, Share(node.kind, gpus, tuple(domain_of(node, level) for level in levels)))
+        for node in sorted(nodes, key=lambda node: natural(node.name))
+        if node.kind is not None
+        and (gpus := sum(mask for uid, mask in node.owned.items() if uid in uids))
+    ]
+    if sum(share.gpus.bit_count() for _, share in parts) < 2:
+        return None
+    worth = estimate([share for _, share in parts], levels)
+    return CommunicatorView(
+        round(worth.together, 1),
+        tuple(
+            RingView(name, share.gpus.bit_count(), round(inside, 1))
+            for (name, share), inside in zip(parts, worth.inside, strict=True)
+        ),
+        None if worth.between is None else round(worth.between, 1),
+    )
+
+
+def levels_of(snapshot: Snapshot) -> tuple[str, ...]:
+    """The levels that some node is in, nearest first."""
+    nodes = snapshot.nodes
+    return tuple(
+        level for level in snapshot.levels if any(domain_of(node, level) for node in nodes)
+    )
+
+
+def domain_of(node: NodeState, level: str) -> str:
+    """As `NodeBook.labels` has it: the clique that the machine told counts as a label."""
+    if level == NODE:
+        return node.name
+    if level == CLIQUE and node.machine is not None and node.machine.clique is not None:
+        return node.machine.clique
+    return node.record.labels.get(level, "") if node.record is not None else ""
