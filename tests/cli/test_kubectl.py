@@ -128,7 +128,7 @@ def test_gangs_are_a_table() -> None:
     huge, train = (row.split(maxsplit=8) for row in rows)
     assert huge[:7] == ["huge", "forming", "0", "0", "3", "3", "-"]
     assert huge[8].startswith("-           room for 1 of 3 members; node n")
-    assert train[:7] == ["train", "planned", "0", "1", "1", "1", "80"]
+    assert train[:7] == ["train", "planned", "0", "1", "1", "1", "371"]
     assert train[8].startswith("in ")
     header, *rows = lines("gangs", "-A")
     assert header.startswith("NAMESPACE  NAME   PHASE")
