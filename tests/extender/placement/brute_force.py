@@ -11,7 +11,7 @@ from itertools import combinations
 
 from linkwise.topology.hardware import facts_of_gpu
 from linkwise.topology.model import LinkClass, Machine
-from linkwise.topology.value import value
+from linkwise.topology.value import ring_class, value
 
 CLIQUE, LEAF, ZONE = "clique", "leaf", "zone"
 SHARES = {LEAF: 0.9, ZONE: 0.5}  # of the NICs' bandwidth where a gang shares no domain there
@@ -19,7 +19,8 @@ SHARES = {LEAF: 0.9, ZONE: 0.5}  # of the NICs' bandwidth where a gang shares no
 
 @dataclass(frozen=True)
 class Place:
-    """A node: its machine, free GPUs (bitmask), CPUs that are left, and its domains."""
+    """A node: its machine, free GPUs (bitmask), CPUs that are left, its domains, and the GPUs that
+    the gang has there already."""
 
     name: str
     machine: Machine
@@ -27,6 +28,7 @@ class Place:
     cpus: int
     domains: Mapping[str, str] = field(default_factory=dict)
     kind: str = ""  # equal for equal machines
+    beside: int = 0
 
 
 @dataclass(frozen=True)
@@ -36,16 +38,22 @@ class Member:
 
 
 _VALUES: dict[str, dict[int, float]] = {}  # GB/s by kind and set
+_CLASSES: dict[str, dict[int, LinkClass]] = {}
 Dealt = Mapping[str, int]
 """All GPUs of the gang on each node, as a bitmask."""
 
 
-def best_worth(places: Sequence[Place], members: Sequence[Member]) -> float | None:
-    """GB/s of the best communicator; None where the members have no room."""
+def best_worth(
+    places: Sequence[Place], members: Sequence[Member], require: LinkClass = LinkClass.SYS
+) -> float | None:
+    """GB/s of the best communicator; None where the members have no room. *require*: of each
+    member's own GPUs."""
+    mates = {place.name for place in places if place.beside}
     found = [
         worth
         for share, fabric, among in scopes(places)
-        for worth in [_best(among, members, share, fabric)]
+        if mates <= {place.name for place in among}
+        for worth in [_best(among, members, share, fabric, require)]
         if worth is not None
     ]
     return max(found, default=None)
@@ -89,7 +97,11 @@ def scopes(places: Sequence[Place]) -> Iterator[tuple[float | None, bool, Sequen
 
 
 def _best(
-    among: Sequence[Place], members: Sequence[Member], share: float | None, fabric: bool
+    among: Sequence[Place],
+    members: Sequence[Member],
+    share: float | None,
+    fabric: bool,
+    require: LinkClass,
 ) -> float | None:
     """Members of one kind are interchangeable, so only how many of each a node gets counts."""
     kinds = sorted(set(members), key=lambda kind: (-kind.gpus, kind.cpus))
@@ -97,15 +109,15 @@ def _best(
 
     @cache
     def most(number: int, left: tuple[int, ...]) -> float | None:
-        if not any(left):
-            return float("inf")
         if number == len(among):
-            return None
+            return None if any(left) else float("inf")
         best: float | None = None
         for load in loads(among[number], kinds, left):
-            gpus = sum(kind.gpus * count for kind, count in zip(kinds, load, strict=True))
-            here = of_size(among[number], gpus, share, fabric) if gpus else float("inf")
-            if best is not None and here <= best:
+            sizes = tuple(
+                kind.gpus for kind, count in zip(kinds, load, strict=True) for _ in range(count)
+            )
+            here = of_sizes(among[number], sizes, share, fabric, require)
+            if here is None or (best is not None and here <= best):
                 continue
             rest = tuple(have - take for have, take in zip(left, load, strict=True))
             others = most(number + 1, rest)
@@ -146,13 +158,44 @@ def of_node(place: Place, gpus: int, share: float, fabric: bool) -> float:
     return min(inside(place, gpus), between)
 
 
-def of_size(place: Place, count: int, share: float | None, fabric: bool) -> float:
-    """The best of all sets of so many of the free GPUs; *share* None: there is no other node."""
+def of_sizes(
+    place: Place, sizes: tuple[int, ...], share: float | None, fabric: bool, require: LinkClass
+) -> float | None:
+    """The best of all sets that can be cut into sets of these sizes; *share* None: there is no
+    other node. None: there is no such set."""
     free = [position for position in range(len(place.machine.gpus)) if place.free >> position & 1]
-    sets = (sum(1 << position for position in some) for some in combinations(free, count))
-    if share is None:
-        return max(inside(place, gpus) for gpus in sets)
-    return max(of_node(place, gpus, share, fabric) for gpus in sets)
+    found = []
+    for some in combinations(free, sum(sizes)):
+        gpus = sum(1 << position for position in some)
+        if require is LinkClass.SYS or _can_be_cut(place, gpus, sizes, require):
+            all_of_them = gpus | place.beside
+            if not all_of_them:
+                return float("inf")
+            if share is None:
+                found.append(inside(place, all_of_them))
+            else:
+                found.append(of_node(place, all_of_them, share, fabric))
+    return max(found, default=None)
+
+
+def _can_be_cut(place: Place, gpus: int, sizes: tuple[int, ...], require: LinkClass) -> bool:
+    if not sizes:
+        return True
+    positions = [p for p in range(len(place.machine.gpus)) if gpus >> p & 1]
+    for some in combinations(positions, sizes[0]):
+        part = sum(1 << position for position in some)
+        if _ring_class(place, part) >= require and _can_be_cut(
+            place, gpus & ~part, sizes[1:], require
+        ):
+            return True
+    return False
+
+
+def _ring_class(place: Place, gpus: int) -> LinkClass:
+    known = _CLASSES.setdefault(place.kind, {})
+    if gpus not in known:
+        known[gpus] = ring_class(place.machine, gpus)
+    return known[gpus]
 
 
 def network(machine: Machine, gpus: int) -> float:

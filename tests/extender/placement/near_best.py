@@ -9,7 +9,9 @@ from random import Random
 
 import click
 
+from linkwise.topology.model import LINK_WORDS
 from linkwise.topology.recorded import recorded_machine
+from linkwise.topology.value import ring_class
 from tests.extender.cluster import Cluster
 from tests.extender.placement.brute_force import (
     CLIQUE,
@@ -45,7 +47,9 @@ KINDS = (
 @dataclass(frozen=True)
 class Case:
     places: tuple[Place, ...]
-    members: tuple[Member, ...]
+    members: tuple[Member, ...]  # that have no GPUs yet
+    mates: tuple[tuple[int, int], ...] = ()  # those that have: on which place, which (bitmask)
+    require: str = "node"  # as in the annotation
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,30 @@ def case_of(number: int) -> Case:
             domains[CLIQUE] = clique
         cpus = random.choice([96, 96, 96, 8, 12])
         places.append(Place(f"n{position}", machine, free, cpus, domains, kind))
-    return Case(tuple(places), _members(random))
+    members = _members(random)
+    require = random.choice(["node"] * 7 + ["nvlink", "switch", "numa"])
+    if random.random() < 0.7 or len(members) < 2:
+        return Case(tuple(places), members, require=require)
+    return _with_mates(random, places, members, require)
+
+
+def _with_mates(
+    random: Random, places: list[Place], members: tuple[Member, ...], require: str
+) -> Case:
+    """Some of the members run already, wherever there was room."""
+    mates = []
+    for member in members[: random.randint(1, len(members) - 1)]:
+        able = [p for p in range(len(places)) if places[p].free.bit_count() >= member.gpus]
+        if able:
+            place = places[number := random.choice(able)]
+            free = [p for p in range(len(place.machine.gpus)) if place.free >> p & 1]
+            gpus = sum(1 << p for p in random.sample(free, member.gpus))
+            cpus = max(place.cpus - member.cpus, 0)
+            places[number] = replace(
+                place, free=place.free & ~gpus, beside=place.beside | gpus, cpus=cpus
+            )
+            mates.append((number, gpus))
+    return Case(tuple(places), members[len(mates) :], tuple(mates), require)
 
 
 def _members(random: Random) -> tuple[Member, ...]:
@@ -94,44 +121,70 @@ def _members(random: Random) -> tuple[Member, ...]:
 
 def judged(case: Case) -> Judged:
     at = Cluster()
+    _fill(at, case)
+    names = [f"g-{rank}" for rank in range(len(case.mates), len(case.mates) + len(case.members))]
+    for name, member in zip(names, case.members, strict=True):
+        at.add_pod(name, member.gpus, cpu=f"{member.cpus}", said=_said(case, name))
+    at.settle()
+    best = best_worth(case.places, case.members, LINK_WORDS[case.require])
+    plans = [at.plan(name) for name in names]
+    if not all(plans):
+        return Judged(None, best, "refused, though there is room" if best is not None else "")
+    dealt = {place.name: place.beside for place in case.places}
+    taken = dict.fromkeys(dealt, 0)
+    cpus = dict.fromkeys(dealt, 0)
+    for name, member, plan in zip(names, case.members, plans, strict=True):
+        assert plan is not None
+        gpus = sum(1 << index for index in at.indices(name))
+        if gpus & dealt[plan.node] or gpus.bit_count() != member.gpus:
+            return Judged(None, best, f"{name} has GPUs of another, or too few")
+        place = next(place for place in case.places if place.name == plan.node)
+        if ring_class(place.machine, gpus) < LINK_WORDS[case.require]:
+            return Judged(None, best, f"{name} has not the link that it requires")
+        dealt[plan.node] |= gpus
+        taken[plan.node] |= gpus
+        cpus[plan.node] += member.cpus
     for place in case.places:
+        if taken[place.name] & ~place.free or cpus[place.name] > place.cpus:
+            return Judged(None, best, f"{place.name} has not so much")
+    return Judged(worth_of(case.places, dealt), best)
+
+
+def _fill(at: Cluster, case: Case) -> None:
+    """The nodes, those who run there, and the gang's members that do."""
+    for number, place in enumerate(case.places):
         labels = {
             LABELS[level]: domain for level, domain in place.domains.items() if level in LABELS
         }
         at.add_node(place.name, place.machine, cpu="96", labels=labels)
-        taken = [gpu for gpu in range(len(place.machine.gpus)) if not place.free >> gpu & 1]
-        name = f"busy-{place.name}"
-        at.add_pod(name, len(taken), node=place.name, cpu=f"{96 - place.cpus}")
-        if taken:
-            at.set_in_use(place.name, {f"ml/{name}": {"main": at.uuids(place.name, *taken)}})
-    names = [f"g-{rank}" for rank in range(len(case.members))]
-    for rank, member in enumerate(case.members):
-        at.add_pod(
-            names[rank],
-            member.gpus,
-            cpu=f"{member.cpus}",
-            gang="g",
-            gang_size=f"{len(case.members)}",
-            rank=f"{rank}",
+        others = place.machine.all_gpus & ~place.free & ~place.beside
+        runs = {f"busy-{place.name}": others}
+        runs |= {
+            f"g-{rank}": gpus for rank, (where, gpus) in enumerate(case.mates) if where == number
+        }
+        for name, gpus in runs.items():
+            mine = name.startswith("g-")
+            at.add_pod(
+                name,
+                gpus.bit_count(),
+                node=place.name,
+                cpu="0" if mine else f"{96 - place.cpus}",
+                said=_said(case, name) if mine else {},
+            )
+        at.set_in_use(
+            place.name,
+            {
+                f"ml/{name}": {"main": place.machine.uuids_of(gpus)}
+                for name, gpus in runs.items()
+                if gpus
+            },
         )
-    at.settle()
-    best = best_worth(case.places, case.members)
-    plans = [at.plan(name) for name in names]
-    if not all(plans):
-        return Judged(None, best, "refused, though there is room" if best is not None else "")
-    dealt: dict[str, int] = {}
-    cpus: dict[str, int] = {}
-    for name, member, plan in zip(names, case.members, plans, strict=True):
-        assert plan is not None
-        gpus = sum(1 << index for index in at.indices(name))
-        if gpus & dealt.get(plan.node, 0) or gpus.bit_count() != member.gpus:
-            return Judged(None, best, f"{name} has GPUs of another, or too few")
-        dealt[plan.node] = dealt.get(plan.node, 0) | gpus
-        cpus[plan.node] = cpus.get(plan.node, 0) + member.cpus
-    for place in case.places:
-        if dealt.get(place.name, 0) & ~place.free or cpus.get(place.name, 0) > place.cpus:
-            return Judged(None, best, f"{place.name} has not so much")
-    return Judged(worth_of(case.places, dealt), best)
+
+
+def _said(case: Case, name: str) -> dict[str, str]:
+    size = len(case.mates) + len(case.members)
+    rank = name.rpartition("-")[2]
+    return {"gang": "g", "gang_size": f"{size}", "rank": rank, "require_link": case.require}
 
 
 @click.command()

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from linkwise.extender.placement.communicator import TOLERANCE
 from linkwise.extender.placement.request import PodSet
 
 
@@ -45,3 +46,9 @@ class Assignment:
             ]
             for member, (row, gpus) in zip(pods.members, dealt, strict=True):
                 yield member, row, gpus
+
+
+def best_of(found: Sequence[Assignment]) -> Assignment:
+    """Of those that are worth as much as the best, within the tolerance, the best by `order`."""
+    least = (1 - TOLERANCE) * max(each.worth for each in found)
+    return max((each for each in found if each.worth >= least), key=lambda each: each.order)

@@ -50,6 +50,7 @@ class Candidates:
         self.free_counts = popcount(free)
         self._kinds = view.kinds
         self._wish = pods.wish
+        self.prefer = pods.wish.requirement.prefer
         room = np.minimum(np.minimum(room, self.free_counts // pods.wish.size), self.wanted)
         self.most = int(room.sum())
         key = view.rows.kinds[rows] << _KIND | room << _ROOM | beside << _BESIDE | free

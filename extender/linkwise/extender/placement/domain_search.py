@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from linkwise.extender.domains import NO_DOMAIN
-from linkwise.extender.placement.assignment import Assignment, Part
+from linkwise.extender.placement.assignment import Assignment, Part, best_of
 from linkwise.extender.placement.candidates import Candidates
 from linkwise.extender.placement.communicator import TOLERANCE, Standard
 from linkwise.extender.placement.domain_packing import Near, Packing
@@ -46,7 +46,7 @@ class DomainSearch:
                 of_models = (place.assign(least) for place in equal if place.mixes is mixes)
                 found = [each for each in of_models if each is not None]
                 if found:
-                    return max(found, key=lambda each: each.order)
+                    return best_of(found)
             below = least  # there is room for more members, or for fewer, but not for so many
 
     def _places(self, scope: Scope, domains: Ints) -> Iterator["_Place"]:
@@ -83,12 +83,14 @@ class _Place:
         self._pool, self._reach, self.level = pool, reach, level
         self._domains, self._of = domains, domains[pool.rows]
         self._scope, self._near, self.mixes = scope, near, scope.mixes
+        prefer = pool.prefer
+        self._most = scope.placed_worth(prefer, reach) if level else np.inf
 
     def best_worth(self, below: float = np.inf) -> float:
         """The most that all members could have, under *below*; -inf where there is no room."""
         worths = self._pool.standards(self._reach, _ANYTHING)[0]
         found = self._highest([Standard(worth) for worth in worths if worth < below])
-        return -np.inf if found is None else found.worth
+        return -np.inf if found is None else min(found.worth, self._most)
 
     def assign(self, least: float) -> Assignment | None:
         """Sets for all members, so that the communicator is worth so much."""
@@ -152,7 +154,16 @@ class _Place:
             pool.worth(place, sum(part.sets), reach)
             for (place, _), part in zip(chosen, parts, strict=True)
         )
-        return Assignment(parts, worth, standard.own, damage, self.level)
+        return Assignment(
+            parts, min(worth, self._of_others(places)), standard.own, damage, self.level
+        )
+
+    def _of_others(self, places: Ints) -> float:
+        """What the nodes allow where the gang has GPUs and gets no more."""
+        if not self.level:
+            return np.inf
+        used = self._pool.rows[places]
+        return self._scope.placed_worth(self._pool.prefer, self._reach, used)
 
     def _nearest_first(self, able: Ints, room: Ints) -> list[int]:
         """Of these domains: near the gang's others, then the fullest, so that whole ones stay

@@ -5,11 +5,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from linkwise.extender.domains import NO_DOMAIN
+from linkwise.extender.placement import communicator
 from linkwise.extender.placement.candidates import Candidates
 from linkwise.extender.placement.cluster_view import ClusterView
+from linkwise.extender.placement.reach import Reach
 from linkwise.extender.placement.request import PlacedMembers, PodSet
 from linkwise.extender.rows import NOT_USABLE, Bools, Ints
 from linkwise.extender.spans import Spans
+from linkwise.topology.model import LinkClass
 
 _ALL = 0  # the number of the one domain that holds every node
 
@@ -50,6 +53,19 @@ class Scope:
         theirs = domains[self.placed_rows[0]]
         together = theirs != NO_DOMAIN and (domains[self.placed_rows] == theirs).all()
         return np.where((domains == theirs) & together, domains, NO_DOMAIN)
+
+    def placed_worth(
+        self, prefer: LinkClass, reach: Reach, but: Sequence[int] | Ints = ()
+    ) -> float:
+        """What the nodes allow the communicator, in GB/s, where the gang has GPUs already; *but*
+        these rows. Infinite where it has none."""
+        rows = self.view.rows
+        worths = [
+            float(communicator.worths(self.view.kinds[int(rows.kinds[row])], prefer, reach)[gpus])
+            for row, gpus in zip(self.placed.rows, self.placed.gpus, strict=True)
+            if gpus and rows.kinds[row] != NOT_USABLE and row not in but
+        ]
+        return min(worths, default=float("inf"))
 
     def candidates(self, pods: PodSet, inside: Bools) -> Candidates:
         rows = self.view.rows

@@ -110,7 +110,7 @@ class _OnModel:
         least = (1 - TOLERANCE) * max(load.worth for _, load in found)
         equal = [(row, load) for row, load in found if load.worth >= least]
         row, load = min(equal, key=lambda each: (-each[1].own, each[1].damage, self._room[each[0]]))
-        return self._assignment([(row, load)], 0)
+        return self._assignment([(row, load)], reach, 0)
 
     # Several nodes
 
@@ -266,7 +266,7 @@ class _OnModel:
                 if there is not None and there.worth >= least:
                     best = max(best, ((there.own, -there.damage), other, there), key=_merit)
             loads[number] = (best[1], counts, best[2])
-        return self._assignment([(row, load) for row, _, load in loads], level)
+        return self._assignment([(row, load) for row, _, load in loads], reach, level)
 
     # What a load is worth on a node
 
@@ -292,7 +292,9 @@ class _OnModel:
     def _gpus(self, counts: Counts) -> int:
         return sum(size * count for size, count in zip(self._sizes, counts, strict=True))
 
-    def _assignment(self, loads: Sequence[tuple[int, _Load]], level: int) -> Assignment:
+    def _assignment(
+        self, loads: Sequence[tuple[int, _Load]], reach: Reach, level: int
+    ) -> Assignment:
         ranks = self._scope.view.rows.name_ranks()
         in_order = sorted(loads, key=lambda each: int(ranks[each[0]]))
         return Assignment(
@@ -302,7 +304,12 @@ class _OnModel:
                 for number, sets in enumerate(load.sets)
                 if sets
             ),
-            min(load.worth for _, load in loads),
+            min(
+                self._scope.placed_worth(self._prefer, reach, [row for row, _ in loads])
+                if level
+                else np.inf,
+                *(load.worth for _, load in loads),
+            ),
             min(load.own for _, load in loads),
             sum(load.damage for _, load in loads),
             level,
