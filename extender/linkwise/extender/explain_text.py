@@ -121,7 +121,9 @@ def _order(it: GangExplanation, at: float) -> Iterator[str]:
         if hold.evicts:
             start = "those who have the others are being evicted for it"
         elif hold.start is None:
-            start = "a server has some of the others"
+            start = (
+                "a server has some of the others" if hold.sure else "nobody knows when all will be"
+            )
         elif hold.sure or hold.start <= at:
             start = _starts(hold.start, at)
         else:

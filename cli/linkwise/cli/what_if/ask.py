@@ -20,6 +20,7 @@ from linkwise.cli.what_if.answer import (
     Start,
     Use,
 )
+from linkwise.cli.what_if.ends import Ends
 from linkwise.cli.what_if.in_cluster import gated, schedulers_of, those_there
 from linkwise.cli.what_if.job import Job
 from linkwise.cli.what_if.listing import Listing
@@ -43,11 +44,10 @@ from linkwise.extender.records import PodRecord
 from linkwise.extender.scheduler import CoreSettings
 from linkwise.extender.snapshot import Snapshot
 from linkwise.extender.survey import view_nodes, view_use
-from linkwise.extender.views import GangExplanation, Holder
+from linkwise.extender.views import Explanation, GangExplanation, Holder
 from linkwise.kube.objects import Pod
 
 _MOMENT_SECONDS = 15.0  # in which what is called "now" happens
-_MOST_ENDS = 2000  # of pods, one after the other, until the job starts
 _MOST_NAMED = 20
 
 
@@ -69,13 +69,12 @@ class _Asking:
     def __init__(self, question: Question) -> None:
         self._settings, self._at = question.settings, question.now
         self._listing, self._known = question.listing, question.known
-        self._guessed = frozenset(
-            node for guess in question.known.guesses for node in guess.nodes
-        )
+        self._guessed = frozenset(node for guess in question.known.guesses for node in guess.nodes)
         there = those_there(question.listing, question.job)
         self._job = there.job
         self._notes = [*question.job.notes, *there.notes]
-        others = [pod for pod in question.listing.pods.values() if pod.metadata.uid not in there.job.uids]
+        mine = {pod.metadata.uid for pod in there.job.pods}
+        others = [pod for pod in question.listing.pods.values() if pod.metadata.uid not in mine]
         resource = question.settings.resource_name
         schedulers = schedulers_of(others)
         self._others = [gated(pod, resource, schedulers) for pod in others]
@@ -101,7 +100,7 @@ class _Asking:
         world.live(world.now + _MOMENT_SECONDS, lambda: all_fit(world, groups))
         self._note_joined(groups)
         fits = all_start(world, groups)
-        parts = self._parts(world, before, groups)
+        parts = self._parts(world, groups)
         room: tuple[Room, ...] = ()
         never = None
         if not fits:
@@ -121,9 +120,7 @@ class _Asking:
             notes=tuple(dict.fromkeys(self._notes)),
         )
 
-    def _world(
-        self, pods: Iterable[Pod], settings: CoreSettings, *, ends: bool = True
-    ) -> World:
+    def _world(self, pods: Iterable[Pod], settings: CoreSettings, *, ends: bool = True) -> World:
         return World(
             self._known.nodes,
             pods,
@@ -136,16 +133,14 @@ class _Asking:
 
     # Now.
 
-    def _parts(self, world: World, before: Snapshot, groups: Sequence[Group]) -> list[Part]:
+    def _parts(self, world: World, groups: Sequence[Group]) -> list[Part]:
         snapshot = world.core.snapshot(world.now)
-        return [self._part(world, before, snapshot, group) for group in groups]
+        return [self._part(world, snapshot, group) for group in groups]
 
-    def _part(
-        self, world: World, before: Snapshot, snapshot: Snapshot, group: Group
-    ) -> Part:
+    def _part(self, world: World, snapshot: Snapshot, group: Group) -> Part:
         state = group.state(world)
         places, span = places_of(world, snapshot, group, self._guessed)
-        why = explanation_of(snapshot, group) if state != FITS else None
+        why = _without_estimates(explanation_of(snapshot, group)) if state != FITS else None
         because = snapshot.by_uid[group.uids[0]].ask.because
         evicted = (
             world.pods[uid]
@@ -182,20 +177,17 @@ class _Asking:
         """Let time pass from one known end to the next, till all of the job has started."""
         found: dict[int, Part] = {}
         waiting = [number for number, part in enumerate(parts) if part.state == WAITS]
-        for _ in range(_MOST_ENDS if can else 0):
-            then = world.next_end()
-            if then is None:
-                break
-            world.pass_to(then)
+        ends = Ends(world, [groups[number] for number in waiting])
+        if ends.step > 1:
+            self._notes.append(
+                f"ends of pods were looked at in steps of {ends.step}: what starts later may start "
+                "a little sooner"
+            )
+        while can and waiting and ends.go_on():
             world.live(world.now + _MOMENT_SECONDS, lambda: all_start(world, groups))
             for number in [n for n in waiting if groups[n].state(world) != WAITS]:
                 waiting.remove(number)
                 found[number] = self._started(world, before, groups[number], parts[number])
-            if not waiting:
-                break
-        else:
-            if can:
-                self._notes.append(f"no further than {_MOST_ENDS} ends of pods were looked ahead")
         return [found.get(number, part) for number, part in enumerate(parts)]
 
     def _started(self, world: World, before: Snapshot, group: Group, part: Part) -> Part:
@@ -264,7 +256,9 @@ class _Asking:
 
     def _note_started(self, world: World) -> None:
         started = [
-            _name(pod) for pod in self._others if not pod.spec.node_name and is_placed(world, pod.metadata.uid)
+            _name(pod)
+            for pod in self._others
+            if not pod.spec.node_name and is_placed(world, pod.metadata.uid)
         ]
         if started:
             self._notes.append(
@@ -294,8 +288,9 @@ class _Asking:
                 )
 
     def _refuse_invalid(self, world: World) -> None:
+        by_uid = world.core.snapshot(world.now).by_uid
         for pod in self._job.pods:
-            record = world.core.snapshot(world.now).by_uid.get(pod.metadata.uid)
+            record = by_uid.get(pod.metadata.uid)
             if record is not None and record.invalid:
                 where = self._job.places.get(pod.metadata.uid, "--submit")
                 raise BadInputError(f"{where}: {record.invalid}")
@@ -316,6 +311,15 @@ def _use_of(snapshot: Snapshot) -> Use:
 
 def _records(snapshot: Snapshot, found: Found) -> list[PodRecord]:
     return [snapshot.by_uid[uid] for uid in found.uids]
+
+
+def _without_estimates(
+    why: GangExplanation | Explanation | None,
+) -> GangExplanation | Explanation | None:
+    """The core estimates ends by those that it saw; this one has seen none."""
+    if not isinstance(why, GangExplanation) or why.hold is None or why.hold.sure:
+        return why
+    return replace(why, hold=replace(why.hold, start=None))
 
 
 def _holders_of(why: object) -> tuple[Holder, ...]:

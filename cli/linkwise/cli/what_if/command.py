@@ -40,7 +40,7 @@ from linkwise.topology import names
     "assumed",
     metavar="SELECTOR=MACHINE",
     multiple=True,
-    help="Nodes with these labels are such machines, where no plugin says; see `linkwise machines`.",
+    help="Nodes with these labels are such machines, where no plugin says what they are.",
 )
 @click.option(
     "--at", metavar="TIME", help="When the cluster was listed, like 2026-03-01T08:00:00Z."

@@ -109,9 +109,7 @@ def _deployment(fields: Fields, maker: Maker) -> _Made:
     return made, {}
 
 
-def _of_template(
-    fields: Fields, path: str, maker: Maker, count: int, name: str
-) -> Iterator[Draft]:
+def _of_template(fields: Fields, path: str, maker: Maker, count: int, name: str) -> Iterator[Draft]:
     template = mapping(fields, path)
     for index in range(count):
         yield Draft(path, template, f"{name}-{index}", maker)
@@ -236,9 +234,7 @@ def _groups(fields: Fields, maker: Maker) -> Iterator[Draft]:
         for index in range(size):
             path = leader if index == 0 else f"{within}.workerTemplate"
             owner = name if index == 0 else f"{name}-{group}"
-            ref = replace(
-                maker.ref, group=STATEFUL_SET.group, kind=STATEFUL_SET.kind, name=owner
-            )
+            ref = replace(maker.ref, group=STATEFUL_SET.group, kind=STATEFUL_SET.kind, name=owner)
             pod = f"{name}-{group}" + (f"-{index}" if index else "")
             labels = {
                 LWS + "name": name,

@@ -1,4 +1,4 @@
-"""What of the listing's pods matters to the job: those that wait too, and those that are its own."""
+"""Of the listing's pods: those that wait as the job does, and those that are its own."""
 
 import re
 from collections.abc import Iterable, Mapping

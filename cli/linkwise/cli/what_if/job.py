@@ -35,10 +35,6 @@ class Job:
     places: Mapping[str, str]  # uid of a pod -> where its template stands
     notes: tuple[str, ...]
 
-    @property
-    def uids(self) -> frozenset[str]:
-        return frozenset(pod.metadata.uid for pod in self.pods)
-
 
 def read_job(
     paths: Sequence[str], namespace: str, classes: Mapping[str, PriorityClass], now: float
@@ -88,7 +84,9 @@ def _named(item: Fields, namespace: str, where: str) -> Fields:
 _Placed = list[tuple[str, Pod]]
 
 
-def _pods_of(item: Fields, ref: ObjectRef, where: str) -> tuple[_Placed, Mapping[ObjectRef, Fields]]:
+def _pods_of(
+    item: Fields, ref: ObjectRef, where: str
+) -> tuple[_Placed, Mapping[ObjectRef, Fields]]:
     if (ref.group, ref.kind) == ("", "Pod"):
         fields = {"metadata": item["metadata"], "spec": item.get("spec")}
         return [(where, _pod(fields, where))], {}

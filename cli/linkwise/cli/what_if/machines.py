@@ -198,7 +198,9 @@ def _single(product: str) -> tuple[str, Machine]:
     """One GPU has no links that one would have to know."""
     model = product.replace("-", " ")
     facts = facts_of(model)
-    gpu = Gpu("GPU-one", 0, model, facts.memory_mib or 0, compute_capability=facts.compute_capability)
+    gpu = Gpu(
+        "GPU-one", 0, model, facts.memory_mib or 0, compute_capability=facts.compute_capability
+    )
     return "one GPU", Machine(gpus=(gpu,), links=())
 
 
@@ -210,4 +212,6 @@ def _with_topology(node: Node, name: str, machine: Machine) -> Node:
     # What leaves a machine is not known by its model: which others it shares a fabric with.
     clique = meta.labels.get(GFD_PREFIX + "gpu.clique")
     text = write_topology(replace(machine, gpus=gpus, clique=clique or None))
-    return change(node, metadata=change(meta, annotations={**meta.annotations, names.TOPOLOGY: text}))
+    return change(
+        node, metadata=change(meta, annotations={**meta.annotations, names.TOPOLOGY: text})
+    )

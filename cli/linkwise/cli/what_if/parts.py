@@ -83,7 +83,8 @@ def places_of(
     for uid in group.uids:
         record = snapshot.by_uid[uid]
         pod = world.pods[uid]
-        node, indices = "", ()
+        node = ""
+        indices: tuple[int, ...] = ()
         uuids: tuple[str, ...] = ()
         link, gbytes = "", 0.0
         if pod.spec.node_name:

@@ -23,6 +23,7 @@ from linkwise.topology.model import LinkClass, Machine
 
 _FAR = 1 << 50
 _EACH = 1 << 20  # what a pod costs; each GPU that it has costs 1, so small ones go first
+_MOST_CHOICES = 24
 _MOST_TOGETHER = 6  # pods of a node of which every choice is looked at
 Ints = NDArray[np.int64]
 
@@ -45,17 +46,17 @@ class _Option:
 def fewest_to_go(trials: Trials, may_go: Callable[[PodRecord], bool]) -> Found | None:
     """Of the pods of which *may_go* is true; None: not even all of them are enough."""
     everybody = [record for record in trials.may_go() if may_go(record)]
-    if not trials.starts_without([record.uid for record in everybody]):
-        return None
-    question = _Question(trials, everybody)
-    choices = question.choices()
-    least = min((len(uids) for uids in choices[:1]), default=0)
+    choices = _Question(trials, everybody).choices()
+    least = len(choices[0]) if choices else len(everybody)
     chosen = [record.uid for record in everybody]
     with suppress(OutOfTrialsError):
-        for uids in choices:
+        for uids in choices[:_MOST_CHOICES]:
             if trials.starts_without(uids):
                 chosen = uids
                 break
+        else:
+            if not trials.starts_without(chosen):
+                return None
         if len(chosen) > least:
             chosen = _without_needless(trials, chosen)
     return Found(tuple(chosen), len(chosen) == least)

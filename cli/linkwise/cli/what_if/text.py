@@ -1,6 +1,7 @@
 """The answer of `linkwise what-if` for people. One fact a line, its name in front."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from linkwise.cli.gpu_list import write_indices
@@ -8,7 +9,6 @@ from linkwise.cli.table import aligned
 from linkwise.cli.what_if.answer import (
     FITS,
     STARTS,
-    WAITS,
     Answer,
     HeldPod,
     Part,
@@ -16,6 +16,7 @@ from linkwise.cli.what_if.answer import (
     Room,
 )
 from linkwise.extender import explain_text
+from linkwise.extender.views import GangExplanation
 from linkwise.extender.words import duration, gpus_in_words, pods_in_words
 
 _WIDTH = 10  # of the names in front
@@ -132,7 +133,10 @@ def _waiting(part: Part, answer: Answer) -> Iterator[str]:
         yield f"{title}: waits"
         yield from _when(part, answer)
     if part.why is not None:
-        first, *others = explain_text.in_short(part.why, answer.at).splitlines()
+        why = part.why
+        if part.start is not None and isinstance(why, GangExplanation) and why.hold is not None:
+            why = replace(why, hold=replace(why.hold, holders=()))  # told above
+        first, *others = explain_text.in_short(why, answer.at).splitlines()
         del first  # it says how long it waits
         yield from others
 
@@ -146,16 +150,16 @@ def _when(part: Part, answer: Answer) -> Iterator[str]:
         pods = pods_in_words(len(part.evicts))
         yield _fact("evicts", f"Linkwise would evict {pods} for it: {_some(part.evicts)}")
     if part.start is None:
-        yield _fact("when", "unknown: not once all have ended who say when they end")
+        yield _fact("when", "unknown: it needs GPUs of pods that do not say when they end")
     else:
         when = _time(part.start.at)
         yield _fact("when", f"in {duration(part.start.at - at)} ({when}), if nobody else comes")
         nodes = dict.fromkeys(place.node for place in part.start.places if place.node)
         yield _fact("where", f"then on {_some(tuple(nodes))}")
-    for number, held in enumerate(part.waits_for[:_MOST_HOLDERS]):
-        yield _fact("" if number else "waits for", explain_text.holder(held, at))
-    if len(part.waits_for) > _MOST_HOLDERS:
-        yield _fact("", f"and {len(part.waits_for) - _MOST_HOLDERS} more")
+        for number, held in enumerate(part.waits_for[:_MOST_HOLDERS]):
+            yield _fact("" if number else "waits for", explain_text.holder(held, at))
+        if len(part.waits_for) > _MOST_HOLDERS:
+            yield _fact("", f"and {len(part.waits_for) - _MOST_HOLDERS} more")
 
 
 def _room(room: Room, at: float) -> Iterator[str]:

@@ -19,6 +19,7 @@ change = msgspec.structs.replace
 _MOMENT_SECONDS = 6.0  # until a gang that may grow is no longer waited for
 _STAYS = frozenset({"DaemonSet", "Node"})  # pods of these come again at once
 _MOST = 150
+_MOST_PODS = 6000  # of the job, in all trials together: each of them takes milliseconds
 
 
 class OutOfTrialsError(Exception):
@@ -31,7 +32,7 @@ class Trials:
     def __init__(self, world: World, job: Sequence[Pod]) -> None:
         self._world, self._job = world, job
         self._numbers = count()
-        self._left = _MOST
+        self._left = min(_MOST, max(_MOST_PODS // len(job), 8))
         self.groups, self.snapshot, self.pool = self._with_job(
             (), lambda groups, snapshot: (groups, snapshot, self._pool(groups, snapshot))
         )
@@ -43,9 +44,7 @@ class Trials:
         self._left -= 1
         return self._with_job(uids, lambda groups, _: all_start(self._world, groups))
 
-    def why_not_without(
-        self, uids: Collection[str]
-    ) -> tuple[GangExplanation | Explanation, ...]:
+    def why_not_without(self, uids: Collection[str]) -> tuple[GangExplanation | Explanation, ...]:
         """Of each group that does not start then."""
 
         def explain(

@@ -5,7 +5,7 @@ A pod that has its plan is bound at once and keeps its GPUs until it ends. One t
 runs ends then; of another the end is not known, and it never ends here.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from heapq import heappop, heappush
 
@@ -89,9 +89,7 @@ class World:
         self.settle()
         while not done():
             due = self.core.next_due()
-            then = min(
-                due if due is not None else until, self._ends[0][0] if self._ends else until
-            )
+            then = min(due if due is not None else until, self._ends[0][0] if self._ends else until)
             if then >= until:
                 self.now = max(self.now, until)
                 return False
@@ -100,9 +98,10 @@ class World:
             self.settle()
         return True
 
-    def next_end(self) -> float | None:
-        """When the next pod ends of which that is known."""
-        return self._ends[0][0] if self._ends else None
+    @property
+    def ends(self) -> Sequence[tuple[float, str]]:
+        """When pods end of which that is known, and their uids; the soonest first."""
+        return sorted(self._ends)
 
     def pass_to(self, then: float) -> None:
         """Jump: what the core would have done meanwhile on its own, it does late."""
@@ -209,9 +208,7 @@ class World:
                 self._annotate(pod, action.annotations)
         return Outcome.DONE
 
-    def _annotate(
-        self, pod: Pod, patch: Mapping[str, str | None], node: str | None = None
-    ) -> None:
+    def _annotate(self, pod: Pod, patch: Mapping[str, str | None], node: str | None = None) -> None:
         both = {**pod.metadata.annotations, **patch}
         annotations = {key: text for key, text in both.items() if text is not None}
         pod = change(pod, metadata=change(pod.metadata, annotations=annotations))
@@ -259,7 +256,10 @@ def known_end(pod: Pod, now: float) -> float | None:
     if names.EXPECTED_DURATION not in said or names.PLAN not in said:
         return None
     try:
-        seconds, plan = ask_of(said, pod.metadata.labels).expected_seconds, read_plan(said[names.PLAN])
+        seconds, plan = (
+            ask_of(said, pod.metadata.labels).expected_seconds,
+            read_plan(said[names.PLAN]),
+        )
     except AnnotationError:
         return None
     if seconds is None or plan.node != pod.spec.node_name:
