@@ -88,13 +88,18 @@ def pod(name: str, gpus: int, said: Mapping[str, str] | None = None, **spec: Any
 
 
 def what_if(
-    tmp_path: Path, given: object, submitted: object, *options: str, at: str = "2026-03-01T08:00:00Z"
+    tmp_path: Path,
+    given: object,
+    submitted: object,
+    *options: str,
+    at: str = "2026-03-01T08:00:00Z",
 ) -> Result:
     """*given* and *submitted* are objects, or texts as they are."""
     path = tmp_path / "job.yaml"
     path.write_text(submitted if isinstance(submitted, str) else json.dumps(submitted))
     text = given if isinstance(given, str) else json.dumps(given)
-    arguments = ["what-if", "--submit", str(path), "--at", at, *options]
+    when = () if "--at" in options else ("--at", at)
+    arguments = ["what-if", "--submit", str(path), *when, *options]
     result = CliRunner().invoke(main, arguments, input=text)
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result

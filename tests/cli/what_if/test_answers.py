@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from linkwise.cli.what_if.trials import Trials
 from linkwise.cli.what_if.room import fewest_to_go
+from linkwise.cli.what_if.trials import Trials
 from linkwise.cli.what_if.world import World
 from linkwise.extender.consent import Preempt
 from linkwise.extender.scheduler import CoreSettings
