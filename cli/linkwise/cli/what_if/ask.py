@@ -34,6 +34,7 @@ from linkwise.cli.what_if.parts import (
     groups_of,
     is_placed,
     places_of,
+    planned_at,
 )
 from linkwise.cli.what_if.room import Found, fewest_to_go, held_by
 from linkwise.cli.what_if.trials import Trials
@@ -105,7 +106,9 @@ class _Asking:
         never = None
         if not fits:
             room, never = self._room(groups)
-            parts = self._with_starts(world, before, groups, parts, can=never is None)
+            parts = self._with_starts(
+                world, before, groups, parts, can=never is None or len(parts) > 1
+            )
         return Answer(
             at=self._at,
             job=self._job.titles,
@@ -193,7 +196,7 @@ class _Asking:
     def _started(self, world: World, before: Snapshot, group: Group, part: Part) -> Part:
         snapshot = world.core.snapshot(world.now)
         places, span = places_of(world, snapshot, group, self._guessed)
-        start = Start(world.now, places, span)
+        start = Start(planned_at(world, group), places, span)
         holders = owners_of(before, gpus_of(snapshot, group))
         return replace(part, start=start, waits_for=holders or part.waits_for)
 

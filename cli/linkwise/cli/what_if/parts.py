@@ -115,6 +115,12 @@ def places_of(
     return tuple(places), span
 
 
+def planned_at(world: World, group: Group) -> float:
+    """When the last of those of its pods got its GPUs that has some."""
+    pods = (world.pods[uid] for uid in group.uids if is_placed(world, uid))
+    return max(read_plan(pod.metadata.annotations[names.PLAN]).made for pod in pods)
+
+
 def gpus_of(snapshot: Snapshot, group: Group) -> Mapping[str, int]:
     """Node -> bitmask of what the group has."""
     found: dict[str, int] = {}

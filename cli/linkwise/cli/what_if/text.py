@@ -16,7 +16,7 @@ from linkwise.cli.what_if.answer import (
     Room,
 )
 from linkwise.extender import explain_text
-from linkwise.extender.views import GangExplanation
+from linkwise.extender.views import Explanation, GangExplanation
 from linkwise.extender.words import duration, gpus_in_words, pods_in_words
 
 _WIDTH = 10  # of the names in front
@@ -39,10 +39,10 @@ def _lines(answer: Answer) -> Iterator[str]:
     yield ""
     yield _verdict(answer)
     yield from _placed(answer.parts)
-    waiting = [part for part in answer.parts if part.state != FITS]
-    for part in waiting[:_MOST_PARTS]:
+    waiting = _alike(part for part in answer.parts if part.state != FITS)
+    for part, others in waiting[:_MOST_PARTS]:
         yield ""
-        yield from _waiting(part, answer)
+        yield from _waiting(part, others, answer)
     if len(waiting) > _MOST_PARTS:
         yield ""
         yield f"and {len(waiting) - _MOST_PARTS} more that wait; -o json has all"
@@ -79,7 +79,8 @@ def _verdict(answer: Answer) -> str:
         some = any(part.state == STARTS for part in answer.parts)
         return "It starts now, though not with all of its pods." if some else "All of it fits now."
     if answer.never is not None:
-        return "It can never start on these nodes, even if all pods were gone that could go."
+        of = "It" if len(answer.parts) == 1 else "All of it"
+        return f"{of} can never start on these nodes, even if all pods were gone that could go."
     return "It does not fit now."
 
 
@@ -124,26 +125,41 @@ def _row(place: Place) -> tuple[str, ...]:
     )
 
 
-def _waiting(part: Part, answer: Answer) -> Iterator[str]:
+def _alike(parts: Iterable[Part]) -> list[tuple[Part, int]]:
+    """The first of those that are told the same, and how many others there are."""
+    groups: dict[object, list[Part]] = {}
+    for part in parts:
+        key: object = part.name
+        if isinstance(part.why, Explanation) and part.why.search is not None:
+            start = None if part.start is None else part.start.at
+            key = (part.why.summary, part.why.search.levels, start, part.evicts)
+        groups.setdefault(key, []).append(part)
+    return [(group[0], len(group) - 1) for group in groups.values()]
+
+
+def _waiting(part: Part, others: int, answer: Answer) -> Iterator[str]:
     title = _gang(part) if part.is_gang else f"pod {part.namespace}/{part.name}"
+    if others:
+        title += f", and {others} more like it"
     have = sum(bool(place.node) for place in part.places)
     if part.state == STARTS:
         yield f"{title}: {have} of {len(part.places)} have GPUs, and the others wait"
     else:
         yield f"{title}: waits"
         yield from _when(part, answer)
-    if part.why is not None:
-        why = part.why
+    why = part.why
+    if answer.never is not None and len(answer.parts) == 1 and answer.never.why:
+        (why, *_) = answer.never.why  # what would be in the way even then
+    if why is not None:
         if part.start is not None and isinstance(why, GangExplanation) and why.hold is not None:
             why = replace(why, hold=replace(why.hold, holders=()))  # told above
-        first, *others = explain_text.in_short(why, answer.at).splitlines()
-        del first  # it says how long it waits
-        yield from others
+        # The first line says how long it has waited.
+        yield from explain_text.in_short(why, answer.at).splitlines()[1:]
 
 
 def _when(part: Part, answer: Answer) -> Iterator[str]:
     at = answer.at
-    if answer.never is not None:
+    if answer.never is not None and len(answer.parts) == 1:
         yield _fact("when", "never")
         return
     if part.evicts:
