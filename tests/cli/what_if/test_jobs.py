@@ -122,6 +122,26 @@ def test_several_documents_are_one_job(tmp_path: Path) -> None:
     ]
 
 
+def test_empty_fields_and_generated_names_are_as_kubectl_takes_them(tmp_path: Path) -> None:
+    text = """
+apiVersion: batch/v1
+kind: Job
+metadata:
+  generateName: sweep-
+  namespace: ml
+  labels:
+spec:
+  template:
+    metadata: {creationTimestamp: null, annotations: }
+    spec:
+      nodeSelector:
+      containers:
+        - {name: main, resources: {limits: {nvidia.com/gpu: 2}}}
+"""
+    status, found = answer(tmp_path, listed(cluster("dgx-a100")), text)
+    assert (status, found["job"]) == (0, ["Job.batch ml/sweep-what-if"])
+
+
 @pytest.mark.parametrize(
     ("submitted", "said"),
     [

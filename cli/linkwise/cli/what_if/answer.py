@@ -6,7 +6,7 @@ Times are seconds since 1970, bandwidths GB/s.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from linkwise.cli.what_if.machines import Guess, LeftOut
+from linkwise.cli.what_if.given.machines import Guess, LeftOut
 from linkwise.extender.views import Explanation, GangExplanation, Holder
 
 # What becomes of a part of the job.

@@ -21,10 +21,10 @@ from linkwise.cli.what_if.answer import (
     Use,
 )
 from linkwise.cli.what_if.ends import Ends
-from linkwise.cli.what_if.in_cluster import gated, schedulers_of, those_there
-from linkwise.cli.what_if.job import Job
-from linkwise.cli.what_if.listing import Listing
-from linkwise.cli.what_if.machines import Known, LeftOut
+from linkwise.cli.what_if.given.in_cluster import gated, schedulers_of, those_there
+from linkwise.cli.what_if.given.job import Job
+from linkwise.cli.what_if.given.listing import Listing
+from linkwise.cli.what_if.given.machines import Known, LeftOut
 from linkwise.cli.what_if.parts import (
     Group,
     all_fit,

@@ -1,5 +1,6 @@
 """From the command line's words to the answer."""
 
+import sys
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -9,9 +10,9 @@ import msgspec
 from linkwise.cli.errors import BadInputError
 from linkwise.cli.what_if.answer import Answer
 from linkwise.cli.what_if.ask import Question, ask
-from linkwise.cli.what_if.job import read_job
-from linkwise.cli.what_if.listing import known_classes, read_listing
-from linkwise.cli.what_if.machines import know_machines, read_assumption
+from linkwise.cli.what_if.given.job import read_job
+from linkwise.cli.what_if.given.listing import known_classes, read_listing
+from linkwise.cli.what_if.given.machines import know_machines, read_assumption
 from linkwise.cli.what_if.text import write_text
 from linkwise.extender.consent import Preempt
 from linkwise.extender.recognise.answer import IndexedJobs
@@ -39,6 +40,8 @@ def answer(asked: Asked) -> Answer:
         raise BadInputError(
             "-f - and --submit -: standard input can be one of them: name a file for the other"
         )
+    if "-" in asked.paths and sys.stdin.isatty():
+        raise BadInputError("-f -: nothing is piped in: `kubectl get nodes,pods -A -o json |`")
     if not RESOURCE_NAME.fullmatch(asked.resource):
         raise BadInputError(f"--resource {asked.resource}: expected a name like nvidia.com/gpu")
     now = time.time() if asked.at is None else _time(asked.at)

@@ -9,14 +9,14 @@ import msgspec
 from linkwise.cli.documents import Fields, objects_in, ref_of, unreadable
 from linkwise.cli.errors import BadInputError
 from linkwise.cli.text_file import read_text, shown
-from linkwise.cli.what_if.controllers import (
+from linkwise.cli.what_if.given.controllers import (
     MOST_PODS,
     Draft,
     UnknownControllerError,
     drafts,
     pod_of,
 )
-from linkwise.cli.what_if.listing import PriorityClass
+from linkwise.cli.what_if.given.listing import PriorityClass
 from linkwise.extender.recognise.answer import ObjectRef
 from linkwise.extender.recognise.fields import UnreadableError, text
 from linkwise.kube.objects import Pod, PodStatus, SchedulingGate
@@ -47,7 +47,7 @@ def read_job(
     seen: list[str] = []
     for path in paths:
         for where, given in objects_in(read_text("--submit", path), shown("--submit", path)):
-            item = _named(given, namespace, where)
+            item = _named(_without_nulls(given), namespace, where)
             ref = ref_of(item, where)
             seen.append(ref.qualified_kind)
             made, around = _pods_of(item, ref, where)
@@ -66,6 +66,17 @@ def read_job(
     notes: dict[str, None] = {}
     ready = tuple(_as_created(pod, classes, now, notes) for pod in pods.values())
     return Job(ready, objects, tuple(titles), places, tuple(notes))
+
+
+def _without_nulls(fields: Fields) -> Fields:
+    """A field that is null counts as left out, as the API server has it."""
+    return {key: _said(value) for key, value in fields.items() if value is not None}
+
+
+def _said(value: object) -> object:
+    if isinstance(value, dict):
+        return _without_nulls(value)
+    return [_said(each) for each in value] if isinstance(value, list) else value
 
 
 def _named(item: Fields, namespace: str, where: str) -> Fields:

@@ -8,8 +8,8 @@ import msgspec
 
 from linkwise.cli.documents import Fields
 from linkwise.cli.errors import BadInputError
-from linkwise.cli.what_if.job import Job
-from linkwise.cli.what_if.listing import Listing
+from linkwise.cli.what_if.given.job import Job
+from linkwise.cli.what_if.given.listing import Listing
 from linkwise.extender.recognise.answer import ObjectRef
 from linkwise.extender.recognise.case import group_of
 from linkwise.kube.objects import Container, OwnerReference, Pod, SchedulingGate
