@@ -3,11 +3,17 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
+from linkwise.cli.what_if.given.controllers import drafts, pod_of
+from linkwise.extender.recognise.answer import Answer, Recognised
+from linkwise.extender.recognise.decide import recognise
+from linkwise.kube.objects import Pod
 from tests.cli.what_if.asking import Template, a_list, answer, cluster, listed, manifest, refusal
-from tests.extender.recognise.pods import Object, template
+from tests.extender.recognise.pods import Object, ref_of, template
+from tests.extender.recognise.test_worked_examples import CASES
 
 GPUS = template(2)
 CPU = template(0)
@@ -88,6 +94,58 @@ def test_a_workload_becomes_the_pods_that_its_controller_would_make(
     ]
     assert (status, told) == (0, expected)
     assert found["job"][0].endswith("ml/train")
+
+
+RECORDED = (
+    "job-indexed-4x2",
+    "tfjob-chief-ps-worker",
+    "pytorchjob-1-3",
+    "xgboostjob",
+    "mpijob-v1-training-operator",
+    "mpijob-v2-horovod",
+    "raycluster-fixed",
+    "jobset-leader-workers",
+    "lws-size4",
+    "volcano-job",
+)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_pods_are_known_as_those_that_their_controllers_make(name: str) -> None:
+    case = next(case for case in CASES if case["id"] == name)
+    known = {ref_of(made): made for made in case["objects"]}
+    made, objects = drafts(case["objects"][0], *namespace_and_name(case["objects"][0]))
+    uids = {ref: str(each["metadata"]["uid"]) for ref, each in known.items()}
+    told = {
+        essence(recognise(msgspec.convert(pod_of(draft, str(number), uid), Pod), known))
+        for number, draft in enumerate(made)
+        for uid in (uids.get(draft.maker.ref, "unknown"),)
+    }
+    expected = {
+        essence(recognise(msgspec.convert(row["pod"], Pod), known))
+        for row in case["pods"]
+        if row["expected"]["is_gang"]
+    }
+    assert objects
+    assert expected <= told
+
+
+def namespace_and_name(made: Object) -> tuple[str, str]:
+    return made["metadata"]["namespace"], made["metadata"]["name"]
+
+
+def essence(answer: Answer) -> object:
+    assert isinstance(answer, Recognised), answer
+    return answer.gang, answer.size, answer.minimum, answer.rule, answer.member
+
+
+def test_what_a_submitted_object_makes_is_counted_once(tmp_path: Path) -> None:
+    made = manifest("batch/v1 Job", "train", INDEXED)
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "controller": True}
+    pod = {"apiVersion": "v1", "kind": "Pod", **template(2, name="train-0-x", namespace="ml")}
+    pod["metadata"]["ownerReferences"] = [{**owner, "uid": "u"}]
+    _, found = answer(tmp_path, listed(cluster("dgx-a100")), a_list([pod, made]))
+    assert [(part["size"], len(part["places"])) for part in found["parts"]] == [(3, 3)]
 
 
 def test_ranks_are_those_of_the_operator(tmp_path: Path) -> None:

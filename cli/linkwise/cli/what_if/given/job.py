@@ -18,12 +18,14 @@ from linkwise.cli.what_if.given.controllers import (
 )
 from linkwise.cli.what_if.given.listing import PriorityClass
 from linkwise.extender.recognise.answer import ObjectRef
+from linkwise.extender.recognise.case import controller_of
 from linkwise.extender.recognise.fields import UnreadableError, text
 from linkwise.kube.objects import Pod, PodStatus, SchedulingGate
 from linkwise.topology import names
 
 change = msgspec.structs.replace
 _UID = "what-if"  # what the uids of pods and objects begin with that do not exist yet
+_Name = tuple[str, str, str]  # namespace, kind and name
 _GATES = (SchedulingGate(name=names.GATE),)
 
 
@@ -45,27 +47,44 @@ def read_job(
     objects: dict[ObjectRef, Fields] = {}
     titles: list[str] = []
     seen: list[str] = []
-    for path in paths:
-        for where, given in objects_in(read_text("--submit", path), shown("--submit", path)):
-            item = _named(_without_nulls(given), namespace, where)
-            ref = ref_of(item, where)
-            seen.append(ref.qualified_kind)
-            made, around = _pods_of(item, ref, where)
-            objects.update(around)
-            if made:
-                titles.append(str(ref))
-            for place, pod in made:
-                key = (pod.metadata.namespace, pod.metadata.name)
-                if key in pods:
-                    raise BadInputError(f"{place}: pod {'/'.join(key)} is there twice")
-                pods[key] = pod
-                places[pod.metadata.uid] = place
+    makers: set[_Name] = set()
+    for where, item in _items(paths, namespace):
+        ref = ref_of(item, where)
+        seen.append(ref.qualified_kind)
+        if _controller(item, ref) in makers:
+            continue  # it was counted with what makes it
+        made, around = _pods_of(item, ref, where)
+        objects.update(around)
+        if made:
+            titles.append(str(ref))
+            makers.add((ref.namespace, ref.kind, ref.name))
+        for place, pod in made:
+            key = (pod.metadata.namespace, pod.metadata.name)
+            if key in pods:
+                raise BadInputError(f"{place}: pod {'/'.join(key)} is there twice")
+            pods[key] = pod
+            places[pod.metadata.uid] = place
     if not pods:
         of = f"only {', '.join(sorted(set(seen)))}" if seen else "nothing"
         raise BadInputError(f"--submit {', '.join(paths)}: {of} there: expected a job or a pod")
     notes: dict[str, None] = {}
     ready = tuple(_as_created(pod, classes, now, notes) for pod in pods.values())
     return Job(ready, objects, tuple(titles), places, tuple(notes))
+
+
+def _items(paths: Sequence[str], namespace: str) -> list[tuple[str, Fields]]:
+    """Those that nothing controls come first."""
+    found = [
+        (where, _named(_without_nulls(given), namespace, where))
+        for path in paths
+        for where, given in objects_in(read_text("--submit", path), shown("--submit", path))
+    ]
+    return sorted(found, key=lambda each: bool(controller_of(each[1])))
+
+
+def _controller(item: Fields, ref: ObjectRef) -> _Name:
+    owner = controller_of(item)
+    return ref.namespace, text(owner, "kind"), text(owner, "name")
 
 
 def _without_nulls(fields: Fields) -> Fields:
