@@ -12,6 +12,7 @@ from linkwise.extender.recognise.answer import ObjectRef
 from linkwise.extender.recognise.case import group_of
 
 Fields = Mapping[str, Any]
+_MOST_DEPTH = 200  # Kubernetes' own kinds have some twenty levels
 
 
 class _Loader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  # type: ignore[misc]
@@ -64,6 +65,7 @@ def _documents(text: str, where: str) -> Iterator[object]:
         yield from several
         return
     try:
+        _refuse_deep(text, where)
         yield from (found for found in yaml.load_all(text, _Loader) if found is not None)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -75,6 +77,17 @@ def _documents(text: str, where: str) -> Iterator[object]:
         raise BadInputError(f"{where}: character {character!r}: {error.reason}") from None
     except (ValueError, RecursionError) as error:  # such as an integer of 5000 digits
         raise BadInputError(f"{where}: {error}") from None
+
+
+def _refuse_deep(text: str, where: str) -> None:
+    """libyaml calls itself for each level, and the process would die of that."""
+    depth = 0
+    for event in yaml.parse(text, _Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MOST_DEPTH:
+            line = event.start_mark.line + 1
+            raise BadInputError(f"{where}: line {line}: more than {_MOST_DEPTH} levels deep")
 
 
 def _json_values(text: str) -> list[object] | None:

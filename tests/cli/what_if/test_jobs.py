@@ -11,7 +11,16 @@ from linkwise.cli.what_if.given.controllers import drafts, pod_of
 from linkwise.extender.recognise.answer import Answer, Recognised
 from linkwise.extender.recognise.decide import recognise
 from linkwise.kube.objects import Pod
-from tests.cli.what_if.asking import Template, a_list, answer, cluster, listed, manifest, refusal
+from tests.cli.what_if.asking import (
+    Template,
+    a_list,
+    answer,
+    cluster,
+    listed,
+    manifest,
+    pod,
+    refusal,
+)
 from tests.extender.recognise.pods import Object, ref_of, template
 from tests.extender.recognise.test_worked_examples import CASES
 
@@ -142,9 +151,9 @@ def essence(answer: Answer) -> object:
 def test_what_a_submitted_object_makes_is_counted_once(tmp_path: Path) -> None:
     made = manifest("batch/v1 Job", "train", INDEXED)
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "controller": True}
-    pod = {"apiVersion": "v1", "kind": "Pod", **template(2, name="train-0-x", namespace="ml")}
-    pod["metadata"]["ownerReferences"] = [{**owner, "uid": "u"}]
-    _, found = answer(tmp_path, listed(cluster("dgx-a100")), a_list([pod, made]))
+    member = pod("train-0-x", 2)
+    member["metadata"]["ownerReferences"] = [{**owner, "uid": "u"}]
+    _, found = answer(tmp_path, listed(cluster("dgx-a100")), a_list([member, made]))
     assert [(part["size"], len(part["places"])) for part in found["parts"]] == [(3, 3)]
 
 
@@ -221,6 +230,15 @@ spec:
             "spec.template: spec.containers: Expected `array`, got `int`",
         ),
         ({"apiVersion": "v1", "kind": "Pod"}, "metadata: expected an object"),
+        ("[" * 100_000, "more than 200 levels deep"),
+        (
+            pod("w", 1, {"gang": "q", "gang-size": "3"}),
+            "gang ml/q: 1 of 3 pods that it needs to start",
+        ),
+        (
+            manifest("v1 Pod", "w", GPUS["spec"], labels={"scheduling.x-k8s.io/pod-group": "g"}),
+            "PodGroup.scheduling.x-k8s.io ml/g: not given",
+        ),
     ],
 )
 def test_what_is_no_job_is_refused_in_one_line(

@@ -5,7 +5,7 @@ their turn before the job, and pods that say how long they run end. In the secon
 so that what would make room for the job is not taken by others.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from linkwise.cli.errors import BadInputError
@@ -41,6 +41,7 @@ from linkwise.cli.what_if.trials import Trials
 from linkwise.cli.what_if.world import World, known_end
 from linkwise.extender.consent import Preempt
 from linkwise.extender.holders import owners_of
+from linkwise.extender.recognise.answer import ObjectRef
 from linkwise.extender.records import PodRecord
 from linkwise.extender.scheduler import CoreSettings
 from linkwise.extender.snapshot import Snapshot
@@ -87,10 +88,11 @@ class _Asking:
         world.live(self._at + _MOMENT_SECONDS, lambda: False)
         before = world.core.snapshot(world.now)
         self._note_started(world)
+        self._note_not_given(world)
+        not_given = frozenset(world.not_given)
         world.add(self._job.pods)
         world.settle()
-        self._note_not_given(world)
-        self._refuse_invalid(world)
+        self._refuse_invalid(world, frozenset(world.not_given) - not_given)
         snapshot = world.core.snapshot(world.now)
         groups = groups_of(snapshot, [pod.metadata.uid for pod in self._job.pods])
         if not groups:
@@ -99,7 +101,7 @@ class _Asking:
                 "say in it"
             )
         world.live(world.now + _MOMENT_SECONDS, lambda: all_fit(world, groups))
-        self._note_joined(groups)
+        self._note_joined(world, groups)
         fits = all_start(world, groups)
         parts = self._parts(world, groups)
         room: tuple[Room, ...] = ()
@@ -270,27 +272,34 @@ class _Asking:
             )
 
     def _note_not_given(self, world: World) -> None:
-        mine = {
-            (owner.kind, owner.name)
-            for pod in self._job.pods
-            for owner in pod.metadata.owner_references
-        }
-        others = [ref for ref in world.not_given if (ref.kind, ref.name) not in mine]
-        if others:
+        refs = [str(ref) for ref in world.not_given]
+        if refs:
             self._notes.append(
-                f"{len(others)} objects that pods hang on were not given, so those that wait count "
-                f"as pods of their own: {_some([str(ref) for ref in others])}"
+                "pods that wait count as pods of their own, as what they hang on was not given: "
+                + _some(refs)
             )
 
-    def _note_joined(self, groups: Iterable[Group]) -> None:
+    def _note_joined(self, world: World, groups: Iterable[Group]) -> None:
+        known = world.core.snapshot(world.now).gang_by_key
         for group in groups:
+            gang = known.get(group.key)
+            if gang is not None and gang.found.open and not gang.found.complete:
+                there = len(gang.found.seats) + gang.found.done
+                raise BadInputError(
+                    f"--submit: {group.key.title}: {there} of {group.minimum} pods that it needs "
+                    "to start: expected all of them"
+                )
             if group.others:
                 self._notes.append(
                     f"{group.key.title} has {group.others} more pods in the cluster: they count as "
                     "its members"
                 )
 
-    def _refuse_invalid(self, world: World) -> None:
+    def _refuse_invalid(self, world: World, not_given: Collection[ObjectRef]) -> None:
+        for ref in not_given:
+            raise BadInputError(
+                f"--submit: {ref}: not given, and it says which gang its pods are in"
+            )
         by_uid = world.core.snapshot(world.now).by_uid
         for pod in self._job.pods:
             record = by_uid.get(pod.metadata.uid)
