@@ -86,8 +86,9 @@ def _refuse_deep(text: str, where: str) -> None:
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > _MOST_DEPTH:
-            line = event.start_mark.line + 1
-            raise BadInputError(f"{where}: line {line}: more than {_MOST_DEPTH} levels deep")
+            mark = event.start_mark
+            line = f" line {mark.line + 1}:" if mark else ""
+            raise BadInputError(f"{where}:{line} more than {_MOST_DEPTH} levels deep")
 
 
 def _json_values(text: str) -> list[object] | None:

@@ -219,6 +219,7 @@ def test_linkwise_evicts_whom_it_may_for_a_more_important_gang(tmp_path: Path) -
     (part,) = found["parts"]
     assert (status, part["evicts"]) == (1, ["ml/cheap"])
     assert part["start"]["at"] < NOW + 120
+    assert found["notes"] == ["PodDisruptionBudgets were not given: none is counted"]
     _, never = answer(tmp_path, listed(it), important, "--preempt", "never")
     assert (never["parts"][0]["evicts"], never["parts"][0]["start"]) == ([], None)
 

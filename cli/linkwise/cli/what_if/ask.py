@@ -92,7 +92,7 @@ class _Asking:
         not_given = frozenset(world.not_given)
         world.add(self._job.pods)
         world.settle()
-        self._refuse_invalid(world, frozenset(world.not_given) - not_given)
+        self._refuse_what_cannot_be(world, frozenset(world.not_given) - not_given)
         snapshot = world.core.snapshot(world.now)
         groups = groups_of(snapshot, [pod.metadata.uid for pod in self._job.pods])
         if not groups:
@@ -104,6 +104,8 @@ class _Asking:
         self._note_joined(world, groups)
         fits = all_start(world, groups)
         parts = self._parts(world, groups)
+        if self._listing.budgets is None and any(part.evicts for part in parts):
+            self._notes.append("PodDisruptionBudgets were not given: none is counted")
         room: tuple[Room, ...] = ()
         never = None
         if not fits:
@@ -295,7 +297,7 @@ class _Asking:
                     "its members"
                 )
 
-    def _refuse_invalid(self, world: World, not_given: Collection[ObjectRef]) -> None:
+    def _refuse_what_cannot_be(self, world: World, not_given: Collection[ObjectRef]) -> None:
         for ref in not_given:
             raise BadInputError(
                 f"--submit: {ref}: not given, and it says which gang its pods are in"
