@@ -26,10 +26,10 @@ from linkwise.cli.what_if.given.job import Job
 from linkwise.cli.what_if.given.listing import Listing
 from linkwise.cli.what_if.given.machines import Known, LeftOut
 from linkwise.cli.what_if.parts import (
+    Explanations,
     Group,
     all_fit,
     all_start,
-    explanation_of,
     gpus_of,
     groups_of,
     is_placed,
@@ -142,12 +142,15 @@ class _Asking:
 
     def _parts(self, world: World, groups: Sequence[Group]) -> list[Part]:
         snapshot = world.core.snapshot(world.now)
-        return [self._part(world, snapshot, group) for group in groups]
+        explanations = Explanations(snapshot)
+        return [self._part(world, snapshot, group, explanations) for group in groups]
 
-    def _part(self, world: World, snapshot: Snapshot, group: Group) -> Part:
+    def _part(
+        self, world: World, snapshot: Snapshot, group: Group, explanations: Explanations
+    ) -> Part:
         state = group.state(world)
         places, span = places_of(world, snapshot, group, self._guessed)
-        why = _without_estimates(explanation_of(snapshot, group)) if state != FITS else None
+        why = _without_estimates(explanations.of(group)) if state != FITS else None
         because = snapshot.by_uid[group.uids[0]].ask.because
         evicted = (
             world.pods[uid]
@@ -192,13 +195,18 @@ class _Asking:
             )
         while can and waiting and ends.go_on():
             world.live(world.now + _MOMENT_SECONDS, lambda: all_start(world, groups))
-            for number in [n for n in waiting if groups[n].state(world) != WAITS]:
-                waiting.remove(number)
-                found[number] = self._started(world, before, groups[number], parts[number])
+            started = [number for number in waiting if groups[number].state(world) != WAITS]
+            if started:
+                snapshot = world.core.snapshot(world.now)
+                waiting = [number for number in waiting if number not in set(started)]
+            for number in started:
+                group, part = groups[number], parts[number]
+                found[number] = self._started(world, before, snapshot, group, part)
         return [found.get(number, part) for number, part in enumerate(parts)]
 
-    def _started(self, world: World, before: Snapshot, group: Group, part: Part) -> Part:
-        snapshot = world.core.snapshot(world.now)
+    def _started(
+        self, world: World, before: Snapshot, snapshot: Snapshot, group: Group, part: Part
+    ) -> Part:
         places, span = places_of(world, snapshot, group, self._guessed)
         start = Start(planned_at(world, group), places, span)
         holders = owners_of(before, gpus_of(snapshot, group))

@@ -1,11 +1,12 @@
 """The job in the world around the core: which gangs it is, and where each of its pods has gone."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from linkwise.cli.what_if.answer import FITS, STARTS, WAITS, Place
 from linkwise.cli.what_if.world import World
 from linkwise.extender.explain import Explainer
+from linkwise.extender.funnel import alike
 from linkwise.extender.records import GangKey, PodRecord
 from linkwise.extender.snapshot import Snapshot
 from linkwise.extender.views import Explanation, GangExplanation
@@ -134,8 +135,22 @@ def gpus_of(snapshot: Snapshot, group: Group) -> Mapping[str, int]:
     return found
 
 
-def explanation_of(snapshot: Snapshot, group: Group) -> GangExplanation | Explanation | None:
-    explainer = Explainer(snapshot)
-    if group.is_gang:
-        return explainer.gang(group.key.namespace, group.key.name)
-    return explainer.pod(group.key.namespace, group.key.name)
+class Explanations:
+    """Why groups wait; of pods that are alike, which may be thousands, it is worked out once."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot, self._explainer = snapshot, Explainer(snapshot)
+        self._known: dict[object, Explanation | None] = {}
+
+    def of(self, group: Group) -> GangExplanation | Explanation | None:
+        namespace, name = group.key.namespace, group.key.name
+        if group.is_gang:
+            return self._explainer.gang(namespace, name)
+        record = self._snapshot.by_uid[group.uids[0]]
+        kind = (alike(record), record.priority, bool(record.node))
+        if kind not in self._known:
+            self._known[kind] = self._explainer.pod(namespace, name)
+        found = self._known[kind]
+        if found is None:
+            return None
+        return replace(found, namespace=namespace, name=name, uid=record.uid)

@@ -36,9 +36,10 @@ class Asked:
 
 def answer(asked: Asked) -> Answer:
     """Raises BadInputError."""
-    if (*asked.paths, *asked.jobs).count("-") > 1:
+    sources = (*asked.paths, *asked.jobs, *(said.rpartition("=")[2] for said in asked.assumed))
+    if sources.count("-") > 1:
         raise BadInputError(
-            "-f - and --submit -: standard input can be one of them: name a file for the other"
+            "-f, --submit, --assume: standard input can be one of them: name files for the others"
         )
     if "-" in asked.paths and sys.stdin.isatty():
         raise BadInputError("-f -: nothing is piped in: `kubectl get nodes,pods -A -o json |`")

@@ -23,6 +23,7 @@ _WIDTH = 10  # of the names in front
 _MOST_HOLDERS = 8
 _MOST_PARTS = 20  # that wait, and are told in full
 _MOST_NODES = 8
+_MOST_PODS = 40  # that would have to end
 _HEADER = ("POD", "RANK", "NODE", "GPUS", "LINK", "GB/s")
 _FIGURES = (1, 5)
 _LEGEND = "\nGB/s: estimated all-reduce bus bandwidth of the pod's GPUs.\n"
@@ -188,8 +189,11 @@ def _room(room: Room, at: float) -> Iterator[str]:
         yield f"kube-scheduler may evict {count} of lower priority for it{few}:"
     else:
         yield f"All of it would start if {count} ended and nobody else waited{few}:"
-    rows = [("POD", "NODE", "GPUS", "PRIORITY", "ENDS"), *(_held(pod, at) for pod in room.pods)]
+    shown = room.pods[:_MOST_PODS]
+    rows = [("POD", "NODE", "GPUS", "PRIORITY", "ENDS"), *(_held(pod, at) for pod in shown)]
     yield from aligned(rows, (2, 3)).splitlines()
+    if len(room.pods) > _MOST_PODS:
+        yield f"and {len(room.pods) - _MOST_PODS} more; -o json has all"
 
 
 def _held(pod: HeldPod, at: float) -> tuple[str, ...]:

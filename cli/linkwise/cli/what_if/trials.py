@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from linkwise.cli.what_if.parts import Group, all_start, explanation_of, groups_of
+from linkwise.cli.what_if.parts import Explanations, Group, all_start, groups_of
 from linkwise.cli.what_if.world import World
 from linkwise.extender.records import PodRecord
 from linkwise.extender.snapshot import Snapshot
@@ -51,7 +51,8 @@ class Trials:
             groups: tuple[Group, ...], snapshot: Snapshot
         ) -> tuple[GangExplanation | Explanation, ...]:
             waiting = [group for group in groups if not all_start(self._world, [group])]
-            found = (explanation_of(snapshot, group) for group in waiting)
+            explanations = Explanations(snapshot)
+            found = (explanations.of(group) for group in waiting)
             return tuple(each for each in found if each is not None)
 
         return self._with_job(uids, explain)
