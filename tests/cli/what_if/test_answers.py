@@ -260,3 +260,42 @@ def test_a_gang_that_may_start_with_fewer_starts(tmp_path: Path) -> None:
     assert (status, found["parts"][0]["state"]) == (0, "starts")
     text = what_if(tmp_path, listed(it), a_list(pods)).stdout
     assert "It starts now, though not with all of its pods." in text
+
+
+def test_a_pod_without_gpus_that_has_the_cpus_makes_room_too(tmp_path: Path) -> None:
+    it = cluster("dgx-a100")
+    runs(it, "gpus", 2, "n1")
+    it.add_pod("cpus", cpu="80", node="n1")
+    hungry = pod("new", 1)
+    hungry["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "40"}
+    _, found = answer(tmp_path, listed(it), hungry)
+    assert [each["pod"] for each in found["room"][0]["pods"]] == ["ml/cpus"]
+
+
+def test_an_idle_cluster_says_whether_it_is_never(tmp_path: Path) -> None:
+    """Of random jobs on random clusters: never is what would not even start with nobody there."""
+    machines = ["dgx1-v100", "dgx-a100", "a100-pcie-4-bridged", "l40s-4"]
+    for seed in range(20):
+        random = Random(seed)
+        it = cluster(*random.choices(machines, k=random.randint(1, 4)))
+        idle = listed(it)
+        for number in range(8):
+            node, gpus = random.choice([*it.nodes]), random.choice([1, 2, 4])
+            if it.free(node) >= gpus:
+                runs(it, f"p{number}", gpus, node)
+        words = {"require-link": random.choice(["node", "nvlink"])}
+        asked = job("new", random.randint(2, 4), random.choice([2, 4, 8]), words)
+        status, found = answer(tmp_path, listed(it), asked)
+        when_idle, _ = answer(tmp_path, idle, asked)
+        assert (found["never"] is not None) == (when_idle == 1), seed
+        assert status == 1 or when_idle == 0
+
+
+def test_what_is_not_linkwises_to_say_is_noted(tmp_path: Path) -> None:
+    it = cluster("dgx-a100")
+    gates = [{"name": "kueue.x-k8s.io/admission"}]
+    asked = pod("new", 1, schedulerName="volcano", schedulingGates=gates)
+    status, found = answer(tmp_path, listed(it), asked)
+    assert (status, len(found["notes"])) == (0, 2)
+    assert "kueue.x-k8s.io/admission count as lifted" in found["notes"][0]
+    assert "scheduler volcano" in found["notes"][1]
