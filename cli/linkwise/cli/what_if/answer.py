@@ -22,7 +22,7 @@ class Place:
     rank: int | None
     node: str  # empty: nowhere yet
     gpus: tuple[int, ...]  # their indices on the node
-    uuids: tuple[str, ...] | None  # None: its node's machine is guessed, so nobody knows them
+    uuids: tuple[str, ...] | None  # None: its node's machine is guessed, so they are not known
     link: str
     gbytes_per_s: float
 
@@ -30,7 +30,7 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class Start:
     """When a part of the job has its GPUs, if all who say how long they run keep their word and
-    nobody else comes. Where more than the known ends are needed there is none."""
+    no other job comes. Where more than the known ends are needed there is none."""
 
     at: float
     places: tuple[Place, ...]
@@ -50,7 +50,7 @@ class Part:
     minimum: int  # so many pods are enough to start
     places: tuple[Place, ...]  # now
     span: str  # what all of its pods share, like `topology.kubernetes.io/zone=a`
-    start: Start | None  # None: it starts now, or nobody knows when
+    start: Start | None  # None: it starts now, or it is not known when
     waits_for: tuple[Holder, ...]  # who has the GPUs that it would get
     evicts: tuple[str, ...]  # pods that Linkwise would evict for it
     why: GangExplanation | Explanation | None  # of one that waits
@@ -69,7 +69,7 @@ class HeldPod:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """If these pods were gone, and nobody else waited, all of the job would start."""
+    """If these pods were gone, and no other pod waited, all of the job would start."""
 
     pods: tuple[HeldPod, ...]
     fewest: bool  # no fewer would do; else none of these can be left out
@@ -100,5 +100,5 @@ class Answer:
     never: Never | None
     guesses: tuple[Guess, ...]
     left_out: tuple[LeftOut, ...]
-    presumed: tuple[str, ...]  # pods of which nobody says which GPUs of their node they have
+    presumed: tuple[str, ...]  # pods whose GPUs no plan and no plugin names
     notes: tuple[str, ...]

@@ -1,8 +1,8 @@
 """Asks the core: where the job would go now, when it would start, and what would make room.
 
 Two worlds are made of the listing. In the first everything goes on as it would: those who wait have
-their turn before the job, and pods that say how long they run end. In the second nobody else waits,
-so that what would make room for the job is not taken by others.
+their turn before the job, and pods that say how long they run end. In the second no other pod
+waits, so that what would make room for the job is not taken by others.
 """
 
 from collections.abc import Collection, Iterable, Sequence

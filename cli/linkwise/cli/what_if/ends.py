@@ -10,7 +10,7 @@ _MOST_STEPS = 150  # the core looks for room after each
 
 
 class Ends:
-    """Where nobody else waits, ends are skipped after which there are not yet GPUs enough, however
+    """Where no other pod waits, ends are skipped after which there are not yet GPUs enough, however
     they are joined: that changes nothing. Where others wait, all of them have their turns, and of
     very many ends several make a step."""
 
@@ -44,7 +44,7 @@ class Ends:
         self._next = self._skipping() if not self._others_wait else iter(())
 
     def go_on(self) -> bool:
-        """Pass to where the job may start; False: nobody is known to end any more."""
+        """Pass to where the job may start; False: no further end is known."""
         if self._steps == _MOST_STEPS * 2:
             return False
         self._steps += 1

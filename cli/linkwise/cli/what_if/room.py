@@ -148,7 +148,7 @@ class _Question:
             more = 2 * more or 1
 
     def _options(self, node: NodeState) -> list[_Option]:
-        """The cheapest for each number of places; to let nobody go is the first."""
+        """The cheapest for each number of places; to let none go is the first."""
         by_uid, machine = self._snapshot.by_uid, node.machine
         assert machine is not None, "it is in the pool"
         others = {uid: mask for uid, mask in node.owned.items() if uid not in self._job}
@@ -232,7 +232,7 @@ def _trace(taken: Sequence[tuple[list[_Option], Ints]], places: int) -> list[str
 
 
 def _domain(node: NodeState, level: str) -> str:
-    """As the core has it: the clique that the machine told counts as a label."""
+    """As the core has it: the clique that the machine names counts as a label."""
     if level == NODE:
         return node.name
     if level == CLIQUE and node.machine is not None and node.machine.clique is not None:

@@ -21,7 +21,7 @@ from linkwise.extender.words import duration, gpus_in_words, pods_in_words
 
 _WIDTH = 10  # of the names in front
 _MOST_HOLDERS = 8
-_MOST_PARTS = 20  # that wait, and are told in full
+_MOST_PARTS = 20  # that wait, and are shown in full
 _MOST_NODES = 8
 _MOST_PODS = 40  # that would have to end
 _HEADER = ("POD", "RANK", "NODE", "GPUS", "LINK", "GB/s")
@@ -127,7 +127,7 @@ def _row(place: Place) -> tuple[str, ...]:
 
 
 def _alike(parts: Iterable[Part]) -> list[tuple[Part, int]]:
-    """The first of those that are told the same, and how many others there are."""
+    """The first of those of which the same is said, and how many others there are."""
     groups: dict[object, list[Part]] = {}
     for part in parts:
         key: object = part.name
@@ -153,7 +153,7 @@ def _waiting(part: Part, others: int, answer: Answer) -> Iterator[str]:
         (why, *_) = answer.never.why  # what would be in the way even then
     if why is not None:
         if part.start is not None and isinstance(why, GangExplanation) and why.hold is not None:
-            why = replace(why, hold=replace(why.hold, holders=()))  # told above
+            why = replace(why, hold=replace(why.hold, holders=()))  # said above
         # The first line says how long it has waited.
         yield from explain_text.in_short(why, answer.at).splitlines()[1:]
 
@@ -170,7 +170,7 @@ def _when(part: Part, answer: Answer) -> Iterator[str]:
         yield _fact("when", "unknown: it needs GPUs of pods that do not say when they end")
     else:
         when = _time(part.start.at)
-        yield _fact("when", f"in {duration(part.start.at - at)} ({when}), if nobody else comes")
+        yield _fact("when", f"in {duration(part.start.at - at)} ({when}), if no other job comes")
         nodes = dict.fromkeys(place.node for place in part.start.places if place.node)
         yield _fact("where", f"then on {_some(tuple(nodes))}")
         for number, held in enumerate(part.waits_for[:_MOST_HOLDERS]):
@@ -183,12 +183,12 @@ def _room(room: Room, at: float) -> Iterator[str]:
     count = pods_in_words(len(room.pods))
     few = ", and no fewer would do" if room.fewest else ""
     if not room.pods:
-        yield "All of it would start if nobody else waited, or once those are gone that are ending."
+        yield "All of it would start if no other pod waited, or once those end that are ending."
         return
     if room.by == "eviction":
         yield f"kube-scheduler may evict {count} of lower priority for it{few}:"
     else:
-        yield f"All of it would start if {count} ended and nobody else waited{few}:"
+        yield f"All of it would start if {count} ended and no other pod waited{few}:"
     shown = room.pods[:_MOST_PODS]
     rows = [("POD", "NODE", "GPUS", "PRIORITY", "ENDS"), *(_held(pod, at) for pod in shown)]
     yield from aligned(rows, (2, 3)).splitlines()

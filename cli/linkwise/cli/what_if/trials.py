@@ -27,7 +27,7 @@ class OutOfTrialsError(Exception):
 
 
 class Trials:
-    """Nobody else waits in *world*, nobody ends and nobody is evicted."""
+    """In *world* no other pod waits, none ends and none is evicted."""
 
     def __init__(self, world: World, job: Sequence[Pod]) -> None:
         self._world, self._job = world, job

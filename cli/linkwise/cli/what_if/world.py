@@ -174,7 +174,7 @@ class World:
             found = self._objects.get(read.ref)
             if found is None:
                 self.not_given[read.ref] = None
-            # Not "does not exist", which some pods would wait for: nobody was asked.
+            # Not "does not exist", which some pods would wait for: no API server was asked.
             core.owner_read(read, Missing.FORBIDDEN if found is None else found, self.now)
         while reads and core.judge_anew(self.now):
             pass
@@ -244,7 +244,7 @@ class World:
 
 
 def known_end(pod: Pod, now: float) -> float | None:
-    """When a pod on a node is gone, where it has said so or is ending; None: nobody knows, or it
+    """When a pod on a node is gone, where it has said so or is ending; None: it is not known, or it
     has broken its word. As `linkwise.extender.tenants` counts."""
     if not pod.spec.node_name or pod.status.phase in ("Succeeded", "Failed"):
         return None

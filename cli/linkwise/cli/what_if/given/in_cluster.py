@@ -61,7 +61,7 @@ def _takes(pod: Pod, resource: str) -> bool:
 
 def those_there(listing: Listing, job: Job) -> There:
     """The job as it is where it waits in the cluster already. Raises BadInputError where it runs
-    there, or where somebody else has the name of one of its pods."""
+    there, or where another pod has the name of one of its pods."""
     makers = {_maker(pod) for pod in job.pods if _maker(pod)[0]}
     there = [pod for pod in listing.pods.values() if _lives(pod) and _maker(pod) in makers]
     for pod in job.pods:
@@ -99,10 +99,10 @@ def _key(pod: Pod) -> tuple[str, str]:
 
 
 def _maker(pod: Pod) -> _Maker:
-    """Of a Deployment's pods the ReplicaSet has a part in its name that nobody knows before."""
-    nobody = OwnerReference(kind="", name="", uid="")
+    """Of a Deployment's pods the ReplicaSet has a part in its name that is not known before."""
+    none = OwnerReference(kind="", name="", uid="")
     owners = pod.metadata.owner_references
-    owner = next((each for each in owners if each.controller), nobody)
+    owner = next((each for each in owners if each.controller), none)
     name = owner.name.removesuffix("-what-if")
     if owner.kind == "ReplicaSet" and name == owner.name:
         name = _OF_DEPLOYMENT.sub("", name)

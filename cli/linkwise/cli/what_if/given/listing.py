@@ -148,11 +148,11 @@ def _named(name: str, where: str) -> None:
 
 def known_classes(listing: Listing) -> Mapping[str, PriorityClass]:
     """As given; else as pods of the cluster tell, on which the API server has written the value."""
-    told = {
+    seen = {
         pod.spec.priority_class_name: PriorityClass(
             pod.spec.priority, preemption_policy=pod.spec.preemption_policy
         )
         for pod in listing.pods.values()
         if pod.spec.priority_class_name
     }
-    return {**told, **listing.classes}
+    return {**seen, **listing.classes}
