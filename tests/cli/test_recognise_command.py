@@ -186,3 +186,10 @@ def test_no_file_at_all_is_refused() -> None:
         2,
         "linkwise: Missing option '-f' / '--filename'.\n",
     )
+
+
+def test_what_is_nested_deeply_is_refused_and_ends_nothing() -> None:
+    for text in ("[" * 100_000, "- " * 100_000, "{a: " * 100_000):
+        result = told("-f", "-", given=text)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.stderr.count("\n") == 1

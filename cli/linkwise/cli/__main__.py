@@ -1,4 +1,4 @@
-"""`linkwise`: ask the scheduler's judgement about a machine, without a cluster."""
+"""`linkwise`: ask the scheduler's judgement, without a cluster."""
 
 import click
 
@@ -6,6 +6,7 @@ from linkwise.cli.choose_command import choose_command
 from linkwise.cli.errors import BadInputError
 from linkwise.cli.machines_command import machines_command
 from linkwise.cli.recognise import recognise_command
+from linkwise.cli.what_if.command import what_if_command
 
 
 class OneLineGroup(click.Group):
@@ -27,6 +28,7 @@ def main() -> None:
 main.add_command(choose_command)
 main.add_command(machines_command)
 main.add_command(recognise_command)
+main.add_command(what_if_command)
 
 if __name__ == "__main__":
     main()

@@ -1,6 +1,7 @@
 """GPUs as an operator writes them, `0,2,5-7`: the indices that nvidia-smi prints."""
 
 import re
+from collections.abc import Sequence
 
 from linkwise.cli.errors import BadInputError
 from linkwise.topology.model import Machine
@@ -39,9 +40,14 @@ def _indices(option: str, text: str) -> list[int]:
 
 def write_gpus(machine: Machine, mask: int) -> str:
     """`0-2,5`: the shortest way to write a set; `none` for the empty one."""
+    return write_indices(machine.indices_of(mask))
+
+
+def write_indices(indices: Sequence[int]) -> str:
+    """The same of indices that rise."""
     parts: list[str] = []
     run: list[int] = []
-    for index in (*machine.indices_of(mask), None):
+    for index in (*indices, None):
         if run and index != run[-1] + 1:
             # Two in a row read better as 0,1 than as 0-1.
             parts += [f"{run[0]}-{run[-1]}"] if len(run) > 2 else map(str, run)

@@ -17,8 +17,9 @@ class NamedMachine:
     machine: Machine
 
 
-def read_machine(source: str, model: str | None) -> NamedMachine:
-    """*source* is NAME, FILE, FILE#NAME or `-`; *model* says what a printed table cannot."""
+def read_machine(source: str, model: str | None, option: str = "--machine") -> NamedMachine:
+    """*source* is NAME, FILE, FILE#NAME or `-`; *model* says what a printed table cannot. *option*
+    is named in what is wrong."""
     if model is not None and not model.strip():
         raise BadInputError('--model: expected a name like "NVIDIA L40S"')
     try:
@@ -26,10 +27,10 @@ def read_machine(source: str, model: str | None) -> NamedMachine:
             if model is not None:
                 raise BadInputError(f"--model {model}: the recorded machine {source} says its own")
             return NamedMachine(source, recorded_machine(source))
-        path, name = _split(source)
-        return NamedMachine(source, read_machine_file(_read(path), name, model=model))
+        path, name = _split(source, option)
+        return NamedMachine(source, read_machine_file(_read(path, option), name, model=model))
     except MachineError as error:
-        raise BadInputError(f"--machine {source}: {error}") from None
+        raise BadInputError(f"{option} {source}: {error}") from None
 
 
 def suggestion(name: str) -> str:
@@ -38,19 +39,19 @@ def suggestion(name: str) -> str:
     return "".join(f"; did you mean {match}?" for match in close) + "; see `linkwise machines`"
 
 
-def _split(source: str) -> tuple[str, str | None]:
+def _split(source: str, option: str) -> tuple[str, str | None]:
     """A file whose own name has a # in it is found before its part."""
     path, hash_sign, name = source.rpartition("#")
     whole = not hash_sign or Path(source).is_file()
     if not (source if whole else path):  # as a path it would be the folder we are in
-        raise BadInputError(f"--machine {source!r}: expected a recorded machine, a file, or -")
+        raise BadInputError(f"{option} {source!r}: expected a recorded machine, a file, or -")
     return (source, None) if whole else (path, name)
 
 
-def _read(path: str) -> str:
+def _read(path: str, option: str) -> str:
     if path != "-" and not Path(path).exists():
         raise BadInputError(
-            f"--machine {path}: no such file, and no recorded machine of that name"
+            f"{option} {path}: no such file, and no recorded machine of that name"
             + suggestion(path)
         )
-    return read_text("--machine", path)
+    return read_text(option, path)

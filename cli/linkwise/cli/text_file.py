@@ -9,12 +9,18 @@ from linkwise.cli.errors import BadInputError
 
 def read_text(option: str, path: str) -> str:
     """`-` is standard input; *option* is named in what is wrong."""
+    where = shown(option, path)
     if path == "-":
-        return _decode(f"{option} standard input", sys.stdin.buffer.read())
+        return _decode(where, sys.stdin.buffer.read())
     try:
-        return _decode(f"{option} {path}", Path(path).read_bytes())
+        return _decode(where, Path(path).read_bytes())
     except OSError as error:
-        raise BadInputError(f"{option} {path}: {error.strerror}") from None
+        raise BadInputError(f"{where}: {error.strerror}") from None
+
+
+def shown(option: str, path: str) -> str:
+    """What a file is called in messages."""
+    return f"{option} {'standard input' if path == '-' else path}"
 
 
 def _decode(where: str, data: bytes) -> str:

@@ -50,6 +50,17 @@ def all_that_waits(it: ClusterExplanation, namespace: str = "") -> str:
     return "\n".join(_cluster(it, namespace))
 
 
+def in_short(it: GangExplanation | Explanation, at: float) -> str:
+    """What it waits for, without its members, as in `all_that_waits`."""
+    lines = _in_short(it, at) if isinstance(it, GangExplanation) else _pod_in_short(it, 0, at)
+    return "\n".join(lines)
+
+
+def holder(it: Holder, at: float) -> str:
+    """Who has GPUs, and until when."""
+    return _holder(it, at)
+
+
 def _pod(it: Explanation, at: float) -> Iterator[str]:
     waits = it.state == "waiting" and it.since is not None
     state = f"waiting for {duration(at - it.since)}" if waits and it.since else it.state
@@ -110,7 +121,9 @@ def _order(it: GangExplanation, at: float) -> Iterator[str]:
         if hold.evicts:
             start = "those who have the others are being evicted for it"
         elif hold.start is None:
-            start = "a server has some of the others"
+            start = (
+                "a server has some of the others" if hold.sure else "nobody knows when all will be"
+            )
         elif hold.sure or hold.start <= at:
             start = _starts(hold.start, at)
         else:

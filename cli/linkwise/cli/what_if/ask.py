@@ -1,0 +1,386 @@
+"""Asks the core: where the job would go now, when it would start, and what would make room.
+
+Two worlds are made of the listing. In the first everything goes on as it would: those who wait have
+their turn before the job, and pods that say how long they run end. In the second no other pod
+waits, so that what would make room for the job is not taken by others.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from linkwise.cli.errors import BadInputError
+from linkwise.cli.what_if.answer import (
+    FITS,
+    WAITS,
+    Answer,
+    HeldPod,
+    Never,
+    Part,
+    Room,
+    Start,
+    Use,
+)
+from linkwise.cli.what_if.ends import Ends
+from linkwise.cli.what_if.given.in_cluster import gated, schedulers_of, those_there
+from linkwise.cli.what_if.given.job import Job
+from linkwise.cli.what_if.given.listing import Listing
+from linkwise.cli.what_if.given.machines import Known, LeftOut
+from linkwise.cli.what_if.parts import (
+    Explanations,
+    Group,
+    all_fit,
+    all_start,
+    gpus_of,
+    groups_of,
+    is_placed,
+    places_of,
+    planned_at,
+)
+from linkwise.cli.what_if.room import Found, fewest_to_go, held_by
+from linkwise.cli.what_if.trials import Trials
+from linkwise.cli.what_if.world import World, known_end
+from linkwise.extender.consent import Preempt
+from linkwise.extender.holders import owners_of
+from linkwise.extender.recognise.answer import ObjectRef
+from linkwise.extender.records import PodRecord
+from linkwise.extender.scheduler import CoreSettings
+from linkwise.extender.snapshot import Snapshot
+from linkwise.extender.survey import view_nodes, view_use
+from linkwise.extender.views import Explanation, GangExplanation, Holder
+from linkwise.kube.objects import Pod
+
+_MOMENT_SECONDS = 15.0  # in which what is called "now" happens
+_MOST_NAMED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    listing: Listing
+    known: Known
+    job: Job
+    settings: CoreSettings
+    now: float
+
+
+def ask(question: Question) -> Answer:
+    """Raises BadInputError where the job cannot be placed on any cluster."""
+    return _Asking(question).answer()
+
+
+class _Asking:
+    def __init__(self, question: Question) -> None:
+        self._settings, self._at = question.settings, question.now
+        self._listing, self._known = question.listing, question.known
+        self._guessed = frozenset(node for guess in question.known.guesses for node in guess.nodes)
+        there = those_there(question.listing, question.job)
+        self._job = there.job
+        self._notes = [*question.job.notes, *there.notes]
+        mine = {pod.metadata.uid for pod in there.job.pods}
+        others = [pod for pod in question.listing.pods.values() if pod.metadata.uid not in mine]
+        resource = question.settings.resource_name
+        schedulers = schedulers_of(others)
+        self._others = [gated(pod, resource, schedulers) for pod in others]
+        self._objects = {**question.listing.objects, **there.job.objects}
+        self._note_others(schedulers)
+
+    def answer(self) -> Answer:
+        world = self._world(self._others, self._settings)
+        world.live(self._at + _MOMENT_SECONDS, lambda: False)
+        before = world.core.snapshot(world.now)
+        self._note_started(world)
+        self._note_not_given(world)
+        not_given = frozenset(world.not_given)
+        world.add(self._job.pods)
+        world.settle()
+        self._refuse_what_cannot_be(world, frozenset(world.not_given) - not_given)
+        snapshot = world.core.snapshot(world.now)
+        groups = groups_of(snapshot, [pod.metadata.uid for pod in self._job.pods])
+        if not groups:
+            raise BadInputError(
+                f"--submit: no pod there takes {self._settings.resource_name}, so Linkwise has no "
+                "say in it"
+            )
+        world.live(world.now + _MOMENT_SECONDS, lambda: all_fit(world, groups))
+        self._note_joined(world, groups)
+        fits = all_start(world, groups)
+        parts = self._parts(world, groups)
+        if self._listing.budgets is None and any(part.evicts for part in parts):
+            self._notes.append("PodDisruptionBudgets were not given: none is counted")
+        room: tuple[Room, ...] = ()
+        never = None
+        if not fits:
+            room, never = self._room(groups)
+            parts = self._with_starts(
+                world, before, groups, parts, can=never is None or len(parts) > 1
+            )
+        return Answer(
+            at=self._at,
+            job=self._job.titles,
+            fits=fits,
+            cluster=_use_of(before),
+            parts=tuple(parts),
+            room=room,
+            never=never,
+            guesses=self._known.guesses,
+            left_out=(*self._known.left_out, *self._unusable(before)),
+            presumed=_presumed(before),
+            notes=tuple(dict.fromkeys(self._notes)),
+        )
+
+    def _world(self, pods: Iterable[Pod], settings: CoreSettings, *, ends: bool = True) -> World:
+        return World(
+            self._known.nodes,
+            pods,
+            objects=self._objects,
+            budgets=self._listing.budgets or (),
+            settings=settings,
+            now=self._at,
+            ends=ends,
+        )
+
+    # Now.
+
+    def _parts(self, world: World, groups: Sequence[Group]) -> list[Part]:
+        snapshot = world.core.snapshot(world.now)
+        explanations = Explanations(snapshot)
+        return [self._part(world, snapshot, group, explanations) for group in groups]
+
+    def _part(
+        self, world: World, snapshot: Snapshot, group: Group, explanations: Explanations
+    ) -> Part:
+        state = group.state(world)
+        places, span = places_of(world, snapshot, group, self._guessed)
+        why = _without_estimates(explanations.of(group)) if state != FITS else None
+        because = snapshot.by_uid[group.uids[0]].ask.because
+        evicted = (
+            world.pods[uid]
+            for uid, text in world.evicted.items()
+            if uid in world.pods and text.endswith(group.key.title)
+        )
+        return Part(
+            namespace=group.key.namespace,
+            name=group.key.name,
+            is_gang=group.is_gang,
+            because=because,
+            state=state,
+            size=group.size,
+            minimum=group.minimum,
+            places=places,
+            span=span,
+            start=None,
+            waits_for=_holders_of(why) if state == WAITS else (),
+            evicts=tuple(sorted(_name(pod) for pod in evicted)),
+            why=why,
+        )
+
+    # Later.
+
+    def _with_starts(
+        self,
+        world: World,
+        before: Snapshot,
+        groups: Sequence[Group],
+        parts: Sequence[Part],
+        *,
+        can: bool,
+    ) -> list[Part]:
+        """Let time pass from one known end to the next, till all of the job has started."""
+        found: dict[int, Part] = {}
+        waiting = [number for number, part in enumerate(parts) if part.state == WAITS]
+        ends = Ends(world, [groups[number] for number in waiting])
+        if ends.step > 1:
+            self._notes.append(
+                f"ends of pods were looked at in steps of {ends.step}: what starts later may start "
+                "a little sooner"
+            )
+        while can and waiting and ends.go_on():
+            world.live(world.now + _MOMENT_SECONDS, lambda: all_start(world, groups))
+            started = [number for number in waiting if groups[number].state(world) != WAITS]
+            if started:
+                snapshot = world.core.snapshot(world.now)
+                waiting = [number for number in waiting if number not in set(started)]
+            for number in started:
+                group, part = groups[number], parts[number]
+                found[number] = self._started(world, before, snapshot, group, part)
+        return [found.get(number, part) for number, part in enumerate(parts)]
+
+    def _started(
+        self, world: World, before: Snapshot, snapshot: Snapshot, group: Group, part: Part
+    ) -> Part:
+        places, span = places_of(world, snapshot, group, self._guessed)
+        start = Start(planned_at(world, group), places, span)
+        holders = owners_of(before, gpus_of(snapshot, group))
+        return replace(part, start=start, waits_for=holders or part.waits_for)
+
+    # Room.
+
+    def _room(self, groups: Sequence[Group]) -> tuple[tuple[Room, ...], Never | None]:
+        settings = replace(self._settings, preempt=Preempt.NEVER)
+        running = [pod for pod in self._others if pod.spec.node_name]
+        world = self._world(running, settings, ends=False)
+        # Those that are ending make room in any case.
+        world.remove([pod.metadata.uid for pod in running if _is_ending(pod, self._at)])
+        world.settle()
+        trials = Trials(world, self._job.pods)
+        found = fewest_to_go(trials, lambda _: True)
+        if found is None:
+            everybody = [record.uid for record in trials.may_go()]
+            return (), Never(trials.why_not_without(everybody))
+        rooms = [self._as_room(trials.snapshot, found, "end")]
+        job = self._job.pods
+        if len(groups) == 1 and not groups[0].is_gang and job[0].spec.preemption_policy != "Never":
+            priority = job[0].spec.priority
+            if all(record.priority < priority for record in _records(trials.snapshot, found)):
+                return (replace(rooms[0], by="eviction"),), None
+            less = fewest_to_go(trials, lambda record: record.priority < priority)
+            if less is not None:
+                rooms.append(self._as_room(trials.snapshot, less, "eviction"))
+        return tuple(rooms), None
+
+    def _as_room(self, snapshot: Snapshot, found: Found, by: str) -> Room:
+        pods = tuple(
+            HeldPod(
+                record.key,
+                record.node,
+                gpus,
+                record.priority,
+                known_end(self._listing.pods[record.ref.namespace, record.ref.name], self._at),
+            )
+            for record, gpus in held_by(snapshot, found.uids)
+        )
+        return Room(pods, found.fewest, by)
+
+    # What else is to be said.
+
+    def _note_others(self, schedulers: frozenset[str]) -> None:
+        foreign = sorted(
+            {
+                pod.spec.scheduler_name
+                for pod in self._others
+                if not pod.spec.node_name and pod.spec.scheduler_name not in schedulers
+            }
+        )
+        if foreign:
+            self._notes.append(f"pods that wait for {', '.join(foreign)} are left to it")
+        mine = {pod.spec.scheduler_name for pod in self._job.pods} - schedulers
+        if mine:
+            self._notes.append(
+                f"the job names scheduler {', '.join(sorted(mine))}: it is counted as one that "
+                "asks Linkwise"
+            )
+
+    def _note_started(self, world: World) -> None:
+        started = [
+            _name(pod)
+            for pod in self._others
+            if not pod.spec.node_name and is_placed(world, pod.metadata.uid)
+        ]
+        if started:
+            self._notes.append(
+                f"{len(started)} pods that wait have room now and come before the job: "
+                + _some(started)
+            )
+
+    def _note_not_given(self, world: World) -> None:
+        refs = [str(ref) for ref in world.not_given]
+        if refs:
+            self._notes.append(
+                "pods that wait count as pods of their own, as what they hang on was not given: "
+                + _some(refs)
+            )
+
+    def _note_joined(self, world: World, groups: Iterable[Group]) -> None:
+        known = world.core.snapshot(world.now).gang_by_key
+        for group in groups:
+            gang = known.get(group.key)
+            if gang is not None and gang.found.open and not gang.found.complete:
+                there = len(gang.found.seats) + gang.found.done
+                raise BadInputError(
+                    f"--submit: {group.key.title}: {there} of {group.minimum} pods that it needs "
+                    "to start: expected all of them"
+                )
+            if group.others:
+                self._notes.append(
+                    f"{group.key.title} has {group.others} more pods in the cluster: they count as "
+                    "its members"
+                )
+
+    def _refuse_what_cannot_be(self, world: World, not_given: Collection[ObjectRef]) -> None:
+        for ref in not_given:
+            raise BadInputError(
+                f"--submit: {ref}: not given, and it says which gang its pods are in"
+            )
+        by_uid = world.core.snapshot(world.now).by_uid
+        for pod in self._job.pods:
+            record = by_uid.get(pod.metadata.uid)
+            if record is not None and record.invalid:
+                where = self._job.places.get(pod.metadata.uid, "--submit")
+                raise BadInputError(f"{where}: {record.invalid}")
+
+    def _unusable(self, snapshot: Snapshot) -> Iterable[LeftOut]:
+        named = {node for each in self._known.left_out for node in each.nodes}
+        found: dict[str, list[str]] = {}
+        for view in view_nodes(snapshot):
+            if not view.usable and view.name not in named:
+                found.setdefault(view.reason, []).append(view.name)
+        return tuple(LeftOut(reason, tuple(nodes)) for reason, nodes in found.items())
+
+
+def _use_of(snapshot: Snapshot) -> Use:
+    use = view_use(snapshot)
+    return Use(use.nodes, use.gpus)
+
+
+def _records(snapshot: Snapshot, found: Found) -> list[PodRecord]:
+    return [snapshot.by_uid[uid] for uid in found.uids]
+
+
+def _without_estimates(
+    why: GangExplanation | Explanation | None,
+) -> GangExplanation | Explanation | None:
+    """The core estimates ends by those that it saw; this one has seen none."""
+    if not isinstance(why, GangExplanation) or why.hold is None or why.hold.sure:
+        return why
+    return replace(why, hold=replace(why.hold, start=None))
+
+
+def _holders_of(why: object) -> tuple[Holder, ...]:
+    """Who has what is kept for it, else what came nearest."""
+    search = getattr(why, "search", None)
+    nearest = search.nearest if search is not None else None
+    if isinstance(why, GangExplanation):
+        if why.hold is not None:
+            return why.hold.holders
+        nearest = why.nearest or next(
+            (each.nearest for each in why.searches if each.nearest is not None), None
+        )
+    return nearest.holders if nearest is not None else ()
+
+
+def _presumed(snapshot: Snapshot) -> tuple[str, ...]:
+    """Pods that run, of which neither a plan nor the kubelet says which GPUs they have."""
+    return tuple(
+        sorted(
+            record.key
+            for node in snapshot.nodes
+            for uid in node.owned
+            if (record := snapshot.by_uid.get(uid)) is not None
+            and record.node == node.name
+            and snapshot.plan_of(record) is None
+            and node.listed_as.get(record.key) != uid
+        )
+    )
+
+
+def _is_ending(pod: Pod, now: float) -> bool:
+    leaving = pod.metadata.deletion_timestamp
+    return leaving is not None and known_end(pod, now) is not None
+
+
+def _name(pod: Pod) -> str:
+    return f"{pod.metadata.namespace}/{pod.metadata.name}"
+
+
+def _some(names_: Sequence[str]) -> str:
+    more = len(names_) - _MOST_NAMED
+    return ", ".join(names_[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

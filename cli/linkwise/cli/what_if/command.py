@@ -1,0 +1,89 @@
+"""`linkwise what-if`: where a job would go, when it would start, and what would make room for it.
+
+It asks the extender's own core, fed with a listing of the cluster, so its answer is the extender's.
+Nothing is written anywhere. Exit status: 0 all of the job starts now, 1 it does not, 2 bad input.
+"""
+
+import sys
+
+import click
+
+from linkwise.topology import names
+
+
+@click.command(
+    name="what-if",
+    epilog="The cluster is what `kubectl get nodes,pods -A -o json` prints; also jobs, podgroups, "
+    "priorityclasses, poddisruptionbudgets where they matter. FILE is JSON or YAML, and - is "
+    "standard input.",
+)
+@click.option(
+    "-f",
+    "--filename",
+    "paths",
+    metavar="FILE",
+    multiple=True,
+    default=("-",),
+    help="The cluster.  [default: -]",
+)
+@click.option(
+    "--submit",
+    "jobs",
+    metavar="FILE",
+    multiple=True,
+    required=True,
+    help="The job: a Pod, Job, JobSet, PyTorchJob, …",
+)
+@click.option("-n", "--namespace", metavar="NAME", default="default", help="As kubectl's.")
+@click.option(
+    "--assume",
+    "assumed",
+    metavar="SELECTOR=MACHINE",
+    multiple=True,
+    help="Nodes with these labels are such machines, where no plugin says what they are.",
+)
+@click.option(
+    "--at", metavar="TIME", help="When the cluster was listed, like 2026-03-01T08:00:00Z."
+)
+@click.option(
+    "--resource", default=names.DEFAULT_RESOURCE, show_default=True, help="What counts as a GPU."
+)
+@click.option(
+    "--indexed-jobs",
+    type=click.Choice(["all", "with-subdomain", "none"]),
+    default="all",
+    show_default=True,
+    help="As the extender's.",
+)
+@click.option(
+    "--preempt",
+    type=click.Choice(["consenting", "lower-priority", "never"]),
+    default="consenting",
+    show_default=True,
+    help="As the extender's.",
+)
+@click.option("--span-levels", metavar="KEYS", help="As the extender's.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+def what_if_command(
+    paths: tuple[str, ...],
+    jobs: tuple[str, ...],
+    namespace: str,
+    assumed: tuple[str, ...],
+    at: str | None,
+    resource: str,
+    indexed_jobs: str,
+    preempt: str,
+    span_levels: str | None,
+    output: str,
+) -> None:
+    """Say where a job would go if it was submitted now, when it would start, and what would make
+    room for it."""
+    # The core takes a while to load, and other commands do without it.
+    from linkwise.cli.what_if import run
+
+    asked = run.Asked(
+        paths, jobs, namespace, assumed, at, resource, indexed_jobs, preempt, span_levels
+    )
+    answer = run.answer(asked)
+    click.echo(run.written(answer, output), nl=False)
+    sys.exit(0 if answer.fits else 1)

@@ -1,0 +1,80 @@
+"""Lets time pass in a world from one end of a pod to the next that may matter to the job."""
+
+from collections.abc import Iterator, Sequence
+
+from linkwise.cli.what_if.parts import Group
+from linkwise.cli.what_if.world import World
+from linkwise.extender.snapshot import Snapshot
+
+_MOST_STEPS = 150  # the core looks for room after each
+
+
+class Ends:
+    """Where no other pod waits, ends are skipped after which there are not yet GPUs enough, however
+    they are joined: that changes nothing. Where others wait, all of them have their turns, and of
+    very many ends several make a step."""
+
+    def __init__(self, world: World, groups: Sequence[Group]) -> None:
+        self._world = world
+        snapshot = world.core.snapshot(world.now)
+        mine = {uid for group in groups for uid in group.uids}
+        self._others_wait = any(
+            record.demand.gpus and not record.node and record.live and record.uid not in mine
+            for record in snapshot.pods
+        )
+        known = len(world.ends)
+        self.step = max(1, known // _MOST_STEPS) if self._others_wait else 1
+        self._steps = 0
+        self._gpus: dict[str, tuple[str, int]] = {}  # uid -> node, GPUs
+        self._free: dict[str, int] = {}
+        for node in snapshot.nodes:
+            if node.machine is None:
+                continue
+            taken = 0
+            for uid, mask in node.owned.items():
+                self._gpus[uid] = (node.name, mask.bit_count())
+                taken |= mask
+            self._free[node.name] = (node.machine.healthy_gpus & ~taken).bit_count()
+        self._needs = [_needs(snapshot, group) for group in groups]
+        self._slots = {
+            size: sum(free // size for free in self._free.values())
+            for needs in self._needs
+            for size in needs
+        }
+        self._next = self._skipping() if not self._others_wait else iter(())
+
+    def go_on(self) -> bool:
+        """Pass to where the job may start; False: no further end is known."""
+        if self._steps == _MOST_STEPS * 2:
+            return False
+        self._steps += 1
+        if self._others_wait:
+            ends = self._world.ends
+            if not ends:
+                return False
+            self._world.pass_to(ends[min(self.step, len(ends)) - 1][0])
+            return True
+        then = next(self._next, None)
+        if then is not None:
+            self._world.pass_to(then)
+        return then is not None
+
+    def _skipping(self) -> Iterator[float]:
+        for end, uid in self._world.ends:
+            node, gpus = self._gpus.get(uid, ("", 0))
+            if node:
+                before = self._free[node]
+                self._free[node] += gpus
+                for size in self._slots:
+                    self._slots[size] += (before + gpus) // size - before // size
+            if any(
+                all(self._slots[size] >= count for size, count in needs.items())
+                for needs in self._needs
+            ):
+                yield end
+
+
+def _needs(snapshot: Snapshot, group: Group) -> dict[int, int]:
+    """Size -> how many pods of so many GPUs have to have room; the smallest are enough."""
+    sizes = sorted(snapshot.by_uid[uid].demand.gpus for uid in group.uids)[: group.enough]
+    return {size: sizes.count(size) for size in set(sizes)}

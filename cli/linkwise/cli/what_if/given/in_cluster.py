@@ -1,0 +1,131 @@
+"""Of the listing's pods: those that wait as the job does, and those that are its own."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from linkwise.cli.documents import Fields
+from linkwise.cli.errors import BadInputError
+from linkwise.cli.what_if.given.job import Job
+from linkwise.cli.what_if.given.listing import Listing
+from linkwise.extender.recognise.answer import ObjectRef
+from linkwise.extender.recognise.case import group_of
+from linkwise.kube.objects import Container, OwnerReference, Pod, SchedulingGate
+from linkwise.topology import names
+
+change = msgspec.structs.replace
+_DEFAULT_SCHEDULER = "default-scheduler"
+_ENDED = frozenset({"Succeeded", "Failed"})
+_GATE = SchedulingGate(name=names.GATE)
+_OF_DEPLOYMENT = re.compile(r"-[a-z0-9]{5,10}$")
+_Maker = tuple[str, str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class There:
+    job: Job
+    notes: tuple[str, ...]
+
+
+def schedulers_of(pods: Iterable[Pod]) -> frozenset[str]:
+    """Those that ask Linkwise, as far as their pods show it."""
+    asked = (pod.spec.scheduler_name for pod in pods if names.PLAN in pod.metadata.annotations)
+    return frozenset({_DEFAULT_SCHEDULER, *asked})
+
+
+def gated(pod: Pod, resource: str, schedulers: frozenset[str]) -> Pod:
+    """A pod that waits for GPUs, behind our gate: so the core itself plans it in its turn, and no
+    kube-scheduler has to try it."""
+    if (
+        pod.spec.node_name
+        or pod.status.phase in _ENDED
+        or pod.metadata.deletion_timestamp is not None
+        or pod.spec.scheduler_name not in schedulers
+        or names.PLAN in pod.metadata.annotations
+        or _GATE in pod.spec.scheduling_gates
+        or not _takes(pod, resource)
+    ):
+        return pod
+    return change(pod, spec=change(pod.spec, scheduling_gates=(*pod.spec.scheduling_gates, _GATE)))
+
+
+def _takes(pod: Pod, resource: str) -> bool:
+    containers: tuple[Container, ...] = (*pod.spec.init_containers, *pod.spec.containers)
+    return any(
+        resource in container.resources.limits or resource in container.resources.requests
+        for container in containers
+    )
+
+
+def those_there(listing: Listing, job: Job) -> There:
+    """The job as it is where it waits in the cluster already. Raises BadInputError where it runs
+    there, or where another pod has the name of one of its pods."""
+    makers = {_maker(pod) for pod in job.pods if _maker(pod)[0]}
+    there = [pod for pod in listing.pods.values() if _lives(pod) and _maker(pod) in makers]
+    for pod in job.pods:
+        known = listing.pods.get(_key(pod))
+        if known is None or not _lives(known) or _maker(known) in makers:
+            continue
+        if _maker(pod)[0] or _maker(known)[0]:
+            raise BadInputError(
+                f"--submit: pod {'/'.join(_key(pod))} is in the cluster already, and is another's: "
+                "expected another name"
+            )
+        there.append(known)
+    if not there:
+        return There(job, ())
+    running = [pod for pod in there if pod.spec.node_name]
+    if running:
+        raise BadInputError(
+            f"--submit: {', '.join(job.titles)}: in the cluster already, where {len(running)} of "
+            f"its {len(there)} pods have a node: expected another name"
+        )
+    note = (
+        f"{', '.join(job.titles)} is in the cluster already and waits: this is for its "
+        f"{len(there)} pods there, as old as they are"
+    )
+    waiting = tuple(_behind_our_gate_alone(pod) for pod in there)
+    return There(replace(job, pods=waiting, objects=_without_uids(job.objects)), (note,))
+
+
+def _lives(pod: Pod) -> bool:
+    return pod.status.phase not in _ENDED and pod.metadata.deletion_timestamp is None
+
+
+def _key(pod: Pod) -> tuple[str, str]:
+    return pod.metadata.namespace, pod.metadata.name
+
+
+def _maker(pod: Pod) -> _Maker:
+    """Of a Deployment's pods the ReplicaSet has a part in its name that is not known before."""
+    none = OwnerReference(kind="", name="", uid="")
+    owners = pod.metadata.owner_references
+    owner = next((each for each in owners if each.controller), none)
+    name = owner.name.removesuffix("-what-if")
+    if owner.kind == "ReplicaSet" and name == owner.name:
+        name = _OF_DEPLOYMENT.sub("", name)
+    return owner.kind, group_of(owner.api_version), pod.metadata.namespace, name
+
+
+def _behind_our_gate_alone(pod: Pod) -> Pod:
+    said = {k: v for k, v in pod.metadata.annotations.items() if k not in names.BY_EXTENDER}
+    status = change(pod.status, nominated_node_name="")
+    return change(
+        pod,
+        metadata=change(pod.metadata, annotations=said),
+        spec=change(pod.spec, scheduling_gates=(_GATE,)),
+        status=status,
+    )
+
+
+def _without_uids(objects: Mapping[ObjectRef, Fields]) -> dict[ObjectRef, Fields]:
+    """Pods that are there name the true ones, which are not known here."""
+    return {
+        ref: {
+            **fields,
+            "metadata": {k: v for k, v in fields.get("metadata", {}).items() if k != "uid"},
+        }
+        for ref, fields in objects.items()
+    }

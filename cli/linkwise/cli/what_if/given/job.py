@@ -1,0 +1,201 @@
+"""The job that is asked about: the pods of its manifests, as their controllers would make them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import msgspec
+
+from linkwise.cli.documents import Fields, objects_in, ref_of, unreadable
+from linkwise.cli.errors import BadInputError
+from linkwise.cli.text_file import read_text, shown
+from linkwise.cli.what_if.given.controllers import (
+    MOST_PODS,
+    Draft,
+    UnknownControllerError,
+    drafts,
+    pod_of,
+)
+from linkwise.cli.what_if.given.listing import PriorityClass
+from linkwise.extender.recognise.answer import ObjectRef
+from linkwise.extender.recognise.case import controller_of
+from linkwise.extender.recognise.fields import UnreadableError, text
+from linkwise.kube.objects import Pod, PodStatus, SchedulingGate
+from linkwise.topology import names
+
+change = msgspec.structs.replace
+_UID = "what-if"  # what the uids of pods and objects begin with that do not exist yet
+_Name = tuple[str, str, str]  # namespace, kind and name
+_GATES = (SchedulingGate(name=names.GATE),)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    pods: tuple[Pod, ...]
+    objects: Mapping[ObjectRef, Fields]
+    titles: tuple[str, ...]  # like `Job.batch ml/train`
+    places: Mapping[str, str]  # uid of a pod -> where its template stands
+    notes: tuple[str, ...]
+
+
+def read_job(
+    paths: Sequence[str], namespace: str, classes: Mapping[str, PriorityClass], now: float
+) -> Job:
+    """Raises BadInputError with file, document and field."""
+    pods: dict[tuple[str, str], Pod] = {}
+    places: dict[str, str] = {}
+    objects: dict[ObjectRef, Fields] = {}
+    titles: list[str] = []
+    seen: list[str] = []
+    makers: set[_Name] = set()
+    for where, item in _items(paths, namespace):
+        ref = ref_of(item, where)
+        seen.append(ref.qualified_kind)
+        if _controller(item, ref) in makers:
+            continue  # it was counted with what makes it
+        made, around = _pods_of(item, ref, where)
+        objects.update(around)
+        if made:
+            titles.append(str(ref))
+            makers.add((ref.namespace, ref.kind, ref.name))
+        for place, pod in made:
+            key = (pod.metadata.namespace, pod.metadata.name)
+            if key in pods:
+                raise BadInputError(f"{place}: pod {'/'.join(key)} is there twice")
+            pods[key] = pod
+            places[pod.metadata.uid] = place
+    if not pods:
+        of = f"only {', '.join(sorted(set(seen)))}" if seen else "nothing"
+        raise BadInputError(f"--submit {', '.join(paths)}: {of} there: expected a job or a pod")
+    notes: dict[str, None] = {}
+    ready = tuple(_as_created(pod, classes, now, notes) for pod in pods.values())
+    return Job(ready, objects, tuple(titles), places, tuple(notes))
+
+
+def _items(paths: Sequence[str], namespace: str) -> list[tuple[str, Fields]]:
+    """Those that nothing controls come first."""
+    found = [
+        (where, _named(_without_nulls(given), namespace, where))
+        for path in paths
+        for where, given in objects_in(read_text("--submit", path), shown("--submit", path))
+    ]
+    return sorted(found, key=lambda each: bool(controller_of(each[1])))
+
+
+def _controller(item: Fields, ref: ObjectRef) -> _Name:
+    owner = controller_of(item)
+    return ref.namespace, text(owner, "kind"), text(owner, "name")
+
+
+def _without_nulls(fields: Fields) -> Fields:
+    """A field that is null counts as left out, as the API server has it."""
+    return {key: _said(value) for key, value in fields.items() if value is not None}
+
+
+def _said(value: object) -> object:
+    if isinstance(value, dict):
+        return _without_nulls(value)
+    return [_said(each) for each in value] if isinstance(value, list) else value
+
+
+def _named(item: Fields, namespace: str, where: str) -> Fields:
+    """With the name and namespace that the API server would give it."""
+    metadata = item.get("metadata")
+    if not isinstance(metadata, dict):
+        return item  # `ref_of` says what is wrong
+    prefix = metadata.get("generateName")
+    said = {"name": f"{prefix}what-if"} if isinstance(prefix, str) and prefix else {}
+    home = {} if metadata.get("namespace") else {"namespace": namespace}
+    api_version, kind = item.get("apiVersion"), item.get("kind")
+    uid = f"{_UID}/{api_version}/{kind}/{namespace}/{metadata.get('name') or where}"
+    return {**item, "metadata": {"uid": uid, **said, **metadata, **home}}
+
+
+_Placed = list[tuple[str, Pod]]
+
+
+def _pods_of(
+    item: Fields, ref: ObjectRef, where: str
+) -> tuple[_Placed, Mapping[ObjectRef, Fields]]:
+    if (ref.group, ref.kind) == ("", "Pod"):
+        fields = {"metadata": item["metadata"], "spec": item.get("spec")}
+        return [(where, _pod(fields, where))], {}
+    try:
+        found, objects = drafts(item, ref.namespace, ref.name)
+    except UnknownControllerError as error:
+        raise BadInputError(
+            f"{where}: {error} is not understood: expected pods, or an object such as a Job or a "
+            "JobSet that says how many it makes"
+        ) from None
+    except UnreadableError as error:
+        raise BadInputError(f"{where}: {error}") from None
+    if len(found) > MOST_PODS:
+        raise BadInputError(f"{where}: more than {MOST_PODS} pods")
+    made = [(f"{where}: {draft.path}", _made(draft, objects, where)) for draft in found]
+    return made, objects
+
+
+def _made(draft: Draft, objects: Mapping[ObjectRef, Fields], where: str) -> Pod:
+    ref = draft.maker.ref
+    owner = text(objects[ref], "metadata.uid") if ref in objects else ""
+    uid = f"{_UID}/{ref.namespace}/{draft.name}"
+    return _pod(pod_of(draft, uid, owner or f"{_UID}/{ref}"), f"{where}: {draft.path}")
+
+
+def _pod(fields: Mapping[str, object], where: str) -> Pod:
+    try:
+        pod = msgspec.convert(fields, Pod)
+    except msgspec.ValidationError as error:
+        raise unreadable(error, where, "pod") from None
+    if not pod.spec.containers:
+        raise BadInputError(f"{where}: spec.containers: expected one or more")
+    return pod
+
+
+def _as_created(
+    pod: Pod, classes: Mapping[str, PriorityClass], now: float, notes: dict[str, None]
+) -> Pod:
+    """As the API server stores it at *now*, behind our gate alone."""
+    meta, spec = pod.metadata, pod.spec
+    others = sorted({gate.name for gate in spec.scheduling_gates} - {names.GATE})
+    if others:
+        notes[f"scheduling gates {', '.join(others)} count as lifted"] = None
+    said = {k: v for k, v in meta.annotations.items() if k not in names.BY_EXTENDER}
+    priority, policy = _priority(pod, classes, notes)
+    return change(
+        pod,
+        metadata=change(
+            meta,
+            uid=meta.uid if meta.uid.startswith(_UID) else f"{_UID}/{meta.uid}",
+            annotations=said,
+            creation_timestamp=datetime.fromtimestamp(now, UTC),
+            deletion_timestamp=None,
+        ),
+        spec=change(
+            spec,
+            node_name="",
+            scheduling_gates=_GATES,
+            priority=priority,
+            preemption_policy=policy,
+        ),
+        status=PodStatus(),
+    )
+
+
+def _priority(
+    pod: Pod, classes: Mapping[str, PriorityClass], notes: dict[str, None]
+) -> tuple[int, str]:
+    """As the API server reads it off the class."""
+    spec = pod.spec
+    name = spec.priority_class_name
+    found = classes.get(name) if name else None
+    if not name:
+        found = next((each for each in classes.values() if each.global_default), None)
+    if found is not None:
+        return found.value, spec.preemption_policy or found.preemption_policy
+    if name and not spec.priority:
+        notes[
+            f"PriorityClass {name} was not given: it counts as priority 0; "
+            "`kubectl get nodes,pods,priorityclasses -A`"
+        ] = None
+    return spec.priority, spec.preemption_policy

@@ -1,0 +1,158 @@
+"""A cluster as `kubectl get nodes,pods -A -o json` prints it, and more kinds where they are given.
+
+20,000 pods are some 200 MB of JSON, so objects are decoded to what is used of them one by one.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
+
+from linkwise.cli.documents import Fields, objects_in, ref_of, unreadable
+from linkwise.cli.errors import BadInputError
+from linkwise.cli.text_file import read_text, shown
+from linkwise.extender.recognise.answer import ObjectRef
+from linkwise.extender.recognise.case import group_of
+from linkwise.extender.recognise.kinds import READ
+from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
+
+T = TypeVar("T")
+_READ = frozenset((kind.group, kind.kind) for kind in READ)
+_BUDGET = ("policy", "PodDisruptionBudget")
+_PRIORITY_CLASS = ("scheduling.k8s.io", "PriorityClass")
+_MOST_DEPTH = 8  # of Lists in Lists
+
+
+class PriorityClass(msgspec.Struct, frozen=True, rename="camel"):
+    value: int
+    global_default: bool = False
+    preemption_policy: str = ""
+
+
+@dataclass
+class Listing:
+    nodes: dict[str, Node] = field(default_factory=dict)  # by name
+    pods: dict[tuple[str, str], Pod] = field(default_factory=dict)  # by namespace and name
+    objects: dict[ObjectRef, Fields] = field(default_factory=dict)  # what pods may hang on
+    classes: dict[str, PriorityClass] = field(default_factory=dict)
+    budgets: list[PodDisruptionBudget] | None = None  # None: none were given
+
+
+class _Head(msgspec.Struct, frozen=True, rename="camel"):
+    """What says what an object is; anything else is skipped."""
+
+    kind: object = None
+    api_version: object = None
+    items: msgspec.Raw | None = None
+
+
+def read_listing(paths: Sequence[str]) -> Listing:
+    """Raises BadInputError with file, document and field."""
+    found = Listing()
+    for path in paths:
+        text = read_text("-f", path)
+        where = shown("-f", path)
+        if not text.strip():
+            raise BadInputError(
+                f"{where}: empty: expected what `kubectl get nodes,pods -A -o json` prints"
+            )
+        for place, head, raw in _objects(text, where):
+            _take(found, place, head, raw)
+    if not found.nodes:
+        raise BadInputError(
+            f"-f {', '.join(paths)}: no Node there; `kubectl get nodes,pods -A -o json`"
+        )
+    return found
+
+
+def _objects(text: str, where: str) -> Iterator[tuple[str, _Head, msgspec.Raw]]:
+    """Where it is one JSON value it goes the fast way, else one that tells better what is wrong."""
+    try:
+        whole = msgspec.Raw(text.encode())
+        yield from _inside(f"{where}: document 1", whole, _Head(), 0)
+    except (msgspec.DecodeError, RecursionError):
+        for place, item in objects_in(text, where):
+            raw = msgspec.Raw(msgspec.json.encode(item))
+            yield place, msgspec.json.decode(raw, type=_Head), raw
+
+
+def _inside(
+    where: str, raw: msgspec.Raw, said: _Head, depth: int
+) -> Iterator[tuple[str, _Head, msgspec.Raw]]:
+    """The objects of a List, which may say the kind of its items once. Raises DecodeError before
+    it yields anything of what is wrong."""
+    head = msgspec.json.decode(raw, type=_Head)
+    kind = said.kind if head.kind is None else head.kind
+    version = said.api_version if head.api_version is None else head.api_version
+    head = _Head(kind, version, head.items)
+    if head.items is None or not isinstance(kind, str) or not kind.endswith("List"):
+        yield where, head, raw
+        return
+    items = msgspec.json.decode(head.items, type=list[msgspec.Raw])
+    one = kind.removesuffix("List")
+    inside = _Head(one, version) if one else _Head()
+    if depth == _MOST_DEPTH:
+        raise BadInputError(f"{where}: Lists in more than {_MOST_DEPTH} Lists")
+    for number, item in enumerate(items):
+        yield from _inside(f"{where}: items[{number}]", item, inside, depth + 1)
+
+
+def _take(found: Listing, where: str, head: _Head, raw: msgspec.Raw) -> None:
+    kind, version = head.kind, head.api_version
+    for name, value in (("apiVersion", version), ("kind", kind)):
+        if not isinstance(value, str) or not value:
+            raise BadInputError(f"{where}: {name}: expected a text")
+    of = (group_of(str(version)), str(kind))
+    if of == ("", "Node"):
+        node = _decode(raw, Node, where)
+        _named(node.metadata.name, where)
+        found.nodes[node.metadata.name] = node
+    elif of == ("", "Pod"):
+        pod = _whole(_decode(raw, Pod, where), where)
+        found.pods[pod.metadata.namespace, pod.metadata.name] = pod
+    elif of == _BUDGET:
+        found.budgets = [*(found.budgets or []), _decode(raw, PodDisruptionBudget, where)]
+    elif of == _PRIORITY_CLASS:
+        fields = msgspec.json.decode(raw, type=dict[str, object])
+        name = ref_of({**fields, "apiVersion": version, "kind": kind}, where).name
+        found.classes[name] = _decode(raw, PriorityClass, where)
+    elif of in _READ:
+        fields = {**msgspec.json.decode(raw), "apiVersion": version, "kind": kind}
+        found.objects[ref_of(fields, where)] = fields
+
+
+def _decode(raw: msgspec.Raw, kind: type[T], where: str) -> T:
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.ValidationError as error:
+        raise unreadable(error, where, kind.__name__) from None
+
+
+def _whole(pod: Pod, where: str) -> Pod:
+    """With the namespace and uid that one who wrote it by hand may have left out."""
+    meta = pod.metadata
+    _named(meta.name, where)
+    namespace = meta.namespace or "default"
+    uid = meta.uid or f"{namespace}/{meta.name}"
+    if (namespace, uid) == (meta.namespace, meta.uid):
+        return pod
+    metadata = msgspec.structs.replace(meta, namespace=namespace, uid=uid)
+    return msgspec.structs.replace(pod, metadata=metadata)
+
+
+def _named(name: str, where: str) -> None:
+    if not name:
+        raise BadInputError(f"{where}: metadata.name: expected a text")
+
+
+def known_classes(listing: Listing) -> Mapping[str, PriorityClass]:
+    """As given; else as pods of the cluster tell, on which the API server has written the value."""
+    seen = {
+        pod.spec.priority_class_name: PriorityClass(
+            pod.spec.priority, preemption_policy=pod.spec.preemption_policy
+        )
+        for pod in listing.pods.values()
+        if pod.spec.priority_class_name
+    }
+    return {**seen, **listing.classes}

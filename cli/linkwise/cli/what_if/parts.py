@@ -1,0 +1,156 @@
+"""The job in the world around the core: which gangs it is, and where each of its pods has gone."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from linkwise.cli.what_if.answer import FITS, STARTS, WAITS, Place
+from linkwise.cli.what_if.world import World
+from linkwise.extender.explain import Explainer
+from linkwise.extender.funnel import alike
+from linkwise.extender.records import GangKey, PodRecord
+from linkwise.extender.snapshot import Snapshot
+from linkwise.extender.views import Explanation, GangExplanation
+from linkwise.topology import names
+from linkwise.topology.plan import read_plan
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Pods of the job that start together: a gang, or one pod."""
+
+    key: GangKey
+    uids: tuple[str, ...]  # those that take GPUs, in the order of ranks
+    enough: int  # of these
+    size: int
+    minimum: int
+    others: int  # pods of the cluster that are in the same gang
+
+    @property
+    def is_gang(self) -> bool:
+        return not self.key.uid
+
+    def state(self, world: World) -> str:
+        have = sum(is_placed(world, uid) for uid in self.uids)
+        if have == len(self.uids):
+            return FITS
+        return STARTS if have >= self.enough else WAITS
+
+
+def groups_of(snapshot: Snapshot, uids: Iterable[str]) -> tuple[Group, ...]:
+    """The pods of the job that take GPUs; in the order in which they were given."""
+    found: dict[GangKey, list[PodRecord]] = {}
+    mine = frozenset(uids)
+    for uid in uids:
+        record = snapshot.by_uid.get(uid)
+        if record is not None and record.demand.gpus:
+            name = record.ref
+            key = record.gang or GangKey(name.namespace, name.name, name.uid)
+            found.setdefault(key, []).append(record)
+    return tuple(_group(snapshot, key, members, mine) for key, members in found.items())
+
+
+def _group(
+    snapshot: Snapshot, key: GangKey, members: Sequence[PodRecord], mine: frozenset[str]
+) -> Group:
+    uids = tuple(record.uid for record in sorted(members, key=lambda record: record.order))
+    known = snapshot.gang_by_key.get(key)
+    if known is None or known.alone:
+        return Group(key, uids, len(uids), len(uids), len(uids), 0)
+    muster = known.found
+    without = sum(m.uid in mine and not m.demand.gpus for m in muster.members)
+    enough = max(1, min(len(uids), muster.minimum - without))
+    others = sum(member.uid not in mine for member in muster.members)
+    return Group(key, uids, enough, muster.size, muster.minimum, others)
+
+
+def is_placed(world: World, uid: str) -> bool:
+    pod = world.pods.get(uid)
+    return pod is not None and bool(pod.spec.node_name)
+
+
+def all_start(world: World, groups: Iterable[Group]) -> bool:
+    return all(group.state(world) != WAITS for group in groups)
+
+
+def all_fit(world: World, groups: Iterable[Group]) -> bool:
+    return all(group.state(world) == FITS for group in groups)
+
+
+def places_of(
+    world: World, snapshot: Snapshot, group: Group, guessed: frozenset[str]
+) -> tuple[tuple[Place, ...], str]:
+    """And the span that they have in common."""
+    places, span = [], ""
+    for uid in group.uids:
+        record = snapshot.by_uid[uid]
+        pod = world.pods[uid]
+        node = ""
+        indices: tuple[int, ...] = ()
+        uuids: tuple[str, ...] = ()
+        link, gbytes = "", 0.0
+        if pod.spec.node_name:
+            plan = read_plan(pod.metadata.annotations[names.PLAN])
+            node, link, gbytes = plan.node, plan.link, plan.gbytes_per_s
+            span = plan.span or span
+            written = snapshot.plan_of(record)
+            state = snapshot.node_named[node]
+            assert written is not None, "it is bound by its plan"
+            assert state.machine is not None, "something was planned on it"
+            mask = state.machine.mask_of(written.uuids)
+            indices = state.machine.indices_of(mask)
+            uuids = tuple(
+                gpu.uuid for place, gpu in enumerate(state.machine.gpus) if mask >> place & 1
+            )
+        places.append(
+            Place(
+                record.ref.name,
+                record.demand.gpus,
+                record.ask.rank,
+                node,
+                indices,
+                None if node in guessed else uuids,
+                link,
+                gbytes,
+            )
+        )
+    return tuple(places), span
+
+
+def planned_at(world: World, group: Group) -> float:
+    """When the last of those of its pods got its GPUs that has some."""
+    pods = (world.pods[uid] for uid in group.uids if is_placed(world, uid))
+    return max(read_plan(pod.metadata.annotations[names.PLAN]).made for pod in pods)
+
+
+def gpus_of(snapshot: Snapshot, group: Group) -> Mapping[str, int]:
+    """Node -> bitmask of what the group has."""
+    found: dict[str, int] = {}
+    for uid in group.uids:
+        record = snapshot.by_uid[uid]
+        written = snapshot.plan_of(record)
+        state = snapshot.node_named.get(record.node)
+        if written is not None and state is not None and state.machine is not None:
+            mask = state.machine.mask_of(written.uuids)
+            found[state.name] = found.get(state.name, 0) | mask
+    return found
+
+
+class Explanations:
+    """Why groups wait; of pods that are alike, which may be thousands, it is worked out once."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot, self._explainer = snapshot, Explainer(snapshot)
+        self._known: dict[object, Explanation | None] = {}
+
+    def of(self, group: Group) -> GangExplanation | Explanation | None:
+        namespace, name = group.key.namespace, group.key.name
+        if group.is_gang:
+            return self._explainer.gang(namespace, name)
+        record = self._snapshot.by_uid[group.uids[0]]
+        kind = (alike(record), record.priority, bool(record.node))
+        if kind not in self._known:
+            self._known[kind] = self._explainer.pod(namespace, name)
+        found = self._known[kind]
+        if found is None:
+            return None
+        return replace(found, namespace=namespace, name=name, uid=record.uid)

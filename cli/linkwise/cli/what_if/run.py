@@ -1,0 +1,83 @@
+"""From the command line's words to the answer."""
+
+import sys
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import msgspec
+
+from linkwise.cli.errors import BadInputError
+from linkwise.cli.what_if.answer import Answer
+from linkwise.cli.what_if.ask import Question, ask
+from linkwise.cli.what_if.given.job import read_job
+from linkwise.cli.what_if.given.listing import known_classes, read_listing
+from linkwise.cli.what_if.given.machines import know_machines, read_assumption
+from linkwise.cli.what_if.text import write_text
+from linkwise.extender.consent import Preempt
+from linkwise.extender.recognise.answer import IndexedJobs
+from linkwise.extender.scheduler import CoreSettings
+from linkwise.extender.spans import DEFAULT_LEVELS, LABEL_KEY, levels_of
+from linkwise.topology.names import RESOURCE_NAME
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    paths: tuple[str, ...]
+    jobs: tuple[str, ...]
+    namespace: str
+    assumed: tuple[str, ...]
+    at: str | None
+    resource: str
+    indexed_jobs: str
+    preempt: str
+    span_levels: str | None
+
+
+def answer(asked: Asked) -> Answer:
+    """Raises BadInputError."""
+    sources = (*asked.paths, *asked.jobs, *(said.rpartition("=")[2] for said in asked.assumed))
+    if sources.count("-") > 1:
+        raise BadInputError(
+            "-f, --submit, --assume: standard input can be one of them: name files for the others"
+        )
+    if "-" in asked.paths and sys.stdin.isatty():
+        raise BadInputError("-f -: nothing is piped in: `kubectl get nodes,pods -A -o json |`")
+    if not RESOURCE_NAME.fullmatch(asked.resource):
+        raise BadInputError(f"--resource {asked.resource}: expected a name like nvidia.com/gpu")
+    now = time.time() if asked.at is None else _time(asked.at)
+    assumed = [read_assumption(said) for said in asked.assumed]
+    listing = read_listing(asked.paths)
+    job = read_job(asked.jobs, asked.namespace, known_classes(listing), now)
+    known = know_machines([*listing.nodes.values()], assumed, asked.resource)
+    settings = CoreSettings(
+        resource_name=asked.resource,
+        indexed_jobs=IndexedJobs(asked.indexed_jobs),
+        preempt=Preempt(asked.preempt),
+        span_levels=_levels(asked.span_levels),
+    )
+    return ask(Question(listing, known, job, settings, now))
+
+
+def written(answer: Answer, output: str) -> str:
+    if output == "json":
+        return msgspec.json.format(msgspec.json.encode(answer), indent=2).decode() + "\n"
+    return write_text(answer)
+
+
+def _levels(said: str | None) -> tuple[str, ...]:
+    if said is None:
+        return DEFAULT_LEVELS
+    levels = levels_of(part.strip() for part in said.split(",") if part.strip())
+    for level in levels:
+        if not LABEL_KEY.fullmatch(level):
+            raise BadInputError(f"--span-levels {level}: expected the key of a node label")
+    return levels
+
+
+def _time(said: str) -> float:
+    try:
+        found = datetime.fromisoformat(said)
+    except ValueError:
+        raise BadInputError(f"--at {said}: expected a time like 2026-03-01T08:00:00Z") from None
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()

@@ -1,0 +1,214 @@
+"""The answer of `linkwise what-if` for people. One fact a line, its name in front."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from linkwise.cli.gpu_list import write_indices
+from linkwise.cli.table import aligned
+from linkwise.cli.what_if.answer import (
+    FITS,
+    STARTS,
+    Answer,
+    HeldPod,
+    Part,
+    Place,
+    Room,
+)
+from linkwise.extender import explain_text
+from linkwise.extender.views import Explanation, GangExplanation
+from linkwise.extender.words import duration, gpus_in_words, pods_in_words
+
+_WIDTH = 10  # of the names in front
+_MOST_HOLDERS = 8
+_MOST_PARTS = 20  # that wait, and are shown in full
+_MOST_NODES = 8
+_MOST_PODS = 40  # that would have to end
+_HEADER = ("POD", "RANK", "NODE", "GPUS", "LINK", "GB/s")
+_FIGURES = (1, 5)
+_LEGEND = "\nGB/s: estimated all-reduce bus bandwidth of the pod's GPUs.\n"
+
+
+def write_text(answer: Answer) -> str:
+    return "".join(f"{line}\n" for line in _lines(answer)) + (
+        _LEGEND if any(place.node for part in answer.parts for place in part.places) else ""
+    )
+
+
+def _lines(answer: Answer) -> Iterator[str]:
+    yield from _about(answer)
+    yield ""
+    yield _verdict(answer)
+    yield from _placed(answer.parts)
+    waiting = _alike(part for part in answer.parts if part.state != FITS)
+    for part, others in waiting[:_MOST_PARTS]:
+        yield ""
+        yield from _waiting(part, others, answer)
+    if len(waiting) > _MOST_PARTS:
+        yield ""
+        yield f"and {len(waiting) - _MOST_PARTS} more that wait; -o json has all"
+    for room in answer.room:
+        yield ""
+        yield from _room(room, answer.at)
+
+
+def _about(answer: Answer) -> Iterator[str]:
+    use = answer.cluster
+    words = {"free": "free", "used": "in use", "held": "planned", "reserved": "kept for others"}
+    words["unhealthy"] = "unhealthy"
+    counts = ", ".join(f"{use.gpus[key]} {word}" for key, word in words.items() if use.gpus[key])
+    total = gpus_in_words(sum(use.gpus.values()))
+    nodes = f"{use.nodes} node{'' if use.nodes == 1 else 's'}"
+    yield _fact("cluster", f"{total} on {nodes}: {counts or 'none'}")
+    for guess in answer.guesses:
+        yield _fact("guessed", f"{_some(guess.nodes)}: {guess.machine} ({guess.because})")
+    for left in answer.left_out:
+        yield _fact("left out", f"{_some(left.nodes)}: {left.because}")
+    if answer.presumed:
+        of = f"{pods_in_words(len(answer.presumed))} have is presumed: no plan and no plugin says"
+        yield _fact("presumed", f"which GPUs {of}")
+    for title in answer.job[:_MOST_NODES]:
+        yield _fact("job", title)
+    if len(answer.job) > _MOST_NODES:
+        yield _fact("job", f"and {len(answer.job) - _MOST_NODES} more")
+    for note in answer.notes:
+        yield _fact("note", note)
+
+
+def _verdict(answer: Answer) -> str:
+    if answer.fits:
+        some = any(part.state == STARTS for part in answer.parts)
+        return "It starts now, though not with all of its pods." if some else "All of it fits now."
+    if answer.never is not None:
+        of = "It" if len(answer.parts) == 1 else "All of it"
+        return f"{of} can never start on these nodes, even if all pods were gone that could go."
+    return "It does not fit now."
+
+
+def _placed(parts: Sequence[Part]) -> Iterator[str]:
+    """Gangs one by one, pods that run for themselves in one table."""
+    singles = [place for part in parts if not part.is_gang for place in part.places if place.node]
+    if singles:
+        yield ""
+        yield from _table(singles)
+    for part in parts:
+        placed = [place for place in part.places if place.node]
+        if part.is_gang and placed:
+            yield ""
+            yield _gang(part)
+            yield from _table(placed)
+            if part.span:
+                yield f"All of them share {part.span}."
+
+
+def _gang(part: Part) -> str:
+    few = f", {part.minimum} are enough" if part.minimum < part.size else ""
+    return f"gang {part.namespace}/{part.name}: {pods_in_words(part.size)}{few}"
+
+
+def _table(places: Iterable[Place]) -> Iterator[str]:
+    rows = [_HEADER, *(_row(place) for place in places)]
+    columns = [0, *([1] if any(row[1] != "-" for row in rows[1:]) else []), 2, 3, 4, 5]
+    rows = [tuple(row[column] for column in columns) for row in rows]
+    figures = [place for place, column in enumerate(columns) if column in _FIGURES]
+    yield from aligned(rows, figures).splitlines()
+
+
+def _row(place: Place) -> tuple[str, ...]:
+    several = place.wanted > 1
+    return (
+        place.pod,
+        "-" if place.rank is None else str(place.rank),
+        place.node,
+        write_indices(place.gpus),
+        place.link if several else "-",
+        f"{place.gbytes_per_s:.1f}" if several else "-",
+    )
+
+
+def _alike(parts: Iterable[Part]) -> list[tuple[Part, int]]:
+    """The first of those of which the same is said, and how many others there are."""
+    groups: dict[object, list[Part]] = {}
+    for part in parts:
+        key: object = part.name
+        if isinstance(part.why, Explanation) and part.why.search is not None:
+            start = None if part.start is None else part.start.at
+            key = (part.why.summary, part.why.search.levels, start, part.evicts)
+        groups.setdefault(key, []).append(part)
+    return [(group[0], len(group) - 1) for group in groups.values()]
+
+
+def _waiting(part: Part, others: int, answer: Answer) -> Iterator[str]:
+    title = _gang(part) if part.is_gang else f"pod {part.namespace}/{part.name}"
+    if others:
+        title += f", and {others} more like it"
+    have = sum(bool(place.node) for place in part.places)
+    if part.state == STARTS:
+        yield f"{title}: {have} of {len(part.places)} have GPUs, and the others wait"
+    else:
+        yield f"{title}: waits"
+        yield from _when(part, answer)
+    why = part.why
+    if answer.never is not None and len(answer.parts) == 1 and answer.never.why:
+        (why, *_) = answer.never.why  # what would be in the way even then
+    if why is not None:
+        if part.start is not None and isinstance(why, GangExplanation) and why.hold is not None:
+            why = replace(why, hold=replace(why.hold, holders=()))  # said above
+        # The first line says how long it has waited.
+        yield from explain_text.in_short(why, answer.at).splitlines()[1:]
+
+
+def _when(part: Part, answer: Answer) -> Iterator[str]:
+    at = answer.at
+    if answer.never is not None and len(answer.parts) == 1:
+        yield _fact("when", "never")
+        return
+    if part.evicts:
+        pods = pods_in_words(len(part.evicts))
+        yield _fact("evicts", f"Linkwise would evict {pods} for it: {_some(part.evicts)}")
+    if part.start is None:
+        yield _fact("when", "unknown: it needs GPUs of pods that do not say when they end")
+    else:
+        when = _time(part.start.at)
+        yield _fact("when", f"in {duration(part.start.at - at)} ({when}), if no other job comes")
+        nodes = dict.fromkeys(place.node for place in part.start.places if place.node)
+        yield _fact("where", f"then on {_some(tuple(nodes))}")
+        for number, held in enumerate(part.waits_for[:_MOST_HOLDERS]):
+            yield _fact("" if number else "waits for", explain_text.holder(held, at))
+        if len(part.waits_for) > _MOST_HOLDERS:
+            yield _fact("", f"and {len(part.waits_for) - _MOST_HOLDERS} more")
+
+
+def _room(room: Room, at: float) -> Iterator[str]:
+    count = pods_in_words(len(room.pods))
+    few = ", and no fewer would do" if room.fewest else ""
+    if not room.pods:
+        yield "All of it would start if no other pod waited, or once those end that are ending."
+        return
+    if room.by == "eviction":
+        yield f"kube-scheduler may evict {count} of lower priority for it{few}:"
+    else:
+        yield f"All of it would start if {count} ended and no other pod waited{few}:"
+    shown = room.pods[:_MOST_PODS]
+    rows = [("POD", "NODE", "GPUS", "PRIORITY", "ENDS"), *(_held(pod, at) for pod in shown)]
+    yield from aligned(rows, (2, 3)).splitlines()
+    if len(room.pods) > _MOST_PODS:
+        yield f"and {len(room.pods) - _MOST_PODS} more; -o json has all"
+
+
+def _held(pod: HeldPod, at: float) -> tuple[str, ...]:
+    ends = "unknown" if pod.until is None else f"in {duration(pod.until - at)}"
+    return pod.pod, pod.node, str(pod.gpus), str(pod.priority), ends
+
+
+def _fact(name: str, text: str) -> str:
+    return f"  {name:<{_WIDTH}}{text}".rstrip()
+
+
+def _some(words: Sequence[str]) -> str:
+    more = len(words) - _MOST_NODES
+    return ", ".join(words[:_MOST_NODES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,0 +1,108 @@
+"""Asks the core, in a world of its own, whether the job starts once some pods are gone."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import TypeVar
+
+import msgspec
+
+from linkwise.cli.what_if.parts import Explanations, Group, all_start, groups_of
+from linkwise.cli.what_if.world import World
+from linkwise.extender.records import PodRecord
+from linkwise.extender.snapshot import Snapshot
+from linkwise.extender.views import Explanation, GangExplanation
+from linkwise.kube.objects import Pod
+
+T = TypeVar("T")
+change = msgspec.structs.replace
+_MOMENT_SECONDS = 6.0  # until a gang that may grow is no longer waited for
+_STAYS = frozenset({"DaemonSet", "Node"})  # pods of these come again at once
+_MOST = 150
+_MOST_PODS = 6000  # of the job, in all trials together: each of them takes milliseconds
+
+
+class OutOfTrialsError(Exception):
+    """The core was asked often enough."""
+
+
+class Trials:
+    """In *world* no other pod waits, none ends and none is evicted."""
+
+    def __init__(self, world: World, job: Sequence[Pod]) -> None:
+        self._world, self._job = world, job
+        self._numbers = count()
+        self._left = min(_MOST, max(_MOST_PODS // len(job), 8))
+        self.groups, self.snapshot, self.pool = self._with_job(
+            (), lambda groups, snapshot: (groups, snapshot, self._pool(groups, snapshot))
+        )
+
+    def starts_without(self, uids: Collection[str]) -> bool:
+        """Raises OutOfTrialsError."""
+        if not self._left:
+            raise OutOfTrialsError
+        self._left -= 1
+        return self._with_job(uids, lambda groups, _: all_start(self._world, groups))
+
+    def why_not_without(self, uids: Collection[str]) -> tuple[GangExplanation | Explanation, ...]:
+        """Of each group that does not start then."""
+
+        def explain(
+            groups: tuple[Group, ...], snapshot: Snapshot
+        ) -> tuple[GangExplanation | Explanation, ...]:
+            waiting = [group for group in groups if not all_start(self._world, [group])]
+            explanations = Explanations(snapshot)
+            found = (explanations.of(group) for group in waiting)
+            return tuple(each for each in found if each is not None)
+
+        return self._with_job(uids, explain)
+
+    def may_go(self) -> list[PodRecord]:
+        """All that could end, on nodes that could ever take a pod of the job."""
+        return [
+            record
+            for record in self.snapshot.pods
+            if record.node in self.pool
+            and record.uid in self._world.pods
+            and record.owner_kind not in _STAYS
+        ]
+
+    def _with_job(
+        self, uids: Collection[str], then: Callable[[tuple[Group, ...], Snapshot], T]
+    ) -> T:
+        world, number = self._world, next(self._numbers)
+        job = [_copy(pod, number) for pod in self._job]
+        mine = [pod.metadata.uid for pod in job]
+        nodes = dict(world.nodes)
+        gone = world.remove(uids)
+        world.add(job)
+        world.settle()
+        groups = groups_of(world.core.snapshot(world.now), mine)
+        world.live(world.now + _MOMENT_SECONDS, lambda: all_start(world, groups))
+        try:
+            return then(groups, world.core.snapshot(world.now))
+        finally:
+            world.remove(mine)
+            for name, node in nodes.items():
+                if world.nodes[name] is not node:
+                    world.put_node(node)
+            world.add(gone)
+            world.settle()
+
+    def _pool(self, groups: Sequence[Group], snapshot: Snapshot) -> frozenset[str]:
+        """The nodes that could ever take one of the job's pods, were they empty."""
+        found: set[str] = set()
+        for group in groups:
+            known = snapshot.gang_by_key.get(group.key)
+            if known is None:
+                continue
+            members = tuple(snapshot.by_uid[uid] for uid in group.uids)
+            pool = self._world.core.holds.pool_of(replace(known.found, open=members))
+            found |= {
+                node.name for node in snapshot.nodes if node.row < len(pool) and pool[node.row]
+            }
+        return frozenset(found)
+
+
+def _copy(pod: Pod, number: int) -> Pod:
+    return change(pod, metadata=change(pod.metadata, uid=f"{pod.metadata.uid}/{number}"))

@@ -1,0 +1,267 @@
+"""A cluster in memory around the extender's core: what the API server, kube-scheduler and the
+kubelets would do with what the core decides. Only the core is real, and nothing leaves the process.
+
+A pod that has its plan is bound at once and keeps its GPUs until it ends. One that says how long it
+runs ends then; of another the end is not known, and it never ends here.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from heapq import heappop, heappush
+
+import msgspec
+
+from linkwise.cli.documents import Fields
+from linkwise.extender.actions import (
+    Action,
+    Correct,
+    Emit,
+    Evict,
+    LiftGate,
+    MarkStarted,
+    Nominate,
+    NoteQueue,
+    WithdrawPlan,
+    WritePlan,
+)
+from linkwise.extender.asks import ask_of
+from linkwise.extender.calls import Outcome
+from linkwise.extender.recognise.answer import Missing, ObjectRef
+from linkwise.extender.scheduler import CoreSettings, Scheduler
+from linkwise.extender.tenants import STUCK_SECONDS
+from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
+from linkwise.topology import names
+from linkwise.topology.errors import AnnotationError
+from linkwise.topology.plan import read_in_use, read_plan, write_in_use
+
+change = msgspec.structs.replace
+_MOST_ROUNDS = 10_000  # of decisions at one moment; only a mistake of ours needs more
+_LEAST_SECONDS = 0.01  # between two decisions
+_GRACE_SECONDS = 30.0  # of an evicted pod: Kubernetes' default
+
+
+class World:
+    def __init__(
+        self,
+        nodes: Iterable[Node],
+        pods: Iterable[Pod],
+        *,
+        objects: Mapping[ObjectRef, Fields],
+        budgets: Iterable[PodDisruptionBudget],
+        settings: CoreSettings,
+        now: float,
+        ends: bool = True,
+    ) -> None:
+        """Without *ends* no pod ends, whatever it says."""
+        self.now = now
+        self._are_ends = ends
+        self.nodes = {node.metadata.name: node for node in nodes}
+        self.pods = {pod.metadata.uid: pod for pod in pods}
+        self.evicted: dict[str, str] = {}  # uid -> why
+        self.not_given: dict[ObjectRef, None] = {}  # what pods hang on and is not in the listing
+        self._objects = objects
+        self._planned: dict[str, None] = {}  # uids of pods that may be bound now
+        self._ends: list[tuple[float, str]] = []
+        self.core = Scheduler(settings)
+        self.core.replace_nodes(self.nodes.values(), now)
+        self.core.replace_pods(self.pods.values(), now)
+        self.core.replace_budgets(budgets, now)
+        for pod in self.pods.values():
+            self._expect_end(pod)
+            if pod.status.nominated_node_name and names.PLAN in pod.metadata.annotations:
+                self._planned[pod.metadata.uid] = None
+
+    # Time.
+
+    def settle(self) -> None:
+        """Until the core has nothing more to do at this moment."""
+        for _ in range(_MOST_ROUNDS):
+            busy = self._decide()
+            due = self.core.next_due()
+            if not busy and (due is None or due > self.now):
+                return
+            if not busy:
+                self.now += _LEAST_SECONDS  # it has looked, and waits for the clock
+        raise RuntimeError("the core finds no rest; please report this with the input")
+
+    def live(self, until: float, done: Callable[[], bool]) -> bool:
+        """Go on to *until*, or till it is *done*; whether it is."""
+        self.settle()
+        while not done():
+            due = self.core.next_due()
+            then = min(due if due is not None else until, self._ends[0][0] if self._ends else until)
+            if then >= until:
+                self.now = max(self.now, until)
+                return False
+            self.now = max(then, self.now + _LEAST_SECONDS)
+            self._end_who_is_due()
+            self.settle()
+        return True
+
+    @property
+    def ends(self) -> Sequence[tuple[float, str]]:
+        """When pods end of which that is known, and their uids; the soonest first."""
+        return sorted(self._ends)
+
+    def pass_to(self, then: float) -> None:
+        """Jump: what the core would have done meanwhile on its own, it does late."""
+        self.now = max(then, self.now)
+        self._end_who_is_due()
+        self.settle()
+
+    def _end_who_is_due(self) -> None:
+        due = []
+        while self._ends and self._ends[0][0] <= self.now:
+            due.append(heappop(self._ends)[1])
+        self.remove(due)
+
+    # What happens in the cluster.
+
+    def add(self, pods: Iterable[Pod]) -> None:
+        for pod in pods:
+            self._put(pod)
+
+    def remove(self, uids: Iterable[str]) -> list[Pod]:
+        """They are gone, and the kubelets have their GPUs back."""
+        gone = [self.pods.pop(uid) for uid in uids if uid in self.pods]
+        on: dict[str, set[str]] = {}
+        for pod in gone:
+            self.core.pod_event("DELETED", pod, self.now)
+            if pod.spec.node_name in self.nodes:
+                key = f"{pod.metadata.namespace}/{pod.metadata.name}"
+                on.setdefault(pod.spec.node_name, set()).add(key)
+        for node, keys in on.items():
+            self._give_back(node, keys)
+        return gone
+
+    def put_node(self, node: Node) -> None:
+        self.nodes[node.metadata.name] = node
+        self.core.node_event("MODIFIED", node, self.now)
+
+    def _give_back(self, name: str, keys: set[str]) -> None:
+        node = self.nodes[name]
+        text = node.metadata.annotations.get(names.IN_USE)
+        if text is None:
+            return
+        try:
+            said = read_in_use(text)
+        except AnnotationError:
+            return
+        if not keys & said.pods.keys():
+            return
+        left = {key: gpus for key, gpus in said.pods.items() if key not in keys}
+        written = write_in_use(change(said, pods=left))
+        annotations = {**node.metadata.annotations, names.IN_USE: written}
+        self.put_node(change(node, metadata=change(node.metadata, annotations=annotations)))
+
+    def _put(self, pod: Pod) -> None:
+        kind = "MODIFIED" if pod.metadata.uid in self.pods else "ADDED"
+        self.pods[pod.metadata.uid] = pod
+        self.core.pod_event(kind, pod, self.now)
+
+    def _expect_end(self, pod: Pod) -> None:
+        end = known_end(pod, self.now) if self._are_ends else None
+        if end is not None:
+            heappush(self._ends, (end, pod.metadata.uid))
+
+    # What the core decides.
+
+    def _decide(self) -> bool:
+        core = self.core
+        actions = core.decide(self.now)
+        reads = core.owners_to_read(self.now)
+        for read in reads:
+            found = self._objects.get(read.ref)
+            if found is None:
+                self.not_given[read.ref] = None
+            # Not "does not exist", which some pods would wait for: no API server was asked.
+            core.owner_read(read, Missing.FORBIDDEN if found is None else found, self.now)
+        while reads and core.judge_anew(self.now):
+            pass
+        for action in actions:
+            core.done(action, self._carry_out(action), self.now)
+        for defect in core.take_defects():
+            raise defect
+        return bool(self._bind_planned()) or bool(actions or reads)
+
+    def _carry_out(self, action: Action) -> Outcome:
+        if isinstance(action, Emit):
+            return Outcome.DONE
+        pod = self.pods.get(action.pod.uid)
+        if pod is None:
+            return Outcome.REFUSED
+        match action:
+            case Evict():
+                self._evict(pod, action.reason)
+            case WritePlan():
+                self._annotate(pod, action.annotations, node=action.node)
+                self._planned[pod.metadata.uid] = None
+            case WithdrawPlan():
+                self._annotate(pod, dict.fromkeys(action.annotations), node="")
+                self._planned.pop(pod.metadata.uid, None)
+            case LiftGate():
+                gates = tuple(g for g in pod.spec.scheduling_gates if g.name != names.GATE)
+                self._put(change(pod, spec=change(pod.spec, scheduling_gates=gates)))
+            case Nominate():
+                self._annotate(pod, {}, node=action.node)
+            case Correct() | MarkStarted() | NoteQueue():
+                self._annotate(pod, action.annotations)
+        return Outcome.DONE
+
+    def _annotate(self, pod: Pod, patch: Mapping[str, str | None], node: str | None = None) -> None:
+        both = {**pod.metadata.annotations, **patch}
+        annotations = {key: text for key, text in both.items() if text is not None}
+        pod = change(pod, metadata=change(pod.metadata, annotations=annotations))
+        if node is not None:
+            pod = change(pod, status=change(pod.status, nominated_node_name=node))
+        self._put(pod)
+
+    def _evict(self, pod: Pod, why: str) -> None:
+        self.evicted[pod.metadata.uid] = why
+        end = datetime.fromtimestamp(self.now + _GRACE_SECONDS, UTC)
+        pod = change(pod, metadata=change(pod.metadata, deletion_timestamp=end))
+        self._put(pod)
+        self._expect_end(pod)
+
+    def _bind_planned(self) -> int:
+        """kube-scheduler's part: a pod whose gates are gone goes where its plan says."""
+        bound = 0
+        for uid in list(self._planned):
+            pod = self.pods.get(uid)
+            if pod is None:
+                del self._planned[uid]
+                continue
+            node = pod.status.nominated_node_name
+            if pod.spec.scheduling_gates or not node or names.PLAN not in pod.metadata.annotations:
+                continue
+            del self._planned[uid]
+            spec = change(pod.spec, node_name=node)
+            pod = change(pod, spec=spec, status=change(pod.status, phase="Running"))
+            self._put(pod)
+            self._expect_end(pod)
+            bound += 1
+        return bound
+
+
+def known_end(pod: Pod, now: float) -> float | None:
+    """When a pod on a node is gone, where it has said so or is ending; None: it is not known, or it
+    has broken its word. As `linkwise.extender.tenants` counts."""
+    if not pod.spec.node_name or pod.status.phase in ("Succeeded", "Failed"):
+        return None
+    leaving = pod.metadata.deletion_timestamp
+    if leaving is not None:
+        end = leaving.timestamp()
+        return max(end, now) if now < end + STUCK_SECONDS else None
+    said = pod.metadata.annotations
+    if names.EXPECTED_DURATION not in said or names.PLAN not in said:
+        return None
+    try:
+        seconds, plan = (
+            ask_of(said, pod.metadata.labels).expected_seconds,
+            read_plan(said[names.PLAN]),
+        )
+    except AnnotationError:
+        return None
+    if seconds is None or plan.node != pod.spec.node_name:
+        return None
+    return plan.made + seconds if plan.made + seconds > now else None

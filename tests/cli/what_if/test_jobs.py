@@ -1,0 +1,277 @@
+"""Manifests become the pods that their controllers would make, and are known as the same gangs."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from linkwise.cli.what_if.given.controllers import drafts, pod_of
+from linkwise.extender.recognise.answer import Answer, Recognised
+from linkwise.extender.recognise.decide import recognise
+from linkwise.kube.objects import Pod
+from tests.cli.what_if.asking import (
+    Template,
+    a_list,
+    answer,
+    cluster,
+    listed,
+    manifest,
+    pod,
+    refusal,
+)
+from tests.extender.recognise.pods import Object, ref_of, template
+from tests.extender.recognise.test_worked_examples import CASES
+
+GPUS = template(2)
+CPU = template(0)
+
+
+def replicas(field: str, **roles: tuple[int, Template]) -> Object:
+    return {
+        field: {
+            role.capitalize(): {"replicas": count, "template": made}
+            for role, (count, made) in roles.items()
+        }
+    }
+
+
+def job_spec(pods: int, made: Template = GPUS) -> Object:
+    return {"parallelism": pods, "completions": pods, "template": made}
+
+
+def replicated(name: str, jobs: int, pods: int) -> Object:
+    return {"name": name, "replicas": jobs, "template": {"spec": job_spec(pods)}}
+
+
+def ray(**group: Any) -> Object:
+    worker = {"groupName": "a100", "template": GPUS, **group}
+    return {"headGroupSpec": {"template": CPU}, "workerGroupSpecs": [worker]}
+
+
+INDEXED = {**job_spec(3), "completionMode": "Indexed"}
+LWS = {"replicas": 2, "leaderWorkerTemplate": {"size": 3, "workerTemplate": GPUS}}
+TASKS = {
+    "minAvailable": 3,
+    "tasks": [
+        {"name": "ps", "replicas": 1, "template": CPU},
+        {"name": "worker", "replicas": 3, "template": GPUS},
+    ],
+}
+PYTORCH = replicas("pytorchReplicaSpecs", master=(1, GPUS), worker=(3, GPUS))
+MPI = replicas("mpiReplicaSpecs", launcher=(1, CPU), worker=(2, GPUS))
+
+# Kind and spec; then for each gang its size and how many of its pods take GPUs, or 0 and one pod.
+KINDS: dict[str, tuple[str, Object, list[tuple[int, int]]]] = {
+    "job": ("batch/v1 Job", job_spec(3), [(0, 1)] * 3),
+    "indexed-job": ("batch/v1 Job", INDEXED, [(3, 3)]),
+    "cron-job": ("batch/v1 CronJob", {"jobTemplate": {"spec": INDEXED}}, [(3, 3)]),
+    "deployment": ("apps/v1 Deployment", {"replicas": 2, "template": GPUS}, [(0, 1)] * 2),
+    "replica-set": ("apps/v1 ReplicaSet", {"template": GPUS}, [(0, 1)]),
+    "stateful-set": ("apps/v1 StatefulSet", {"replicas": 2, "template": GPUS}, [(0, 1)] * 2),
+    "replication-controller": ("v1 ReplicationController", {"template": GPUS}, [(0, 1)]),
+    "pytorch-job": ("kubeflow.org/v1 PyTorchJob", PYTORCH, [(4, 4)]),
+    "mpi-job-v1": ("kubeflow.org/v1 MPIJob", MPI, [(2, 2)]),
+    "mpi-job-v2": ("kubeflow.org/v2beta1 MPIJob", MPI, [(2, 2)]),
+    "job-set": (
+        "jobset.x-k8s.io/v1alpha2 JobSet",
+        {"replicatedJobs": [replicated("node", 2, 2), replicated("driver", 1, 1)]},
+        [(5, 5)],
+    ),
+    "volcano-job": ("batch.volcano.sh/v1alpha1 Job", TASKS, [(3, 3)]),
+    "leader-worker-set": (
+        "leaderworkerset.x-k8s.io/v1 LeaderWorkerSet",
+        LWS,
+        [(3, 3), (3, 3)],
+    ),
+    "ray-cluster": ("ray.io/v1 RayCluster", ray(replicas=3), [(3, 3)]),
+    "ray-cluster-of-hosts": ("ray.io/v1 RayCluster", ray(replicas=2, numOfHosts=2), [(4, 4)]),
+    "ray-job": ("ray.io/v1 RayJob", {"rayClusterSpec": ray(replicas=2)}, [(2, 2)]),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_workload_becomes_the_pods_that_its_controller_would_make(
+    name: str, tmp_path: Path
+) -> None:
+    kind, spec, expected = KINDS[name]
+    it = cluster("dgx-a100", "dgx-a100")
+    status, found = answer(tmp_path, listed(it), manifest(kind, "train", spec))
+    told = [
+        (part["size"] if part["is_gang"] else 0, len(part["places"])) for part in found["parts"]
+    ]
+    assert (status, told) == (0, expected)
+    assert found["job"][0].endswith("ml/train")
+
+
+RECORDED = (
+    "job-indexed-4x2",
+    "tfjob-chief-ps-worker",
+    "pytorchjob-1-3",
+    "xgboostjob",
+    "mpijob-v1-training-operator",
+    "mpijob-v2-horovod",
+    "raycluster-fixed",
+    "jobset-leader-workers",
+    "lws-size4",
+    "volcano-job",
+)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_pods_are_known_as_those_that_their_controllers_make(name: str) -> None:
+    case = next(case for case in CASES if case["id"] == name)
+    known = {ref_of(made): made for made in case["objects"]}
+    made, objects = drafts(case["objects"][0], *namespace_and_name(case["objects"][0]))
+    uids = {ref: str(each["metadata"]["uid"]) for ref, each in known.items()}
+    told = {
+        essence(recognise(msgspec.convert(pod_of(draft, str(number), uid), Pod), known))
+        for number, draft in enumerate(made)
+        for uid in (uids.get(draft.maker.ref, "unknown"),)
+    }
+    expected = {
+        essence(recognise(msgspec.convert(row["pod"], Pod), known))
+        for row in case["pods"]
+        if row["expected"]["is_gang"]
+    }
+    assert objects
+    assert expected <= told
+
+
+def namespace_and_name(made: Object) -> tuple[str, str]:
+    return made["metadata"]["namespace"], made["metadata"]["name"]
+
+
+def essence(answer: Answer) -> object:
+    assert isinstance(answer, Recognised), answer
+    return answer.gang, answer.size, answer.minimum, answer.rule, answer.member
+
+
+def test_what_a_submitted_object_makes_is_counted_once(tmp_path: Path) -> None:
+    made = manifest("batch/v1 Job", "train", INDEXED)
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "controller": True}
+    member = pod("train-0-x", 2)
+    member["metadata"]["ownerReferences"] = [{**owner, "uid": "u"}]
+    _, found = answer(tmp_path, listed(cluster("dgx-a100")), a_list([member, made]))
+    assert [(part["size"], len(part["places"])) for part in found["parts"]] == [(3, 3)]
+
+
+def test_ranks_are_those_of_the_operator(tmp_path: Path) -> None:
+    made = manifest("kubeflow.org/v1 PyTorchJob", "lm", PYTORCH)
+    _, found = answer(tmp_path, listed(cluster("dgx-a100")), made)
+    places = found["parts"][0]["places"]
+    assert [(place["pod"], place["rank"]) for place in places] == [
+        ("lm-master-0", 0),
+        ("lm-worker-0", 1),
+        ("lm-worker-1", 2),
+        ("lm-worker-2", 3),
+    ]
+
+
+def test_several_documents_are_one_job(tmp_path: Path) -> None:
+    group = {
+        "apiVersion": "scheduling.x-k8s.io/v1alpha1",
+        "kind": "PodGroup",
+        "metadata": {"name": "g"},
+        "spec": {"minMember": 2},
+    }
+    label = {"scheduling.x-k8s.io/pod-group": "g"}
+    pods = [
+        {"apiVersion": "v1", "kind": "Pod", **template(2, name=f"w-{n}", labels=label)}
+        for n in range(2)
+    ]
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {}}
+    text = yaml.safe_dump_all([service, group, *pods])
+    _, found = answer(tmp_path, listed(cluster("dgx-a100")), text, "-n", "ml")
+    assert [(part["namespace"], part["is_gang"], part["size"]) for part in found["parts"]] == [
+        ("ml", True, 2)
+    ]
+
+
+def test_empty_fields_and_generated_names_are_as_kubectl_takes_them(tmp_path: Path) -> None:
+    text = """
+apiVersion: batch/v1
+kind: Job
+metadata:
+  generateName: sweep-
+  namespace: ml
+  labels:
+spec:
+  template:
+    metadata: {creationTimestamp: null, annotations: }
+    spec:
+      nodeSelector:
+      containers:
+        - {name: main, resources: {limits: {nvidia.com/gpu: 2}}}
+"""
+    status, found = answer(tmp_path, listed(cluster("dgx-a100")), text)
+    assert (status, found["job"]) == (0, ["Job.batch ml/sweep-what-if"])
+
+
+@pytest.mark.parametrize(
+    ("submitted", "said"),
+    [
+        ("", "nothing there: expected a job or a pod"),
+        ("kind: [", "line 2: did not find"),
+        (manifest("v1 Service", "s", {}), "only Service there: expected a job or a pod"),
+        (
+            manifest("apps/v1 DaemonSet", "d", {"template": GPUS}),
+            "DaemonSet.apps is not understood",
+        ),
+        (manifest("x.io/v1 Train", "t", {"template": GPUS}), "Train.x.io is not understood"),
+        (manifest("trainer.kubeflow.org/v1 TrainJob", "t", {}), "TrainJob.trainer.kubeflow.org is"),
+        (manifest("batch/v1 Job", "t", {"parallelism": "many", "template": GPUS}), "'many'"),
+        (manifest("batch/v1 Job", "t", job_spec(9999)), "more than 4096 pods"),
+        (manifest("batch/v1 Job", "t", {"template": CPU}), "no pod there takes nvidia.com/gpu"),
+        (manifest("batch/v1 Job", "t", {"template": {"spec": {}}}), "spec.containers"),
+        (
+            manifest("batch/v1 Job", "t", {"template": {"spec": {"containers": 3}}}),
+            "spec.template: spec.containers: Expected `array`, got `int`",
+        ),
+        ({"apiVersion": "v1", "kind": "Pod"}, "metadata: expected an object"),
+        ("[" * 100_000, "more than 200 levels deep"),
+        (
+            pod("w", 1, {"gang": "q", "gang-size": "3"}),
+            "gang ml/q: 1 of 3 pods that it needs to start",
+        ),
+        (
+            manifest("v1 Pod", "w", GPUS["spec"], labels={"scheduling.x-k8s.io/pod-group": "g"}),
+            "PodGroup.scheduling.x-k8s.io ml/g: not given",
+        ),
+    ],
+)
+def test_what_is_no_job_is_refused_in_one_line(
+    submitted: object, said: str, tmp_path: Path
+) -> None:
+    text = refusal(tmp_path, listed(cluster("dgx-a100")), submitted)
+    assert said in text
+    assert text.startswith("linkwise: --submit")
+
+
+def test_a_wrong_annotation_is_refused_with_its_place(tmp_path: Path) -> None:
+    made = template(2, annotations={"linkwise.dev/gang-size": "two", "linkwise.dev/gang": "g"})
+    text = refusal(
+        tmp_path, listed(cluster("dgx-a100")), manifest("batch/v1 Job", "t", {"template": made})
+    )
+    assert "job.yaml: document 1: spec.template: " in text
+    assert "linkwise.dev/gang-size" in text
+    assert "'two'" in text
+
+
+def test_the_class_gives_the_priority(tmp_path: Path) -> None:
+    """Without the class among what is given, pods of the cluster tell its value."""
+    it = cluster("dgx-a100")
+    given = listed(it)
+    made = manifest("batch/v1 Job", "t", {"template": template(2)})
+    made["spec"]["template"]["spec"]["priorityClassName"] = "high"
+    _, found = answer(tmp_path, given, made)
+    assert any("PriorityClass high was not given" in note for note in found["notes"])
+    other: Object = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "x", "namespace": "ml", "uid": "x"},
+        "spec": {"priorityClassName": "high", "priority": 7, "containers": []},
+    }
+    _, found = answer(tmp_path, a_list([*given["items"], other]), made)
+    assert found["notes"] == []

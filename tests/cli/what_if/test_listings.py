@@ -1,0 +1,185 @@
+"""A cluster is read in whatever form kubectl, jq or a person wrote it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from linkwise.cli.__main__ import main
+from tests.cli.what_if.asking import (
+    NOW,
+    a_list,
+    answer,
+    cluster,
+    job,
+    listed,
+    nodes_of,
+    pod,
+    pods_of,
+    refusal,
+    runs,
+    what_if,
+)
+from tests.extender.cluster import Cluster
+
+
+def busy() -> Cluster:
+    it = cluster("dgx-a100")
+    runs(it, "old", 7, "n1")
+    return it
+
+
+FORMS: dict[str, Callable[[Cluster], str]] = {
+    "list": lambda it: json.dumps(listed(it)),
+    "yaml": lambda it: yaml.safe_dump(listed(it)),
+    "documents": lambda it: yaml.safe_dump_all([*nodes_of(it), *pods_of(it)]),
+    "lists-in-a-list": lambda it: json.dumps(
+        a_list([a_list(nodes_of(it)), a_list([a_list(pods_of(it))])])
+    ),
+    "lines": lambda it: "\n".join(map(json.dumps, [*nodes_of(it), *pods_of(it)])),
+    "values": lambda it: (
+        json.dumps(a_list(nodes_of(it)), indent=1) + json.dumps(a_list(pods_of(it)))
+    ),
+    "kinds-of-the-list": lambda it: "\n".join(
+        json.dumps(a_list(({k: v for k, v in o.items() if k != "kind"} for o in objects), kind))
+        for kind, objects in (("NodeList", nodes_of(it)), ("PodList", pods_of(it)))
+    ),
+    "utf-8-mark": lambda it: "\ufeff" + json.dumps(listed(it)),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_is_the_same_cluster(form: str, tmp_path: Path) -> None:
+    text = FORMS[form](busy())
+    assert answer(tmp_path, text, pod("one", 1))[0] == 0
+    status, found = answer(tmp_path, text, pod("two", 2))
+    assert status == 1
+    assert found["cluster"] == {"nodes": 1, "gpus": found["cluster"]["gpus"]}
+    assert found["cluster"]["gpus"]["free"] == 1
+
+
+def test_nodes_alone_are_an_idle_cluster(tmp_path: Path) -> None:
+    it = busy()
+    for name in it.nodes:
+        it.annotate_node(name, "linkwise.dev/in-use", None)
+    assert answer(tmp_path, nodes_of(it)[0], pod("new", 8))[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("", "-f standard input: empty"),
+        ("\n ", "-f standard input: empty"),
+        (a_list([]), "no Node there"),
+        ([], "expected an object with apiVersion and kind"),
+        ("{", "line 2: did not find"),
+        ({"apiVersion": "v1", "kind": "List", "items": {}}, "items: expected a list"),
+        (a_list([{"kind": "Node", "metadata": {}}]), "items[0]: apiVersion: expected a text"),
+        (a_list([{"apiVersion": "v1", "kind": "Node"}]), "items[0]: metadata.name: expected"),
+        (
+            a_list([{"apiVersion": "v1", "kind": "Node", "metadata": {"labels": 3}}]),
+            "items[0]: metadata.labels: Expected `object`, got `int`",
+        ),
+        ("Error from server (Forbidden): nodes is forbidden", "apiVersion: expected a text"),
+    ],
+)
+def test_what_is_no_listing_is_refused_in_one_line(
+    given: object, said: str, tmp_path: Path
+) -> None:
+    assert said in refusal(tmp_path, given, pod("new", 1))
+
+
+def test_standard_input_can_be_one_of_both(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps(listed(busy())))
+    text = json.dumps(pod("new", 1))
+    told = CliRunner().invoke(main, ["what-if", "--submit", "-", "-f", str(path)], input=text)
+    assert told.exit_code == 0, told.output
+    refused = CliRunner().invoke(main, ["what-if", "--submit", "-"], input=text)
+    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
+    assert "standard input can be one of them" in refused.stderr
+
+
+def test_ended_pods_have_no_gpus(tmp_path: Path) -> None:
+    it = cluster("dgx-a100")
+    it.add_pod("done", 8, node="n1")
+    it.set_phase("done", "Succeeded")
+    assert answer(tmp_path, listed(it), pod("new", 8))[0] == 0
+
+
+def test_a_pod_that_is_ending_is_waited_for(tmp_path: Path) -> None:
+    it = cluster("dgx-a100")
+    runs(it, "old", 8, "n1")
+    it.now += 300
+    it.terminate("old")
+    _, found = answer(tmp_path, listed(it), pod("new", 8))
+    assert found["parts"][0]["start"]["at"] == pytest.approx(NOW + 300, abs=5)
+    assert found["room"][0]["pods"] == []
+
+
+def test_a_pod_without_a_plan_is_presumed(tmp_path: Path) -> None:
+    it = cluster("dgx1-v100")
+    it.add_pod("past-us", 3, node="n1")
+    status, found = answer(tmp_path, listed(it), pod("new", 5))
+    assert (status, found["presumed"]) == (0, ["ml/past-us"])
+    assert answer(tmp_path, listed(it), pod("new", 6))[0] == 1
+
+
+def test_a_job_that_waits_there_already_is_the_one_asked_about(tmp_path: Path) -> None:
+    it = cluster("dgx-a100")
+    runs(it, "old", 8, "n1", expected_duration="1h")
+    it.add_pod("mine", 8)
+    _, found = answer(tmp_path, listed(it), pod("mine", 8))
+    assert found["parts"][0]["start"]["at"] == pytest.approx(NOW + 3600, abs=10)
+    assert any("in the cluster already and waits" in note for note in found["notes"])
+
+
+def test_a_gang_that_waits_there_already_is_the_one_asked_about(tmp_path: Path) -> None:
+    it = cluster("dgx-a100")
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "u1"}
+    given = listed(it)
+    for index in range(2):
+        made = pod(f"train-{index}-x7k2p", 4)
+        made["metadata"] |= {
+            "uid": f"u-{index}",
+            "ownerReferences": [{**owner, "controller": True}],
+            "annotations": {"batch.kubernetes.io/job-completion-index": str(index)},
+        }
+        given["items"].append(made)
+    status, found = answer(tmp_path, given, job("train", 2, 4))
+    (part,) = found["parts"]
+    assert (status, part["is_gang"], part["size"]) == (0, True, 2)
+    assert [place["pod"] for place in part["places"]] == ["train-0-x7k2p", "train-1-x7k2p"]
+
+
+def test_a_job_that_runs_there_already_is_refused(tmp_path: Path) -> None:
+    it = busy()
+    text = refusal(tmp_path, listed(it), pod("old", 1))
+    assert "in the cluster already, where 1 of its 1 pods have a node" in text
+
+
+def test_nodes_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    it = cluster("dgx-a100", "dgx-a100")
+    it.annotate_node("n2", "linkwise.dev/topology", "{")
+    _, found = answer(tmp_path, listed(it), pod("new", 8))
+    assert [(left["nodes"]) for left in found["left_out"]] == [["n2"]]
+    assert "linkwise.dev/topology" in found["left_out"][0]["because"]
+
+
+def test_text_is_for_people(tmp_path: Path) -> None:
+    it = busy()
+    told = what_if(tmp_path, listed(it), pod("new", 1)).stdout.splitlines()
+    assert told[0] == "  cluster   8 GPUs on 1 node: 1 free, 7 in use"
+    assert "All of it fits now." in told
+
+
+def test_two_questions_have_one_answer(tmp_path: Path) -> None:
+    """Nothing is written anywhere, and nothing is drawn by chance."""
+    it = busy()
+    before = dict(it.pods)
+    first = what_if(tmp_path, listed(it), job("train", 2, 8)).stdout
+    assert what_if(tmp_path, listed(it), job("train", 2, 8)).stdout == first
+    assert it.pods == before

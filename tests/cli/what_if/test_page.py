@@ -1,0 +1,60 @@
+"""docs/what-if.md shows what the command prints, and every option that it has."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from linkwise.cli.__main__ import main
+from linkwise.cli.what_if.answer import Answer, HeldPod, Part, Place, Room
+from linkwise.cli.what_if.command import what_if_command
+from tests.cli.what_if.asking import NOW, listed, runs
+from tests.extender.cluster import Cluster
+
+PAGE = (Path(__file__).parents[3] / "docs" / "what-if.md").read_text()
+FILES = dict(re.findall(r"<!-- (\S+) -->\n```yaml\n(.*?)```", PAGE, flags=re.DOTALL))
+SHOWN = re.findall(r"```\n\$ [^\n]* \| linkwise (what-if [^\n]*)\n(.*?)```", PAGE, flags=re.DOTALL)
+
+
+def cluster() -> Cluster:
+    it = Cluster(now=NOW - 1800)
+    for name in ("gpu-1", "gpu-2", "gpu-3"):
+        zone = "a" if name == "gpu-1" else "b"
+        it.add_node(name, "hgx-h100", labels={"topology.kubernetes.io/zone": zone})
+    it.add_node("old-1", "dgx1-v100", labels={"topology.kubernetes.io/zone": "a"})
+    runs(it, "notebook", 2, "gpu-1", expected_duration="3h")
+    runs(it, "label", 4, "gpu-2", expected_duration="90m")
+    runs(it, "embed", 3, "gpu-3")
+    runs(it, "eval", 6, "old-1")
+    it.now = NOW
+    return it
+
+
+def test_there_is_something_to_compare() -> None:
+    assert len(SHOWN) == len(FILES) == 3
+
+
+@pytest.mark.parametrize(("command", "shown"), SHOWN, ids=[command for command, _ in SHOWN])
+def test_the_page_shows_what_the_command_prints(
+    command: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in FILES.items():
+        Path(name).write_text(text)
+    arguments = [*shlex.split(command), "--at", "2026-03-01T08:00:00Z"]
+    result = CliRunner().invoke(main, arguments, input=json.dumps(listed(cluster())))
+    assert result.stdout == shown, result.output
+
+
+def test_every_option_is_documented() -> None:
+    options = {option for each in what_if_command.params for option in each.opts}
+    assert not [option for option in options if f"`{option}`" not in PAGE]
+
+
+def test_every_field_is_documented() -> None:
+    said = set(re.findall(r"`(\w+)`", PAGE))
+    fields = {name for kind in (Answer, Part, Place, Room, HeldPod) for name in kind.__slots__}
+    assert not fields - said
