@@ -233,12 +233,12 @@ def test_pods_are_admitted_one_after_the_other_in_order(start: Start) -> None:
     }
 
 
-def test_a_kubelet_can_be_told_not_to_ask(start: Start) -> None:
+def test_a_kubelet_can_have_another_adviser_than_its_plugin(start: Start) -> None:
     world = start()
     plugin = world.plugin()
     world.devices_are(8, 8)
     drawn = []
-    world.kubelet.asks_preference = False
+    world.kubelet.adviser = lambda _available, _must, _size: ()
     for name in ("p", "q"):
         world.kubelet.reseed(3)
         world.create(name, 2)
@@ -247,11 +247,15 @@ def test_a_kubelet_can_be_told_not_to_ask(start: Start) -> None:
         world.delete(name)
         wait_for(partial(world.gone, name), "gone")
     assert drawn[0] == drawn[1]
-    world.kubelet.asks_preference = True
+    world.kubelet.adviser = lambda _available, _must, _size: ("GPU-3", "GPU-6")
+    world.create("s", 2)
+    world.phase_is("s", "Running")
+    assert world.held()["s"] == {"main": {"GPU-3", "GPU-6"}}
+    world.kubelet.adviser = None
     world.create("r", 2)
     world.phase_is("r", "Running")
     kinds = [type(call) for call in plugin.calls]
-    assert kinds == [Allocated, Allocated, Preferred, Allocated]
+    assert kinds == [Allocated, Allocated, Allocated, Preferred, Allocated]
 
 
 def test_odd_words_of_a_pod_harm_neither_it_nor_others(start: Start) -> None:

@@ -245,8 +245,8 @@ def _about_the_baseline(report: Report) -> Text:
     draws = f"{report.draws} draws" if report.draws > 1 else "one draw"
     return Text(
         f"Alone: the same manifests on the same cluster, {draws} (seed {report.seed}), with the "
-        "simulator's kube-scheduler without extender and its kubelet asking no plugin, so that "
-        "it takes free devices at random. The table shows the first draw; GB/s beside a "
+        "simulator's kube-scheduler without extender, on nodes that choose GPUs as NVIDIA's device "
+        "plugin does (go-gpuallocator, best effort). The table shows the first draw; GB/s beside a "
         "workload's name are the mean of its slowest member over the draws that ran it whole.",
         "dim",
     )

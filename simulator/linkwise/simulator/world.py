@@ -2,8 +2,8 @@
 
 Files are applied one after the other, each once the pods of the one before have been tried, as
 people do; what stands in one file is created at once.
-With the extender and the plugins' advice it is the real thing; without both it is what
-kube-scheduler and the kubelets alone do. Everything else is the same.
+With the extender and the plugins' advice it is the real thing. Without both it is what
+kube-scheduler does alone, on nodes with NVIDIA's device plugin. Everything else is the same.
 """
 
 import time
@@ -22,6 +22,7 @@ from linkwise.simulator.cluster import Cluster
 from linkwise.simulator.gather import gather, key_of
 from linkwise.simulator.job_controller import JobController
 from linkwise.simulator.manifests import Manifest
+from linkwise.simulator.nvidias_choice import nvidias_choice
 from linkwise.simulator.report import Seen
 from linkwise.simulator.scheduler import SchedulerLoop, SchedulerSettings
 from linkwise.simulator.witness import Sighting, Witness
@@ -119,7 +120,9 @@ class Run:
         self._things = ExitStack()
         for number, kubelet in enumerate(cluster.kubelets):
             kubelet.reseed(seed * len(cluster.kubelets) + number)
-            kubelet.asks_preference = linkwise
+            kubelet.adviser = (
+                None if linkwise else nvidias_choice(cluster.machines[kubelet.node_name])
+            )
 
     def __enter__(self) -> Self:
         with ExitStack() as things:

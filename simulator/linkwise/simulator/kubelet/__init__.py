@@ -1,6 +1,7 @@
 """A stand-in for the kubelet: real gRPC on unix sockets, its device rules, no containers."""
 
+from linkwise.simulator.kubelet.endpoint import Adviser
 from linkwise.simulator.kubelet.node import Kubelet, KubeletSettings
 from linkwise.simulator.kubelet.servers import PodDevices
 
-__all__ = ["Kubelet", "KubeletSettings", "PodDevices"]
+__all__ = ["Adviser", "Kubelet", "KubeletSettings", "PodDevices"]

@@ -22,14 +22,20 @@ DIAL_SECONDS = 10.0  # how long the kubelet waits for the plugin's socket inside
 HEALTHY = "Healthy"
 
 
+Adviser = Callable[[Sequence[str], Sequence[str], int], Sequence[str]]
+"""(available, must include, how many) → the devices to take; none: any will do."""
+
+
 class DialError(Exception):
     """The plugin that registers cannot be reached, or does not answer."""
 
 
 class Endpoint:
-    """While *asks_preference* says no, the plugin is treated as one that gives no advice."""
+    """While there is an *adviser*, it is asked which devices to take, and not the plugin."""
 
-    def __init__(self, resource: str, socket: Path, *, asks_preference: Callable[[], bool]) -> None:
+    def __init__(
+        self, resource: str, socket: Path, *, adviser: Callable[[], Adviser | None]
+    ) -> None:
         self.resource = resource
         self._socket = socket
         # The kubelet, a Go program, sends `localhost`; grpcio would send the escaped path.
@@ -37,7 +43,7 @@ class Endpoint:
             f"unix://{socket}", options=[("grpc.default_authority", "localhost")]
         )
         self._stub = DevicePluginStub(self._channel)
-        self._asks_preference = asks_preference
+        self._adviser = adviser
         self._options = api.DevicePluginOptions()
         self._closed = False
 
@@ -77,7 +83,10 @@ class Endpoint:
     def preferred(
         self, available: Sequence[str], must_include: Sequence[str], size: int
     ) -> Sequence[str]:
-        if not (self._asks_preference() and self._options.get_preferred_allocation_available):
+        adviser = self._adviser()
+        if adviser is not None:
+            return adviser(available, must_include, size)
+        if not self._options.get_preferred_allocation_available:
             return ()
         request = api.ContainerPreferredAllocationRequest(
             available_deviceIDs=available,

@@ -31,7 +31,7 @@ from linkwise.simulator.kubelet.devices import (
     Meddle,
     container_requests,
 )
-from linkwise.simulator.kubelet.endpoint import Endpoint
+from linkwise.simulator.kubelet.endpoint import Adviser, Endpoint
 from linkwise.simulator.kubelet.outbox import Outbox
 from linkwise.simulator.kubelet.servers import PodDevices, RegistrationError
 from linkwise.simulator.manifests import RUN_SECONDS, STOP_SECONDS
@@ -80,9 +80,9 @@ class Kubelet:
     """One node's kubelet, with its sockets under *directory* (a short path: a socket's is at most
     107 bytes long): `device-plugins/kubelet.sock` and `pod-resources/kubelet.sock`.
 
-    *seed* decides every random order it hands to the plugin and every random device. While
-    `asks_preference` is False it takes devices at random, as if no plugin offered advice. `meddle`
-    stands between the advice and what is taken (see DeviceManager).
+    *seed* decides every random order it hands to the plugin and every random device. While there
+    is an `adviser`, it is asked in place of the plugin. `meddle` stands between the advice and what
+    is taken (see DeviceManager).
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Kubelet:
         settings: KubeletSettings | None = None,
     ) -> None:
         self.node_name = node_name
-        self.asks_preference = True
+        self.adviser: Adviser | None = None
         self.meddle: Meddle = lambda chosen, _: chosen
         self.device_plugin_directory = directory / "device-plugins"
         self.pod_resources_socket = directory / "pod-resources" / "kubelet.sock"
@@ -180,7 +180,7 @@ class Kubelet:
             raise RegistrationError(f'the ResourceName "{resource}" is invalid')
         # Joined as texts, as in Go: a whole path is no way out of the directory.
         socket = Path(f"{self.device_plugin_directory}/{socket_name}")
-        endpoint = Endpoint(resource, socket, asks_preference=lambda: self.asks_preference)
+        endpoint = Endpoint(resource, socket, adviser=lambda: self.adviser)
         endpoint.dial()
         with self._lock:
             if self._stopping:
