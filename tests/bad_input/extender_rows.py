@@ -27,7 +27,8 @@ ROWS = (
         "unknown key",
         {"gang-sizes": "4"},
         "linkwise: linkwise.dev/gang-sizes: '4': expected linkwise.dev/gang-size or another of the "
-        "known annotations: linkwise.dev/expected-duration, linkwise.dev/gang, "
+        "known annotations: linkwise.dev/communicator, linkwise.dev/expected-duration, "
+        "linkwise.dev/gang, "
         "linkwise.dev/gang-min, linkwise.dev/gang-size, linkwise.dev/gang-timeout, "
         "linkwise.dev/gpu-memory, linkwise.dev/gpu-model, linkwise.dev/preemptible, "
         "linkwise.dev/prefer-link, linkwise.dev/prefer-span, linkwise.dev/rank, "

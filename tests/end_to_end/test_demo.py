@@ -217,12 +217,13 @@ def rows(output: str) -> dict[str, list[Row]]:
 def test_all_is_as_planned_and_all_examples_but_one_have_their_gpus(outcome: Outcome) -> None:
     assert outcome.status == 0, outcome.errors
     words = " ".join(outcome.output.split())
-    assert "OK: 14 of 14 pods hold exactly the GPUs of their plan;" in words
+    assert "OK: 18 of 18 pods hold exactly the GPUs of their plan;" in words
     assert {name: len(pods) for name, pods in rows(outcome.output).items()} == {
         "finetune": 1,
         "pretrain": 4,
         "dialogue": 4,
         "vision": 2,
+        "tuning": 4,
         "evaluate": 3,
         "too-large": 0,
     }
@@ -245,7 +246,7 @@ def test_it_says_why_the_gang_that_is_too_large_waits(outcome: Outcome) -> None:
 
     words = " ".join(reasons.split())
     assert words.startswith("too-large (3 of 3 pods): ")
-    assert "no room for the whole gang. Room for 1 of 3 members" in words
+    assert "no room for the whole gang. Room for 0 of 3 members. Nearest is a100-pcie" in words
 
 
 def test_it_can_be_read_in_eighty_columns_without_colour(outcome: Outcome) -> None:
@@ -255,14 +256,14 @@ def test_it_can_be_read_in_eighty_columns_without_colour(outcome: Outcome) -> No
 
 def test_it_shows_its_progress_beside_the_report(outcome: Outcome) -> None:
     assert "Start 8 nodes, a linkwise-plugin on each (" in outcome.errors
-    assert "Run the manifests with Linkwise: 14 of 17 pods run, 3 wait (" in outcome.errors
+    assert "Run the manifests with Linkwise: 18 of 21 pods run, 3 wait (" in outcome.errors
     assert "Start 8 nodes" not in outcome.output
 
 
 def test_the_page_has_a_drawing_of_every_node(outcome: Outcome) -> None:
     assert outcome.page.count("<svg") == 8
     assert outcome.page.rstrip().endswith("</html>")
-    assert "14 of 14 pods hold exactly the GPUs" in outcome.page
+    assert "18 of 18 pods hold exactly the GPUs" in outcome.page
 
 
 def test_nothing_is_left_of_it(outcome: Outcome) -> None:

@@ -117,7 +117,8 @@ def test_places_are_told_from_what_is_held_and_from_the_links_of_its_machine() -
     assert (ours.node, ours.gpus, ours.link) == ("bridged", (0, 1), LinkClass.NVLINK)
     assert alone is not None
     assert (alone.node, alone.gpus, alone.link) == ("bridged", (0, 2), LinkClass.SYS)
-    assert train.slowest == ours.gbytes_per_s > alone.gbytes_per_s == train.stock_slowest
+    assert train.gbytes_per_s == 16.0
+    assert train.stock_mean == 16.0
 
 
 def test_a_pod_on_other_gpus_than_planned_is_shown_on_those_that_it_holds() -> None:
@@ -150,7 +151,7 @@ def test_half_gangs_of_the_baseline_are_counted_and_their_speed_is_not() -> None
 
     assert train.stock_running == (1, 0)
     assert train.stock_halves == 1
-    assert train.stock_slowest is None
+    assert train.stock_mean is None
 
 
 def test_members_stand_in_the_order_of_their_indices_not_of_their_letters() -> None:
@@ -172,3 +173,14 @@ def test_letters_go_on_after_z() -> None:
 
     assert (many[0], many[25], many[26], many[52], many[-1]) == ("A", "Z", "AA", "BA", "AAA")
     assert len(set(many)) == len(many)
+
+
+def test_a_gang_over_nodes_is_as_fast_as_what_is_between_them() -> None:
+    members = [
+        on("bridged", 0, 1, pod="g-0", workload="g", member="0", needed=2),
+        on("odd", 0, pod="g-1", workload="g", member="1", needed=2),
+    ]
+    alone = replace(members[1], needed=0, workload="alone")
+    gang, pod = report_of(NODES, [*members, alone], [], seed=1).workloads
+    assert gang.gbytes_per_s == 12.0  # the slot of the older machine
+    assert pod.gbytes_per_s is None

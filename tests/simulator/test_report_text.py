@@ -15,7 +15,7 @@ from tests.simulator.small_report import NODES, OURS, off, on, small_report
 ALL_OF_IT = """\
       Linkwise                      kube-scheduler and kubelet alone
       node     GPUs  link     GB/s  node     GPUs  link     GB/s
- A  train  gang of 2 runs; slowest 240.0 GB/s; alone: 16.0 GB/s
+ A  train  gang of 2 runs; together 16.0 GB/s; alone: 16.0 GB/s
   A0  bridged  0-1   NVLINK  240.0  bridged  0,2   SYS      16.0
   A1  bridged  2-3   NVLINK  240.0  bridged  1,3   SYS      16.0
  B  lone  pod runs; alone: runs
@@ -47,10 +47,10 @@ Why pods wait
   big (2 of 2 pods): No node has 9 GPUs.
 
 Alone: the same manifests on the same cluster, one draw (seed 7), with the
-simulator's kube-scheduler without extender and its kubelet asking no plugin, so
-that it takes free devices at random. The table shows the first draw; GB/s
-beside a workload's name are the mean of its slowest member over the draws that
-ran it whole.
+simulator's kube-scheduler without extender, on nodes that choose GPUs as
+NVIDIA's device plugin does (go-gpuallocator, best effort). The table shows the
+first draw; GB/s beside a workload's name are the mean over the draws that ran
+it whole.
 
 OK: 3 of 3 pods hold exactly the GPUs of their plan; no GPU held twice, no gang
 runs half.

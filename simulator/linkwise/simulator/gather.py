@@ -6,7 +6,7 @@ as names end in random letters. Pure.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from linkwise.kube.objects import Pod
@@ -24,6 +24,7 @@ from linkwise.simulator.report import (
 from linkwise.simulator.witness import Sighting
 from linkwise.topology import names
 from linkwise.topology.model import Machine
+from linkwise.topology.network import network_gbytes_per_s
 from linkwise.topology.value import ring_class, value
 
 Held = Mapping[str, Mapping[str, tuple[str, ...]]]
@@ -97,7 +98,17 @@ def report_of(
             for seen in sorted(members, key=_rank)
         )
         needed = max(seen.needed for seen in members)
-        workloads.append(WorkloadReport(name, next(letter), pods, needed))
+        draws_of_it = zip(*(pod.stock for pod in pods), strict=True)
+        workloads.append(
+            WorkloadReport(
+                name,
+                next(letter),
+                pods,
+                needed,
+                _worth([pod.place for pod in pods], machines, is_gang=needed > 0),
+                tuple(_worth(places, machines, is_gang=needed > 0) for places in draws_of_it),
+            )
+        )
     return Report(
         nodes=tuple(nodes),
         workloads=tuple(workloads),
@@ -121,6 +132,30 @@ def place_of(seen: Seen, machines: Mapping[str, Machine]) -> Place | None:
         link=ring_class(machine, mask),
         gbytes_per_s=value(machine, mask),
     )
+
+
+def _worth(
+    places: Sequence[Place | None], machines: Mapping[str, Machine], *, is_gang: bool
+) -> float | None:
+    """GB/s of a gang's all-reduce (docs/topology.md; the simulated nodes share one network), or of
+    the slowest of several pods; None where nobody talks to anybody."""
+    found = [place for place in places if place]
+    if not is_gang:
+        return min((place.gbytes_per_s for place in found if place.talks), default=None)
+    on_node: dict[str, set[int]] = {}
+    for place in found:
+        on_node.setdefault(place.node, set()).update(place.gpus)
+    parts = [(machines[node], _mask(machines[node], gpus)) for node, gpus in on_node.items()]
+    if sum(mask.bit_count() for _, mask in parts) < 2:
+        return None
+    inside = min(value(machine, mask) for machine, mask in parts)
+    if len(parts) == 1:
+        return inside
+    return min(inside, *(float(network_gbytes_per_s(machine)[mask]) for machine, mask in parts))
+
+
+def _mask(machine: Machine, indices: Collection[int]) -> int:
+    return sum(1 << p for p, gpu in enumerate(machine.gpus) if gpu.index in indices)
 
 
 def _workload(pod: Pod) -> str:

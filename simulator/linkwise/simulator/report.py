@@ -49,6 +49,9 @@ class WorkloadReport:
     letter: str
     pods: tuple[PodReport, ...]
     needed: int = 0  # members that a gang must have to start; 0: not a gang
+    # GB/s of a gang as one communicator, else of the slowest pod; None where none talks to others
+    gbytes_per_s: float | None = None
+    stock_gbytes_per_s: tuple[float | None, ...] = ()  # the same, draw by draw
 
     @property
     def running(self) -> int:
@@ -63,22 +66,17 @@ class WorkloadReport:
         return tuple(pod for pod in self.pods if not pod.place and not pod.ended)
 
     @property
-    def slowest(self) -> float | None:
-        """GB/s of the member that the others wait for; None where nobody talks to anybody."""
-        return _slowest(pod.place for pod in self.pods)
-
-    @property
     def stock_draws(self) -> tuple[tuple[Place | None, ...], ...]:
         """The places of all pods, draw by draw."""
         return tuple(zip(*(pod.stock for pod in self.pods), strict=True))
 
     @property
-    def stock_slowest(self) -> float | None:
-        """The mean over the draws in which all that are needed have a place."""
+    def stock_mean(self) -> float | None:
+        """GB/s, the mean over the draws in which all that are needed have a place."""
         speeds = [
             speed
-            for places in self.stock_draws
-            if _placed(places) >= self._whole and (speed := _slowest(places)) is not None
+            for running, speed in zip(self.stock_running, self.stock_gbytes_per_s, strict=True)
+            if running >= self._whole and speed is not None
         ]
         return fmean(speeds) if speeds else None
 
@@ -232,7 +230,3 @@ def _list(gpus: Iterable[str]) -> str:
 
 def _placed(places: Iterable[Place | None]) -> int:
     return sum(1 for place in places if place)
-
-
-def _slowest(places: Iterable[Place | None]) -> float | None:
-    return min((p.gbytes_per_s for p in places if p and p.talks), default=None)

@@ -56,8 +56,9 @@ def workload_words(workload: WorkloadReport, draws: int) -> str:
     if workload.ended:
         ended = f": {workload.running} run, {workload.ended} ended" if pods > 1 else " has ended"
         parts = [f"{kind}{ended}"]
-    if workload.slowest is not None and pods > 1:
-        parts.append(f"slowest {workload.slowest:.1f} GB/s")
+    if workload.gbytes_per_s is not None and pods > 1:
+        how = "together" if workload.needed else "slowest"
+        parts.append(f"{how} {workload.gbytes_per_s:.1f} GB/s")
     if draws:
         parts.append(f"alone: {_stock_words(workload, draws)}")
     return "; ".join(parts)
@@ -79,8 +80,8 @@ def _stock_words(workload: WorkloadReport, draws: int) -> str:
     pods = len(workload.pods)
     if workload.stock_halves:
         return f"half of it ran in {workload.stock_halves} of {draws}"
-    if workload.stock_slowest is not None:
-        return f"{workload.stock_slowest:.1f} GB/s"
+    if workload.stock_mean is not None:
+        return f"{workload.stock_mean:.1f} GB/s"
     return _running(min(workload.stock_running, default=0), pods, one=_is_one(workload))
 
 
@@ -247,7 +248,7 @@ def _about_the_baseline(report: Report) -> Text:
         f"Alone: the same manifests on the same cluster, {draws} (seed {report.seed}), with the "
         "simulator's kube-scheduler without extender, on nodes that choose GPUs as NVIDIA's device "
         "plugin does (go-gpuallocator, best effort). The table shows the first draw; GB/s beside a "
-        "workload's name are the mean of its slowest member over the draws that ran it whole.",
+        "workload's name are the mean over the draws that ran it whole.",
         "dim",
     )
 

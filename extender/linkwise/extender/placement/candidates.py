@@ -87,6 +87,13 @@ class Candidates:
         numbers: Ints = self._which[candidates]
         return numbers
 
+    def best_worth(self, row: int, reach: Reach) -> float:
+        """The most that this row allows with some members; -inf where it can take none."""
+        all_of_them = self._choices_at(reach)
+        alike = self._which[self.rows == row]
+        worths = all_of_them.worth[np.isin(all_of_them.alike, alike)]
+        return float(worths.max(initial=-np.inf))
+
     def counts_of(self, reach: Reach, standard: Standard, alike: int) -> list[int]:
         """How many members such a candidate can take so that *standard* is reached; rising."""
         all_of_them = self._choices_at(reach)

@@ -81,15 +81,16 @@ class Packing:
         ]
         self._near_nodes = np.isin(pool.rows, near.rows)
 
-    def choose(self, among: Ints, nodes: int) -> list[tuple[int, int]] | None:
-        """(candidate, members there) for so many of *among*, which have room enough, in the order
-        in which neighbours in rank are neighbours on them. None: they have room only for more
-        members, or for fewer."""
-        wanted = self._pool.wanted
-        taken = self._take(among, wanted, nodes, 0)
+    def choose(
+        self, among: Ints, wanted: int, nodes: int, must: Sequence[tuple[int, int]] = ()
+    ) -> list[tuple[int, int]] | None:
+        """(candidate, members there) for so many of *among*, which have room enough for *wanted*,
+        and for those that *must* be, in the order in which neighbours in rank are neighbours on
+        them. None: they have room only for more members, or for fewer."""
+        taken = self._take(among, wanted, nodes, 0) if wanted else []
         if taken is None:
             taken = self._take_nodes(among, wanted, nodes)
-        return None if taken is None else self._in_order(taken)
+        return None if taken is None else self._in_order([*must, *taken])
 
     def _take(
         self, among: Ints, wanted: int, nodes: int, depth: int

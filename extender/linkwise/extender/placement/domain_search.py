@@ -7,6 +7,7 @@ fewest nodes, then the nearest level.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import islice, product
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from linkwise.extender.placement.scope import Scope, joined
 from linkwise.extender.rows import Ints
 
 _ANYTHING = Standard()
+_MOST_MUSTS = 64  # ways to begin with, where the gang's own nodes need more of it
 
 
 class DomainSearch:
@@ -83,14 +85,20 @@ class _Place:
         self._pool, self._reach, self.level = pool, reach, level
         self._domains, self._of = domains, domains[pool.rows]
         self._scope, self._near, self.mixes = scope, near, scope.mixes
-        prefer = pool.prefer
-        self._most = scope.placed_worth(prefer, reach) if level else np.inf
+        # What the nodes allow where the gang is already: with its GPUs there as they are, and with
+        # the best that may be added to them.
+        self._as_it_is = scope.placed_worths(pool.prefer, reach) if level else {}
+        added = {row: pool.best_worth(row, reach) for row in self._as_it_is}
+        self._most = min(
+            (max(worth, added[row]) for row, worth in self._as_it_is.items()), default=np.inf
+        )
 
     def best_worth(self, below: float = np.inf) -> float:
         """The most that all members could have, under *below*; -inf where there is no room."""
-        worths = self._pool.standards(self._reach, _ANYTHING)[0]
-        found = self._highest([Standard(worth) for worth in worths if worth < below])
-        return -np.inf if found is None else min(found.worth, self._most)
+        worths = {*self._pool.standards(self._reach, _ANYTHING)[0], *self._as_it_is.values()}
+        able = (worth for worth in worths if worth < below and worth <= self._most)
+        found = self._highest([Standard(worth) for worth in sorted(able, reverse=True)])
+        return -np.inf if found is None else found.worth
 
     def assign(self, least: float) -> Assignment | None:
         """Sets for all members, so that the communicator is worth so much."""
@@ -100,17 +108,47 @@ class _Place:
             return None
         if not self.level:
             return self._on_one_node(standard)
+        found = []
+        for must in self._musts(standard):
+            chosen = self._chosen(standard, must)
+            if chosen is not None:
+                found.append(self._assignment(standard, chosen))
+        return best_of(found) if found else None
+
+    def _chosen(
+        self, standard: Standard, must: Sequence[tuple[int, int]]
+    ) -> list[tuple[int, int]] | None:
+        """(candidate, members there) for all, of which some *must* be."""
         most, fewest = self._pool.room_at(self._reach, standard)
-        able, nodes = _fewest(self._of, most, fewest, self._pool.wanted)
+        most[[place for place, _ in must]] = 0
+        wanted = self._pool.wanted - sum(count for _, count in must)
+        levels = self._scope.view.levels[: max(self.level - 1, 0)]
+        packing = Packing(self._pool, most, levels, self._near, self._reach, standard)
+        if not wanted:
+            return packing.choose(np.zeros(0, dtype=np.int64), 0, 0, must)
+        able, nodes = _fewest(self._of, most, fewest, wanted)
         for count in np.unique(nodes).tolist():
             for domain in self._nearest_first(able[nodes == count], most):
                 among = np.flatnonzero((self._of == domain) & (most > 0))
-                levels = self._scope.view.levels[: max(self.level - 1, 0)]
-                packing = Packing(self._pool, most, levels, self._near, self._reach, standard)
-                chosen = packing.choose(among, count)
+                chosen = packing.choose(among, wanted, count, must)
                 if chosen is not None:
-                    return self._assignment(standard, chosen)
+                    return chosen
         return None
+
+    def _musts(self, standard: Standard) -> Iterator[tuple[tuple[int, int], ...]]:
+        """Members that have to go where the gang is already, as its GPUs there reach *standard*
+        only with more beside them."""
+        rows = [row for row, worth in self._as_it_is.items() if worth < standard.worth]
+        places = np.flatnonzero(np.isin(self._pool.rows, rows))
+        if len(places) < len(rows):
+            return
+        counts = [
+            self._pool.counts_of(self._reach, standard, int(alike))
+            for alike in self._pool.alike(places)
+        ]
+        for each in islice(product(*counts), _MOST_MUSTS):
+            if sum(each) <= self._pool.wanted:
+                yield tuple(zip(places.tolist(), each, strict=True))
 
     def _highest(self, standards: list[Standard]) -> Standard | None:
         """The first of these, best first, at which some domain has room for all."""
@@ -128,6 +166,8 @@ class _Place:
         if not self.level:
             able = self._pool.can_take(self._reach, standard, self._pool.wanted)
             return bool((self._of[able] != NO_DOMAIN).any())
+        if next(self._musts(standard), None) is None:
+            return False
         if not whole:
             fewest = np.zeros_like(most)
         return bool(len(_fewest(self._of, most, fewest, self._pool.wanted)[0]))
@@ -160,10 +200,9 @@ class _Place:
 
     def _of_others(self, places: Ints) -> float:
         """What the nodes allow where the gang has GPUs and gets no more."""
-        if not self.level:
-            return np.inf
-        used = self._pool.rows[places]
-        return self._scope.placed_worth(self._pool.prefer, self._reach, used)
+        used = set(self._pool.rows[places].tolist())
+        worths = (worth for row, worth in self._as_it_is.items() if row not in used)
+        return min(worths, default=np.inf)
 
     def _nearest_first(self, able: Ints, room: Ints) -> list[int]:
         """Of these domains: near the gang's others, then the fullest, so that whole ones stay

@@ -54,18 +54,15 @@ class Scope:
         together = theirs != NO_DOMAIN and (domains[self.placed_rows] == theirs).all()
         return np.where((domains == theirs) & together, domains, NO_DOMAIN)
 
-    def placed_worth(
-        self, prefer: LinkClass, reach: Reach, but: Sequence[int] | Ints = ()
-    ) -> float:
-        """What the nodes allow the communicator, in GB/s, where the gang has GPUs already; *but*
-        these rows. Infinite where it has none."""
-        rows = self.view.rows
-        worths = [
-            float(communicator.worths(self.view.kinds[int(rows.kinds[row])], prefer, reach)[gpus])
+    def placed_worths(self, prefer: LinkClass, reach: Reach) -> dict[int, float]:
+        """By row, where the gang has GPUs already: what the node allows the communicator as it is,
+        in GB/s."""
+        rows, kinds = self.view.rows, self.view.kinds
+        return {
+            row: float(communicator.worths(kinds[int(rows.kinds[row])], prefer, reach)[gpus])
             for row, gpus in zip(self.placed.rows, self.placed.gpus, strict=True)
-            if gpus and rows.kinds[row] != NOT_USABLE and row not in but
-        ]
-        return min(worths, default=float("inf"))
+            if gpus and rows.kinds[row] != NOT_USABLE
+        }
 
     def candidates(self, pods: PodSet, inside: Bools) -> Candidates:
         rows = self.view.rows

@@ -78,6 +78,7 @@ class _OnModel:
         usable = able & (rows.kinds != NOT_USABLE) & (scope.free != 0)
         self._usable = usable & (rows.pods[: len(rows)] > 0)
         self._room = popcount(scope.free)
+        self._placed_worths: dict[Reach, dict[int, float]] = {}
 
     def at_each_level(self, domains: Ints) -> Iterator[Assignment | None]:
         scope = self._scope
@@ -169,17 +170,29 @@ class _OnModel:
         room = np.array([self._room_at(row, reach, least) for row in among.tolist()])
         near = np.isin(among, self._scope.placed_rows)
         ranks = self._scope.view.rows.name_ranks()[among]
-        order = np.lexsort((ranks, self._room[among], ~near, -room))
+        must = np.isin(among, self._must(reach, least))
+        if (room[must] > 0).sum() < len(self._must(reach, least)):
+            return None
+        order = np.lexsort((ranks, self._room[among], ~near, -room, ~must))
         order = order[room[order] > 0]
         rows, so_far = among[order].tolist(), np.cumsum(room[order])
         fewest = int(np.searchsorted(so_far, self._gpus(self._all))) + 1
         for count in dict.fromkeys((*range(fewest, fewest + _MORE_NODES), len(rows))):
-            if fewest <= count <= len(rows):
+            if max(fewest, must.sum()) <= count <= len(rows):
                 behind = [*np.cumsum(room[order][:count][::-1])[::-1].tolist(), 0]
                 dealt = self._dealt(rows[:count], behind, reach, least)
                 if dealt is not None:
                     return dealt
         return None
+
+    def _as_it_is(self, reach: Reach) -> dict[int, float]:
+        if reach not in self._placed_worths:
+            self._placed_worths[reach] = self._scope.placed_worths(self._prefer, reach)
+        return self._placed_worths[reach]
+
+    def _must(self, reach: Reach, least: float) -> list[int]:
+        """The rows where the gang is already, and is worth *least* only with more beside it."""
+        return [row for row, worth in self._as_it_is(reach).items() if worth < least]
 
     def _room_at(self, row: int, reach: Reach, least: float) -> int:
         """The most GPUs of this node so that it is worth so much."""
@@ -226,7 +239,8 @@ class _OnModel:
         loads = islice(self._all_loads(row, left), _MOST_LOADS)
         for counts in sorted(loads, key=self._gpus, reverse=True):
             if not any(counts):
-                yield counts
+                if row not in self._must(reach, least):
+                    yield counts
                 continue
             load = self._load(row, counts, reach)
             if load is not None and load.worth >= least:
@@ -295,6 +309,10 @@ class _OnModel:
     def _assignment(
         self, loads: Sequence[tuple[int, _Load]], reach: Reach, level: int
     ) -> Assignment:
+        used = {row for row, _ in loads}
+        others = (
+            worth for row, worth in self._as_it_is(reach).items() if level and row not in used
+        )
         ranks = self._scope.view.rows.name_ranks()
         in_order = sorted(loads, key=lambda each: int(ranks[each[0]]))
         return Assignment(
@@ -304,12 +322,7 @@ class _OnModel:
                 for number, sets in enumerate(load.sets)
                 if sets
             ),
-            min(
-                self._scope.placed_worth(self._prefer, reach, [row for row, _ in loads])
-                if level
-                else np.inf,
-                *(load.worth for _, load in loads),
-            ),
+            min((*others, *(load.worth for _, load in loads))),
             min(load.own for _, load in loads),
             sum(load.damage for _, load in loads),
             level,
