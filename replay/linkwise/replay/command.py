@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -9,7 +10,7 @@ import click
 from linkwise.replay import report
 from linkwise.replay.checkpoint import Checkpoint, digest_of, key_of
 from linkwise.replay.driver import replay as run_trace
-from linkwise.replay.jobs import Fleet
+from linkwise.replay.jobs import Fleet, Run
 from linkwise.replay.measure import Figures, figures
 from linkwise.replay.openb.command import openb
 from linkwise.replay.schedulers import DEFAULT, SCHEDULERS
@@ -84,6 +85,11 @@ command.add_command(openb)
     help="Share of a job's run time that is communication, on its best GPUs.",
 )
 @click.option(
+    "--stretched",
+    is_flag=True,
+    help="Jobs run longer on slow GPUs, and hold them as long; without it that is a figure alone.",
+)
+@click.option(
     "--nic",
     type=click.FloatRange(min=0, min_open=True),
     default=48.0,
@@ -103,6 +109,7 @@ def jobs(
     until: float,
     first: int | None,
     communication: float,
+    stretched: bool,
     nic: float,
     csv_file: Path | None,
     resume: Path | None,
@@ -125,47 +132,43 @@ def jobs(
         end=until,
         first=first,
     )
-    question = (
-        machine,
-        nodes,
-        nic,
-        communication,
-        pods_of,
-        durations,
-        longest,
-        begin,
-        until,
-        first,
-    )
+    question = _Question(machine, reading, communication, stretched)
     with ending_well():
-        results = _replay(
-            trace, reading, machine, dict.fromkeys(chosen), communication, resume, question
-        )
+        results = _replay(trace, question, dict.fromkeys(chosen), resume)
         write_csv(csv_file, report.as_csv(results))
     click.echo(report.table(results))
 
 
+@dataclass(frozen=True)
+class _Question:
+    """All but the trace and the scheduler; its `repr` tells one from another."""
+
+    machine: str
+    reading: Reading
+    communication: float
+    stretched: bool
+
+
 def _replay(
-    trace: Path,
-    reading: Reading,
-    machine: str,
-    chosen: Iterable[str],
-    communication: float,
-    resume: Path | None,
-    question: object,
+    trace: Path, question: _Question, chosen: Iterable[str], resume: Path | None
 ) -> dict[str, Figures]:
-    there = read_jobs(trace, reading)
+    fleet = question.reading.fleet
+    there = read_jobs(trace, question.reading)
     checkpoint = Checkpoint(resume, Figures)
     contents = digest_of(trace)
     results: dict[str, Figures] = {}
+
+    def stretch(run: Run) -> float:
+        return fleet.stretch(run, question.communication) if question.stretched else 1.0
+
     for name in chosen:
         key = key_of("jobs", contents, question, name)
         found = checkpoint.get(key)
         if found is None:
+            contestant = SCHEDULERS[name](fleet, question.machine)
             with progress(name, len(there)) as advance:
-                contestant = SCHEDULERS[name](reading.fleet, machine)
-                runs = run_trace(there, contestant, advance)
-            found = figures(runs, reading.fleet, communication)
+                runs = run_trace(there, contestant, advance, stretch)
+            found = figures(runs, fleet, question.communication)
             checkpoint.keep(key, found)
         results[name] = found
     return results

@@ -6,6 +6,7 @@ the same jobs at the same times, and jobs end when their durations are over.
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Protocol
 
@@ -33,9 +34,13 @@ class Contestant(Protocol):
 
 
 def replay(
-    jobs: Sequence[Job], contestant: Contestant, progress: Callable[[int], object] = lambda _: None
+    jobs: Sequence[Job],
+    contestant: Contestant,
+    progress: Callable[[int], object] = lambda _: None,
+    stretch: Callable[[Run], float] = lambda _: 1.0,
 ) -> list[Run]:
     """Run all *jobs*, which are in order of submission; *progress* is told how many have ended.
+    *stretch* says how many times as long a run takes as its job says, and nobody knows it before.
 
     Raises ReplayError where a job that nothing stands in the way of never starts.
     """
@@ -50,7 +55,8 @@ def replay(
         while coming < len(jobs) and jobs[coming].submit <= now:
             contestant.submit(jobs[coming], now)
             coming, happened = coming + 1, now
-        for run in contestant.settle(now):
+        for started in contestant.settle(now):
+            run = replace(started, stretch=stretch(started))
             heappush(ends, (run.end, len(runs)))
             runs.append(run)
             happened = now

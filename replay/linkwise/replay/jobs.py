@@ -42,13 +42,16 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Run:
+    """`stretch` is how many times as long it takes as its job says."""
+
     job: Job
     start: float
     parts: tuple[Part, ...]
+    stretch: float = 1.0
 
     @property
     def end(self) -> float:
-        return self.start + self.job.seconds
+        return self.start + self.job.seconds * self.stretch
 
     @property
     def queued(self) -> float:
@@ -119,3 +122,11 @@ class Fleet:
         least = job.gpus // nodes
         nics = least * self.nic_gbytes_per_s
         return nics if least == 1 else min(nics, self._best_of_size[least])
+
+    def stretch(self, run: Run, communication: float) -> float:
+        """How many times as long a run takes as on the best GPUs, where *communication* is the
+        share of its time there that it waits for others: 1 - share + share × best / got GB/s."""
+        if run.job.gpus == 1:
+            return 1.0
+        ratio = self.best_bandwidth(run.job) / self.bandwidth(run.parts)
+        return 1.0 - communication + communication * max(ratio, 1.0)

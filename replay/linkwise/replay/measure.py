@@ -1,9 +1,8 @@
 """What a replay comes to, as figures.
 
-The model of communication: of a job's run time on its best GPUs a share is communication, and that
-part grows as the bandwidth shrinks. `stretch` = 1 - share + share × best GB/s / got GB/s, 1 for a
-job of one GPU. It says what a placement costs its job; it does not move anybody's end, so that all
-who are compared have the same work to do.
+Whether a run is longer on slow GPUs is decided before (`Run.stretch`). Figures of runs that were
+not stretched say what each placement would cost its own job, and all who are compared have the
+same work to do.
 """
 
 import math
@@ -42,7 +41,7 @@ def figures(runs: Sequence[Run], fleet: Fleet, communication: float) -> Figures:
     queued = np.array([run.queued for run in runs])
     seconds = np.array([run.job.seconds for run in runs])
     gpus = np.array([run.job.gpus for run in runs])
-    stretch = np.array([stretch_of(run, fleet, communication) for run in runs])
+    stretch = np.array([fleet.stretch(run, communication) for run in runs])
     large, several = gpus >= LARGE, gpus > 1
     fewest = np.array([fleet.fewest_nodes(run.job) for run in runs])
     used = np.array([len(run.parts) for run in runs])
@@ -60,14 +59,6 @@ def figures(runs: Sequence[Run], fleet: Fleet, communication: float) -> Figures:
         stretch=_mean(stretch[several], (gpus * seconds)[several]),
         slowdown=float(np.maximum(slowdown, 1.0).mean()),
     )
-
-
-def stretch_of(run: Run, fleet: Fleet, communication: float) -> float:
-    """How many times as long the run takes as on the best GPUs; 1 or more."""
-    if run.job.gpus == 1:
-        return 1.0
-    ratio = fleet.best_bandwidth(run.job) / fleet.bandwidth(run.parts)
-    return 1.0 - communication + communication * max(ratio, 1.0)
 
 
 def _allocated(runs: Sequence[Run], fleet: Fleet) -> float:

@@ -115,19 +115,21 @@ class Easy(_Baseline):
             started.append(self.start(self._waiting.popleft(), parts, now))
         if len(self._waiting) > 1:
             # A reservation holds until its job starts: nobody who passes delays it, and what
-            # comes free by then was counted. Who starts in order may take of what it counts on.
-            if started or self._reserved_for != self._waiting[0].name:
-                self._reserve(self._waiting[0])
+            # comes free by then was counted. Who starts in order may take of what it counts on,
+            # and a run may be longer than anybody knew.
+            is_over = now >= self._begins
+            if started or is_over or self._reserved_for != self._waiting[0].name:
+                self._reserve(self._waiting[0], now)
             started += self._let_pass(now)
         return started
 
-    def _reserve(self, first: Job) -> None:
+    def _reserve(self, first: Job, now: float) -> None:
         self._reserved_for = first.name
         free = list(self.free)
         for run in sorted(self._running.values(), key=lambda run: (run.end, run.job.name)):
             for part in run.parts:
                 free[part.node] |= part.gpus
-            self._begins = run.end
+            self._begins = max(run.end, now)
             if self.find(first, free) is not None:
                 break
         for run in self._running.values():  # those that end at that very time
@@ -139,8 +141,8 @@ class Easy(_Baseline):
         for part in self.find(first, free) or ():
             count, busy = part.gpus.bit_count(), free[part.node] & ~self.free[part.node]
             later = lowest(busy, min(count, busy.bit_count()))
-            now = lowest(free[part.node] & ~busy, count - later.bit_count())
-            self._reserved[part.node] = later | now
+            rest = lowest(free[part.node] & ~busy, count - later.bit_count())
+            self._reserved[part.node] = later | rest
 
     def _let_pass(self, now: float) -> list[Run]:
         _, *others = self._waiting

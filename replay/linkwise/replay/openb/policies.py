@@ -88,7 +88,8 @@ class Packing(_Tightest):
         ratio = np.where(used <= MILLI, used * 100 // MILLI, 0).sum(axis=1)
         shared = np.maximum(100 - ratio // 10, 50)
         scores = np.where(to_use > 0, in_use, shared)
-        return np.where(idle == counts, np.maximum(33 - idle, idle), scores)
+        packed: Ints = np.where(idle == counts, np.maximum(33 - idle, idle), scores)
+        return packed
 
 
 class Clustering(_Tightest):

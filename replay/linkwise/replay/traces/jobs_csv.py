@@ -65,7 +65,9 @@ def _jobs(file: Path, rows: "csv.DictReader[str]", reading: Reading) -> Iterator
             names[job.name] = rows.line_num
             yield job
     except csv.Error as error:
-        raise TraceError(file, rows.line_num, str(error), "comma-separated values") from error
+        raise TraceError(
+            file, rows.reader.line_num, str(error), "comma-separated values"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
