@@ -39,6 +39,12 @@ def test_what_a_line_says_of_its_pods_and_its_run_time_goes_before_the_options(
     assert (without.pods, without.expected) == ((2, 2, 2), 50.0)
 
 
+def test_a_file_as_spreadsheets_write_it(tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    file.write_bytes(f"{HEAD}\r\na,0,5,1,v\r\n".encode("utf-8-sig"))
+    assert [job.name for job in read_jobs(file, TWO_NODES)] == ["a"]
+
+
 def test_a_window_is_cut_by_submission_and_long_jobs_are_cut_too(tmp_path: Path) -> None:
     file = written(tmp_path, *(f"j{at},{at},500,1,a" for at in range(0, 60, 10)))
     window = replace(TWO_NODES, begin=10.0, end=50.0, first=3, longest=200.0)

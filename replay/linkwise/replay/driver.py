@@ -69,6 +69,10 @@ def replay(
         wake = math.inf if due is None else max(due, now + _SHORTEST_SECONDS)
         now = min(next_event, wake)
         if ended < len(jobs) and next_event == math.inf and now - happened > _STUCK_SECONDS:
-            waiting = len(jobs) - len(runs)
-            raise ReplayError(f"{waiting} jobs wait on an idle cluster and never start")
+            ran = {run.job.name for run in runs}
+            waiting = [job.name for job in jobs if job.name not in ran]
+            raise ReplayError(
+                f"job {waiting[0]}: waits on an idle cluster, as do {len(waiting) - 1} others"
+                ": expected that it starts"
+            )
     return runs

@@ -53,7 +53,7 @@ def figures(runs: Sequence[Run], fleet: Fleet, communication: float) -> Figures:
         queue_p99_s=float(np.percentile(queued, 99)),
         large_jobs=int(large.sum()),
         large_queue_mean_s=_mean(queued[large]),
-        locality=_mean(used[several] == fewest[several]),
+        locality=_mean(used[several] <= fewest[several]),
         nodes_per_fewest=_mean(used[several] / fewest[several]),
         allocated=_allocated(runs, fleet),
         stretch=_mean(stretch[several], (gpus * seconds)[several]),

@@ -34,7 +34,7 @@ class Reading:
 def read_jobs(file: Path, reading: Reading) -> list[Job]:
     """The jobs by time of submission, equal times in the file's order. Raises TraceError."""
     try:
-        with file.open(newline="", encoding="utf-8") as lines:
+        with file.open(newline="", encoding="utf-8-sig") as lines:
             jobs = list(_jobs(file, csv.DictReader(lines, strict=True), reading))
     except OSError as error:
         raise TraceError(file, None, error.strerror or str(error), "a readable file") from error

@@ -107,7 +107,7 @@ def read_published(data: Path, trace: str, seed: int) -> Mapping[str, Mapping[in
 
 def _rows(file: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
     try:
-        with file.open(newline="", encoding="utf-8") as lines:
+        with file.open(newline="", encoding="utf-8-sig") as lines:
             rows = csv.DictReader(lines, strict=True)
             there = rows.fieldnames or ()
             for column in columns:
