@@ -42,13 +42,15 @@ def table(results: Mapping[str, Figures]) -> str:
 
 def markdown(cells: Sequence[Sequence[str]]) -> str:
     """The first row is the head; all columns but the first are flush right."""
-    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+    columns = list(zip(*cells, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    first, *others = widths
     lines = [
-        [cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(row)]
-        for row in (list(zip(cells_of, widths, strict=True)) for cells_of in cells)
+        [row[0].ljust(first), *(cell.rjust(w) for cell, w in zip(row[1:], others, strict=True))]
+        for row in cells
     ]
-    rule = ["-" * (width - bool(i)) + ":" * bool(i) for i, width in enumerate(widths)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in [lines[0], rule, *lines[1:]])
+    lines.insert(1, ["-" * first, *("-" * (width - 1) + ":" for width in others)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def as_csv(results: Mapping[str, Figures]) -> str:
