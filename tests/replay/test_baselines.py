@@ -1,7 +1,7 @@
 """The schedulers that Linkwise is compared with, on cases that one can follow by hand."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linkwise.replay.baselines.placements import (
@@ -42,6 +42,7 @@ def test_pods_of_one_gpu_are_spread_or_packed() -> None:
     assert spread(free, 8, 10) is None
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 255), min_size=1, max_size=4), st.integers(1, 40))
 def test_a_placement_has_as_many_gpus_as_wanted_and_all_are_free(
     free: list[int], wanted: int
@@ -54,6 +55,7 @@ def test_a_placement_has_as_many_gpus_as_wanted_and_all_are_free(
             assert sum(part.gpus.bit_count() for part in parts) == wanted
 
 
+@settings(deadline=None)
 @given(st.integers(0, 255), st.integers(0, 8))
 def test_the_lowest_gpus_of_a_set(free: int, count: int) -> None:
     positions = [gpu for gpu in range(8) if free >> gpu & 1]
