@@ -24,6 +24,8 @@ from linkwise.extender.views import Counts
 from linkwise.plugin.__main__ import main as plugin
 from linkwise.plugin.app import create_app as create_plugin_app
 from linkwise.plugin.metrics import Metrics as PluginMetrics
+from linkwise.replay.command import jobs as replay_of_jobs
+from linkwise.replay.openb.command import openb as replay_of_openb
 from linkwise.simulator.__main__ import command as simulator
 from linkwise.topology import names
 from linkwise.topology.labels import node_labels
@@ -33,6 +35,7 @@ ROOT = Path(__file__).parent.parent
 OPERATING = (ROOT / "docs" / "operating.md").read_text()
 ANNOTATIONS = (ROOT / "docs" / "annotations.md").read_text()
 SIMULATOR = (ROOT / "docs" / "simulator.md").read_text()
+REPLAY = (ROOT / "docs" / "replay.md").read_text()
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -70,6 +73,15 @@ def test_every_flag_is_documented_and_every_documented_flag_exists(
 def test_every_flag_of_the_simulator_is_documented() -> None:
     said = set(re.findall(r"^\| `(--[a-z-]+)", SIMULATOR, flags=re.MULTILINE))
     assert said == flags(simulator)
+
+
+@pytest.mark.parametrize(
+    ("command", "title"), [(replay_of_jobs, "Jobs"), (replay_of_openb, "openb")]
+)
+def test_every_flag_of_the_replay_is_documented(command: click.Command, title: str) -> None:
+    part = next(part for part in REPLAY.split("\n## ") if part.startswith(title))
+    said = set(re.findall(r"^\| `(--[a-z-]+)", part, flags=re.MULTILINE))
+    assert said == flags(command)
 
 
 def metric_names(registry: CollectorRegistry, prefix: str) -> set[str]:

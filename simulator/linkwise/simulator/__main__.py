@@ -1,4 +1,5 @@
-"""`linkwise-simulator`: a simulated cluster, the real programs, and the user's manifests on it.
+"""`linkwise-simulator`: a simulated cluster, the real programs, and the user's manifests on it; and
+`linkwise-simulator replay`: a trace in simulated time.
 
 The only place that exits: 0 when all is as planned, 1 when it is not or a program failed, 2 for
 what was asked wrongly, 130 and the like when a signal ended it. Nothing is left running.
@@ -17,6 +18,7 @@ from typing import NoReturn
 import click
 
 from linkwise.kube.client import ApiError
+from linkwise.replay.command import command as replay
 from linkwise.simulator.child import ChildError
 from linkwise.simulator.cluster import NodeSpec, NotReadyError
 from linkwise.simulator.manifests import ManifestError, read_manifest_files
@@ -109,7 +111,7 @@ def command(
     verbose: bool,
 ) -> None:
     """Run Kubernetes manifests on a simulated GPU cluster with the real Linkwise programs, and
-    show who got which GPUs."""
+    show who got which GPUs. `linkwise-simulator replay --help`: traces in simulated time."""
     if twice := next((n.name for n in nodes if [m.name for m in nodes].count(n.name) > 1), ""):
         raise click.BadParameter(f"{twice} stands there twice", param_hint="--node")
     try:
@@ -169,6 +171,8 @@ def _end(text: str, status: int) -> NoReturn:
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["replay"]:
+        replay(sys.argv[2:], prog_name="linkwise-simulator replay")
     command(prog_name="linkwise-simulator")
 
 

@@ -1,0 +1,174 @@
+"""`linkwise-simulator replay`: traces in simulated time, with the core that runs in production."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from linkwise.replay import report
+from linkwise.replay.checkpoint import Checkpoint, digest_of, key_of
+from linkwise.replay.driver import replay as run_trace
+from linkwise.replay.jobs import Fleet, Run
+from linkwise.replay.measure import Figures, figures
+from linkwise.replay.openb.command import openb
+from linkwise.replay.schedulers import DEFAULT, SCHEDULERS
+from linkwise.replay.shell import ending_well, progress, write_csv
+from linkwise.replay.traces.jobs_csv import Reading, read_jobs
+from linkwise.topology.errors import MachineError
+from linkwise.topology.recorded import recorded_machine
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_SECONDS = click.FloatRange(min=0)
+
+
+class _JobsUnlessNamed(click.Group):
+    """`replay TRACE` is `replay jobs TRACE`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        named = args and (args[0] in self.commands or args[0] in self.get_help_option_names(ctx))
+        return super().parse_args(ctx, args if named or not args else ["jobs", *args])
+
+
+@click.group(cls=_JobsUnlessNamed, context_settings={"show_default": True})
+def command() -> None:
+    """Replay a trace in simulated time: TRACE (jobs, a CSV file), or `openb DATA`."""
+
+
+command.add_command(openb)
+
+
+@command.command()
+@click.argument("trace", type=_FILE)
+@click.option("--nodes", type=click.IntRange(1), default=80, help="How many nodes there are.")
+@click.option(
+    "--machine",
+    default="hgx-h100",
+    help="The recorded machine that every node is (`linkwise machines` lists them).",
+)
+@click.option(
+    "--scheduler",
+    "chosen",
+    type=click.Choice([*SCHEDULERS]),
+    multiple=True,
+    default=DEFAULT,
+    help="What to replay it with; once for each.",
+)
+@click.option(
+    "--pods-of",
+    type=click.IntRange(1),
+    default=None,
+    show_default="a node's GPUs",
+    help="GPUs of each pod of a job, where the trace says nothing else. A smaller job is one pod.",
+)
+@click.option(
+    "--durations",
+    type=click.Choice(["known", "unknown"]),
+    default="unknown",
+    help="Whether pods say their true run time (`linkwise.dev/expected-duration`).",
+)
+@click.option(
+    "--longest", type=_SECONDS, default=math.inf, help="Run times are cut to so many seconds."
+)
+@click.option(
+    "--from", "begin", type=_SECONDS, default=0.0, help="Leave out jobs submitted before."
+)
+@click.option(
+    "--until", type=_SECONDS, default=math.inf, help="Leave out jobs submitted at that second on."
+)
+@click.option("--first", type=click.IntRange(1), help="Only so many jobs of those that are left.")
+@click.option(
+    "--communication",
+    type=click.FloatRange(0, 1),
+    default=0.3,
+    help="Share of a job's run time that is communication, on its best GPUs.",
+)
+@click.option(
+    "--stretched",
+    is_flag=True,
+    help="Jobs run longer on slow GPUs, and hold them as long; without it that is a figure alone.",
+)
+@click.option(
+    "--nic",
+    type=click.FloatRange(min=0, min_open=True),
+    default=48.0,
+    help="GB/s between nodes for each GPU: its share of the node's NICs.",
+)
+@click.option("--csv", "csv_file", type=_FILE, help="Write the figures as CSV too.")
+@click.option("--resume", type=_FILE, help="Keep results in this file, and take up those it has.")
+def jobs(
+    trace: Path,
+    nodes: int,
+    machine: str,
+    chosen: Iterable[str],
+    pods_of: int | None,
+    durations: str,
+    longest: float,
+    begin: float,
+    until: float,
+    first: int | None,
+    communication: float,
+    stretched: bool,
+    nic: float,
+    csv_file: Path | None,
+    resume: Path | None,
+) -> None:
+    """Replay the jobs of TRACE: a CSV file with the columns job_id, submit_s, duration_s and
+    num_gpus, and if you like vc or namespace, gpus_per_pod and expected_s."""
+    try:
+        fleet = Fleet(recorded_machine(machine, node="node"), nodes, nic)
+    except MachineError as error:
+        raise click.BadParameter(str(error), param_hint="--machine") from error
+    if pods_of is not None and pods_of > fleet.gpus_per_node:
+        expected = f"at most {fleet.gpus_per_node}, a node's GPUs"
+        raise click.BadParameter(f"{pods_of}: expected {expected}", param_hint="--pods-of")
+    reading = Reading(
+        fleet=fleet,
+        gpus_per_pod=pods_of or fleet.gpus_per_node,
+        durations_known=durations == "known",
+        longest=longest,
+        begin=begin,
+        end=until,
+        first=first,
+    )
+    question = _Question(machine, reading, communication, stretched)
+    with ending_well():
+        results = _replay(trace, question, dict.fromkeys(chosen), resume)
+        write_csv(csv_file, report.as_csv(results))
+    click.echo(report.table(results))
+
+
+@dataclass(frozen=True)
+class _Question:
+    """All but the trace and the scheduler; its `repr` tells one from another."""
+
+    machine: str
+    reading: Reading
+    communication: float
+    stretched: bool
+
+
+def _replay(
+    trace: Path, question: _Question, chosen: Iterable[str], resume: Path | None
+) -> dict[str, Figures]:
+    fleet = question.reading.fleet
+    there = read_jobs(trace, question.reading)
+    checkpoint = Checkpoint(resume, Figures)
+    contents = digest_of(trace)
+    results: dict[str, Figures] = {}
+
+    def stretch(run: Run) -> float:
+        return fleet.stretch(run, question.communication) if question.stretched else 1.0
+
+    for name in chosen:
+        key = key_of("jobs", contents, question, name)
+        found = checkpoint.get(key)
+        if found is None:
+            contestant = SCHEDULERS[name](fleet, question.machine)
+            with progress(name, len(there)) as advance:
+                runs = run_trace(there, contestant, advance, stretch)
+            found = figures(runs, fleet, question.communication)
+            checkpoint.keep(key, found)
+        results[name] = found
+    return results

@@ -1,0 +1,85 @@
+"""The Nodes and Pods that the core is shown: what an API server would hold for a trace."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from linkwise.kube.objects import (
+    Condition,
+    Container,
+    Node,
+    NodeStatus,
+    ObjectMeta,
+    Pod,
+    PodSpec,
+    Resources,
+)
+from linkwise.replay.jobs import Job
+from linkwise.topology import names
+from linkwise.topology.model import Machine
+from linkwise.topology.node_annotation import write_topology
+from linkwise.topology.recorded import recorded_machine
+
+EPOCH = 1_500_000_000.0  # what the core takes for second 0 of the trace, in seconds since 1970
+CONTAINER = "main"
+_LONGEST_SECONDS = 8760 * 3600  # that the annotation takes
+
+
+def node_name(number: int) -> str:
+    return f"node-{number:05}"
+
+
+def nodes(machine: str, count: int) -> Iterator[tuple[Node, Machine]]:
+    """Idle nodes of a recorded machine, with CPU and memory for as many pods as they have GPUs."""
+    for number in range(count):
+        name = node_name(number)
+        hardware = recorded_machine(machine, node=name)
+        gpus = str(len(hardware.gpus))
+        offers: dict[str, str | int | float] = {
+            "cpu": "96",
+            "memory": "1Ti",
+            "pods": "110",
+            names.DEFAULT_RESOURCE: gpus,
+        }
+        node = Node(
+            metadata=ObjectMeta(
+                name=name,
+                uid=name,
+                labels={"kubernetes.io/hostname": name},
+                annotations={names.TOPOLOGY: write_topology(hardware)},
+            ),
+            status=NodeStatus(
+                allocatable=offers, conditions=(Condition(type="Ready", status="True"),)
+            ),
+        )
+        yield node, hardware
+
+
+def pods(job: Job, number: int, now: float) -> Iterator[Pod]:
+    """A gang where the job has several pods; *number* is the job's, for names that are allowed."""
+    sizes = job.pods
+    said = {}
+    if job.expected is not None:
+        said[names.EXPECTED_DURATION] = f"{min(max(round(job.expected), 1), _LONGEST_SECONDS)}s"
+    for rank, gpus in enumerate(sizes):
+        gang = {
+            names.GANG: f"job-{number}",
+            names.GANG_SIZE: str(len(sizes)),
+            names.RANK: str(rank),
+        }
+        name = f"job-{number}-{rank}"
+        yield Pod(
+            metadata=ObjectMeta(
+                name=name,
+                namespace=job.namespace,
+                uid=name,
+                annotations=said | (gang if len(sizes) > 1 else {}),
+                creation_timestamp=datetime.fromtimestamp(now, UTC),
+            ),
+            spec=PodSpec(containers=(_container(gpus),), restart_policy="Never"),
+        )
+
+
+def _container(gpus: int) -> Container:
+    limits: dict[str, str | int | float] = {names.DEFAULT_RESOURCE: str(gpus)}
+    requests = {"cpu": "1", "memory": "1Gi", **limits}
+    return Container(name=CONTAINER, resources=Resources(limits=limits, requests=requests))

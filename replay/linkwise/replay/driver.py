@@ -1,0 +1,78 @@
+"""Runs a trace in simulated time: the clock jumps from one event to the next.
+
+What is compared stands behind one `Contestant`: Linkwise's core, or a baseline. All of them get
+the same jobs at the same times, and jobs end when their durations are over.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from heapq import heappop, heappush
+from typing import Protocol
+
+from linkwise.replay.errors import ReplayError
+from linkwise.replay.jobs import Job, Run
+
+# A core that asks to be woken at once is woken that much later.
+_SHORTEST_SECONDS = 0.05
+# So long nothing may happen while jobs wait and none runs.
+_STUCK_SECONDS = 86_400.0
+
+
+class Contestant(Protocol):
+    """Decides when a job starts and where. `settle` comes after all that happens at one time."""
+
+    def submit(self, job: Job, now: float) -> None: ...
+
+    def end(self, run: Run, now: float) -> None: ...
+
+    def settle(self, now: float) -> Sequence[Run]:
+        """The jobs that start now."""
+
+    def next_due(self) -> float | None:
+        """When `settle` is wanted though nothing happens; None: never."""
+
+
+def replay(
+    jobs: Sequence[Job],
+    contestant: Contestant,
+    progress: Callable[[int], object] = lambda _: None,
+    stretch: Callable[[Run], float] = lambda _: 1.0,
+) -> list[Run]:
+    """Run all *jobs*, which are in order of submission; *progress* is told how many have ended.
+    *stretch* says how many times as long a run takes as its job says, and nobody knows it before.
+
+    Raises ReplayError where a job that nothing stands in the way of never starts.
+    """
+    runs: list[Run] = []
+    ends: list[tuple[float, int]] = []
+    coming, ended, happened = 0, 0, 0.0
+    now = jobs[0].submit if jobs else 0.0
+    while ended < len(jobs):
+        while ends and ends[0][0] <= now:
+            contestant.end(runs[heappop(ends)[1]], now)
+            ended, happened = ended + 1, now
+        while coming < len(jobs) and jobs[coming].submit <= now:
+            contestant.submit(jobs[coming], now)
+            coming, happened = coming + 1, now
+        for started in contestant.settle(now):
+            run = replace(started, stretch=stretch(started))
+            heappush(ends, (run.end, len(runs)))
+            runs.append(run)
+            happened = now
+        progress(ended)
+        next_event = min(
+            ends[0][0] if ends else math.inf,
+            jobs[coming].submit if coming < len(jobs) else math.inf,
+        )
+        due = contestant.next_due()
+        wake = math.inf if due is None else max(due, now + _SHORTEST_SECONDS)
+        now = min(next_event, wake)
+        if ended < len(jobs) and next_event == math.inf and now - happened > _STUCK_SECONDS:
+            ran = {run.job.name for run in runs}
+            waiting = [job.name for job in jobs if job.name not in ran]
+            raise ReplayError(
+                f"job {waiting[0]}: waits on an idle cluster, as do {len(waiting) - 1} others"
+                ": expected that it starts"
+            )
+    return runs

@@ -1,0 +1,123 @@
+"""`linkwise-simulator replay openb`: unallocated GPUs, with policies of others."""
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import msgspec
+
+from linkwise.replay.checkpoint import Checkpoint, digest_of, key_of
+from linkwise.replay.errors import ReplayError
+from linkwise.replay.openb.run import POLICIES, PUBLISHED, allocated_curve
+from linkwise.replay.report import markdown
+from linkwise.replay.shell import ending_well, progress, write_csv
+from linkwise.replay.traces.openb import OpenbTrace, read_openb, read_published
+
+TOLERANCE = 0.01  # points: the curves were published with two decimals
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_SHOWN = (50, 90, 100, 130)  # % of arrivals
+
+
+class _Result(NamedTuple):
+    policy: str
+    seed: int
+    curve: dict[int, float]
+    difference: float | None  # from the published curve, in points; the largest
+
+
+class _Curve(msgspec.Struct, frozen=True):
+    percent: dict[int, float]
+
+
+@click.command(context_settings={"show_default": True})
+@click.argument("data", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--trace", default="default", help="Which one: openb_pod_list_<trace>.csv.")
+@click.option(
+    "--policy",
+    "policies",
+    type=click.Choice([*POLICIES]),
+    multiple=True,
+    default=[*PUBLISHED],
+    help="What to replay it with; once for each.",
+)
+@click.option(
+    "--seed", "seeds", type=int, multiple=True, default=[42], help="Orders of arrival; once each."
+)
+@click.option("--check", is_flag=True, help="Compare with the published curves; status 1 if off.")
+@click.option("--csv", "csv_file", type=_FILE, help="Write the curves as CSV.")
+@click.option("--resume", type=_FILE, help="Keep results in this file, and take up those it has.")
+def openb(
+    data: Path,
+    trace: str,
+    policies: Iterable[str],
+    seeds: Iterable[int],
+    check: bool,
+    csv_file: Path | None,
+    resume: Path | None,
+) -> None:
+    """Replay Alibaba's openb: the pods of DATA come one after the other until they ask for 130 % of
+    the GPUs, and none ends. Shown is the share of the GPUs that is allocated."""
+    with ending_well():
+        results = list(_replay(data, trace, policies, seeds, check, resume))
+        write_csv(csv_file, _as_csv(results))
+    cells = [["policy", "seed", *(f"{p} %" for p in _SHOWN)] + ["off by"] * check]
+    for found in results:
+        row = [found.policy, str(found.seed), *(_text(found.curve.get(p)) for p in _SHOWN)]
+        cells.append(row + [_text(found.difference, 4)] * check)
+    click.echo(markdown(cells))
+    off = [found for found in results if (found.difference or 0.0) > TOLERANCE]
+    if off:
+        names = ", ".join(f"{found.policy} with seed {found.seed}" for found in off)
+        click.echo(f"more than {TOLERANCE} points off the published curve: {names}", err=True)
+        sys.exit(1)
+
+
+def _replay(
+    data: Path,
+    trace: str,
+    policies: Iterable[str],
+    seeds: Iterable[int],
+    check: bool,
+    resume: Path | None,
+) -> Iterable[_Result]:
+    checkpoint = Checkpoint(resume, _Curve)
+    for seed in dict.fromkeys(seeds):
+        there = read_openb(data, trace, seed)
+        published = read_published(data, trace, seed) if check else {}
+        contents = digest_of(*sorted(data.glob("*.csv")), *sorted(data.glob("replay/*.npz")))
+        for name in dict.fromkeys(policies):
+            if check and PUBLISHED.get(name) not in published:
+                known = ", ".join(n for n, title in PUBLISHED.items() if title in published)
+                raise ReplayError(f"--check: {name} has no published curve: expected {known}")
+            key = key_of("openb", contents, trace, seed, name)
+            found = checkpoint.get(key)
+            if found is None:
+                found = _Curve(_curve(there, name, seed))
+                checkpoint.keep(key, found)
+            curve = found.percent
+            points = published[PUBLISHED[name]].items() if check else ()
+            missing = [percent for percent, _ in points if percent not in curve]
+            if missing:
+                raise ReplayError(
+                    f"--check: no arrivals at {missing[0]} %: expected the whole trace"
+                )
+            off = max((abs(curve[p] - share) for p, share in points), default=None)
+            yield _Result(name, seed, curve, off)
+
+
+def _curve(trace: OpenbTrace, name: str, seed: int) -> dict[int, float]:
+    with progress(f"{name}, seed {seed}", len(trace.arrivals)) as advance:
+        return allocated_curve(trace, POLICIES[name](trace, seed), advance)
+
+
+def _text(value: float | None, places: int = 2) -> str:
+    return "–" if value is None else f"{value:.{places}f}"
+
+
+def _as_csv(results: Iterable[_Result]) -> str:
+    lines = ["policy,seed,arrived_percent,allocated_percent"]
+    for found in results:
+        lines += [f"{found.policy},{found.seed},{p},{a}" for p, a in sorted(found.curve.items())]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,88 @@
+"""Replays openb: pods come one after the other, get the best node or are dropped, and never end."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from linkwise.replay.openb import policies
+from linkwise.replay.openb.policies import Policy
+from linkwise.replay.openb.state import State
+from linkwise.replay.traces.openb import Ints, OpenbTrace, Request
+
+POLICIES: Mapping[str, Callable[[OpenbTrace, int], Policy]] = {
+    "dotprod": lambda trace, seed: policies.DotProduct(),  # noqa: ARG005
+    "clustering": lambda trace, seed: policies.Clustering(),  # noqa: ARG005
+    "packing": lambda trace, seed: policies.Packing(),  # noqa: ARG005
+    "bestfit": lambda trace, seed: policies.BestFit(),  # noqa: ARG005
+    "fgd": lambda trace, seed: policies.Fgd(trace.pods),  # noqa: ARG005
+    "firstfit": lambda trace, seed: policies.FirstFit(),  # noqa: ARG005
+    "worstfit": lambda trace, seed: policies.WorstFit(),  # noqa: ARG005
+    "leastallocated": lambda trace, seed: policies.Allocated(least=True),  # noqa: ARG005
+    "mostallocated": lambda trace, seed: policies.Allocated(least=False),  # noqa: ARG005
+    "random": lambda trace, seed: policies.Random(seed),  # noqa: ARG005
+}
+PUBLISHED = {
+    "dotprod": "DotProd",
+    "clustering": "GpuClustering",
+    "packing": "GpuPacking",
+    "bestfit": "BestFit",
+    "fgd": "FGD",
+}
+"""Those whose published curves are met exactly, by their names there."""
+
+
+class _Scores:
+    """The nodes' scores for each kind of request; only nodes that changed are scored again."""
+
+    def __init__(self, state: State, policy: Policy) -> None:
+        self._state, self._policy = state, policy
+        self._known: dict[Request, Ints] = {}
+        self._seen: dict[Request, int] = {}
+        self._changed: list[int] = []
+
+    def changed(self, node: int) -> None:
+        self._changed.append(node)
+
+    def of(self, request: Request) -> Ints:
+        """-1 where it does not fit."""
+        known = self._known.get(request)
+        if known is None or not self._policy.is_steady:
+            nodes = np.arange(len(self._state.cpu))
+            known = self._known[request] = np.empty(len(nodes), dtype=np.int64)
+        else:
+            nodes = np.array(sorted(set(self._changed[self._seen[request] :])), dtype=np.int64)
+        self._seen[request] = len(self._changed)
+        if len(nodes):
+            known[nodes] = -1
+            fitting = nodes[self._state.fits(request, nodes)]
+            if len(fitting):
+                known[fitting] = self._policy.scores(self._state, request, fitting)
+        return known
+
+
+def allocated_curve(
+    trace: OpenbTrace, policy: Policy, progress: Callable[[int], object] = lambda _: None
+) -> dict[int, float]:
+    """Allocated GPUs in %, by the GPUs of the pods that came, in %: of each whole percent the mean
+    over the arrivals that round to it, as it was published."""
+    state = State(trace)
+    scores = _Scores(state, policy)
+    rank = np.empty(len(trace.nodes), dtype=np.int64)
+    rank[trace.node_order] = np.arange(len(trace.nodes))
+    arrived = allocated = 0
+    points: dict[int, list[float]] = {}
+    for number, pod in enumerate(trace.arrivals.tolist()):
+        request = trace.pods[pod]
+        arrived += request.milli
+        of_nodes = scores.of(request)
+        best = of_nodes.max()
+        if best >= 0:
+            first = np.flatnonzero(of_nodes == best)
+            node = int(first[rank[first].argmin()])
+            state.give(request, node, policy.gpus(state, request, node))
+            scores.changed(node)
+            allocated += request.milli
+        percent = round(arrived / trace.gpus / 10)
+        points.setdefault(percent, []).append(round(allocated / trace.gpus / 10, 2))
+        progress(number + 1)
+    return {percent: float(np.mean(shares)) for percent, shares in points.items()}

@@ -1,0 +1,26 @@
+"""The schedulers that a trace of jobs is replayed with, by the names that users give."""
+
+from collections.abc import Callable, Mapping
+
+from linkwise.extender.scheduler import CoreSettings
+from linkwise.replay.baselines import placements
+from linkwise.replay.baselines.queues import Easy, Fifo, Greedy
+from linkwise.replay.core.cluster import CoreCluster
+from linkwise.replay.driver import Contestant
+from linkwise.replay.jobs import Fleet
+
+LINKWISE = "linkwise"
+
+Make = Callable[[Fleet, str], Contestant]
+"""On these nodes, which are of this recorded machine."""
+
+SCHEDULERS: Mapping[str, Make] = {
+    LINKWISE: lambda fleet, machine: CoreCluster(fleet, machine, CoreSettings()),
+    "fifo": lambda fleet, _: Fifo(fleet, placements.consolidated),
+    "greedy": lambda fleet, _: Greedy(fleet, placements.consolidated),
+    "easy": lambda fleet, _: Easy(fleet, placements.consolidated),
+    "buddy": lambda fleet, _: Greedy(fleet, placements.buddy),
+    "spread": lambda fleet, _: Greedy(fleet, placements.spread),
+    "packed": lambda fleet, _: Greedy(fleet, placements.packed),
+}
+DEFAULT = (LINKWISE, "fifo", "greedy", "easy")

@@ -1,0 +1,66 @@
+"""What both commands do around a replay: progress and errors on stderr, files on disk."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from linkwise.replay.errors import ReplayError, TraceError
+
+_BETWEEN_SECONDS = 0.2  # two steps of the bar
+
+
+@contextmanager
+def progress(name: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar where somebody watches; and the wall time in the end. Handed a function that is told
+    how many are done."""
+    console = Console(stderr=True)
+    began = shown = time.monotonic()
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    task = bar.add_task(name, total=total)
+
+    def advance(done: int) -> None:
+        nonlocal shown
+        now = time.monotonic()
+        if now - shown > _BETWEEN_SECONDS:
+            shown = now
+            bar.update(task, completed=done)
+
+    with bar:
+        yield advance
+    took = time.monotonic() - began
+    console.print(f"{name}: {took:.1f} s", markup=False, highlight=False)
+
+
+def write_csv(file: Path | None, text: str) -> None:
+    """Raises TraceError where *file* cannot be written."""
+    if file is None:
+        return
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        problem = error.strerror or str(error)
+        raise TraceError(file, None, problem, "a file that can be written") from error
+
+
+@contextmanager
+def ending_well() -> Iterator[None]:
+    """Status 2 and one line for what was asked wrongly."""
+    try:
+        yield
+    except ReplayError as error:
+        click.echo(f"linkwise-simulator replay: {error}", err=True)
+        sys.exit(2)

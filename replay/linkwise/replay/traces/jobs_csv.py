@@ -1,0 +1,131 @@
+"""Reads traces of jobs: a CSV file with one job a line, and its columns named in the first line.
+
+Needed: job_id, submit_s, duration_s, num_gpus. Read where they are there: vc or namespace (whose
+job it is), gpus_per_pod, expected_s (what its author says of the run time; empty: nothing). Others
+are ignored.
+"""
+
+import csv
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from linkwise.replay.errors import TraceError
+from linkwise.replay.jobs import Fleet, Job
+
+NEEDED = ("job_id", "submit_s", "duration_s", "num_gpus")
+_NUMBER = "seconds, 0 or more"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a file is read; `gpus_per_pod` is for jobs whose line says nothing else, None: 1."""
+
+    fleet: Fleet
+    gpus_per_pod: int = 1
+    durations_known: bool = False
+    begin: float = 0.0  # jobs submitted before are left out
+    end: float = math.inf  # and from here on
+    first: int | None = None  # of those that are left
+    longest: float = math.inf  # run times are cut to this
+
+
+def read_jobs(file: Path, reading: Reading) -> list[Job]:
+    """The jobs by time of submission, equal times in the file's order. Raises TraceError."""
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as lines:
+            jobs = list(_jobs(file, csv.DictReader(lines, strict=True), reading))
+    except OSError as error:
+        raise TraceError(file, None, error.strerror or str(error), "a readable file") from error
+    except UnicodeDecodeError as error:
+        raise TraceError(file, None, f"byte {error.start} is not UTF-8", "a text file") from error
+    kept = [job for job in jobs if reading.begin <= job.submit < reading.end]
+    kept.sort(key=lambda job: job.submit)
+    kept = kept[: reading.first]
+    if not kept:
+        raise TraceError(file, None, "no job in the window", "at least one job")
+    return kept
+
+
+def _jobs(file: Path, rows: "csv.DictReader[str]", reading: Reading) -> Iterator[Job]:
+    names: dict[str, int] = {}
+    try:
+        columns = rows.fieldnames or ()
+        for name in NEEDED:
+            if name not in columns:
+                found = ", ".join(columns) or "nothing"
+                expected = f"the columns {', '.join(NEEDED)}"
+                raise TraceError(file, 1, f"no column {name} in: {found}", expected)
+        for row in rows:
+            job = _Row(file, rows.line_num, row).job(reading)
+            if job.name in names:
+                problem = f"job_id {job.name!r} stands in line {names[job.name]} too"
+                raise TraceError(file, rows.line_num, problem, "an id once")
+            names[job.name] = rows.line_num
+            yield job
+    except csv.Error as error:
+        raise TraceError(
+            file, rows.reader.line_num, str(error), "comma-separated values"
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    file: Path
+    line: int
+    texts: Mapping[str, str | None]
+
+    def job(self, reading: Reading) -> Job:
+        name = self._text("job_id")
+        if not name:
+            raise self._error("job_id ''", "a name")
+        gpus = self._count("num_gpus")
+        largest = reading.fleet.gpus_per_node
+        said_per_pod = self._text("gpus_per_pod")
+        if said_per_pod:
+            per_pod = self._count("gpus_per_pod")
+            if per_pod > largest:
+                raise self._error(f"gpus_per_pod {per_pod}", f"at most {largest}, a node's GPUs")
+        else:
+            per_pod = reading.gpus_per_pod
+        per_pod = min(per_pod, gpus)
+        seconds = min(self._seconds("duration_s"), reading.longest)
+        expected = self._seconds("expected_s") if self._text("expected_s") else None
+        if reading.durations_known and expected is None:
+            expected = seconds
+        job = Job(
+            name=name,
+            submit=self._seconds("submit_s"),
+            seconds=seconds,
+            gpus=gpus,
+            namespace=self._text("namespace") or self._text("vc") or "default",
+            gpus_per_pod=per_pod,
+            expected=expected,
+        )
+        if reading.fleet.fewest_nodes(job) > reading.fleet.nodes:
+            there = f"{reading.fleet.nodes} nodes of {largest} GPUs"
+            raise self._error(f"num_gpus {gpus}", f"a job that fits {there}")
+        return job
+
+    def _text(self, column: str) -> str:
+        return (self.texts.get(column) or "").strip()
+
+    def _count(self, column: str) -> int:
+        text = self._text(column)
+        if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text)):
+            raise self._error(f"{column} {text!r}", "a whole number, 1 or more")
+        return int(text)
+
+    def _seconds(self, column: str) -> float:
+        text = self._text(column)
+        try:
+            seconds = float(text)
+        except ValueError:
+            raise self._error(f"{column} {text!r}", _NUMBER) from None
+        if not 0.0 <= seconds < 1e12:
+            raise self._error(f"{column} {text!r}", _NUMBER)
+        return seconds
+
+    def _error(self, problem: str, expected: str) -> TraceError:
+        return TraceError(self.file, self.line, problem, expected)

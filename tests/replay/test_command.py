@@ -1,0 +1,119 @@
+"""`linkwise-simulator replay`, as users run it."""
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from linkwise.replay.command import command
+from linkwise.replay.openb.run import POLICIES, allocated_curve
+from linkwise.replay.traces.openb import read_openb
+from tests.replay.made_up import random_jobs, write_csv
+from tests.replay.test_openb import write, write_published
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(command, [str(word) for word in words])
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    return write_csv(tmp_path / "trace.csv", random_jobs(1, 30))
+
+
+def test_one_line_for_each_scheduler_and_the_same_again_byte_for_byte(trace: Path) -> None:
+    words = (trace, "--nodes", 3)
+    first, second = run(*words), run(*words)
+    assert first.exit_code == 0, first.output
+    assert first.stdout == second.stdout
+    names = [line.split("|")[1].strip() for line in first.stdout.splitlines()]
+    assert names == ["scheduler", "---------", "linkwise", "fifo", "greedy", "easy"]
+    assert "fifo: " in first.stderr  # the wall time
+
+
+def test_python_m_leads_to_it_past_the_simulator_itself(trace: Path) -> None:
+    words = ["replay", str(trace), "--nodes", "3", "--scheduler", "fifo"]
+    done = subprocess.run(
+        [sys.executable, "-m", "linkwise.simulator", *words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert done.stdout == run(*words[1:]).stdout
+
+
+def test_figures_go_to_a_csv_file(trace: Path, tmp_path: Path) -> None:
+    file = tmp_path / "figures.csv"
+    run(trace, "--nodes", 3, "--scheduler", "greedy", "--csv", file)
+    (row,) = csv.DictReader(file.read_text().splitlines())
+    assert (row["scheduler"], row["jobs"], row["locality"]) == ("greedy", "30", "1.0")
+
+
+def test_results_that_are_kept_are_taken_up_where_the_question_is_the_same(
+    trace: Path, tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept.json"
+    words = (trace, "--nodes", 3, "--scheduler", "fifo", "--resume", kept)
+    first = run(*words)
+    assert "fifo: " in first.stderr
+    again = run(*words, "--scheduler", "easy")
+    assert "fifo: " not in again.stderr
+    assert "easy: " in again.stderr
+    assert first.stdout.splitlines()[2] in again.stdout
+    another = run(*words, "--longest", 100)
+    assert "fifo: " in another.stderr
+    write_csv(trace, random_jobs(2, 30))
+    assert "fifo: " in run(*words).stderr
+
+
+def test_a_file_that_is_no_checkpoint_is_refused(trace: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept.json"
+    kept.write_text("{")
+    done = run(trace, "--nodes", 3, "--resume", kept)
+    assert done.exit_code == 2
+    assert f"{kept}: " in done.stderr
+    assert "expected what --resume wrote, or no file" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("none.csv",), "none.csv: No such file or directory: expected a readable file"),
+        (("trace.csv", "--nodes", "1"), "expected a job that fits 1 nodes of 8 GPUs"),
+        (("trace.csv", "--from", "1e9"), "no job in the window: expected at least one job"),
+        (("trace.csv", "--machine", "x"), "--machine"),
+        (("trace.csv", "--pods-of", "9"), "9: expected at most 8, a node's GPUs"),
+        (("trace.csv", "--csv", "no/f.csv"), "no/f.csv: No such file or directory: expected a fi"),
+        (("openb", "nowhere"), "openb_node_list_gpu_node.csv: No such file or directory: expected"),
+    ],
+)
+def test_what_cannot_be_replayed_ends_with_status_2_and_the_reason(
+    trace: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], said: str
+) -> None:
+    monkeypatch.chdir(trace.parent)
+    done = run(*words, *(("--scheduler", "fifo") if words[0] != "openb" else ()))
+    assert done.exit_code == 2
+    assert said in done.stderr
+
+
+def test_openb_is_compared_with_published_curves(tmp_path: Path) -> None:
+    pods = "\n".join(f"p{number},1000,1024,1,{300 + number % 3 * 200}," for number in range(30))
+    write(tmp_path, "a,64000,65536,8,T4\nb,64000,65536,8,T4", pods)
+    there = read_openb(tmp_path, "default", 7)
+    curve = allocated_curve(there, POLICIES["fgd"](there, 7))
+    write_published(tmp_path, {"FGD": curve})
+    words = ("openb", tmp_path, "--seed", 7, "--policy", "fgd", "--check")
+    good = run(*words)
+    assert good.exit_code == 0, good.output
+    assert "| fgd " in good.stdout
+    write_published(tmp_path, {"FGD": {p: share + 0.05 for p, share in curve.items()}})
+    off = run(*words)
+    assert off.exit_code == 1
+    assert "more than 0.01 points off the published curve: fgd with seed 7" in off.stderr
+    none = run(*words, "--policy", "random")
+    assert none.exit_code == 2
+    assert "random has no published curve: expected fgd" in none.stderr

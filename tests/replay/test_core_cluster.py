@@ -1,0 +1,48 @@
+"""The extender's core in simulated time."""
+
+import pytest
+
+from linkwise.replay.core.cluster import CoreCluster
+from linkwise.replay.driver import replay
+from linkwise.replay.jobs import Job, Run
+from tests.replay.made_up import assert_possible, by_name, fleet, job, random_jobs
+
+
+def replayed(jobs: list[Job], nodes: int, machine: str = "hgx-h100") -> list[Run]:
+    return replay(jobs, CoreCluster(fleet(nodes, machine), machine))
+
+
+@pytest.mark.parametrize("pods_of", [1, 8])
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("seed", range(3))
+def test_every_job_runs_and_no_gpu_has_two_at_a_time(seed: int, known: bool, pods_of: int) -> None:
+    jobs = random_jobs(seed, 60, pods_of=pods_of, known=known)
+    assert_possible(replayed(jobs, 3), jobs, fleet(3))
+
+
+def test_the_same_trace_comes_to_the_same_runs() -> None:
+    jobs = random_jobs(7, 60, pods_of=1)
+    assert replayed(jobs, 2) == replayed(jobs, 2)
+
+
+def test_a_gang_of_one_gpu_pods_starts_whole_on_one_node() -> None:
+    runs = by_name(replayed([job("small", 1), job("gang", 8, at=5.0, pods_of=1)], 2))
+    assert runs["gang"].start == 5.0
+    assert len(runs["gang"].parts) == 1
+
+
+def test_a_gang_waits_until_all_of_it_fits_and_starts_when_it_does() -> None:
+    jobs = [job("first", 12, seconds=70.0), job("gang", 12, at=1.0, pods_of=4)]
+    assert by_name(replayed(jobs, 2))["gang"].start == 70.0
+
+
+def test_a_single_pod_that_was_turned_away_starts_when_gpus_come_free() -> None:
+    jobs = [job("first", 8, seconds=70.0), job("small", 2, at=1.0)]
+    assert by_name(replayed(jobs, 1))["small"].start == 70.0
+
+
+def test_gpus_are_those_that_the_core_planned_and_not_the_lowest() -> None:
+    """Of a DGX-1V, 0 and 1 have one NVLink, 0 and 3 have two."""
+    run = replayed([job("pair", 2)], 1, "dgx1-v100")[0]
+    there = fleet(1, "dgx1-v100")
+    assert there.bandwidth(run.parts) == there.best_bandwidth(run.job)

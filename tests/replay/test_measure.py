@@ -1,0 +1,59 @@
+"""The figures, worked out by hand."""
+
+import pytest
+
+from linkwise.replay.jobs import Fleet, Part, Run
+from linkwise.replay.measure import figures
+from linkwise.topology.recorded import recorded_machine
+from tests.replay.made_up import fleet, job
+
+ALL = 0xFF
+
+
+def test_figures_of_three_runs() -> None:
+    runs = [
+        Run(job("one", 1, at=0.0, seconds=100.0), 0.0, (Part(0, 1),)),
+        Run(job("split", 8, at=0.0, seconds=50.0), 100.0, (Part(0, 0x0F), Part(1, 0x0F))),
+        Run(job("whole", 16, at=200.0, seconds=50.0), 200.0, (Part(0, ALL), Part(1, ALL))),
+    ]
+    found = figures(runs, fleet(2), communication=0.5)
+    assert (found.jobs, found.large_jobs) == (3, 2)
+    assert found.queue_mean_s == pytest.approx(100 / 3)
+    assert found.queue_p50_s == 0.0
+    assert found.large_queue_mean_s == 50.0
+    assert found.locality == 0.5
+    assert found.nodes_per_fewest == 1.5
+    # From 0 to 200: one GPU for 100 s and eight for 50 s, of sixteen for 200 s.
+    assert found.allocated == pytest.approx((100 + 8 * 50) / (16 * 200))
+    # Four NICs of 48 GB/s a node, where the NVSwitch has 371.
+    split = 0.5 + 0.5 * fleet(2).best_bandwidth(runs[1].job) / (4 * 48.0)
+    assert split > 1.4
+    assert found.stretch == pytest.approx((split * 8 + 1.0 * 16) / 24)
+    assert found.slowdown == pytest.approx((1.0 + (100 + 50 * split) / 50 + 1.0) / 3)
+
+
+def test_the_shortest_jobs_count_as_ten_seconds() -> None:
+    runs = [Run(job("short", 1, at=0.0, seconds=0.0), 40.0, (Part(0, 1),))]
+    assert figures(runs, fleet(1), 0.3).slowdown == 4.0
+
+
+def test_a_trace_without_jobs_of_several_gpus_has_no_locality() -> None:
+    found = figures([Run(job("one", 1), 0.0, (Part(0, 1),))], fleet(1), 0.3)
+    assert (found.locality, found.stretch, found.large_queue_mean_s) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "pods_of", "fewest"),
+    [(1, 1, 1), (8, 1, 1), (9, 1, 2), (12, 8, 2), (16, 8, 2), (7, 3, 1), (9, 3, 2), (14, 3, 2)],
+)
+def test_the_fewest_nodes_of_eight_that_hold_a_job(gpus: int, pods_of: int, fewest: int) -> None:
+    assert fleet(4).fewest_nodes(job("j", gpus, pods_of=pods_of)) == fewest
+
+
+def test_on_one_node_the_set_decides_and_between_nodes_the_slowest_share_of_nics() -> None:
+    there = Fleet(recorded_machine("dgx1-v100", node="n"), 2, nic_gbytes_per_s=10.0)
+    pair = job("pair", 2)
+    assert there.best_bandwidth(pair) == there.bandwidth((Part(0, 0b1001),))
+    assert there.bandwidth((Part(0, 0b0011),)) < there.best_bandwidth(pair)
+    assert there.bandwidth((Part(0, 1), Part(1, 1))) == 10.0
+    assert there.stretch(Run(pair, 0.0, (Part(0, 0b1001),)), 0.3) == 1.0
