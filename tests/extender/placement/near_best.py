@@ -6,6 +6,7 @@ python -m tests.extender.placement.near_best --cases 0-9999
 import sys
 from dataclasses import dataclass, replace
 from random import Random
+from statistics import fmean
 
 import click
 
@@ -204,12 +205,17 @@ def main(cases: str, show: int) -> None:
     for number in worst[:show]:
         each = placed[number]
         print(f"case {number}: {each.got:.1f} GB/s, the best is {each.best:.1f}: {each.share:.3f}")
-    mean = sum(each.share for each in placed.values()) / len(placed)
-    print(
-        f"{len(found)} cases: {len(placed)} placed, on average {mean:.4f} of the best,"
-        f" {min(each.share for each in placed.values()):.3f} at the least;"
-        f" {len(found) - len(placed) - len(flaws)} have no room, {len(flaws)} flaws"
-    )
+    begins = {number: each for number, each in placed.items() if not case_of(number).mates}
+    goes_on = {number: each for number, each in placed.items() if number not in begins}
+    for what, some in (("that begin", begins), ("beside members that run", goes_on)):
+        if some:
+            shares = [each.share for each in some.values()]
+            print(
+                f"{len(some)} placed {what}: on average {fmean(shares):.4f} of the best,"
+                f" {min(shares):.3f} at the least, {sum(share < 0.8 for share in shares)} below 0.8"
+            )
+    print(f"{len(found)} cases: {len(found) - len(placed) - len(flaws)} have no room,", end="")
+    print(f" {len(flaws)} flaws")
     sys.exit(bool(flaws))
 
 

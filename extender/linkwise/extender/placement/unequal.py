@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
+from operator import itemgetter
 
 import numpy as np
 
@@ -278,7 +279,7 @@ class _OnModel:
             for other in self._by_name(among[self._room[among] >= self._gpus(counts)]):
                 there = None if other in used else self._load(other, counts, reach)
                 if there is not None and there.worth >= least:
-                    best = max(best, ((there.own, -there.damage), other, there), key=_merit)
+                    best = max(best, ((there.own, -there.damage), other, there), key=itemgetter(0))
             loads[number] = (best[1], counts, best[2])
         return self._assignment([(row, load) for row, _, load in loads], reach, level)
 
@@ -342,10 +343,6 @@ def _loads(
         rest = tuple(have - count * need for have, need in zip(left, each, strict=True))
         for others in _loads(asked[1:], most[1:], rest):
             yield (count, *others)
-
-
-def _merit(found: tuple[tuple[float, float], int, _Load]) -> tuple[float, float]:
-    return found[0]
 
 
 @lru_cache(maxsize=65536)
