@@ -5,6 +5,7 @@ the GPUs of each node reach the others with. The slowest node counts. Formulas a
 docs/topology.md.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -97,14 +98,13 @@ def sets(
     return kind.neighbours(_parts(kind, wish, cover, count))
 
 
-@lru_cache(maxsize=65536)
-def best_sets(kind: Kind, wish: Wish, free: int, count: int) -> tuple[int, ...]:
-    """The sets of *count* members among these GPUs so that the slowest has the best ring; fewer
-    where there is no room for all."""
+def ways(kind: Kind, wish: Wish, free: int, count: int) -> Iterator[tuple[tuple[int, ...], float]]:
+    """Ways to give sets of these GPUs to *count* members, and the slowest own ring in each; the
+    best ring first."""
     covers, own = _covers(kind, wish, free, count)
-    if not len(covers):
-        return ()
-    return kind.neighbours(_parts(kind, wish, int(covers[np.argmax(own)]), count))
+    for place in np.argsort(-own, kind="stable").tolist():
+        parts = _parts(kind, wish, int(covers[place]), count)
+        yield kind.neighbours(parts), float(own[place])
 
 
 def _covers(kind: Kind, wish: Wish, free: int, count: int) -> tuple[Ints, Floats]:

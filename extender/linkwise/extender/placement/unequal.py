@@ -32,6 +32,7 @@ _MOST_DOMAINS = 8  # tried at each level
 _MORE_NODES = 4  # tried beyond the fewest that have GPUs enough
 _MOST_STEPS = 4000  # of one search for how the members are dealt out
 _MOST_LOADS = 256  # tried for one node
+_MOST_WAYS = 70  # tried for the largest members on a node: all fours of eight GPUs
 _MOST_EXCHANGED = 64  # nodes of a gang that are compared with others
 
 
@@ -386,13 +387,14 @@ def _load(
 def _dealt_out(
     kind: Kind, wishes: Sequence[Wish], counts: Counts, cover: int
 ) -> tuple[tuple[tuple[int, ...], ...], float] | None:
-    sets: list[tuple[int, ...]] = []
-    own = ENOUGH
-    for wish, count in zip(wishes, counts, strict=True):
-        found = communicator.best_sets(kind, wish, cover, count) if count else ()
-        if len(found) < count:
-            return None
-        own = min([own, *(kind.quality(wish, gpus) for gpus in found if wish.size > 1)])
-        cover &= ~sum(found)
-        sets.append(found)
-    return tuple(sets), own
+    """Sets for all of them, and the slowest own ring."""
+    if not wishes:
+        return (), ENOUGH
+    ways = (
+        communicator.ways(kind, wishes[0], cover, counts[0]) if counts[0] else iter([((), ENOUGH)])
+    )
+    for sets, own in islice(ways, _MOST_WAYS):
+        others = _dealt_out(kind, wishes[1:], counts[1:], cover & ~sum(sets))
+        if others is not None:
+            return (sets, *others[0]), min(own, others[1])
+    return None
