@@ -182,7 +182,7 @@ class _OnModel:
         for count in dict.fromkeys((*range(fewest, fewest + _MORE_NODES), len(rows))):
             if max(fewest, must.sum()) <= count <= len(rows):
                 behind = [*np.cumsum(room[order][:count][::-1])[::-1].tolist(), 0]
-                dealt = self._dealt(rows[:count], behind, reach, least)
+                dealt = self._dealt(rows[:count], int(must.sum()), behind, reach, least)
                 if dealt is not None:
                     return dealt
         return None
@@ -203,10 +203,10 @@ class _OnModel:
         return _room_at(kind, self._prefer, free, beside, reach, least)
 
     def _dealt(
-        self, rows: list[int], behind: list[int], reach: Reach, least: float
+        self, rows: list[int], musts: int, behind: list[int], reach: Reach, least: float
     ) -> list[tuple[int, Counts]] | None:
-        """A search in depth: node after node gets as many GPUs' worth of members as it holds.
-        *behind*: room for so many GPUs on this node and those after it."""
+        """A search in depth: node after node gets as many GPUs' worth of members as it holds, each
+        of the first *musts* some. *behind*: room for GPUs on a node and those after it."""
         in_vain: set[tuple[int, Counts]] = set()
         left = [self._all]
         path = [self._loads(rows[0], self._all, reach, least)]
@@ -222,12 +222,12 @@ class _OnModel:
                 continue
             rest = tuple(have - take for have, take in zip(left[-1], load, strict=True))
             depth = len(path)
-            if not any(rest):
-                return [
-                    (row, got) for row, got in zip(rows, (*chosen, load), strict=False) if any(got)
-                ]
+            if not any(rest) and depth >= musts:
+                all_of_them = zip(rows, (*chosen, load), strict=False)
+                return [(row, counts) for row, counts in all_of_them if any(counts)]
             if (
-                depth < len(rows)
+                any(rest)
+                and depth < len(rows)
                 and self._gpus(rest) <= behind[depth]
                 and (depth, rest) not in in_vain
             ):
