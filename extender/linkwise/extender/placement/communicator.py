@@ -17,11 +17,12 @@ from linkwise.extender.rows import Ints
 from linkwise.topology import subsets
 from linkwise.topology.model import LinkClass
 
+_MOST_ARRAYS = 256  # remembered; one of 16 GPUs takes half a MiB
 TOLERANCE = 0.05
 """Estimates that differ by less than this share of the best are taken for equal."""
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=_MOST_ARRAYS)
 def worths(kind: Kind, prefer: LinkClass, reach: Reach) -> Floats:
     """[2^n] what a node with these GPUs of the gang allows the communicator, in GB/s. With a
     preferred link below NVLink, ENOUGH for a set that keeps to it, as `Kind.quality`."""
@@ -37,7 +38,7 @@ def worths(kind: Kind, prefer: LinkClass, reach: Reach) -> Floats:
     return np.minimum(inside, between)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=_MOST_ARRAYS)
 def own_rings(kind: Kind, size: int, require: LinkClass, prefer: LinkClass) -> Floats:
     """[2^n] cut into members' sets of *size*, the ring of the slowest member, in GB/s, or ENOUGH;
     -inf where the GPUs cannot be cut into sets that keep to *require*."""
@@ -60,7 +61,7 @@ class Standard:
     own: float = -np.inf
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=16384)
 def choices(
     kind: Kind, wish: Wish, free: int, beside: int, most: int, reach: Reach
 ) -> tuple[tuple[int, float, float], ...]:
@@ -80,7 +81,7 @@ def choices(
     return tuple(found)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=16384)
 def sets(
     kind: Kind, wish: Wish, free: int, beside: int, count: int, reach: Reach, standard: Standard
 ) -> tuple[int, ...]:

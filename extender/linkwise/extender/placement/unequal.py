@@ -346,7 +346,7 @@ def _loads(
             yield (count, *others)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=4096)
 def _some_worths(
     kind: Kind, prefer: LinkClass, free: int, beside: int, reach: Reach
 ) -> tuple[float, ...]:
@@ -354,7 +354,7 @@ def _some_worths(
     return tuple(np.unique(communicator.worths(kind, prefer, reach)[within | beside]).tolist())
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=16384)
 def _room_at(
     kind: Kind, prefer: LinkClass, free: int, beside: int, reach: Reach, least: float
 ) -> int:
@@ -363,7 +363,7 @@ def _room_at(
     return int(popcount(able).max(initial=0))
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=16384)
 def _load(
     kind: Kind, wishes: tuple[Wish, ...], counts: Counts, free: int, beside: int, reach: Reach
 ) -> _Load | None:
