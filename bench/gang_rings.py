@@ -13,16 +13,9 @@ import click
 import numpy as np
 
 from bench.figures import print_table
-from linkwise.extender.asks import Requirement
-from linkwise.extender.kinds import Floats, Kind, Wish
-from linkwise.extender.placement.cluster_view import ClusterView
-from linkwise.extender.placement.gang_placement import place
-from linkwise.extender.placement.request import PodSet
-from linkwise.extender.placement.result import Refusal
-from linkwise.extender.records import Resources, Template
-from linkwise.extender.rows import Rows
+from linkwise.extender.kinds import Kind
+from linkwise.extender.placement.one_machine import gang_on
 from linkwise.topology.choose import choose
-from linkwise.topology.demand import ContainerDemand, PodDemand, Role
 from linkwise.topology.model import Machine
 from linkwise.topology.partition import choose_partition
 from linkwise.topology.recorded import recorded_machine
@@ -33,27 +26,12 @@ MACHINES = (
     *("h200-nvl-2x4", "rtx8000-4", "p100-pcie-8", "plx-8-pxb", "rtx4090-8-phb"),
 )
 GANGS = ((2, 1), (3, 1), (4, 1), (5, 1), (6, 1), (2, 2), (3, 2), (2, 3))  # members, GPUs of each
-_TEMPLATE = Template(0, {}, None, ())
 Rule = Callable[[Kind, int, int, int], int]
 """(machine, free GPUs, members, GPUs of each) → all GPUs of the gang, as a bitmask."""
 
 
 def of_the_extender(kind: Kind, free: int, members: int, size: int) -> int:
-    rows = Rows()
-    row = rows.add("node")
-    rows.kinds[row], rows.free[row], rows.pods[row], rows.gpus[row] = 0, free, 110, 16
-    pods = PodSet(
-        Wish(PodDemand((ContainerDemand("main", Role.MAIN, size),)), Requirement()),
-        Resources(gpus=size),
-        _TEMPLATE,
-        tuple(range(members)),
-        1,
-        np.ones(1, dtype=np.bool_),
-    )
-    found = place(ClusterView(rows.copy(), (kind,), ()), [pods])
-    if isinstance(found, Refusal):
-        raise click.ClickException(f"refused, though {free:#b} are free: {found}")
-    return sum(spot.gpus for spot in found)
+    return sum(gang_on(kind, free, members, size))
 
 
 def one_by_one(

@@ -58,6 +58,43 @@ def gpus_of(answer: dict[str, object], which: str) -> object:
     return chosen["gpus"]
 
 
+def test_the_members_of_a_gang_share_the_best_ring() -> None:
+    answer = choose("--machine", "dgx1-v100", "--free", "1-7", "--gang", "4x1")
+    assert answer.exit_code == 0
+    assert answer.stdout.startswith(
+        "machine  dgx1-v100: 8 x Tesla V100-SXM2\n"
+        "asked    4, for 4 members of 1, of the free GPUs 1-7\n"
+        "\n"
+        "           GPUs     link    GB/s   left\n"
+        "chosen     4-7      NVLINK  80.0  0.083\n"
+        "  rank 0   4\n"
+        "  rank 1   7\n"
+        "  rank 2   6\n"
+        "  rank 3   5\n"
+        "runner-up  1,2,5,6  NVLINK  40.0  0.083\n"
+        "\n"
+        "Why not the runner-up: it is slower: 40.0 GB/s against 80.0.\n"
+    )
+    written = as_json("--machine", "dgx1-v100", "--free", "1-7", "--gang", "4x1")
+    assert written["members"] == [[4], [7], [6], [5]]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("--gang 5x2", "10 GPUs wanted, 8 free"),
+        (
+            "--gang 2x2 --free 2,3,6,7 --require-link nvlink",
+            "no 2 sets of 2 of the 4 free GPUs keep to NVLINK or closer",
+        ),
+    ],
+)
+def test_a_gang_that_does_not_fit_is_told_why(words: str, why: str) -> None:
+    answer = choose("--machine", "a100-pcie-8-bridged", *words.split())
+    assert answer.exit_code == 1
+    assert answer.stdout.endswith(f"Nothing fits: {why}.\n")
+
+
 def test_without_free_all_gpus_are_free() -> None:
     answer = as_json("--machine", "h200-nvl-2x4", "--size", "4")
     assert answer["free"] == [0, 1, 2, 3, 4, 5, 6, 7]
@@ -225,6 +262,12 @@ BAD = [
     ("--machine dgx-a100 --size 2 --require-link numa --prefer-link node", "farther than"),
     ("--machine dgx-a100 --size 2 --model T4", "the recorded machine dgx-a100 says its own"),
     ("--machine dgx-a100 --size 2 --colour red", "No such option"),
+    ("--machine dgx-a100", "--size or --gang: expected one of the two"),
+    ("--machine dgx-a100 --size 2 --gang 2x1", "--size or --gang: expected one of the two"),
+    ("--machine dgx-a100 --gang 4", "--gang 4: expected members x GPUs of each, like 4x1"),
+    ("--machine dgx-a100 --gang 0x4", "--gang 0x4: expected members x GPUs of each"),
+    ("--machine dgx-a100 --gang 2x2 --must 1", "--gang: expected neither --must nor another"),
+    ("--machine dgx-a100 --gang 2x2 --policy partition", "nor another --policy than ring"),
 ]
 
 

@@ -25,6 +25,8 @@ class Answer:
     chosen: Choice | None
     runner_up: Choice | None
     why: str
+    gang: tuple[int, int] | None = None  # members, and GPUs of each
+    members: tuple[int, ...] = ()  # each one's GPUs, as a bitmask, in the order of ranks
 
 
 _FIGURES = (3, 4)
@@ -39,7 +41,7 @@ def write_text(answer: Answer) -> str:
     models = sorted({gpu.model for gpu in machine.gpus})
     rows = [
         ("machine", f"{answer.name}: {len(machine.gpus)} x {', '.join(models)}"),
-        ("asked", f"{answer.size} of the free GPUs {write_gpus(machine, answer.free)}"),
+        ("asked", f"{_asked(answer)} of the free GPUs {write_gpus(machine, answer.free)}"),
     ]
     if any(facts_of_gpu(gpu) is UNKNOWN for gpu in machine.gpus):
         rows.append(("note", "a model is not known: it counts as the slowest; see --model"))
@@ -52,9 +54,18 @@ def write_text(answer: Answer) -> str:
             text += f"\nWith --require-link {word} it would be taken.\n"
         return text
     table = [header, _row(machine, "chosen", answer.chosen)]
+    each = [write_gpus(machine, gpus) for gpus in answer.members]
+    table += [(f"  rank {rank}", gpus, "", "", "") for rank, gpus in enumerate(each)]
     if answer.runner_up is not None:
         table.append(_row(machine, _second_name(answer), answer.runner_up))
     return aligned(rows) + "\n" + aligned(table, _FIGURES) + f"\n{_sentence(answer)}\n{_LEGEND}"
+
+
+def _asked(answer: Answer) -> str:
+    if not answer.gang:
+        return f"{answer.size}"
+    members, size = answer.gang
+    return f"{answer.size}, for {members} members of {size},"
 
 
 def _second_name(answer: Answer) -> str:
@@ -92,6 +103,7 @@ class _AnswerJson(msgspec.Struct, frozen=True):
     chosen: _ChoiceJson | None
     runner_up: _ChoiceJson | None
     why: str
+    members: tuple[tuple[int, ...], ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 def write_json(answer: Answer) -> str:
@@ -105,6 +117,7 @@ def write_json(answer: Answer) -> str:
         chosen=_choice_json(machine, answer.chosen),
         runner_up=_choice_json(machine, answer.runner_up),
         why=answer.why,
+        members=tuple(map(machine.indices_of, answer.members)) if answer.gang else msgspec.UNSET,
     )
     return msgspec.json.format(msgspec.json.encode(written), indent=2).decode() + "\n"
 

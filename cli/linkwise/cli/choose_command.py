@@ -41,7 +41,8 @@ class Question:
 )
 @click.option("--machine", "source", required=True, metavar="MACHINE", help="Whose GPUs.")
 @click.option("--free", metavar="GPUS", help="Free GPUs, like 0,2,5-7.  [default: all]")
-@click.option("--size", required=True, type=click.IntRange(min=1), help="How many GPUs to take.")
+@click.option("--size", type=click.IntRange(min=1), help="How many GPUs to take.")
+@click.option("--gang", metavar="MxN", help="GPUs for M members of N GPUs, in place of --size.")
 @click.option("--must", metavar="GPUS", help="GPUs that have to be among them.")
 @click.option("--require-link", type=_LINKS, help="Take no set with a link farther than this.")
 @click.option("--prefer-link", type=_LINKS, help="As good as can be.  [default: nvlink]")
@@ -57,7 +58,8 @@ class Question:
 def choose_command(
     source: str,
     free: str | None,
-    size: int,
+    size: int | None,
+    gang: str | None,
     must: str | None,
     require_link: str | None,
     prefer_link: str | None,
@@ -67,9 +69,13 @@ def choose_command(
 ) -> None:
     """Say which of a machine's free GPUs a job would get."""
     named = read_machine(source, model)
-    question = _read_question(named.machine, free, size, must, require_link, prefer_link)
+    members = _read_gang(gang, size, must, policy)
+    total = size or members[0] * members[1]
+    question = _read_question(named.machine, free, total, must, require_link, prefer_link)
     try:
-        if policy == "partition":
+        if gang is not None:
+            answer = _answer_for_a_gang(named, question, members)
+        elif policy == "partition":
             if require_link or prefer_link:
                 raise BadInputError("--policy partition: knows no link classes: ask for none")
             answer = _answer_by_partition(named, question)
@@ -79,6 +85,22 @@ def choose_command(
         raise BadInputError(str(error)) from None
     click.echo(write_json(answer) if output == "json" else write_text(answer), nl=False)
     sys.exit(0 if answer.chosen else 1)
+
+
+def _read_gang(
+    gang: str | None, size: int | None, must: str | None, policy: str
+) -> tuple[int, int]:
+    """Members, and GPUs of each; a gang of one where --size is given."""
+    if (gang is None) == (size is None):
+        raise BadInputError("--size or --gang: expected one of the two")
+    if gang is None:
+        return 1, size or 0
+    members, _, each = gang.partition("x")
+    if not (members.isdecimal() and each.isdecimal() and int(members) and int(each)):
+        raise BadInputError(f"--gang {gang}: expected members x GPUs of each, like 4x1")
+    if must is not None or policy != "ring":
+        raise BadInputError("--gang: expected neither --must nor another --policy than ring")
+    return int(members), int(each)
 
 
 def _read_question(
@@ -130,6 +152,58 @@ def _answer_by_ring(named: NamedMachine, question: Question) -> Answer:
         why=why_not(machine, chosen, others[0], question.prefer)
         if others
         else "no other set would do",
+    )
+
+
+def _answer_for_a_gang(named: NamedMachine, question: Question, gang: tuple[int, int]) -> Answer:
+    """All its GPUs are one communicator, so the ring through all of them counts first."""
+    from linkwise.extender.kinds import Kind  # a tenth of a second that others do not wait for
+    from linkwise.extender.placement.one_machine import gang_on
+
+    machine, free = question.machine, question.free
+    members = gang_on(
+        Kind(machine, 0), free, *gang, require=question.require, prefer=question.prefer
+    )
+    if not members:
+        return _refusal_of_a_gang(named, question, gang)
+    taken = sum(members)
+    others = ranked(machine, free, question.size, prefer=question.prefer, limit=2)
+    other = next((each for each in others if each.gpus != taken), None)
+    chosen = _as_choice(machine, free, taken)
+    return Answer(
+        named.name,
+        machine,
+        free,
+        question.size,
+        policy="ring",
+        chosen=chosen,
+        runner_up=other,
+        why="no other set would do"
+        if other is None
+        else why_not(machine, chosen, other, question.prefer),
+        gang=gang,
+        members=members,
+    )
+
+
+def _refusal_of_a_gang(named: NamedMachine, question: Question, gang: tuple[int, int]) -> Answer:
+    count, size = question.free.bit_count(), question.size
+    why = (
+        f"{size} GPUs wanted, {count} free"
+        if count < size
+        else f"no {gang[0]} sets of {gang[1]} of the {count} free GPUs "
+        f"keep to {question.require.name} or closer"
+    )
+    return Answer(
+        named.name,
+        question.machine,
+        question.free,
+        size,
+        policy="ring",
+        chosen=None,
+        runner_up=None,
+        why=why,
+        gang=gang,
     )
 
 

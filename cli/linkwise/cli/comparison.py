@@ -21,13 +21,16 @@ def why_not(machine: Machine, taken: Choice, other: Choice, prefer: LinkClass) -
     speed_counts = prefer is LinkClass.NVLINK or taken.ring_class < prefer
     if speed_counts and other.gbytes_per_s < taken.gbytes_per_s:
         return f"it is slower: {other.gbytes_per_s:.1f} GB/s against {taken.gbytes_per_s:.1f}"
+    table = table_of(machine)
+    mixed, pure = table.models[other.gpus], table.models[taken.gpus]
+    if mixed > pure:
+        return f"as fast, but of {mixed} GPU models against {pure}"
     if other.future < taken.future:
         so_far = "equally fast" if speed_counts else "good enough"
         return (
             f"{so_far}, but what it leaves free is worth less: "
             f"{other.future:.3f} of the idle machine against {taken.future:.3f}"
         )
-    table = table_of(machine)
     spread, least = table.numa_nodes[other.gpus], table.numa_nodes[taken.gpus]
     if spread > least:
         return f"as good, but spread over {spread} NUMA nodes against {least}"

@@ -1,0 +1,42 @@
+"""What a gang would get on one machine: the search of the cluster, asked about a single node."""
+
+import numpy as np
+
+from linkwise.extender.asks import Requirement
+from linkwise.extender.kinds import Kind, Wish
+from linkwise.extender.placement.cluster_view import ClusterView
+from linkwise.extender.placement.gang_placement import place
+from linkwise.extender.placement.request import PodSet
+from linkwise.extender.placement.result import Refusal
+from linkwise.extender.records import Resources, Template
+from linkwise.extender.rows import Rows
+from linkwise.topology.demand import ContainerDemand, PodDemand, Role
+from linkwise.topology.model import LinkClass
+
+_ANY_NODE = Template(0, {}, None, ())
+
+
+def gang_on(
+    kind: Kind,
+    free: int,
+    members: int,
+    size: int,
+    *,
+    require: LinkClass = LinkClass.SYS,
+    prefer: LinkClass = LinkClass.NVLINK,
+) -> tuple[int, ...]:
+    """The GPU set (bitmask) of each of so many *members* of *size* GPUs, in the order of ranks;
+    empty where the *free* GPUs (bitmask) have no room for all."""
+    rows = Rows()
+    row = rows.add("machine")
+    rows.kinds[row], rows.free[row], rows.pods[row] = 0, free, members
+    pods = PodSet(
+        Wish(PodDemand((ContainerDemand("", Role.MAIN, size),)), Requirement(require, prefer)),
+        Resources(),
+        _ANY_NODE,
+        tuple(range(members)),
+        1,
+        np.ones(1, dtype=np.bool_),
+    )
+    found = place(ClusterView(rows.copy(), (kind,), ()), [pods])
+    return () if isinstance(found, Refusal) else tuple(spot.gpus for spot in found)
