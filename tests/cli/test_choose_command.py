@@ -240,7 +240,6 @@ def test_a_file_may_have_a_number_sign_in_its_own_name(tmp_path: Path) -> None:
 
 BAD = [
     ("--size 2", "Missing option '--machine'"),
-    ("--machine dgx-a100", "Missing option '--size'"),
     ("--machine dgx-a100 --size 0", "0 is not in the range x>=1"),
     ("--machine dgx-a100 --size two", "'two' is not a valid integer"),
     ("--machine dgx-a199 --size 2", "did you mean dgx-a100?; see `linkwise machines`"),
