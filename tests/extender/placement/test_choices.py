@@ -278,3 +278,16 @@ def test_a_single_gpu_leaves_the_pair_that_may_come_back() -> None:
     at.add_pod("p", 1)
     at.schedule("p")
     assert at.indices("p") == (4,)
+
+
+def test_a_gang_may_have_a_thousand_members_none_of_which_is_like_another() -> None:
+    at = Cluster()
+    add(at, *(f"n{number:03}" for number in range(128)), machine="hgx-h100")
+    members = [
+        at.add_pod(
+            f"g-{rank}", 1, cpu=f"{500 + rank}m", gang="g", gang_size="1000", rank=f"{rank}"
+        ).metadata.name
+        for rank in range(1000)
+    ]
+    assert sum(map(len, planned(at, members).values())) == 1000
+    assert at.core.take_defects() == []

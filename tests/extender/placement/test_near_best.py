@@ -21,3 +21,11 @@ def test_brute_force_notices_a_search_that_is_content_with_less(
     monkeypatch.setattr("linkwise.extender.placement.domain_search.TOLERANCE", 0.9)
     shares = [judged(case_of(number)).share for number in range(40)]
     assert min(shares) < 1 - communicator.TOLERANCE
+
+
+@pytest.mark.parametrize("number", [26795, 27297, 21709, 46579, 56961, 22768])
+def test_cases_that_were_worth_half_or_refused_are_near_the_best(number: int) -> None:
+    found = judged(case_of(number))
+    assert not found.flaw
+    assert found.got is not None
+    assert found.share >= 1 - communicator.TOLERANCE

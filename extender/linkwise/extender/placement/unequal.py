@@ -6,44 +6,28 @@ domain, as few as can be; each is then changed for one that loses less.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 from itertools import islice
 from operator import itemgetter
 
 import numpy as np
 
 from linkwise.extender.domains import NO_DOMAIN
-from linkwise.extender.kinds import ENOUGH, Kind, Wish
-from linkwise.extender.placement import communicator
+from linkwise.extender.kinds import Kind
+from linkwise.extender.placement import node_loads
 from linkwise.extender.placement.assignment import Assignment, Part
 from linkwise.extender.placement.communicator import TOLERANCE
+from linkwise.extender.placement.node_loads import Counts, Load
 from linkwise.extender.placement.reach import APART, ONE_NODE, Reach, reach_of
 from linkwise.extender.placement.request import PodSet
 from linkwise.extender.placement.scope import Scope, joined
 from linkwise.extender.rows import NOT_USABLE, Bools, Ints, popcount
-from linkwise.topology import subsets
-from linkwise.topology.model import LinkClass
-
-Counts = tuple[int, ...]
-"""Members of each pod set."""
 
 _MOST_DOMAINS = 8  # tried at each level
 _MORE_NODES = 4  # tried beyond the fewest that have GPUs enough
 _MOST_STEPS = 4000  # of one search for how the members are dealt out
 _MOST_LOADS = 256  # tried for one node
-_MOST_WAYS = 70  # tried for the largest members on a node: all fours of eight GPUs
-_MOST_EXCHANGED = 64  # nodes of a gang that are compared with others
-
-
-@dataclass(frozen=True, slots=True)
-class _Load:
-    """Members on one node, and what that is worth there."""
-
-    sets: tuple[tuple[int, ...], ...]  # of each pod set
-    worth: float
-    own: float
-    damage: float
+_MOST_EXCHANGES = 20_000  # nodes of a gang that are compared with others, times these
+_MOST_POD_SETS = 8  # whose members are combined on a node in every way
 
 
 class UnequalSearch:
@@ -81,6 +65,7 @@ class _OnModel:
         self._usable = usable & (rows.pods[: len(rows)] > 0)
         self._room = popcount(scope.free)
         self._placed_worths: dict[Reach, dict[int, float]] = {}
+        self._found = -np.inf  # the worth of the best so far
 
     def at_each_level(self, domains: Ints) -> Iterator[Assignment | None]:
         scope = self._scope
@@ -113,6 +98,7 @@ class _OnModel:
         least = (1 - TOLERANCE) * max(load.worth for _, load in found)
         equal = [(row, load) for row, load in found if load.worth >= least]
         row, load = min(equal, key=lambda each: (-each[1].own, each[1].damage, self._room[each[0]]))
+        self._found = max(load.worth for _, load in found)
         return self._assignment([(row, load)], reach, 0)
 
     # Several nodes
@@ -128,32 +114,28 @@ class _OnModel:
             yield self._in_domain(inside[of == number], reach, level)
 
     def _in_domain(self, among: Ints, reach: Reach, level: int) -> Assignment | None:
-        """The communicator that is worth most; what is worth as much within the tolerance is
-        equal."""
-        best = self._highest(among, reach)
-        if best is None:
-            return None
-        found = []
-        for least in dict.fromkeys((best, (1 - TOLERANCE) * best)):
-            dealt = self._fewest_of(among, reach, least)
-            if dealt is not None:
-                found.append(self._exchanged(dealt, among, reach, level, least))
-        return max(found, key=lambda each: each.order)
-
-    def _highest(self, among: Ints, reach: Reach) -> float | None:
-        """The highest worth, in GB/s, at which the members can be dealt out over these nodes."""
+        """Of the highest worth, in GB/s, at which the members can be dealt out over these nodes,
+        and higher than what was found before; what is worth as much within the tolerance is equal.
+        """
         alike = {self._alike(row) for row in among.tolist()}
-        worths = sorted({worth for each in alike for worth in self._worths(each, reach)})
-        low, high = -1, len(worths) - 1
-        if self._fewest_of(among, reach, -np.inf) is None:
+        all_worths = {worth for each in alike for worth in self._worths(each, reach)}
+        worths = sorted(worth for worth in all_worths if worth > self._found)
+        if not worths or self._fewest_of(among, reach, worths[0]) is None:
             return None
+        low, high = 0, len(worths) - 1
         while low < high:  # at `low` they can be
             middle = (low + high + 1) // 2
             if self._fewest_of(among, reach, worths[middle]) is None:
                 high = middle - 1
             else:
                 low = middle
-        return worths[low] if low >= 0 else -np.inf
+        self._found = worths[low]
+        found = []
+        for least in (worths[low], (1 - TOLERANCE) * worths[low]):
+            dealt = self._fewest_of(among, reach, least)
+            if dealt is not None:
+                found.append(self._exchanged(dealt, among, reach, level, least))
+        return max(found, key=lambda each: each.order)
 
     def _alike(self, row: int) -> tuple[int, int, int]:
         scope = self._scope
@@ -162,7 +144,8 @@ class _OnModel:
     def _worths(self, alike: tuple[int, int, int], reach: Reach) -> tuple[float, ...]:
         """What a node with so much free may allow a communicator, best first."""
         number, free, beside = alike
-        return _some_worths(self._scope.view.kinds[number], self._prefer, free, beside, reach)
+        kind = self._scope.view.kinds[number]
+        return node_loads.some_worths(kind, self._prefer, free, beside, reach)
 
     def _fewest_of(
         self, among: Ints, reach: Reach, least: float
@@ -200,7 +183,7 @@ class _OnModel:
         """The most GPUs of this node so that it is worth so much."""
         number, free, beside = self._alike(row)
         kind = self._scope.view.kinds[number]
-        return _room_at(kind, self._prefer, free, beside, reach, least)
+        return node_loads.room_at(kind, self._prefer, free, beside, reach, least)
 
     def _dealt(
         self, rows: list[int], musts: int, behind: list[int], reach: Reach, least: float
@@ -258,7 +241,12 @@ class _OnModel:
             count if pods.nodes[row] else 0
             for pods, count in zip(self._pod_sets, left, strict=True)
         ]
-        return _loads(asked, most, self._left(row))
+        some = [number for number, count in enumerate(most) if count]
+        ways = node_loads.fullest if len(some) > _MOST_POD_SETS else node_loads.all_loads
+        of_some = ways([asked[n] for n in some], [most[n] for n in some], self._left(row))
+        for load in of_some:
+            counts = dict(zip(some, load, strict=True))
+            yield tuple(counts.get(number, 0) for number in range(len(most)))
 
     def _exchanged(
         self,
@@ -274,7 +262,10 @@ class _OnModel:
             load = self._load(row, counts, reach)
             assert load is not None, "it was dealt out so"
             loads.append((row, counts, load))
-        for number, (row, counts, load) in enumerate(loads[:_MOST_EXCHANGED]):
+        must = self._must(reach, least)
+        for number, (row, counts, load) in enumerate(loads):
+            if row in must or len(loads) * len(among) > _MOST_EXCHANGES:
+                continue
             used = {other for other, _, _ in loads}
             best = ((load.own, -load.damage), row, load)
             for other in self._by_name(among[self._room[among] >= self._gpus(counts)]):
@@ -286,12 +277,12 @@ class _OnModel:
 
     # What a load is worth on a node
 
-    def _load(self, row: int, counts: Counts, reach: Reach) -> _Load | None:
+    def _load(self, row: int, counts: Counts, reach: Reach) -> Load | None:
         """None: this node cannot take so many."""
         if next(self._all_loads(row, counts)) != counts:
             return None
         free, beside = int(self._scope.free[row]), int(self._scope.beside[row])
-        return _load(self._kind(row), self._wishes, counts, free, beside, reach)
+        return node_loads.load_of(self._kind(row), self._wishes, counts, free, beside, reach)
 
     def _left(self, row: int) -> tuple[int, ...]:
         rows = self._scope.view.rows
@@ -309,7 +300,7 @@ class _OnModel:
         return sum(size * count for size, count in zip(self._sizes, counts, strict=True))
 
     def _assignment(
-        self, loads: Sequence[tuple[int, _Load]], reach: Reach, level: int
+        self, loads: Sequence[tuple[int, Load]], reach: Reach, level: int
     ) -> Assignment:
         used = {row for row, _ in loads}
         others = (
@@ -329,72 +320,3 @@ class _OnModel:
             sum(load.damage for _, load in loads),
             level,
         )
-
-
-def _loads(
-    asked: Sequence[tuple[int, ...]], most: Sequence[int], left: tuple[int, ...]
-) -> Iterator[Counts]:
-    """Every way to take at most so many of each so that what they ask for is left."""
-    if not most:
-        yield ()
-        return
-    each = asked[0]
-    fit = min([have // need for have, need in zip(left, each, strict=True) if need], default=0)
-    for count in range(max(min(most[0], fit), 0), -1, -1):
-        rest = tuple(have - count * need for have, need in zip(left, each, strict=True))
-        for others in _loads(asked[1:], most[1:], rest):
-            yield (count, *others)
-
-
-@lru_cache(maxsize=4096)
-def _some_worths(
-    kind: Kind, prefer: LinkClass, free: int, beside: int, reach: Reach
-) -> tuple[float, ...]:
-    within = subsets.within(np.arange(1, 1 << kind.table.count), free)
-    return tuple(np.unique(communicator.worths(kind, prefer, reach)[within | beside]).tolist())
-
-
-@lru_cache(maxsize=16384)
-def _room_at(
-    kind: Kind, prefer: LinkClass, free: int, beside: int, reach: Reach, least: float
-) -> int:
-    within = subsets.within(np.arange(1, 1 << kind.table.count), free)
-    able = within[communicator.worths(kind, prefer, reach)[within | beside] >= least]
-    return int(popcount(able).max(initial=0))
-
-
-@lru_cache(maxsize=16384)
-def _load(
-    kind: Kind, wishes: tuple[Wish, ...], counts: Counts, free: int, beside: int, reach: Reach
-) -> _Load | None:
-    """The sets of the members on one node: together worth most, then least damage; of these the
-    largest members choose first. None where not all have sets that will do."""
-    total = sum(wish.size * count for wish, count in zip(wishes, counts, strict=True))
-    prefer = wishes[0].requirement.prefer
-    worths = communicator.worths(kind, prefer, reach)
-    covers = subsets.within(subsets.layer(kind.table.count, total), free)
-    worth = worths[covers | beside]
-    damage = kind.damages(free, covers)
-    for place in np.lexsort((damage, -worth)).tolist():
-        cover = int(covers[place])
-        dealt = _dealt_out(kind, wishes, counts, cover)
-        if dealt is not None:
-            sets, own = dealt
-            return _Load(sets, float(worth[place]), own, float(damage[place]))
-    return None
-
-
-def _dealt_out(
-    kind: Kind, wishes: Sequence[Wish], counts: Counts, cover: int
-) -> tuple[tuple[tuple[int, ...], ...], float] | None:
-    """Sets for all of them, and the slowest own ring."""
-    if not wishes:
-        return (), ENOUGH
-    ways = (
-        communicator.ways(kind, wishes[0], cover, counts[0]) if counts[0] else iter([((), ENOUGH)])
-    )
-    for sets, own in islice(ways, _MOST_WAYS):
-        others = _dealt_out(kind, wishes[1:], counts[1:], cover & ~sum(sets))
-        if others is not None:
-            return (sets, *others[0]), min(own, others[1])
-    return None

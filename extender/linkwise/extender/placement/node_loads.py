@@ -1,0 +1,120 @@
+"""Members of unequal size on one node: how many of each fit, and what their GPU sets are worth
+together. Look-ups by kind of machine and free GPUs."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+from operator import or_
+
+import numpy as np
+
+from linkwise.extender.kinds import ENOUGH, Kind, Wish
+from linkwise.extender.placement import communicator
+from linkwise.extender.placement.reach import Reach
+from linkwise.extender.rows import popcount
+from linkwise.topology import subsets
+from linkwise.topology.model import LinkClass
+
+Counts = tuple[int, ...]
+"""Members of each pod set."""
+
+_MOST_TRIED = 500  # ways to deal sets out on one node
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Members on one node, and what that is worth there."""
+
+    sets: tuple[tuple[int, ...], ...]  # of each pod set
+    worth: float
+    own: float
+    damage: float
+
+
+def all_loads(
+    asked: Sequence[tuple[int, ...]], most: Sequence[int], left: tuple[int, ...]
+) -> Iterator[Counts]:
+    """Every way to take at most so many of each so that what they ask for is left."""
+    if not most:
+        yield ()
+        return
+    each = asked[0]
+    fit = min([have // need for have, need in zip(left, each, strict=True) if need], default=0)
+    for count in range(max(min(most[0], fit), 0), -1, -1):
+        rest = tuple(have - count * need for have, need in zip(left, each, strict=True))
+        for others in all_loads(asked[1:], most[1:], rest):
+            yield (count, *others)
+
+
+def fullest(
+    asked: Sequence[tuple[int, ...]], most: Sequence[int], left: tuple[int, ...]
+) -> Iterator[Counts]:
+    """As many of the first as fit, then of the next: one way, for which many pod sets are few. And
+    none at all."""
+    counts = []
+    for each, count in zip(asked, most, strict=True):
+        fit = min([have // need for have, need in zip(left, each, strict=True) if need], default=0)
+        count = max(min(count, fit), 0)
+        left = tuple(have - count * need for have, need in zip(left, each, strict=True))
+        counts.append(count)
+    yield tuple(counts)
+    if any(counts):
+        yield (0,) * len(counts)
+
+
+@lru_cache(maxsize=4096)
+def some_worths(
+    kind: Kind, prefer: LinkClass, free: int, beside: int, reach: Reach
+) -> tuple[float, ...]:
+    within = subsets.within(np.arange(1, 1 << kind.table.count), free)
+    return tuple(np.unique(communicator.worths(kind, prefer, reach)[within | beside]).tolist())
+
+
+@lru_cache(maxsize=16384)
+def room_at(
+    kind: Kind, prefer: LinkClass, free: int, beside: int, reach: Reach, least: float
+) -> int:
+    within = subsets.within(np.arange(1, 1 << kind.table.count), free)
+    able = within[communicator.worths(kind, prefer, reach)[within | beside] >= least]
+    return int(popcount(able).max(initial=0))
+
+
+@lru_cache(maxsize=16384)
+def load_of(
+    kind: Kind, wishes: tuple[Wish, ...], counts: Counts, free: int, beside: int, reach: Reach
+) -> Load | None:
+    """The sets of the members on one node: together worth most, then least damage; of these the
+    largest members choose first. None where not all have sets that will do."""
+    wanted = [(wish, count) for wish, count in zip(wishes, counts, strict=True) if count]
+    total = sum(wish.size * count for wish, count in wanted)
+    allowed = reduce(or_, (kind.allowed(wish.requirement) for wish, _ in wanted), 0)
+    worths = communicator.worths(kind, wishes[0].requirement.prefer, reach)
+    if total > kind.table.count:
+        return None
+    covers = subsets.within(subsets.layer(kind.table.count, total), free & allowed)
+    worth = worths[covers | beside]
+    damage = kind.damages(free, covers)
+    tries = iter(range(_MOST_TRIED))
+    for place in np.lexsort((damage, -worth)).tolist():
+        dealt = _dealt_out(kind, wanted, int(covers[place]), tries)
+        if dealt is not None:
+            in_order, own = iter(dealt[0]), dealt[1]
+            sets = tuple(next(in_order) if count else () for count in counts)
+            return Load(sets, float(worth[place]), own, float(damage[place]))
+    return None
+
+
+def _dealt_out(
+    kind: Kind, wanted: Sequence[tuple[Wish, int]], cover: int, tries: Iterator[int]
+) -> tuple[tuple[tuple[int, ...], ...], float] | None:
+    """Sets for all of them, and the slowest own ring; None once there are no more *tries*."""
+    if not wanted:
+        return (), ENOUGH
+    wish, count = wanted[0]
+    for sets, own in communicator.ways(kind, wish, cover, count):
+        if next(tries, None) is None:
+            return None
+        others = _dealt_out(kind, wanted[1:], cover & ~sum(sets), tries)
+        if others is not None:
+            return (sets, *others[0]), min(own, others[1])
+    return None
