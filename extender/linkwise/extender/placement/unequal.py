@@ -119,6 +119,7 @@ class _OnModel:
         """
         alike = {self._alike(row) for row in among.tolist()}
         all_worths = {worth for each in alike for worth in self._worths(each, reach)}
+        all_worths |= set(self._as_it_is(reach).values())
         worths = sorted(worth for worth in all_worths if worth > self._found)
         if not worths or self._fewest_of(among, reach, worths[0]) is None:
             return None
