@@ -9,18 +9,8 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from linkwise.extender.actions import (
-    Action,
-    Correct,
-    Emit,
-    Evict,
-    LiftGate,
-    MarkStarted,
-    Nominate,
-    NoteQueue,
-    WithdrawPlan,
-    WritePlan,
-)
+from linkwise.extender.actions import Action, Emit, Evict, NoteQueue
+from linkwise.extender.applied import applied
 from linkwise.extender.calls import (
     BindCall,
     BindOrder,
@@ -65,12 +55,6 @@ def container(name: str, gpus: int, *, cpu: str = "1", restart_policy: str = "")
         restart_policy=restart_policy,
         resources=Resources(limits=limits, requests={"cpu": cpu, "memory": "1Gi", **limits}),
     )
-
-
-def merged(annotations: Mapping[str, str], patch: Mapping[str, str | None]) -> dict[str, str]:
-    """As a merge patch has it: None takes a key away."""
-    both = {**annotations, **patch}
-    return {key: text for key, text in both.items() if text is not None}
 
 
 @dataclass
@@ -314,29 +298,8 @@ class Cluster:
             return Outcome.REFUSED
         if isinstance(action, Evict):
             return self._evict(pod.metadata.name)
-        if isinstance(action, LiftGate):
-            self.lift(pod.metadata.name, names.GATE)
-        else:
-            self._annotate(pod, action)
+        self.put_pod(applied(action, pod))
         return Outcome.DONE
-
-    def _annotate(self, pod: Pod, action: Action) -> None:
-        annotations = dict(pod.metadata.annotations)
-        nominated = pod.status.nominated_node_name
-        match action:
-            case WritePlan():
-                annotations |= action.annotations
-                nominated = action.node
-            case Nominate():
-                nominated = action.node
-            case WithdrawPlan():
-                annotations = merged(annotations, dict.fromkeys(action.annotations))
-                nominated = ""
-            case Correct() | MarkStarted() | NoteQueue():
-                annotations = merged(annotations, action.annotations)
-        metadata = change(pod.metadata, annotations=annotations)
-        status = change(pod.status, nominated_node_name=nominated)
-        self.put_pod(change(pod, metadata=metadata, status=status))
 
     def _evict(self, name: str) -> Outcome:
         if name in self.spared:

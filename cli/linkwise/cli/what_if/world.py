@@ -12,18 +12,8 @@ from heapq import heappop, heappush
 import msgspec
 
 from linkwise.cli.documents import Fields
-from linkwise.extender.actions import (
-    Action,
-    Correct,
-    Emit,
-    Evict,
-    LiftGate,
-    MarkStarted,
-    Nominate,
-    NoteQueue,
-    WithdrawPlan,
-    WritePlan,
-)
+from linkwise.extender.actions import Action, Emit, Evict, WithdrawPlan, WritePlan
+from linkwise.extender.applied import applied
 from linkwise.extender.asks import ask_of
 from linkwise.extender.calls import Outcome
 from linkwise.extender.recognise.answer import Missing, ObjectRef
@@ -190,31 +180,15 @@ class World:
         pod = self.pods.get(action.pod.uid)
         if pod is None:
             return Outcome.REFUSED
-        match action:
-            case Evict():
-                self._evict(pod, action.reason)
-            case WritePlan():
-                self._annotate(pod, action.annotations, node=action.node)
-                self._planned[pod.metadata.uid] = None
-            case WithdrawPlan():
-                self._annotate(pod, dict.fromkeys(action.annotations), node="")
-                self._planned.pop(pod.metadata.uid, None)
-            case LiftGate():
-                gates = tuple(g for g in pod.spec.scheduling_gates if g.name != names.GATE)
-                self._put(change(pod, spec=change(pod.spec, scheduling_gates=gates)))
-            case Nominate():
-                self._annotate(pod, {}, node=action.node)
-            case Correct() | MarkStarted() | NoteQueue():
-                self._annotate(pod, action.annotations)
+        if isinstance(action, Evict):
+            self._evict(pod, action.reason)
+            return Outcome.DONE
+        if isinstance(action, WritePlan):
+            self._planned[pod.metadata.uid] = None
+        elif isinstance(action, WithdrawPlan):
+            self._planned.pop(pod.metadata.uid, None)
+        self._put(applied(action, pod))
         return Outcome.DONE
-
-    def _annotate(self, pod: Pod, patch: Mapping[str, str | None], node: str | None = None) -> None:
-        both = {**pod.metadata.annotations, **patch}
-        annotations = {key: text for key, text in both.items() if text is not None}
-        pod = change(pod, metadata=change(pod.metadata, annotations=annotations))
-        if node is not None:
-            pod = change(pod, status=change(pod.status, nominated_node_name=node))
-        self._put(pod)
 
     def _evict(self, pod: Pod, why: str) -> None:
         self.evicted[pod.metadata.uid] = why

@@ -10,18 +10,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from linkwise.extender.actions import (
-    Action,
-    Correct,
-    Emit,
-    Evict,
-    LiftGate,
-    MarkStarted,
-    Nominate,
-    NoteQueue,
-    WithdrawPlan,
-    WritePlan,
-)
+from linkwise.extender.actions import Action, Emit, Evict, LiftGate, Nominate, WritePlan
+from linkwise.extender.applied import applied
 from linkwise.extender.calls import BindCall, BindOrder, FilterCall, Outcome
 from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.kube.objects import Condition, Pod
@@ -132,26 +122,9 @@ class CoreCluster:
         pod = self._pods.get(action.pod.uid)
         if pod is None:
             return Outcome.REFUSED
-        said: dict[str, str | None] = {**pod.metadata.annotations}
-        nominated = pod.status.nominated_node_name
-        match action:
-            case WritePlan(node=node, annotations=annotations):
-                said |= annotations
-                nominated = node
-            case Nominate(node=node):
-                nominated = node
-            case WithdrawPlan(annotations=keys):
-                said |= dict.fromkeys(keys)
-                nominated = ""
-            case Correct() | MarkStarted() | NoteQueue():
-                said |= action.annotations
-        if nominated and isinstance(action, WritePlan | Nominate):
+        if isinstance(action, WritePlan | Nominate) and action.node:
             self._to_try.append(action.pod.uid)
-        metadata = change(
-            pod.metadata, annotations={key: text for key, text in said.items() if text is not None}
-        )
-        status = change(pod.status, nominated_node_name=nominated)
-        self._put(change(pod, metadata=metadata, status=status))
+        self._put(applied(action, pod))
         return Outcome.DONE
 
     # kube-scheduler.

@@ -1,0 +1,52 @@
+"""What becomes of a Pod when an action of the core is carried out on it, for those who run the core
+without an API server."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from linkwise.extender.actions import (
+    Action,
+    Correct,
+    Emit,
+    Evict,
+    LiftGate,
+    MarkStarted,
+    Nominate,
+    NoteQueue,
+    WithdrawPlan,
+    WritePlan,
+)
+from linkwise.kube.objects import Pod
+from linkwise.topology import names
+
+change = msgspec.structs.replace
+
+
+def applied(action: Action, pod: Pod) -> Pod:
+    """*pod* after *action*. An Event changes no pod; who evicts one decides when it ends."""
+    match action:
+        case WritePlan():
+            return _nominated(_annotated(pod, action.annotations), action.node)
+        case WithdrawPlan():
+            return _nominated(_annotated(pod, dict.fromkeys(action.annotations)), "")
+        case Nominate():
+            return _nominated(pod, action.node)
+        case LiftGate():
+            gates = tuple(gate for gate in pod.spec.scheduling_gates if gate.name != names.GATE)
+            return change(pod, spec=change(pod.spec, scheduling_gates=gates))
+        case Correct() | MarkStarted() | NoteQueue():
+            return _annotated(pod, action.annotations)
+        case Emit() | Evict():
+            return pod
+
+
+def _annotated(pod: Pod, patch: Mapping[str, str | None]) -> Pod:
+    """As a merge patch has it: None takes a key away."""
+    both = {**pod.metadata.annotations, **patch}
+    kept = {key: text for key, text in both.items() if text is not None}
+    return change(pod, metadata=change(pod.metadata, annotations=kept))
+
+
+def _nominated(pod: Pod, node: str) -> Pod:
+    return change(pod, status=change(pod.status, nominated_node_name=node))
