@@ -291,3 +291,54 @@ def test_a_gang_may_have_a_thousand_members_none_of_which_is_like_another() -> N
     ]
     assert sum(map(len, planned(at, members).values())) == 1000
     assert at.core.take_defects() == []
+
+
+def test_a_single_pod_on_a_machine_with_two_models_gets_one() -> None:
+    at = Cluster()
+    at.add_node("n0", two_models("n0"))
+    busy(at, "n0", 1)
+    at.add_pod("p", 4)
+    at.schedule("p")
+    assert len({gpu % 2 for gpu in at.indices("p")}) == 1
+
+
+def named(node: str, model: str) -> Machine:
+    """An HGX H100 whose GPUs are called otherwise, and are as fast."""
+    machine = recorded_machine("hgx-h100", node=node)
+    gpus = tuple(replace(gpu, model=f"NVIDIA H100 {model}") for gpu in machine.gpus)
+    return replace(machine, gpus=gpus)
+
+
+@pytest.mark.parametrize("gpus", [(8, 8), (8, 7)])
+def test_of_machines_that_are_as_fast_those_of_one_model_are_taken(gpus: tuple[int, ...]) -> None:
+    at = Cluster()
+    for node, model in (("n0", "A"), ("n1", "B"), ("n2", "A")):
+        at.add_node(node, named(node, model))
+    assert set(planned(at, sizes(at, *gpus))) == {"n0", "n2"}
+
+
+def test_members_leave_the_island_whole_that_is_whole() -> None:
+    at = Cluster()
+    add(at, "n0", machine="h200-nvl-2x4")
+    busy(at, "n0", 6, 7)
+    assert on_one(at, at.add_gang("g", 2, 1)) == {4, 5}
+
+
+def test_a_later_member_goes_where_the_gang_is_though_it_costs_more() -> None:
+    at = Cluster()
+    add(at, "n0", machine="hgx-h100", free_gpus=1)
+    add(at, "n1", "n2", machine="hgx-h100")
+    for rank, node in enumerate(("n1", "n2")):
+        at.add_pod(f"g-{rank}", 1, node=node, gang="g", gang_size="3", rank=f"{rank}")
+        at.set_in_use(node, {f"ml/g-{rank}": {"main": at.uuids(node, 0)}})
+    at.add_pod("g-2", 1, gang="g", gang_size="3", rank="2")
+    assert set(planned(at, ["g-2"])) <= {"n1", "n2"}
+
+
+def test_of_several_nodes_prioritize_likes_the_one_that_loses_least() -> None:
+    at = Cluster()
+    add(at, "a-linked", machine="hgx-h100", free_gpus=2)
+    add(at, "z-lesser", machine="l40s-4")
+    at.add_pod("p", 1)
+    scores = dict(at.prioritize("p").scores)
+    assert max(scores, key=lambda name: scores[name]) == "z-lesser"

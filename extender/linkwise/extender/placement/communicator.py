@@ -85,16 +85,15 @@ def choices(
 def sets(
     kind: Kind, wish: Wish, free: int, beside: int, count: int, reach: Reach, standard: Standard
 ) -> tuple[int, ...]:
-    """The sets of *count* members on a node so that *standard* is reached: fewest GPU models, then
-    least damage, fewest NUMA nodes, nearest NIC, lowest indices. Those that follow each other are
-    neighbours."""
+    """The sets of *count* members on a node so that *standard* is reached: least damage, then
+    fewest NUMA nodes, nearest NIC, lowest indices. Those that follow each other are neighbours."""
     covers, own = _covers(kind, wish, free, count)
     worth = worths(kind, wish.requirement.prefer, reach)[covers | beside]
     covers = covers[(worth >= standard.worth) & (own >= standard.own)]
     table = kind.table
     damage = kind.damages(free, covers)
     untidy = 8 * table.numa_nodes[covers].astype(np.int64) - table.nic_classes[covers]
-    order = np.lexsort((untidy, damage, table.models[covers]))
+    order = np.lexsort((untidy, damage))
     cover = int(covers[order[0]])
     return kind.neighbours(_parts(kind, wish, cover, count))
 
