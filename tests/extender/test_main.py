@@ -128,6 +128,27 @@ def test_it_ends_at_once_even_while_it_waits_for_the_api_server(program: Program
     assert time.monotonic() - began < 5
 
 
+def serve_and_end(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
+    """Serve, with a SIGTERM once all is started."""
+
+    def told_to_end(_: Ports) -> NoReturn:
+        raise SystemExit(0)
+
+    monkeypatch.setattr(Ports, "run", told_to_end)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit):
+        serve(
+            Settings(
+                api_server="http://127.0.0.1:1",
+                listen_address="127.0.0.1",
+                listen_port=0,
+                status_port=0,
+                plain_http=True,
+                **settings,
+            )
+        )
+
+
 def test_nothing_is_asked_of_a_shell_that_has_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[str] = []
     close, stop = Ports.close, Shell.stop
@@ -140,23 +161,9 @@ def test_nothing_is_asked_of_a_shell_that_has_stopped(monkeypatch: pytest.Monkey
         ended.append("shell")
         stop(shell)
 
-    def told_to_end(_: Ports) -> NoReturn:
-        raise SystemExit(0)
-
     monkeypatch.setattr(Ports, "close", closing)
     monkeypatch.setattr(Shell, "stop", stopping)
-    monkeypatch.setattr(Ports, "run", told_to_end)
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
-    with pytest.raises(SystemExit):
-        serve(
-            Settings(
-                api_server="http://127.0.0.1:1",
-                listen_address="127.0.0.1",
-                listen_port=0,
-                status_port=0,
-                plain_http=True,
-            )
-        )
+    serve_and_end(monkeypatch)
     assert ended == ["ports", "shell"]
 
 
@@ -167,26 +174,14 @@ def test_only_one_that_leads_takes_its_address_out_as_it_ends(
     """What a standby would take out is the leader's."""
     taken_out: list[str] = []
 
-    def told_to_end(_: Ports) -> NoReturn:
-        raise SystemExit(0)
-
     monkeypatch.setattr(Calling, "withdraw", lambda _: taken_out.append("calls"))
-    monkeypatch.setattr(Ports, "run", told_to_end)
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
-    with pytest.raises(SystemExit):
-        serve(
-            Settings(
-                api_server="http://127.0.0.1:1",
-                listen_address="127.0.0.1",
-                listen_port=0,
-                status_port=0,
-                plain_http=True,
-                leader_elect=stands_by,
-                service="linkwise-extender",
-                pod_name="linkwise-extender-0",
-                pod_ip="10.0.0.7",
-            )
-        )
+    serve_and_end(
+        monkeypatch,
+        leader_elect=stands_by,
+        service="linkwise-extender",
+        pod_name="linkwise-extender-0",
+        pod_ip="10.0.0.7",
+    )
     assert taken_out == withdrawn
 
 
