@@ -77,6 +77,20 @@ def test_a_namesake_is_not_taken_for_the_pod_before_it() -> None:
     assert holders(at, "n1") == {"web-0": ("used", 2)}
 
 
+def test_a_namesake_with_the_same_gpus_holds_no_others_besides() -> None:
+    at = cluster()
+    at.add_pod("foreign", 3, node="n1")
+    at.set_in_use("n1", {"ml/foreign": {"main": at.uuids("n1", 0, 1, 4)}})
+    at.delete("foreign")
+    at.add_pod("foreign", 3, node="n1")  # before anybody saw that the name was not in the list
+    assert holders(at, "n1") == {"foreign": ("used", 3)}
+    assert at.free("n1") == 5
+    at.set_in_use("n1", {"ml/foreign": {"main": at.uuids("n1", 2, 3, 5)}})
+    assert holders(at, "n1") == {"foreign": ("used", 3)}
+    at.restart()
+    assert at.free("n1") == 5
+
+
 def test_containers_not_yet_listed_keep_what_was_planned_for_them() -> None:
     at = cluster()
     at.add_pod("a", containers=[container("main", 2), container("side", 1)])

@@ -149,19 +149,30 @@ class NodeBook:
         """Say which pod each name in `in_use` means.
 
         A pod made anew under the same name must not be taken for the one before, whose GPUs may
-        still be listed: a listing keeps its pod until the name vanishes or its GPUs change.
+        still be listed: a listing keeps its pod until the name vanishes or its GPUs change. But the
+        new pod may get the same GPUs before anybody lists what is in use, and then neither
+        happens. So if the pod before is gone, and no plan says that the new one gets other GPUs,
+        the listing means the new one.
         """
+        by_key = {record.key: uid for uid, record in self.bound.items()}
         kept = {
             key: uid
             for key, uid in self.listed_as.items()
-            if key in self.in_use and self.in_use[key] == before.get(key)
+            if key in self.in_use
+            and self.in_use[key] == before.get(key)
+            and (uid in self.bound or key not in by_key or self._gets_others(by_key[key], key))
         }
-        by_key = {record.key: uid for uid, record in self.bound.items()}
         for key in self.in_use:
             if key not in kept and key in by_key:
                 kept[key] = by_key[key]
         self.listed_as = kept
         self.given |= self.bound.keys() & set(kept.values())
+
+    def _gets_others(self, uid: str, key: str) -> bool:
+        """Whether the plan of this bound pod names other GPUs than those listed under its name."""
+        plan = plan_on(self.bound[uid], self.name)
+        listed = {uuid for gpus in self.in_use[key].values() for uuid in gpus}
+        return plan is not None and plan.uuids != listed
 
     def _can_be(self, plan: WrittenPlan, record: PodRecord) -> bool:
         """Whether the plan names enough GPUs of this machine; one that was copied from another
