@@ -66,6 +66,17 @@ class Domains:
         """The names of the domains by number; more may be added to it."""
         return self._level(key).values
 
+    def known(self, levels: Iterable[str]) -> tuple[str, ...]:
+        """Those of these levels that some node is in."""
+        return tuple(key for key in levels if (self.numbers(key) != NO_DOMAIN).any())
+
+    def of(self, levels: Iterable[str], row: int) -> tuple[str, ...]:
+        """The name of the domain of this row at each level; empty for none."""
+        numbers = ((key, int(self.numbers(key)[row])) for key in levels)
+        return tuple(
+            "" if number == NO_DOMAIN else self.values(key)[number] for key, number in numbers
+        )
+
     def shared(self, levels: Iterable[str], rows: Sequence[int]) -> tuple[str, str]:
         """The first of these levels at which all rows are in one domain, and that domain's name;
         both empty where there is none."""

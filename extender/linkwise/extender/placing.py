@@ -158,8 +158,9 @@ class Placing:
             refusals=gang.refusals,
             span=self._search.span(found, spots),
         )
+        worth = self._search.communicators(found, spots)
         deals = [
-            Deal.of(self._books, member, spot.node, spot.gpus)
+            Deal.of(self._books, member, spot.node, spot.gpus, worth.get(spot.node))
             for member, spot in zip(found.open, spots, strict=True)
         ]
         if still_free is None or len(spots) < _MANY:

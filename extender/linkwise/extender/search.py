@@ -5,7 +5,7 @@ A gang is placed as a whole, beside its members that have GPUs already; a single
 node, by a way that knows all nodes' worth beforehand.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -19,12 +19,14 @@ from linkwise.extender.kinds import Wish
 from linkwise.extender.learned import Learned
 from linkwise.extender.muster import Muster, plan_of, spots_of
 from linkwise.extender.placement.cluster_view import ClusterView, cluster_view
+from linkwise.extender.placement.estimate import Share, estimate
 from linkwise.extender.placement.gang_placement import place, pod_sets_of
 from linkwise.extender.placement.request import NOBODY, PlacedMembers, PodSet
 from linkwise.extender.placement.result import Refusal, Spot
 from linkwise.extender.records import PodRecord, Template
 from linkwise.extender.rows import Bools, Rows
 from linkwise.extender.spans import NODE, Spans, ordered, spans_of
+from linkwise.topology.plan import CommunicatorEstimate
 
 T = TypeVar("T")
 
@@ -48,6 +50,7 @@ class View:
     rows: Callable[[], Rows]  # as they are at the moment; a copy
 
 
+_TALKS = 2  # GPUs: one alone talks to nobody
 _TRIES = 2  # with others in the books; then they wait
 
 
@@ -172,6 +175,34 @@ class Search:
         levels = ordered(self._levels, _spans_of(found))
         level, domain = self._books.domains.shared(levels, rows)
         return level and f"{level}={domain}"
+
+    def communicators(
+        self, found: Muster, spots: Sequence[Spot]
+    ) -> Mapping[str, CommunicatorEstimate]:
+        """By node, what a gang that goes there is worth, as its plan says it; empty for a single
+        pod, a lone GPU, and members that do not talk to each other."""
+        spans = _spans_of(found)
+        gpus: dict[str, int] = {}
+        for spot in (*spots_of(self._books, found), *spots):
+            gpus[spot.node] = gpus.get(spot.node, 0) | spot.gpus
+        count = sum(mask.bit_count() for mask in gpus.values())
+        if found.open[0].ask.gang is None or spans.apart or count < _TALKS:
+            return {}
+        levels = self._books.domains.known(ordered(self._levels, spans))
+        shares = {
+            node: Share(book.kind, mask, self._books.domains.of(levels, book.row))
+            for node, mask in gpus.items()
+            if mask and (book := self._books.nodes.get(node)) is not None and book.kind is not None
+        }
+        worth = estimate(list(shares.values()), levels)
+        return {
+            node: CommunicatorEstimate(
+                together=round(worth.together, 1),
+                inside=round(inside, 1),
+                between=round(worth.between or 0.0, 1),
+            )
+            for node, inside in zip(shares, worth.inside, strict=True)
+        }
 
     def best_for(self, pod: PodRecord) -> Spot | Refusal:
         """The best node for a pod that is not planned ahead."""

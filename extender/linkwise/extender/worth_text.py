@@ -1,0 +1,43 @@
+"""What GPUs are worth together, and what else there was, in words: (name, text) for each line."""
+
+from collections.abc import Iterator
+
+from linkwise.extender.views import CommunicatorView, Explanation, GangView, RunnerUpView
+
+_MOST_NODES = 8
+Fact = tuple[str, str]
+
+
+def of_pod(it: Explanation) -> Iterator[Fact]:
+    if (planned := it.communicator) is not None:
+        between = f", between nodes {planned.between:.1f}" if planned.between else ""
+        ring = f"ring on this node {planned.inside:.1f}"
+        yield "planned", f"in a gang of {planned.together:.1f} GB/s estimated: {ring}{between}"
+    if it.runner_up is not None:
+        yield from _runner_up(it.runner_up)
+
+
+def of_gang(it: GangView) -> Iterator[Fact]:
+    if it.communicator is not None:
+        yield "worth", _worth(it.communicator)
+    if it.runner_up is not None:
+        yield from _runner_up(it.runner_up)
+
+
+def _worth(it: CommunicatorView) -> str:
+    slowest = min(it.rings, key=lambda ring: ring.gbytes_per_s)
+    which = "slowest ring" if len(it.rings) > 1 else "ring"
+    ring = f"{which} on {slowest.node} {slowest.gbytes_per_s:.1f}"
+    between = it.between_gbytes_per_s
+    nodes = "" if between is None else f", between nodes {between:.1f}"
+    return f"{it.gbytes_per_s:.1f} GB/s estimated: {ring}{nodes}"
+
+
+def _runner_up(it: RunnerUpView) -> Iterator[Fact]:
+    others = len(it.nodes) - _MOST_NODES
+    where = ", ".join(it.nodes[:_MOST_NODES]) + (f" and {others} more" if others > 0 else "")
+    if it.gpus:
+        where += f", GPUs {','.join(map(str, it.gpus))}"
+    speed = "" if it.gbytes_per_s is None else f": {it.gbytes_per_s:.1f} GB/s"
+    yield "runner-up", f"{where}{speed}"
+    yield "", f"{'would win now' if it.is_better else 'lost'} by {it.why}"
