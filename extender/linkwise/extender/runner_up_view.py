@@ -14,7 +14,7 @@ from linkwise.extender.records import PodRecord, Template
 from linkwise.extender.rows import Bools, Rows
 from linkwise.extender.snapshot import NodeState
 from linkwise.extender.spans import ordered, spans_of
-from linkwise.extender.views import RunnerUpView
+from linkwise.extender.views import BETTER, EQUAL, LOST, RunnerUpView
 from linkwise.extender.worth_view import domain_of
 
 _TALKS = 2  # GPUs
@@ -111,7 +111,7 @@ class Alternatives:
             gbytes_per_s=round(other.together, 1)
             if talks and np.isfinite(other.together)
             else None,
-            is_better=not why.first_wins and not why.by_name,
+            verdict=EQUAL if why.is_equal else LOST if why.first_wins else BETTER,
             criterion=why.criterion,
             why=why.in_words,
         )

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from linkwise.topology.plan import CommunicatorEstimate
 
+# What the best other placement is beside the one that was taken.
+LOST, EQUAL, BETTER = "lost", "equal", "better"
 # What says until when a holder has its GPUs.
 EXPECTED, TIMEOUT, ENDLESS = "expected-duration", "gang-timeout", "endless"
 
@@ -117,7 +119,7 @@ class RunnerUpView:
     nodes: tuple[str, ...]
     gpus: tuple[int, ...]  # where that is the same single node: their indices
     gbytes_per_s: float | None  # estimated, of the whole communicator; None: nobody talks
-    is_better: bool  # since the plan was made, something has changed for the better
+    verdict: str  # LOST, EQUAL, or BETTER: something has come free since the plan was made
     criterion: str  # the first thing that counts in which the two differ (docs/topology.md)
     why: str  # the same with both values, the winner's first
 

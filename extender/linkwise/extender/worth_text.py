@@ -2,9 +2,18 @@
 
 from collections.abc import Iterator
 
-from linkwise.extender.views import CommunicatorView, Explanation, GangView, RunnerUpView
+from linkwise.extender.views import (
+    BETTER,
+    EQUAL,
+    LOST,
+    CommunicatorView,
+    Explanation,
+    GangView,
+    RunnerUpView,
+)
 
 _MOST_NODES = 8
+_VERDICTS = {LOST: "lost", EQUAL: "as good, lost", BETTER: "would win now"}
 Fact = tuple[str, str]
 
 
@@ -40,4 +49,4 @@ def _runner_up(it: RunnerUpView) -> Iterator[Fact]:
         where += f", GPUs {','.join(map(str, it.gpus))}"
     speed = "" if it.gbytes_per_s is None else f": {it.gbytes_per_s:.1f} GB/s"
     yield "runner-up", f"{where}{speed}"
-    yield "", f"{'would win now' if it.is_better else 'lost'} by {it.why}"
+    yield "", f"{_VERDICTS[it.verdict]} by {it.why}"

@@ -5,6 +5,8 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from linkwise.extender.domains import NO_DOMAIN
 from linkwise.extender.kinds import ENOUGH, Kind
 from linkwise.extender.placement.cluster_view import ClusterView
@@ -15,7 +17,7 @@ from linkwise.extender.rows import Ints, popcount
 from linkwise.extender.spans import Spans
 from linkwise.topology.model import LinkClass
 
-_NAME, _INDICES = "name", "lowest indices"
+_FULLEST, _NAME, _INDICES = "fullest", "name", "lowest indices"
 Places = Sequence[tuple[int, int]]
 """(row, GPU set) of each member, in the order of ranks."""
 
@@ -31,7 +33,7 @@ class Judgement:
     own: float  # GB/s of the slowest member's own ring, or ENOUGH
     level: int  # the nearest that all nodes share; 0: one node
     level_name: str  # empty: they share none
-    room: int  # free GPUs on that node, or in that domain
+    room: int  # for pods like the first, on that node or in that domain
     damage: float  # GB/s taken from the jobs to come
     numa_nodes: int  # these two matter within one node
     nic: int  # the class of how close the nearest NIC is to all of its GPUs; -1: none is known
@@ -53,9 +55,10 @@ class Difference:
     unit: str = ""
 
     @property
-    def by_name(self) -> bool:
-        """Whether the two are equal in all that matters."""
-        return self.criterion in (_NAME, _INDICES)
+    def is_equal(self) -> bool:
+        """Whether the two are equal in all that matters to their pods and to others."""
+        tidier = self.criterion == _FULLEST and not self.first_wins
+        return tidier or self.criterion in (_NAME, _INDICES)
 
     @property
     def in_words(self) -> str:
@@ -77,17 +80,18 @@ def judge(view: ClusterView, pod_sets: Sequence[PodSet], places: Places, spans: 
     missed = next((n for n, key in enumerate(spans.prefer) if _share(view, gpus, key)), None)
     shares = 0 < level <= len(view.levels)
     kind, mask = parts[0]
+    models = {name for kind, mask in parts for name in _models(kind, mask)}
     return Judgement(
         gpus=gpus,
         together=math.inf if spans.apart else _least(parts, LinkClass.NVLINK, reach),
         span="" if missed is None else spans.prefer[missed],
         spans_missed=len(spans.prefer) if missed is None else missed,
         worth=_least(parts, prefer, reach),
-        models=len({name for kind, mask in parts for name in _models(kind, mask)}),
+        models=len(models),
         own=_slowest(view, pod_sets, places),
         level=level,
         level_name=view.levels[level - 1].key if shares else "",
-        room=_room(view, next(iter(gpus)), level),
+        room=_room(view, pod_sets[0], next(iter(gpus)), level, models),
         damage=sum(
             _kind(view, row).damage(int(view.rows.free[row]), mask) for row, mask in gpus.items()
         ),
@@ -146,7 +150,7 @@ def _damage(one: Judgement, other: Judgement) -> Difference:
 
 def _fullest(one: Judgement, other: Judgement) -> Difference:
     values = str(one.room), str(other.room)
-    return Difference("fullest", one.room < other.room, values, "free GPUs")
+    return Difference(_FULLEST, one.room < other.room, values, "pods")
 
 
 def _on_one_node(one: Judgement, other: Judgement) -> Iterator[Difference]:
@@ -219,11 +223,20 @@ def _reach(view: ClusterView, level: int, *, apart: bool) -> Reach:
     return ONE_NODE if not level else reach_of([each.key for each in view.levels], level - 1)
 
 
-def _room(view: ClusterView, row: int, level: int) -> int:
-    free = popcount(view.rows.free)
+def _room(view: ClusterView, pods: PodSet, row: int, level: int, models: Collection[str]) -> int:
+    """For such pods, on GPUs of the same model where the gang is on one."""
+    usable = np.array([*(_usable(kind, pods, models) for kind in view.kinds), 0])
+    free = view.rows.free & usable[view.rows.kinds]  # NOT_USABLE takes the last entry
+    room = np.minimum(popcount(free) // pods.wish.size, view.rows.pods_that_fit(pods.needs))
     if not level:
-        return int(free[row])
-    if level > len(view.levels):
-        return int(free.sum())
-    numbers = view.levels[level - 1].numbers
-    return int(free[numbers == numbers[row]].sum())
+        return int(room[row])
+    inside = pods.nodes
+    if level <= len(view.levels):
+        numbers = view.levels[level - 1].numbers
+        inside = inside & (numbers == numbers[row])
+    return int(room[inside].sum())
+
+
+def _usable(kind: Kind, pods: PodSet, models: Collection[str]) -> int:
+    allowed = kind.allowed(pods.wish.requirement)
+    return allowed & kind.of_model(next(iter(models))) if len(models) == 1 else allowed
