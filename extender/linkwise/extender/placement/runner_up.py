@@ -22,7 +22,6 @@ from linkwise.extender.placement.judgement import (
 )
 from linkwise.extender.placement.request import PodSet
 from linkwise.extender.placement.result import Refusal
-from linkwise.extender.rows import Ints, Rows
 from linkwise.extender.spans import Spans
 from linkwise.topology.choose import ranked
 from linkwise.topology.outlook import outlook_of
@@ -66,13 +65,17 @@ def _others(
     spans: Spans,
     running: Sequence[int] | None,
 ) -> Iterator[Places]:
-    views = [_with_free(view, row, 0) for row in _unlike(view, places, taken)[-_MOST_SEARCHES:]]
-    if taken.nodes == 1:
-        ((row, gpus),) = taken.gpus.items()
-        if running is not None and pod_sets[0].wish.simple:
-            yield from _sets_beside(view, row, pod_sets[0], gpus, running)
-        else:
-            views += _without_a_gpu(view, row, gpus)
+    row, gpus = next(iter(taken.gpus.items()))
+    if running is not None and pod_sets[0].wish.simple:
+        yield from _sets_beside(view, row, pod_sets[0], gpus, running)
+        views = [_with_free(view, row, 0)]
+    elif taken.nodes == 1:
+        free = int(view.rows.free[row])
+        each_gpu = (1 << position for position in range(gpus.bit_length()))
+        views = [_with_free(view, row, free & ~gpu) for gpu in each_gpu if gpu & gpus]
+    else:
+        rows = _unlike(view, places, taken)[-_MOST_SEARCHES:]
+        views = [_with_free(view, row, 0) for row in rows]
     for each in views:
         found = place(each, pod_sets, spans=spans)
         if not isinstance(found, Refusal):
@@ -95,15 +98,6 @@ def _sets_beside(
     yield from islice(([(row, each.gpus)] for each in best_two if each.gpus != taken), 1)
 
 
-def _without_a_gpu(view: ClusterView, row: int, gpus: int) -> list[ClusterView]:
-    """The one node alone, without one of these GPUs."""
-    free = int(view.rows.free[row])
-    nothing = np.zeros_like(view.rows.free)
-    alone = replace(view, rows=_rows(view, nothing))
-    each = [1 << position for position in range(gpus.bit_length()) if gpus >> position & 1]
-    return [_with_free(alone, row, free & ~gpu) for gpu in each]
-
-
 def _unlike(view: ClusterView, places: Places, taken: Judgement) -> list[int]:
     """Of its nodes that are alike in all but name the last, in the order of names."""
     members: dict[int, list[int]] = {}
@@ -119,15 +113,10 @@ def _unlike(view: ClusterView, places: Places, taken: Judgement) -> list[int]:
 
 
 def _with_free(view: ClusterView, row: int, gpus: int) -> ClusterView:
-    free = view.rows.free.copy()
-    free[row] = gpus
-    return replace(view, rows=_rows(view, free))
-
-
-def _rows(view: ClusterView, free: Ints) -> Rows:
     rows = copy(view.rows)
-    rows.free = free
-    return rows
+    rows.free = rows.free.copy()
+    rows.free[row] = gpus
+    return replace(view, rows=rows)
 
 
 def _with_outlook(
