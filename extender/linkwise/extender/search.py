@@ -11,6 +11,8 @@ from functools import partial
 from itertools import pairwise
 from typing import Protocol, TypeVar
 
+import numpy as np
+
 from linkwise.extender.best_node import BestNode
 from linkwise.extender.books import Books
 from linkwise.extender.feasible import Feasible
@@ -21,10 +23,11 @@ from linkwise.extender.muster import Muster, plan_of, spots_of
 from linkwise.extender.placement.cluster_view import ClusterView, cluster_view
 from linkwise.extender.placement.estimate import Share, estimate
 from linkwise.extender.placement.gang_placement import place, pod_sets_of
+from linkwise.extender.placement.ideal import ideal
 from linkwise.extender.placement.request import NOBODY, PlacedMembers, PodSet
 from linkwise.extender.placement.result import Refusal, Spot
 from linkwise.extender.records import PodRecord, Template
-from linkwise.extender.rows import Bools, Rows
+from linkwise.extender.rows import NOT_USABLE, Bools, Rows
 from linkwise.extender.spans import NODE, Spans, ordered, spans_of
 from linkwise.topology.plan import CommunicatorEstimate
 
@@ -203,6 +206,15 @@ class Search:
             )
             for node, inside in zip(shares, worth.inside, strict=True)
         }
+
+    def ideal(self, found: Muster, spots: Sequence[Spot]) -> float:
+        """GB/s that as many GPUs would have together if the machines that there are were idle."""
+        books, requirement = self._books, found.open[0].ask.requirement
+        numbers = np.unique(books.rows.kinds[: len(books.rows)]).tolist()
+        kinds = (books.kinds[number] for number in numbers if number != NOT_USABLE)
+        levels = books.domains.known(ordered(self._levels, _spans_of(found)))
+        members = [spot.gpus.bit_count() for spot in spots]
+        return ideal([(kind, kind.allowed(requirement)) for kind in kinds], members, levels)
 
     def best_for(self, pod: PodRecord) -> Spot | Refusal:
         """The best node for a pod that is not planned ahead."""

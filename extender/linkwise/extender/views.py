@@ -5,8 +5,9 @@ The shell renders them as JSON or text. Numbers that change live here, never in 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from linkwise.extender.placed import Placed
 from linkwise.topology.plan import CommunicatorEstimate
 
 # What the best other placement is beside the one that was taken.
@@ -284,3 +285,4 @@ class Counts:
     nodes: Mapping[str, int]  # by state: usable, unusable
     swaps: int  # since the start
     refusals: int  # since the start
+    placed: Placed = field(default_factory=Placed)  # gangs, since the start
