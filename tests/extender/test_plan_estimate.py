@@ -51,11 +51,12 @@ def test_a_later_member_is_told_of_all_that_it_joins() -> None:
     said = {"gang": "g", "gang_size": "4", "gang_min": "3"}
     for rank in range(3):
         at.add_pod(f"g-{rank}", 1, rank=f"{rank}", said=said)
+    at.settle()
     at.pass_time(10)
     for rank in range(3):
         assert at.schedule(f"g-{rank}") == "n0"
     at.add_pod("g-3", 1, rank="3", said=said)
-    at.pass_time(10)
+    at.settle()
     (gang,) = at.core.gangs(at.now)
     assert gang.communicator is not None
     assert [(ring.node, ring.gpus) for ring in gang.communicator.rings] == [("n0", 4)]
