@@ -77,6 +77,11 @@ class Domains:
             "" if number == NO_DOMAIN else self.values(key)[number] for key, number in numbers
         )
 
+    def nearest(self, levels: Sequence[str], rows: Ints) -> int:
+        """The first of these levels that one of these rows is in; their number, where none is."""
+        in_it = (n for n, key in enumerate(levels) if (self.numbers(key)[rows] != NO_DOMAIN).any())
+        return next(in_it, len(levels))
+
     def shared(self, levels: Iterable[str], rows: Sequence[int]) -> tuple[str, str]:
         """The first of these levels at which all rows are in one domain, and that domain's name;
         both empty where there is none."""

@@ -23,7 +23,8 @@ from linkwise.extender.muster import Muster, plan_of, spots_of
 from linkwise.extender.placement.cluster_view import ClusterView, cluster_view
 from linkwise.extender.placement.estimate import Share, estimate
 from linkwise.extender.placement.gang_placement import place, pod_sets_of
-from linkwise.extender.placement.ideal import ideal
+from linkwise.extender.placement.ideal import Machines, ideal
+from linkwise.extender.placement.reach import reach_of
 from linkwise.extender.placement.request import NOBODY, PlacedMembers, PodSet
 from linkwise.extender.placement.result import Refusal, Spot
 from linkwise.extender.records import PodRecord, Template
@@ -210,11 +211,14 @@ class Search:
     def ideal(self, found: Muster, spots: Sequence[Spot]) -> float:
         """GB/s that as many GPUs would have together if the machines that there are were idle."""
         books, requirement = self._books, found.open[0].ask.requirement
-        numbers = np.unique(books.rows.kinds[: len(books.rows)]).tolist()
-        kinds = (books.kinds[number] for number in numbers if number != NOT_USABLE)
+        of_rows = books.rows.kinds[: len(books.rows)]
         levels = books.domains.known(ordered(self._levels, _spans_of(found)))
-        members = [spot.gpus.bit_count() for spot in spots]
-        return ideal([(kind, kind.allowed(requirement)) for kind in kinds], members, levels)
+        machines = []
+        for number in np.unique(of_rows[of_rows != NOT_USABLE]).tolist():
+            nearest = books.domains.nearest(levels, np.flatnonzero(of_rows == number))
+            kind = books.kinds[number]
+            machines.append(Machines(kind, kind.allowed(requirement), reach_of(levels, nearest)))
+        return ideal(machines, [spot.gpus.bit_count() for spot in spots])
 
     def best_for(self, pod: PodRecord) -> Spot | Refusal:
         """The best node for a pod that is not planned ahead."""

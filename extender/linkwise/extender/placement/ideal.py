@@ -1,26 +1,33 @@
 """The most that idle machines would give a gang: what its place is measured by."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from linkwise.extender.kinds import Kind
 from linkwise.extender.placement.communicator import worths
-from linkwise.extender.placement.reach import ONE_NODE, Reach, reach_of
+from linkwise.extender.placement.reach import ONE_NODE, Reach
 from linkwise.topology import subsets
 from linkwise.topology.model import LinkClass
 
 
-def ideal(
-    kinds: Iterable[tuple[Kind, int]], members: Sequence[int], levels: tuple[str, ...]
-) -> float:
-    """GB/s of a communicator of *members* with so many GPUs each, on machines of the best of these
-    kinds, on the GPUs of each (bitmask) that may be taken: on one machine, or on as many as it
-    takes, as near to each other as the nearest of *levels*. No placement has more."""
-    near = reach_of(levels, 0)
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """Idle ones of a kind."""
+
+    kind: Kind
+    allowed: int  # the GPUs of each that may be taken, as a bitmask
+    near: Reach  # between those that are nearest to each other
+
+
+def ideal(machines: Iterable[Machines], members: Sequence[int]) -> float:
+    """GB/s of a communicator of *members* with so many GPUs each, on the best of these: on one
+    machine, or on as many as it takes. No placement has more."""
     gpus, least = sum(members), min(members)
-    return max((_on(kind, allowed, gpus, least, near) for kind, allowed in kinds), default=0.0)
+    found = (_on(each.kind, each.allowed, gpus, least, each.near) for each in machines)
+    return max(found, default=0.0)
 
 
 @lru_cache(maxsize=4096)
