@@ -76,8 +76,6 @@ def _pod(it: Explanation, at: float) -> Iterator[str]:
         yield _fact("node", it.node)
     for container, uuids in it.gpus.items():
         yield from (_fact("GPU", f"{container}: {uuid}") for uuid in uuids)
-    if it.link:
-        yield _fact("link", f"{it.link}, {it.gbytes_per_s:.0f} GB/s estimated")
     yield from _facts(worth_text.of_pod(it))
     if it.gang is not None and it.gang.waits:
         yield ""

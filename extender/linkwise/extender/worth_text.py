@@ -18,6 +18,9 @@ Fact = tuple[str, str]
 
 
 def of_pod(it: Explanation) -> Iterator[Fact]:
+    if it.link:
+        talks = it.wanted is None or it.wanted.gpus > 1
+        yield "link", f"{it.link}, {it.gbytes_per_s:.0f} GB/s estimated" if talks else it.link
     if (planned := it.communicator) is not None:
         between = f", between nodes {planned.between:.1f}" if planned.between else ""
         ring = f"ring on this node {planned.inside:.1f}"
@@ -46,7 +49,8 @@ def _runner_up(it: RunnerUpView) -> Iterator[Fact]:
     others = len(it.nodes) - _MOST_NODES
     where = ", ".join(it.nodes[:_MOST_NODES]) + (f" and {others} more" if others > 0 else "")
     if it.gpus:
-        where += f", GPUs {','.join(map(str, it.gpus))}"
+        plural = "s" if len(it.gpus) > 1 else ""
+        where += f", GPU{plural} {','.join(map(str, it.gpus))}"
     speed = "" if it.gbytes_per_s is None else f": {it.gbytes_per_s:.1f} GB/s"
     yield "runner-up", f"{where}{speed}"
     yield "", f"{_VERDICTS[it.verdict]} by {it.why}"

@@ -291,6 +291,20 @@ def test_a_pod_of_two_containers_has_a_runner_up_too() -> None:
 # In words.
 
 
+def test_of_a_single_gpu_no_bandwidth_is_told() -> None:
+    at = Cluster()
+    add(at, "n0", machine="dgx1-v100")
+    at.add_pod("s", 1)
+    at.schedule("s")
+    found = at.core.explain("ml", "s", at.now)
+    assert found is not None
+    assert explain_text.pod(found, at.now).splitlines()[-3:] == [
+        "  link      NVLINK",
+        "  runner-up n0, GPU 1",
+        "            as good, lost by lowest indices",
+    ]
+
+
 def test_it_is_told_beside_what_the_gang_has() -> None:
     at = Cluster()
     add(at, "n0", "n1", machine="hgx-h100", leaf="a")
