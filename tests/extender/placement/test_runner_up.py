@@ -288,6 +288,24 @@ def test_a_pod_of_two_containers_has_a_runner_up_too() -> None:
     assert of_single(at).verdict in (LOST, EQUAL)
 
 
+@pytest.mark.parametrize("gpus", [1, 2, 4, 8])
+@pytest.mark.parametrize("gang", [False, True])
+def test_who_has_an_unhealthy_gpu_is_explained_too(gpus: int, gang: bool) -> None:
+    at = Cluster()
+    add(at, "n0", machine="dgx1-v100")
+    at.add_pod("s", gpus, said={"gang": "g", "gang_size": "1"} if gang else {})
+    at.settle()
+    at.schedule("s")
+    at.start("s")
+    add(at, "n1", machine="hgx-h100")
+    at.set_health("n0", *at.indices("s"))
+    found = at.core.explain("ml", "s", at.now)
+    assert found is not None
+    told = found.gang.gang.runner_up if found.gang is not None else found.runner_up
+    assert told is not None
+    assert explain_text.pod(found, at.now)
+
+
 # In words.
 
 

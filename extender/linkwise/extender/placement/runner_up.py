@@ -51,7 +51,7 @@ def runner_up(
     for others in _others(view, pod_sets, places, taken, spans, running):
         rival = judge(view, pod_sets, others, spans)
         if running is not None and rival.gpus.keys() == taken.gpus.keys():
-            taken, rival = _with_outlook(view, taken, rival, running)
+            taken, rival = _with_outlook(view, pod_sets[0], taken, rival, running)
         if best is None or not difference(best, rival, alone=alone).first_wins:
             best = rival
     return None if best is None else RunnerUp(taken, best, difference(taken, best, alone=alone))
@@ -120,13 +120,14 @@ def _with_free(view: ClusterView, row: int, gpus: int) -> ClusterView:
 
 
 def _with_outlook(
-    view: ClusterView, taken: Judgement, rival: Judgement, running: Sequence[int]
+    view: ClusterView, pods: PodSet, taken: Judgement, rival: Judgement, running: Sequence[int]
 ) -> tuple[Judgement, Judgement]:
     """Of a single pod on one node: what comes free together counts for more than the damage."""
-    ((row, _),) = taken.gpus.items()
-    outlook = outlook_of(view.kinds[int(view.rows.kinds[row])].table)
-    if outlook is None:
+    ((row, gpus),) = taken.gpus.items()
+    kind = view.kinds[int(view.rows.kinds[row])]
+    free = int(view.rows.free[row]) & kind.allowed(pods.wish.requirement)
+    outlook = outlook_of(kind.table)
+    if outlook is None or gpus & ~free:  # it could not be taken again: a GPU of it is unhealthy
         return taken, rival
-    sets = np.array([taken.gpus[row], rival.gpus[row]])
-    of_taken, of_rival = outlook.after(sets, int(view.rows.free[row]), running).tolist()
-    return replace(taken, outlook=of_taken), replace(rival, outlook=of_rival)
+    of_both = outlook.after(np.array([gpus, rival.gpus[row]]), free, running).tolist()
+    return replace(taken, outlook=of_both[0]), replace(rival, outlook=of_both[1])
