@@ -6,13 +6,10 @@ import pytest
 
 from linkwise.extender import explain_text
 from linkwise.extender.explain import Explainer
-from linkwise.extender.placement.communicator import TOLERANCE
 from linkwise.extender.views import BETTER, EQUAL, LOST, RunnerUpView
-from linkwise.topology.model import LINK_WORDS, LinkClass, Nic
+from linkwise.topology.model import LinkClass, Nic
 from linkwise.topology.recorded import recorded_machine
 from tests.extender.cluster import Cluster, container
-from tests.extender.placement import near_best
-from tests.extender.placement.brute_force import Place, best_worth
 from tests.extender.placement.test_choices import add, busy, named
 
 
@@ -357,49 +354,3 @@ def test_only_who_asks_for_it_waits_for_the_search() -> None:
     assert [gang.runner_up for gang in explainer.gangs()] == [None]
     assert [gang.runner_up is None for gang in explainer.gangs(runner_up=True)] == [False]
     assert explainer.gangs("theirs", runner_up=True) == ()
-
-
-# Beside brute force.
-
-
-@pytest.mark.parametrize("first", range(0, 120, 20))
-def test_nothing_else_is_worth_more(first: int) -> None:
-    found = [judged(number) for number in range(first, first + 20)]
-    shares = [share for share in found if share is not None]
-    assert shares
-    assert min(shares) >= (1 - TOLERANCE) ** 2  # as good as the best; and that as good as it
-
-
-def judged(number: int) -> float | None:
-    """What the runner-up is worth, as a share of the best that lacks a node of what was taken, or
-    a GPU where that is one node; 1 where neither is there. None: nothing was taken."""
-    case = near_best.case_of(number)
-    at = Cluster()
-    names = near_best.fill(at, case)
-    at.settle()
-    if case.mates or not all(at.plan(name) for name in names):
-        return None
-    taken: dict[str, int] = {}
-    for name in names:
-        plan = at.plan(name)
-        assert plan is not None
-        taken[plan.node] = taken.get(plan.node, 0) | sum(1 << gpu for gpu in at.indices(name))
-    lacks = [(place.name, place.free) for place in case.places if place.name in taken]
-    if len(taken) == 1:
-        ((node, mask),) = taken.items()
-        lacks = [(node, 1 << gpu) for gpu in range(mask.bit_length()) if mask >> gpu & 1]
-    link = LINK_WORDS[case.require]
-    worths = [best_worth(_without(case, *lack), case.members, link) for lack in lacks]
-    best = max((worth for worth in worths if worth is not None), default=None)
-    found = runner_up(at)
-    assert (found is None) == (best is None), number
-    if found is None or found.gbytes_per_s is None or best is None:
-        return 1.0
-    return found.gbytes_per_s / best
-
-
-def _without(case: near_best.Case, node: str, gpus: int) -> tuple[Place, ...]:
-    return tuple(
-        replace(place, free=place.free & ~gpus) if place.name == node else place
-        for place in case.places
-    )

@@ -127,10 +127,8 @@ def _differences(one: Judgement, other: Judgement, *, alone: bool) -> Iterator[D
         yield Difference("nearest level", one.level < other.level, names)
     if one.gpus.keys() == other.gpus.keys():
         yield from _on_one_node(one, other)
-    costs = [_damage(one, other), _fullest(one, other)]
-    for each in reversed(costs) if one.level else costs:
-        if each.values[0] != each.values[1]:
-            yield each
+    costs = [*_damage(one, other), *_fullest(one, other)]
+    yield from reversed(costs) if one.level else costs
     yield Difference(_NAME, one.order < other.order, ("", ""))
 
 
@@ -143,22 +141,24 @@ def _worth(one: Judgement, other: Judgement, *, alone: bool) -> Iterator[Differe
         yield Difference("worth", wins, (_gb(one.together), _gb(other.together)), "GB/s")
 
 
-def _damage(one: Judgement, other: Judgement) -> Difference:
+def _damage(one: Judgement, other: Judgement) -> Iterator[Difference]:
     values = _gb(one.damage), _gb(other.damage)
-    return Difference("damage", one.damage < other.damage, values, "GB/s")
+    if values[0] != values[1]:
+        yield Difference("damage", one.damage < other.damage, values, "GB/s")
 
 
-def _fullest(one: Judgement, other: Judgement) -> Difference:
-    values = str(one.room), str(other.room)
-    return Difference(_FULLEST, one.room < other.room, values, "pods")
+def _fullest(one: Judgement, other: Judgement) -> Iterator[Difference]:
+    if one.room != other.room:
+        values = str(one.room), str(other.room)
+        yield Difference(_FULLEST, one.room < other.room, values, "pods")
 
 
 def _on_one_node(one: Judgement, other: Judgement) -> Iterator[Difference]:
     if one.outlook is not None and other.outlook is not None:
         if one.outlook != other.outlook:
             yield Difference("outlook", one.outlook > other.outlook, ("", ""))
-    elif one.damage != other.damage:
-        yield _damage(one, other)
+    else:
+        yield from _damage(one, other)
     if one.numa_nodes != other.numa_nodes:
         counts = str(one.numa_nodes), str(other.numa_nodes)
         yield Difference("NUMA nodes", one.numa_nodes < other.numa_nodes, counts)
