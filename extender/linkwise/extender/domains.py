@@ -70,13 +70,6 @@ class Domains:
         """Those of these levels that some node is in."""
         return tuple(key for key in levels if (self.numbers(key) != NO_DOMAIN).any())
 
-    def of(self, levels: Iterable[str], row: int) -> tuple[str, ...]:
-        """The name of the domain of this row at each level; empty for none."""
-        numbers = ((key, int(self.numbers(key)[row])) for key in levels)
-        return tuple(
-            "" if number == NO_DOMAIN else self.values(key)[number] for key, number in numbers
-        )
-
     def nearest(self, levels: Sequence[str], rows: Ints) -> int:
         """The first of these levels that one of these rows is in; their number, where none is."""
         in_it = (n for n, key in enumerate(levels) if (self.numbers(key)[rows] != NO_DOMAIN).any())

@@ -21,7 +21,7 @@ from linkwise.extender.kinds import Wish
 from linkwise.extender.learned import Learned
 from linkwise.extender.muster import Muster, plan_of, spots_of
 from linkwise.extender.placement.cluster_view import ClusterView, cluster_view
-from linkwise.extender.placement.estimate import Share, estimate
+from linkwise.extender.placement.estimate import estimate_of
 from linkwise.extender.placement.gang_placement import place, pod_sets_of
 from linkwise.extender.placement.ideal import Machines, ideal
 from linkwise.extender.placement.reach import reach_of
@@ -192,21 +192,26 @@ class Search:
         count = sum(mask.bit_count() for mask in gpus.values())
         if found.open[0].ask.gang is None or spans.apart or count < _TALKS:
             return {}
-        levels = self._books.domains.known(ordered(self._levels, spans))
-        shares = {
-            node: Share(book.kind, mask, self._books.domains.of(levels, book.row))
+        parts = {
+            book.row: (node, (book.kind, mask))
             for node, mask in gpus.items()
             if mask and (book := self._books.nodes.get(node)) is not None and book.kind is not None
         }
-        worth = estimate(list(shares.values()), levels)
-        return {
-            node: CommunicatorEstimate(
+        domains = self._books.domains
+        levels = domains.known(ordered(self._levels, spans))
+        shared, _ = domains.shared(levels, list(parts))
+        nearest = levels.index(shared) if shared else len(levels)
+        worth = estimate_of([part for _, part in parts.values()], levels, nearest)
+        told = {
+            inside: CommunicatorEstimate(
                 together=round(worth.together, 1),
                 inside=round(inside, 1),
                 between=round(worth.between or 0.0, 1),
             )
-            for node, inside in zip(shares, worth.inside, strict=True)
+            for inside in set(worth.inside)
         }
+        nodes = (node for node, _ in parts.values())
+        return {node: told[inside] for node, inside in zip(nodes, worth.inside, strict=True)}
 
     def ideal(self, found: Muster, spots: Sequence[Spot]) -> float:
         """GB/s that as many GPUs would have together if the machines that there are were idle."""
@@ -214,7 +219,7 @@ class Search:
         of_rows = books.rows.kinds[: len(books.rows)]
         levels = books.domains.known(ordered(self._levels, _spans_of(found)))
         machines = []
-        for number in np.unique(of_rows[of_rows != NOT_USABLE]).tolist():
+        for number in np.flatnonzero(np.bincount(of_rows[of_rows != NOT_USABLE])).tolist():
             nearest = books.domains.nearest(levels, np.flatnonzero(of_rows == number))
             kind = books.kinds[number]
             machines.append(Machines(kind, kind.allowed(requirement), reach_of(levels, nearest)))
