@@ -101,7 +101,7 @@ def test_a_gang_with_gpus_is_told_what_else_there_was() -> None:
     told = lines("explain", "gang/train")
     assert "  worth     370.8 GB/s estimated: ring on n1 370.8" in told
     assert told[told.index("  runner-up n1, GPUs 0,1,2,3,4,6: 370.8 GB/s") + 1] == (
-        "            as good, lost by lowest indices"
+        "            as good, but for lowest indices"
     )
     as_json = json.loads(run("explain", "gang/train", "-o", "json").stdout)
     (train,) = (

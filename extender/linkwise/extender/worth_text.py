@@ -13,7 +13,7 @@ from linkwise.extender.views import (
 )
 
 _MOST_NODES = 8
-_VERDICTS = {LOST: "lost", EQUAL: "as good, lost", BETTER: "would win now"}
+_VERDICTS = {LOST: "lost by", EQUAL: "as good, but for", BETTER: "would win now by"}
 Fact = tuple[str, str]
 
 
@@ -53,4 +53,4 @@ def _runner_up(it: RunnerUpView) -> Iterator[Fact]:
         where += f", GPU{plural} {','.join(map(str, it.gpus))}"
     speed = "" if it.gbytes_per_s is None else f": {it.gbytes_per_s:.1f} GB/s"
     yield "runner-up", f"{where}{speed}"
-    yield "", f"{_VERDICTS[it.verdict]} by {it.why}"
+    yield "", f"{_VERDICTS[it.verdict]} {it.why}"

@@ -316,7 +316,7 @@ def test_of_a_single_gpu_no_bandwidth_is_told() -> None:
     assert explain_text.pod(found, at.now).splitlines()[-3:] == [
         "  link      NVLINK",
         "  runner-up n0, GPU 1",
-        "            as good, lost by lowest indices",
+        "            as good, but for lowest indices",
     ]
 
 
