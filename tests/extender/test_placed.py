@@ -1,7 +1,7 @@
 """Gangs that were planned are counted by how well they were placed, for the metrics."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linkwise.extender.placed import GBYTES_PER_S, ONE, SEVERAL, SHARES, Placed, Spread
@@ -24,6 +24,7 @@ def count(at: Cluster) -> int:
     return sum(sum(spread.counts) for spread in placed.shares.values())
 
 
+@settings(deadline=None)  # a busy machine is no mistake
 @given(st.lists(st.floats(0, 2000)))
 def test_every_value_is_in_one_bucket(values: list[float]) -> None:
     spread = Spread.empty(GBYTES_PER_S)

@@ -30,6 +30,8 @@ def test_on_one_node_it_is_the_ring_there() -> None:
     at.settle()
     for rank in range(4):
         assert estimate(at, f"g-{rank}") == CommunicatorEstimate(together=80.0, inside=80.0)
+    text = at.pod("g-0").metadata.annotations[names.PLAN]
+    assert text.endswith('"communicator":{"together":80.0,"inside":80.0}}')
 
 
 def test_over_nodes_each_member_is_told_of_the_ring_on_its_own() -> None:

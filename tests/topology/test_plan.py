@@ -69,7 +69,7 @@ def test_a_plan_tells_what_its_gang_was_estimated_to_be_worth() -> None:
         '{"together":-1,"inside":48}',
         '{"together":1e7,"inside":48}',
         '{"together":1e999,"inside":48}',
-        '{"together":48,"inside":48,"between":null}',
+        '{"together":48,"inside":48,"between":"48"}',
         "[" * 500 + "]" * 500,
     ],
 )

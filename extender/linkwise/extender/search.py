@@ -206,7 +206,7 @@ class Search:
             inside: CommunicatorEstimate(
                 together=round(worth.together, 1),
                 inside=round(inside, 1),
-                between=round(worth.between or 0.0, 1),
+                between=None if worth.between is None else round(worth.between, 1),
             )
             for inside in set(worth.inside)
         }

@@ -22,7 +22,8 @@ def of_pod(it: Explanation) -> Iterator[Fact]:
         talks = it.wanted is None or it.wanted.gpus > 1
         yield "link", f"{it.link}, {it.gbytes_per_s:.0f} GB/s estimated" if talks else it.link
     if (planned := it.communicator) is not None:
-        between = f", between nodes {planned.between:.1f}" if planned.between else ""
+        apart = planned.between
+        between = "" if apart is None else f", between nodes {apart:.1f}"
         ring = f"ring on this node {planned.inside:.1f}"
         yield "planned", f"in a gang of {planned.together:.1f} GB/s estimated: {ring}{between}"
     if it.runner_up is not None:

@@ -34,7 +34,7 @@ class CommunicatorEstimate(msgspec.Struct, frozen=True, kw_only=True, omit_defau
 
     together: _Speed
     inside: _Speed  # the ring through all of the gang's GPUs on this pod's node
-    between: _Speed = 0.0  # from node to node; 0: the gang is on one node
+    between: _Speed | None = None  # from node to node; None: the gang is on one node
 
 
 class Plan(
