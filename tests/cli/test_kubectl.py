@@ -97,6 +97,23 @@ def test_a_gang_is_explained_in_words() -> None:
     assert told[1] == "  Gang huge: no room for the whole gang."
 
 
+def test_a_gang_with_gpus_is_told_what_else_there_was() -> None:
+    told = lines("explain", "gang/train")
+    assert "  worth     370.8 GB/s estimated: ring on n1 370.8" in told
+    assert told[told.index("  runner-up n1, GPUs 0,1,2,3,4,6: 370.8 GB/s") + 1] == (
+        "            as good, but for lowest indices"
+    )
+    as_json = json.loads(run("explain", "gang/train", "-o", "json").stdout)
+    (train,) = (
+        gang for gang in json.loads(run("gangs", "-o", "json").stdout) if gang["name"] == "train"
+    )
+    assert as_json["gang"]["runner_up"] == train["runner_up"]
+    assert train["runner_up"]["nodes"] == ["n1"]
+    assert train["runner_up"]["verdict"] == "equal"
+    of_member = json.loads(run("explain", "train-0", "-o", "json").stdout)
+    assert of_member["communicator"] == {"together": 370.8, "inside": 370.8}
+
+
 def test_without_a_name_everything_that_waits_is_explained() -> None:
     told = lines("explain")
     assert "1 gang and 1 pod in no gang wait, the most urgent first." in told

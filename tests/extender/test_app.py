@@ -156,6 +156,8 @@ def test_the_books_may_be_looked_at(http: FlaskClient) -> None:
     assert (nodes["n1"]["free"], len(nodes["n2"]["gpus"])) == (8, 8)
     assert (gang["namespace"], gang["name"], gang["phase"]) == ("ml", "g", "forming")
     assert [member["pod"] for member in gang["members"]] == ["alone"]
+    assert body(http.get("/gangs?namespace=ml")) == [gang]
+    assert body(http.get("/gangs?namespace=theirs&runner-up=true")) == []
 
 
 def test_the_metrics_parse_and_count_what_was_asked(extender: Asked) -> None:

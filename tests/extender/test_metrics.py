@@ -1,9 +1,11 @@
 """`/metrics` is what Prometheus reads, and counts the books at the moment of asking."""
 
+import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from linkwise.extender.metrics import Census, Metrics
+from linkwise.extender.placed import Placed
 from linkwise.extender.views import Counts
 
 NOTHING = Counts(gangs={}, gpus={}, nodes={}, swaps=0, refusals=0)
@@ -19,7 +21,7 @@ def test_every_metric_of_ours_has_a_help_text_and_our_prefix() -> None:
 
     ours = {name: m for name, m in scrape(metrics).items() if name.startswith("linkwise_")}
 
-    assert len(ours) == 19
+    assert len(ours) == 21
     for name, found in ours.items():
         assert name.startswith("linkwise_extender_")
         assert found.documentation.endswith("."), name
@@ -50,6 +52,29 @@ def test_a_scrape_takes_the_census_anew() -> None:
     assert [s.value for s in then["linkwise_extender_swaps"].samples] == [5]
     phases = then["linkwise_extender_gangs"].samples
     assert [(s.labels["phase"], s.value) for s in phases] == [("forming", 2), ("running", 1)]
+
+
+def test_gangs_are_counted_by_how_well_they_were_placed() -> None:
+    placed = Placed().with_gang(1, 80.0, 120.0).with_gang(2, 48.0, 48.0).with_gang(3, 6.0, 48.0)
+    counts = Counts({}, {}, {}, 0, 0, placed)
+    metrics = Metrics()
+    metrics.watch_books(lambda: Census(counts, 0, {}))
+
+    found = scrape(metrics)
+
+    speeds = {
+        (sample.labels["nodes"], sample.labels.get("le", "")): sample.value
+        for sample in found["linkwise_extender_gang_gbytes_per_s"].samples
+        if sample.name.endswith(("_bucket", "_sum"))
+    }
+    assert [speeds["one", le] for le in ("48.0", "96.0", "+Inf", "")] == [0, 1, 1, 80]
+    assert [speeds["several", le] for le in ("6.0", "24.0", "48.0", "+Inf", "")] == [1, 1, 2, 2, 54]
+    shares = {
+        sample.labels["nodes"]: sample.value
+        for sample in found["linkwise_extender_gang_share_of_idle"].samples
+        if sample.name.endswith("_sum")
+    }
+    assert shares == {"one": pytest.approx(0.6667, abs=1e-4), "several": 1.125}
 
 
 def test_two_programs_in_one_process_do_not_share_a_registry() -> None:

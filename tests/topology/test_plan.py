@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from linkwise.topology.errors import AnnotationError, VersionError
 from linkwise.topology.plan import (
+    CommunicatorEstimate,
     InUse,
     Plan,
     read_gpus,
@@ -44,6 +45,42 @@ def test_any_shares_come_back(shares: dict[str, tuple[str, ...]]) -> None:
 
 def test_fields_of_tomorrow_are_ignored() -> None:
     assert read_plan('{"v":1,"id":"a","node":"n1","mood":"good"}') == Plan(id="a", node="n1")
+
+
+def test_a_plan_tells_what_its_gang_was_estimated_to_be_worth() -> None:
+    worth = CommunicatorEstimate(together=43.2, inside=370.8, between=43.2)
+    plan = Plan(id="a", node="n1", communicator=worth)
+    assert write_plan(plan) == (
+        '{"v":1,"id":"a","node":"n1",'
+        '"communicator":{"together":43.2,"inside":370.8,"between":43.2}}'
+    )
+    assert read_plan(write_plan(plan)) == plan
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "null",
+        "7",
+        '"48 GB/s"',
+        "[]",
+        "{}",
+        '{"together":"48","inside":48}',
+        '{"together":-1,"inside":48}',
+        '{"together":1e7,"inside":48}',
+        '{"together":1e999,"inside":48}',
+        '{"together":48,"inside":48,"between":"48"}',
+        "[" * 500 + "]" * 500,
+    ],
+)
+def test_a_wrong_estimate_costs_the_plan_nothing_else(wrong: str) -> None:
+    text = f'{{"v":1,"id":"a","node":"n1","epoch":2,"mood":[1],"communicator":{wrong}}}'
+    assert read_plan(text) == Plan(id="a", node="n1", epoch=2)
+
+
+def test_a_wrong_estimate_does_not_hide_what_else_is_wrong() -> None:
+    with pytest.raises(AnnotationError, match=r"length >= 1 - at `\$.id`"):
+        read_plan('{"v":1,"id":"","node":"n1","communicator":7}')
 
 
 @pytest.mark.parametrize("read", [read_plan, read_in_use])

@@ -98,11 +98,12 @@ def gangs(
     """List gangs: how far each one is, what it waits for, and until when."""
     asked = Extender(Access(kubeconfig, context, extender))
     within = "" if all_namespaces else namespace or asked.namespace
-    found = _read(asked.ask("gangs"), list[GangView])
-    shown = [gang for gang in found if within in ("", gang.namespace)]
+    params = {"namespace": within} if within else {}
     if output == "json":
-        _json(msgspec.json.encode(shown))
-    elif shown:
+        _json(asked.ask("gangs", **params, **{"runner-up": "true"}))
+        return
+    shown = _read(asked.ask("gangs", **params), list[GangView])
+    if shown:
         click.echo(kubectl_tables.gangs(shown, namespaces=all_namespaces), nl=False)
     else:
         click.echo(f"No gangs{f' in namespace {within}' if within else ''}.", err=True)

@@ -96,7 +96,7 @@ def _add_views(app: Flask, shell: Shell) -> None:
     @view("/explain/<namespace>/<pod>")
     def explain_pod(namespace: str, pod: str) -> Response:
         snapshot = shell.snapshot()
-        found = Explainer(snapshot).pod(namespace, pod)
+        found = Explainer(snapshot).pod(namespace, pod, runner_up=True)
         if found is None:
             return _unknown(f"no pod {namespace}/{pod} is known")
         return _told(found, partial(explain_text.pod, at=snapshot.at))
@@ -104,14 +104,17 @@ def _add_views(app: Flask, shell: Shell) -> None:
     @view("/explain/<namespace>/gangs/<path:gang>")
     def explain_gang(namespace: str, gang: str) -> Response:
         snapshot = shell.snapshot()
-        found = Explainer(snapshot).gang(namespace, gang)
+        found = Explainer(snapshot).gang(namespace, gang, runner_up=True)
         if found is None:
             return _unknown(f"no gang {namespace}/{gang} is known")
         return _told(found, partial(explain_text.gang, at=snapshot.at))
 
     @view("/gangs")
     def gangs() -> Response:
-        return _json(msgspec.json.encode(Explainer(shell.snapshot()).gangs()))
+        namespace = request.args.get("namespace", "")
+        runner_up = request.args.get("runner-up", "") == "true"
+        found = Explainer(shell.snapshot()).gangs(namespace, runner_up=runner_up)
+        return _json(msgspec.json.encode(found))
 
     @view("/nodes")
     def nodes() -> Response:

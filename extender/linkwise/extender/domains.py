@@ -66,6 +66,15 @@ class Domains:
         """The names of the domains by number; more may be added to it."""
         return self._level(key).values
 
+    def known(self, levels: Iterable[str]) -> tuple[str, ...]:
+        """Those of these levels that some node is in."""
+        return tuple(key for key in levels if (self.numbers(key) != NO_DOMAIN).any())
+
+    def nearest(self, levels: Sequence[str], rows: Ints) -> int:
+        """The first of these levels that one of these rows is in; their number, where none is."""
+        in_it = (n for n, key in enumerate(levels) if (self.numbers(key)[rows] != NO_DOMAIN).any())
+        return next(in_it, len(levels))
+
     def shared(self, levels: Iterable[str], rows: Sequence[int]) -> tuple[str, str]:
         """The first of these levels at which all rows are in one domain, and that domain's name;
         both empty where there is none."""

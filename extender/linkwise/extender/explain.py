@@ -17,6 +17,7 @@ from linkwise.extender.line import Urgency, urgency_of_single
 from linkwise.extender.muster import Muster
 from linkwise.extender.placement.result import Refusal
 from linkwise.extender.records import PodRecord, natural
+from linkwise.extender.runner_up_view import Alternatives
 from linkwise.extender.snapshot import GangState, NodeState, Snapshot
 from linkwise.extender.spans import NODE, SEPARATOR, domain_in_words
 from linkwise.extender.survey import gpus_by_state
@@ -43,13 +44,17 @@ class Explainer:
         self._snapshot = snapshot
         self._funnel = Funnel(snapshot)
 
-    def pod(self, namespace: str, name: str) -> Explanation | None:
+    def pod(self, namespace: str, name: str, *, runner_up: bool = False) -> Explanation | None:
+        """With *runner_up*, of a pod with GPUs, what else it or its gang could have: a search."""
         key = f"{namespace}/{name}"
         found = [record for record in self._snapshot.pods if record.key == key]
         # Of two of one name the newer: that the older is gone may not have been told yet.
-        return self._pod(max(found, key=lambda record: record.created)) if found else None
+        if not found:
+            return None
+        record = max(found, key=lambda record: record.created)
+        return self._pod(record, runner_up=runner_up)
 
-    def gang(self, namespace: str, name: str) -> GangExplanation | None:
+    def gang(self, namespace: str, name: str, *, runner_up: bool = False) -> GangExplanation | None:
         found = [
             gang
             for gang in self._snapshot.gangs
@@ -57,11 +62,16 @@ class Explainer:
         ]
         # A job that is made anew may have the name of the one before.
         found.sort(key=lambda gang: (gang.phase is Phase.RELEASED, -_since(gang.found), gang.key))
-        return self._gang(found[0]) if found else None
+        return self._gang(found[0], runner_up=runner_up) if found else None
 
-    def gangs(self) -> tuple[GangView, ...]:
-        known = sorted((gang.key, gang) for gang in self._snapshot.gangs if not gang.alone)
-        return tuple(self._view_gang(gang) for _, gang in known)
+    def gangs(self, namespace: str = "", *, runner_up: bool = False) -> tuple[GangView, ...]:
+        """In one namespace, or in all."""
+        known = sorted(
+            (gang.key, gang)
+            for gang in self._snapshot.gangs
+            if not gang.alone and namespace in ("", gang.key.namespace)
+        )
+        return tuple(self._view_gang(gang, runner_up=runner_up) for _, gang in known)
 
     def everything(self, namespace: str = "") -> ClusterExplanation:
         """All that waits, in one namespace or in all."""
@@ -87,7 +97,7 @@ class Explainer:
 
     # Pods.
 
-    def _pod(self, record: PodRecord) -> Explanation:
+    def _pod(self, record: PodRecord, *, runner_up: bool = False) -> Explanation:
         snapshot = self._snapshot
         written = snapshot.plan_of(record)
         state = self._state(record)
@@ -110,10 +120,12 @@ class Explainer:
             link=written.plan.link if written else "",
             gbytes_per_s=written.plan.gbytes_per_s if written else 0.0,
             search=search,
-            gang=self._gang(gang) if gang is not None and in_gang else None,
+            gang=self._gang(gang, runner_up=runner_up) if gang is not None and in_gang else None,
             priority=record.priority,
             since=record.created or None,
             because=record.ask.because,
+            communicator=written.plan.communicator if written else None,
+            runner_up=self._alternatives.runner_up([record]) if runner_up and not in_gang else None,
         )
 
     def _state(self, record: PodRecord) -> str:
@@ -170,11 +182,11 @@ class Explainer:
 
     # Gangs.
 
-    def _gang(self, gang: GangState) -> GangExplanation:
+    def _gang(self, gang: GangState, *, runner_up: bool = False) -> GangExplanation:
         waits = bool(gang.why)
         searches = self._searches(gang.found.open, gang.asker) if gang.asker is not None else ()
         return GangExplanation(
-            gang=self._view_gang(gang),
+            gang=self._view_gang(gang, runner_up=runner_up),
             waits=waits,
             summary=f"Gang {gang.key.name}{gang.why}." if waits else "",
             levels=(_members_level(gang.found), *self._room_level(gang)) if waits else (),
@@ -227,7 +239,7 @@ class Explainer:
         found = (self._funnel.search(group, asker) for group in groups.values())
         return tuple(sorted(found, key=lambda search: (-search.wanted.gpus, -search.pods)))
 
-    def _view_gang(self, gang: GangState) -> GangView:
+    def _view_gang(self, gang: GangState, *, runner_up: bool) -> GangView:
         found = gang.found
         live = [member for member in found.members if member.live]
         return GangView(
@@ -247,7 +259,12 @@ class Explainer:
             since=_since(found) or None,
             missing_ranks=_missing_ranks(found),
             communicator=communicator_of(self._snapshot, self._levels, found),
+            runner_up=self._alternatives.runner_up(found.seats) if runner_up else None,
         )
+
+    @cached_property
+    def _alternatives(self) -> Alternatives:
+        return Alternatives(self._funnel.field)
 
     @cached_property
     def _levels(self) -> tuple[str, ...]:

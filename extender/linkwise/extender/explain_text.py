@@ -7,6 +7,7 @@ One fact a line, its name in front, so that it reads aloud and can be cut with `
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
+from linkwise.extender import worth_text
 from linkwise.extender.spans import NODE, domain_in_words
 from linkwise.extender.views import (
     ENDLESS,
@@ -75,8 +76,7 @@ def _pod(it: Explanation, at: float) -> Iterator[str]:
         yield _fact("node", it.node)
     for container, uuids in it.gpus.items():
         yield from (_fact("GPU", f"{container}: {uuid}") for uuid in uuids)
-    if it.link:
-        yield _fact("link", f"{it.link}, {it.gbytes_per_s:.0f} GB/s estimated")
+    yield from _facts(worth_text.of_pod(it))
     if it.gang is not None and it.gang.waits:
         yield ""
         yield from _gang(it.gang, at)
@@ -161,6 +161,7 @@ def _gang_facts(view: GangView, at: float) -> Iterator[str]:
     if view.refusals:
         plural = "" if view.refusals == 1 else "s"
         yield _fact("given up", f"{view.refusals} plan{plural} until now")
+    yield from _facts(worth_text.of_gang(view))
     longest = max((len(member.pod) for member in view.members), default=0)
     for member in view.members[:_MOST_MEMBERS]:
         yield _fact("", _member(member, longest))
@@ -335,6 +336,10 @@ def _wanted(wanted: Wanted) -> str:
     if wanted.memory:
         parts.append(f"{gib_in_words(wanted.memory)} of memory")
     return ", ".join(parts)
+
+
+def _facts(facts: Iterable[tuple[str, str]]) -> Iterator[str]:
+    yield from (_fact(name, text) for name, text in facts)
 
 
 def _fact(name: str, text: str) -> str:

@@ -9,11 +9,10 @@ from linkwise.extender.feasible import why_not
 from linkwise.extender.holds import Asker, may_pass
 from linkwise.extender.kinds import Kind
 from linkwise.extender.records import Template, natural
-from linkwise.extender.rows import Bools, Ints
+from linkwise.extender.rows import NOT_USABLE, Bools, Ints
 from linkwise.extender.snapshot import NodeState, Snapshot
 
 NOT_READY = "node is not ready"
-_UNUSABLE = -1
 
 
 class Field:
@@ -23,20 +22,20 @@ class Field:
         self.snapshot = snapshot
         self.nodes = [node for node in snapshot.nodes if has_gpus(node)]
         self.nodes.sort(key=lambda node: natural(node.name))
-        self._kinds: list[Kind] = []
+        self.kinds: list[Kind] = []
         numbers: dict[int, int] = {}
         for node in self.nodes:
             if node.kind is not None and id(node.kind) not in numbers:
-                numbers[id(node.kind)] = len(self._kinds)
-                self._kinds.append(node.kind)
-        self._kind_of: Ints = np.array(
+                numbers[id(node.kind)] = len(self.kinds)
+                self.kinds.append(node.kind)
+        self.kind_of: Ints = np.array(
             [
-                _UNUSABLE if node.problem or node.kind is None else numbers[id(node.kind)]
+                NOT_USABLE if node.problem or node.kind is None else numbers[id(node.kind)]
                 for node in self.nodes
             ],
             dtype=np.int64,
         )
-        self.usable: Bools = self._kind_of != _UNUSABLE
+        self.usable: Bools = self.kind_of != NOT_USABLE
         self.free: Ints = np.array([node.free for node in self.nodes], dtype=np.int64)
         self.rows: Ints = np.array([node.row for node in self.nodes], dtype=np.int64)
         self._place = {node.name: place for place, node in enumerate(self.nodes)}
@@ -76,8 +75,8 @@ class Field:
     ) -> Ints:
         """What *judge* says of a kind and masks of free GPUs; 0 for the others."""
         found = np.zeros(len(self.nodes), dtype=np.int64)
-        for number, kind in enumerate(self._kinds):
-            places = np.flatnonzero(nodes & (self._kind_of == number))
+        for number, kind in enumerate(self.kinds):
+            places = np.flatnonzero(nodes & (self.kind_of == number))
             if len(places):
                 found[places] = judge(kind, free[places])
         return found

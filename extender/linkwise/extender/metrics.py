@@ -7,6 +7,7 @@ somebody asks (`Census`), so that it can never drift from the books.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 
 from prometheus_client import (
     CollectorRegistry,
@@ -18,11 +19,17 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from linkwise.extender.leading import Lead
+from linkwise.extender.placed import Spread
 from linkwise.extender.views import Counts
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -208,8 +215,28 @@ def _families(census: Census) -> Iterator[Metric]:
         "Times kube-scheduler refused a planned node and the gang was planned anew.",
         value=census.counts.refusals,
     )
+    placed = census.counts.placed
+    yield _histogram(
+        "gang_gbytes_per_s",
+        "Gangs that were planned, by the estimated all-reduce bandwidth of their GPUs, in GB/s.",
+        placed.gbytes_per_s,
+    )
+    yield _histogram(
+        "gang_share_of_idle",
+        "The same gangs, by what share that is of the best on idle machines of the same kinds.",
+        placed.shares,
+    )
     yield GaugeMetricFamily(
         "linkwise_extender_broken_invariants",
         "Promises about the books that do not hold now; anything but 0 is a defect.",
         value=census.broken,
     )
+
+
+def _histogram(name: str, text: str, spreads: Mapping[str, Spread]) -> Metric:
+    family = HistogramMetricFamily(f"linkwise_extender_{name}", text, labels=("nodes",))
+    for nodes, spread in sorted(spreads.items()):
+        bounds = (*map(floatToGoString, spread.bounds), "+Inf")
+        buckets = list(zip(bounds, accumulate(spread.counts), strict=True))
+        family.add_metric((nodes,), buckets, spread.total)
+    return family

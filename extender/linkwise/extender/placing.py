@@ -16,6 +16,7 @@ from linkwise.extender.life import Life
 from linkwise.extender.line import Line
 from linkwise.extender.muster import Muster
 from linkwise.extender.outbox import Outbox
+from linkwise.extender.placed import Placed
 from linkwise.extender.placement.result import Refusal, Spot
 from linkwise.extender.plan_making import Deal, plan_id, written_plans
 from linkwise.extender.preemption import Preemption
@@ -48,6 +49,7 @@ class Placing:
         self._books, self._outbox, self._roll, self._line = books, outbox, roll, line
         self._search, self._holds, self._turns, self._preemption = search, holds, turns, preemption
         self._life, self._repair, self._aside = life, repair, aside
+        self.placed = Placed()
 
     def place(self, gang: Gang, now: float) -> None:
         """Raises Moved where something happened to the gang meanwhile."""
@@ -158,8 +160,9 @@ class Placing:
             refusals=gang.refusals,
             span=self._search.span(found, spots),
         )
+        worth = self._search.communicators(found, spots)
         deals = [
-            Deal.of(self._books, member, spot.node, spot.gpus)
+            Deal.of(self._books, member, spot.node, spot.gpus, worth.get(spot.node))
             for member, spot in zip(found.open, spots, strict=True)
         ]
         if still_free is None or len(spots) < _MANY:
@@ -168,6 +171,10 @@ class Placing:
             plans = self._aside(partial(written_plans, plan, deals))
             if not still_free():
                 return False
+        if anew and worth:
+            together = next(iter(worth.values())).together
+            ideal = self._search.ideal(found, spots)
+            self.placed = self.placed.with_gang(len(worth), together, ideal)
         gang.plan_id, gang.made, gang.asked = ident, made, False
         self._books.plan_all(plans)
         if len(plans) >= _MANY:

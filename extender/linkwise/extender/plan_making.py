@@ -14,7 +14,7 @@ from linkwise.extender.books import Books
 from linkwise.extender.kinds import Kind, Wish, containers_on
 from linkwise.extender.records import PodRecord, WrittenPlan
 from linkwise.topology.model import LinkClass, Machine
-from linkwise.topology.plan import Plan
+from linkwise.topology.plan import CommunicatorEstimate, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +27,33 @@ class Deal:
     gpus: int  # bitmask
     kind: Kind
     machine: Machine
+    communicator: CommunicatorEstimate | None = None  # the gang's, seen from this node
 
     @classmethod
-    def of(cls, books: Books, record: PodRecord, node: str, gpus: int) -> "Deal":
+    def of(
+        cls,
+        books: Books,
+        record: PodRecord,
+        node: str,
+        gpus: int,
+        communicator: CommunicatorEstimate | None = None,
+    ) -> "Deal":
         book = books.nodes[node]
         assert book.machine is not None, "planned on a usable node"
         assert book.kind is not None, "planned on a usable node"
-        return cls(record, node, gpus, book.kind, book.machine)
+        return cls(record, node, gpus, book.kind, book.machine, communicator)
 
     def written(self, plan: Plan) -> WrittenPlan:
         """What to write on the pod; of *plan* all but the node and its worth."""
         wish = Wish(self.record.demand, self.record.ask.requirement)
         link, gbytes_per_s = _worth(self.kind, self.gpus)
-        own = msgspec.structs.replace(plan, node=self.node, link=link, gbytes_per_s=gbytes_per_s)
+        own = msgspec.structs.replace(
+            plan,
+            node=self.node,
+            link=link,
+            gbytes_per_s=gbytes_per_s,
+            communicator=self.communicator,
+        )
         return WrittenPlan(own, containers_on(self.kind, self.machine, wish, self.gpus))
 
 
@@ -54,8 +68,9 @@ def written_plans(plan: Plan, deals: Iterable[Deal]) -> dict[str, WrittenPlan]:
 
 
 def with_worth(plan: Plan, kind: Kind, gpus: int) -> Plan:
+    """*plan* for other GPUs. What the gang was estimated to be worth is no longer known."""
     link, gbytes_per_s = _worth(kind, gpus)
-    return msgspec.structs.replace(plan, link=link, gbytes_per_s=gbytes_per_s)
+    return msgspec.structs.replace(plan, link=link, gbytes_per_s=gbytes_per_s, communicator=None)
 
 
 @lru_cache(maxsize=65536)

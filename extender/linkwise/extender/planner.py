@@ -28,6 +28,7 @@ from linkwise.extender.line import Ages, Line
 from linkwise.extender.muster import Muster
 from linkwise.extender.offers import Offers
 from linkwise.extender.outbox import Outbox
+from linkwise.extender.placed import Placed
 from linkwise.extender.placing import Placing
 from linkwise.extender.preemption import Preemption
 from linkwise.extender.queue_note import queue_note
@@ -135,6 +136,10 @@ class Planner:
     @property
     def swaps(self) -> int:
         return self._corrections.swaps
+
+    @property
+    def placed(self) -> Placed:
+        return self._placing.placed
 
     @property
     def refusals(self) -> int:

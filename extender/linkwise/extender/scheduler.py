@@ -292,7 +292,7 @@ class Scheduler:
         return self._camera.take(now)
 
     def explain(self, namespace: str, name: str, now: float) -> Explanation | None:
-        return Explainer(self.snapshot(now)).pod(namespace, name)
+        return Explainer(self.snapshot(now)).pod(namespace, name, runner_up=True)
 
     def gangs(self, now: float) -> tuple[GangView, ...]:
         return Explainer(self.snapshot(now)).gangs()

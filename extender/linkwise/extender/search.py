@@ -5,11 +5,13 @@ A gang is placed as a whole, beside its members that have GPUs already; a single
 node, by a way that knows all nodes' worth beforehand.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Protocol, TypeVar
+
+import numpy as np
 
 from linkwise.extender.best_node import BestNode
 from linkwise.extender.books import Books
@@ -19,12 +21,16 @@ from linkwise.extender.kinds import Wish
 from linkwise.extender.learned import Learned
 from linkwise.extender.muster import Muster, plan_of, spots_of
 from linkwise.extender.placement.cluster_view import ClusterView, cluster_view
+from linkwise.extender.placement.estimate import estimate_of
 from linkwise.extender.placement.gang_placement import place, pod_sets_of
+from linkwise.extender.placement.ideal import Machines, ideal
+from linkwise.extender.placement.reach import reach_of
 from linkwise.extender.placement.request import NOBODY, PlacedMembers, PodSet
 from linkwise.extender.placement.result import Refusal, Spot
 from linkwise.extender.records import PodRecord, Template
-from linkwise.extender.rows import Bools, Rows
+from linkwise.extender.rows import NOT_USABLE, Bools, Rows
 from linkwise.extender.spans import NODE, Spans, ordered, spans_of
+from linkwise.topology.plan import CommunicatorEstimate
 
 T = TypeVar("T")
 
@@ -48,6 +54,7 @@ class View:
     rows: Callable[[], Rows]  # as they are at the moment; a copy
 
 
+_TALKS = 2  # GPUs: one alone talks to nobody
 _TRIES = 2  # with others in the books; then they wait
 
 
@@ -172,6 +179,51 @@ class Search:
         levels = ordered(self._levels, _spans_of(found))
         level, domain = self._books.domains.shared(levels, rows)
         return level and f"{level}={domain}"
+
+    def communicators(
+        self, found: Muster, spots: Sequence[Spot]
+    ) -> Mapping[str, CommunicatorEstimate]:
+        """By node, what a gang that goes there is worth, as its plan says it; empty for a single
+        pod, a lone GPU, and members that do not talk to each other."""
+        spans = _spans_of(found)
+        gpus: dict[str, int] = {}
+        for spot in (*spots_of(self._books, found), *spots):
+            gpus[spot.node] = gpus.get(spot.node, 0) | spot.gpus
+        count = sum(mask.bit_count() for mask in gpus.values())
+        if found.open[0].ask.gang is None or spans.apart or count < _TALKS:
+            return {}
+        parts = {
+            book.row: (node, (book.kind, mask))
+            for node, mask in gpus.items()
+            if mask and (book := self._books.nodes.get(node)) is not None and book.kind is not None
+        }
+        domains = self._books.domains
+        levels = domains.known(ordered(self._levels, spans))
+        shared, _ = domains.shared(levels, list(parts))
+        nearest = levels.index(shared) if shared else len(levels)
+        worth = estimate_of([part for _, part in parts.values()], levels, nearest)
+        told = {
+            inside: CommunicatorEstimate(
+                together=round(worth.together, 1),
+                inside=round(inside, 1),
+                between=None if worth.between is None else round(worth.between, 1),
+            )
+            for inside in set(worth.inside)
+        }
+        nodes = (node for node, _ in parts.values())
+        return {node: told[inside] for node, inside in zip(nodes, worth.inside, strict=True)}
+
+    def ideal(self, found: Muster, spots: Sequence[Spot]) -> float:
+        """GB/s that as many GPUs would have together if the machines that there are were idle."""
+        books, requirement = self._books, found.open[0].ask.requirement
+        of_rows = books.rows.kinds[: len(books.rows)]
+        levels = books.domains.known(ordered(self._levels, _spans_of(found)))
+        machines = []
+        for number in np.flatnonzero(np.bincount(of_rows[of_rows != NOT_USABLE])).tolist():
+            nearest = books.domains.nearest(levels, np.flatnonzero(of_rows == number))
+            kind = books.kinds[number]
+            machines.append(Machines(kind, kind.allowed(requirement), reach_of(levels, nearest)))
+        return ideal(machines, [spot.gpus.bit_count() for spot in spots])
 
     def best_for(self, pod: PodRecord) -> Spot | Refusal:
         """The best node for a pod that is not planned ahead."""

@@ -69,7 +69,7 @@ def view_counts(books: Books, planner: Planner) -> Counts:
         if book.machine is not None:
             gpus.update(_by_state(book.machine, book.owned, book.used, book.free, book.held))
     gangs = Counter(gang.phase.value for gang in planner.gangs.values() if not gang.alone)
-    return Counts(gangs, gpus, nodes, planner.swaps, planner.refusals)
+    return Counts(gangs, gpus, nodes, planner.swaps, planner.refusals, planner.placed)
 
 
 def gpus_by_state(nodes: Iterable[NodeState]) -> Mapping[str, int]:

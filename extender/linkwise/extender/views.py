@@ -5,8 +5,13 @@ The shell renders them as JSON or text. Numbers that change live here, never in 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from linkwise.extender.placed import Placed
+from linkwise.topology.plan import CommunicatorEstimate
+
+# What the best other placement is beside the one that was taken.
+LOST, EQUAL, BETTER = "lost", "equal", "better"
 # What says until when a holder has its GPUs.
 EXPECTED, TIMEOUT, ENDLESS = "expected-duration", "gang-timeout", "endless"
 
@@ -109,6 +114,18 @@ class CommunicatorView:
 
 
 @dataclass(frozen=True, slots=True)
+class RunnerUpView:
+    """The best other placement, as the cluster is now, for GPUs that a gang or a pod has."""
+
+    nodes: tuple[str, ...]
+    gpus: tuple[int, ...]  # where that is the same single node: their indices
+    gbytes_per_s: float | None  # estimated, of the whole communicator; None: nobody talks
+    verdict: str  # LOST, EQUAL, or BETTER: something has come free since the plan was made
+    criterion: str  # the first thing that counts in which the two differ (docs/topology.md)
+    why: str  # the same with both values, the winner's first
+
+
+@dataclass(frozen=True, slots=True)
 class GangView:
     namespace: str
     name: str
@@ -126,6 +143,7 @@ class GangView:
     since: float | None = None  # when the first of its live members was created
     missing_ranks: tuple[int, ...] = ()  # where all members there have ranks
     communicator: CommunicatorView | None = None  # of two GPUs and more
+    runner_up: RunnerUpView | None = None  # where it was asked for, and there is one
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +194,8 @@ class Explanation:
     priority: int = 0
     since: float | None = None  # when it was created
     because: str = ""  # which rule says that it is in a gang, or in none, and why
+    communicator: CommunicatorEstimate | None = None  # of its gang, as its plan has it
+    runner_up: RunnerUpView | None = None  # of a pod in no gang, as `GangView`
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,3 +285,4 @@ class Counts:
     nodes: Mapping[str, int]  # by state: usable, unusable
     swaps: int  # since the start
     refusals: int  # since the start
+    placed: Placed = field(default_factory=Placed)  # gangs, since the start

@@ -4,14 +4,23 @@ from linkwise.extender.muster import Muster
 from linkwise.extender.placement.estimate import Share, estimate
 from linkwise.extender.records import natural
 from linkwise.extender.snapshot import NodeState, Snapshot
-from linkwise.extender.spans import CLIQUE, NODE
+from linkwise.extender.spans import CLIQUE, NODE, ordered, spans_of
 from linkwise.extender.views import CommunicatorView, RingView
 
 
 def communicator_of(
     snapshot: Snapshot, levels: tuple[str, ...], found: Muster
 ) -> CommunicatorView | None:
-    """Of the members that have GPUs, or are planned; None of fewer than two GPUs."""
+    """Of the members that have GPUs, or are planned; None of fewer than two GPUs, and of members
+    that do not talk to each other. *levels*: those that some node is in."""
+    spans = spans_of(member.ask.spans for member in found.seats)
+    if spans.apart:
+        return None
+    levels = tuple(
+        level
+        for level in ordered(levels, spans)
+        if level in levels or any(domain_of(node, level) for node in snapshot.nodes)
+    )
     uids = {member.uid for member in found.seats}
     names = {member.node for member in found.bound}
     names |= {plan.plan.node for uid in uids if (plan := snapshot.plans.get(uid))}

@@ -122,10 +122,7 @@ def _members(random: Random) -> tuple[Member, ...]:
 
 def judged(case: Case) -> Judged:
     at = Cluster()
-    _fill(at, case)
-    names = [f"g-{rank}" for rank in range(len(case.mates), len(case.mates) + len(case.members))]
-    for name, member in zip(names, case.members, strict=True):
-        at.add_pod(name, member.gpus, cpu=f"{member.cpus}", said=_said(case, name))
+    names = fill(at, case)
     at.settle()
     best = best_worth(case.places, case.members, LINK_WORDS[case.require])
     plans = [at.plan(name) for name in names]
@@ -149,6 +146,15 @@ def judged(case: Case) -> Judged:
         if taken[place.name] & ~place.free or cpus[place.name] > place.cpus:
             return Judged(None, best, f"{place.name} has not so much")
     return Judged(worth_of(case.places, dealt), best)
+
+
+def fill(at: Cluster, case: Case) -> list[str]:
+    """The nodes, who runs there, and the gang; the members without GPUs."""
+    _fill(at, case)
+    names = [f"g-{rank}" for rank in range(len(case.mates), len(case.mates) + len(case.members))]
+    for name, member in zip(names, case.members, strict=True):
+        at.add_pod(name, member.gpus, cpu=f"{member.cpus}", said=_said(case, name))
+    return names
 
 
 def _fill(at: Cluster, case: Case) -> None:

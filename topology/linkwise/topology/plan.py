@@ -14,6 +14,7 @@ import msgspec
 
 from linkwise.topology import names
 from linkwise.topology.annotation_json import check_version, decode
+from linkwise.topology.errors import AnnotationError
 
 VERSION = 1
 _GPUS = 'JSON like {"main":["GPU-8f…"]}'
@@ -21,6 +22,19 @@ _PLAN = 'JSON like {"v":1,"id":"7c1e","node":"gpu-3"}'
 _IN_USE = 'JSON like {"v":1,"pods":{"ml/train-0":{"main":["GPU-8f…"]}}}'
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 ContainerGpus = Mapping[str, tuple[str, ...]]
+
+
+_Speed = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
+_COMMUNICATOR = "communicator"
+
+
+class CommunicatorEstimate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """All-reduce bandwidth of a whole gang, in GB/s, as it was estimated when its plan was made
+    (docs/topology.md). For people: no decision follows from it."""
+
+    together: _Speed
+    inside: _Speed  # the ring through all of the gang's GPUs on this pod's node
+    between: _Speed | None = None  # from node to node; None: the gang is on one node
 
 
 class Plan(
@@ -37,6 +51,7 @@ class Plan(
     gbytes_per_s: float = 0.0  # estimated all-reduce bus bandwidth of the pod's GPUs
     refusals: int = 0  # how often kube-scheduler has refused a plan of this gang
     span: str = ""  # what all members share, `<level>=<domain>` of the nearest level there is
+    communicator: CommunicatorEstimate | None = None  # of a gang with two GPUs or more
 
     @property
     def edition(self) -> tuple[int, int]:
@@ -69,9 +84,17 @@ def write_plan(plan: Plan) -> str:
 
 
 def read_plan(text: str) -> Plan:
-    """Raises AnnotationError (of a newer version: VersionError)."""
+    """A wrong `communicator` counts as none, since nothing depends on it. Raises AnnotationError
+    (of a newer version: VersionError)."""
     check_version(names.PLAN, text, VERSION, _PLAN)
-    return decode(names.PLAN, text, Plan, _PLAN)
+    try:
+        return decode(names.PLAN, text, Plan, _PLAN)
+    except AnnotationError:
+        fields = decode(names.PLAN, text, dict[str, msgspec.Raw], _PLAN)
+        if _COMMUNICATOR not in fields:
+            raise
+        del fields[_COMMUNICATOR]
+        return decode(names.PLAN, _encode(fields), Plan, _PLAN)
 
 
 def write_in_use(in_use: InUse) -> str:

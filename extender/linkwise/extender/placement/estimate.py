@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from linkwise.extender.kinds import Kind
 from linkwise.extender.placement.communicator import worths
-from linkwise.extender.placement.reach import reach_of
+from linkwise.extender.placement.reach import Reach, reach_of
 from linkwise.topology.model import LinkClass
 
 
@@ -30,15 +30,20 @@ class Estimate:
 
 def estimate(shares: Sequence[Share], levels: Sequence[str]) -> Estimate:
     """*levels*: those that some node of the cluster is in, nearest first."""
-    inside = tuple(float(share.kind.table.values[share.gpus]) for share in shares)
-    if len(shares) == 1:
-        return Estimate(inside, None, inside[0])
     shared = next((n for n in range(len(levels)) if _is_shared(shares, n)), len(levels))
+    return estimate_of([(share.kind, share.gpus) for share in shares], levels, shared)
+
+
+def estimate_of(parts: Sequence[tuple[Kind, int]], levels: Sequence[str], shared: int) -> Estimate:
+    """*parts*: GPUs (bitmask) of one node each. *shared*: which of the *levels* is the nearest at
+    which they are in one domain; len(levels): none."""
+    of_part = {part: float(part[0].table.values[part[1]]) for part in set(parts)}
+    inside = tuple(of_part[part] for part in parts)
+    if len(parts) == 1:
+        return Estimate(inside, None, inside[0])
     reach = reach_of(levels, shared)
-    between = min(_between(share, reach.share, fabric=reach.fabric) for share in shares)
-    together = min(
-        float(worths(share.kind, LinkClass.NVLINK, reach)[share.gpus]) for share in shares
-    )
+    between = min(_between(*part, reach) for part in of_part)
+    together = min(float(worths(kind, LinkClass.NVLINK, reach)[gpus]) for kind, gpus in of_part)
     return Estimate(inside, between, together)
 
 
@@ -47,6 +52,6 @@ def _is_shared(shares: Sequence[Share], level: int) -> bool:
     return len(domains) == 1 and "" not in domains
 
 
-def _between(share: Share, of_nics: float, *, fabric: bool) -> float:
-    through_nics = float(share.kind.network[share.gpus]) * of_nics
-    return max(through_nics, float(share.kind.fabric[share.gpus])) if fabric else through_nics
+def _between(kind: Kind, gpus: int, reach: Reach) -> float:
+    through_nics = float(kind.network[gpus]) * reach.share
+    return max(through_nics, float(kind.fabric[gpus])) if reach.fabric else through_nics

@@ -1,0 +1,40 @@
+"""The most that idle machines would give a gang: what its place is measured by."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from linkwise.extender.kinds import Kind
+from linkwise.extender.placement.communicator import worths
+from linkwise.extender.placement.reach import ONE_NODE, Reach
+from linkwise.topology import subsets
+from linkwise.topology.model import LinkClass
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """Idle ones of a kind."""
+
+    kind: Kind
+    allowed: int  # the GPUs of each that may be taken, as a bitmask
+    near: Reach  # between those that are nearest to each other
+
+
+def ideal(machines: Iterable[Machines], members: Sequence[int]) -> float:
+    """GB/s of a communicator of *members* with so many GPUs each, on the best of these: on one
+    machine, or on as many as it takes. No placement has more."""
+    gpus, least = sum(members), min(members)
+    found = (_on(each.kind, each.allowed, gpus, least, each.near) for each in machines)
+    return max(found, default=0.0)
+
+
+@lru_cache(maxsize=4096)
+def _on(kind: Kind, allowed: int, gpus: int, least: int, near: Reach) -> float:
+    masks = subsets.within(np.arange(1, 1 << kind.table.count), allowed)
+    sizes = subsets.sizes(kind.table.count)[masks]
+    on_one = worths(kind, LinkClass.NVLINK, ONE_NODE)[masks[sizes == gpus]]
+    some = (sizes >= least) & (sizes < gpus)
+    on_several = worths(kind, LinkClass.NVLINK, near)[masks[some]]
+    return float(max(on_one.max(initial=0.0), on_several.max(initial=0.0)))

@@ -1,0 +1,242 @@
+"""What a placement of a gang, or of a pod, is by each thing that counts, and by which of these it
+wins or loses against another first (docs/topology.md, "What counts for a gang")."""
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from linkwise.extender.domains import NO_DOMAIN
+from linkwise.extender.kinds import ENOUGH, Kind
+from linkwise.extender.placement.cluster_view import ClusterView
+from linkwise.extender.placement.communicator import TOLERANCE, worths
+from linkwise.extender.placement.reach import APART, ONE_NODE, Reach, reach_of
+from linkwise.extender.placement.request import PodSet
+from linkwise.extender.rows import Ints, popcount
+from linkwise.extender.spans import Spans
+from linkwise.topology.model import LinkClass
+
+_FULLEST, _NAME, _INDICES = "fullest", "name", "lowest indices"
+Places = Sequence[tuple[int, int]]
+"""(row, GPU set) of each member, in the order of ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    gpus: Mapping[int, int]  # row -> all the members' GPUs there, as a bitmask
+    together: float  # GB/s of the whole communicator; infinity where each member is one
+    span: str  # the first preferred one that it has; empty: none
+    spans_missed: int  # those preferred before it
+    worth: float  # as `together`, or ENOUGH where the preferred link is kept to
+    models: int
+    own: float  # GB/s of the slowest member's own ring, or ENOUGH
+    level: int  # the nearest that all nodes share; 0: one node
+    level_name: str  # empty: they share none
+    room: int  # for pods like the first, on that node or in that domain
+    damage: float  # GB/s taken from the jobs to come
+    numa_nodes: int  # these two matter within one node
+    nic: int  # the class of how close the nearest NIC is to all of its GPUs; -1: none is known
+    order: tuple[int, ...]  # by the nodes' names, then by GPUs
+    outlook: float | None = None  # what the node's GPUs will be worth later, where that counts
+
+    @property
+    def nodes(self) -> int:
+        return len(self.gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first thing that counts in which two placements differ."""
+
+    criterion: str
+    first_wins: bool
+    values: tuple[str, str]  # in words: of the first, of the second
+    unit: str = ""
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether the two are equal in all that matters to their pods and to others."""
+        tidier = self.criterion == _FULLEST and not self.first_wins
+        return tidier or self.criterion in (_NAME, _INDICES)
+
+    @property
+    def in_words(self) -> str:
+        """`worth: 370.8 against 48 GB/s`, the winner first."""
+        won, lost = self.values if self.first_wins else self.values[::-1]
+        unit = f" {self.unit}" if self.unit else ""
+        return f"{self.criterion}: {won} against {lost}{unit}" if won else self.criterion
+
+
+def judge(view: ClusterView, pod_sets: Sequence[PodSet], places: Places, spans: Spans) -> Judgement:
+    """*view* is without them: their GPUs are free."""
+    gpus: dict[int, int] = {}
+    for row, mask in places:
+        gpus[row] = gpus.get(row, 0) | mask
+    parts = [(_kind(view, row), mask) for row, mask in gpus.items()]
+    prefer = pod_sets[0].wish.requirement.prefer
+    level = _level(view, list(gpus))
+    reach = _reach(view, level, apart=spans.apart)
+    missed = next((n for n, key in enumerate(spans.prefer) if _share(view, gpus, key)), None)
+    shares = 0 < level <= len(view.levels)
+    kind, mask = parts[0]
+    models = {name for kind, mask in parts for name in _models(kind, mask)}
+    return Judgement(
+        gpus=gpus,
+        together=math.inf if spans.apart else _least(parts, LinkClass.NVLINK, reach),
+        span="" if missed is None else spans.prefer[missed],
+        spans_missed=len(spans.prefer) if missed is None else missed,
+        worth=_least(parts, prefer, reach),
+        models=len(models),
+        own=_slowest(view, pod_sets, places),
+        level=level,
+        level_name=view.levels[level - 1].key if shares else "",
+        room=_room(view, pod_sets[0], next(iter(gpus)), level, models),
+        damage=sum(
+            _kind(view, row).damage(int(view.rows.free[row]), mask) for row, mask in gpus.items()
+        ),
+        numa_nodes=int(kind.table.numa_nodes[mask]),
+        nic=int(kind.table.nic_classes[mask]),
+        order=(*sorted(int(view.rows.name_ranks()[row]) for row in gpus), *gpus.values()),
+    )
+
+
+def difference(one: Judgement, other: Judgement, *, alone: bool = False) -> Difference:
+    """*alone*: of a single pod, whose bandwidth is compared to the last GB/s."""
+    return next(_differences(one, other, alone=alone))
+
+
+def _differences(one: Judgement, other: Judgement, *, alone: bool) -> Iterator[Difference]:
+    if one.spans_missed != other.spans_missed:
+        names = one.span or "none", other.span or "none"
+        yield Difference("preferred span", one.spans_missed < other.spans_missed, names)
+    yield from _worth(one, other, alone=alone)
+    pure = one.models == 1, other.models == 1
+    if pure[0] != pure[1]:
+        yield Difference("GPU models", pure[0], (str(one.models), str(other.models)))
+    if one.own != other.own:
+        yield Difference(
+            "slowest pod's ring", one.own > other.own, (_own(one), _own(other)), "GB/s"
+        )
+    if one.nodes != other.nodes:
+        yield Difference(
+            "fewest nodes", one.nodes < other.nodes, (str(one.nodes), str(other.nodes))
+        )
+    if one.level != other.level:
+        names = one.level_name or "none", other.level_name or "none"
+        yield Difference("nearest level", one.level < other.level, names)
+    if one.gpus.keys() == other.gpus.keys():
+        yield from _on_one_node(one, other)
+    costs = [*_damage(one, other), *_fullest(one, other)]
+    yield from reversed(costs) if one.level else costs
+    yield Difference(_NAME, one.order < other.order, ("", ""))
+
+
+def _worth(one: Judgement, other: Judgement, *, alone: bool) -> Iterator[Difference]:
+    tolerance = 0.0 if alone else TOLERANCE * max(one.worth, other.worth)
+    if abs(one.worth - other.worth) > tolerance:
+        wins = one.worth > other.worth
+        if max(one.worth, other.worth) >= ENOUGH:
+            yield Difference("preferred link", wins, ("kept", "not") if wins else ("not", "kept"))
+        yield Difference("worth", wins, (_gb(one.together), _gb(other.together)), "GB/s")
+
+
+def _damage(one: Judgement, other: Judgement) -> Iterator[Difference]:
+    values = _gb(one.damage), _gb(other.damage)
+    if values[0] != values[1]:
+        yield Difference("damage", one.damage < other.damage, values, "GB/s")
+
+
+def _fullest(one: Judgement, other: Judgement) -> Iterator[Difference]:
+    if one.room != other.room:
+        values = str(one.room), str(other.room)
+        yield Difference(_FULLEST, one.room < other.room, values, "pods")
+
+
+def _on_one_node(one: Judgement, other: Judgement) -> Iterator[Difference]:
+    if one.outlook is not None and other.outlook is not None:
+        if one.outlook != other.outlook:
+            yield Difference("outlook", one.outlook > other.outlook, ("", ""))
+    else:
+        yield from _damage(one, other)
+    if one.numa_nodes != other.numa_nodes:
+        counts = str(one.numa_nodes), str(other.numa_nodes)
+        yield Difference("NUMA nodes", one.numa_nodes < other.numa_nodes, counts)
+    if one.nic != other.nic:
+        yield Difference("nearest NIC", one.nic > other.nic, (_class(one.nic), _class(other.nic)))
+    yield Difference(_INDICES, one.order < other.order, ("", ""))
+
+
+def _class(link: int) -> str:
+    return LinkClass(link).name if link >= 0 else "none"
+
+
+def _gb(speed: float) -> str:
+    return f"{speed:.1f}"
+
+
+def _own(judgement: Judgement) -> str:
+    return "enough" if judgement.own >= ENOUGH else _gb(judgement.own)
+
+
+def _kind(view: ClusterView, row: int) -> Kind:
+    return view.kinds[int(view.rows.kinds[row])]
+
+
+def _least(parts: Sequence[tuple[Kind, int]], prefer: LinkClass, reach: Reach) -> float:
+    return min(float(worths(kind, prefer, reach)[mask]) for kind, mask in parts)
+
+
+def _models(kind: Kind, mask: int) -> set[str]:
+    return {gpu.model for p, gpu in enumerate(kind.machine.gpus) if mask >> p & 1}
+
+
+def _slowest(view: ClusterView, pod_sets: Sequence[PodSet], places: Places) -> float:
+    slowest = ENOUGH
+    for pods in pod_sets:
+        for member in pods.members:
+            row, mask = places[member]
+            if mask.bit_count() > 1:
+                slowest = min(slowest, _kind(view, row).quality(pods.wish, mask))
+    return slowest
+
+
+def _level(view: ClusterView, rows: list[int]) -> int:
+    if len(rows) == 1:
+        return 0
+    numbers = (level.numbers[rows] for level in view.levels)
+    shared = (n for n, each in enumerate(numbers, 1) if _is_one(each))
+    return next(shared, len(view.levels) + 1)
+
+
+def _share(view: ClusterView, rows: Collection[int], key: str) -> bool:
+    return _is_one(view.level(key).numbers[list(rows)])
+
+
+def _is_one(numbers: Ints) -> bool:
+    return bool(numbers[0] != NO_DOMAIN and (numbers == numbers[0]).all())
+
+
+def _reach(view: ClusterView, level: int, *, apart: bool) -> Reach:
+    if apart:
+        return APART
+    return ONE_NODE if not level else reach_of([each.key for each in view.levels], level - 1)
+
+
+def _room(view: ClusterView, pods: PodSet, row: int, level: int, models: Collection[str]) -> int:
+    """For such pods, on GPUs of the same model where the gang is on one."""
+    usable = np.array([*(_usable(kind, pods, models) for kind in view.kinds), 0])
+    free = view.rows.free & usable[view.rows.kinds]  # NOT_USABLE takes the last entry
+    room = np.minimum(popcount(free) // pods.wish.size, view.rows.pods_that_fit(pods.needs))
+    if not level:
+        return int(room[row])
+    inside = pods.nodes
+    if level <= len(view.levels):
+        numbers = view.levels[level - 1].numbers
+        inside = inside & (numbers == numbers[row])
+    return int(room[inside].sum())
+
+
+def _usable(kind: Kind, pods: PodSet, models: Collection[str]) -> int:
+    allowed = kind.allowed(pods.wish.requirement)
+    return allowed & kind.of_model(next(iter(models))) if len(models) == 1 else allowed

@@ -1,0 +1,134 @@
+"""What else a gang or a pod could have: sought in a snapshot, as if it had no GPUs yet."""
+
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+
+from linkwise.extender.domains import NO_DOMAIN
+from linkwise.extender.field import Field
+from linkwise.extender.placement.cluster_view import ClusterView, Level
+from linkwise.extender.placement.gang_placement import pod_sets_of
+from linkwise.extender.placement.runner_up import RunnerUp, runner_up
+from linkwise.extender.records import PodRecord, Template
+from linkwise.extender.rows import Bools, Rows
+from linkwise.extender.snapshot import NodeState
+from linkwise.extender.spans import ordered, spans_of
+from linkwise.extender.views import BETTER, EQUAL, LOST, RunnerUpView
+from linkwise.extender.worth_view import domain_of
+
+_TALKS = 2  # GPUs
+
+
+class Alternatives:
+    """Of one snapshot; what all questions have in common is made once."""
+
+    def __init__(self, field: Field) -> None:
+        self._field, self._snapshot = field, field.snapshot
+        self._rows = _rows(field)
+        self._level = cache(self._level_of)
+        self._nodes = cache(self._nodes_for)
+
+    def runner_up(self, members: Sequence[PodRecord]) -> RunnerUpView | None:
+        """*members* in the order of ranks; those without GPUs do not count. None: nothing else has
+        room, or where they are is not known."""
+        places = [(record, spot) for record in members if (spot := self._place(record))]
+        if not all(self._field.usable[row] for _, (row, _) in places) or not places:
+            return None
+        rows = self._without(places)
+        records = [record for record, _ in places]
+        spans = spans_of(record.ask.spans for record in records)
+        levels = [self._level(key) for key in ordered(self._snapshot.levels, spans)]
+        view = ClusterView(
+            rows,
+            tuple(self._field.kinds),
+            tuple(level for level in levels if (level.numbers != NO_DOMAIN).any()),
+        )
+        alone = len(records) == 1 and records[0].ask.gang is None
+        running = self._running(records[0], places[0][1][0]) if alone else None
+        pod_sets = pod_sets_of(records, self._nodes)
+        found = runner_up(view, pod_sets, [spot for _, spot in places], spans, running)
+        return None if found is None else self._view(found)
+
+    def _place(self, record: PodRecord) -> tuple[int, int] | None:
+        """Its row and its GPUs."""
+        if not record.live or not record.demand.gpus or record.template is None:
+            return None
+        plan = self._snapshot.plan_of(record)
+        row = self._rows.row_of.get(record.node or (plan.plan.node if plan else ""))
+        if row is None:
+            return None
+        gpus = self._field.nodes[row].owned.get(record.uid, 0)
+        return (row, gpus) if gpus else None
+
+    def _without(self, places: Sequence[tuple[PodRecord, tuple[int, int]]]) -> Rows:
+        """The rows, with what these have given back."""
+        rows = self._rows.copy()
+        for record, (row, gpus) in places:
+            machine = self._field.nodes[row].machine
+            rows.free[row] |= gpus & (machine.healthy_gpus if machine is not None else 0)
+            rows.milli_cpu[row] += record.needs.milli_cpu
+            rows.memory[row] += record.needs.memory
+            rows.gpus[row] += record.needs.gpus
+            rows.pods[row] += 1
+        return rows
+
+    def _running(self, record: PodRecord, row: int) -> tuple[int, ...]:
+        """The GPUs of others on this node, one set for each pod or gang."""
+        by_job: dict[object, int] = {}
+        node = self._field.nodes[row]
+        for uid, gpus in node.owned.items():
+            other = self._snapshot.by_uid.get(uid)
+            job = uid if other is None or other.gang is None else other.gang
+            if uid != record.uid:
+                by_job[job] = by_job.get(job, 0) | gpus
+        return tuple(sorted(by_job.values()))
+
+    def _level_of(self, key: str) -> Level:
+        numbers: dict[str, int] = {"": NO_DOMAIN}
+        of_nodes = [
+            numbers.setdefault(domain, len(numbers) - 1)
+            for domain in (domain_of(node, key) for node in self._field.nodes)
+        ]
+        return Level(key, np.array(of_nodes, dtype=np.int64), tuple(numbers)[1:])
+
+    def _nodes_for(self, template: Template) -> Bools:
+        """[rows] where such pods may be."""
+        refusing = self._snapshot.refusing.get(template, frozenset())
+        refused = np.array([node.name in refusing for node in self._field.nodes], dtype=np.bool_)
+        able: Bools = (self._field.closed(template) == "") & ~refused
+        return able
+
+    def _view(self, found: RunnerUp) -> RunnerUpView:
+        other, why = found.other, found.difference
+        rows = sorted(other.gpus, key=lambda row: int(self._rows.name_ranks()[row]))
+        talks = sum(mask.bit_count() for mask in other.gpus.values()) >= _TALKS
+        return RunnerUpView(
+            nodes=tuple(self._field.nodes[row].name for row in rows),
+            gpus=_indices(self._field.nodes[rows[0]], other.gpus[rows[0]])
+            if other.gpus.keys() == found.taken.gpus.keys()
+            else (),
+            gbytes_per_s=round(other.together, 1)
+            if talks and np.isfinite(other.together)
+            else None,
+            verdict=EQUAL if why.is_equal else LOST if why.first_wins else BETTER,
+            criterion=why.criterion,
+            why=why.in_words,
+        )
+
+
+def _rows(field: Field) -> Rows:
+    rows, left = Rows(), field.snapshot.left
+    for node in field.nodes:
+        rows.add(node.name)
+    rows = rows.copy()
+    rows.kinds = field.kind_of.copy()
+    rows.free = np.where(field.usable, field.free, 0)
+    rows.milli_cpu, rows.memory = left.milli_cpu[field.rows], left.memory[field.rows]
+    rows.gpus, rows.pods = left.gpus[field.rows], left.pods[field.rows]
+    return rows
+
+
+def _indices(node: NodeState, gpus: int) -> tuple[int, ...]:
+    assert node.machine is not None, "it is usable"
+    return node.machine.indices_of(gpus)

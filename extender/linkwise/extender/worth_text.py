@@ -1,0 +1,57 @@
+"""What GPUs are worth together, and what else there was, in words: (name, text) for each line."""
+
+from collections.abc import Iterator
+
+from linkwise.extender.views import (
+    BETTER,
+    EQUAL,
+    LOST,
+    CommunicatorView,
+    Explanation,
+    GangView,
+    RunnerUpView,
+)
+
+_MOST_NODES = 8
+_VERDICTS = {LOST: "lost by", EQUAL: "as good, but for", BETTER: "would win now by"}
+Fact = tuple[str, str]
+
+
+def of_pod(it: Explanation) -> Iterator[Fact]:
+    if it.link:
+        talks = it.wanted is None or it.wanted.gpus > 1
+        yield "link", f"{it.link}, {it.gbytes_per_s:.0f} GB/s estimated" if talks else it.link
+    if (planned := it.communicator) is not None:
+        apart = planned.between
+        between = "" if apart is None else f", between nodes {apart:.1f}"
+        ring = f"ring on this node {planned.inside:.1f}"
+        yield "planned", f"in a gang of {planned.together:.1f} GB/s estimated: {ring}{between}"
+    if it.runner_up is not None:
+        yield from _runner_up(it.runner_up)
+
+
+def of_gang(it: GangView) -> Iterator[Fact]:
+    if it.communicator is not None:
+        yield "worth", _worth(it.communicator)
+    if it.runner_up is not None:
+        yield from _runner_up(it.runner_up)
+
+
+def _worth(it: CommunicatorView) -> str:
+    slowest = min(it.rings, key=lambda ring: ring.gbytes_per_s)
+    which = "slowest ring" if len(it.rings) > 1 else "ring"
+    ring = f"{which} on {slowest.node} {slowest.gbytes_per_s:.1f}"
+    between = it.between_gbytes_per_s
+    nodes = "" if between is None else f", between nodes {between:.1f}"
+    return f"{it.gbytes_per_s:.1f} GB/s estimated: {ring}{nodes}"
+
+
+def _runner_up(it: RunnerUpView) -> Iterator[Fact]:
+    others = len(it.nodes) - _MOST_NODES
+    where = ", ".join(it.nodes[:_MOST_NODES]) + (f" and {others} more" if others > 0 else "")
+    if it.gpus:
+        plural = "s" if len(it.gpus) > 1 else ""
+        where += f", GPU{plural} {','.join(map(str, it.gpus))}"
+    speed = "" if it.gbytes_per_s is None else f": {it.gbytes_per_s:.1f} GB/s"
+    yield "runner-up", f"{where}{speed}"
+    yield "", f"{_VERDICTS[it.verdict]} {it.why}"
