@@ -16,7 +16,6 @@ from linkwise.extender.calls import (
     PriorityAnswer,
 )
 from linkwise.extender.gates import why_gang_waits
-from linkwise.extender.holds import asker_of_single
 from linkwise.extender.kinds import Wish
 from linkwise.extender.planner import Planner
 from linkwise.extender.records import PodRecord
@@ -67,7 +66,7 @@ def _of_single(
 ) -> FilterAnswer:
     """Shown what is held for others only where nothing else is left, and only if it may have it."""
     answer = FilterAnswer()
-    for holds in planner.holds.ways(asker_of_single(record), now):
+    for holds in planner.holds.ways(planner.holds.asker_of_single(record), now):
         with planner.holds.shown(holds):
             best = planner.offers.offer(record, names)
             if best is not None:
@@ -96,7 +95,7 @@ def prioritize(
         return PriorityAnswer(tuple((name, BEST_SCORE * (name == placed)) for name in names))
     wish = Wish(record.demand, record.ask.requirement)
     scores = [0] * len(names)
-    for holds in planner.holds.ways(asker_of_single(record), now):
+    for holds in planner.holds.ways(planner.holds.asker_of_single(record), now):
         with planner.holds.shown(holds):
             scores = _scores(books, wish, names)
         if any(scores):

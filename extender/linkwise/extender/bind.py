@@ -10,7 +10,6 @@ from collections import Counter
 
 from linkwise.extender.books import Books
 from linkwise.extender.calls import AlreadyBound, BindCall, BindOrder, BindRefusal, Outcome
-from linkwise.extender.holds import asker_of_single
 from linkwise.extender.kinds import Wish
 from linkwise.extender.outbox import START_MARK, annotations_of
 from linkwise.extender.plan_making import in_term, plan_id, written_plan
@@ -144,7 +143,7 @@ class Binder:
             return refusal
         wish = Wish(record.demand, record.ask.requirement)
         gpus = None
-        for holds in self._planner.holds.ways(asker_of_single(record), now):
+        for holds in self._planner.holds.ways(self._planner.holds.asker_of_single(record), now):
             kept = self._planner.holds.kept_on(node, holds)
             gpus = gpus or book.take(wish, book.free | kept)
         if gpus is None:

@@ -106,7 +106,9 @@ class Explainer:
         if state == "waiting":
             # A member asks as its gang does: what is kept for the gang is not kept from it.
             own = gang.asker if gang is not None else None
-            search = self._funnel.search([record], own or asker_of_single(record))
+            search = self._funnel.search(
+                [record], own or asker_of_single(record, snapshot.run_times)
+            )
         in_gang = record.ask.gang is not None
         return Explanation(
             namespace=record.ref.namespace,

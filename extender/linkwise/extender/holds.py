@@ -6,7 +6,8 @@ take them:
 
 - a more urgent gang or pod;
 - a gang that runs and has lost a member, or it might wait for the very gang that waits for it;
-- a gang or pod that says that it ends before the gang can start.
+- a gang or pod that says that it ends before the gang can start;
+- one that says nothing, if pods like it have ended in half of that time (`run_times`).
 
 What comes free is kept in the same way until those who wait for longest have had their turn.
 docs/decisions/0013-order-and-holds.md has why.
@@ -33,10 +34,12 @@ from linkwise.extender.placement.result import Spot
 from linkwise.extender.records import GangKey, PodRecord, Template
 from linkwise.extender.reserve import Gpus, Reservation, reservation
 from linkwise.extender.rows import Bools, Rows
+from linkwise.extender.run_times import Kind as RunTimeKind
+from linkwise.extender.run_times import RunTimes, expected_seconds
 from linkwise.extender.search import View
 from linkwise.extender.tenants import Tenants
 
-# Of the wait for those whose ends are estimated, others may use so much.
+# Of a wait others may use so much, where its end or their run time is estimated.
 _PASSING_SHARE = 0.5
 FIRST: Urgency = (-(2**63), 0.0, GangKey("", ""))  # before everybody
 
@@ -89,8 +92,9 @@ class Asker:
     """Who wants GPUs, as far as it matters to holds."""
 
     urgency: Urgency
-    seconds: float | None  # how long it runs, as it says
+    seconds: float | None  # how long it runs; None: nobody knows
     runs: bool = False  # a gang that has started, and has lost members that it needs
+    sure: bool = True  # it says so; else it is an estimate
 
 
 def may_pass(asker: Asker, hold: Hold, now: float) -> bool:
@@ -98,13 +102,27 @@ def may_pass(asker: Asker, hold: Hold, now: float) -> bool:
     return (
         asker.urgency <= hold.urgency
         or (asker.runs and not hold.evicts)
-        or (asker.seconds is not None and now + asker.seconds <= hold.passable_until)
+        or (asker.seconds is not None and now + asker.seconds <= _passable_until(asker, hold, now))
     )
 
 
+def _passable_until(asker: Asker, hold: Hold, now: float) -> float:
+    if asker.sure:
+        return hold.passable_until
+    return min(hold.passable_until, now + _PASSING_SHARE * (hold.start - now))
+
+
 class Holds:
-    def __init__(self, books: Books, line: Line, feasible: Feasible, tenants: Tenants) -> None:
+    def __init__(
+        self,
+        books: Books,
+        line: Line,
+        feasible: Feasible,
+        tenants: Tenants,
+        run_times: RunTimes,
+    ) -> None:
         self._books, self._line, self._feasible, self._tenants = books, line, feasible, tenants
+        self._run_times = run_times
         self._holds: dict[GangKey, Hold] = {}
         self._numbers = count()
         # All who are as urgent as this have had their turn with what came free.
@@ -131,11 +149,12 @@ class Holds:
     # Who may take what is held.
 
     def asker(self, gang: Gang, found: Muster) -> Asker:
-        seconds = [member.ask.expected_seconds for member in found.open]
-        longest = max((each or 0.0 for each in seconds), default=0.0)
-        known = bool(seconds) and None not in seconds
         lacks = found.started and not found.enough_placed
-        return Asker(self._line.urgency(gang.key), longest if known else None, runs=lacks)
+        seconds, sure = _run_time(found.open, self._run_times.expected)
+        return Asker(self._line.urgency(gang.key), seconds, runs=lacks, sure=sure)
+
+    def asker_of_single(self, record: PodRecord) -> Asker:
+        return asker_of_single(record, self._run_times.expected)
 
     def open_to(self, asker: Asker) -> list[Hold]:
         """Its own, and those that do not bind it, however long it runs."""
@@ -229,7 +248,7 @@ class Holds:
             ),
             self.pool_of(found),
             next(self._numbers),
-            _passable_until(new, now),
+            _lent_until(new, now),
             evicts,
         )
         for other in list(self._holds.values()):
@@ -284,17 +303,31 @@ class Holds:
             urgency=urgency,
             reservation=fresh,
             pool=pool,
-            passable_until=_passable_until(fresh, now),
+            passable_until=_lent_until(fresh, now),
         )
         self._holds[hold.key] = new
         return new
 
 
-def asker_of_single(record: PodRecord) -> Asker:
-    return Asker(urgency_of_single(record), record.ask.expected_seconds)
+def asker_of_single(record: PodRecord, expected: Mapping[RunTimeKind, float]) -> Asker:
+    seconds, sure = _run_time([record], expected)
+    return Asker(urgency_of_single(record), seconds, sure=sure)
 
 
-def _passable_until(reservation: Reservation, now: float) -> float:
+def _run_time(
+    pods: Sequence[PodRecord], expected: Mapping[RunTimeKind, float]
+) -> tuple[float | None, bool]:
+    """Seconds of the one that runs for longest, and whether all say so themselves."""
+    longest, sure = 0.0, True
+    for pod in pods:
+        seconds = expected_seconds(pod, expected)
+        if seconds is None:
+            return None, False
+        longest, sure = max(longest, seconds), sure and pod.ask.expected_seconds is not None
+    return (longest if pods else None), sure
+
+
+def _lent_until(reservation: Reservation, now: float) -> float:
     """Where the start is an estimate, it may come sooner; then only half of the wait is lent."""
     if reservation.sure:
         return reservation.start

@@ -248,7 +248,7 @@ class Life:
         """Whether its scheduler is one that asks us: others place their gangs themselves, and
         would not look at our plans. Who names his gang to us wants it planned."""
         ask = member.ask.gang
-        if ask is None or not ask.source or member.gated:
+        if member.gated or (ask is not None and not ask.source):
             return True
         return member.scheduler in self._books.schedulers
 

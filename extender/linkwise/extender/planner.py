@@ -80,8 +80,9 @@ class Planner:
         self._roll = Roll(books)
         self._telling = Telling(books, outbox, self._roll)
         self._line = Line(books, self._roll, ages)
+        self.run_times = run_times
         tenants = Tenants(books, run_times)
-        self.holds = Holds(books, self._line, self.feasible, tenants)
+        self.holds = Holds(books, self._line, self.feasible, tenants, run_times)
         self.turns = Turns(
             books,
             self._roll,

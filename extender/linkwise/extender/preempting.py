@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from linkwise.extender.books import Books
 from linkwise.extender.calls import PreemptAnswer, Victims
-from linkwise.extender.holds import Hold, asker_of_single
+from linkwise.extender.holds import Hold
 from linkwise.extender.kinds import Wish
 from linkwise.extender.node_book import NodeBook
 from linkwise.extender.planner import Planner
@@ -56,7 +56,7 @@ class _Question:
         self._books, self._planner, self._record = books, planner, record
         self._budgets = planner.preemption.budgets
         self._wish = Wish(record.demand, record.ask.requirement)
-        self._open_to = planner.holds.ways(asker_of_single(record), now)[-1]
+        self._open_to = planner.holds.ways(planner.holds.asker_of_single(record), now)[-1]
         self._open_keys = {hold.key for hold in self._open_to if isinstance(hold, Hold)}
 
     def victims(self, node: str, asked: Victims) -> Victims | None:

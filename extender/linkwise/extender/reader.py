@@ -49,6 +49,8 @@ from linkwise.topology.plan import read_gpus, read_plan
 
 _MOST_WISHES = 1024  # remembered; each some 2 KB
 _MOST_PLAN = 16 * 1024  # characters of the two annotations; ours have a tenth of it
+# A pod of so many GPUs that found no room is planned ahead: several seldom come free together.
+_WORTH_A_HOLD = 2
 _ENDED = frozenset({"Succeeded", "Failed"})
 _NOT_ADMITTED = "UnexpectedAdmissionError"  # the kubelet's word where its device manager refuses
 # kube-scheduler spreads their pods over zones and nodes, also where they do not ask for it.
@@ -255,7 +257,10 @@ def _record(pod: Pod, wishes: _Wishes, told: Told) -> PodRecord:
     # Annotations come with a copied manifest too; a nomination does not.
     planned = written is not None and (nominated == written.plan.node or bool(told.awaits))
     open_ = wishes.demand.gpus and not (told.invalid or ended or spec.node_name)
-    gang = _gang_of(ref, told.ask, ahead=bool(open_ and (gated or planned)))
+    unschedulable = bool(open_) and _is_unschedulable(pod)
+    # One that is nominated already is about to be tried there, or others are evicted for it there.
+    in_line = unschedulable and wishes.demand.gpus >= _WORTH_A_HOLD and not nominated
+    gang = _gang_of(ref, told.ask, ahead=bool(open_ and (gated or planned or in_line)))
     owner_kind = next((owner.kind for owner in meta.owner_references if owner.controller), "")
     leaving_until = meta.deletion_timestamp
     return PodRecord(
@@ -280,7 +285,7 @@ def _record(pod: Pod, wishes: _Wishes, told: Told) -> PodRecord:
         started=names.STARTED in meta.annotations,
         scheduler=spec.scheduler_name,
         asked=written is not None or _was_asked_about(pod),
-        unschedulable=bool(open_) and gang is None and _is_unschedulable(pod),
+        unschedulable=unschedulable and gang is None,
         preempts=spec.preemption_policy != "Never",
         running=status.phase == "Running",
         refused=status.phase == "Failed" and status.reason == _NOT_ADMITTED,

@@ -10,7 +10,7 @@ again.
 
 from bisect import bisect_right, insort
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from linkwise.extender.records import PodRecord
 
@@ -20,7 +20,8 @@ ENOUGH = 3  # pods that ran for longer
 _MOST_TIMES = 64  # remembered of each kind
 _MOST_KINDS = 4096
 
-_Kind = tuple[str, ...]
+Kind = tuple[str, ...]
+"""Of pods: namespace, owner's kind and number of GPUs; the first of these; or none."""
 
 
 class _Times:
@@ -46,7 +47,8 @@ class _Times:
 
 class RunTimes:
     def __init__(self) -> None:
-        self._of_kind: OrderedDict[_Kind, _Times] = OrderedDict()  # those used last are last
+        self._of_kind: OrderedDict[Kind, _Times] = OrderedDict()  # those used last are last
+        self._expected: dict[Kind, float] = {}
 
     def __len__(self) -> int:
         """Of how many kinds of pods something is remembered."""
@@ -58,8 +60,12 @@ class RunTimes:
             times = self._of_kind.setdefault(kind, _Times())
             times.add(seconds)
             self._of_kind.move_to_end(kind)
+            expected = times.left(0.0)
+            if expected is not None:
+                self._expected[kind] = expected
         while len(self._of_kind) > _MOST_KINDS:
-            self._of_kind.popitem(last=False)
+            kind, _ = self._of_kind.popitem(last=False)
+            self._expected.pop(kind, None)
 
     def left(self, pod: PodRecord, age: float) -> float:
         """For how many seconds *pod*, which has its GPUs for *age*, is expected to go on."""
@@ -70,8 +76,23 @@ class RunTimes:
                 return left
         return max(age, LEAST_SECONDS)
 
+    @property
+    def expected(self) -> Mapping[Kind, float]:
+        """Seconds from beginning to end, of each kind of which enough have ended."""
+        return self._expected
 
-def _kinds(pod: PodRecord) -> Iterator[_Kind]:
+
+def expected_seconds(pod: PodRecord, expected: Mapping[Kind, float]) -> float | None:
+    """For how long *pod* is expected to run once it has its GPUs: as it says, or else as the
+    nearest kind of pods has run. None: nobody knows, or it never ends by itself."""
+    if pod.ask.expected_seconds is not None:
+        return pod.ask.expected_seconds
+    if pod.endless:
+        return None
+    return next((expected[kind] for kind in _kinds(pod) if kind in expected), None)
+
+
+def _kinds(pod: PodRecord) -> Iterator[Kind]:
     """The nearest first."""
     namespace = pod.ref.namespace
     yield namespace, pod.owner_kind, str(pod.needs.gpus)

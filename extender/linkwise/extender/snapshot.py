@@ -21,6 +21,7 @@ from linkwise.extender.placement.result import Refusal
 from linkwise.extender.planner import Planner
 from linkwise.extender.records import GangKey, NodeRecord, PodRecord, Template, WrittenPlan
 from linkwise.extender.rows import Ints
+from linkwise.extender.run_times import Kind as RunTimeKind
 from linkwise.extender.telling import why_waiting
 from linkwise.topology.model import Machine
 
@@ -80,6 +81,7 @@ class Snapshot:
     holds: Sequence[Hold]  # the most urgent first
     levels: tuple[str, ...]  # of domains above the node, nearest first
     refusing: Mapping[Template, frozenset[str]]  # nodes that kube-scheduler refused of late
+    run_times: Mapping[RunTimeKind, float]  # seconds that pods like these are expected to run
 
     @cached_property
     def by_uid(self) -> Mapping[str, PodRecord]:
@@ -126,6 +128,7 @@ class Camera:
             holds=planner.holds.all(),
             levels=planner.levels,
             refusing=planner.learned.refusing(),
+            run_times=dict(planner.run_times.expected),
         )
 
     def _nodes(self) -> list[NodeState]:

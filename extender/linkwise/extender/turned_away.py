@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from linkwise.extender.books import Books
-from linkwise.extender.holds import Holds, asker_of_single
+from linkwise.extender.holds import Holds
 from linkwise.extender.kinds import Wish
 from linkwise.extender.learned import LEAST_SAMPLE
 from linkwise.extender.outbox import NOMINATE_SECONDS, Outbox, nomination_pause
@@ -222,7 +222,7 @@ class TurnedAway:
 
     def _room_for(self, record: PodRecord, hopeless: set[object], now: float) -> Spot | None:
         """*hopeless*: the like of whom have no room, which is added to."""
-        ways = self._holds.ways(asker_of_single(record), now)
+        ways = self._holds.ways(self._holds.asker_of_single(record), now)
         shown = tuple(hold.number for hold in ways[-1])
         wish = Wish(record.demand, record.ask.requirement)
         alike = (wish, record.template, record.needs, shown)
