@@ -1,0 +1,71 @@
+"""Listings of clusters with a past: pods that have ended, run, or wait."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from tests.cli.what_if.asking import NOW, a_list, cluster, nodes_of
+from tests.extender.recognise.pods import Object, owner, reference, template
+
+BEGIN = NOW - 7 * 86400
+
+
+def time(hours: float) -> str:
+    """So many hours after the beginning, as Kubernetes writes it."""
+    return datetime.fromtimestamp(BEGIN + hours * 3600, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def past_pod(
+    name: str,
+    gpus: int,
+    created: float,
+    bound: float | None = None,
+    ended: float | None = None,
+    *,
+    node: str = "n1",
+    by: Object | None = None,
+    said: dict[str, str] | None = None,
+    **spec: Any,
+) -> Object:
+    """Hours after the beginning; *by* is what controls it."""
+    conditions, statuses = [], []
+    if bound is not None:
+        scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": time(bound)}
+        conditions.append(scheduled)
+        state: Object = {"running": {"startedAt": time(bound)}}
+        if ended is not None:
+            finished = {"startedAt": time(bound), "finishedAt": time(ended), "exitCode": 0}
+            state = {"terminated": finished}
+        statuses.append({"name": "main", "state": state})
+    phase = "Pending" if bound is None else "Running" if ended is None else "Succeeded"
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": "ml",
+            "uid": f"uid-{name}-{created}",
+            "creationTimestamp": time(created),
+            "annotations": {f"linkwise.dev/{key}": text for key, text in (said or {}).items()},
+            "ownerReferences": [] if by is None else [reference(by)],
+        },
+        "spec": {
+            **template(gpus)["spec"],
+            "restartPolicy": "Never",
+            **({"nodeName": node} if bound is not None else {}),
+            **spec,
+        },
+        "status": {"phase": phase, "conditions": conditions, "containerStatuses": statuses},
+    }
+
+
+def a_job(name: str, pods: int) -> Object:
+    """An Indexed Job whose pods all run at once, and that has ended."""
+    counts = {"parallelism": pods, "completions": pods, "completionMode": "Indexed"}
+    made = owner("batch/v1 Job", name, {**counts, "template": template(1)})
+    return {**made, "status": {"succeeded": pods}}
+
+
+def past(pods: Sequence[Object], *machines: str, objects: Sequence[Object] = ()) -> Object:
+    """A listing of nodes n1, n2, … and these pods."""
+    return a_list([*nodes_of(cluster(*(machines or ("dgx1-v100",)))), *pods, *objects])
