@@ -75,3 +75,19 @@ def test_what_has_not_ended_at_the_end_of_the_window_is_left_as_it_is() -> None:
     jobs = [job("endless", 8, seconds=inf), job("waits", 8, at=5.0), job("late", 1, at=90.0)]
     runs = replay(jobs, CoreCluster(objects.nodes("hgx-h100", 1)), until=50.0)
     assert [run.job.name for run in runs] == ["endless"]
+
+
+def test_a_pod_that_names_its_nodes_gets_one_of_them() -> None:
+    def on_the_second(job: Job, number: int, now: float) -> list[Pod]:
+        pods = objects.pods(job, number, now)
+        selector = {"kubernetes.io/hostname": "node-00001"}
+        return [
+            msgspec.structs.replace(
+                pod, spec=msgspec.structs.replace(pod.spec, node_selector=selector)
+            )
+            for pod in pods
+        ]
+
+    there = CoreCluster(objects.nodes("hgx-h100", 2), pods_of=on_the_second)
+    runs = replay([job("one", 8), job("two", 8, at=1.0)], there)
+    assert [(run.start, run.parts[0].node) for run in runs] == [(0.0, 1), (100.0, 1)]

@@ -24,10 +24,14 @@ def past_pod(
     *,
     node: str = "n1",
     by: Object | None = None,
+    index: int | None = None,
     said: dict[str, str] | None = None,
     **spec: Any,
 ) -> Object:
-    """Hours after the beginning; *by* is what controls it."""
+    """Hours after the beginning; *by* is what controls it, *index* its place in an Indexed Job."""
+    annotations = {f"linkwise.dev/{key}": text for key, text in (said or {}).items()}
+    if index is not None:
+        annotations["batch.kubernetes.io/job-completion-index"] = str(index)
     conditions, statuses = [], []
     if bound is not None:
         scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": time(bound)}
@@ -46,7 +50,7 @@ def past_pod(
             "namespace": "ml",
             "uid": f"uid-{name}-{created}",
             "creationTimestamp": time(created),
-            "annotations": {f"linkwise.dev/{key}": text for key, text in (said or {}).items()},
+            "annotations": annotations,
             "ownerReferences": [] if by is None else [reference(by)],
         },
         "spec": {

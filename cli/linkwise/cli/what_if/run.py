@@ -16,7 +16,7 @@ from linkwise.cli.what_if.given.listing import known_classes, read_listing
 from linkwise.cli.what_if.given.machines import know_machines, read_assumption
 from linkwise.cli.what_if.past.answer import PastAnswer
 from linkwise.cli.what_if.past.ask import PastQuestion, ask_past
-from linkwise.cli.what_if.past.history import read_all, until
+from linkwise.cli.what_if.past.history import read_all
 from linkwise.cli.what_if.past.text import write_past
 from linkwise.cli.what_if.text import write_text
 from linkwise.extender.consent import Preempt
@@ -55,7 +55,7 @@ def past_answer(asked: Asked) -> PastAnswer:
     """What the last weeks would have been. Raises BadInputError."""
     now = _begin(asked)
     assumed = [read_assumption(said) for said in asked.assumed]
-    history = until(read_all(asked.paths, asked.histories, asked.resource), now)
+    history = read_all(asked.paths, asked.histories, asked.resource, now)
     known = know_machines([*history.listing.nodes.values()], assumed, asked.resource)
     try:
         return ask_past(PastQuestion(history, known, _settings(asked), now), _progress)

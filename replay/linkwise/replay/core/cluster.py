@@ -2,7 +2,8 @@
 
 Only the core decides. The API server's writes happen at once, kubelets give the GPUs that were
 planned, and kube-scheduler is what it is for such pods: it tries a pod when it comes, when it is
-nominated, and when GPUs come free; it asks about the nodes with enough GPUs free.
+nominated, and when GPUs come free; it asks about the nodes that the pod may run on and that have
+enough GPUs free.
 """
 
 from collections import deque
@@ -18,6 +19,7 @@ from linkwise.extender.calls import BindCall, BindOrder, FilterCall, Outcome
 from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.kube.objects import Condition, Node, Pod
 from linkwise.replay.core import objects
+from linkwise.replay.core.may_run import MayRun
 from linkwise.replay.errors import ReplayError
 from linkwise.replay.jobs import Job, Part, Run
 from linkwise.topology import names
@@ -74,6 +76,7 @@ class CoreCluster:
             self._free[name] = len(hardware.gpus)
             bits = {gpu.uuid: 1 << position for position, gpu in enumerate(hardware.gpus)}
             self._nodes[name] = number, bits
+        self._may_run = MayRun([node for node, _ in there], self._settings.resource_name)
         self._core.replace_nodes([node for node, _ in there], self._now)
         self._core.replace_pods([], self._now)
         self._core.replace_budgets([], self._now)
@@ -183,7 +186,9 @@ class CoreCluster:
         if nominated and self._free[nominated] >= wanted:
             node = self._ask(pod, (nominated,))
         if not node:
-            node = self._ask(pod, tuple(n for n, free in self._free.items() if free >= wanted))
+            may = self._may_run.names(pod)
+            fitting = (n for n, free in self._free.items() if free >= wanted and n in may)
+            node = self._ask(pod, tuple(fitting))
         if node and self._bind(pod, node, started):
             self._turned_away.pop(uid, None)
             return True

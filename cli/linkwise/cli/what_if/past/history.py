@@ -17,8 +17,9 @@ class History:
     vanished: tuple[str, ...]  # pods whose end only a later listing without them tells
 
 
-def read_all(paths: Sequence[str], files: Sequence[str], resource: str) -> History:
-    """Raises BadInputError with file, document and field."""
+def read_all(paths: Sequence[str], files: Sequence[str], resource: str, at: float) -> History:
+    """As it was at that time: what came later is left out. Raises BadInputError with file,
+    document and field."""
     listings = [read_file(path, PastPod) for path in paths]
     whole = Listing()
     for listing in listings:
@@ -34,12 +35,12 @@ def read_all(paths: Sequence[str], files: Sequence[str], resource: str) -> Histo
             pods[uid] = further(pods[uid], pod) if uid in pods else pod
     found = [life_of(pod, resource, vanished.get(uid)) for uid, pod in pods.items()]
     lives = sorted(
-        (life for life in found if isinstance(life, Life)),
+        (_as_at(life, at) for life in found if isinstance(life, Life) and life.created <= at),
         key=lambda life: (life.created, life.key, life.pod.metadata.uid),
     )
     if not any(life.bound is not None for life in lives):
         given = ", ".join((*paths, *files))
-        raise BadInputError(f"-f {given}: no pod there has had {resource}: nothing to replay")
+        raise BadInputError(f"-f {given}: no pod there has had {resource} by then")
     seen_end = {
         life.pod.metadata.uid for life in lives if life.ended == vanished.get(life.pod.metadata.uid)
     }
@@ -51,16 +52,10 @@ def read_all(paths: Sequence[str], files: Sequence[str], resource: str) -> Histo
     )
 
 
-def until(history: History, at: float) -> History:
-    """As it was at that time: what came later is left out."""
-    lives = []
-    for life in history.lives:
-        if life.created > at:
-            continue
-        bound = life.bound if life.bound is not None and life.bound <= at else None
-        ended = life.ended if life.ended is not None and life.ended <= at else None
-        lives.append(replace(life, bound=bound, ended=ended))
-    return replace(history, lives=tuple(lives))
+def _as_at(life: Life, at: float) -> Life:
+    bound = life.bound if life.bound is not None and life.bound <= at else None
+    ended = life.ended if life.ended is not None and life.ended <= at else None
+    return replace(life, bound=bound, ended=ended)
 
 
 def _pods(listing: Listing) -> list[PastPod]:

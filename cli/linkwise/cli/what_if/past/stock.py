@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from linkwise.cli.what_if.past.ground import Ground
 from linkwise.extender.asks import demand_of
-from linkwise.extender.feasible import why_not
-from linkwise.extender.reader import Reader
 from linkwise.kube.objects import Pod
+from linkwise.replay.core.may_run import MayRun
 from linkwise.replay.jobs import Job, Part, Run
 from linkwise.topology.partition import choose_partition
 
@@ -28,12 +27,13 @@ class KubeScheduler:
         self._sizes = np.array([len(machine.gpus) for machine in self._machines])
         self._sets = [machine.all_gpus for machine in self._machines]
         self._free = self._sizes.copy()
-        self._reader, self._resource = Reader(resource), resource
-        self._records = [self._reader.node(node) for node, _ in ground.nodes]
+        self._resource = resource
+        self._may_run = MayRun([node for node, _ in ground.nodes], resource)
+        self._names = [node.metadata.name for node, _ in ground.nodes]
         self._pods_of = pods_of
         self._waiting: list[tuple[int, int, Job, tuple[_Want, ...]]] = []
         self._came = 0
-        self._known: dict[object, NDArray[np.bool_]] = {}
+        self._open: dict[frozenset[str], NDArray[np.bool_]] = {}
 
     def submit(self, job: Job, now: float) -> None:  # noqa: ARG002
         pods = self._pods_of(job)
@@ -70,8 +70,8 @@ class KubeScheduler:
         free = self._free.copy()
         sets: dict[int, int] = {}
         taken: dict[int, int] = {}
-        for gpus, kind in wants:
-            open_ = self._known[kind] & (free >= gpus)
+        for gpus, may in wants:
+            open_ = self._open[may] & (free >= gpus)
             if not open_.any():
                 return None
             node = int(np.argmax(np.where(open_, free / self._sizes, -1.0)))
@@ -88,15 +88,11 @@ class KubeScheduler:
         return tuple(Part(node, taken[node]) for node in sorted(taken))
 
     def _want(self, pod: Pod) -> "_Want":
-        spec = pod.spec
-        kind = repr((spec.node_selector, spec.affinity, spec.tolerations))
-        if kind not in self._known:
-            template = self._reader.pod(pod).template
-            assert template is not None, "it takes GPUs"
-            may = [not why_not(template, record) for record in self._records]
-            self._known[kind] = np.array(may, dtype=np.bool_)
-        return demand_of(pod, self._resource).gpus, kind
+        may = self._may_run.names(pod)
+        if may not in self._open:
+            self._open[may] = np.array([name in may for name in self._names], dtype=np.bool_)
+        return demand_of(pod, self._resource).gpus, may
 
 
-_Want = tuple[int, str]
-"""GPUs of a pod, and which nodes will do."""
+_Want = tuple[int, frozenset[str]]
+"""GPUs of a pod, and the nodes that will do."""

@@ -39,11 +39,9 @@ def _about(answer: PastAnswer) -> Iterator[str]:
     for left in answer.left_out:
         yield _fact("left out", f"{_some(left.nodes)}: {left.because}")
     yield _fact("history", f"{_time(answer.begin)} to {_time(answer.at)}")
-    jobs = f"{answer.jobs} job{'' if answer.jobs == 1 else 's'}"
-    gangs = f"{answer.gangs} of them gang{'' if answer.gangs == 1 else 's'}"
-    yield _fact(
-        "jobs", f"{jobs} of {pods_in_words(answer.pods)}, {gangs}, {answer.running} running"
-    )
+    gangs = f"{answer.gangs} gang{'' if answer.gangs == 1 else 's'} among them"
+    pods = f"{pods_in_words(answer.pods)}, {answer.running} of the jobs running"
+    yield _fact("jobs", f"{answer.jobs}, {gangs}: {pods}")
     for ignored in answer.ignored:
         yield _fact("ignored", f"{pods_in_words(len(ignored.pods))}: {ignored.because}")
     if answer.presumed:
@@ -70,7 +68,7 @@ def _figures(answer: PastAnswer) -> Iterator[str]:
         row(f"  {LARGE} GPUs and more, mean", lambda each: _wait(each.large_queue_mean_s)),
         row("waiting at the end", lambda each: str(each.waiting)),
         row("hours in which a job waited", lambda each: f"{each.waited_hours:,.1f}"),
-        row("  GPU hours that nobody had", lambda each: f"{each.idle_gpu_hours:,.1f}"),
+        row("  GPU hours unallocated then", lambda each: f"{each.idle_gpu_hours:,.1f}"),
     ]
     yield from aligned(rows, (1, 2, 3)).splitlines()
 
