@@ -363,3 +363,27 @@ def test_the_same_past_is_the_same_answer_byte_for_byte() -> None:
     made, pods = gang("train", 4, 1, 1.5, 20)
     given = past([past_pod("a", 1, 0, 0.01, 30), *pods], objects=[made])
     assert invoke(given).stdout == invoke(given).stdout
+
+
+def test_a_history_file_needs_no_tolerations(tmp_path: Path) -> None:
+    (node,) = nodes_of(cluster("dgx1-v100"))
+    node["spec"] = {"taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]}
+    text = f"namespace,pod,gpus,created,bound,ended,node\nml,a,2,{time(0)},{time(1)},{time(2)},n1\n"
+    assert replayed(a_list([node]), "--history", write(tmp_path, "h.csv", text))["jobs"] == 1
+
+
+def test_times_without_a_zone_are_of_utc() -> None:
+    pod = past_pod("one", 2, 0, 3, 9)
+    (condition,) = pod["status"]["conditions"]
+    condition["lastTransitionTime"] = condition["lastTransitionTime"].removesuffix("Z")
+    assert only(replayed(past([pod])))["queued_s"][WAS] == 3 * 3600
+
+
+def test_a_pod_may_be_called_as_the_second_run_of_another(tmp_path: Path) -> None:
+    rows = "".join(
+        f"ml,{name},2,{time(n)},{time(n)},{time(9)},n1,u{n}\n"
+        for n, name in enumerate(("a", "a (run 2)", "a"))
+    )
+    text = f"namespace,pod,gpus,created,bound,ended,node,uid\n{rows}"
+    found = replayed(past([]), "--history", write(tmp_path, "h.csv", text))
+    assert [job["job"] for job in found["there"]] == ["ml/a", "ml/a (run 2)", "ml/a (run 3)"]

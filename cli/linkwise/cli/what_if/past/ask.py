@@ -54,10 +54,11 @@ def ask_past(question: PastQuestion, progress: Progress = lambda *_: None) -> Pa
         raise BadInputError("-f: no node there whose GPUs are known: see --assume")
     found = jobs_of(history.lives, history.listing.objects, settings)
     alone = _Alone(ground, settings)
-    jobs = [job for job in found.jobs if alone.best(job) is not None]
+    alone_best = {job.name: alone.best(job) for job in found.jobs}
+    jobs = [job for job in found.jobs if alone_best[job.name] is not None]
     if not jobs:
         raise BadInputError("-f: no job there fits these nodes: nothing to replay")
-    never = [job for job in found.jobs if alone.best(job) is None]
+    never = [job for job in found.jobs if alone_best[job.name] is None]
     ignored = _ignored([*history.useless, *found.useless, *_never(never)])
 
     begin = jobs[0].submit
@@ -91,7 +92,7 @@ def ask_past(question: PastQuestion, progress: Progress = lambda *_: None) -> Pa
         name: {job.name: worth_of(job, its[job.name], ground) for job in jobs}
         for name, its in fates.items()
     }
-    best = {job.name: _best(alone.best(job), worths, job) for job in jobs}
+    best = {job.name: _best(alone_best[job.name], worths, job) for job in jobs}
     judged = frozenset(
         job.name for job in jobs if all(its[job.name] is not None for its in worths.values())
     )
@@ -174,7 +175,15 @@ class _Alone:
 def _replay(
     jobs: Sequence[Job], contestant: Contestant, until: float, name: str, progress: Progress
 ) -> Mapping[str, Run]:
-    runs = replay(jobs, contestant, lambda ended: progress(name, ended, len(jobs)), until=until)
+    shown = -1
+
+    def advance(ended: int) -> None:
+        nonlocal shown
+        if 100 * ended // len(jobs) > shown:
+            shown = 100 * ended // len(jobs)
+            progress(name, ended, len(jobs))
+
+    runs = replay(jobs, contestant, advance, until=until)
     return {run.job.name: run for run in runs}
 
 

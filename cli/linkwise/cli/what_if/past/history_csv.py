@@ -15,7 +15,7 @@ from linkwise.cli.errors import BadInputError
 from linkwise.cli.text_file import read_text, shown
 from linkwise.cli.what_if.past.lives import PastCondition, PastPod, PastStatus, ended_at
 from linkwise.extender.asks import MAX_GANG, ask_of
-from linkwise.kube.objects import Container, ObjectMeta, PodSpec, Resources
+from linkwise.kube.objects import Container, ObjectMeta, PodSpec, Resources, Toleration
 from linkwise.topology import names
 from linkwise.topology.errors import AnnotationError
 
@@ -82,6 +82,8 @@ class _Row:
             spec=PodSpec(
                 node_name=self.text("node") if bound is not None else "",
                 node_selector=dict(self._selector()),
+                # Its tolerations are not known: it did get on some node.
+                tolerations=(Toleration(operator="Exists"),),
                 containers=(Container(name="main", resources=Resources(limits=dict(limits))),),
                 priority=self._count("priority", -(10**9), 2 * 10**9)
                 if self.text("priority")

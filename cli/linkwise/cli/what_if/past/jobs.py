@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain, count
 
 import msgspec
 
@@ -118,7 +119,7 @@ def jobs_of(
     runs = [run for seats in gangs.values() for run in _runs(seats)]
     runs += [(seat,) for seat in singles]
     jobs: list[PastJob] = []
-    named: dict[str, int] = {}
+    names_given: set[str] = set()
     for run in sorted(runs, key=lambda run: max(seat.life.created for seat in run)):
         over = any(seat.life.ended is not None for seat in run)
         if over and any(seat.life.bound is None for seat in run):
@@ -127,9 +128,9 @@ def jobs_of(
             continue
         first = run[0]
         name = first.life.key if first.gang is None else first.gang[0]
-        named[name] = named.get(name, 0) + 1
-        if named[name] > 1:
-            name += f" (run {named[name]})"
+        numbered = (f"{name} (run {number})" for number in count(2))
+        name = next(each for each in chain((name,), numbered) if each not in names_given)
+        names_given.add(name)
         jobs.append(_job(name, run))
     return Found(tuple(jobs), tuple(useless), tuple(not_given))
 

@@ -6,7 +6,7 @@ Of what kubectl prints: `metadata.creationTimestamp`, the condition PodScheduled
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -87,7 +87,7 @@ def life_of(pod: PastPod, resource: str, vanished: float | None) -> Life | Usele
         return Useless(key, f"{resource}: {error}")
     if not gpus:
         return None
-    created = _seconds(pod.metadata.creation_timestamp)
+    created = max(_seconds(pod.metadata.creation_timestamp), default=None)
     if created is None:
         return Useless(key, "no creationTimestamp")
     bound, ended = _bound(pod), _ended(pod)
@@ -123,16 +123,10 @@ def _progress(pod: PastPod) -> tuple[bool, bool, float]:
 
 def _times(pod: PastPod) -> Iterator[float]:
     status = pod.status
-    spans = list(_spans(status))
-    for time in (
-        pod.metadata.creation_timestamp,
-        status.start_time,
-        *(condition.last_transition_time for condition in status.conditions),
-        *(span.started_at for span in spans),
-        *(span.finished_at for span in spans),
-    ):
-        if time is not None:
-            yield time.timestamp()
+    yield from _seconds(pod.metadata.creation_timestamp, status.start_time)
+    yield from _seconds(*(condition.last_transition_time for condition in status.conditions))
+    for span in _spans(status):
+        yield from _seconds(span.started_at, span.finished_at)
 
 
 def _spans(status: PastStatus) -> Iterator[_Span]:
@@ -142,30 +136,35 @@ def _spans(status: PastStatus) -> Iterator[_Span]:
 
 
 def _bound(pod: PastPod) -> float | None:
-    scheduled = (
-        condition.last_transition_time
-        for condition in pod.status.conditions
-        if (condition.type, condition.status) == ("PodScheduled", "True")
+    scheduled = _seconds(
+        *(
+            condition.last_transition_time
+            for condition in pod.status.conditions
+            if (condition.type, condition.status) == ("PodScheduled", "True")
+        )
     )
-    begun = [span.started_at for span in _spans(pod.status) if span.started_at is not None]
-    times = (*scheduled, pod.status.start_time, min(begun, default=None))
-    return next((_seconds(time) for time in times if time is not None), None)
+    begun = sorted(_seconds(*(span.started_at for span in _spans(pod.status))))
+    return next(iter((*scheduled, *_seconds(pod.status.start_time), *begun)), None)
 
 
 def _ended(pod: PastPod) -> float | None:
     """When its last container ended; of an evicted pod, whose containers say nothing, when it was
     not ready any more."""
-    finished = [span.finished_at for span in _spans(pod.status) if span.finished_at is not None]
-    if finished:
-        return max(finished).timestamp()
-    unready = [
-        condition.last_transition_time
-        for condition in pod.status.conditions
-        if condition.type in ("Ready", "ContainersReady") and condition.status == "False"
+    finished = _seconds(*(span.finished_at for span in _spans(pod.status)))
+    unready = _seconds(
+        *(
+            condition.last_transition_time
+            for condition in pod.status.conditions
+            if condition.type in ("Ready", "ContainersReady") and condition.status == "False"
+        )
+    )
+    return max(finished or unready or _seconds(pod.metadata.deletion_timestamp), default=None)
+
+
+def _seconds(*times: datetime | None) -> list[float]:
+    """Of those that there are; one without a zone is of UTC, as all that Kubernetes writes."""
+    return [
+        (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+        for time in times
+        if time is not None
     ]
-    last = max((time for time in unready if time is not None), default=None)
-    return _seconds(last if last is not None else pod.metadata.deletion_timestamp)
-
-
-def _seconds(time: datetime | None) -> float | None:
-    return None if time is None else time.timestamp()
