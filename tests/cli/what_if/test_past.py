@@ -387,3 +387,28 @@ def test_a_pod_may_be_called_as_the_second_run_of_another(tmp_path: Path) -> Non
     text = f"namespace,pod,gpus,created,bound,ended,node,uid\n{rows}"
     found = replayed(past([]), "--history", write(tmp_path, "h.csv", text))
     assert [job["job"] for job in found["there"]] == ["ml/a", "ml/a (run 2)", "ml/a (run 3)"]
+
+
+def test_a_job_that_was_submitted_again_under_its_name_is_another(tmp_path: Path) -> None:
+    """Each listing has the Job that was there on its day."""
+    first, pods = gang("train", 2, 1, 1.01, 5)
+    second, later = gang("train", 4, 30, 30.01, 40)
+    second["metadata"]["uid"] = "another"
+    for pod in later:
+        pod["metadata"]["ownerReferences"][0]["uid"] = "another"
+    files = [
+        write(tmp_path, "1.json", past(pods, objects=[first])),
+        write(tmp_path, "2.json", past(later, objects=[second])),
+    ]
+    for order in (files, files[::-1]):
+        found = replayed("", *(word for file in order for word in ("-f", file)))
+        assert [(job["job"], job["pods"]) for job in found["there"]] == [
+            ("ml/Job.batch/train", 2),
+            ("ml/Job.batch/train (run 2)", 4),
+        ]
+
+
+def test_jobs_may_be_in_a_file_of_their_own(tmp_path: Path) -> None:
+    made, pods = gang("train", 2, 1, 1.01, 5)
+    files = [write(tmp_path, "1.json", past(pods)), write(tmp_path, "2.json", a_list([made]))]
+    assert replayed("", "-f", files[0], "-f", files[1])["gangs"] == 1

@@ -56,7 +56,7 @@ def past_answer(asked: Asked) -> PastAnswer:
     now = _begin(asked)
     assumed = [read_assumption(said) for said in asked.assumed]
     history = read_all(asked.paths, asked.histories, asked.resource, now)
-    known = know_machines([*history.listing.nodes.values()], assumed, asked.resource)
+    known = know_machines(history.nodes, assumed, asked.resource)
     try:
         return ask_past(PastQuestion(history, known, _settings(asked), now), _progress)
     finally:

@@ -52,7 +52,7 @@ def ask_past(question: PastQuestion, progress: Progress = lambda *_: None) -> Pa
     ground = ground_of(question.known, settings)
     if not ground.nodes:
         raise BadInputError("-f: no node there whose GPUs are known: see --assume")
-    found = jobs_of(history.lives, history.listing.objects, settings)
+    found = jobs_of(history.lives, history.objects, settings)
     alone = _Alone(ground, settings)
     alone_best = {job.name: alone.best(job) for job in found.jobs}
     jobs = [job for job in found.jobs if alone_best[job.name] is not None]

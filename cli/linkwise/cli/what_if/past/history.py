@@ -1,18 +1,25 @@
 """The pods of all that was given: listings, of which each is of its own day, and CSV files."""
 
-from collections.abc import Sequence
+from collections import ChainMap
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 
+from linkwise.cli.documents import Fields
 from linkwise.cli.errors import BadInputError
 from linkwise.cli.what_if.given.listing import Listing, expect_nodes, read_file
 from linkwise.cli.what_if.past.history_csv import read_history
 from linkwise.cli.what_if.past.lives import Life, PastPod, Useless, further, life_of, newest
+from linkwise.extender.recognise.answer import ObjectRef
+from linkwise.kube.objects import Node
+
+Objects = MutableMapping[ObjectRef, Fields]
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    listing: Listing  # the nodes and objects of all; of equal names the last one given
+    nodes: tuple[Node, ...]  # of equal names the last one given
     lives: tuple[Life, ...]  # by creation
+    objects: Mapping[str, Objects]  # by uid of a pod: what was listed with it, else at all
     useless: tuple[Useless, ...]
     vanished: tuple[str, ...]  # pods whose end only a later listing without them tells
 
@@ -28,27 +35,35 @@ def read_all(paths: Sequence[str], files: Sequence[str], resource: str, at: floa
     expect_nodes(whole, paths)
     days = [_pods(listing) for listing in listings]
     vanished = _vanished(days)
+    # A job may have been submitted again under its name: its pods go by the one of their day.
+    around: list[Objects] = [ChainMap(each.objects, whole.objects) for each in listings]
     pods: dict[str, PastPod] = {}
-    for day in (*days, *(read_history(path, resource) for path in files)):
+    objects: dict[str, Objects] = {}
+    given = [*zip(days, around, strict=True)]
+    given += [(read_history(path, resource), whole.objects) for path in files]
+    for day, its in given:
         for pod in day:
             uid = pod.metadata.uid
-            pods[uid] = further(pods[uid], pod) if uid in pods else pod
+            if uid not in pods or further(pods[uid], pod) is pod:
+                pods[uid], objects[uid] = pod, its
     found = [life_of(pod, resource, vanished.get(uid)) for uid, pod in pods.items()]
     lives = sorted(
         (_as_at(life, at) for life in found if isinstance(life, Life) and life.created <= at),
         key=lambda life: (life.created, life.key, life.pod.metadata.uid),
     )
     if not any(life.bound is not None for life in lives):
-        given = ", ".join((*paths, *files))
-        raise BadInputError(f"-f {given}: no pod there has had {resource} by then")
-    seen_end = {
-        life.pod.metadata.uid for life in lives if life.ended == vanished.get(life.pod.metadata.uid)
-    }
+        sources = ", ".join((*paths, *files))
+        raise BadInputError(f"-f {sources}: no pod there has had {resource} by then")
     return History(
-        whole,
+        tuple(whole.nodes.values()),
         tuple(lives),
+        objects,
         tuple(each for each in found if isinstance(each, Useless)),
-        tuple(life.key for life in lives if life.pod.metadata.uid in seen_end & vanished.keys()),
+        tuple(
+            life.key
+            for life in lives
+            if life.ended is not None and life.ended == vanished.get(life.pod.metadata.uid)
+        ),
     )
 
 

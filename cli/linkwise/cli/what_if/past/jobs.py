@@ -92,18 +92,23 @@ class _Seat:
 
 
 def jobs_of(
-    lives: Iterable[Life], objects: Mapping[ObjectRef, Fields], settings: CoreSettings
+    lives: Iterable[Life],
+    objects: Mapping[str, Mapping[ObjectRef, Fields]],
+    settings: CoreSettings,
 ) -> Found:
-    # As they were when the pods came: a Job that has ended needs no more pods.
-    before = {ref: {k: v for k, v in o.items() if k != "status"} for ref, o in objects.items()}
+    """*objects*: by uid of a pod, what was listed with it."""
+    known: dict[int, Mapping[ObjectRef, Fields]] = {}
     gangs: dict[tuple[str, str], list[_Seat]] = defaultdict(list)
     singles: list[_Seat] = []
     useless: list[Useless] = []
     not_given: dict[ObjectRef, None] = {}
     for life in lives:
+        its = objects[life.pod.metadata.uid]
+        if id(its) not in known:
+            known[id(its)] = _without_status(its)
         answer = recognise(
             life.pod,
-            before,
+            known[id(its)],
             resource=settings.resource_name,
             indexed_jobs=settings.indexed_jobs,
         )
@@ -133,6 +138,14 @@ def jobs_of(
         names_given.add(name)
         jobs.append(_job(name, run))
     return Found(tuple(jobs), tuple(useless), tuple(not_given))
+
+
+def _without_status(objects: Mapping[ObjectRef, Fields]) -> Mapping[ObjectRef, Fields]:
+    """As they were when their pods came: a Job that has ended needs no more pods."""
+    return {
+        ref: {key: value for key, value in fields.items() if key != "status"}
+        for ref, fields in objects.items()
+    }
 
 
 def pods_of(job: PastJob, number: int, now: float) -> list[Pod]:
