@@ -1,7 +1,12 @@
 """The extender's core in simulated time."""
 
+from math import inf
+
+import msgspec
 import pytest
 
+from linkwise.kube.objects import Pod, Resources
+from linkwise.replay.core import objects
 from linkwise.replay.core.cluster import CoreCluster
 from linkwise.replay.driver import replay
 from linkwise.replay.jobs import Job, Run
@@ -9,7 +14,7 @@ from tests.replay.made_up import assert_possible, by_name, fleet, job, random_jo
 
 
 def replayed(jobs: list[Job], nodes: int, machine: str = "hgx-h100") -> list[Run]:
-    return replay(jobs, CoreCluster(fleet(nodes, machine), machine))
+    return replay(jobs, CoreCluster(objects.nodes(machine, nodes)))
 
 
 @pytest.mark.parametrize("pods_of", [1, 8])
@@ -46,3 +51,43 @@ def test_gpus_are_those_that_the_core_planned_and_not_the_lowest() -> None:
     run = replayed([job("pair", 2)], 1, "dgx1-v100")[0]
     there = fleet(1, "dgx1-v100")
     assert there.bandwidth(run.parts) == there.best_bandwidth(run.job)
+
+
+def test_a_cluster_may_be_of_any_machines_and_its_pods_of_any_sizes() -> None:
+    small, _ = objects.nodes("juwels-booster", 2)
+    _, large = objects.nodes("hgx-h100", 2)
+
+    def unequal(job: Job, number: int, now: float) -> list[Pod]:
+        """4 and 2 GPUs, which fit the larger machine alone."""
+        first, second = objects.pods(job, number, now)
+        container = msgspec.structs.replace(
+            second.spec.containers[0], resources=Resources(limits={"nvidia.com/gpu": "2"})
+        )
+        spec = msgspec.structs.replace(second.spec, containers=(container,))
+        return [first, msgspec.structs.replace(second, spec=spec)]
+
+    there = CoreCluster([small, large], pods_of=unequal)
+    run = replay([job("six", 6, pods_of=4)], there)[0]
+    assert [(part.node, part.gpus.bit_count()) for part in run.parts] == [(1, 6)]
+
+
+def test_what_has_not_ended_at_the_end_of_the_window_is_left_as_it_is() -> None:
+    jobs = [job("endless", 8, seconds=inf), job("waits", 8, at=5.0), job("late", 1, at=90.0)]
+    runs = replay(jobs, CoreCluster(objects.nodes("hgx-h100", 1)), until=50.0)
+    assert [run.job.name for run in runs] == ["endless"]
+
+
+def test_a_pod_that_names_its_nodes_gets_one_of_them() -> None:
+    def on_the_second(job: Job, number: int, now: float) -> list[Pod]:
+        pods = objects.pods(job, number, now)
+        selector = {"kubernetes.io/hostname": "node-00001"}
+        return [
+            msgspec.structs.replace(
+                pod, spec=msgspec.structs.replace(pod.spec, node_selector=selector)
+            )
+            for pod in pods
+        ]
+
+    there = CoreCluster(objects.nodes("hgx-h100", 2), pods_of=on_the_second)
+    runs = replay([job("one", 8), job("two", 8, at=1.0)], there)
+    assert [(run.start, run.parts[0].node) for run in runs] == [(0.0, 1), (100.0, 1)]

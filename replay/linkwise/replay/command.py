@@ -14,7 +14,7 @@ from linkwise.replay.jobs import Fleet, Run
 from linkwise.replay.measure import Figures, figures
 from linkwise.replay.openb.command import openb
 from linkwise.replay.schedulers import DEFAULT, SCHEDULERS
-from linkwise.replay.shell import ending_well, progress, write_csv
+from linkwise.replay.shell import ending_well, progress, write_file
 from linkwise.replay.traces.jobs_csv import Reading, read_jobs
 from linkwise.topology.errors import MachineError
 from linkwise.topology.recorded import recorded_machine
@@ -96,6 +96,7 @@ command.add_command(openb)
     help="GB/s between nodes for each GPU: its share of the node's NICs.",
 )
 @click.option("--csv", "csv_file", type=_FILE, help="Write the figures as CSV too.")
+@click.option("--plot", type=_FILE, help="Draw mean queues and localities, as SVG.")
 @click.option("--resume", type=_FILE, help="Keep results in this file, and take up those it has.")
 def jobs(
     trace: Path,
@@ -112,6 +113,7 @@ def jobs(
     stretched: bool,
     nic: float,
     csv_file: Path | None,
+    plot: Path | None,
     resume: Path | None,
 ) -> None:
     """Replay the jobs of TRACE: a CSV file with the columns job_id, submit_s, duration_s and
@@ -135,7 +137,8 @@ def jobs(
     question = _Question(machine, reading, communication, stretched)
     with ending_well():
         results = _replay(trace, question, dict.fromkeys(chosen), resume)
-        write_csv(csv_file, report.as_csv(results))
+        write_file(csv_file, lambda: report.as_csv(results))
+        write_file(plot, lambda: report.as_plot(results))
     click.echo(report.table(results))
 
 

@@ -38,9 +38,12 @@ def replay(
     contestant: Contestant,
     progress: Callable[[int], object] = lambda _: None,
     stretch: Callable[[Run], float] = lambda _: 1.0,
+    until: float = math.inf,
 ) -> list[Run]:
     """Run all *jobs*, which are in order of submission; *progress* is told how many have ended.
     *stretch* says how many times as long a run takes as its job says, and nobody knows it before.
+    Nothing is decided after the second *until*: some jobs may run then, and others wait. Without it
+    every job has to end.
 
     Raises ReplayError where a job that nothing stands in the way of never starts.
     """
@@ -48,7 +51,7 @@ def replay(
     ends: list[tuple[float, int]] = []
     coming, ended, happened = 0, 0, 0.0
     now = jobs[0].submit if jobs else 0.0
-    while ended < len(jobs):
+    while ended < len(jobs) and now <= until:
         while ends and ends[0][0] <= now:
             contestant.end(runs[heappop(ends)[1]], now)
             ended, happened = ended + 1, now
@@ -68,7 +71,8 @@ def replay(
         due = contestant.next_due()
         wake = math.inf if due is None else max(due, now + _SHORTEST_SECONDS)
         now = min(next_event, wake)
-        if ended < len(jobs) and next_event == math.inf and now - happened > _STUCK_SECONDS:
+        is_stuck = next_event == math.inf and now - happened > _STUCK_SECONDS
+        if ended < len(jobs) and until == math.inf and is_stuck:
             ran = {run.job.name for run in runs}
             waiting = [job.name for job in jobs if job.name not in ran]
             raise ReplayError(

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from linkwise.replay import plots
 from linkwise.replay.measure import LARGE, Figures
 
 
@@ -61,3 +62,16 @@ def as_csv(results: Mapping[str, Figures]) -> str:
     for name, found in results.items():
         writer.writerow([name, *msgspec.structs.astuple(found)])
     return text.getvalue()
+
+
+def as_plot(results: Mapping[str, Figures]) -> str:
+    """How long jobs wait and how close together they are, as SVG; jobs of one GPU alone have no
+    locality. Raises ReplayError where matplotlib is missing."""
+    places = {
+        name: (found.queue_mean_s, found.locality)
+        for name, found in results.items()
+        if found.locality is not None
+    }
+    x = plots.Axis("queue, mean seconds", least=0.0)
+    y = plots.Axis("locality: share of the jobs on the fewest nodes", -0.05, 1.05)
+    return plots.points(places, x, y)

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Mapping
 
-from linkwise.extender.scheduler import CoreSettings
 from linkwise.replay.baselines import placements
 from linkwise.replay.baselines.queues import Easy, Fifo, Greedy
+from linkwise.replay.core import objects
 from linkwise.replay.core.cluster import CoreCluster
 from linkwise.replay.driver import Contestant
 from linkwise.replay.jobs import Fleet
@@ -15,7 +15,7 @@ Make = Callable[[Fleet, str], Contestant]
 """On these nodes, which are of this recorded machine."""
 
 SCHEDULERS: Mapping[str, Make] = {
-    LINKWISE: lambda fleet, machine: CoreCluster(fleet, machine, CoreSettings()),
+    LINKWISE: lambda fleet, machine: CoreCluster(objects.nodes(machine, fleet.nodes)),
     "fifo": lambda fleet, _: Fifo(fleet, placements.consolidated),
     "greedy": lambda fleet, _: Greedy(fleet, placements.consolidated),
     "easy": lambda fleet, _: Easy(fleet, placements.consolidated),

@@ -45,12 +45,12 @@ def progress(name: str, total: int) -> Iterator[Callable[[int], None]]:
     console.print(f"{name}: {took:.1f} s", markup=False, highlight=False)
 
 
-def write_csv(file: Path | None, text: str) -> None:
-    """Raises TraceError where *file* cannot be written."""
+def write_file(file: Path | None, text: Callable[[], str]) -> None:
+    """Raises TraceError where *file* cannot be written; without a file there is no *text*."""
     if file is None:
         return
     try:
-        file.write_text(text, encoding="utf-8")
+        file.write_text(text(), encoding="utf-8")
     except OSError as error:
         problem = error.strerror or str(error)
         raise TraceError(file, None, problem, "a file that can be written") from error

@@ -11,10 +11,14 @@ from click.testing import CliRunner
 from linkwise.cli.__main__ import main
 from linkwise.cli.what_if.answer import Answer, HeldPod, Part, Place, Room
 from linkwise.cli.what_if.command import what_if_command
+from linkwise.cli.what_if.past.answer import Ignored, JobThere, Outcome, PastAnswer
+from linkwise.cli.what_if.past.history_csv import NEEDED, OPTIONAL
 from tests.cli.what_if.asking import NOW, listed, runs
+from tests.cli.what_if.past_listing import a_week
 from tests.extender.cluster import Cluster
 
 PAGE = (Path(__file__).parents[3] / "docs" / "what-if.md").read_text()
+COLUMN = re.compile(r"`(\w+)`")
 FILES = dict(re.findall(r"<!-- (\S+) -->\n```yaml\n(.*?)```", PAGE, flags=re.DOTALL))
 SHOWN = re.findall(r"```\n\$ [^\n]* \| linkwise (what-if [^\n]*)\n(.*?)```", PAGE, flags=re.DOTALL)
 
@@ -34,7 +38,7 @@ def cluster() -> Cluster:
 
 
 def test_there_is_something_to_compare() -> None:
-    assert len(SHOWN) == len(FILES) == 3
+    assert len(SHOWN) - 1 == len(FILES) == 3
 
 
 @pytest.mark.parametrize(("command", "shown"), SHOWN, ids=[command for command, _ in SHOWN])
@@ -45,7 +49,8 @@ def test_the_page_shows_what_the_command_prints(
     for name, text in FILES.items():
         Path(name).write_text(text)
     arguments = [*shlex.split(command), "--at", "2026-03-01T08:00:00Z"]
-    result = CliRunner().invoke(main, arguments, input=json.dumps(listed(cluster())))
+    given = a_week() if "--replay" in arguments else listed(cluster())
+    result = CliRunner().invoke(main, arguments, input=json.dumps(given))
     assert result.stdout == shown, result.output
 
 
@@ -56,5 +61,12 @@ def test_every_option_is_documented() -> None:
 
 def test_every_field_is_documented() -> None:
     said = set(re.findall(r"`(\w+)`", PAGE))
-    fields = {name for kind in (Answer, Part, Place, Room, HeldPod) for name in kind.__slots__}
+    kinds = (Answer, Part, Place, Room, HeldPod, PastAnswer, Outcome, JobThere, Ignored)
+    fields = {name for kind in kinds for name in kind.__slots__}
     assert not fields - said
+
+
+def test_every_column_of_a_history_file_is_documented() -> None:
+    table = PAGE.split("| column | needed |", 1)[1].split("\n\n", 1)[0]
+    said = {name for line in table.splitlines()[2:] for name in COLUMN.findall(line.split("|")[1])}
+    assert said == {*NEEDED, *OPTIONAL}

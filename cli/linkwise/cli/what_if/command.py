@@ -2,6 +2,7 @@
 
 It asks the extender's own core, fed with a listing of the cluster, so its answer is the extender's.
 Nothing is written anywhere. Exit status: 0 all of the job starts now, 1 it does not, 2 bad input.
+With --replay the cluster's own past goes through that core instead; then 0, or 2.
 """
 
 import sys
@@ -31,8 +32,17 @@ from linkwise.topology import names
     "jobs",
     metavar="FILE",
     multiple=True,
-    required=True,
     help="The job: a Pod, Job, JobSet, PyTorchJob, …",
+)
+@click.option(
+    "--replay", is_flag=True, help="The past instead: what would its jobs have got, and when?"
+)
+@click.option(
+    "--history",
+    "histories",
+    metavar="FILE",
+    multiple=True,
+    help="For --replay: more pods of the past, as CSV.",
 )
 @click.option("-n", "--namespace", metavar="NAME", default="default", help="As kubectl's.")
 @click.option(
@@ -67,6 +77,8 @@ from linkwise.topology import names
 def what_if_command(
     paths: tuple[str, ...],
     jobs: tuple[str, ...],
+    replay: bool,
+    histories: tuple[str, ...],
     namespace: str,
     assumed: tuple[str, ...],
     at: str | None,
@@ -77,13 +89,26 @@ def what_if_command(
     output: str,
 ) -> None:
     """Say where a job would go if it was submitted now, when it would start, and what would make
-    room for it."""
+    room for it; or what the cluster's own last weeks would have been (--replay)."""
     # The core takes a while to load, and other commands do without it.
     from linkwise.cli.what_if import run
 
     asked = run.Asked(
-        paths, jobs, namespace, assumed, at, resource, indexed_jobs, preempt, span_levels
+        paths=paths,
+        jobs=jobs,
+        replay=replay,
+        histories=histories,
+        namespace=namespace,
+        assumed=assumed,
+        at=at,
+        resource=resource,
+        indexed_jobs=indexed_jobs,
+        preempt=preempt,
+        span_levels=span_levels,
     )
+    if replay:
+        click.echo(run.written(run.past_answer(asked), output), nl=False)
+        return
     answer = run.answer(asked)
     click.echo(run.written(answer, output), nl=False)
     sys.exit(0 if answer.fits else 1)

@@ -5,6 +5,7 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+import click
 import msgspec
 
 from linkwise.cli.errors import BadInputError
@@ -13,6 +14,10 @@ from linkwise.cli.what_if.ask import Question, ask
 from linkwise.cli.what_if.given.job import read_job
 from linkwise.cli.what_if.given.listing import known_classes, read_listing
 from linkwise.cli.what_if.given.machines import know_machines, read_assumption
+from linkwise.cli.what_if.past.answer import PastAnswer
+from linkwise.cli.what_if.past.ask import PastQuestion, ask_past
+from linkwise.cli.what_if.past.history import read_all
+from linkwise.cli.what_if.past.text import write_past
 from linkwise.cli.what_if.text import write_text
 from linkwise.extender.consent import Preempt
 from linkwise.extender.recognise.answer import IndexedJobs
@@ -25,6 +30,8 @@ from linkwise.topology.names import RESOURCE_NAME
 class Asked:
     paths: tuple[str, ...]
     jobs: tuple[str, ...]
+    replay: bool
+    histories: tuple[str, ...]
     namespace: str
     assumed: tuple[str, ...]
     at: str | None
@@ -35,34 +42,67 @@ class Asked:
 
 
 def answer(asked: Asked) -> Answer:
-    """Raises BadInputError."""
-    sources = (*asked.paths, *asked.jobs, *(said.rpartition("=")[2] for said in asked.assumed))
+    """Where the job would go. Raises BadInputError."""
+    now = _begin(asked)
+    assumed = [read_assumption(said) for said in asked.assumed]
+    listing = read_listing(asked.paths)
+    job = read_job(asked.jobs, asked.namespace, known_classes(listing), now)
+    known = know_machines([*listing.nodes.values()], assumed, asked.resource)
+    return ask(Question(listing, known, job, _settings(asked), now))
+
+
+def past_answer(asked: Asked) -> PastAnswer:
+    """What the last weeks would have been. Raises BadInputError."""
+    now = _begin(asked)
+    assumed = [read_assumption(said) for said in asked.assumed]
+    history = read_all(asked.paths, asked.histories, asked.resource, now)
+    known = know_machines(history.nodes, assumed, asked.resource)
+    try:
+        return ask_past(PastQuestion(history, known, _settings(asked), now), _progress)
+    finally:
+        _progress("", 0, 0)
+
+
+def _begin(asked: Asked) -> float:
+    """The time of the listing. Raises BadInputError."""
+    if bool(asked.jobs) == asked.replay:
+        raise BadInputError("--submit FILE or --replay: expected one of them")
+    if asked.histories and not asked.replay:
+        raise BadInputError("--history: expected --replay with it")
+    machines = (said.rpartition("=")[2] for said in asked.assumed)
+    sources = (*asked.paths, *asked.jobs, *asked.histories, *machines)
     if sources.count("-") > 1:
         raise BadInputError(
-            "-f, --submit, --assume: standard input can be one of them: name files for the others"
+            "-f, --submit, --history, --assume: standard input can be one of them: name files for "
+            "the others"
         )
     if "-" in asked.paths and sys.stdin.isatty():
         raise BadInputError("-f -: nothing is piped in: `kubectl get nodes,pods -A -o json |`")
     if not RESOURCE_NAME.fullmatch(asked.resource):
         raise BadInputError(f"--resource {asked.resource}: expected a name like nvidia.com/gpu")
-    now = time.time() if asked.at is None else _time(asked.at)
-    assumed = [read_assumption(said) for said in asked.assumed]
-    listing = read_listing(asked.paths)
-    job = read_job(asked.jobs, asked.namespace, known_classes(listing), now)
-    known = know_machines([*listing.nodes.values()], assumed, asked.resource)
-    settings = CoreSettings(
+    return time.time() if asked.at is None else _time(asked.at)
+
+
+def _settings(asked: Asked) -> CoreSettings:
+    return CoreSettings(
         resource_name=asked.resource,
         indexed_jobs=IndexedJobs(asked.indexed_jobs),
         preempt=Preempt(asked.preempt),
         span_levels=_levels(asked.span_levels),
     )
-    return ask(Question(listing, known, job, settings, now))
 
 
-def written(answer: Answer, output: str) -> str:
+def _progress(scheduler: str, ended: int, of: int) -> None:
+    """On a terminal one line that is written over; gone once all is done."""
+    if sys.stderr.isatty():
+        text = f"replay, {scheduler}: {ended} of {of} jobs" if scheduler else ""
+        click.echo(f"\r{text}\x1b[K", err=True, nl=False)
+
+
+def written(answer: Answer | PastAnswer, output: str) -> str:
     if output == "json":
         return msgspec.json.format(msgspec.json.encode(answer), indent=2).decode() + "\n"
-    return write_text(answer)
+    return write_past(answer) if isinstance(answer, PastAnswer) else write_text(answer)
 
 
 def _levels(said: str | None) -> tuple[str, ...]:

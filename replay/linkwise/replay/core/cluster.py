@@ -2,44 +2,60 @@
 
 Only the core decides. The API server's writes happen at once, kubelets give the GPUs that were
 planned, and kube-scheduler is what it is for such pods: it tries a pod when it comes, when it is
-nominated, and when GPUs come free; it asks about the nodes with enough GPUs free.
+nominated, and when GPUs come free; it asks about the nodes that the pod may run on and that have
+enough GPUs free.
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from linkwise.extender.actions import Action, Emit, Evict, LiftGate, Nominate, WritePlan
 from linkwise.extender.applied import applied
+from linkwise.extender.asks import demand_of
 from linkwise.extender.calls import BindCall, BindOrder, FilterCall, Outcome
 from linkwise.extender.scheduler import CoreSettings, Scheduler
-from linkwise.kube.objects import Condition, Pod
+from linkwise.kube.objects import Condition, Node, Pod
 from linkwise.replay.core import objects
+from linkwise.replay.core.may_run import MayRun
 from linkwise.replay.errors import ReplayError
-from linkwise.replay.jobs import Fleet, Job, Part, Run
+from linkwise.replay.jobs import Job, Part, Run
 from linkwise.topology import names
+from linkwise.topology.model import Machine
 from linkwise.topology.plan import read_gpus
 
 _MOST_ROUNDS = 1000
 _TURNED_AWAY = Condition("PodScheduled", "False", "Unschedulable", "linkwise: no node")
 change = msgspec.structs.replace
 
+PodsOf = Callable[[Job, int, float], Iterable[Pod]]
+"""(job, its number, now in seconds since 1970) -> its pods, as they are created."""
+
 
 class _Waiting:
     """A job whose pods are not all bound."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, pods: int) -> None:
         self.job = job
-        self.missing = len(job.pods)
+        self.missing = pods
         self.parts: dict[int, int] = {}
 
 
 class CoreCluster:
     """A `Contestant`: Linkwise as it runs in production."""
 
-    def __init__(self, fleet: Fleet, machine: str, settings: CoreSettings | None = None) -> None:
-        self._core = Scheduler(settings or CoreSettings())
+    def __init__(
+        self,
+        nodes: Iterable[tuple[Node, Machine]],
+        settings: CoreSettings | None = None,
+        pods_of: PodsOf = objects.pods,
+    ) -> None:
+        """*nodes* are idle; a `Part` names them by their number. No pod may be gated."""
+        self._settings = settings or CoreSettings()
+        self._core = Scheduler(self._settings)
+        self._pods_of = pods_of
         self._now = objects.EPOCH
         self._pods: dict[str, Pod] = {}
         self._numbers: dict[str, int] = {}  # uid -> its job's number
@@ -49,15 +65,18 @@ class CoreCluster:
         self._uids: dict[int, list[str]] = {}
         self._by_name: dict[str, int] = {}  # a job's number by its name
         self._to_try: deque[str] = deque()
-        self._turned_away: dict[str, None] = {}  # single pods, the oldest first
+        self._turned_away: dict[str, _Single] = {}  # by uid, the oldest first
         self._came_free = False
         self._made = 0
-        there = list(objects.nodes(machine, fleet.nodes))
+        self._names: list[str] = []
+        there = list(nodes)
         for number, (node, hardware) in enumerate(there):
             name = node.metadata.name
+            self._names.append(name)
             self._free[name] = len(hardware.gpus)
             bits = {gpu.uuid: 1 << position for position, gpu in enumerate(hardware.gpus)}
             self._nodes[name] = number, bits
+        self._may_run = MayRun([node for node, _ in there], self._settings.resource_name)
         self._core.replace_nodes([node for node, _ in there], self._now)
         self._core.replace_pods([], self._now)
         self._core.replace_budgets([], self._now)
@@ -68,10 +87,11 @@ class CoreCluster:
     def submit(self, job: Job, now: float) -> None:
         self._now = objects.EPOCH + now
         self._made += 1
-        self._jobs[self._made] = _Waiting(job)
         self._by_name[job.name] = self._made
         uids = self._uids[self._made] = []
-        for pod in objects.pods(job, self._made, self._now):
+        pods = list(self._pods_of(job, self._made, self._now))
+        self._jobs[self._made] = _Waiting(job, len(pods))
+        for pod in pods:
             uids.append(pod.metadata.uid)
             self._numbers[pod.metadata.uid] = self._made
             self._to_try.append(pod.metadata.uid)
@@ -88,7 +108,7 @@ class CoreCluster:
             del self._numbers[uid]
             self._core.pod_event("DELETED", self._pods.pop(uid), self._now)
         for part in run.parts:
-            self._free[objects.node_name(part.node)] += part.gpus.bit_count()
+            self._free[self._names[part.node]] += part.gpus.bit_count()
         self._came_free = True
 
     def settle(self, now: float) -> Sequence[Run]:
@@ -143,18 +163,15 @@ class CoreCluster:
         return True
 
     def _try_again(self, started: list[Run]) -> None:
-        """Those who were turned away, the oldest first. At one moment, of two that differ in their
-        expected run time alone, the longer one is turned away where the shorter one was."""
-        in_vain: dict[tuple[str, int, bool], float] = {}
+        """Those who were turned away, by priority, then age. At one moment, of two that differ in
+        their expected run time alone, the longer one is turned away where the shorter one was."""
+        in_vain: dict[tuple[object, ...], float] = {}
         most = max(self._free.values())
-        for uid in [*self._turned_away]:
-            job = self._jobs[self._numbers[uid]].job
-            kind = job.namespace, job.gpus, job.expected is None
-            expected = job.expected or 0.0
-            if job.gpus > most or expected >= in_vain.get(kind, float("inf")):
+        for uid, single in sorted(self._turned_away.items(), key=lambda item: -item[1].priority):
+            if single.gpus > most or single.expected >= in_vain.get(single.alike, float("inf")):
                 continue
             if not self._try_pod(uid, started):
-                in_vain[kind] = expected
+                in_vain[single.alike] = single.expected
             else:
                 most = max(self._free.values())
 
@@ -163,22 +180,28 @@ class CoreCluster:
         pod = self._pods.get(uid)
         if pod is None or pod.spec.node_name:
             return False
-        wanted = int(pod.spec.containers[0].resources.limits[names.DEFAULT_RESOURCE])
+        wanted = self._wanted(pod)
         nominated = pod.status.nominated_node_name
         node = ""
         if nominated and self._free[nominated] >= wanted:
             node = self._ask(pod, (nominated,))
         if not node:
-            node = self._ask(pod, tuple(n for n, free in self._free.items() if free >= wanted))
+            may = self._may_run.names(pod)
+            fitting = (n for n, free in self._free.items() if free >= wanted and n in may)
+            node = self._ask(pod, tuple(fitting))
         if node and self._bind(pod, node, started):
             self._turned_away.pop(uid, None)
             return True
-        if names.GANG not in pod.metadata.annotations:
-            self._turned_away.setdefault(uid)
+        if names.GANG not in pod.metadata.annotations and uid not in self._turned_away:
+            expected = self._jobs[self._numbers[uid]].job.expected
+            self._turned_away[uid] = _single(pod, wanted, expected)
         pod = self._pods[uid]
         if not pod.status.conditions:
             self._put(change(pod, status=change(pod.status, conditions=(_TURNED_AWAY,))))
         return False
+
+    def _wanted(self, pod: Pod) -> int:
+        return demand_of(pod, self._settings.resource_name).gpus
 
     def _ask(self, pod: Pod, nodes: tuple[str, ...]) -> str:
         """The node it is to go to; empty: none."""
@@ -206,7 +229,8 @@ class CoreCluster:
         spec = change(latest.spec, node_name=node)
         self._put(change(latest, metadata=metadata, spec=spec))
         self._core.end_bind(order, Outcome.DONE, self._now)
-        self._give(meta.uid, node, read_gpus(annotations[names.GPUS])[objects.CONTAINER], started)
+        given = read_gpus(annotations[names.GPUS]).values()
+        self._give(meta.uid, node, frozenset().union(*given), started)
         return True
 
     # Kubelets.
@@ -222,3 +246,25 @@ class CoreCluster:
             del self._jobs[self._numbers[uid]]
             parts = tuple(Part(*part) for part in sorted(job.parts.items()))
             started.append(Run(job.job, self._now - objects.EPOCH, parts))
+
+
+class _Single(NamedTuple):
+    """A pod in no gang that kube-scheduler found no node for."""
+
+    alike: tuple[object, ...]  # the same for pods that differ in their expected run time alone
+    gpus: int
+    priority: int
+    expected: float  # seconds; 0: nothing is said
+
+
+def _single(pod: Pod, gpus: int, expected: float | None) -> _Single:
+    meta, spec = pod.metadata, pod.spec
+    said = {k: v for k, v in meta.annotations.items() if k != names.EXPECTED_DURATION}
+    alike = (
+        meta.namespace,
+        gpus,
+        spec.priority,
+        expected is None,
+        repr((sorted(said.items()), spec.node_selector, spec.affinity, spec.tolerations)),
+    )
+    return _Single(alike, gpus, spec.priority, expected or 0.0)

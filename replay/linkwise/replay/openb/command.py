@@ -1,22 +1,24 @@
 """`linkwise-simulator replay openb`: unallocated GPUs, with policies of others."""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import click
 import msgspec
 
+from linkwise.replay import plots
 from linkwise.replay.checkpoint import Checkpoint, digest_of, key_of
 from linkwise.replay.errors import ReplayError
 from linkwise.replay.openb.run import POLICIES, PUBLISHED, allocated_curve
 from linkwise.replay.report import markdown
-from linkwise.replay.shell import ending_well, progress, write_csv
+from linkwise.replay.shell import ending_well, progress, write_file
 from linkwise.replay.traces.openb import OpenbTrace, read_openb, read_published
 
 TOLERANCE = 0.01  # points: the curves were published with two decimals
 _FILE = click.Path(dir_okay=False, path_type=Path)
+_PLOT_FROM = 80  # % of arrivals; below all policies give every pod its GPUs
 _SHOWN = (50, 90, 100, 130)  # % of arrivals
 
 
@@ -24,7 +26,8 @@ class _Result(NamedTuple):
     policy: str
     seed: int
     curve: dict[int, float]
-    difference: float | None  # from the published curve, in points; the largest
+    published: Mapping[int, float]  # of the same curve
+    difference: float | None  # between these two, in points; the largest
 
 
 class _Curve(msgspec.Struct, frozen=True):
@@ -47,6 +50,7 @@ class _Curve(msgspec.Struct, frozen=True):
 )
 @click.option("--check", is_flag=True, help="Compare with the published curves; status 1 if off.")
 @click.option("--csv", "csv_file", type=_FILE, help="Write the curves as CSV.")
+@click.option("--plot", type=_FILE, help="Draw the curves, as SVG; with --check beside published.")
 @click.option("--resume", type=_FILE, help="Keep results in this file, and take up those it has.")
 def openb(
     data: Path,
@@ -55,13 +59,15 @@ def openb(
     seeds: Iterable[int],
     check: bool,
     csv_file: Path | None,
+    plot: Path | None,
     resume: Path | None,
 ) -> None:
     """Replay Alibaba's openb: the pods of DATA come one after the other until they ask for 130 % of
     the GPUs, and none ends. Shown is the share of the GPUs that is allocated."""
     with ending_well():
         results = list(_replay(data, trace, policies, seeds, check, resume))
-        write_csv(csv_file, _as_csv(results))
+        write_file(csv_file, lambda: _as_csv(results))
+        write_file(plot, lambda: _as_plot(results))
     cells = [["policy", "seed", *(f"{p} %" for p in _SHOWN)] + ["off by"] * check]
     for found in results:
         row = [found.policy, str(found.seed), *(_text(found.curve.get(p)) for p in _SHOWN)]
@@ -97,14 +103,14 @@ def _replay(
                 found = _Curve(_curve(there, name, seed))
                 checkpoint.keep(key, found)
             curve = found.percent
-            points = published[PUBLISHED[name]].items() if check else ()
-            missing = [percent for percent, _ in points if percent not in curve]
+            points = published[PUBLISHED[name]] if check else {}
+            missing = [percent for percent in points if percent not in curve]
             if missing:
                 raise ReplayError(
                     f"--check: no arrivals at {missing[0]} %: expected the whole trace"
                 )
-            off = max((abs(curve[p] - share) for p, share in points), default=None)
-            yield _Result(name, seed, curve, off)
+            off = max((abs(curve[p] - share) for p, share in points.items()), default=None)
+            yield _Result(name, seed, curve, points, off)
 
 
 def _curve(trace: OpenbTrace, name: str, seed: int) -> dict[int, float]:
@@ -121,3 +127,22 @@ def _as_csv(results: Iterable[_Result]) -> str:
     for found in results:
         lines += [f"{found.policy},{found.seed},{p},{a}" for p, a in sorted(found.curve.items())]
     return "\n".join(lines) + "\n"
+
+
+def _as_plot(results: Iterable[_Result]) -> str:
+    """Of each policy the mean over the seeds, from where the first of them drops pods."""
+    by_policy: dict[str, list[_Result]] = {}
+    for found in results:
+        by_policy.setdefault(found.policy, []).append(found)
+    lines = [
+        plots.Curve(name, _mean([r.curve for r in those]), _mean([r.published for r in those]))
+        for name, those in by_policy.items()
+    ]
+    x = plots.Axis("GPUs that the pods asked for so far, in % of all", _PLOT_FROM)
+    return plots.curves(lines, x, plots.Axis("GPUs allocated, in % of all"))
+
+
+def _mean(curves: Sequence[Mapping[int, float]]) -> list[tuple[float, float]]:
+    """At the levels that all have."""
+    levels = sorted(set(curves[0]).intersection(*curves[1:]))
+    return [(p, sum(curve[p] for curve in curves) / len(curves)) for p in levels if p >= _PLOT_FROM]

@@ -51,19 +51,35 @@ def read_listing(paths: Sequence[str]) -> Listing:
     """Raises BadInputError with file, document and field."""
     found = Listing()
     for path in paths:
-        text = read_text("-f", path)
-        where = shown("-f", path)
-        if not text.strip():
-            raise BadInputError(
-                f"{where}: empty: expected what `kubectl get nodes,pods -A -o json` prints"
-            )
-        for place, head, raw in _objects(text, where):
-            _take(found, place, head, raw)
+        _read(found, path, Pod)
+    expect_nodes(found, paths)
+    return found
+
+
+def read_file(path: str, pod: type[Pod]) -> Listing:
+    """One file alone, its pods read as *pod*, which may know more fields. Raises BadInputError."""
+    found = Listing()
+    _read(found, path, pod)
+    return found
+
+
+def expect_nodes(found: Listing, paths: Sequence[str]) -> None:
+    """Raises BadInputError where there are none."""
     if not found.nodes:
         raise BadInputError(
             f"-f {', '.join(paths)}: no Node there; `kubectl get nodes,pods -A -o json`"
         )
-    return found
+
+
+def _read(found: Listing, path: str, pod: type[Pod]) -> None:
+    text = read_text("-f", path)
+    where = shown("-f", path)
+    if not text.strip():
+        raise BadInputError(
+            f"{where}: empty: expected what `kubectl get nodes,pods -A -o json` prints"
+        )
+    for place, head, raw in _objects(text, where):
+        _take(found, place, head, raw, pod)
 
 
 def _objects(text: str, where: str) -> Iterator[tuple[str, _Head, msgspec.Raw]]:
@@ -98,7 +114,7 @@ def _inside(
         yield from _inside(f"{where}: items[{number}]", item, inside, depth + 1)
 
 
-def _take(found: Listing, where: str, head: _Head, raw: msgspec.Raw) -> None:
+def _take(found: Listing, where: str, head: _Head, raw: msgspec.Raw, pod_kind: type[Pod]) -> None:
     kind, version = head.kind, head.api_version
     for name, value in (("apiVersion", version), ("kind", kind)):
         if not isinstance(value, str) or not value:
@@ -109,7 +125,7 @@ def _take(found: Listing, where: str, head: _Head, raw: msgspec.Raw) -> None:
         _named(node.metadata.name, where)
         found.nodes[node.metadata.name] = node
     elif of == ("", "Pod"):
-        pod = _whole(_decode(raw, Pod, where), where)
+        pod = _whole(_decode(raw, pod_kind, where), where)
         found.pods[pod.metadata.namespace, pod.metadata.name] = pod
     elif of == _BUDGET:
         found.budgets = [*(found.budgets or []), _decode(raw, PodDisruptionBudget, where)]
@@ -126,7 +142,7 @@ def _decode(raw: msgspec.Raw, kind: type[T], where: str) -> T:
     try:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as error:
-        raise unreadable(error, where, kind.__name__) from None
+        raise unreadable(error, where, kind.__name__.removeprefix("Past")) from None
 
 
 def _whole(pod: Pod, where: str) -> Pod:

@@ -1,0 +1,1 @@
+"""What a cluster's last weeks would have been with Linkwise: its own history, replayed."""

@@ -1,0 +1,294 @@
+"""Replays the past: with the core, with what kube-scheduler does by itself, and as it was."""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from linkwise.cli.errors import BadInputError
+from linkwise.cli.what_if.given.machines import Known
+from linkwise.cli.what_if.past.answer import (
+    AS_IT_WAS,
+    LINKWISE,
+    STOCK,
+    Ignored,
+    JobThere,
+    PastAnswer,
+)
+from linkwise.cli.what_if.past.as_it_was import Had, what_they_had
+from linkwise.cli.what_if.past.figures import Fate, Fates, Use, outcome, queue_of, worth_of
+from linkwise.cli.what_if.past.ground import Ground, ground_of
+from linkwise.cli.what_if.past.history import History
+from linkwise.cli.what_if.past.jobs import PastJob, jobs_of, pods_of
+from linkwise.cli.what_if.past.lives import Useless
+from linkwise.cli.what_if.past.stock import KubeScheduler
+from linkwise.extender.consent import Preempt
+from linkwise.extender.scheduler import CoreSettings
+from linkwise.kube.objects import Pod
+from linkwise.replay.core.cluster import CoreCluster
+from linkwise.replay.driver import Contestant, replay
+from linkwise.replay.jobs import Job, Part, Run
+
+_MOST_NAMED = 5
+_LONGEST_SECONDS = 60.0  # that the core may take for a job that is alone
+_STEP_SECONDS = 1.0
+
+Progress = Callable[[str, int, int], object]
+"""(which scheduler, jobs that have ended, of how many)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PastQuestion:
+    history: History
+    known: Known
+    settings: CoreSettings
+    at: float  # when the cluster was listed
+
+
+def ask_past(question: PastQuestion, progress: Progress = lambda *_: None) -> PastAnswer:
+    """Raises BadInputError where nothing can be replayed."""
+    history, at = question.history, question.at
+    settings = replace(question.settings, preempt=Preempt.NEVER)
+    ground = ground_of(question.known, settings)
+    if not ground.nodes:
+        raise BadInputError("-f: no node there whose GPUs are known: see --assume")
+    found = jobs_of(history.lives, history.objects, settings)
+    alone = _Alone(ground, settings)
+    alone_best = {job.name: alone.best(job) for job in found.jobs}
+    jobs = [job for job in found.jobs if alone_best[job.name] is not None]
+    if not jobs:
+        raise BadInputError("-f: no job there fits these nodes: nothing to replay")
+    never = [job for job in found.jobs if alone_best[job.name] is None]
+    ignored = _ignored([*history.useless, *found.useless, *_never(never)])
+
+    begin = jobs[0].submit
+    had = what_they_had(
+        (life for job in found.jobs for life in job.members), question.known.nodes, ground
+    )
+    of_job = {job.name: job for job in jobs}
+    makers: dict[str, Contestant] = {
+        STOCK: KubeScheduler(
+            ground, lambda job: pods_of(of_job[job.name], 0, 0.0), settings.resource_name
+        ),
+        LINKWISE: CoreCluster(
+            ground.nodes, settings, lambda job, number, now: pods_of(of_job[job.name], number, now)
+        ),
+    }
+    coming = [job.as_job(begin) for job in jobs]
+    fates: dict[str, Fates] = {AS_IT_WAS: {job.name: _fate(job, had) for job in jobs}}
+    uses = {AS_IT_WAS: _uses(found.jobs, had)}
+    for name, contestant in makers.items():
+        runs = _replay(coming, contestant, at - begin, name, progress)
+        fates[name] = {
+            job.name: Fate(begin + runs[job.name].start, runs[job.name].parts)
+            if job.name in runs
+            else Fate(None, None)
+            for job in jobs
+        }
+        uses[name] = [
+            Use(begin + run.start, begin + run.end, run.job.gpus) for run in runs.values()
+        ]
+    worths = {
+        name: {job.name: worth_of(job, its[job.name], ground) for job in jobs}
+        for name, its in fates.items()
+    }
+    best = {job.name: _best(alone_best[job.name], worths, job) for job in jobs}
+    judged = frozenset(
+        job.name for job in jobs if all(its[job.name] is not None for its in worths.values())
+    )
+    presumed = tuple(
+        life.key
+        for job in jobs
+        for life in job.members
+        if life.pod.metadata.uid in had and had[life.pod.metadata.uid].presumed
+    )
+    return PastAnswer(
+        begin=begin,
+        at=at,
+        nodes=len(ground.nodes),
+        gpus=ground.gpus,
+        jobs=len(jobs),
+        gangs=sum(job.is_gang for job in jobs),
+        pods=sum(len(job.members) for job in jobs),
+        running=sum(job.start is not None and job.end is None for job in jobs),
+        judged=len(judged),
+        outcomes={
+            name: outcome(jobs, its, uses[name], _pairs(worths[name], best, judged), ground, at)
+            for name, its in fates.items()
+        },
+        there=tuple(
+            _there(job, fates, worths, best[job.name], at, had)
+            for job in jobs
+            if job.gpus > 1 or any(queue_of(job, its[job.name], at) for its in fates.values())
+        ),
+        guesses=question.known.guesses,
+        left_out=(*question.known.left_out, *ground.left_out),
+        ignored=ignored,
+        presumed=presumed,
+        notes=tuple(_notes(question, [str(ref) for ref in found.not_given], jobs, had)),
+    )
+
+
+class _Alone:
+    """What the core gives to a job that has the cluster to itself; of jobs that are alike it is
+    asked once."""
+
+    def __init__(self, ground: Ground, settings: CoreSettings) -> None:
+        self._ground, self._settings = ground, settings
+        self._known: dict[str, float | None] = {}
+        self._job: PastJob | None = None
+        self._core: CoreCluster | None = None
+        self._now = 0.0
+
+    def best(self, job: PastJob) -> float | None:
+        """GB/s, 0 of a single GPU; None: it never starts on these nodes."""
+        alike = repr([(pod.metadata.annotations, pod.spec) for pod in pods_of(job, 0, 0.0)])
+        if alike not in self._known:
+            run = self._run(job)
+            got = None if run is None else Fate(run.start, run.parts)
+            self._known[alike] = None if got is None else worth_of(job, got, self._ground) or 0.0
+        return self._known[alike]
+
+    def _run(self, job: PastJob) -> Run | None:
+        if self._core is None:
+            self._core, self._now = CoreCluster(self._ground.nodes, self._settings, self._pods), 0.0
+        self._job = job
+        until = self._now + _LONGEST_SECONDS
+        self._core.submit(job.as_job(job.submit), self._now)
+        while self._now < until:
+            runs = self._core.settle(self._now)
+            if runs:
+                self._core.end(runs[0], self._now)
+                self._core.settle(self._now)
+                self._now += _STEP_SECONDS
+                return runs[0]
+            due = self._core.next_due()
+            self._now = max(self._now + _STEP_SECONDS, until if due is None else due)
+        self._core = None  # it still has the job
+        return None
+
+    def _pods(self, _: Job, number: int, now: float) -> Sequence[Pod]:
+        assert self._job is not None
+        return pods_of(self._job, number, now)
+
+
+def _replay(
+    jobs: Sequence[Job], contestant: Contestant, until: float, name: str, progress: Progress
+) -> Mapping[str, Run]:
+    shown = -1
+
+    def advance(ended: int) -> None:
+        nonlocal shown
+        if 100 * ended // len(jobs) > shown:
+            shown = 100 * ended // len(jobs)
+            progress(name, ended, len(jobs))
+
+    runs = replay(jobs, contestant, advance, until=until)
+    return {run.job.name: run for run in runs}
+
+
+def _fate(job: PastJob, had: Mapping[str, Had]) -> Fate:
+    parts: dict[int, int] = defaultdict(int)
+    for life in job.members:
+        its = had.get(life.pod.metadata.uid)
+        if its is None:
+            return Fate(job.start, None)
+        parts[its.part.node] |= its.part.gpus
+    return Fate(job.start, tuple(Part(*part) for part in sorted(parts.items())))
+
+
+def _uses(jobs: Iterable[PastJob], had: Mapping[str, Had]) -> list[Use]:
+    return [
+        Use(life.bound, math.inf if life.ended is None else life.ended, life.gpus)
+        for job in jobs
+        for life in job.members
+        if life.bound is not None and life.pod.metadata.uid in had
+    ]
+
+
+def _best(
+    alone: float | None, worths: Mapping[str, Mapping[str, float | None]], job: PastJob
+) -> float | None:
+    """The search is near the best, so one that was placed better is believed."""
+    seen = [worth for its in worths.values() if (worth := its[job.name]) is not None]
+    return max([alone or 0.0, *seen]) or None
+
+
+def _pairs(
+    worths: Mapping[str, float | None], best: Mapping[str, float | None], judged: frozenset[str]
+) -> dict[str, tuple[float, float]]:
+    return {name: (worths[name] or 0.0, best[name] or 1.0) for name in judged}
+
+
+def _there(
+    job: PastJob,
+    fates: Mapping[str, Fates],
+    worths: Mapping[str, Mapping[str, float | None]],
+    best: float | None,
+    at: float,
+    had: Mapping[str, Had],
+) -> JobThere:
+    def queued(fate: Fate) -> float | None:
+        return None if fate.start is None else queue_of(job, fate, at)
+
+    mine = [had[uid] for life in job.members if (uid := life.pod.metadata.uid) in had]
+    return JobThere(
+        job=job.name,
+        gpus=job.gpus,
+        pods=len(job.members),
+        submit=job.submit,
+        queued_s={name: queued(its[job.name]) for name, its in fates.items()},
+        nodes={
+            name: len(parts) if (parts := its[job.name].parts) else None
+            for name, its in fates.items()
+        },
+        gbytes_per_s={name: its[job.name] for name, its in worths.items()},
+        best_gbytes_per_s=best,
+        presumed=any(its.presumed for its in mine),
+    )
+
+
+def _never(jobs: Iterable[PastJob]) -> Iterable[Useless]:
+    because = "its job fits these nodes not even when they are idle"
+    return [Useless(life.key, because) for job in jobs for life in job.members]
+
+
+def _ignored(useless: Iterable[Useless]) -> tuple[Ignored, ...]:
+    found: dict[str, list[str]] = defaultdict(list)
+    for each in useless:
+        found[each.because].append(each.key)
+    return tuple(Ignored(because, tuple(sorted(pods))) for because, pods in sorted(found.items()))
+
+
+def _notes(
+    question: PastQuestion,
+    not_given: Sequence[str],
+    jobs: Sequence[PastJob],
+    had: Mapping[str, Had],
+) -> Iterable[str]:
+    if not_given:
+        yield (
+            "pods count as pods of their own, as what they hang on was not given: "
+            + _some(not_given)
+        )
+    if question.history.vanished:
+        yield (
+            "pods that a later listing does not have count as ended when they were listed for the "
+            "last time: " + _some(question.history.vanished)
+        )
+    elsewhere = [
+        life.key
+        for job in jobs
+        for life in job.members
+        if life.bound is not None and life.pod.metadata.uid not in had
+    ]
+    if elsewhere:
+        yield (
+            "not known which GPUs these pods had (their node is not there, or was fuller than it "
+            "can be): " + _some(elsewhere)
+        )
+
+
+def _some(words: Sequence[str]) -> str:
+    more = len(words) - _MOST_NAMED
+    return ", ".join(words[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

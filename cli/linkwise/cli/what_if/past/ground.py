@@ -1,0 +1,98 @@
+"""The nodes that the past is replayed on: those of the listing, idle, healthy and in service.
+
+Which of them were cordoned, unhealthy or not there at all in the past is not known.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from linkwise.cli.what_if.given.machines import Known, LeftOut
+from linkwise.extender.placement.estimate import Share, estimate
+from linkwise.extender.scheduler import CoreSettings, Scheduler
+from linkwise.extender.snapshot import NodeState
+from linkwise.extender.worth_view import domain_of, levels_of
+from linkwise.kube.objects import Condition, Node, NodeSpec, NodeStatus, Quantity
+from linkwise.replay.jobs import Part
+from linkwise.topology import names
+from linkwise.topology.errors import AnnotationError
+from linkwise.topology.model import Machine
+from linkwise.topology.node_annotation import read_topology, write_topology
+
+change = msgspec.structs.replace
+_OF_THE_MOMENT = "node.kubernetes.io/"  # taints: cordoned, not ready, under pressure
+
+
+@dataclass(frozen=True)
+class Ground:
+    """`Part.node` is the number of a node in `nodes`."""
+
+    nodes: tuple[tuple[Node, Machine], ...]
+    states: tuple[NodeState, ...]
+    levels: tuple[str, ...]
+    left_out: tuple[LeftOut, ...]
+
+    @property
+    def gpus(self) -> int:
+        return sum(len(machine.gpus) for _, machine in self.nodes)
+
+    def worth(self, parts: Sequence[Part]) -> float:
+        """GB/s of an all-reduce over these GPUs, two or more, as the extender estimates it."""
+        return estimate([self._share(part) for part in parts], self.levels).together
+
+    def _share(self, part: Part) -> Share:
+        state = self.states[part.node]
+        assert state.kind is not None, "it has a machine"
+        domains = tuple(domain_of(state, level) for level in self.levels)
+        return Share(state.kind, part.gpus, domains)
+
+
+def ground_of(known: Known, settings: CoreSettings) -> Ground:
+    idle = {}
+    left_out: dict[str, list[str]] = {}
+    for node in known.nodes:
+        text = node.metadata.annotations.get(names.TOPOLOGY)
+        if text is None:
+            continue  # no GPUs, or `known.left_out` says why
+        try:
+            machine = read_topology(text)
+        except AnnotationError as error:
+            left_out.setdefault(str(error), []).append(node.metadata.name)
+            continue
+        idle[node.metadata.name] = _idle(node, machine, settings.resource_name)
+    core = Scheduler(settings)
+    core.replace_nodes([node for node, _ in idle.values()], 0.0)
+    snapshot = core.snapshot(0.0)
+    usable = [state for state in snapshot.nodes if state.kind is not None and not state.problem]
+    for state in snapshot.nodes:
+        if state not in usable:
+            left_out.setdefault(state.problem or "its machine is not known", []).append(state.name)
+    return Ground(
+        tuple(idle[state.name] for state in usable),
+        tuple(usable),
+        levels_of(snapshot),
+        tuple(LeftOut(because, tuple(those)) for because, those in left_out.items()),
+    )
+
+
+def _idle(node: Node, seen: Machine, resource: str) -> tuple[Node, Machine]:
+    machine = replace(seen, gpus=tuple(replace(gpu, healthy=True) for gpu in seen.gpus))
+    meta, spec = node.metadata, node.spec
+    taints = (taint for taint in spec.taints if not taint.key.startswith(_OF_THE_MOMENT))
+    offers: dict[str, Quantity] = {
+        "cpu": "1000",
+        "memory": "1Pi",
+        "pods": "1000",
+        resource: len(machine.gpus),
+    }
+    return change(
+        node,
+        metadata=change(meta, annotations={names.TOPOLOGY: write_topology(machine)}),
+        spec=NodeSpec(taints=tuple(taints)),
+        status=NodeStatus(
+            capacity=dict(offers),
+            allocatable=dict(offers),
+            conditions=(Condition(type="Ready", status="True"),),
+        ),
+    ), machine

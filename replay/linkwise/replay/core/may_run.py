@@ -1,0 +1,30 @@
+"""On which nodes a pod may run: what kube-scheduler looks at before it asks an extender."""
+
+from collections.abc import Iterable
+
+from linkwise.extender.feasible import why_not
+from linkwise.extender.reader import Reader
+from linkwise.kube.objects import Node, Pod
+
+
+class MayRun:
+    def __init__(self, nodes: Iterable[Node], resource: str) -> None:
+        self._reader = Reader(resource)
+        self._nodes = [self._reader.node(node) for node in nodes]
+        self._are_tainted = any(node.taints for node in self._nodes)
+        self._all = frozenset(node.name for node in self._nodes)
+        self._known: dict[str, frozenset[str]] = {}
+
+    def names(self, pod: Pod) -> frozenset[str]:
+        """By node selector, node affinity and taints, of a pod that takes GPUs."""
+        spec = pod.spec
+        if not (self._are_tainted or spec.node_selector or spec.affinity):
+            return self._all
+        alike = repr((spec.node_selector, spec.affinity, spec.tolerations))
+        if alike not in self._known:
+            template = self._reader.pod(pod).template
+            assert template is not None, "it takes GPUs"
+            self._known[alike] = frozenset(
+                node.name for node in self._nodes if not why_not(template, node)
+            )
+        return self._known[alike]

@@ -1,0 +1,99 @@
+"""Plots are small, the same each time, and show what the tables say."""
+
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner, Result
+
+from linkwise.replay.command import command
+from linkwise.replay.openb.run import POLICIES, allocated_curve
+from linkwise.replay.plots import Axis, Curve, curves, points
+from linkwise.replay.traces.openb import read_openb
+from tests.replay.made_up import random_jobs, write_csv
+from tests.replay.test_openb import write, write_published
+
+SVG = "{http://www.w3.org/2000/svg}"
+X, Y = Axis("x"), Axis("y")
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(command, [str(word) for word in words])
+
+
+def texts(svg: str) -> list[str]:
+    return [text.text or "" for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+
+
+def dots(svg: str, group: str = "line2d_") -> int:
+    """Markers in the axes."""
+    tree = ElementTree.fromstring(svg)
+    there = [g for g in tree.iter(f"{SVG}g") if g.get("id", "").startswith(group)]
+    return sum(len(list(g.iter(f"{SVG}use"))) for g in there)
+
+
+def test_a_scheduler_is_a_dot_with_its_name(tmp_path: Path) -> None:
+    trace = write_csv(tmp_path / "trace.csv", random_jobs(1, 30))
+    file = tmp_path / "plot.svg"
+    words = (trace, "--nodes", 3, "--scheduler", "greedy", "--scheduler", "spread")
+    done = run(*words, "--plot", file)
+    assert done.exit_code == 0, done.output
+    first = file.read_bytes()
+    assert {"greedy", "spread", "queue, mean seconds"} <= {*texts(first.decode())}
+    assert done.stdout == run(*words, "--plot", file).stdout
+    assert file.read_bytes() == first
+    assert len(first) < 60_000
+
+
+def test_names_of_one_place_stand_together() -> None:
+    found = texts(points({"a": (1.0, 2.0), "b": (1.0, 2.0), "c": (3.0, 4.0)}, X, Y))
+    assert "a, b" in found
+    assert "c" in found
+
+
+def test_published_points_are_circles_on_the_curve() -> None:
+    line = [(80.0, 80.0), (90.0, 89.0)]
+    without = curves([Curve("one", line)], X, Y)
+    beside = curves([Curve("one", line, line)], X, Y)
+    assert "published" not in texts(without)
+    assert "published" in texts(beside)
+    assert dots(beside) == dots(without) + len(line) + 1  # and the legend's
+
+
+def test_openb_draws_its_curves_beside_the_published(tmp_path: Path) -> None:
+    write(tmp_path, "n0,64000,262144,8,V100M32", "p0,1000,1024,1,1000,\np1,1000,1024,1,500,")
+    trace = read_openb(tmp_path, "default", 7)
+    curve = allocated_curve(trace, POLICIES["fgd"](trace, 7))
+    write_published(tmp_path, {"FGD": {p: share for p, share in curve.items() if p > 80}})
+    file = tmp_path / "plot.svg"
+    done = run("openb", tmp_path, "--seed", 7, "--policy", "fgd", "--check", "--plot", file)
+    assert done.exit_code == 0, done.output
+    assert {"fgd", "published"} <= {*texts(file.read_text())}
+
+
+def test_nothing_hides_the_page_behind_it() -> None:
+    """It is read on black too."""
+    svg = points({"a": (1.0, 2.0)}, X, Y)
+    assert "fill: #ffffff" not in svg
+    assert "fill: #000000" not in svg
+
+
+def test_where_the_file_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    trace = write_csv(tmp_path / "trace.csv", random_jobs(1, 5))
+    done = run(trace, "--nodes", 3, "--scheduler", "fifo", "--plot", tmp_path / "no" / "f.svg")
+    assert done.exit_code == 2
+    assert "no/f.svg: No such file or directory: expected a file that can be" in done.stderr
+
+
+def test_without_matplotlib_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = write_csv(tmp_path / "trace.csv", random_jobs(1, 5))
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    words = (trace, "--nodes", 3, "--scheduler", "fifo")
+    assert run(*words).exit_code == 0
+    done = run(*words, "--plot", tmp_path / "plot.svg")
+    assert done.exit_code == 2
+    assert "pip install 'linkwise[plots]'" in done.stderr
+    assert not (tmp_path / "plot.svg").exists()
