@@ -89,7 +89,10 @@ class World:
 
     def devices(self) -> tuple[str, str]:
         """What the Node shows of the resource: capacity and allocatable."""
-        status = self.api.get(f"{NODES}/{self.kubelet.node}")["status"]
+        answer = self.api.ask("GET", f"{NODES}/{self.kubelet.node}")
+        if answer.status == 404:  # the kubelet has not made it yet
+            return "", ""
+        status = answer.object["status"]
         capacity, allocatable = status.get("capacity", {}), status.get("allocatable", {})
         return capacity.get(self.resource, ""), allocatable.get(self.resource, "")
 

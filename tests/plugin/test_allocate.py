@@ -4,7 +4,7 @@ spoils no other plan; always exactly as many as asked for."""
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linkwise.plugin.allocate import (
@@ -167,6 +167,7 @@ def test_the_partition_policy_leaves_good_sets_for_the_next_job() -> None:
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
+@settings(deadline=None)
 @given(data=st.data())
 def test_any_question_gets_exactly_as_many_as_asked_with_all_that_must_be(
     policy: str, data: st.DataObject
