@@ -7,7 +7,7 @@ take them:
 - a more urgent gang or pod;
 - a gang that runs and has lost a member, or it might wait for the very gang that waits for it;
 - a gang or pod that says that it ends before the gang can start;
-- one that says nothing, if pods like it have ended in half of that time (`run_times`).
+- one that says nothing, if nine of ten pods like it have ended in that time (`run_times`).
 
 What comes free is kept in the same way until those who wait for longest have had their turn.
 docs/decisions/0013-order-and-holds.md has why.
@@ -35,11 +35,11 @@ from linkwise.extender.records import GangKey, PodRecord, Template
 from linkwise.extender.reserve import Gpus, Reservation, reservation
 from linkwise.extender.rows import Bools, Rows
 from linkwise.extender.run_times import Kind as RunTimeKind
-from linkwise.extender.run_times import RunTimes, expected_seconds
+from linkwise.extender.run_times import RunTimes, run_time
 from linkwise.extender.search import View
 from linkwise.extender.tenants import Tenants
 
-# Of a wait others may use so much, where its end or their run time is estimated.
+# Of the wait for those whose ends are estimated, others may use so much.
 _PASSING_SHARE = 0.5
 FIRST: Urgency = (-(2**63), 0.0, GangKey("", ""))  # before everybody
 
@@ -94,7 +94,6 @@ class Asker:
     urgency: Urgency
     seconds: float | None  # how long it runs; None: nobody knows
     runs: bool = False  # a gang that has started, and has lost members that it needs
-    sure: bool = True  # it says so; else it is an estimate
 
 
 def may_pass(asker: Asker, hold: Hold, now: float) -> bool:
@@ -102,14 +101,8 @@ def may_pass(asker: Asker, hold: Hold, now: float) -> bool:
     return (
         asker.urgency <= hold.urgency
         or (asker.runs and not hold.evicts)
-        or (asker.seconds is not None and now + asker.seconds <= _passable_until(asker, hold, now))
+        or (asker.seconds is not None and now + asker.seconds <= hold.passable_until)
     )
-
-
-def _passable_until(asker: Asker, hold: Hold, now: float) -> float:
-    if asker.sure:
-        return hold.passable_until
-    return min(hold.passable_until, now + _PASSING_SHARE * (hold.start - now))
 
 
 class Holds:
@@ -150,11 +143,11 @@ class Holds:
 
     def asker(self, gang: Gang, found: Muster) -> Asker:
         lacks = found.started and not found.enough_placed
-        seconds, sure = _run_time(found.open, self._run_times.expected)
-        return Asker(self._line.urgency(gang.key), seconds, runs=lacks, sure=sure)
+        seconds = _longest(found.open, self._run_times.nine_of_ten)
+        return Asker(self._line.urgency(gang.key), seconds, runs=lacks)
 
     def asker_of_single(self, record: PodRecord) -> Asker:
-        return asker_of_single(record, self._run_times.expected)
+        return asker_of_single(record, self._run_times.nine_of_ten)
 
     def open_to(self, asker: Asker) -> list[Hold]:
         """Its own, and those that do not bind it, however long it runs."""
@@ -248,7 +241,7 @@ class Holds:
             ),
             self.pool_of(found),
             next(self._numbers),
-            _lent_until(new, now),
+            _passable_until(new, now),
             evicts,
         )
         for other in list(self._holds.values()):
@@ -303,31 +296,24 @@ class Holds:
             urgency=urgency,
             reservation=fresh,
             pool=pool,
-            passable_until=_lent_until(fresh, now),
+            passable_until=_passable_until(fresh, now),
         )
         self._holds[hold.key] = new
         return new
 
 
-def asker_of_single(record: PodRecord, expected: Mapping[RunTimeKind, float]) -> Asker:
-    seconds, sure = _run_time([record], expected)
-    return Asker(urgency_of_single(record), seconds, sure=sure)
+def asker_of_single(record: PodRecord, nine_of_ten: Mapping[RunTimeKind, float]) -> Asker:
+    return Asker(urgency_of_single(record), run_time(record, nine_of_ten))
 
 
-def _run_time(
-    pods: Sequence[PodRecord], expected: Mapping[RunTimeKind, float]
-) -> tuple[float | None, bool]:
-    """Seconds of the one that runs for longest, and whether all say so themselves."""
-    longest, sure = 0.0, True
-    for pod in pods:
-        seconds = expected_seconds(pod, expected)
-        if seconds is None:
-            return None, False
-        longest, sure = max(longest, seconds), sure and pod.ask.expected_seconds is not None
-    return (longest if pods else None), sure
+def _longest(pods: Sequence[PodRecord], nine_of_ten: Mapping[RunTimeKind, float]) -> float | None:
+    """For how many seconds all of them run; None: nobody knows."""
+    seconds = [run_time(pod, nine_of_ten) for pod in pods]
+    known = [each for each in seconds if each is not None]
+    return max(known) if known and len(known) == len(seconds) else None
 
 
-def _lent_until(reservation: Reservation, now: float) -> float:
+def _passable_until(reservation: Reservation, now: float) -> float:
     """Where the start is an estimate, it may come sooner; then only half of the wait is lent."""
     if reservation.sure:
         return reservation.start

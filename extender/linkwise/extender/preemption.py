@@ -232,6 +232,8 @@ class Preemption:
         found = self._open(gang)
         if not found.open or not all(member.preempts for member in found.open):
             return False
+        if gang.alone and not all(member.gated for member in found.open):
+            return False  # kube-scheduler does that
         units = list(self._units(gang))
         if not units:
             return False

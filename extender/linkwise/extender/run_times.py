@@ -17,6 +17,7 @@ from linkwise.extender.records import PodRecord
 # Of a pod that has just begun, and of which nothing is known: as long as it takes to be worth it.
 LEAST_SECONDS = 600.0
 ENOUGH = 3  # pods that ran for longer
+MANY = 8  # pods that ended: that the next one runs for longer than all of them is one in nine
 _MOST_TIMES = 64  # remembered of each kind
 _MOST_KINDS = 4096
 
@@ -44,11 +45,16 @@ class _Times:
         longer = len(self._rising) - first
         return None if longer < ENOUGH else self._rising[first + longer // 2] - age
 
+    def nine_of_ten(self) -> float | None:
+        """Within which so many have ended; None: too few have."""
+        known = len(self._rising)
+        return None if known < MANY else self._rising[known * 9 // 10]
+
 
 class RunTimes:
     def __init__(self) -> None:
         self._of_kind: OrderedDict[Kind, _Times] = OrderedDict()  # those used last are last
-        self._expected: dict[Kind, float] = {}
+        self._nine_of_ten: dict[Kind, float] = {}
 
     def __len__(self) -> int:
         """Of how many kinds of pods something is remembered."""
@@ -60,12 +66,12 @@ class RunTimes:
             times = self._of_kind.setdefault(kind, _Times())
             times.add(seconds)
             self._of_kind.move_to_end(kind)
-            expected = times.left(0.0)
-            if expected is not None:
-                self._expected[kind] = expected
+            nine_of_ten = times.nine_of_ten()
+            if nine_of_ten is not None:
+                self._nine_of_ten[kind] = nine_of_ten
         while len(self._of_kind) > _MOST_KINDS:
             kind, _ = self._of_kind.popitem(last=False)
-            self._expected.pop(kind, None)
+            self._nine_of_ten.pop(kind, None)
 
     def left(self, pod: PodRecord, age: float) -> float:
         """For how many seconds *pod*, which has its GPUs for *age*, is expected to go on."""
@@ -77,19 +83,17 @@ class RunTimes:
         return max(age, LEAST_SECONDS)
 
     @property
-    def expected(self) -> Mapping[Kind, float]:
-        """Seconds from beginning to end, of each kind of which enough have ended."""
-        return self._expected
+    def nine_of_ten(self) -> Mapping[Kind, float]:
+        """Seconds within which nine of ten pods of a kind have ended, where many have."""
+        return self._nine_of_ten
 
 
-def expected_seconds(pod: PodRecord, expected: Mapping[Kind, float]) -> float | None:
-    """For how long *pod* is expected to run once it has its GPUs: as it says, or else as the
-    nearest kind of pods has run. None: nobody knows, or it never ends by itself."""
+def run_time(pod: PodRecord, nine_of_ten: Mapping[Kind, float]) -> float | None:
+    """For how many seconds *pod* runs once it has its GPUs: as it says, or else as nine of ten of
+    its own kind have. None: nobody knows, or it never ends by itself."""
     if pod.ask.expected_seconds is not None:
         return pod.ask.expected_seconds
-    if pod.endless:
-        return None
-    return next((expected[kind] for kind in _kinds(pod) if kind in expected), None)
+    return None if pod.endless else nine_of_ten.get(next(_kinds(pod)))
 
 
 def _kinds(pod: PodRecord) -> Iterator[Kind]:

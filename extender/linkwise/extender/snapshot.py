@@ -81,7 +81,7 @@ class Snapshot:
     holds: Sequence[Hold]  # the most urgent first
     levels: tuple[str, ...]  # of domains above the node, nearest first
     refusing: Mapping[Template, frozenset[str]]  # nodes that kube-scheduler refused of late
-    run_times: Mapping[RunTimeKind, float]  # seconds that pods like these are expected to run
+    nine_of_ten: Mapping[RunTimeKind, float]  # seconds within which so many of a kind have ended
 
     @cached_property
     def by_uid(self) -> Mapping[str, PodRecord]:
@@ -128,7 +128,7 @@ class Camera:
             holds=planner.holds.all(),
             levels=planner.levels,
             refusing=planner.learned.refusing(),
-            run_times=dict(planner.run_times.expected),
+            nine_of_ten=dict(planner.run_times.nine_of_ten),
         )
 
     def _nodes(self) -> list[NodeState]:
