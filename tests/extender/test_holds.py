@@ -7,10 +7,10 @@ import pytest
 from linkwise.extender.calls import BindRefusal
 from linkwise.extender.holds import Hold
 from linkwise.extender.records import GangKey
-from linkwise.extender.run_times import LEAST_SECONDS
+from linkwise.extender.run_times import LEAST_SECONDS, MANY
 from linkwise.extender.scheduler import CoreSettings
 from linkwise.extender.turns import LOOK_SECONDS
-from linkwise.kube.objects import Pod
+from linkwise.kube.objects import Condition, Pod
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
 
@@ -387,6 +387,119 @@ def test_a_single_pod_behind_the_gate_is_held_for_as_a_gang_is() -> None:
     assert at.filter("late").failed == {"n1": "linkwise: held for pod ml/whole"}
     end(at, "first")
     assert at.gates("whole") == []
+
+
+def turned_away(pod: Pod) -> Pod:
+    """kube-scheduler has found no node for it."""
+    told = Condition("PodScheduled", "False", "Unschedulable", "0/1 nodes are available")
+    return change(pod, status=change(pod.status, conditions=(told,)))
+
+
+def test_a_large_single_pod_starts_under_a_stream_of_small_ones() -> None:
+    at = cluster(nodes=1)
+    ends = {run(at, f"p{number}", 1): number for number in range(8)}
+    at.now += 1
+    at.add_pod("whole", 8, alter=turned_away)
+    at.settle()
+    for number in range(8, 40):
+        for name in [name for name, until in ends.items() if until <= number]:
+            del ends[name]
+            end(at, name)
+        at.now += 1
+        at.add_pod(f"p{number}", 1)
+        if at.schedule(f"p{number}"):
+            ends[f"p{number}"] = number + 8
+        if at.schedule("whole"):
+            return
+    raise AssertionError("it waits for ever")
+
+
+def test_what_is_held_for_a_single_pod_is_held_after_a_restart_and_explained() -> None:
+    at = cluster(nodes=1)
+    run(at, "first", 4, "n1")
+    at.add_pod("whole", 8, alter=turned_away)
+    at.settle()
+    at.now += 1
+    at.add_pod("late", 4)
+    for _ in range(2):
+        assert at.filter("late").failed == {"n1": "linkwise: held for pod ml/whole"}
+        told = at.core.explain("ml", "late", at.now)
+        assert told is not None
+        assert told.search is not None
+        assert told.search.nearest is not None
+        assert [each.pod for each in told.search.nearest.holders if each.state == "reserved"] == [
+            "ml/whole"
+        ]
+        at.restart()
+        at.settle()
+    end(at, "first")
+    assert at.schedule("whole") == "n1"
+
+
+def test_a_single_gpu_comes_free_by_itself_and_is_not_held() -> None:
+    at = cluster(nodes=1)
+    run(at, "first", 8, "n1")
+    at.add_pod("one", 1, alter=turned_away)
+    at.settle()
+    assert at.core.holds.all() == []
+
+
+def test_a_pod_that_is_nominated_is_kube_schedulers() -> None:
+    """It evicts others there; a plan on another node would have it evict in vain."""
+    at = cluster(nodes=1)
+    run(at, "first", 4, "n1")
+    at.add_pod("whole", 8, alter=turned_away)
+    at.nominate("whole", "n1")
+    at.settle()
+    assert at.core.holds.all() == []
+
+
+def after_runs(seconds: float, runs: int) -> Cluster:
+    """*runs* pods of 8 GPUs have run for so long; a gang waits for one that ends in an hour."""
+    at = cluster()
+    for number in range(runs):
+        run(at, f"before-{number}", 8)
+        at.pass_time(seconds)
+        end(at, f"before-{number}")
+    run(at, "first", 4, "n2", expected_duration="1h")
+    at.add_gang("g", 2, 8)
+    at.settle()
+    assert held(at, "g") == {"n1": 8, "n2": 8}
+    return at
+
+
+@pytest.mark.parametrize(
+    ("seconds", "runs", "gpus", "passes"),
+    [
+        (3000.0, MANY, 8, True),
+        (3601.0, MANY, 8, False),
+        (3000.0, MANY - 1, 8, False),  # too few to know
+        (3000.0, MANY, 4, False),  # of another kind
+    ],
+)
+def test_a_pod_passes_that_says_nothing_if_its_like_have_ended_by_then(
+    seconds: float, runs: int, gpus: int, passes: bool
+) -> None:
+    at = after_runs(seconds, runs)
+    at.add_pod("late", gpus)
+    assert at.schedule("late") == ("n1" if passes else "")
+
+
+def test_a_server_never_passes() -> None:
+    at = after_runs(60.0, MANY)
+    at.add_pod(
+        "late", 8, alter=lambda pod: change(pod, spec=change(pod.spec, restart_policy="Always"))
+    )
+    assert at.schedule("late") == ""
+
+
+def test_who_may_pass_by_what_is_known_of_its_like_is_not_told_to_wait() -> None:
+    at = after_runs(3000.0, MANY)
+    at.add_pod("late", 8)
+    told = at.core.explain("ml", "late", at.now)
+    assert told is not None
+    assert told.search is not None
+    assert told.search.room == 1
 
 
 def test_a_restart_finds_a_hold_again() -> None:

@@ -13,6 +13,7 @@ from linkwise.extender.records import GangKey
 from linkwise.extender.scheduler import CoreSettings
 from linkwise.extender.tenants import STUCK_SECONDS
 from linkwise.kube.objects import (
+    Condition,
     LabelSelector,
     ObjectMeta,
     Pod,
@@ -346,6 +347,17 @@ def test_a_pod_behind_the_gate_preempts_whole_gangs_too() -> None:
     assert sorted(at.evicted) == ["humble-0", "humble-1"]
     bury(at)
     assert at.gates("urgent") == []
+
+
+def test_for_a_single_pod_that_kube_scheduler_has_it_evicts_itself() -> None:
+    at = cluster(nodes=2)
+    run_gang(at, "humble", 2)
+    told = Condition("PodScheduled", "False", "Unschedulable", "0/2 nodes are available")
+    pod = at.add_pod("urgent", 8, priority=1)
+    at.put_pod(change(pod, status=change(pod.status, conditions=(told,))))
+    at.settle()
+    at.pass_time(60)
+    assert at.evicted == []
 
 
 def test_a_restart_amid_preemption_evicts_nobody_twice_and_nobody_else() -> None:

@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 from linkwise.extender.actions import PodRef
+from linkwise.extender.asks import Ask
 from linkwise.extender.records import PodRecord, Resources
-from linkwise.extender.run_times import ENOUGH, LEAST_SECONDS, RunTimes
+from linkwise.extender.run_times import ENOUGH, LEAST_SECONDS, MANY, RunTimes, run_time
 
 JOB = PodRecord(
     ref=PodRef("ml", "p", "uid"),
@@ -54,6 +55,16 @@ def test_its_like_count_before_all_others() -> None:
     times = after(*[(SMALL, 60.0)] * 10, *[(JOB, 7200.0)] * ENOUGH)
     assert times.left(JOB, 0.0) == 7200.0
     assert times.left(SMALL, 0.0) == 60.0
+
+
+def test_nine_of_ten_are_known_of_a_kind_once_many_have_ended() -> None:
+    of_job = [(JOB, 100.0 * number) for number in range(1, 21)]
+    assert run_time(JOB, after(*of_job).nine_of_ten) == 1900.0
+    assert run_time(SMALL, after(*of_job).nine_of_ten) is None
+    assert run_time(JOB, after(*of_job[: MANY - 1]).nine_of_ten) is None
+    assert run_time(replace(JOB, endless=True), after(*of_job).nine_of_ten) is None
+    says = replace(JOB, ask=Ask(expected_seconds=60.0))
+    assert run_time(says, after(*of_job).nine_of_ten) == 60.0
 
 
 def test_only_the_latest_count() -> None:
