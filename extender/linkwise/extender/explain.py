@@ -107,7 +107,7 @@ class Explainer:
             # A member asks as its gang does: what is kept for the gang is not kept from it.
             own = gang.asker if gang is not None else None
             search = self._funnel.search(
-                [record], own or asker_of_single(record, snapshot.nine_of_ten)
+                [record], own or asker_of_single(record, snapshot.nine_of_ten.get)
             )
         in_gang = record.ask.gang is not None
         return Explanation(

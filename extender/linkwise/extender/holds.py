@@ -34,8 +34,7 @@ from linkwise.extender.placement.result import Spot
 from linkwise.extender.records import GangKey, PodRecord, Template
 from linkwise.extender.reserve import Gpus, Reservation, reservation
 from linkwise.extender.rows import Bools, Rows
-from linkwise.extender.run_times import Kind as RunTimeKind
-from linkwise.extender.run_times import RunTimes, run_time
+from linkwise.extender.run_times import NineOfTen, RunTimes, run_time
 from linkwise.extender.search import View
 from linkwise.extender.tenants import Tenants
 
@@ -135,6 +134,11 @@ class Holds:
 
     def of(self, key: GangKey) -> Hold | None:
         return self._holds.get(key)
+
+    def evicts(self, key: GangKey) -> bool:
+        """Whether others are evicted for what is kept for it."""
+        hold = self._holds.get(key)
+        return hold is not None and hold.evicts
 
     def on(self, node: str) -> list[Hold]:
         return [hold for hold in self.all() if node in hold.gpus]
@@ -302,11 +306,11 @@ class Holds:
         return new
 
 
-def asker_of_single(record: PodRecord, nine_of_ten: Mapping[RunTimeKind, float]) -> Asker:
+def asker_of_single(record: PodRecord, nine_of_ten: NineOfTen) -> Asker:
     return Asker(urgency_of_single(record), run_time(record, nine_of_ten))
 
 
-def _longest(pods: Sequence[PodRecord], nine_of_ten: Mapping[RunTimeKind, float]) -> float | None:
+def _longest(pods: Sequence[PodRecord], nine_of_ten: NineOfTen) -> float | None:
     """For how many seconds all of them run; None: nobody knows."""
     seconds = [run_time(pod, nine_of_ten) for pod in pods]
     known = [each for each in seconds if each is not None]

@@ -103,6 +103,15 @@ class Line:
         gang.lacking = Counter(member.needs.gpus for member in found.open)
         gang.sought_at, gang.sought_in = now, self._state()
 
+    def stands_aside_as(self, gang: Gang, first: Gang, now: float) -> bool:
+        """Whether this one, which had no room before, has none either, as *first*, which is more
+        urgent and wants the same, has just been tried in vain."""
+        if gang.no_room is None or first.tried_room != self._books.room:
+            return False
+        gang.no_room, gang.tried_room, gang.lacking = first.no_room, first.tried_room, first.lacking
+        gang.sought_at, gang.sought_in = now, self._state()
+        return True
+
     def freshen(self, now: float) -> bool:
         """Where it is sure that there is no room for a gang nobody looks how much there is; people
         are told that, so the one whose answer is oldest is tried all the same. Whether there is

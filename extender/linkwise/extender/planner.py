@@ -299,11 +299,24 @@ class Planner:
         return self._outbox.take()
 
     def _go_through_line(self, now: float, looked_at: set[GangKey]) -> None:
-        """The most urgent first: what it may have, or else what is kept for it; then the next."""
+        """The most urgent first: what it may have, or else what is kept for it; then the next.
+
+        Of thousands of single pods that are alike, the first speaks for those behind it: they are
+        shown no more than it was.
+        """
         if not (self._line.any_untried() or self.turns.have_to_look(now)):
             return
         self.turns.begin()
+        in_vain: dict[object, Gang] = {}
         for gang in self._line.in_order():
+            alike = self._roll.wishes_alone(gang)
+            first = in_vain.get(alike)
+            if (
+                first is not None
+                and not self.holds.evicts(gang.key)
+                and self._line.stands_aside_as(gang, first, now)
+            ):
+                continue
             with self._surviving(gang.name), suppress(Moved):
                 self.turns.begin_turn(gang)
                 if self._line.is_untried(gang) and gang.key not in self._moved:
@@ -313,6 +326,8 @@ class Planner:
             if self._line.has_no_room(gang):
                 with self._surviving(gang.name):
                     self.turns.end_turn(gang, now, self._pause)
+                if alike is not None:
+                    in_vain[alike] = gang
         with self._surviving("holds"):
             self.turns.end(now)
 

@@ -1,5 +1,7 @@
 """All gangs that are known, and how far the members of each are."""
 
+from collections.abc import Hashable
+
 from linkwise.extender.books import Books
 from linkwise.extender.gang import Gang
 from linkwise.extender.muster import Muster, muster
@@ -18,6 +20,13 @@ class Roll:
     def forget(self, key: GangKey) -> None:
         self.gangs.pop(key, None)
         self._looks.pop(key, None)
+
+    def wishes_alone(self, gang: Gang) -> Hashable:
+        """What a single pod wants, the same for all that are alike; None: this is a gang."""
+        record = self._books.pods.get(gang.key.uid) if gang.alone else None
+        if record is None:
+            return None
+        return record.template, record.demand, record.ask, record.owner_kind
 
     def muster(self, gang: Gang) -> Muster:
         """The same as long as nothing happens to the gang's pods: it is looked at many times."""

@@ -10,7 +10,7 @@ again.
 
 from bisect import bisect_right, insort
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from linkwise.extender.records import PodRecord
 
@@ -23,6 +23,8 @@ _MOST_KINDS = 4096
 
 Kind = tuple[str, ...]
 """Of pods: namespace, owner's kind and number of GPUs; the first of these; or none."""
+NineOfTen = Callable[[Kind], float | None]
+"""As `RunTimes.nine_of_ten`."""
 
 
 class _Times:
@@ -54,7 +56,6 @@ class _Times:
 class RunTimes:
     def __init__(self) -> None:
         self._of_kind: OrderedDict[Kind, _Times] = OrderedDict()  # those used last are last
-        self._nine_of_ten: dict[Kind, float] = {}
 
     def __len__(self) -> int:
         """Of how many kinds of pods something is remembered."""
@@ -66,12 +67,8 @@ class RunTimes:
             times = self._of_kind.setdefault(kind, _Times())
             times.add(seconds)
             self._of_kind.move_to_end(kind)
-            nine_of_ten = times.nine_of_ten()
-            if nine_of_ten is not None:
-                self._nine_of_ten[kind] = nine_of_ten
         while len(self._of_kind) > _MOST_KINDS:
-            kind, _ = self._of_kind.popitem(last=False)
-            self._nine_of_ten.pop(kind, None)
+            self._of_kind.popitem(last=False)
 
     def left(self, pod: PodRecord, age: float) -> float:
         """For how many seconds *pod*, which has its GPUs for *age*, is expected to go on."""
@@ -82,18 +79,23 @@ class RunTimes:
                 return left
         return max(age, LEAST_SECONDS)
 
-    @property
-    def nine_of_ten(self) -> Mapping[Kind, float]:
-        """Seconds within which nine of ten pods of a kind have ended, where many have."""
-        return self._nine_of_ten
+    def nine_of_ten(self, kind: Kind) -> float | None:
+        """Seconds within which nine of ten pods of a kind have ended; None: too few have."""
+        times = self._of_kind.get(kind)
+        return None if times is None else times.nine_of_ten()
+
+    def all_nine_of_ten(self) -> dict[Kind, float]:
+        """The same of all kinds of which it is known, as it is now."""
+        found = {kind: times.nine_of_ten() for kind, times in self._of_kind.items()}
+        return {kind: seconds for kind, seconds in found.items() if seconds is not None}
 
 
-def run_time(pod: PodRecord, nine_of_ten: Mapping[Kind, float]) -> float | None:
+def run_time(pod: PodRecord, nine_of_ten: NineOfTen) -> float | None:
     """For how many seconds *pod* runs once it has its GPUs: as it says, or else as nine of ten of
     its own kind have. None: nobody knows, or it never ends by itself."""
     if pod.ask.expected_seconds is not None:
         return pod.ask.expected_seconds
-    return None if pod.endless else nine_of_ten.get(next(_kinds(pod)))
+    return None if pod.endless else nine_of_ten(next(_kinds(pod)))
 
 
 def _kinds(pod: PodRecord) -> Iterator[Kind]:

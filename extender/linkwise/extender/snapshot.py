@@ -128,7 +128,7 @@ class Camera:
             holds=planner.holds.all(),
             levels=planner.levels,
             refusing=planner.learned.refusing(),
-            nine_of_ten=dict(planner.run_times.nine_of_ten),
+            nine_of_ten=planner.run_times.all_nine_of_ten(),
         )
 
     def _nodes(self) -> list[NodeState]:
