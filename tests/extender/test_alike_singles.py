@@ -10,7 +10,8 @@ from linkwise.extender.scheduler import CoreSettings
 from linkwise.kube.objects import Condition, Pod
 from tests.extender.cluster import Cluster, change
 
-TURNED_AWAY = (Condition("PodScheduled", "False", "Unschedulable", "0/3 nodes are available"),)
+NO_GPUS = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+TURNED_AWAY = (Condition("PodScheduled", "False", "Unschedulable", NO_GPUS),)
 
 
 def turned_away(pod: Pod) -> Pod:

@@ -391,7 +391,12 @@ def test_a_single_pod_behind_the_gate_is_held_for_as_a_gang_is() -> None:
 
 def turned_away(pod: Pod) -> Pod:
     """kube-scheduler has found no node for it."""
-    told = Condition("PodScheduled", "False", "Unschedulable", "0/1 nodes are available")
+    told = Condition(
+        "PodScheduled",
+        "False",
+        "Unschedulable",
+        "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.",
+    )
     return change(pod, status=change(pod.status, conditions=(told,)))
 
 
@@ -442,6 +447,19 @@ def test_a_single_gpu_comes_free_by_itself_and_is_not_held() -> None:
     at.add_pod("one", 1, alter=turned_away)
     at.settle()
     assert at.core.holds.all() == []
+
+
+def test_nothing_is_held_for_a_pod_that_waits_for_something_else() -> None:
+    at = cluster(nodes=1)
+    run(at, "first", 4, "n1")
+    why = "0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims."
+    told = Condition("PodScheduled", "False", "Unschedulable", why)
+    pod = at.add_pod("whole", 8)
+    at.put_pod(change(pod, status=change(pod.status, conditions=(told,))))
+    at.settle()
+    assert at.core.holds.all() == []
+    end(at, "first")
+    assert at.plan("whole") is None
 
 
 def test_a_pod_that_is_nominated_is_kube_schedulers() -> None:

@@ -352,7 +352,12 @@ def test_a_pod_behind_the_gate_preempts_whole_gangs_too() -> None:
 def test_for_a_single_pod_that_kube_scheduler_has_it_evicts_itself() -> None:
     at = cluster(nodes=2)
     run_gang(at, "humble", 2)
-    told = Condition("PodScheduled", "False", "Unschedulable", "0/2 nodes are available")
+    told = Condition(
+        "PodScheduled",
+        "False",
+        "Unschedulable",
+        "0/2 nodes are available: 2 Insufficient nvidia.com/gpu.",
+    )
     pod = at.add_pod("urgent", 8, priority=1)
     at.put_pod(change(pod, status=change(pod.status, conditions=(told,))))
     at.settle()

@@ -23,6 +23,7 @@ from linkwise.topology import names
 from tests.extender.cluster import GPU, Cluster, change
 
 NODES = ("n0", "n1", "n2")
+NO_GPUS = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
 # Nobody waits for longer who could go. Most are woken in the moment; the longest are a nomination
 # that is made anew and a gang that looks whether more of its members come.
 WAIT_SECONDS = 10.0
@@ -128,7 +129,7 @@ class LazyWorld:
         return False
 
     def _unschedulable(self, pod: Pod) -> None:
-        told = (Condition("PodScheduled", "False", "Unschedulable", "0/3 nodes are available"),)
+        told = (Condition("PodScheduled", "False", "Unschedulable", NO_GPUS),)
         keeps = pod.spec.preemption_policy == "Never"
         nominated = pod.status.nominated_node_name if keeps else ""
         status = change(pod.status, conditions=told, nominated_node_name=nominated)

@@ -116,17 +116,18 @@ class Reader:
         is kept as `invalid` and said to who asks."""
         wishes = self._wishes(pod)
         if not wishes.asks_for_members:
-            return _record(pod, wishes, Told(wishes.ask, wishes.invalid))
-        return _record(pod, wishes, self._membership.told(pod, wishes.ask, wishes.demand.gpus))
+            return _record(pod, wishes, Told(wishes.ask, wishes.invalid), self._resource)
+        told = self._membership.told(pod, wishes.ask, wishes.demand.gpus)
+        return _record(pod, wishes, told, self._resource)
 
     def follow(self, pod: Pod, now: float) -> PodRecord:
         """As the watch shows it; the objects that it hangs on are asked for until `forget`."""
         wishes = self._wishes(pod)
         if not wishes.asks_for_members:
             self._membership.forget(pod.metadata.uid)
-            return _record(pod, wishes, Told(wishes.ask, wishes.invalid))
+            return _record(pod, wishes, Told(wishes.ask, wishes.invalid), self._resource)
         told = self._membership.follow(pod, wishes.ask, wishes.demand.gpus, now)
-        return _record(pod, wishes, told)
+        return _record(pod, wishes, told, self._resource)
 
     def forget(self, uid: str) -> None:
         self._membership.forget(uid)
@@ -243,7 +244,7 @@ class Reader:
         return found
 
 
-def _record(pod: Pod, wishes: _Wishes, told: Told) -> PodRecord:
+def _record(pod: Pod, wishes: _Wishes, told: Told, resource: str) -> PodRecord:
     meta, spec, status = pod.metadata, pod.spec, pod.status
     written = None
     if wishes.template is not None and names.PLAN in meta.annotations:
@@ -259,7 +260,9 @@ def _record(pod: Pod, wishes: _Wishes, told: Told) -> PodRecord:
     open_ = wishes.demand.gpus and not (told.invalid or ended or spec.node_name)
     unschedulable = bool(open_) and _is_unschedulable(pod)
     # One that is nominated already is about to be tried there, or others are evicted for it there.
-    in_line = unschedulable and wishes.demand.gpus >= _WORTH_A_HOLD and not nominated
+    # And to one that waits for something else, as a volume, a plan would keep GPUs for nothing.
+    worth_it = unschedulable and wishes.demand.gpus >= _WORTH_A_HOLD and not nominated
+    in_line = worth_it and _lacks_gpus(pod, resource)
     gang = _gang_of(ref, told.ask, ahead=bool(open_ and (gated or planned or in_line)))
     owner_kind = next((owner.kind for owner in meta.owner_references if owner.controller), "")
     leaving_until = meta.deletion_timestamp
@@ -309,6 +312,16 @@ def _was_asked_about(pod: Pod) -> bool:
 def _is_unschedulable(pod: Pod) -> bool:
     return any(
         condition.type == "PodScheduled" and condition.reason == "Unschedulable"
+        for condition in pod.status.conditions
+    )
+
+
+def _lacks_gpus(pod: Pod, resource: str) -> bool:
+    """Whether kube-scheduler counts nodes among its reasons that have too few of them free, or
+    that an extender of ours has refused."""
+    return any(
+        condition.type == "PodScheduled"
+        and ("linkwise: " in condition.message or f"Insufficient {resource}" in condition.message)
         for condition in pod.status.conditions
     )
 
