@@ -66,7 +66,7 @@ def test_a_lock_that_is_too_old_is_found() -> None:
     ]
 
 
-def test_the_image_is_made_of_every_source_root_but_the_simulator_and_the_replay() -> None:
+def test_the_image_is_made_of_every_source_root_but_the_simulator() -> None:
     """hatchling leaves out what does not come through .dockerignore, and says nothing."""
     through = {
         line.removeprefix("!")
@@ -74,7 +74,7 @@ def test_the_image_is_made_of_every_source_root_but_the_simulator_and_the_replay
         if line.startswith("!")
     }
     roots = set(PROJECT["tool"]["hatch"]["build"]["dev-mode-dirs"])
-    assert roots & through == roots - {"simulator", "replay"}
+    assert roots & through == roots - {"simulator"}
 
 
 def test_the_image_keeps_the_command_of_every_source_root_in_it() -> None:

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from linkwise.replay.errors import ReplayError, TraceError
 
@@ -19,6 +17,16 @@ _BETWEEN_SECONDS = 0.2  # two steps of the bar
 def progress(name: str, total: int) -> Iterator[Callable[[int], None]]:
     """A bar where somebody watches; and the wall time in the end. Handed a function that is told
     how many are done."""
+    # Not above: what replays without these commands, as in the image, is installed without rich.
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
     console = Console(stderr=True)
     began = shown = time.monotonic()
     bar = Progress(
