@@ -1,11 +1,13 @@
 """kube-scheduler asks before our watch has shown what it asks about: no pod has to pay for that."""
 
+import pytest
+
 from linkwise.extender.actions import Nominate
 from linkwise.extender.calls import FilterCall
 from linkwise.extender.learned import FIRST_PAUSE_SECONDS, LEAST_SAMPLE
 from linkwise.extender.outbox import NOMINATE_SECONDS, SETTLE_SECONDS
 from linkwise.extender.turned_away import MOMENT_SECONDS, UNSEEN_SECONDS
-from linkwise.kube.objects import PodStatus, Taint
+from linkwise.kube.objects import Condition, PodStatus, Taint
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
 
@@ -181,6 +183,31 @@ def test_a_node_that_kube_scheduler_makes_room_on_stays_the_pods_own() -> None:
     end(at, "short", "n2")
     assert len(after_a_moment(at)) == 1
     assert nominated(at, "important") == {"important": "n2"}
+
+
+@pytest.mark.parametrize("gpus", [1, 8])
+def test_who_waits_beside_a_stuck_victim_is_nominated_where_there_is_room(gpus: int) -> None:
+    """kube-scheduler evicted for it on one node, and the victim never goes; then another node has
+    room, and the call about that was lost."""
+    at = Cluster()
+    for node in ("n1", "n2"):
+        at.add_node(node)
+        at.add_pod(f"first-{node}", 8)
+        at.bind(f"first-{node}", node)
+        at.start(f"first-{node}")
+    pod = at.add_pod("urgent", gpus, priority=1)
+    why = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
+    told = Condition("PodScheduled", "False", "Unschedulable", why)
+    at.put_pod(change(pod, status=change(pod.status, conditions=(told,))))
+    at.nominate("urgent", "n1")
+    at.terminate("first-n1")
+    at.settle()
+    at.pass_time(600)
+    at.delete("first-n2")
+    at.stop("first-n2", "n2")
+    for _ in range(10):
+        at.pass_time(6)
+    assert at.pod("urgent").status.nominated_node_name == "n2"
 
 
 def test_a_node_that_can_be_read_again_is_room() -> None:

@@ -30,6 +30,7 @@ from linkwise.extender.outbox import NOMINATE_SECONDS, Outbox, nomination_pause
 from linkwise.extender.placement.result import Refusal, Spot
 from linkwise.extender.records import PodRecord
 from linkwise.extender.rows import popcount
+from linkwise.extender.tenants import STUCK_SECONDS
 
 # kube-scheduler mostly asks again by itself within milliseconds, and comes in time.
 MOMENT_SECONDS = 1.0
@@ -208,7 +209,7 @@ class TurnedAway:
         elif record.preempts and record.uid not in self._kept:
             # It takes the nomination away where that comes to nothing, if no call of it is lost.
             tried_by = self._preempting.setdefault(record.uid, now) + SOON_SECONDS
-            if self._somebody_leaves(record.nominated):
+            if self._somebody_leaves(record.nominated, now):
                 tried_by = now + SOON_SECONDS
         else:
             return False
@@ -216,9 +217,13 @@ class TurnedAway:
             self._look_again(tried_by)
         return now < tried_by
 
-    def _somebody_leaves(self, node: str) -> bool:
+    def _somebody_leaves(self, node: str, now: float) -> bool:
+        """And is not stuck: then kube-scheduler waits for a room that does not come."""
         book = self._books.nodes.get(node)
-        return book is not None and any(record.leaving for record in book.bound.values())
+        return book is not None and any(
+            record.leaving and now < record.leaving_until + STUCK_SECONDS
+            for record in book.bound.values()
+        )
 
     def _room_for(self, record: PodRecord, hopeless: set[object], now: float) -> Spot | None:
         """*hopeless*: the like of whom have no room, which is added to."""
