@@ -103,10 +103,14 @@ class Line:
         gang.lacking = Counter(member.needs.gpus for member in found.open)
         gang.sought_at, gang.sought_in = now, self._state()
 
-    def stands_aside_as(self, gang: Gang, first: Gang, now: float) -> bool:
-        """Whether this one, which had no room before, has none either, as *first*, which is more
-        urgent and wants the same, has just been tried in vain."""
-        if gang.no_room is None or first.tried_room != self._books.room:
+    def stays_aside(self, gang: Gang, first: Gang | None, now: float) -> bool:
+        """Whether this one, which had no room before, has none now. *first* is more urgent, wants
+        the same and has just been tried; None: none has."""
+        if not self.has_no_room(gang):
+            return False
+        if not self.is_untried(gang):
+            return True
+        if first is None or first.no_room is None or first.tried_room != self._books.room:
             return False
         gang.no_room, gang.tried_room, gang.lacking = first.no_room, first.tried_room, first.lacking
         gang.sought_at, gang.sought_in = now, self._state()

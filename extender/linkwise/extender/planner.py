@@ -307,27 +307,28 @@ class Planner:
         if not (self._line.any_untried() or self.turns.have_to_look(now)):
             return
         self.turns.begin()
-        in_vain: dict[object, Gang] = {}
+        had_turns: set[object] = set()  # what single pods want that found no room
+        in_vain: dict[object, Gang] = {}  # the same of those that have just been tried
         for gang in self._line.in_order():
             alike = self._roll.wishes_alone(gang)
-            first = in_vain.get(alike)
             if (
-                first is not None
+                alike in had_turns
                 and not self.holds.evicts(gang.key)
-                and self._line.stands_aside_as(gang, first, now)
+                and self._line.stays_aside(gang, in_vain.get(alike), now)
             ):
                 continue
             with self._surviving(gang.name), suppress(Moved):
                 self.turns.begin_turn(gang)
                 if self._line.is_untried(gang) and gang.key not in self._moved:
                     looked_at.add(gang.key)
+                    in_vain[alike] = gang
                     self._placing.place(gang, now)
                     self._pause_for(gang.key)
             if self._line.has_no_room(gang):
                 with self._surviving(gang.name):
                     self.turns.end_turn(gang, now, self._pause)
                 if alike is not None:
-                    in_vain[alike] = gang
+                    had_turns.add(alike)
         with self._surviving("holds"):
             self.turns.end(now)
 

@@ -4,7 +4,8 @@ Nobody is evicted unless the whole gang then fits by the books. What comes free 
 the moment that its victims are told: nobody but a more important one gets any of it. A victim is
 always less important than the gang that it makes room for, so no two can evict each other. A pod
 that is ending counts as gone, but not one that is stuck in that (`tenants`); where a victim gets
-stuck, or may not be evicted, others are chosen.
+stuck, or may not be evicted, others are chosen. For a single pod without our gate kube-scheduler
+evicts itself (`preempting`).
 docs/decisions/0013-order-and-holds.md says who may be evicted, and for whom.
 """
 

@@ -318,10 +318,9 @@ def _is_unschedulable(pod: Pod) -> bool:
 
 def _lacks_gpus(pod: Pod, resource: str) -> bool:
     """Whether kube-scheduler counts nodes among its reasons that have too few of them free, or
-    that an extender of ours has refused."""
-    return any(
-        condition.type == "PodScheduled"
-        and ("linkwise: " in condition.message or f"Insufficient {resource}" in condition.message)
+    that we have refused."""
+    return _was_asked_about(pod) or any(
+        condition.type == "PodScheduled" and f"Insufficient {resource}" in condition.message
         for condition in pod.status.conditions
     )
 

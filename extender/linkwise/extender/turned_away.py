@@ -15,6 +15,9 @@ it is bound, as for every single pod.
 kube-scheduler does not only wait: it evicts others for a pod that is important enough. Where a node
 that it asked about is about to have room, it is kept from that for a while (`preempting`).
 
+A pod that waits for several GPUs is nominated by its plan: once kube-scheduler has written that it
+lacks GPUs, the extender plans it ahead, as it does gangs (`reader`).
+
 Who waits is known from our own answers and, also to a new extender, from what kube-scheduler writes
 into the pod's status.
 """

@@ -15,14 +15,14 @@ from linkwise.cli.what_if.answer import (
     Place,
     Room,
 )
+from linkwise.cli.what_if.facts import fact, some
 from linkwise.extender import explain_text
 from linkwise.extender.views import Explanation, GangExplanation
 from linkwise.extender.words import duration, gpus_in_words, pods_in_words
 
-_WIDTH = 10  # of the names in front
 _MOST_HOLDERS = 8
 _MOST_PARTS = 20  # that wait, and are shown in full
-_MOST_NODES = 8
+_MOST_OBJECTS = 8  # of the job
 _MOST_PODS = 40  # that would have to end
 _HEADER = ("POD", "RANK", "NODE", "GPUS", "LINK", "GB/s")
 _FIGURES = (1, 5)
@@ -59,20 +59,20 @@ def _about(answer: Answer) -> Iterator[str]:
     counts = ", ".join(f"{use.gpus[key]} {word}" for key, word in words.items() if use.gpus[key])
     total = gpus_in_words(sum(use.gpus.values()))
     nodes = f"{use.nodes} node{'' if use.nodes == 1 else 's'}"
-    yield _fact("cluster", f"{total} on {nodes}: {counts or 'none'}")
+    yield fact("cluster", f"{total} on {nodes}: {counts or 'none'}")
     for guess in answer.guesses:
-        yield _fact("guessed", f"{_some(guess.nodes)}: {guess.machine} ({guess.because})")
+        yield fact("guessed", f"{some(guess.nodes)}: {guess.machine} ({guess.because})")
     for left in answer.left_out:
-        yield _fact("left out", f"{_some(left.nodes)}: {left.because}")
+        yield fact("left out", f"{some(left.nodes)}: {left.because}")
     if answer.presumed:
         of = f"{pods_in_words(len(answer.presumed))} have is presumed: no plan and no plugin says"
-        yield _fact("presumed", f"which GPUs {of}")
-    for title in answer.job[:_MOST_NODES]:
-        yield _fact("job", title)
-    if len(answer.job) > _MOST_NODES:
-        yield _fact("job", f"and {len(answer.job) - _MOST_NODES} more")
+        yield fact("presumed", f"which GPUs {of}")
+    for title in answer.job[:_MOST_OBJECTS]:
+        yield fact("job", title)
+    if len(answer.job) > _MOST_OBJECTS:
+        yield fact("job", f"and {len(answer.job) - _MOST_OBJECTS} more")
     for note in answer.notes:
-        yield _fact("note", note)
+        yield fact("note", note)
 
 
 def _verdict(answer: Answer) -> str:
@@ -161,22 +161,22 @@ def _waiting(part: Part, others: int, answer: Answer) -> Iterator[str]:
 def _when(part: Part, answer: Answer) -> Iterator[str]:
     at = answer.at
     if answer.never is not None and len(answer.parts) == 1:
-        yield _fact("when", "never")
+        yield fact("when", "never")
         return
     if part.evicts:
         pods = pods_in_words(len(part.evicts))
-        yield _fact("evicts", f"Linkwise would evict {pods} for it: {_some(part.evicts)}")
+        yield fact("evicts", f"Linkwise would evict {pods} for it: {some(part.evicts)}")
     if part.start is None:
-        yield _fact("when", "unknown: it needs GPUs of pods that do not say when they end")
+        yield fact("when", "unknown: it needs GPUs of pods that do not say when they end")
     else:
         when = _time(part.start.at)
-        yield _fact("when", f"in {duration(part.start.at - at)} ({when}), if no other job comes")
+        yield fact("when", f"in {duration(part.start.at - at)} ({when}), if no other job comes")
         nodes = dict.fromkeys(place.node for place in part.start.places if place.node)
-        yield _fact("where", f"then on {_some(tuple(nodes))}")
+        yield fact("where", f"then on {some(tuple(nodes))}")
         for number, held in enumerate(part.waits_for[:_MOST_HOLDERS]):
-            yield _fact("" if number else "waits for", explain_text.holder(held, at))
+            yield fact("" if number else "waits for", explain_text.holder(held, at))
         if len(part.waits_for) > _MOST_HOLDERS:
-            yield _fact("", f"and {len(part.waits_for) - _MOST_HOLDERS} more")
+            yield fact("", f"and {len(part.waits_for) - _MOST_HOLDERS} more")
 
 
 def _room(room: Room, at: float) -> Iterator[str]:
@@ -199,15 +199,6 @@ def _room(room: Room, at: float) -> Iterator[str]:
 def _held(pod: HeldPod, at: float) -> tuple[str, ...]:
     ends = "unknown" if pod.until is None else f"in {duration(pod.until - at)}"
     return pod.pod, pod.node, str(pod.gpus), str(pod.priority), ends
-
-
-def _fact(name: str, text: str) -> str:
-    return f"  {name:<{_WIDTH}}{text}".rstrip()
-
-
-def _some(words: Sequence[str]) -> str:
-    more = len(words) - _MOST_NODES
-    return ", ".join(words[:_MOST_NODES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _time(seconds: float) -> str:

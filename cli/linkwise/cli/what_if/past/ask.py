@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from linkwise.cli.errors import BadInputError
+from linkwise.cli.what_if.facts import some
 from linkwise.cli.what_if.given.machines import Known
 from linkwise.cli.what_if.past.answer import (
     AS_IT_WAS,
@@ -29,7 +30,6 @@ from linkwise.replay.core.cluster import CoreCluster
 from linkwise.replay.driver import Contestant, replay
 from linkwise.replay.jobs import Job, Part, Run
 
-_MOST_NAMED = 5
 _LONGEST_SECONDS = 60.0  # that the core may take for a job that is alone
 _STEP_SECONDS = 1.0
 
@@ -65,29 +65,13 @@ def ask_past(question: PastQuestion, progress: Progress = lambda *_: None) -> Pa
     had = what_they_had(
         (life for job in found.jobs for life in job.members), question.known.nodes, ground
     )
-    of_job = {job.name: job for job in jobs}
-    makers: dict[str, Contestant] = {
-        STOCK: KubeScheduler(
-            ground, lambda job: pods_of(of_job[job.name], 0, 0.0), settings.resource_name
-        ),
-        LINKWISE: CoreCluster(
-            ground.nodes, settings, lambda job, number, now: pods_of(of_job[job.name], number, now)
-        ),
-    }
-    coming = [job.as_job(begin) for job in jobs]
+    runs = _replayed(jobs, begin, at, ground, settings, progress)
     fates: dict[str, Fates] = {AS_IT_WAS: {job.name: _fate(job, had) for job in jobs}}
-    uses = {AS_IT_WAS: _uses(found.jobs, had)}
-    for name, contestant in makers.items():
-        runs = _replay(coming, contestant, at - begin, name, progress)
-        fates[name] = {
-            job.name: Fate(begin + runs[job.name].start, runs[job.name].parts)
-            if job.name in runs
-            else Fate(None, None)
-            for job in jobs
-        }
-        uses[name] = [
-            Use(begin + run.start, begin + run.end, run.job.gpus) for run in runs.values()
-        ]
+    fates |= {name: _fates(jobs, begin, its) for name, its in runs.items()}
+    uses = {AS_IT_WAS: _uses(found.jobs, had)} | {
+        name: [Use(begin + run.start, begin + run.end, run.job.gpus) for run in its.values()]
+        for name, its in runs.items()
+    }
     worths = {
         name: {job.name: worth_of(job, its[job.name], ground) for job in jobs}
         for name, its in fates.items()
@@ -170,6 +154,36 @@ class _Alone:
     def _pods(self, _: Job, number: int, now: float) -> Sequence[Pod]:
         assert self._job is not None
         return pods_of(self._job, number, now)
+
+
+def _replayed(
+    jobs: Sequence[PastJob],
+    begin: float,
+    at: float,
+    ground: Ground,
+    settings: CoreSettings,
+    progress: Progress,
+) -> dict[str, Mapping[str, Run]]:
+    """By scheduler and the name of the job; seconds count from *begin*."""
+    of_job = {job.name: job for job in jobs}
+    contestants: dict[str, Contestant] = {
+        STOCK: KubeScheduler(
+            ground, lambda job: pods_of(of_job[job.name], 0, 0.0), settings.resource_name
+        ),
+        LINKWISE: CoreCluster(
+            ground.nodes, settings, lambda job, number, now: pods_of(of_job[job.name], number, now)
+        ),
+    }
+    coming = [job.as_job(begin) for job in jobs]
+    return {
+        name: _replay(coming, contestant, at - begin, name, progress)
+        for name, contestant in contestants.items()
+    }
+
+
+def _fates(jobs: Sequence[PastJob], begin: float, runs: Mapping[str, Run]) -> Fates:
+    started = {name: Fate(begin + run.start, run.parts) for name, run in runs.items()}
+    return {job.name: started.get(job.name, Fate(None, None)) for job in jobs}
 
 
 def _replay(
@@ -269,12 +283,12 @@ def _notes(
     if not_given:
         yield (
             "pods count as pods of their own, as what they hang on was not given: "
-            + _some(not_given)
+            + some(not_given)
         )
     if question.history.vanished:
         yield (
             "pods that a later listing does not have count as ended when they were listed for the "
-            "last time: " + _some(question.history.vanished)
+            "last time: " + some(question.history.vanished)
         )
     elsewhere = [
         life.key
@@ -285,10 +299,5 @@ def _notes(
     if elsewhere:
         yield (
             "not known which GPUs these pods had (their node is not there, or was fuller than it "
-            "can be): " + _some(elsewhere)
+            "can be): " + some(elsewhere)
         )
-
-
-def _some(words: Sequence[str]) -> str:
-    more = len(words) - _MOST_NAMED
-    return ", ".join(words[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,9 +1,10 @@
 """What the last weeks would have been, for people."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 from linkwise.cli.table import aligned
+from linkwise.cli.what_if.facts import fact, some
 from linkwise.cli.what_if.past.answer import (
     AS_IT_WAS,
     LINKWISE,
@@ -16,8 +17,6 @@ from linkwise.cli.what_if.past.figures import LARGE
 from linkwise.extender.words import duration, gpus_in_words, pods_in_words
 
 _TITLES = {AS_IT_WAS: "as it was", STOCK: "kube-scheduler", LINKWISE: "Linkwise"}
-_WIDTH = 10
-_MOST_NODES = 8
 _MOST_JOBS = 10
 _LEGEND = """
 GB/s: estimated all-reduce bus bandwidth of all of a job's GPUs; best: alone on the idle cluster.
@@ -33,22 +32,22 @@ def write_past(answer: PastAnswer) -> str:
 
 def _about(answer: PastAnswer) -> Iterator[str]:
     nodes = f"{answer.nodes} node{'' if answer.nodes == 1 else 's'}"
-    yield _fact("cluster", f"{gpus_in_words(answer.gpus)} on {nodes}")
+    yield fact("cluster", f"{gpus_in_words(answer.gpus)} on {nodes}")
     for guess in answer.guesses:
-        yield _fact("guessed", f"{_some(guess.nodes)}: {guess.machine} ({guess.because})")
+        yield fact("guessed", f"{some(guess.nodes)}: {guess.machine} ({guess.because})")
     for left in answer.left_out:
-        yield _fact("left out", f"{_some(left.nodes)}: {left.because}")
-    yield _fact("history", f"{_time(answer.begin)} to {_time(answer.at)}")
+        yield fact("left out", f"{some(left.nodes)}: {left.because}")
+    yield fact("history", f"{_time(answer.begin)} to {_time(answer.at)}")
     gangs = f"{answer.gangs} gang{'' if answer.gangs == 1 else 's'} among them"
     pods = f"{pods_in_words(answer.pods)}, {answer.running} of the jobs running"
-    yield _fact("jobs", f"{answer.jobs}, {gangs}: {pods}")
+    yield fact("jobs", f"{answer.jobs}, {gangs}: {pods}")
     for ignored in answer.ignored:
-        yield _fact("ignored", f"{pods_in_words(len(ignored.pods))}: {ignored.because}")
+        yield fact("ignored", f"{pods_in_words(len(ignored.pods))}: {ignored.because}")
     if answer.presumed:
         of = f"{pods_in_words(len(answer.presumed))} had is presumed: no plan and no plugin says"
-        yield _fact("presumed", f"which GPUs {of}")
+        yield fact("presumed", f"which GPUs {of}")
     for note in answer.notes:
-        yield _fact("note", note)
+        yield fact("note", note)
 
 
 def _figures(answer: PastAnswer) -> Iterator[str]:
@@ -109,15 +108,6 @@ def _share(value: float | None) -> str:
 
 def _wait(seconds: float | None) -> str:
     return "–" if seconds is None else duration(seconds)
-
-
-def _fact(name: str, text: str) -> str:
-    return f"  {name:<{_WIDTH}}{text}".rstrip()
-
-
-def _some(words: Sequence[str]) -> str:
-    more = len(words) - _MOST_NODES
-    return ", ".join(words[:_MOST_NODES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _time(seconds: float) -> str:

@@ -1,0 +1,16 @@
+"""One fact a line, its name in front: what all texts of what-if are made of."""
+
+from collections.abc import Sequence
+
+_WIDTH = 10  # of the names in front
+_MOST = 8
+
+
+def fact(name: str, text: str) -> str:
+    return f"  {name:<{_WIDTH}}{text}".rstrip()
+
+
+def some(words: Sequence[str]) -> str:
+    """The first few of these words, and how many more there are."""
+    more = len(words) - _MOST
+    return ", ".join(words[:_MOST]) + (f" and {more} more" if more > 0 else "")
