@@ -1,13 +1,16 @@
 """Of single pods that are alike the first speaks for those behind it: nothing else comes of it."""
 
 import random
+from collections.abc import Callable
 from unittest.mock import patch
 
 import pytest
 
+from linkwise.extender.consent import Preempt
 from linkwise.extender.roll import Roll
+from linkwise.extender.run_times import MANY
 from linkwise.extender.scheduler import CoreSettings
-from linkwise.kube.objects import Condition, Pod
+from linkwise.kube.objects import Condition, OwnerReference, Pod
 from tests.extender.cluster import Cluster, change
 
 NO_GPUS = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
@@ -58,3 +61,66 @@ def test_one_speaks_for_all_and_nothing_else_comes_of_it(seed: int) -> None:
         slow, _ = live_through(seed)
     assert quick == slow
     assert at.sound()
+
+
+def run(at: Cluster, name: str, node: str, **said: str) -> None:
+    at.add_pod(name, 8, said=said)
+    at.bind(name, node)
+    at.settle()
+
+
+def of_a_job(pod: Pod) -> Pod:
+    owner = OwnerReference(kind="Job", name=pod.metadata.name, uid="job", controller=True)
+    return change(pod, metadata=change(pod.metadata, owner_references=(owner,)))
+
+
+def as_it_says(at: Cluster) -> None:
+    at.add_pod("short", 8, said={"expected_duration": "10m"}, alter=turned_away)
+
+
+def as_its_like_did(at: Cluster) -> None:
+    at.add_pod("short", 8, alter=lambda pod: of_a_job(turned_away(pod)))
+
+
+@pytest.mark.parametrize("waits", [as_it_says, as_its_like_did])
+def test_one_that_may_pass_is_not_spoken_for_by_one_that_may_not(
+    waits: Callable[[Cluster], None],
+) -> None:
+    at = Cluster(CoreSettings())
+    for node in ("n1", "n2"):
+        at.add_node(node)
+    for number in range(MANY):
+        at.add_pod(f"before-{number}", 8, alter=of_a_job)
+        at.bind(f"before-{number}", "n1")
+        at.pass_time(600)
+        at.delete(f"before-{number}")
+    run(at, "first-n1", "n1", expected_duration="2m")
+    run(at, "first-n2", "n2", expected_duration="2h")
+    at.add_gang("g", 2, 8)
+    at.settle()
+    at.now += 1
+    at.add_pod("long", 8, alter=turned_away)
+    at.settle()
+    at.now += 1
+    waits(at)
+    at.settle()
+    at.delete("first-n1")
+    at.settle()
+    assert at.plan("long") is None
+    plan = at.plan("short")
+    assert plan is not None
+    assert plan.node == "n1"
+
+
+def test_each_keeps_what_others_are_evicted_for() -> None:
+    at = Cluster(CoreSettings(preempt=Preempt.LOWER_PRIORITY))
+    for node in ("n1", "n2"):
+        at.add_node(node)
+        run(at, f"humble-{node}", node)
+        at.start(f"humble-{node}")
+    for name in ("a", "b"):
+        at.add_pod(name, 8, priority=1, gates=["linkwise.dev/plan"])
+    at.settle()
+    at.pass_time(5)
+    assert sorted(at.evicted) == ["humble-n1", "humble-n2"]
+    assert [hold.evicts for hold in at.core.holds.all()] == [True, True]

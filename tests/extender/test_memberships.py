@@ -168,10 +168,11 @@ def test_a_gang_of_a_scheduler_that_does_not_ask_us_is_left_to_it(cluster: Clust
     assert cluster.evicted == []
 
 
+@pytest.mark.parametrize("because", ["", "3 Insufficient nvidia.com/gpu."])
 def test_a_single_pod_of_a_scheduler_that_does_not_ask_us_is_nominated_by_nobody(
-    cluster: Cluster,
+    cluster: Cluster, because: str
 ) -> None:
-    refused = Condition(type="PodScheduled", status="False", reason="Unschedulable")
+    refused = Condition("PodScheduled", "False", "Unschedulable", because)
     for name, scheduler in (("theirs", "volcano"), ("ours", "default-scheduler")):
         made = of_scheduler(cluster.add_pod(name, 8), scheduler)
         cluster.put_pod(change(made, status=change(made.status, conditions=(refused,))))

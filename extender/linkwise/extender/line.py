@@ -110,7 +110,7 @@ class Line:
             return False
         if not self.is_untried(gang):
             return True
-        if first is None or first.no_room is None or first.tried_room != self._books.room:
+        if first is None:
             return False
         gang.no_room, gang.tried_room, gang.lacking = first.no_room, first.tried_room, first.lacking
         gang.sought_at, gang.sought_in = now, self._state()
