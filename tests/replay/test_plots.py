@@ -46,10 +46,10 @@ def test_a_scheduler_is_a_dot_with_its_name(tmp_path: Path) -> None:
     assert len(first) < 60_000
 
 
-def test_names_of_one_place_stand_together() -> None:
-    found = texts(points({"a": (1.0, 2.0), "b": (1.0, 2.0), "c": (3.0, 4.0)}, X, Y))
-    assert "a, b" in found
-    assert "c" in found
+def test_each_of_one_place_is_drawn_and_named() -> None:
+    one, both = (points(dict.fromkeys(names, (1.0, 2.0)), X, Y) for names in ("a", "ab"))
+    assert {"a", "b"} <= {*texts(both)}
+    assert dots(both) == dots(one) + 2  # in the axes, and in the legend
 
 
 def test_published_points_are_circles_on_the_curve() -> None:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 _GREY = "#7a838c"
 _COLOURS = ("#2f81d6", "#d55e00", "#1a9e74", "#b5658f", "#a0851b", "#8a6fd1", "#4a9eb0")
+_SHAPES = "osD^vPX"
 _SIZE_INCHES = (7.0, 4.2)
-_TITLE_PLACES = ((9, 0, "left"), (-9, 0, "right"), (0, 9, "center"), (0, -15, "center"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,52 +51,16 @@ def curves(lines: Sequence[Curve], x: Axis, y: Axis) -> str:
 
 
 def points(named: Mapping[str, tuple[float, float]], x: Axis, y: Axis) -> str:
-    """A dot for each, with its name beside it. Raises ReplayError without matplotlib."""
+    """A dot for each. Raises ReplayError without matplotlib."""
     figure, axes = _empty(x, y)
-    there: dict[tuple[float, float], list[str]] = {}
-    for (name, place), colour in zip(named.items(), _colours(len(named)), strict=True):
-        axes.plot(*place, "o", color=colour, markersize=8)
-        there.setdefault(place, []).append(name)
+    for number, (name, place) in enumerate(named.items()):
+        # Some lie on others: each has a shape of its own, with nothing in it.
+        shape, colour = _SHAPES[number % len(_SHAPES)], _COLOURS[number % len(_COLOURS)]
+        axes.plot(*place, shape, color=colour, markersize=9, fillstyle="none", label=name)
     axes.margins(0.12)
     _limit(axes, x, y)
-    figure.canvas.draw()  # which fixes where the dots are
-    _write_names(axes, there)
+    axes.legend(frameon=False, labelcolor=_GREY, fontsize=9)
     return _svg(figure)
-
-
-def _write_names(axes: "Axes", there: Mapping[tuple[float, float], Sequence[str]]) -> None:
-    """Each beside its dot, where it lies over no other dot and no other name."""
-    dots = {place: axes.transData.transform(place) for place in there}
-    taken = [(px - 6, py - 6, px + 6, py + 6) for px, py in dots.values()]
-    for place, names in sorted(there.items()):
-        px, py = dots[place]
-        text = ", ".join(names)
-        width = 6.5 * len(text)
-        boxes = [
-            _box(px + dx - {"left": 0, "right": width, "center": width / 2}[align], py + dy, width)
-            for dx, dy, align in _TITLE_PLACES
-        ]
-        overlaps = [sum(_overlap(box, other) for other in taken) for box in boxes]
-        best = overlaps.index(min(overlaps))
-        dx, dy, align = _TITLE_PLACES[best]
-        taken.append(boxes[best])
-        axes.annotate(
-            text,
-            place,
-            xytext=(dx, dy - 3),
-            textcoords="offset points",
-            ha=align,
-            color=_GREY,
-            fontsize=9,
-        )
-
-
-def _box(left: float, middle: float, width: float) -> tuple[float, float, float, float]:
-    return left, middle - 5, left + width, middle + 9
-
-
-def _overlap(one: Sequence[float], other: Sequence[float]) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def _columns(places: Iterable[tuple[float, float]]) -> tuple[list[float], list[float]]:
