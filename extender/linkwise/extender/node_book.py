@@ -72,12 +72,8 @@ class NodeBook:
     def take(self, wish: Wish, free: int) -> int | None:
         """The set of these *free* GPUs to give to a pod, or None where no set will do."""
         assert self.kind is not None, "asked where something can be planned"
-        by_job: dict[object, int] = {}
-        for uid, gpus in self.owned.items():
-            record = self.bound.get(uid)
-            job = uid if record is None or record.gang is None else record.gang
-            by_job[job] = by_job.get(job, 0) | gpus & ~free
-        running = tuple(sorted(gpus for gpus in by_job.values() if gpus))
+        busy = {uid: gpus & ~free for uid, gpus in self.owned.items()}
+        running = running_sets(busy, self.bound)
         return self.kind.take(wish, free, running)
 
     @property
@@ -217,6 +213,17 @@ class _Settling:
         if gpus:
             self.owned[holder] = self.owned.get(holder, 0) | gpus
             self.taken |= gpus
+
+
+def running_sets(owned: Mapping[str, int], pods: Mapping[str, PodRecord]) -> tuple[int, ...]:
+    """Of the GPUs that pods have, by uid, those that come free together: the sets of each pod, or
+    of all members of a gang. Rising."""
+    by_job: dict[object, int] = {}
+    for uid, gpus in owned.items():
+        record = pods.get(uid)
+        job = uid if record is None or record.gang is None else record.gang
+        by_job[job] = by_job.get(job, 0) | gpus
+    return tuple(sorted(gpus for gpus in by_job.values() if gpus))
 
 
 def plan_on(record: PodRecord, node: str) -> WrittenPlan | None:

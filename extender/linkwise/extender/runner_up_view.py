@@ -7,6 +7,7 @@ import numpy as np
 
 from linkwise.extender.domains import NO_DOMAIN
 from linkwise.extender.field import Field
+from linkwise.extender.node_book import running_sets
 from linkwise.extender.placement.cluster_view import ClusterView, Level
 from linkwise.extender.placement.gang_placement import pod_sets_of
 from linkwise.extender.placement.runner_up import RunnerUp, runner_up
@@ -75,14 +76,9 @@ class Alternatives:
 
     def _running(self, record: PodRecord, row: int) -> tuple[int, ...]:
         """The GPUs of others on this node, one set for each pod or gang."""
-        by_job: dict[object, int] = {}
-        node = self._field.nodes[row]
-        for uid, gpus in node.owned.items():
-            other = self._snapshot.by_uid.get(uid)
-            job = uid if other is None or other.gang is None else other.gang
-            if uid != record.uid:
-                by_job[job] = by_job.get(job, 0) | gpus
-        return tuple(sorted(by_job.values()))
+        owned = self._field.nodes[row].owned
+        others = {uid: gpus for uid, gpus in owned.items() if uid != record.uid}
+        return running_sets(others, self._snapshot.by_uid)
 
     def _level_of(self, key: str) -> Level:
         numbers: dict[str, int] = {"": NO_DOMAIN}
