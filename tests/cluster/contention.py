@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from linkwise.extender.actions import WritePlan
+from linkwise.extender.api.actions import WritePlan
 from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Node, Pod

@@ -9,14 +9,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from linkwise.extender.actions import WritePlan
-from linkwise.extender.calls import FilterCall
+from linkwise.extender.api.actions import WritePlan
+from linkwise.extender.api.extender_calls import FilterCall
+from linkwise.extender.api.views import GangView, NodeView
 from linkwise.extender.explain import Explainer
 from linkwise.extender.metrics import Metrics
 from linkwise.extender.owner_reads import OwnerReads
 from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.extender.survey import view_nodes
-from linkwise.extender.views import GangView, NodeView
 from linkwise.kube.objects import Node, Pod
 from linkwise.topology import names
 from linkwise.topology.names import DEFAULT_RESOURCE

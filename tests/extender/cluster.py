@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from linkwise.extender.actions import Action, Emit, Evict, NoteQueue
-from linkwise.extender.applied import applied
-from linkwise.extender.calls import (
+from linkwise.extender.api.action_effects import applied
+from linkwise.extender.api.actions import Action, Emit, Evict, NoteQueue
+from linkwise.extender.api.extender_calls import (
     BindCall,
     BindOrder,
     BindRefusal,

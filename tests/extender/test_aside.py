@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 
 from linkwise.extender import life, placing, planner
-from linkwise.extender.actions import WritePlan
+from linkwise.extender.api.actions import WritePlan
 from linkwise.extender.scheduler import CoreSettings
 from tests.extender.cluster import Cluster, change
 

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linkwise.extender.calls import FilterCall
+from linkwise.extender.api.extender_calls import FilterCall
 from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change

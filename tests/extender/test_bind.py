@@ -1,8 +1,14 @@
 """The bind verb: which GPUs, how often asked, and what is held until the outcome shows."""
 
-from linkwise.extender.actions import WritePlan
+from linkwise.extender.api.actions import WritePlan
+from linkwise.extender.api.extender_calls import (
+    AlreadyBound,
+    BindCall,
+    BindOrder,
+    BindRefusal,
+    Outcome,
+)
 from linkwise.extender.bind import DOUBT_SECONDS
-from linkwise.extender.calls import AlreadyBound, BindCall, BindOrder, BindRefusal, Outcome
 from linkwise.extender.outbox import NOMINATE_SECONDS
 from linkwise.topology import names
 from linkwise.topology.plan import read_gpus, read_plan

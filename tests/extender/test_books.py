@@ -1,6 +1,6 @@
 """Who holds which GPU, as far as Node and Pod objects tell. DGX-1V: 8 GPUs, pairs (0,3) (2,3) …"""
 
-from linkwise.extender.calls import BindOrder, Outcome
+from linkwise.extender.api.extender_calls import BindOrder, Outcome
 from linkwise.kube.objects import Taint
 from linkwise.topology import names
 from linkwise.topology.plan import write_gpus

@@ -1,7 +1,7 @@
 """Annotations that came along when somebody copied a pod's manifest: they promise nothing, and
 nobody is blamed for them."""
 
-from linkwise.extender.actions import Evict
+from linkwise.extender.api.actions import Evict
 from linkwise.extender.scheduler import CoreSettings
 from linkwise.topology import names
 from linkwise.topology.plan import Plan, write_gpus, write_plan

@@ -10,8 +10,8 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from linkwise.extender.actions import Action, Evict
-from linkwise.extender.calls import BindOrder, FilterCall, Outcome
+from linkwise.extender.api.actions import Action, Evict
+from linkwise.extender.api.extender_calls import BindOrder, FilterCall, Outcome
 from linkwise.topology import names
 from linkwise.topology.plan import read_gpus, read_plan
 from tests.extender.cluster import Cluster

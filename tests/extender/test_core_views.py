@@ -1,14 +1,14 @@
 """What the core says of pods, gangs and nodes to people."""
 
-from linkwise.extender.explain import Explainer
-from linkwise.extender.survey import view_use
-from linkwise.extender.views import (
+from linkwise.extender.api.views import (
     Explanation,
     GangExplanation,
     NamespaceUse,
     ReasonCount,
     Search,
 )
+from linkwise.extender.explain import Explainer
+from linkwise.extender.survey import view_use
 from linkwise.kube.objects import Taint
 from tests.extender.cluster import Cluster, change, container
 

@@ -3,9 +3,9 @@
 import pytest
 
 from linkwise.extender import explain_text
+from linkwise.extender.api.views import Explanation, GangExplanation, GangView, Wanted
 from linkwise.extender.explain import Explainer
 from linkwise.extender.scheduler import CoreSettings
-from linkwise.extender.views import Explanation, GangExplanation, GangView, Wanted
 from linkwise.extender.words import duration
 from tests.extender.cluster import Cluster, change
 

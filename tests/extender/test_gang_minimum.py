@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from linkwise.extender.actions import Evict, MarkStarted
+from linkwise.extender.api.actions import Evict, MarkStarted
 from linkwise.extender.growth import LONGEST_SECONDS, MOMENT_SECONDS
 from linkwise.extender.scheduler import CoreSettings
 from linkwise.kube.objects import Pod, Taint, Toleration

@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from linkwise.extender import gates
-from linkwise.extender.actions import LiftGate, WithdrawPlan, WritePlan
+from linkwise.extender.api.actions import LiftGate, WithdrawPlan, WritePlan
+from linkwise.extender.api.extender_calls import BindOrder, BindRefusal, Outcome
 from linkwise.extender.books import Books
-from linkwise.extender.calls import BindOrder, BindRefusal, Outcome
 from linkwise.extender.gates import PATIENCE_SECONDS, why_no_node
 from linkwise.extender.growth import LONGEST_SECONDS
 from linkwise.extender.kinds import Wish

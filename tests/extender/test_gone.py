@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from linkwise.extender.calls import BindCall
+from linkwise.extender.api.extender_calls import BindCall
 from linkwise.extender.metrics import Metrics
 from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.extender.server import VerbServer

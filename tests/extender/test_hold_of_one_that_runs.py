@@ -2,7 +2,7 @@
 
 import pytest
 
-from linkwise.extender.records import GangKey
+from linkwise.extender.api.records import GangKey
 from tests.extender.cluster import Cluster
 
 

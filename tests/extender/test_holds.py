@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from linkwise.extender.calls import BindRefusal
+from linkwise.extender.api.extender_calls import BindRefusal
+from linkwise.extender.api.records import GangKey
 from linkwise.extender.holds import Hold
-from linkwise.extender.records import GangKey
 from linkwise.extender.run_times import LEAST_SECONDS, MANY
 from linkwise.extender.scheduler import CoreSettings
 from linkwise.extender.turns import LOOK_SECONDS

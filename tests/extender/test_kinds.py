@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linkwise.extender.asks import Requirement
+from linkwise.extender.api.annotations import Requirement
 from linkwise.extender.kinds import Kind, Wish
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role
 from linkwise.topology.model import LinkClass, Machine

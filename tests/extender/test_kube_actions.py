@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from linkwise.extender.actions import (
+from linkwise.extender.api.actions import (
     Action,
     Correct,
     Emit,
@@ -17,7 +17,7 @@ from linkwise.extender.actions import (
     WithdrawPlan,
     WritePlan,
 )
-from linkwise.extender.calls import BindOrder, Outcome
+from linkwise.extender.api.extender_calls import BindOrder, Outcome
 from linkwise.extender.kube_actions import KubeActions
 from linkwise.extender.metrics import Metrics
 from linkwise.kube.client import KubeClient

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from linkwise.extender.actions import Action, WithdrawPlan, WritePlan
+from linkwise.extender.api.actions import Action, WithdrawPlan, WritePlan
 from linkwise.extender.app import create_app
 from linkwise.extender.calling import CALLS, STATUS, Calling
 from linkwise.extender.metrics import Metrics

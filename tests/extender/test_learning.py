@@ -2,8 +2,8 @@
 
 import pytest
 
+from linkwise.extender.api.extender_calls import BindCall, BindOrder, BindRefusal, Outcome
 from linkwise.extender.books import Books
-from linkwise.extender.calls import BindCall, BindOrder, BindRefusal, Outcome
 from linkwise.extender.learned import (
     APART_SECONDS,
     FIRST_PAUSE_SECONDS,

@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from linkwise.extender.actions import Emit, PodRef
+from linkwise.extender.api.actions import Emit, PodRef
 from linkwise.extender.outbox import EVENT_SECONDS, Outbox
 from linkwise.topology import names
 from tests.extender.cluster import Cluster

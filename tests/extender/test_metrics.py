@@ -4,9 +4,9 @@ import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from linkwise.extender.api.placement_totals import Placed
+from linkwise.extender.api.views import Counts
 from linkwise.extender.metrics import Census, Metrics
-from linkwise.extender.placed import Placed
-from linkwise.extender.views import Counts
 
 NOTHING = Counts(gangs={}, gpus={}, nodes={}, swaps=0, refusals=0)
 

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from linkwise.extender.calls import BindCall, BindRefusal
+from linkwise.extender.api.extender_calls import BindCall, BindRefusal
 from linkwise.extender.owners import MOST_AT_ONCE, STALE_SECONDS
 from linkwise.extender.recognise.answer import IndexedJobs, Missing
 from linkwise.kube.objects import Pod

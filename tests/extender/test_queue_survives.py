@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from linkwise.extender.queue_note import queue_note, read_queue_note, write_queue_note
-from linkwise.extender.records import GangKey
+from linkwise.extender.api.queue_note import queue_note, read_queue_note, write_queue_note
+from linkwise.extender.api.records import GangKey
 from linkwise.extender.scheduler import CoreSettings
 from linkwise.topology import names
 from tests.extender.cluster import Cluster

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from linkwise.extender.actions import PodRef
-from linkwise.extender.asks import Ask
-from linkwise.extender.records import PodRecord, Resources
+from linkwise.extender.api.actions import PodRef
+from linkwise.extender.api.annotations import Ask
+from linkwise.extender.api.records import PodRecord, Resources
 from linkwise.extender.run_times import ENOUGH, LEAST_SECONDS, MANY, RunTimes, run_time
 
 JOB = PodRecord(

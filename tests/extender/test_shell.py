@@ -9,9 +9,15 @@ from typing import Any, NoReturn
 import pytest
 from flask.testing import FlaskClient
 
-from linkwise.extender.actions import Action, Emit, EventType, PodRef
+from linkwise.extender.api.actions import Action, Emit, EventType, PodRef
+from linkwise.extender.api.extender_calls import (
+    AlreadyBound,
+    BindCall,
+    BindOrder,
+    BindRefusal,
+    Outcome,
+)
 from linkwise.extender.app import create_app
-from linkwise.extender.calls import AlreadyBound, BindCall, BindOrder, BindRefusal, Outcome
 from linkwise.extender.kube_actions import KubeActions
 from linkwise.extender.metrics import Metrics
 from linkwise.extender.placement.gang_placement import place

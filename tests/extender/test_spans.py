@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from linkwise.extender.scheduler import CoreSettings
-from linkwise.extender.spans import (
+from linkwise.extender.api.spans import (
     CLIQUE,
     DEFAULT_LEVELS,
     NODE,
@@ -14,6 +13,7 @@ from linkwise.extender.spans import (
     ordered,
     spans_of,
 )
+from linkwise.extender.scheduler import CoreSettings
 from linkwise.topology.recorded import recorded_machine
 from tests.extender.cluster import Cluster, change
 

@@ -4,9 +4,9 @@ and who has the GPUs there."""
 import pytest
 
 from linkwise.extender import explain_text
-from linkwise.extender.spans import CLIQUE, NODE
+from linkwise.extender.api.spans import CLIQUE, NODE
+from linkwise.extender.api.views import GangExplanation
 from linkwise.extender.telling import MOMENT_SECONDS
-from linkwise.extender.views import GangExplanation
 from tests.extender.cluster import Cluster
 
 ZONE = "topology.kubernetes.io/zone"

@@ -1,7 +1,7 @@
 """`linkwise.dev/gang-started`: by what a gang is known to have been whole, also after a restart."""
 
-from linkwise.extender.actions import Action, Evict, MarkStarted
-from linkwise.extender.calls import BindOrder, Outcome
+from linkwise.extender.api.actions import Action, Evict, MarkStarted
+from linkwise.extender.api.extender_calls import BindOrder, Outcome
 from linkwise.extender.scheduler import CoreSettings
 from linkwise.topology import names
 from tests.extender.cluster import Cluster

@@ -2,8 +2,8 @@
 
 import pytest
 
-from linkwise.extender.actions import Nominate
-from linkwise.extender.calls import FilterCall
+from linkwise.extender.api.actions import Nominate
+from linkwise.extender.api.extender_calls import FilterCall
 from linkwise.extender.learned import FIRST_PAUSE_SECONDS, LEAST_SAMPLE
 from linkwise.extender.outbox import NOMINATE_SECONDS, SETTLE_SECONDS
 from linkwise.extender.turned_away import MOMENT_SECONDS, UNSEEN_SECONDS

@@ -7,7 +7,7 @@ from unittest.mock import patch
 import pytest
 
 from linkwise.extender import reserve
-from linkwise.extender.records import GangKey
+from linkwise.extender.api.records import GangKey
 from linkwise.extender.scheduler import CoreSettings
 from linkwise.kube.objects import OwnerReference, Pod
 from tests.extender.cluster import Cluster, change

@@ -6,7 +6,13 @@ from typing import TypeVar, cast
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from linkwise.extender.calls import BindCall, FilterAnswer, PreemptAnswer, PriorityAnswer, Victims
+from linkwise.extender.api.extender_calls import (
+    BindCall,
+    FilterAnswer,
+    PreemptAnswer,
+    PriorityAnswer,
+    Victims,
+)
 from linkwise.extender.metrics import Metrics
 from linkwise.extender.serving.gone import GoneError
 from linkwise.extender.shell import NotReadyError, Shell

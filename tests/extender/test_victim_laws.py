@@ -6,8 +6,8 @@ from itertools import chain, combinations
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, assume, given, settings
 
+from linkwise.extender.api.records import GangKey
 from linkwise.extender.consent import Preempt
-from linkwise.extender.records import GangKey
 from linkwise.extender.scheduler import CoreSettings
 from tests.extender.cluster import Cluster
 

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from linkwise.extender.actions import WritePlan
-from linkwise.extender.calls import BindOrder, FilterCall, Outcome
+from linkwise.extender.api.actions import WritePlan
+from linkwise.extender.api.extender_calls import BindOrder, FilterCall, Outcome
 from linkwise.extender.growth import MOMENT_SECONDS
 from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.kube.objects import Condition, Pod

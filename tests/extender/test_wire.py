@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from linkwise.extender import wire
-from linkwise.extender.calls import (
+from linkwise.extender.api.extender_calls import (
     BindCall,
     FilterAnswer,
     FilterCall,

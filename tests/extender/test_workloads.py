@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from linkwise.extender.api.records import PodRecord
 from linkwise.extender.reader import Reader
 from linkwise.extender.recognise.answer import Recognised
-from linkwise.extender.records import PodRecord
 from linkwise.kube.objects import Pod
 from tests.extender.cluster import GPU, Cluster, change
 from tests.extender.recognise.pods import Object, ref_of, told

@@ -10,11 +10,11 @@
 import math
 from collections.abc import Iterable, Iterator
 
-from linkwise.extender.actions import Evict, WritePlan
-from linkwise.extender.calls import FilterCall
+from linkwise.extender.api.actions import Evict, WritePlan
+from linkwise.extender.api.extender_calls import FilterCall
+from linkwise.extender.api.records import GangKey
 from linkwise.extender.growth import LONGEST_SECONDS
 from linkwise.extender.holds import Hold
-from linkwise.extender.records import GangKey
 from linkwise.extender.scheduler import Scheduler
 from linkwise.kube.objects import Pod
 from linkwise.topology import names

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-from linkwise.extender.calls import (
+from linkwise.extender.api.extender_calls import (
     AlreadyBound,
     BindCall,
     BindOrder,

@@ -14,8 +14,8 @@ from random import Random
 
 import msgspec
 
-from linkwise.extender.actions import Action, Emit, Evict
-from linkwise.extender.calls import BindOrder, Outcome
+from linkwise.extender.api.actions import Action, Emit, Evict
+from linkwise.extender.api.extender_calls import BindOrder, Outcome
 from linkwise.extender.scheduler import Scheduler
 from linkwise.kube.objects import Node, ObjectMeta, OwnerReference, Pod, PodSpec, SchedulingGate
 from linkwise.topology import names

@@ -14,7 +14,7 @@ from linkwise.cli import kubectl_tables
 from linkwise.cli.__main__ import OneLineGroup
 from linkwise.cli.errors import AskError, BadInputError
 from linkwise.cli.proxied import Access, Extender
-from linkwise.extender.views import GangView, NodeView, Use
+from linkwise.extender.api.views import GangView, NodeView, Use
 
 EXTENDER = "kube-system/linkwise-extender:http"
 F = TypeVar("F", bound=Callable[..., object])

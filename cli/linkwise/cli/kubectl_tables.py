@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from linkwise.cli.table import aligned
-from linkwise.extender.views import BestSet, GangView, KindUse, NodeView, Use
+from linkwise.extender.api.views import BestSet, GangView, KindUse, NodeView, Use
 from linkwise.extender.words import duration
 
 _NARROWEST = 80

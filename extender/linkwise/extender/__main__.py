@@ -19,6 +19,7 @@ from uuid import uuid4
 import click
 import msgspec
 
+from linkwise.extender.api.spans import DEFAULT_LEVELS
 from linkwise.extender.calling import CALLS, STATUS, Calling
 from linkwise.extender.certificates.pairs import Lifetime
 from linkwise.extender.consent import Preempt
@@ -31,7 +32,6 @@ from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.extender.serving.server import raise_limit
 from linkwise.extender.settings import Settings, SettingsError
 from linkwise.extender.shell import Shell
-from linkwise.extender.spans import DEFAULT_LEVELS
 from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import ApiError, LoadError
 from linkwise.kube.lease import Elector, Timing

@@ -9,16 +9,16 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from linkwise.extender.books import Books
-from linkwise.extender.calls import (
+from linkwise.extender.api.extender_calls import (
     FilterAnswer,
     FilterCall,
     PriorityAnswer,
 )
+from linkwise.extender.api.records import PodRecord
+from linkwise.extender.books import Books
 from linkwise.extender.gates import why_gang_waits
 from linkwise.extender.kinds import Wish
 from linkwise.extender.planner import Planner
-from linkwise.extender.records import PodRecord
 from linkwise.extender.rooms import by_kind, rooms
 from linkwise.extender.rows import popcount
 

@@ -8,13 +8,19 @@ about a sample, mostly without that node.
 
 from collections import Counter
 
+from linkwise.extender.api.extender_calls import (
+    AlreadyBound,
+    BindCall,
+    BindOrder,
+    BindRefusal,
+    Outcome,
+)
+from linkwise.extender.api.records import PodRecord, WrittenPlan
 from linkwise.extender.books import Books
-from linkwise.extender.calls import AlreadyBound, BindCall, BindOrder, BindRefusal, Outcome
 from linkwise.extender.kinds import Wish
 from linkwise.extender.outbox import START_MARK, annotations_of
 from linkwise.extender.plan_making import in_term, plan_id, written_plan
 from linkwise.extender.planner import Planner
-from linkwise.extender.records import PodRecord, WrittenPlan
 from linkwise.topology.plan import Plan
 
 # A Binding without an answer has happened by then, and was seen, or never will. More than twice

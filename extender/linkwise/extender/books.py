@@ -7,11 +7,11 @@ Each change settles only the nodes that it touches, so a filter call reads array
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
+from linkwise.extender.api.records import GangKey, NodeRecord, PodRecord, Resources, WrittenPlan
 from linkwise.extender.domains import Domains
 from linkwise.extender.kinds import Kind, Wish, kind_key, will_do
 from linkwise.extender.mismatch import Mismatch, mismatch_of
 from linkwise.extender.node_book import NodeBook
-from linkwise.extender.records import GangKey, NodeRecord, PodRecord, Resources, WrittenPlan
 from linkwise.extender.rows import NOT_USABLE, Rows
 from linkwise.kube.objects import LARGEST
 from linkwise.topology.errors import LinkwiseError

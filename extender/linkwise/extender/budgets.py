@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from linkwise.extender.api.records import PodRecord
 from linkwise.extender.feasible import holds
-from linkwise.extender.records import PodRecord
 from linkwise.kube.objects import LabelSelector, PodDisruptionBudget
 
 _Key = tuple[str, str]

@@ -5,11 +5,11 @@ from contextlib import AbstractContextManager
 
 import msgspec
 
+from linkwise.extender.api.records import WrittenPlan
 from linkwise.extender.books import Books
 from linkwise.extender.mismatch import Mismatch
 from linkwise.extender.outbox import Outbox
 from linkwise.extender.plan_making import with_worth
-from linkwise.extender.records import WrittenPlan
 
 
 class Corrections:

@@ -8,20 +8,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
-from linkwise.extender.funnel import Funnel, alike, wanted_of
-from linkwise.extender.gang import Phase
-from linkwise.extender.holders import holders_of, owners_of
-from linkwise.extender.holds import Asker, asker_of_single
-from linkwise.extender.levels import NEVER
-from linkwise.extender.line import Urgency, urgency_of_single
-from linkwise.extender.muster import Muster
-from linkwise.extender.placement.result import Refusal
-from linkwise.extender.records import PodRecord, natural
-from linkwise.extender.runner_up_view import Alternatives
-from linkwise.extender.snapshot import GangState, NodeState, Snapshot
-from linkwise.extender.spans import NODE, SEPARATOR, domain_in_words
-from linkwise.extender.survey import gpus_by_state
-from linkwise.extender.views import (
+from linkwise.extender.api.records import PodRecord, natural
+from linkwise.extender.api.spans import NODE, SEPARATOR, domain_in_words
+from linkwise.extender.api.views import (
     ClusterExplanation,
     Explanation,
     GangExplanation,
@@ -33,6 +22,17 @@ from linkwise.extender.views import (
     ReasonCount,
     Search,
 )
+from linkwise.extender.funnel import Funnel, alike, wanted_of
+from linkwise.extender.gang import Phase
+from linkwise.extender.holders import holders_of, owners_of
+from linkwise.extender.holds import Asker, asker_of_single
+from linkwise.extender.levels import NEVER
+from linkwise.extender.line import Urgency, urgency_of_single
+from linkwise.extender.muster import Muster
+from linkwise.extender.placement.result import Refusal
+from linkwise.extender.runner_up_view import Alternatives
+from linkwise.extender.snapshot import GangState, NodeState, Snapshot
+from linkwise.extender.survey import gpus_by_state
 from linkwise.extender.words import pods_in_words
 from linkwise.extender.worth_view import communicator_of, domain_of, levels_of
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from linkwise.extender import worth_text
-from linkwise.extender.spans import NODE, domain_in_words
-from linkwise.extender.views import (
+from linkwise.extender.api.spans import NODE, domain_in_words
+from linkwise.extender.api.views import (
     ENDLESS,
     EXPECTED,
     ClusterExplanation,

@@ -10,8 +10,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from linkwise.extender.api.records import NodeRecord, Template
 from linkwise.extender.books import Books
-from linkwise.extender.records import NodeRecord, Template
 from linkwise.extender.rows import Bools
 from linkwise.kube.objects import NodeSelectorTerm, Requirement, Taint, Toleration
 

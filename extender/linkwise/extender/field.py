@@ -5,10 +5,10 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from linkwise.extender.api.records import Template, natural
 from linkwise.extender.feasible import why_not
 from linkwise.extender.holds import Asker, may_pass
 from linkwise.extender.kinds import Kind
-from linkwise.extender.records import Template, natural
 from linkwise.extender.rows import NOT_USABLE, Bools, Ints
 from linkwise.extender.snapshot import NodeState, Snapshot
 

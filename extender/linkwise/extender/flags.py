@@ -2,9 +2,9 @@
 
 import click
 
+from linkwise.extender.api.spans import levels_of
 from linkwise.extender.certificates.callers import Place
 from linkwise.extender.settings import place_of, seconds_of
-from linkwise.extender.spans import levels_of
 
 
 class _Duration(click.ParamType[float]):

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from linkwise.extender.asks import link_word
+from linkwise.extender.api.annotations import link_word
+from linkwise.extender.api.records import PodRecord
+from linkwise.extender.api.views import Search, Wanted
 from linkwise.extender.field import Field
 from linkwise.extender.holds import Asker
 from linkwise.extender.levels import Levels
-from linkwise.extender.records import PodRecord
 from linkwise.extender.snapshot import Snapshot
-from linkwise.extender.views import Search, Wanted
 
 
 class Funnel:

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from linkwise.extender.api.records import GangKey
 from linkwise.extender.placement.result import Refusal, Spot
-from linkwise.extender.records import GangKey
 
 Seat = int | str
 """What stays the same when a member is made anew: its rank, or where it has none its name."""

@@ -8,14 +8,14 @@ single pod here, of a gang by `telling`.
 
 from collections.abc import Sequence
 
+from linkwise.extender.api.records import PodRecord
+from linkwise.extender.api.spans import in_words
 from linkwise.extender.books import Books
 from linkwise.extender.gang import Gang, Phase
 from linkwise.extender.kinds import Wish
 from linkwise.extender.muster import Muster
 from linkwise.extender.outbox import EVENT_SECONDS, Outbox
-from linkwise.extender.records import PodRecord
 from linkwise.extender.rooms import rooms
-from linkwise.extender.spans import in_words
 
 # Most plans take milliseconds, and need no words.
 PATIENCE_SECONDS = 5.0

@@ -13,10 +13,10 @@ wait, and nobody waits for them.
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from linkwise.extender.api.records import PodRecord
 from linkwise.extender.gang import Gang
 from linkwise.extender.muster import Members, Muster
 from linkwise.extender.placement.result import Refusal, Spot
-from linkwise.extender.records import PodRecord
 
 # A controller makes the pods of a job one after the other, some 20 to 50 in a second.
 MOMENT_SECONDS = 1.0

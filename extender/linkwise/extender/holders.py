@@ -2,10 +2,10 @@
 
 from collections.abc import Container, Iterable, Mapping
 
+from linkwise.extender.api.records import PodRecord, WrittenPlan
+from linkwise.extender.api.views import ENDLESS, EXPECTED, TIMEOUT, Holder
 from linkwise.extender.holds import Hold
-from linkwise.extender.records import PodRecord, WrittenPlan
 from linkwise.extender.snapshot import NodeState, Snapshot
-from linkwise.extender.views import ENDLESS, EXPECTED, TIMEOUT, Holder
 from linkwise.topology.model import MAX_GPUS
 
 _ALL_GPUS = (1 << MAX_GPUS) - 1

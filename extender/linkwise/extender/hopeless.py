@@ -7,10 +7,10 @@ room: one search of 5,000 nodes does for all of them.
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 
+from linkwise.extender.api.records import PodRecord
+from linkwise.extender.api.spans import Spans
 from linkwise.extender.books import Books
 from linkwise.extender.placement.result import Refusal, Spot
-from linkwise.extender.records import PodRecord
-from linkwise.extender.spans import Spans
 
 
 class Hopeless:

@@ -20,7 +20,7 @@ import msgspec
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 from tenacity.wait import wait_random_exponential
 
-from linkwise.extender.actions import (
+from linkwise.extender.api.actions import (
     Action,
     Correct,
     Emit,
@@ -33,7 +33,7 @@ from linkwise.extender.actions import (
     WithdrawPlan,
     WritePlan,
 )
-from linkwise.extender.calls import BindOrder, Outcome
+from linkwise.extender.api.extender_calls import BindOrder, Outcome
 from linkwise.extender.leading import ALONE, Lead
 from linkwise.extender.metrics import Metrics
 from linkwise.kube.client import STRATEGIC_PATCH, KubeClient

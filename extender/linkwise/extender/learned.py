@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from linkwise.extender.api.records import Template
 from linkwise.extender.books import Books
-from linkwise.extender.records import Template
 from linkwise.extender.rows import Bools
 
 FRESH_SECONDS = 30.0

@@ -7,11 +7,11 @@ evicted keeps the age that it had: its new pods are younger than those it made r
 import math
 from collections import Counter
 
+from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.books import Books
 from linkwise.extender.gang import Gang
 from linkwise.extender.muster import Muster
 from linkwise.extender.placement.result import Refusal
-from linkwise.extender.records import GangKey, PodRecord
 from linkwise.extender.roll import Roll
 
 Urgency = tuple[int, float, GangKey]

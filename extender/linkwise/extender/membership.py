@@ -10,8 +10,8 @@ from itertools import islice
 
 import msgspec
 
-from linkwise.extender.alike import digest, without_long_annotations
-from linkwise.extender.asks import MAX_GANG, Ask, GangAsk
+from linkwise.extender.api.annotations import MAX_GANG, Ask, GangAsk
+from linkwise.extender.api.equivalence import digest, without_long_annotations
 from linkwise.extender.owners import FetchOwner, Found, Owners
 from linkwise.extender.recognise.answer import (
     Answer,

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from linkwise.extender.api.records import PodRecord
 from linkwise.extender.node_book import NodeBook
-from linkwise.extender.records import PodRecord
 from linkwise.topology.plan import ContainerGpus
 
 

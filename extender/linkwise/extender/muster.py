@@ -4,11 +4,11 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from linkwise.extender.api.records import PodRecord, WrittenPlan
 from linkwise.extender.books import Books
 from linkwise.extender.gang import Gang, Standing
 from linkwise.extender.node_book import plan_on
 from linkwise.extender.placement.result import Spot
-from linkwise.extender.records import PodRecord, WrittenPlan
 
 Members = tuple[PodRecord, ...]
 

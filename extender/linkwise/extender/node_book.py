@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
 
+from linkwise.extender.api.records import GangKey, NodeRecord, PodRecord, Resources, WrittenPlan
+from linkwise.extender.api.spans import CLIQUE
 from linkwise.extender.kinds import Kind, Wish
-from linkwise.extender.records import GangKey, NodeRecord, PodRecord, Resources, WrittenPlan
-from linkwise.extender.spans import CLIQUE
 from linkwise.topology.model import Machine
 
 REFUSES = "kubelet refuses pods with GPUs"

@@ -9,11 +9,11 @@ volume, a plugin's late refusal). docs/decisions/0010-one-node.md has what that 
 
 from collections.abc import Sequence
 
+from linkwise.extender.api.records import PodRecord
 from linkwise.extender.best_node import BestNode
 from linkwise.extender.books import Books
 from linkwise.extender.feasible import puts_off
 from linkwise.extender.kinds import Wish
-from linkwise.extender.records import PodRecord
 
 
 class Offers:

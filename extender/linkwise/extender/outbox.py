@@ -10,7 +10,7 @@ once this one has begun is not believed: it is written over, or taken away.
 import math
 from dataclasses import dataclass
 
-from linkwise.extender.actions import (
+from linkwise.extender.api.actions import (
     Action,
     Correct,
     Emit,
@@ -24,10 +24,10 @@ from linkwise.extender.actions import (
     WithdrawPlan,
     WritePlan,
 )
-from linkwise.extender.alarms import Alarms
-from linkwise.extender.calls import Outcome
-from linkwise.extender.queue_note import QueueNote, write_queue_note
-from linkwise.extender.records import PodRecord, WrittenPlan
+from linkwise.extender.api.extender_calls import Outcome
+from linkwise.extender.api.queue_note import QueueNote, write_queue_note
+from linkwise.extender.api.records import PodRecord, WrittenPlan
+from linkwise.extender.api.timers import Alarms
 from linkwise.topology import names
 from linkwise.topology.plan import read_plan, write_gpus, write_plan
 

@@ -9,7 +9,7 @@ kept as long as pods hang on it.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from linkwise.extender.alarms import Alarms
+from linkwise.extender.api.timers import Alarms
 from linkwise.extender.recognise.answer import Missing, NeedsOwner, ObjectRef
 from linkwise.extender.recognise.batch import JOB_SET_LABEL
 from linkwise.extender.recognise.fields import Fields, text

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from linkwise.extender.api.placement_totals import Placed
 from linkwise.extender.books import Books
 from linkwise.extender.gang import Gang
 from linkwise.extender.growth import least, most, parts
@@ -16,7 +17,6 @@ from linkwise.extender.life import Life
 from linkwise.extender.line import Line
 from linkwise.extender.muster import Muster
 from linkwise.extender.outbox import Outbox
-from linkwise.extender.placed import Placed
 from linkwise.extender.placement.result import Refusal, Spot
 from linkwise.extender.plan_making import Deal, plan_id, written_plans
 from linkwise.extender.preemption import Preemption

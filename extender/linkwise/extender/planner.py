@@ -9,12 +9,15 @@ not tried again before room appears.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
-from linkwise.extender.actions import Action, Emit, Evict
 from linkwise.extender.admissions import Admissions
+from linkwise.extender.api.actions import Action, Emit, Evict
+from linkwise.extender.api.extender_calls import Outcome
+from linkwise.extender.api.placement_totals import Placed
+from linkwise.extender.api.queue_note import queue_note
+from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.best_node import BestNode
 from linkwise.extender.books import Books
 from linkwise.extender.budgets import Budgets
-from linkwise.extender.calls import Outcome
 from linkwise.extender.consent import Preempt
 from linkwise.extender.corrections import Corrections
 from linkwise.extender.feasible import Feasible
@@ -28,11 +31,8 @@ from linkwise.extender.line import Ages, Line
 from linkwise.extender.muster import Muster
 from linkwise.extender.offers import Offers
 from linkwise.extender.outbox import Outbox
-from linkwise.extender.placed import Placed
 from linkwise.extender.placing import Placing
 from linkwise.extender.preemption import Preemption
-from linkwise.extender.queue_note import queue_note
-from linkwise.extender.records import GangKey, PodRecord
 from linkwise.extender.repair import Repair
 from linkwise.extender.roll import Roll
 from linkwise.extender.run_times import RunTimes

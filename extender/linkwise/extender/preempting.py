@@ -18,14 +18,14 @@ room for all of it.
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from linkwise.extender.api.extender_calls import PreemptAnswer, Victims
+from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.books import Books
-from linkwise.extender.calls import PreemptAnswer, Victims
 from linkwise.extender.holds import Hold
 from linkwise.extender.kinds import Wish
 from linkwise.extender.node_book import NodeBook
 from linkwise.extender.planner import Planner
 from linkwise.extender.preemption import spare_of
-from linkwise.extender.records import GangKey, PodRecord
 from linkwise.extender.victims import Choice, Unit, choose
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.books import Books
 from linkwise.extender.budgets import Budgets
 from linkwise.extender.consent import Preempt
@@ -26,7 +27,6 @@ from linkwise.extender.line import Line
 from linkwise.extender.muster import Muster
 from linkwise.extender.outbox import Outbox
 from linkwise.extender.placement.result import Refusal, Spot
-from linkwise.extender.records import GangKey, PodRecord
 from linkwise.extender.roll import Roll
 from linkwise.extender.rows import Bools, Ints, Rows, popcount
 from linkwise.extender.search import Search

@@ -12,14 +12,11 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from linkwise.extender.actions import PodRef
-from linkwise.extender.alike import digest
-from linkwise.extender.asks import COMPLETION_INDEX, NOTHING_SAID, Ask, ask_of, demand_of
-from linkwise.extender.membership import Membership, Told
-from linkwise.extender.owners import FetchOwner, Found
-from linkwise.extender.queue_note import QueueNote, read_queue_note
-from linkwise.extender.recognise.answer import IndexedJobs
-from linkwise.extender.records import (
+from linkwise.extender.api.actions import PodRef
+from linkwise.extender.api.annotations import COMPLETION_INDEX, NOTHING_SAID, Ask, ask_of, demand_of
+from linkwise.extender.api.equivalence import digest
+from linkwise.extender.api.queue_note import QueueNote, read_queue_note
+from linkwise.extender.api.records import (
     NO_DEMAND,
     GangKey,
     NodeRecord,
@@ -28,6 +25,9 @@ from linkwise.extender.records import (
     Template,
     WrittenPlan,
 )
+from linkwise.extender.membership import Membership, Told
+from linkwise.extender.owners import FetchOwner, Found
+from linkwise.extender.recognise.answer import IndexedJobs
 from linkwise.kube.objects import (
     LARGEST,
     Affinity,

@@ -7,6 +7,7 @@ reported; it is evicted, whole, only where all its members say that they are pre
 before it has held its GPUs for as long as a partial gang may.
 """
 
+from linkwise.extender.api.records import PodRecord
 from linkwise.extender.books import Books
 from linkwise.extender.feasible import Feasible
 from linkwise.extender.gang import Gang, Seat
@@ -15,7 +16,6 @@ from linkwise.extender.learned import Learned
 from linkwise.extender.muster import Muster
 from linkwise.extender.outbox import Outbox
 from linkwise.extender.placement.result import Spot
-from linkwise.extender.records import PodRecord
 
 REASON = "GangCannotBeRepaired"
 # Most repairs take less, and need no words: the operator makes the pod, the kubelet cleans up.

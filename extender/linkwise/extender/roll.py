@@ -2,10 +2,10 @@
 
 from collections.abc import Hashable
 
+from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.books import Books
 from linkwise.extender.gang import Gang
 from linkwise.extender.muster import Muster, muster
-from linkwise.extender.records import GangKey, PodRecord
 
 
 class Roll:

@@ -9,8 +9,8 @@ from itertools import compress
 
 import numpy as np
 
+from linkwise.extender.api.extender_calls import FilterAnswer
 from linkwise.extender.books import NO_TOPOLOGY, NOT_SEEN, Books
-from linkwise.extender.calls import FilterAnswer
 from linkwise.extender.kinds import Kind, Wish
 from linkwise.extender.node_book import REFUSES
 from linkwise.extender.rows import NOT_USABLE, Ints, popcount

@@ -10,7 +10,7 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from linkwise.extender.records import Resources, SortKey, natural
+from linkwise.extender.api.records import Resources, SortKey, natural
 from linkwise.topology import subsets
 from linkwise.topology.model import MAX_GPUS
 

@@ -12,7 +12,7 @@ from bisect import bisect_right, insort
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 
-from linkwise.extender.records import PodRecord
+from linkwise.extender.api.records import PodRecord
 
 # Of a pod that has just begun, and of which nothing is known: as long as it takes to be worth it.
 LEAST_SECONDS = 600.0

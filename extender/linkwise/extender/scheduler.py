@@ -10,12 +10,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from linkwise.extender import answers
-from linkwise.extender.actions import Action
-from linkwise.extender.audit import audit
-from linkwise.extender.bind import Binder
-from linkwise.extender.books import Books
-from linkwise.extender.budgets import Budgets
-from linkwise.extender.calls import (
+from linkwise.extender.api.actions import Action
+from linkwise.extender.api.extender_calls import (
     AlreadyBound,
     BindCall,
     BindOrder,
@@ -27,6 +23,13 @@ from linkwise.extender.calls import (
     PreemptCall,
     PriorityAnswer,
 )
+from linkwise.extender.api.records import PodRecord
+from linkwise.extender.api.spans import DEFAULT_LEVELS
+from linkwise.extender.api.views import Counts, Explanation, GangView, NodeView
+from linkwise.extender.audit import audit
+from linkwise.extender.bind import Binder
+from linkwise.extender.books import Books
+from linkwise.extender.budgets import Budgets
 from linkwise.extender.consent import Preempt
 from linkwise.extender.explain import Explainer
 from linkwise.extender.line import Ages
@@ -37,13 +40,10 @@ from linkwise.extender.planner import Planner
 from linkwise.extender.preempting import preempt
 from linkwise.extender.reader import Reader
 from linkwise.extender.recognise.answer import IndexedJobs
-from linkwise.extender.records import PodRecord
 from linkwise.extender.run_times import RunTimes
 from linkwise.extender.search import Aside, here_and_now
 from linkwise.extender.snapshot import Camera, Snapshot
-from linkwise.extender.spans import DEFAULT_LEVELS
 from linkwise.extender.survey import view_counts, view_nodes
-from linkwise.extender.views import Counts, Explanation, GangView, NodeView
 from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
 from linkwise.topology.names import DEFAULT_RESOURCE
 

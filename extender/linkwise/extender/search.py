@@ -13,6 +13,8 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
+from linkwise.extender.api.records import PodRecord, Template
+from linkwise.extender.api.spans import NODE, Spans, ordered, spans_of
 from linkwise.extender.best_node import BestNode
 from linkwise.extender.books import Books
 from linkwise.extender.feasible import Feasible
@@ -27,9 +29,7 @@ from linkwise.extender.placement.ideal import Machines, ideal
 from linkwise.extender.placement.reach import reach_of
 from linkwise.extender.placement.request import NOBODY, PlacedMembers, PodSet
 from linkwise.extender.placement.result import Refusal, Spot
-from linkwise.extender.records import PodRecord, Template
 from linkwise.extender.rows import NOT_USABLE, Bools, Rows
-from linkwise.extender.spans import NODE, Spans, ordered, spans_of
 from linkwise.topology.plan import CommunicatorEstimate
 
 T = TypeVar("T")

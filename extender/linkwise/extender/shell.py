@@ -15,8 +15,8 @@ from collections.abc import Callable
 from threading import Event, Lock, Thread
 from typing import TypeVar
 
-from linkwise.extender.actions import Action, Emit
-from linkwise.extender.calls import (
+from linkwise.extender.api.actions import Action, Emit
+from linkwise.extender.api.extender_calls import (
     AlreadyBound,
     BindCall,
     BindOrder,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from linkwise.extender.api.records import GangKey, NodeRecord, PodRecord, Template, WrittenPlan
 from linkwise.extender.books import Books
 from linkwise.extender.gang import Gang, Phase
 from linkwise.extender.holds import Asker, Hold
@@ -19,7 +20,6 @@ from linkwise.extender.muster import Muster
 from linkwise.extender.node_book import InUsePods, NodeBook, plan_on
 from linkwise.extender.placement.result import Refusal
 from linkwise.extender.planner import Planner
-from linkwise.extender.records import GangKey, NodeRecord, PodRecord, Template, WrittenPlan
 from linkwise.extender.rows import Ints
 from linkwise.extender.run_times import Kind as RunTimeKind
 from linkwise.extender.telling import why_waiting

@@ -3,14 +3,9 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from linkwise.extender.asks import link_word
-from linkwise.extender.books import Books
-from linkwise.extender.field import has_gpus
-from linkwise.extender.kinds import Kind
-from linkwise.extender.planner import Planner
-from linkwise.extender.records import PodRecord
-from linkwise.extender.snapshot import NodeState, Snapshot
-from linkwise.extender.views import (
+from linkwise.extender.api.annotations import link_word
+from linkwise.extender.api.records import PodRecord
+from linkwise.extender.api.views import (
     BestSet,
     Counts,
     GpuView,
@@ -19,6 +14,11 @@ from linkwise.extender.views import (
     NodeView,
     Use,
 )
+from linkwise.extender.books import Books
+from linkwise.extender.field import has_gpus
+from linkwise.extender.kinds import Kind
+from linkwise.extender.planner import Planner
+from linkwise.extender.snapshot import NodeState, Snapshot
 from linkwise.topology.model import LinkClass, Machine
 
 _SIZES = (1, 2, 4, 8, 16)  # of pods, whose room is counted

@@ -25,13 +25,13 @@ into the pod's status.
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from linkwise.extender.api.records import PodRecord
 from linkwise.extender.books import Books
 from linkwise.extender.holds import Holds
 from linkwise.extender.kinds import Wish
 from linkwise.extender.learned import LEAST_SAMPLE
 from linkwise.extender.outbox import NOMINATE_SECONDS, Outbox, nomination_pause
 from linkwise.extender.placement.result import Refusal, Spot
-from linkwise.extender.records import PodRecord
 from linkwise.extender.rows import popcount
 from linkwise.extender.tenants import STUCK_SECONDS
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from linkwise.extender.api.records import GangKey
 from linkwise.extender.books import Books
 from linkwise.extender.gang import Gang
 from linkwise.extender.growth import needed
@@ -24,7 +25,6 @@ from linkwise.extender.idle_bound import IdleBound
 from linkwise.extender.line import Line
 from linkwise.extender.muster import Muster
 from linkwise.extender.placement.result import Refusal, Spot
-from linkwise.extender.records import GangKey
 from linkwise.extender.reserve import (
     NodesChangedError,
     Pause,

@@ -14,7 +14,7 @@ from heapq import heapify, heappop, heappush
 from itertools import combinations
 from math import comb
 
-from linkwise.extender.records import GangKey, PodRecord
+from linkwise.extender.api.records import GangKey, PodRecord
 
 # Sets that are looked at one by one, and those of them for which a place is really sought: the one
 # takes microseconds, the other milliseconds.

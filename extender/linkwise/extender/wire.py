@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from linkwise.extender.calls import (
+from linkwise.extender.api.extender_calls import (
     BindCall,
     FilterAnswer,
     FilterCall,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from linkwise.extender.views import (
+from linkwise.extender.api.views import (
     BETTER,
     EQUAL,
     LOST,

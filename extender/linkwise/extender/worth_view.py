@@ -1,11 +1,11 @@
 """What the GPUs that a gang has are worth together, worked out from a snapshot."""
 
+from linkwise.extender.api.records import natural
+from linkwise.extender.api.spans import CLIQUE, NODE, ordered, spans_of
+from linkwise.extender.api.views import CommunicatorView, RingView
 from linkwise.extender.muster import Muster
 from linkwise.extender.placement.estimate import Share, estimate
-from linkwise.extender.records import natural
 from linkwise.extender.snapshot import NodeState, Snapshot
-from linkwise.extender.spans import CLIQUE, NODE, ordered, spans_of
-from linkwise.extender.views import CommunicatorView, RingView
 
 
 def communicator_of(

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from linkwise.extender import explain_text
+from linkwise.extender.api.views import BETTER, EQUAL, LOST, RunnerUpView
 from linkwise.extender.explain import Explainer
-from linkwise.extender.views import BETTER, EQUAL, LOST, RunnerUpView
 from linkwise.topology.model import LinkClass, Nic
 from linkwise.topology.recorded import recorded_machine
 from tests.extender.cluster import Cluster, container

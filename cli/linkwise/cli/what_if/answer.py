@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from linkwise.cli.what_if.given.machines import Guess, LeftOut
-from linkwise.extender.views import Explanation, GangExplanation, Holder
+from linkwise.extender.api.views import Explanation, GangExplanation, Holder
 
 # What becomes of a part of the job.
 FITS, STARTS, WAITS, NOT_OURS = "fits", "starts", "waits", "not-ours"

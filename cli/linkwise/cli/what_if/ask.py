@@ -39,14 +39,14 @@ from linkwise.cli.what_if.parts import (
 from linkwise.cli.what_if.room import Found, fewest_to_go, held_by
 from linkwise.cli.what_if.trials import Trials
 from linkwise.cli.what_if.world import World, known_end
+from linkwise.extender.api.records import PodRecord
+from linkwise.extender.api.views import Explanation, GangExplanation, Holder
 from linkwise.extender.consent import Preempt
 from linkwise.extender.holders import owners_of
 from linkwise.extender.recognise.answer import ObjectRef
-from linkwise.extender.records import PodRecord
 from linkwise.extender.scheduler import CoreSettings
 from linkwise.extender.snapshot import Snapshot
 from linkwise.extender.survey import view_nodes, view_use
-from linkwise.extender.views import Explanation, GangExplanation, Holder
 from linkwise.kube.objects import Pod
 
 _MOMENT_SECONDS = 15.0  # in which what is called "now" happens

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 
 from linkwise.cli.what_if.answer import FITS, STARTS, WAITS, Place
 from linkwise.cli.what_if.world import World
+from linkwise.extender.api.records import GangKey, PodRecord
+from linkwise.extender.api.views import Explanation, GangExplanation
 from linkwise.extender.explain import Explainer
 from linkwise.extender.funnel import alike
-from linkwise.extender.records import GangKey, PodRecord
 from linkwise.extender.snapshot import Snapshot
-from linkwise.extender.views import Explanation, GangExplanation
 from linkwise.topology import names
 from linkwise.topology.plan import read_plan
 

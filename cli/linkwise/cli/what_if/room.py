@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkwise.cli.what_if.trials import OutOfTrialsError, Trials
-from linkwise.extender.records import PodRecord
+from linkwise.extender.api.records import PodRecord
+from linkwise.extender.api.spans import CLIQUE, NODE, spans_of
 from linkwise.extender.snapshot import NodeState, Snapshot
-from linkwise.extender.spans import CLIQUE, NODE, spans_of
 from linkwise.topology.choose import choose
 from linkwise.topology.model import LinkClass, Machine
 

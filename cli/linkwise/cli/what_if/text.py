@@ -17,7 +17,7 @@ from linkwise.cli.what_if.answer import (
 )
 from linkwise.cli.what_if.facts import fact, some
 from linkwise.extender import explain_text
-from linkwise.extender.views import Explanation, GangExplanation
+from linkwise.extender.api.views import Explanation, GangExplanation
 from linkwise.extender.words import duration, gpus_in_words, pods_in_words
 
 _MOST_HOLDERS = 8

@@ -12,10 +12,10 @@ from heapq import heappop, heappush
 import msgspec
 
 from linkwise.cli.documents import Fields
-from linkwise.extender.actions import Action, Emit, Evict, WithdrawPlan, WritePlan
-from linkwise.extender.applied import applied
-from linkwise.extender.asks import ask_of
-from linkwise.extender.calls import Outcome
+from linkwise.extender.api.action_effects import applied
+from linkwise.extender.api.actions import Action, Emit, Evict, WithdrawPlan, WritePlan
+from linkwise.extender.api.annotations import ask_of
+from linkwise.extender.api.extender_calls import Outcome
 from linkwise.extender.recognise.answer import Missing, ObjectRef
 from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.extender.tenants import STUCK_SECONDS

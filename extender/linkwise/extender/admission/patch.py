@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from linkwise.extender.asks import demand_of
+from linkwise.extender.api.annotations import demand_of
 from linkwise.extender.recognise.answer import IndexedJobs, NeedsOwner, Recognised
 from linkwise.extender.recognise.decide import recognise
 from linkwise.kube.objects import Pod

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from linkwise.extender.admission.patch import Rules, takes_gpus
 from linkwise.extender.admission.templates import Site, ours, pods_made, sites
-from linkwise.extender.asks import ask_of
+from linkwise.extender.api.annotations import ask_of
 from linkwise.extender.recognise.answer import Refused
 from linkwise.extender.recognise.case import controller_of
 from linkwise.extender.recognise.decide import recognise

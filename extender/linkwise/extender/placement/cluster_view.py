@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from linkwise.extender.api.spans import NODE
 from linkwise.extender.books import Books
 from linkwise.extender.domains import NO_DOMAIN
 from linkwise.extender.kinds import Kind
 from linkwise.extender.rows import Ints, Rows
-from linkwise.extender.spans import NODE
 
 
 @dataclass(frozen=True, slots=True)

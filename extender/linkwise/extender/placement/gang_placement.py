@@ -14,6 +14,8 @@ from itertools import groupby
 
 import numpy as np
 
+from linkwise.extender.api.records import PodRecord, Resources, Template
+from linkwise.extender.api.spans import ANYWHERE, SEPARATOR, Spans
 from linkwise.extender.domains import NO_DOMAIN
 from linkwise.extender.kinds import Wish
 from linkwise.extender.placement.assignment import Assignment
@@ -25,9 +27,7 @@ from linkwise.extender.placement.request import NOBODY, PlacedMembers, PodSet
 from linkwise.extender.placement.result import Refusal, Spot
 from linkwise.extender.placement.scope import Scope
 from linkwise.extender.placement.unequal import UnequalSearch
-from linkwise.extender.records import PodRecord, Resources, Template
 from linkwise.extender.rows import NOT_USABLE, Bools, Ints, popcount
-from linkwise.extender.spans import ANYWHERE, SEPARATOR, Spans
 
 
 def pod_sets_of(members: Sequence[PodRecord], nodes: Callable[[Template], Bools]) -> list[PodSet]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from linkwise.extender.spans import FABRICS, ZONE
+from linkwise.extender.api.spans import FABRICS, ZONE
 
 # What is left of the NICs' bandwidth for each level that a gang does not share. An assumption, as
 # no label tells how far a network is oversubscribed (docs/topology.md).

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from linkwise.extender.api.records import Resources, Template
 from linkwise.extender.kinds import Wish
-from linkwise.extender.records import Resources, Template
 from linkwise.extender.rows import Bools
 
 

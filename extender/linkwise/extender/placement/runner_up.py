@@ -11,6 +11,7 @@ from itertools import islice
 
 import numpy as np
 
+from linkwise.extender.api.spans import Spans
 from linkwise.extender.placement.cluster_view import ClusterView
 from linkwise.extender.placement.gang_placement import place
 from linkwise.extender.placement.judgement import (
@@ -22,7 +23,6 @@ from linkwise.extender.placement.judgement import (
 )
 from linkwise.extender.placement.request import PodSet
 from linkwise.extender.placement.result import Refusal
-from linkwise.extender.spans import Spans
 from linkwise.topology.choose import ranked
 from linkwise.topology.outlook import outlook_of
 

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import msgspec
 
-from linkwise.extender.asks import demand_of
+from linkwise.extender.api.annotations import demand_of
 from linkwise.extender.recognise.answer import IndexedJobs, Member, Missing, ObjectRef, Objects
 from linkwise.extender.recognise.fields import Fields, UnreadableError, at, mapping, ordinal, text
 from linkwise.extender.recognise.kinds import Kind

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TypeVar
 
-from linkwise.extender.asks import GangAsk, ask_of
+from linkwise.extender.api.annotations import GangAsk, ask_of
 from linkwise.extender.recognise.answer import (
     Answer,
     Basis,

@@ -5,7 +5,7 @@ that makes 8 pods would leave 4 of them out, and one that waits for pods which a
 it runs would wait for ever. Then both sources are named and the pod is refused.
 """
 
-from linkwise.extender.asks import GangAsk
+from linkwise.extender.api.annotations import GangAsk
 from linkwise.extender.recognise.answer import (
     Basis,
     GangName,

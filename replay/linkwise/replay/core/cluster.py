@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from linkwise.extender.actions import Action, Emit, Evict, LiftGate, Nominate, WritePlan
-from linkwise.extender.applied import applied
-from linkwise.extender.asks import demand_of
-from linkwise.extender.calls import BindCall, BindOrder, FilterCall, Outcome
+from linkwise.extender.api.action_effects import applied
+from linkwise.extender.api.actions import Action, Emit, Evict, LiftGate, Nominate, WritePlan
+from linkwise.extender.api.annotations import demand_of
+from linkwise.extender.api.extender_calls import BindCall, BindOrder, FilterCall, Outcome
 from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.kube.objects import Condition, Node, Pod
 from linkwise.replay.core import objects

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from linkwise.extender.asks import demand_of
+from linkwise.extender.api.annotations import demand_of
 from linkwise.kube.objects import Condition, Pod, PodStatus
 
 _ENDED = frozenset({"Succeeded", "Failed"})

@@ -3,7 +3,7 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linkwise.extender.alarms import Alarms
+from linkwise.extender.api.timers import Alarms
 
 
 def alarms(*times: tuple[str, float]) -> Alarms[str]:

@@ -4,8 +4,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linkwise.extender.placed import GBYTES_PER_S, ONE, SEVERAL, SHARES, Placed, Spread
-from linkwise.extender.spans import CLIQUE
+from linkwise.extender.api.placement_totals import (
+    GBYTES_PER_S,
+    ONE,
+    SEVERAL,
+    SHARES,
+    Placed,
+    Spread,
+)
+from linkwise.extender.api.spans import CLIQUE
 from linkwise.topology.model import Machine
 from linkwise.topology.recorded import recorded_machine
 from tests.extender.cluster import Cluster

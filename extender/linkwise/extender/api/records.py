@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from linkwise.extender.actions import PodRef
-from linkwise.extender.asks import NOTHING_SAID, Ask
-from linkwise.extender.queue_note import QueueNote
+from linkwise.extender.api.actions import PodRef
+from linkwise.extender.api.annotations import NOTHING_SAID, Ask
+from linkwise.extender.api.queue_note import QueueNote
 from linkwise.kube.objects import Affinity, Taint, Toleration
 from linkwise.topology.demand import PodDemand
 from linkwise.topology.plan import Plan

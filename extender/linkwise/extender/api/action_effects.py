@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from linkwise.extender.actions import (
+from linkwise.extender.api.actions import (
     Action,
     Correct,
     Emit,

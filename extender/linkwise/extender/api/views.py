@@ -7,7 +7,7 @@ The shell renders them as JSON or text. Numbers that change live here, never in 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from linkwise.extender.placed import Placed
+from linkwise.extender.api.placement_totals import Placed
 from linkwise.topology.plan import CommunicatorEstimate
 
 # What the best other placement is beside the one that was taken.

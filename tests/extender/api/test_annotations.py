@@ -1,6 +1,6 @@
 import pytest
 
-from linkwise.extender.asks import (
+from linkwise.extender.api.annotations import (
     Ask,
     GangAsk,
     Requirement,
@@ -9,7 +9,7 @@ from linkwise.extender.asks import (
     is_model,
     words_of,
 )
-from linkwise.extender.spans import Spans
+from linkwise.extender.api.spans import Spans
 from linkwise.kube.objects import Container, Pod, PodSpec, Resources
 from linkwise.topology.demand import ContainerDemand, Role
 from linkwise.topology.errors import AnnotationError

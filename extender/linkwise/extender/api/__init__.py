@@ -1,0 +1,1 @@
+"""The values that go in and come out: objects as read, calls, answers, actions."""
