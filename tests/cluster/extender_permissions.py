@@ -5,7 +5,7 @@ Requests that are allowed are carried out, in the order in which they stand here
 
 from typing import Any
 
-from linkwise.extender.recognise.kinds import READ, Kind
+from linkwise.extender.podgrouper.workloads.kinds import READ, Kind
 from linkwise.kube.client import JSON_PATCH, STRATEGIC_PATCH
 from linkwise.topology import names
 from tests.cluster.accounts import NAMESPACE, Request

@@ -14,14 +14,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from linkwise.extender.recognise.kinds import READ, Kind
+from linkwise.extender.podgrouper.workloads.kinds import READ, Kind
 from linkwise.kube.errors import ApiError
 from linkwise.topology import names
 from tests.cluster.control_plane import ControlPlane, KubectlError
 from tests.cluster.scheduling import ADMISSION_OFF, GPU
 from tests.cluster.scheduling_world import NAMESPACE, World, started_world
 from tests.cluster.waiting import wait_for
-from tests.extender.test_workloads import Group, groups
+from tests.extender.podgrouper.test_workloads import Group, groups
 
 NODES = tuple(f"n{number}" for number in range(8))
 # Nobody who judges nodes, as these have no kubelets; nor who deletes what has no owner, as some of

@@ -9,7 +9,7 @@ from linkwise.extender.scheduler import CoreSettings
 from linkwise.kube.objects import Pod, Taint, Toleration
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
-from tests.extender.recognise.pods import owner, pod, ref_of
+from tests.extender.podgrouper.pods import owner, pod, ref_of
 
 TIMEOUT = 600.0
 TAINT = Taint(key="other", effect="NoSchedule")

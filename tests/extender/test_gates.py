@@ -15,7 +15,7 @@ from linkwise.kube.objects import Pod, SchedulingGate
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
 from tests.extender.owned import INDEX, job, there_is
-from tests.extender.recognise.pods import pod
+from tests.extender.podgrouper.pods import pod
 
 OURS = names.GATE
 GATE = SchedulingGate(name=OURS)

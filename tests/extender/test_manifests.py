@@ -14,7 +14,7 @@ from linkwise.extender.app import create_app
 from linkwise.extender.calling import CALLS, STATUS
 from linkwise.extender.certificates.callers import CLUSTER_AUTHORITY
 from linkwise.extender.metrics import Metrics
-from linkwise.extender.recognise.kinds import READ
+from linkwise.extender.podgrouper.workloads.kinds import READ
 from linkwise.extender.settings import Settings
 from linkwise.extender.verbs import VERBS
 from linkwise.simulator.api_server.patches import json_patch

@@ -8,8 +8,8 @@ import msgspec
 import yaml
 
 from linkwise.cli.errors import BadInputError
-from linkwise.extender.recognise.answer import ObjectRef
-from linkwise.extender.recognise.case import group_of
+from linkwise.extender.podgrouper.workloads.answer import ObjectRef
+from linkwise.extender.podgrouper.workloads.case import group_of
 
 Fields = Mapping[str, Any]
 _MOST_DEPTH = 200  # Kubernetes' own kinds have some twenty levels

@@ -8,7 +8,7 @@ import msgspec
 from linkwise.cli.documents import Fields, objects_in, ref_of, unreadable
 from linkwise.cli.errors import BadInputError
 from linkwise.cli.text_file import read_text, shown
-from linkwise.extender.recognise.answer import ObjectRef
+from linkwise.extender.podgrouper.workloads.answer import ObjectRef
 from linkwise.kube.objects import Pod
 
 

@@ -12,7 +12,8 @@ import msgspec
 
 from linkwise.cli.pod_source import Manifests, read_manifests
 from linkwise.cli.table import aligned
-from linkwise.extender.recognise.answer import (
+from linkwise.extender.podgrouper.decide import recognise
+from linkwise.extender.podgrouper.workloads.answer import (
     Answer,
     IndexedJobs,
     NeedsOwner,
@@ -20,7 +21,6 @@ from linkwise.extender.recognise.answer import (
     Recognised,
     Refused,
 )
-from linkwise.extender.recognise.decide import recognise
 from linkwise.kube.objects import Pod
 from linkwise.topology import names
 

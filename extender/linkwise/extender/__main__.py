@@ -26,8 +26,8 @@ from linkwise.extender.consent import Preempt
 from linkwise.extender.flags import DURATION, LEVELS, PLACE
 from linkwise.extender.leading import ALONE
 from linkwise.extender.metrics import Metrics
+from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
 from linkwise.extender.ports import ListenError, open_ports
-from linkwise.extender.recognise.answer import IndexedJobs
 from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.extender.serving.server import raise_limit
 from linkwise.extender.settings import Settings, SettingsError

@@ -25,9 +25,9 @@ from linkwise.extender.api.records import (
     Template,
     WrittenPlan,
 )
-from linkwise.extender.membership import Membership, Told
-from linkwise.extender.owners import FetchOwner, Found
-from linkwise.extender.recognise.answer import IndexedJobs
+from linkwise.extender.podgrouper.membership import Membership, Told
+from linkwise.extender.podgrouper.owner_cache import FetchOwner, Found
+from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
 from linkwise.kube.objects import (
     LARGEST,
     Affinity,

@@ -35,11 +35,11 @@ from linkwise.extender.explain import Explainer
 from linkwise.extender.line import Ages
 from linkwise.extender.node_book import plan_on
 from linkwise.extender.outbox import Outbox
-from linkwise.extender.owners import FetchOwner, Found
 from linkwise.extender.planner import Planner
+from linkwise.extender.podgrouper.owner_cache import FetchOwner, Found
+from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
 from linkwise.extender.preempting import preempt
 from linkwise.extender.reader import Reader
-from linkwise.extender.recognise.answer import IndexedJobs
 from linkwise.extender.run_times import RunTimes
 from linkwise.extender.search import Aside, here_and_now
 from linkwise.extender.snapshot import Camera, Snapshot

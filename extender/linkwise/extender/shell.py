@@ -33,7 +33,7 @@ from linkwise.extender.lanes import Lanes
 from linkwise.extender.leading import ALONE, Lead
 from linkwise.extender.metrics import NOTHING, Census, Metrics
 from linkwise.extender.owner_reads import OwnerReads
-from linkwise.extender.owners import FetchOwner
+from linkwise.extender.podgrouper.owner_cache import FetchOwner
 from linkwise.extender.scheduler import Scheduler
 from linkwise.extender.serving.gone import GoneError
 from linkwise.extender.snapshot import Snapshot

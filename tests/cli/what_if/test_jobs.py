@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from linkwise.cli.what_if.given.controllers import drafts, pod_of
-from linkwise.extender.recognise.answer import Answer, Recognised
-from linkwise.extender.recognise.decide import recognise
+from linkwise.extender.podgrouper.decide import recognise
+from linkwise.extender.podgrouper.workloads.answer import Answer, Recognised
 from linkwise.kube.objects import Pod
 from tests.cli.what_if.asking import (
     Template,
@@ -21,8 +21,8 @@ from tests.cli.what_if.asking import (
     pod,
     refusal,
 )
-from tests.extender.recognise.pods import Object, ref_of, template
-from tests.extender.recognise.test_worked_examples import CASES
+from tests.extender.podgrouper.pods import Object, ref_of, template
+from tests.extender.podgrouper.test_worked_examples import CASES
 
 GPUS = template(2)
 CPU = template(0)

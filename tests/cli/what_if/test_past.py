@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from linkwise.cli.__main__ import main
 from tests.cli.what_if.asking import a_list, cluster, listed, nodes_of, runs
 from tests.cli.what_if.past_listing import a_job, past, past_pod, time
-from tests.extender.recognise.pods import Object
+from tests.extender.podgrouper.pods import Object
 
 AT = "2026-03-01T08:00:00Z"
 WAS, STOCK, LINKWISE = "as_it_was", "kube_scheduler", "linkwise"

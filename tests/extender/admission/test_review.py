@@ -8,7 +8,7 @@ from linkwise.extender.admission.answers import Answers
 from linkwise.extender.admission.patch import Rules
 from linkwise.topology import names
 from tests.extender.admission.reviews import ask, post, review
-from tests.extender.recognise.pods import pod
+from tests.extender.podgrouper.pods import pod
 
 GOOD = review(pod("train-0", annotations={names.GANG: "train", names.GANG_SIZE: "4"}))
 

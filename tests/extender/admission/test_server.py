@@ -19,7 +19,7 @@ from linkwise.extender.certificates.pairs import Lifetime, Pair, make_pair
 from linkwise.extender.serving.server import Visit
 from linkwise.topology import names
 from tests.extender.admission.reviews import review
-from tests.extender.recognise.pods import pod
+from tests.extender.podgrouper.pods import pod
 
 HOST = "127.0.0.1"
 MOST = 64 << 10

@@ -43,7 +43,7 @@ from linkwise.extender.api.records import PodRecord
 from linkwise.extender.api.views import Explanation, GangExplanation, Holder
 from linkwise.extender.consent import Preempt
 from linkwise.extender.holders import owners_of
-from linkwise.extender.recognise.answer import ObjectRef
+from linkwise.extender.podgrouper.workloads.answer import ObjectRef
 from linkwise.extender.scheduler import CoreSettings
 from linkwise.extender.snapshot import Snapshot
 from linkwise.extender.survey import view_nodes, view_use

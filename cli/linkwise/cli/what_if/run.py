@@ -21,7 +21,7 @@ from linkwise.cli.what_if.past.text import write_past
 from linkwise.cli.what_if.text import write_text
 from linkwise.extender.api.spans import DEFAULT_LEVELS, LABEL_KEY, levels_of
 from linkwise.extender.consent import Preempt
-from linkwise.extender.recognise.answer import IndexedJobs
+from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
 from linkwise.extender.scheduler import CoreSettings
 from linkwise.topology.names import RESOURCE_NAME
 

@@ -16,7 +16,7 @@ from linkwise.extender.api.action_effects import applied
 from linkwise.extender.api.actions import Action, Emit, Evict, WithdrawPlan, WritePlan
 from linkwise.extender.api.annotations import ask_of
 from linkwise.extender.api.extender_calls import Outcome
-from linkwise.extender.recognise.answer import Missing, ObjectRef
+from linkwise.extender.podgrouper.workloads.answer import Missing, ObjectRef
 from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.extender.tenants import STUCK_SECONDS
 from linkwise.kube.objects import Node, Pod, PodDisruptionBudget

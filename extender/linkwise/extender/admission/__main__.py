@@ -21,7 +21,7 @@ from linkwise.extender.certificates.callers import Place
 from linkwise.extender.certificates.keeper import FileKeeper, Keeper
 from linkwise.extender.certificates.pairs import Lifetime, Pair
 from linkwise.extender.flags import DURATION, PLACE
-from linkwise.extender.recognise.answer import IndexedJobs
+from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
 from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import LoadError
 from linkwise.topology.names import DEFAULT_RESOURCE, RESOURCE_NAME

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from linkwise.extender.api.annotations import demand_of
-from linkwise.extender.recognise.answer import IndexedJobs, NeedsOwner, Recognised
-from linkwise.extender.recognise.decide import recognise
+from linkwise.extender.podgrouper.decide import recognise
+from linkwise.extender.podgrouper.workloads.answer import IndexedJobs, NeedsOwner, Recognised
 from linkwise.kube.objects import Pod
 from linkwise.topology import names
 

@@ -10,11 +10,17 @@ from dataclasses import dataclass
 
 import msgspec
 
-from linkwise.extender.recognise.answer import ObjectRef, Objects
-from linkwise.extender.recognise.batch import JOB_SET_LABEL, VOLCANO
-from linkwise.extender.recognise.case import TRAINING, group_of
-from linkwise.extender.recognise.fields import Fields, items, mapping, text
-from linkwise.extender.recognise.kinds import JOB, JOB_SET, MPI_JOB, STATEFUL_SET, VOLCANO_JOB
+from linkwise.extender.podgrouper.workloads.answer import ObjectRef, Objects
+from linkwise.extender.podgrouper.workloads.batch import JOB_SET_LABEL, VOLCANO
+from linkwise.extender.podgrouper.workloads.case import TRAINING, group_of
+from linkwise.extender.podgrouper.workloads.fields import Fields, items, mapping, text
+from linkwise.extender.podgrouper.workloads.kinds import (
+    JOB,
+    JOB_SET,
+    MPI_JOB,
+    STATEFUL_SET,
+    VOLCANO_JOB,
+)
 from linkwise.kube.objects import Pod
 from linkwise.topology import names
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from linkwise.extender.admission.patch import Rules, takes_gpus
 from linkwise.extender.admission.templates import Site, ours, pods_made, sites
 from linkwise.extender.api.annotations import ask_of
-from linkwise.extender.recognise.answer import Refused
-from linkwise.extender.recognise.case import controller_of
-from linkwise.extender.recognise.decide import recognise
-from linkwise.extender.recognise.explicit import RULE
-from linkwise.extender.recognise.fields import Fields, mapping, text
+from linkwise.extender.podgrouper.decide import recognise
+from linkwise.extender.podgrouper.explicit import RULE
+from linkwise.extender.podgrouper.workloads.answer import Refused
+from linkwise.extender.podgrouper.workloads.case import controller_of
+from linkwise.extender.podgrouper.workloads.fields import Fields, mapping, text
 from linkwise.kube.objects import Pod
 from linkwise.topology import names
 from linkwise.topology.errors import AnnotationError

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from linkwise.extender.recognise.answer import ObjectRef
-from linkwise.extender.recognise.batch import JOB_SET_LABEL, VOLCANO
-from linkwise.extender.recognise.case import COMPLETION_INDEX, TRAINING, group_of
-from linkwise.extender.recognise.fields import Fields, at, items, mapping, number, text
-from linkwise.extender.recognise.kinds import (
+from linkwise.extender.podgrouper.workloads.answer import ObjectRef
+from linkwise.extender.podgrouper.workloads.batch import JOB_SET_LABEL, VOLCANO
+from linkwise.extender.podgrouper.workloads.case import COMPLETION_INDEX, TRAINING, group_of
+from linkwise.extender.podgrouper.workloads.fields import Fields, at, items, mapping, number, text
+from linkwise.extender.podgrouper.workloads.kinds import (
     JOB,
     JOB_SET,
     LEADER_WORKER_SET,
@@ -21,7 +21,7 @@ from linkwise.extender.recognise.kinds import (
     STATEFUL_SET,
     VOLCANO_JOB,
 )
-from linkwise.extender.recognise.serving import LWS, RAY
+from linkwise.extender.podgrouper.workloads.serving import LWS, RAY
 
 MOST_PODS = 4096  # of one object: as many as a gang may have
 _REPLICA_SPECS = "ReplicaSpecs"  # of every job of kubeflow.org: pytorchReplicaSpecs, …

@@ -10,8 +10,8 @@ from linkwise.cli.documents import Fields
 from linkwise.cli.errors import BadInputError
 from linkwise.cli.what_if.given.job import Job
 from linkwise.cli.what_if.given.listing import Listing
-from linkwise.extender.recognise.answer import ObjectRef
-from linkwise.extender.recognise.case import group_of
+from linkwise.extender.podgrouper.workloads.answer import ObjectRef
+from linkwise.extender.podgrouper.workloads.case import group_of
 from linkwise.kube.objects import Container, OwnerReference, Pod, SchedulingGate
 from linkwise.topology import names
 

@@ -17,9 +17,9 @@ from linkwise.cli.what_if.given.controllers import (
     pod_of,
 )
 from linkwise.cli.what_if.given.listing import PriorityClass
-from linkwise.extender.recognise.answer import ObjectRef
-from linkwise.extender.recognise.case import controller_of
-from linkwise.extender.recognise.fields import UnreadableError, text
+from linkwise.extender.podgrouper.workloads.answer import ObjectRef
+from linkwise.extender.podgrouper.workloads.case import controller_of
+from linkwise.extender.podgrouper.workloads.fields import UnreadableError, text
 from linkwise.kube.objects import Pod, PodStatus, SchedulingGate
 from linkwise.topology import names
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from linkwise.extender.api.timers import Alarms
-from linkwise.extender.recognise.answer import Missing, NeedsOwner, ObjectRef
-from linkwise.extender.recognise.batch import JOB_SET_LABEL
-from linkwise.extender.recognise.fields import Fields, text
+from linkwise.extender.podgrouper.workloads.answer import Missing, NeedsOwner, ObjectRef
+from linkwise.extender.podgrouper.workloads.batch import JOB_SET_LABEL
+from linkwise.extender.podgrouper.workloads.fields import Fields, text
 from linkwise.kube.objects import Pod
 
 Found = Fields | Missing

@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from linkwise.extender.api.records import PodRecord
+from linkwise.extender.podgrouper.workloads.answer import Recognised
 from linkwise.extender.reader import Reader
-from linkwise.extender.recognise.answer import Recognised
 from linkwise.kube.objects import Pod
 from tests.extender.cluster import GPU, Cluster, change
-from tests.extender.recognise.pods import Object, ref_of, told
-from tests.extender.recognise.test_worked_examples import CASES
+from tests.extender.podgrouper.pods import Object, ref_of, told
+from tests.extender.podgrouper.test_worked_examples import CASES
 
 # Longer than the core waits for the rest once enough members of an elastic gang are there.
 SURELY = 120.0

@@ -6,7 +6,7 @@ it runs would wait for ever. Then both sources are named and the pod is refused.
 """
 
 from linkwise.extender.api.annotations import GangAsk
-from linkwise.extender.recognise.answer import (
+from linkwise.extender.podgrouper.workloads.answer import (
     Basis,
     GangName,
     Member,
@@ -14,12 +14,12 @@ from linkwise.extender.recognise.answer import (
     ObjectRef,
     Recognised,
 )
-from linkwise.extender.recognise.batch import work_of_job
-from linkwise.extender.recognise.case import Case, gang_said_in
-from linkwise.extender.recognise.declared import Group
-from linkwise.extender.recognise.fields import mapping, number, text
-from linkwise.extender.recognise.kinds import JOB, STATEFUL_SET
-from linkwise.extender.recognise.workload import Found, Workload
+from linkwise.extender.podgrouper.workloads.batch import work_of_job
+from linkwise.extender.podgrouper.workloads.case import Case, gang_said_in
+from linkwise.extender.podgrouper.workloads.declared import Group
+from linkwise.extender.podgrouper.workloads.fields import mapping, number, text
+from linkwise.extender.podgrouper.workloads.kinds import JOB, STATEFUL_SET
+from linkwise.extender.podgrouper.workloads.workload import Found, Workload
 from linkwise.topology import names
 
 RULE = "linkwise.dev"

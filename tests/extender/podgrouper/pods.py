@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from linkwise.extender.recognise.answer import (
+from linkwise.extender.podgrouper.decide import recognise
+from linkwise.extender.podgrouper.workloads.answer import (
     Answer,
     IndexedJobs,
     Missing,
@@ -16,9 +17,8 @@ from linkwise.extender.recognise.answer import (
     Objects,
     Recognised,
 )
-from linkwise.extender.recognise.case import group_of
-from linkwise.extender.recognise.decide import recognise
-from linkwise.extender.recognise.kinds import READ
+from linkwise.extender.podgrouper.workloads.case import group_of
+from linkwise.extender.podgrouper.workloads.kinds import READ
 from linkwise.kube.objects import Pod
 
 GPU = "nvidia.com/gpu"

@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from linkwise.extender.recognise.answer import (
+from linkwise.extender.podgrouper.decide import recognise
+from linkwise.extender.podgrouper.workloads.answer import (
     Basis,
     IndexedJobs,
     Missing,
@@ -12,9 +13,8 @@ from linkwise.extender.recognise.answer import (
     ObjectRef,
     Refused,
 )
-from linkwise.extender.recognise.decide import recognise
 from linkwise.kube.objects import Pod
-from tests.extender.recognise.pods import (
+from tests.extender.podgrouper.pods import (
     Object,
     gang,
     needed,

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
-from linkwise.extender.recognise import batch, declared, kinds, kubeflow, serving
-from linkwise.extender.recognise.answer import NoGang
-from linkwise.extender.recognise.case import Case
-from linkwise.extender.recognise.declared import Group
-from linkwise.extender.recognise.kinds import Kind
-from linkwise.extender.recognise.singles import Single, bare, unknown
-from linkwise.extender.recognise.workload import Found
+from linkwise.extender.podgrouper.workloads import batch, declared, kinds, kubeflow, serving
+from linkwise.extender.podgrouper.workloads.answer import NoGang
+from linkwise.extender.podgrouper.workloads.case import Case
+from linkwise.extender.podgrouper.workloads.declared import Group
+from linkwise.extender.podgrouper.workloads.kinds import Kind
+from linkwise.extender.podgrouper.workloads.singles import Single, bare, unknown
+from linkwise.extender.podgrouper.workloads.workload import Found
 
 OwnerKind = tuple[str, str]  # API group and kind
 ANY: frozenset[OwnerKind] = frozenset()

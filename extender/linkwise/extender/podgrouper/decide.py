@@ -9,7 +9,13 @@ from dataclasses import replace
 from typing import TypeVar
 
 from linkwise.extender.api.annotations import GangAsk, ask_of
-from linkwise.extender.recognise.answer import (
+from linkwise.extender.podgrouper.explicit import (
+    RULE,
+    clash_with_group,
+    clash_with_owner,
+    explicit_gang,
+)
+from linkwise.extender.podgrouper.workloads.answer import (
     Answer,
     Basis,
     IndexedJobs,
@@ -20,17 +26,11 @@ from linkwise.extender.recognise.answer import (
     Recognised,
     Refused,
 )
-from linkwise.extender.recognise.case import Case, GoneError, UnreadError
-from linkwise.extender.recognise.declared import Group
-from linkwise.extender.recognise.explicit import (
-    RULE,
-    clash_with_group,
-    clash_with_owner,
-    explicit_gang,
-)
-from linkwise.extender.recognise.fields import UnreadableError
-from linkwise.extender.recognise.systems import DECLARED, System, owned_by
-from linkwise.extender.recognise.workload import Found
+from linkwise.extender.podgrouper.workloads.case import Case, GoneError, UnreadError
+from linkwise.extender.podgrouper.workloads.declared import Group
+from linkwise.extender.podgrouper.workloads.fields import UnreadableError
+from linkwise.extender.podgrouper.workloads.systems import DECLARED, System, owned_by
+from linkwise.extender.podgrouper.workloads.workload import Found
 from linkwise.kube.objects import Pod
 from linkwise.topology import names
 from linkwise.topology.errors import AnnotationError

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linkwise.extender.recognise.answer import Recognised, Refused
-from linkwise.extender.recognise.decide import recognise
+from linkwise.extender.podgrouper.decide import recognise
+from linkwise.extender.podgrouper.workloads.answer import Recognised, Refused
 from linkwise.kube.objects import Pod
-from tests.extender.recognise.examples import EXAMPLES
-from tests.extender.recognise.pods import Object, ref_of, told
+from tests.extender.podgrouper.examples import EXAMPLES
+from tests.extender.podgrouper.pods import Object, ref_of, told
 
 EXAMPLE = st.sampled_from([(example.pod, example.objects) for example in EXAMPLES.values()])
 ODD_NUMBERS = ["²", "٣", "1" * 5000, "-1", "1_0", " 1", "1.5"]

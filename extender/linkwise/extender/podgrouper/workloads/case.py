@@ -12,9 +12,22 @@ from functools import cached_property
 import msgspec
 
 from linkwise.extender.api.annotations import demand_of
-from linkwise.extender.recognise.answer import IndexedJobs, Member, Missing, ObjectRef, Objects
-from linkwise.extender.recognise.fields import Fields, UnreadableError, at, mapping, ordinal, text
-from linkwise.extender.recognise.kinds import Kind
+from linkwise.extender.podgrouper.workloads.answer import (
+    IndexedJobs,
+    Member,
+    Missing,
+    ObjectRef,
+    Objects,
+)
+from linkwise.extender.podgrouper.workloads.fields import (
+    Fields,
+    UnreadableError,
+    at,
+    mapping,
+    ordinal,
+    text,
+)
+from linkwise.extender.podgrouper.workloads.kinds import Kind
 from linkwise.kube.objects import OwnerReference, Pod, PodSpec
 from linkwise.topology import names
 

@@ -1,7 +1,7 @@
 """What an author says with `linkwise.dev/` goes first, and is refused where it cannot come true."""
 
-from linkwise.extender.recognise.answer import Recognised, Refused
-from tests.extender.recognise.pods import Object, gang, owner, pod, template, told
+from linkwise.extender.podgrouper.workloads.answer import Recognised, Refused
+from tests.extender.podgrouper.pods import Object, gang, owner, pod, template, told
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 

@@ -6,9 +6,9 @@ lost or be of an older operator, but pods are always called <job>-<role>-<index>
 
 from dataclasses import replace
 
-from linkwise.extender.recognise.answer import ObjectRef
-from linkwise.extender.recognise.case import TRAINING, Case
-from linkwise.extender.recognise.fields import (
+from linkwise.extender.podgrouper.workloads.answer import ObjectRef
+from linkwise.extender.podgrouper.workloads.case import TRAINING, Case
+from linkwise.extender.podgrouper.workloads.fields import (
     Fields,
     at,
     has,
@@ -17,8 +17,21 @@ from linkwise.extender.recognise.fields import (
     ordinal,
     text,
 )
-from linkwise.extender.recognise.kinds import JOB, MPI_JOB, PYTORCH_JOB, STATEFUL_SET, Kind
-from linkwise.extender.recognise.workload import Found, Role, Workload, found, role_of, workload
+from linkwise.extender.podgrouper.workloads.kinds import (
+    JOB,
+    MPI_JOB,
+    PYTORCH_JOB,
+    STATEFUL_SET,
+    Kind,
+)
+from linkwise.extender.podgrouper.workloads.workload import (
+    Found,
+    Role,
+    Workload,
+    found,
+    role_of,
+    workload,
+)
 
 _ROLES = (
     TRAINING + "replica-type",

@@ -3,9 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from linkwise.extender.recognise.answer import Basis, IndexedJobs, NoGang, ObjectRef
-from linkwise.extender.recognise.case import COMPLETION_INDEX, Case, controller_of, group_of
-from linkwise.extender.recognise.fields import (
+from linkwise.extender.podgrouper.workloads.answer import Basis, IndexedJobs, NoGang, ObjectRef
+from linkwise.extender.podgrouper.workloads.case import (
+    COMPLETION_INDEX,
+    Case,
+    controller_of,
+    group_of,
+)
+from linkwise.extender.podgrouper.workloads.fields import (
     Fields,
     at,
     has,
@@ -15,8 +20,8 @@ from linkwise.extender.recognise.fields import (
     ordinal,
     text,
 )
-from linkwise.extender.recognise.kinds import JOB, JOB_SET, VOLCANO_JOB
-from linkwise.extender.recognise.workload import (
+from linkwise.extender.podgrouper.workloads.kinds import JOB, JOB_SET, VOLCANO_JOB
+from linkwise.extender.podgrouper.workloads.workload import (
     NOBODY,
     Found,
     Role,

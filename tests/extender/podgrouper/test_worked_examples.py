@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from linkwise.extender.recognise.answer import NoGang, Recognised
-from tests.extender.recognise.pods import Object, told
+from linkwise.extender.podgrouper.workloads.answer import NoGang, Recognised
+from tests.extender.podgrouper.pods import Object, told
 
 CASES: list[dict[str, Any]] = json.loads(
     (Path(__file__).parent / "workload_pods.json").read_text()

@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from linkwise.extender.recognise.decide import recognise
-from linkwise.extender.recognise.essence import essence
+from linkwise.extender.podgrouper.decide import recognise
+from linkwise.extender.podgrouper.workloads.essence import essence
 from linkwise.kube.objects import Pod
-from tests.extender.recognise.pods import ref_of
-from tests.extender.recognise.test_worked_examples import CASES
+from tests.extender.podgrouper.pods import ref_of
+from tests.extender.podgrouper.test_worked_examples import CASES
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])

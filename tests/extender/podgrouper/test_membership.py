@@ -17,7 +17,7 @@ from tests.extender.owned import (
     there_is,
     why,
 )
-from tests.extender.recognise.pods import owner, pod, template
+from tests.extender.podgrouper.pods import owner, pod, template
 
 
 @pytest.fixture

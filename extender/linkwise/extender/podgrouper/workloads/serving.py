@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from linkwise.extender.recognise.answer import NoGang, ObjectRef
-from linkwise.extender.recognise.case import Case, controller_of
-from linkwise.extender.recognise.fields import (
+from linkwise.extender.podgrouper.workloads.answer import NoGang, ObjectRef
+from linkwise.extender.podgrouper.workloads.case import Case, controller_of
+from linkwise.extender.podgrouper.workloads.fields import (
     Fields,
     at,
     count,
@@ -14,13 +14,19 @@ from linkwise.extender.recognise.fields import (
     ordinal,
     text,
 )
-from linkwise.extender.recognise.kinds import (
+from linkwise.extender.podgrouper.workloads.kinds import (
     DEPLOYMENT,
     LEADER_WORKER_SET,
     RAY_CLUSTER,
     STATEFUL_SET,
 )
-from linkwise.extender.recognise.workload import Found, Workload, found, role_of, workload
+from linkwise.extender.podgrouper.workloads.workload import (
+    Found,
+    Workload,
+    found,
+    role_of,
+    workload,
+)
 
 LWS = "leaderworkerset.sigs.k8s.io/"
 RAY = "ray.io/"

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from tests.extender.recognise.pods import Object, owner, pod
+from tests.extender.podgrouper.pods import Object, owner, pod
 
 STATEFUL = owner("apps/v1 StatefulSet", "nb", {"replicas": 1})
 WORKFLOW = owner("argoproj.io/v1alpha1 Workflow", "nightly")

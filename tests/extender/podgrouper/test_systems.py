@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from linkwise.extender.recognise.answer import NoGang, Recognised
-from linkwise.extender.recognise.kinds import READ
-from linkwise.extender.recognise.systems import SYSTEMS, System
-from tests.extender.recognise.examples import EXAMPLES
-from tests.extender.recognise.pods import told
+from linkwise.extender.podgrouper.workloads.answer import NoGang, Recognised
+from linkwise.extender.podgrouper.workloads.kinds import READ
+from linkwise.extender.podgrouper.workloads.systems import SYSTEMS, System
+from tests.extender.podgrouper.examples import EXAMPLES
+from tests.extender.podgrouper.pods import told
 
 PAGE = Path(__file__).parents[3] / "docs" / "workloads.md"
 

@@ -1,7 +1,7 @@
 """A pod of each system in the table, as that system makes it, and what is to be said of it."""
 
-from tests.extender.recognise.examples_alone import ALONE, Example
-from tests.extender.recognise.pods import Object, owner, pod, template
+from tests.extender.podgrouper.examples_alone import ALONE, Example
+from tests.extender.podgrouper.pods import Object, owner, pod, template
 
 TRAINING = "training.kubeflow.org/"
 

@@ -12,8 +12,10 @@ import msgspec
 
 from linkwise.extender.api.annotations import MAX_GANG, Ask, GangAsk
 from linkwise.extender.api.equivalence import digest, without_long_annotations
-from linkwise.extender.owners import FetchOwner, Found, Owners
-from linkwise.extender.recognise.answer import (
+from linkwise.extender.podgrouper.decide import recognise
+from linkwise.extender.podgrouper.explicit import RULE as EXPLICIT
+from linkwise.extender.podgrouper.owner_cache import FetchOwner, Found, Owners
+from linkwise.extender.podgrouper.workloads.answer import (
     Answer,
     GangName,
     IndexedJobs,
@@ -24,8 +26,6 @@ from linkwise.extender.recognise.answer import (
     Recognised,
     Refused,
 )
-from linkwise.extender.recognise.decide import recognise
-from linkwise.extender.recognise.explicit import RULE as EXPLICIT
 from linkwise.kube.objects import OwnerReference, Pod, SchedulingGroup, WorkloadReference
 from linkwise.topology import names
 

@@ -7,9 +7,9 @@ cannot wait for pods that it has not asked for yet.
 
 from dataclasses import dataclass
 
-from linkwise.extender.recognise.answer import NoGang
-from linkwise.extender.recognise.case import Case
-from linkwise.extender.recognise.fields import ordinal
+from linkwise.extender.podgrouper.workloads.answer import NoGang
+from linkwise.extender.podgrouper.workloads.case import Case
+from linkwise.extender.podgrouper.workloads.fields import ordinal
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from linkwise.extender.recognise.answer import GangName, ObjectRef
-from linkwise.extender.recognise.case import Case, GoneError, controller_of
-from linkwise.extender.recognise.fields import (
+from linkwise.extender.podgrouper.workloads.answer import GangName, ObjectRef
+from linkwise.extender.podgrouper.workloads.case import Case, GoneError, controller_of
+from linkwise.extender.podgrouper.workloads.fields import (
     Fields,
     UnreadableError,
     count,
@@ -21,7 +21,7 @@ from linkwise.extender.recognise.fields import (
     number,
     text,
 )
-from linkwise.extender.recognise.kinds import (
+from linkwise.extender.podgrouper.workloads.kinds import (
     COSCHEDULING_POD_GROUP,
     KAI_POD_GROUP,
     NATIVE_POD_GROUP,

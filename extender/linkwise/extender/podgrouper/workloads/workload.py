@@ -8,7 +8,7 @@ has to run before that.
 from dataclasses import dataclass
 from itertools import takewhile
 
-from linkwise.extender.recognise.answer import (
+from linkwise.extender.podgrouper.workloads.answer import (
     Basis,
     GangName,
     Member,
@@ -16,8 +16,8 @@ from linkwise.extender.recognise.answer import (
     ObjectRef,
     Recognised,
 )
-from linkwise.extender.recognise.case import Case, controller_of, gang_said_in
-from linkwise.extender.recognise.fields import Fields, text
+from linkwise.extender.podgrouper.workloads.case import Case, controller_of, gang_said_in
+from linkwise.extender.podgrouper.workloads.fields import Fields, text
 
 NOBODY: frozenset[str] = frozenset()
 

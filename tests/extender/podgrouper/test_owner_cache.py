@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from linkwise.extender.api.extender_calls import BindCall, BindRefusal
-from linkwise.extender.owners import MOST_AT_ONCE, STALE_SECONDS
-from linkwise.extender.recognise.answer import IndexedJobs, Missing
+from linkwise.extender.podgrouper.owner_cache import MOST_AT_ONCE, STALE_SECONDS
+from linkwise.extender.podgrouper.workloads.answer import IndexedJobs, Missing
 from linkwise.kube.objects import Pod
 from linkwise.topology import names
 from tests.extender.cluster import Cluster
@@ -25,7 +25,7 @@ from tests.extender.owned import (
     there_is,
     why,
 )
-from tests.extender.recognise.pods import pod, ref_of
+from tests.extender.podgrouper.pods import pod, ref_of
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from linkwise.extender.recognise.answer import IndexedJobs, NoGang
-from tests.extender.recognise.pods import Object, gang, owner, pod, template, told
+from linkwise.extender.podgrouper.workloads.answer import IndexedJobs, NoGang
+from tests.extender.podgrouper.pods import Object, gang, owner, pod, template, told
 
 TRAINING = "training.kubeflow.org/"
 JOB_SET = "jobset.sigs.k8s.io/"

@@ -4,7 +4,7 @@ An owner holds whole pod templates with their environments, volumes and probes. 
 are remembered, and compared to see whether a change of one concerns anybody.
 """
 
-from linkwise.extender.recognise.fields import Fields, at, mapping, text
+from linkwise.extender.podgrouper.workloads.fields import Fields, at, mapping, text
 from linkwise.topology import names
 
 _DEPTH = 12  # of a spec; RayClusters and JobSets have their templates at 5

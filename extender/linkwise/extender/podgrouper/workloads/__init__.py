@@ -1,0 +1,1 @@
+"""What each kind of workload says of its pods: one module for each family of operators."""
