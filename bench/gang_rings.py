@@ -13,7 +13,7 @@ import click
 import numpy as np
 
 from bench.figures import print_table
-from linkwise.extender.kinds import Kind
+from linkwise.extender.cache.machine_kind import Kind
 from linkwise.extender.placement.one_machine import gang_on
 from linkwise.topology.choose import choose
 from linkwise.topology.model import Machine

@@ -9,7 +9,7 @@ from linkwise.extender.api.extender_calls import (
     Outcome,
 )
 from linkwise.extender.bind import DOUBT_SECONDS
-from linkwise.extender.outbox import NOMINATE_SECONDS
+from linkwise.extender.cache.pending_writes import NOMINATE_SECONDS
 from linkwise.topology import names
 from linkwise.topology.plan import read_gpus, read_plan
 from tests.extender.cluster import Cluster, container

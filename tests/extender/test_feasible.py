@@ -4,9 +4,9 @@ import pytest
 
 from linkwise.extender import feasible as feasible_module
 from linkwise.extender.api.records import PodRecord, Template, natural
-from linkwise.extender.books import Books
+from linkwise.extender.cache.cache import Books
+from linkwise.extender.cache.ingest import Reader
 from linkwise.extender.feasible import Feasible, may_run, why_not
-from linkwise.extender.reader import Reader
 from linkwise.kube.objects import (
     Affinity,
     Condition,

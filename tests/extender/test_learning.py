@@ -3,7 +3,8 @@
 import pytest
 
 from linkwise.extender.api.extender_calls import BindCall, BindOrder, BindRefusal, Outcome
-from linkwise.extender.books import Books
+from linkwise.extender.cache.cache import Books
+from linkwise.extender.cache.ingest import Reader
 from linkwise.extender.learned import (
     APART_SECONDS,
     FIRST_PAUSE_SECONDS,
@@ -12,7 +13,6 @@ from linkwise.extender.learned import (
     LONGEST_PAUSE_SECONDS,
     Learned,
 )
-from linkwise.extender.reader import Reader
 from linkwise.kube.objects import Taint
 from tests.extender.cluster import GPU, Cluster
 

@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 
 from linkwise.extender.api.actions import Emit, PodRef
-from linkwise.extender.outbox import EVENT_SECONDS, Outbox
+from linkwise.extender.cache.pending_writes import EVENT_SECONDS, Outbox
 from linkwise.topology import names
 from tests.extender.cluster import Cluster
 from tests.extender.owned import create, job, member, there_is

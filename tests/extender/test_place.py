@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from linkwise.extender.cache.ingest import Reader
 from linkwise.extender.placement.gang_placement import pod_sets_of
-from linkwise.extender.reader import Reader
 from linkwise.topology.recorded import recorded_machine
 from tests.extender.cluster import GPU, Cluster, container
 

@@ -17,13 +17,13 @@ from hypothesis import given, settings
 from linkwise.extender.api.annotations import Requirement
 from linkwise.extender.api.records import Resources, Template
 from linkwise.extender.api.spans import Spans
-from linkwise.extender.domains import NO_DOMAIN
-from linkwise.extender.kinds import Kind, Wish
+from linkwise.extender.cache.machine_kind import Kind, Wish
+from linkwise.extender.cache.node_table import Rows
+from linkwise.extender.cache.topology_domains import NO_DOMAIN
 from linkwise.extender.placement.cluster_view import ClusterView, Level
 from linkwise.extender.placement.gang_placement import place
 from linkwise.extender.placement.request import PlacedMembers, PodSet
 from linkwise.extender.placement.result import Refusal, Spot
-from linkwise.extender.rows import Rows
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role
 from linkwise.topology.recorded import recorded_machine
 

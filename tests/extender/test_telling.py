@@ -1,7 +1,7 @@
 """Why a gang waits is told by one Event on its first member, once for each reason."""
 
 from linkwise.extender.api.actions import Emit
-from linkwise.extender.outbox import EVENT_SECONDS
+from linkwise.extender.cache.pending_writes import EVENT_SECONDS
 from linkwise.extender.telling import AT_ONCE, MOMENT_SECONDS
 from linkwise.topology import names
 from tests.extender.cluster import Cluster

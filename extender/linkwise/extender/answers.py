@@ -15,12 +15,12 @@ from linkwise.extender.api.extender_calls import (
     PriorityAnswer,
 )
 from linkwise.extender.api.records import PodRecord
-from linkwise.extender.books import Books
+from linkwise.extender.cache.cache import Books
+from linkwise.extender.cache.machine_kind import Wish
+from linkwise.extender.cache.node_table import popcount
 from linkwise.extender.gates import why_gang_waits
-from linkwise.extender.kinds import Wish
 from linkwise.extender.planner import Planner
 from linkwise.extender.rooms import by_kind, rooms
-from linkwise.extender.rows import popcount
 
 ELSEWHERE = "linkwise: planned on another node"
 # To read an owner takes milliseconds. kube-scheduler tries nobody else meanwhile, so each pod may

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from linkwise.extender.api.records import PodRecord, WrittenPlan
-from linkwise.extender.books import Books
+from linkwise.extender.cache.cache import Books
+from linkwise.extender.cache.node_info import NodeBook, plan_on
+from linkwise.extender.cache.node_table import NOT_USABLE
 from linkwise.extender.gang import Phase
 from linkwise.extender.muster import muster
-from linkwise.extender.node_book import NodeBook, plan_on
 from linkwise.extender.planner import Planner
-from linkwise.extender.rows import NOT_USABLE
 from linkwise.topology.plan import Plan
 
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from linkwise.extender.api.records import Resources
-from linkwise.extender.books import Books
+from linkwise.extender.cache.cache import Books
+from linkwise.extender.cache.machine_kind import Floats, Kind, Wish
+from linkwise.extender.cache.node_table import NOT_USABLE, Bools, Ints
 from linkwise.extender.feasible import LONG_LOG
-from linkwise.extender.kinds import Floats, Kind, Wish
 from linkwise.extender.placement.result import Refusal, Spot
-from linkwise.extender.rows import NOT_USABLE, Bools, Ints
 from linkwise.topology.model import MAX_GPUS
 
 _MOST_WISHES = 64

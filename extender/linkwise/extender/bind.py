@@ -16,10 +16,10 @@ from linkwise.extender.api.extender_calls import (
     Outcome,
 )
 from linkwise.extender.api.records import PodRecord, WrittenPlan
-from linkwise.extender.books import Books
-from linkwise.extender.kinds import Wish
-from linkwise.extender.outbox import START_MARK, annotations_of
-from linkwise.extender.plan_making import in_term, plan_id, written_plan
+from linkwise.extender.cache.cache import Books
+from linkwise.extender.cache.machine_kind import Wish
+from linkwise.extender.cache.pending_writes import START_MARK, annotations_of
+from linkwise.extender.cache.plans import in_term, plan_id, written_plan
 from linkwise.extender.planner import Planner
 from linkwise.topology.plan import Plan
 

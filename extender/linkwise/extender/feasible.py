@@ -11,8 +11,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from linkwise.extender.api.records import NodeRecord, Template
-from linkwise.extender.books import Books
-from linkwise.extender.rows import Bools
+from linkwise.extender.cache.cache import Books
+from linkwise.extender.cache.node_table import Bools
 from linkwise.kube.objects import NodeSelectorTerm, Requirement, Taint, Toleration
 
 _CORDONED = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.api.spans import in_words
-from linkwise.extender.books import Books
+from linkwise.extender.cache.cache import Books
+from linkwise.extender.cache.machine_kind import Wish
+from linkwise.extender.cache.pending_writes import EVENT_SECONDS, Outbox
 from linkwise.extender.gang import Gang, Phase
-from linkwise.extender.kinds import Wish
 from linkwise.extender.muster import Muster
-from linkwise.extender.outbox import EVENT_SECONDS, Outbox
 from linkwise.extender.rooms import rooms
 
 # Most plans take milliseconds, and need no words.

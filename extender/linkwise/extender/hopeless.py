@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Sequence
 
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.api.spans import Spans
-from linkwise.extender.books import Books
+from linkwise.extender.cache.cache import Books
 from linkwise.extender.placement.result import Refusal, Spot
 
 

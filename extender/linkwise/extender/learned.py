@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from linkwise.extender.api.records import Template
-from linkwise.extender.books import Books
-from linkwise.extender.rows import Bools
+from linkwise.extender.cache.cache import Books
+from linkwise.extender.cache.node_table import Bools
 
 FRESH_SECONDS = 30.0
 # kube-scheduler's minFeasibleNodesToFind (pkg/scheduler/schedule_one.go): of fewer it skips none.

@@ -16,11 +16,11 @@ from linkwise.extender import rooms
 from linkwise.extender.api.annotations import link_word
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.api.views import Level, NearestMiss, ReasonCount
-from linkwise.extender.books import NO_TOPOLOGY
+from linkwise.extender.cache.cache import NO_TOPOLOGY
+from linkwise.extender.cache.machine_kind import Kind, Wish
+from linkwise.extender.cache.node_table import Bools, Ints, popcount
 from linkwise.extender.field import Field
 from linkwise.extender.holders import holders_of
-from linkwise.extender.kinds import Kind, Wish
-from linkwise.extender.rows import Bools, Ints, popcount
 from linkwise.extender.words import (
     cpus_in_words,
     gib_in_words,

@@ -8,7 +8,7 @@ import math
 from collections import Counter
 
 from linkwise.extender.api.records import GangKey, PodRecord
-from linkwise.extender.books import Books
+from linkwise.extender.cache.cache import Books
 from linkwise.extender.gang import Gang
 from linkwise.extender.muster import Muster
 from linkwise.extender.placement.result import Refusal

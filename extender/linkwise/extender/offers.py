@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.best_node import BestNode
-from linkwise.extender.books import Books
+from linkwise.extender.cache.cache import Books
+from linkwise.extender.cache.machine_kind import Wish
 from linkwise.extender.feasible import puts_off
-from linkwise.extender.kinds import Wish
 
 
 class Offers:

@@ -9,16 +9,16 @@ from dataclasses import replace
 from functools import partial
 
 from linkwise.extender.api.placement_totals import Placed
-from linkwise.extender.books import Books
+from linkwise.extender.cache.cache import Books
+from linkwise.extender.cache.pending_writes import Outbox
+from linkwise.extender.cache.plans import Deal, plan_id, written_plans
 from linkwise.extender.gang import Gang
 from linkwise.extender.growth import least, most, parts
 from linkwise.extender.holds import Holds
 from linkwise.extender.life import Life
 from linkwise.extender.line import Line
 from linkwise.extender.muster import Muster
-from linkwise.extender.outbox import Outbox
 from linkwise.extender.placement.result import Refusal, Spot
-from linkwise.extender.plan_making import Deal, plan_id, written_plans
 from linkwise.extender.preemption import Preemption
 from linkwise.extender.repair import Repair
 from linkwise.extender.roll import Roll

@@ -9,17 +9,18 @@ not tried again before room appears.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
-from linkwise.extender.admissions import Admissions
 from linkwise.extender.api.actions import Action, Emit, Evict
 from linkwise.extender.api.extender_calls import Outcome
 from linkwise.extender.api.placement_totals import Placed
 from linkwise.extender.api.queue_note import queue_note
 from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.best_node import BestNode
-from linkwise.extender.books import Books
 from linkwise.extender.budgets import Budgets
+from linkwise.extender.cache.cache import Books
+from linkwise.extender.cache.kubelet_admission import Admissions
+from linkwise.extender.cache.pending_writes import Outbox
+from linkwise.extender.cache.plan_corrections import Corrections
 from linkwise.extender.consent import Preempt
-from linkwise.extender.corrections import Corrections
 from linkwise.extender.feasible import Feasible
 from linkwise.extender.gang import Gang
 from linkwise.extender.gates import Gates
@@ -30,7 +31,6 @@ from linkwise.extender.life import Life
 from linkwise.extender.line import Ages, Line
 from linkwise.extender.muster import Muster
 from linkwise.extender.offers import Offers
-from linkwise.extender.outbox import Outbox
 from linkwise.extender.placing import Placing
 from linkwise.extender.preemption import Preemption
 from linkwise.extender.repair import Repair

@@ -20,10 +20,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from linkwise.extender.api.extender_calls import PreemptAnswer, Victims
 from linkwise.extender.api.records import GangKey, PodRecord
-from linkwise.extender.books import Books
+from linkwise.extender.cache.cache import Books
+from linkwise.extender.cache.machine_kind import Wish
+from linkwise.extender.cache.node_info import NodeBook
 from linkwise.extender.holds import Hold
-from linkwise.extender.kinds import Wish
-from linkwise.extender.node_book import NodeBook
 from linkwise.extender.planner import Planner
 from linkwise.extender.preemption import spare_of
 from linkwise.extender.victims import Choice, Unit, choose

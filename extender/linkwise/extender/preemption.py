@@ -16,8 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from linkwise.extender.api.records import GangKey, PodRecord
-from linkwise.extender.books import Books
 from linkwise.extender.budgets import Budgets
+from linkwise.extender.cache.cache import Books
+from linkwise.extender.cache.node_table import Bools, Ints, Rows, popcount
+from linkwise.extender.cache.pending_writes import Outbox
 from linkwise.extender.consent import Preempt
 from linkwise.extender.gang import Gang
 from linkwise.extender.growth import needed
@@ -25,10 +27,8 @@ from linkwise.extender.holds import Holds
 from linkwise.extender.hopeless import wishes_of
 from linkwise.extender.line import Line
 from linkwise.extender.muster import Muster
-from linkwise.extender.outbox import Outbox
 from linkwise.extender.placement.result import Refusal, Spot
 from linkwise.extender.roll import Roll
-from linkwise.extender.rows import Bools, Ints, Rows, popcount
 from linkwise.extender.search import Search
 from linkwise.extender.tenants import Tenants
 from linkwise.extender.victims import Choice, Unit, choose

@@ -8,13 +8,13 @@ before it has held its GPUs for as long as a partial gang may.
 """
 
 from linkwise.extender.api.records import PodRecord
-from linkwise.extender.books import Books
+from linkwise.extender.cache.cache import Books
+from linkwise.extender.cache.machine_kind import Wish
+from linkwise.extender.cache.pending_writes import Outbox
 from linkwise.extender.feasible import Feasible
 from linkwise.extender.gang import Gang, Seat
-from linkwise.extender.kinds import Wish
 from linkwise.extender.learned import Learned
 from linkwise.extender.muster import Muster
-from linkwise.extender.outbox import Outbox
 from linkwise.extender.placement.result import Spot
 
 REASON = "GangCannotBeRepaired"

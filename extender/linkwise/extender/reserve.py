@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from linkwise.extender.api.records import GangKey, Resources
-from linkwise.extender.books import Books
+from linkwise.extender.cache.cache import Books
+from linkwise.extender.cache.node_table import NOT_USABLE, Bools, Ints, Rows, popcount
 from linkwise.extender.placement.result import Refusal, Spot
-from linkwise.extender.rows import NOT_USABLE, Bools, Ints, Rows, popcount
 from linkwise.extender.tenants import Tenants
 
 Gpus = Mapping[str, int]

@@ -3,7 +3,7 @@
 from collections.abc import Hashable
 
 from linkwise.extender.api.records import GangKey, PodRecord
-from linkwise.extender.books import Books
+from linkwise.extender.cache.cache import Books
 from linkwise.extender.gang import Gang
 from linkwise.extender.muster import Muster, muster
 

@@ -10,10 +10,10 @@ from itertools import compress
 import numpy as np
 
 from linkwise.extender.api.extender_calls import FilterAnswer
-from linkwise.extender.books import NO_TOPOLOGY, NOT_SEEN, Books
-from linkwise.extender.kinds import Kind, Wish
-from linkwise.extender.node_book import REFUSES
-from linkwise.extender.rows import NOT_USABLE, Ints, popcount
+from linkwise.extender.cache.cache import NO_TOPOLOGY, NOT_SEEN, Books
+from linkwise.extender.cache.machine_kind import Kind, Wish
+from linkwise.extender.cache.node_info import REFUSES
+from linkwise.extender.cache.node_table import NOT_USABLE, Ints, popcount
 
 FEWER = "linkwise: fewer free GPUs than wanted"
 NO_LINK = "linkwise: no free GPU set with the required link"

@@ -8,13 +8,13 @@ import numpy as np
 from linkwise.extender.api.records import PodRecord, Template
 from linkwise.extender.api.spans import ordered, spans_of
 from linkwise.extender.api.views import BETTER, EQUAL, LOST, RunnerUpView
-from linkwise.extender.domains import NO_DOMAIN
+from linkwise.extender.cache.node_info import running_sets
+from linkwise.extender.cache.node_table import Bools, Rows
+from linkwise.extender.cache.topology_domains import NO_DOMAIN
 from linkwise.extender.field import Field
-from linkwise.extender.node_book import running_sets
 from linkwise.extender.placement.cluster_view import ClusterView, Level
 from linkwise.extender.placement.gang_placement import pod_sets_of
 from linkwise.extender.placement.runner_up import RunnerUp, runner_up
-from linkwise.extender.rows import Bools, Rows
 from linkwise.extender.snapshot import NodeState
 from linkwise.extender.worth_view import domain_of
 

@@ -12,15 +12,15 @@ from functools import cached_property
 from typing import NamedTuple
 
 from linkwise.extender.api.records import GangKey, NodeRecord, PodRecord, Template, WrittenPlan
-from linkwise.extender.books import Books
+from linkwise.extender.cache.cache import Books
+from linkwise.extender.cache.machine_kind import Kind
+from linkwise.extender.cache.node_info import InUsePods, NodeBook, plan_on
+from linkwise.extender.cache.node_table import Ints
 from linkwise.extender.gang import Gang, Phase
 from linkwise.extender.holds import Asker, Hold
-from linkwise.extender.kinds import Kind
 from linkwise.extender.muster import Muster
-from linkwise.extender.node_book import InUsePods, NodeBook, plan_on
 from linkwise.extender.placement.result import Refusal
 from linkwise.extender.planner import Planner
-from linkwise.extender.rows import Ints
 from linkwise.extender.run_times import Kind as RunTimeKind
 from linkwise.extender.telling import why_waiting
 from linkwise.topology.model import Machine

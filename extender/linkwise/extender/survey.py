@@ -14,9 +14,9 @@ from linkwise.extender.api.views import (
     NodeView,
     Use,
 )
-from linkwise.extender.books import Books
+from linkwise.extender.cache.cache import Books
+from linkwise.extender.cache.machine_kind import Kind
 from linkwise.extender.field import has_gpus
-from linkwise.extender.kinds import Kind
 from linkwise.extender.planner import Planner
 from linkwise.extender.snapshot import NodeState, Snapshot
 from linkwise.topology.model import LinkClass, Machine

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 
 from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.api.timers import Alarms
-from linkwise.extender.books import Books
+from linkwise.extender.cache.cache import Books
+from linkwise.extender.cache.pending_writes import EVENT_SECONDS, Outbox
 from linkwise.extender.gang import Gang, Phase
 from linkwise.extender.gates import why_gang_waits
 from linkwise.extender.muster import Muster
-from linkwise.extender.outbox import EVENT_SECONDS, Outbox
 from linkwise.extender.roll import Roll
 
 REASON = "GangWaiting"

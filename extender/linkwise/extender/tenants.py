@@ -12,8 +12,8 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from linkwise.extender.api.records import PodRecord, Resources
-from linkwise.extender.books import Books
-from linkwise.extender.node_book import NodeBook, plan_on
+from linkwise.extender.cache.cache import Books
+from linkwise.extender.cache.node_info import NodeBook, plan_on
 from linkwise.extender.run_times import RunTimes
 
 # After the grace period of a pod, or its end, the kubelet and the plugin give its GPUs back within

@@ -26,13 +26,13 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from linkwise.extender.api.records import PodRecord
-from linkwise.extender.books import Books
+from linkwise.extender.cache.cache import Books
+from linkwise.extender.cache.machine_kind import Wish
+from linkwise.extender.cache.node_table import popcount
+from linkwise.extender.cache.pending_writes import NOMINATE_SECONDS, Outbox, nomination_pause
 from linkwise.extender.holds import Holds
-from linkwise.extender.kinds import Wish
 from linkwise.extender.learned import LEAST_SAMPLE
-from linkwise.extender.outbox import NOMINATE_SECONDS, Outbox, nomination_pause
 from linkwise.extender.placement.result import Refusal, Spot
-from linkwise.extender.rows import popcount
 from linkwise.extender.tenants import STUCK_SECONDS
 
 # kube-scheduler mostly asks again by itself within milliseconds, and comes in time.

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from linkwise.extender.api.records import GangKey
-from linkwise.extender.books import Books
+from linkwise.extender.cache.cache import Books
+from linkwise.extender.cache.node_table import Bools, Rows
 from linkwise.extender.gang import Gang
 from linkwise.extender.growth import needed
 from linkwise.extender.holds import FIRST, Hold, Holds
@@ -34,7 +35,6 @@ from linkwise.extender.reserve import (
     reserve,
 )
 from linkwise.extender.roll import Roll
-from linkwise.extender.rows import Bools, Rows
 from linkwise.extender.search import Search
 from linkwise.extender.tenants import Tenants
 

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from linkwise.extender.api.records import PodRecord
+from linkwise.extender.cache.ingest import Reader
 from linkwise.extender.podgrouper.workloads.answer import Recognised
-from linkwise.extender.reader import Reader
 from linkwise.kube.objects import Pod
 from tests.extender.cluster import GPU, Cluster, change
 from tests.extender.podgrouper.pods import Object, ref_of, told

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from linkwise.extender.kinds import Kind
+from linkwise.extender.cache.machine_kind import Kind
+from linkwise.extender.cache.node_table import Ints, popcount
 from linkwise.extender.placement import communicator
 from linkwise.extender.placement.cluster_view import ClusterView
 from linkwise.extender.placement.communicator import Standard
 from linkwise.extender.placement.reach import Reach
 from linkwise.extender.placement.request import PodSet
-from linkwise.extender.rows import Ints, popcount
 from linkwise.topology.model import MAX_GPUS
 
 Floats = NDArray[np.float64]

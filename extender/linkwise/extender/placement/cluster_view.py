@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from linkwise.extender.api.spans import NODE
-from linkwise.extender.books import Books
-from linkwise.extender.domains import NO_DOMAIN
-from linkwise.extender.kinds import Kind
-from linkwise.extender.rows import Ints, Rows
+from linkwise.extender.cache.cache import Books
+from linkwise.extender.cache.machine_kind import Kind
+from linkwise.extender.cache.node_table import Ints, Rows
+from linkwise.extender.cache.topology_domains import NO_DOMAIN
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from linkwise.extender.kinds import ENOUGH, Floats, Kind, Wish
+from linkwise.extender.cache.machine_kind import ENOUGH, Floats, Kind, Wish
+from linkwise.extender.cache.node_table import Ints
 from linkwise.extender.placement.reach import Reach
-from linkwise.extender.rows import Ints
 from linkwise.topology import subsets
 from linkwise.topology.model import LinkClass
 

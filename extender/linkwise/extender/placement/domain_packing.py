@@ -16,11 +16,11 @@ from math import lcm
 import numpy as np
 from numpy.typing import NDArray
 
+from linkwise.extender.cache.node_table import Bools, Ints
 from linkwise.extender.placement.candidates import Candidates
 from linkwise.extender.placement.cluster_view import Level
 from linkwise.extender.placement.communicator import Standard
 from linkwise.extender.placement.reach import Reach
-from linkwise.extender.rows import Bools, Ints
 
 _NEXT_TO, _NEAR = 2, 1
 _EXACT = 6  # so many nodes are chosen together

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from linkwise.extender.kinds import Kind
+from linkwise.extender.cache.machine_kind import Kind
 from linkwise.extender.placement.communicator import worths
 from linkwise.extender.placement.reach import Reach, reach_of
 from linkwise.topology.model import LinkClass

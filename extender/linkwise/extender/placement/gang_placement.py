@@ -16,8 +16,9 @@ import numpy as np
 
 from linkwise.extender.api.records import PodRecord, Resources, Template
 from linkwise.extender.api.spans import ANYWHERE, SEPARATOR, Spans
-from linkwise.extender.domains import NO_DOMAIN
-from linkwise.extender.kinds import Wish
+from linkwise.extender.cache.machine_kind import Wish
+from linkwise.extender.cache.node_table import NOT_USABLE, Bools, Ints, popcount
+from linkwise.extender.cache.topology_domains import NO_DOMAIN
 from linkwise.extender.placement.assignment import Assignment
 from linkwise.extender.placement.cluster_view import ClusterView
 from linkwise.extender.placement.communicator import Standard
@@ -27,7 +28,6 @@ from linkwise.extender.placement.request import NOBODY, PlacedMembers, PodSet
 from linkwise.extender.placement.result import Refusal, Spot
 from linkwise.extender.placement.scope import Scope
 from linkwise.extender.placement.unequal import UnequalSearch
-from linkwise.extender.rows import NOT_USABLE, Bools, Ints, popcount
 
 
 def pod_sets_of(members: Sequence[PodRecord], nodes: Callable[[Template], Bools]) -> list[PodSet]:

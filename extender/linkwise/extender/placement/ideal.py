@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from linkwise.extender.kinds import Kind
+from linkwise.extender.cache.machine_kind import Kind
 from linkwise.extender.placement.communicator import worths
 from linkwise.extender.placement.reach import ONE_NODE, Reach
 from linkwise.topology import subsets

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from linkwise.extender.api.spans import Spans
-from linkwise.extender.domains import NO_DOMAIN
-from linkwise.extender.kinds import ENOUGH, Kind
+from linkwise.extender.cache.machine_kind import ENOUGH, Kind
+from linkwise.extender.cache.node_table import Ints, popcount
+from linkwise.extender.cache.topology_domains import NO_DOMAIN
 from linkwise.extender.placement.cluster_view import ClusterView
 from linkwise.extender.placement.communicator import TOLERANCE, worths
 from linkwise.extender.placement.reach import APART, ONE_NODE, Reach, reach_of
 from linkwise.extender.placement.request import PodSet
-from linkwise.extender.rows import Ints, popcount
 from linkwise.topology.model import LinkClass
 
 _FULLEST, _NAME, _INDICES = "fullest", "name", "lowest indices"

@@ -4,12 +4,12 @@ import numpy as np
 
 from linkwise.extender.api.annotations import Requirement
 from linkwise.extender.api.records import Resources, Template
-from linkwise.extender.kinds import Kind, Wish
+from linkwise.extender.cache.machine_kind import Kind, Wish
+from linkwise.extender.cache.node_table import Rows
 from linkwise.extender.placement.cluster_view import ClusterView
 from linkwise.extender.placement.gang_placement import place
 from linkwise.extender.placement.request import PodSet
 from linkwise.extender.placement.result import Refusal
-from linkwise.extender.rows import Rows
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role
 from linkwise.topology.model import LinkClass
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from linkwise.extender.api.records import Resources, Template
-from linkwise.extender.kinds import Wish
-from linkwise.extender.rows import Bools
+from linkwise.extender.cache.machine_kind import Wish
+from linkwise.extender.cache.node_table import Bools
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,9 @@ from operator import itemgetter
 
 import numpy as np
 
-from linkwise.extender.domains import NO_DOMAIN
-from linkwise.extender.kinds import Kind
+from linkwise.extender.cache.machine_kind import Kind
+from linkwise.extender.cache.node_table import NOT_USABLE, Bools, Ints, popcount
+from linkwise.extender.cache.topology_domains import NO_DOMAIN
 from linkwise.extender.placement import node_loads
 from linkwise.extender.placement.assignment import Assignment, Part
 from linkwise.extender.placement.communicator import TOLERANCE
@@ -20,7 +21,6 @@ from linkwise.extender.placement.node_loads import Counts, Load
 from linkwise.extender.placement.reach import APART, ONE_NODE, Reach, reach_of
 from linkwise.extender.placement.request import PodSet
 from linkwise.extender.placement.scope import Scope, joined
-from linkwise.extender.rows import NOT_USABLE, Bools, Ints, popcount
 
 _MOST_DOMAINS = 8  # tried at each level
 _MORE_NODES = 4  # tried beyond the fewest that have GPUs enough

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
+from linkwise.extender.cache.ingest import Reader
 from linkwise.extender.feasible import why_not
-from linkwise.extender.reader import Reader
 from linkwise.kube.objects import Node, Pod
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from linkwise.extender.api.records import PodRecord
-from linkwise.extender.node_book import NodeBook
+from linkwise.extender.cache.node_info import NodeBook
 from linkwise.topology.plan import ContainerGpus
 
 

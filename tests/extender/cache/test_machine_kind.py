@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from linkwise.extender.api.annotations import Requirement
-from linkwise.extender.kinds import Kind, Wish
+from linkwise.extender.cache.machine_kind import Kind, Wish
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role
 from linkwise.topology.model import LinkClass, Machine
 from tests.machines import DGX_1V, MIXED_5

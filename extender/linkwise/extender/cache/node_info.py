@@ -13,7 +13,7 @@ from operator import or_
 
 from linkwise.extender.api.records import GangKey, NodeRecord, PodRecord, Resources, WrittenPlan
 from linkwise.extender.api.spans import CLIQUE
-from linkwise.extender.kinds import Kind, Wish
+from linkwise.extender.cache.machine_kind import Kind, Wish
 from linkwise.topology.model import Machine
 
 REFUSES = "kubelet refuses pods with GPUs"

@@ -8,11 +8,11 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from linkwise.extender.api.records import GangKey, NodeRecord, PodRecord, Resources, WrittenPlan
-from linkwise.extender.domains import Domains
-from linkwise.extender.kinds import Kind, Wish, kind_key, will_do
-from linkwise.extender.mismatch import Mismatch, mismatch_of
-from linkwise.extender.node_book import NodeBook
-from linkwise.extender.rows import NOT_USABLE, Rows
+from linkwise.extender.cache.machine_kind import Kind, Wish, kind_key, will_do
+from linkwise.extender.cache.node_info import NodeBook
+from linkwise.extender.cache.node_table import NOT_USABLE, Rows
+from linkwise.extender.cache.plan_drift import Mismatch, mismatch_of
+from linkwise.extender.cache.topology_domains import Domains
 from linkwise.kube.objects import LARGEST
 from linkwise.topology.errors import LinkwiseError
 from linkwise.topology.model import Machine

@@ -12,7 +12,7 @@ that the node has no GPUs at present, and its word on the pod may come when they
 from dataclasses import dataclass
 
 from linkwise.extender.api.records import PodRecord
-from linkwise.extender.books import Books
+from linkwise.extender.cache.cache import Books
 
 # The kubelet counts the GPUs of a plugin that has gone as not allocatable with its next status,
 # which it writes every 10 s.

@@ -11,8 +11,8 @@ from hashlib import blake2b
 import msgspec
 
 from linkwise.extender.api.records import PodRecord, WrittenPlan
-from linkwise.extender.books import Books
-from linkwise.extender.kinds import Kind, Wish, containers_on
+from linkwise.extender.cache.cache import Books
+from linkwise.extender.cache.machine_kind import Kind, Wish, containers_on
 from linkwise.topology.model import LinkClass, Machine
 from linkwise.topology.plan import CommunicatorEstimate, Plan
 

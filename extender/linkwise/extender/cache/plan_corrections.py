@@ -6,10 +6,10 @@ from contextlib import AbstractContextManager
 import msgspec
 
 from linkwise.extender.api.records import WrittenPlan
-from linkwise.extender.books import Books
-from linkwise.extender.mismatch import Mismatch
-from linkwise.extender.outbox import Outbox
-from linkwise.extender.plan_making import with_worth
+from linkwise.extender.cache.cache import Books
+from linkwise.extender.cache.pending_writes import Outbox
+from linkwise.extender.cache.plan_drift import Mismatch
+from linkwise.extender.cache.plans import with_worth
 
 
 class Corrections:

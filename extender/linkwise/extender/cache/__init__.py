@@ -1,0 +1,1 @@
+"""What the API server says of nodes and pods, with what is assumed until it does."""
