@@ -10,7 +10,7 @@ from flask import Flask
 from prometheus_client.core import CollectorRegistry
 
 from linkwise.cli.__main__ import main as cli
-from linkwise.extender import answers, rooms
+from linkwise.extender import answers
 from linkwise.extender.__main__ import command as extender
 from linkwise.extender.admission.__main__ import command as webhook
 from linkwise.extender.admission.answers import Answers as WebhookAnswers
@@ -20,6 +20,7 @@ from linkwise.extender.app import create_app as create_extender_app
 from linkwise.extender.leading import ALONE
 from linkwise.extender.metrics import Census
 from linkwise.extender.metrics import Metrics as ExtenderMetrics
+from linkwise.extender.placement.nodes import reasons as rooms
 from linkwise.extender.shell import Shell
 from linkwise.plugin.__main__ import main as plugin
 from linkwise.plugin.app import create_app as create_plugin_app

@@ -10,7 +10,7 @@ import urllib3
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.programs import running
-from linkwise.extender import rooms
+from linkwise.extender.placement.nodes import reasons as rooms
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
 from tests.bad_input.table import Place

@@ -1,7 +1,7 @@
 """filter, prioritize and preempt, asked as kube-scheduler asks them."""
 
-from linkwise.extender import rooms
 from linkwise.extender.api.extender_calls import FilterCall, PreemptCall, Victims
+from linkwise.extender.placement.nodes import reasons as rooms
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, container
 

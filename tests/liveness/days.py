@@ -11,7 +11,8 @@ from unittest.mock import patch
 
 import click
 
-from linkwise.extender import learned, turned_away
+from linkwise.extender import turned_away
+from linkwise.extender.placement.nodes import scheduler_feedback as learned
 from tests.liveness.fates import Fate
 from tests.liveness.judge import Judge
 

@@ -19,8 +19,8 @@ from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.machine_kind import Wish
 from linkwise.extender.cache.node_table import popcount
 from linkwise.extender.gates import why_gang_waits
+from linkwise.extender.placement.nodes.reasons import by_kind, rooms
 from linkwise.extender.planner import Planner
-from linkwise.extender.rooms import by_kind, rooms
 
 ELSEWHERE = "linkwise: planned on another node"
 # To read an owner takes milliseconds. kube-scheduler tries nobody else meanwhile, so each pod may

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from linkwise.extender.api.records import PodRecord
-from linkwise.extender.feasible import holds
+from linkwise.extender.placement.nodes.node_filters import holds
 from linkwise.kube.objects import LabelSelector, PodDisruptionBudget
 
 _Key = tuple[str, str]

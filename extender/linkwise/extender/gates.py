@@ -15,7 +15,7 @@ from linkwise.extender.cache.machine_kind import Wish
 from linkwise.extender.cache.pending_writes import EVENT_SECONDS, Outbox
 from linkwise.extender.gang import Gang, Phase
 from linkwise.extender.muster import Muster
-from linkwise.extender.rooms import rooms
+from linkwise.extender.placement.nodes.reasons import rooms
 
 # Most plans take milliseconds, and need no words.
 PATIENCE_SECONDS = 5.0

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from linkwise.extender import rooms
 from linkwise.extender.api.annotations import link_word
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.api.views import Level, NearestMiss, ReasonCount
@@ -21,6 +20,7 @@ from linkwise.extender.cache.machine_kind import Kind, Wish
 from linkwise.extender.cache.node_table import Bools, Ints, popcount
 from linkwise.extender.field import Field
 from linkwise.extender.holders import holders_of
+from linkwise.extender.placement.nodes import reasons as rooms
 from linkwise.extender.words import (
     cpus_in_words,
     gib_in_words,

@@ -9,12 +9,12 @@ from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.api.timers import Alarms
 from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.pending_writes import Outbox
-from linkwise.extender.feasible import Feasible
 from linkwise.extender.gang import Gang, phase_of
 from linkwise.extender.gates import Gates
 from linkwise.extender.growth import waits_until
 from linkwise.extender.line import Line
 from linkwise.extender.muster import Muster, is_past_us, plan_of
+from linkwise.extender.placement.nodes.node_filters import Feasible
 from linkwise.extender.repair import Repair
 from linkwise.extender.reserve import Pause
 from linkwise.extender.roll import Roll

@@ -14,23 +14,23 @@ from linkwise.extender.api.extender_calls import Outcome
 from linkwise.extender.api.placement_totals import Placed
 from linkwise.extender.api.queue_note import queue_note
 from linkwise.extender.api.records import GangKey, PodRecord
-from linkwise.extender.best_node import BestNode
 from linkwise.extender.budgets import Budgets
 from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.kubelet_admission import Admissions
 from linkwise.extender.cache.pending_writes import Outbox
 from linkwise.extender.cache.plan_corrections import Corrections
 from linkwise.extender.consent import Preempt
-from linkwise.extender.feasible import Feasible
 from linkwise.extender.gang import Gang
 from linkwise.extender.gates import Gates
 from linkwise.extender.holds import Holds
 from linkwise.extender.idle_bound import IdleBound
-from linkwise.extender.learned import Learned
 from linkwise.extender.life import Life
 from linkwise.extender.line import Ages, Line
 from linkwise.extender.muster import Muster
-from linkwise.extender.offers import Offers
+from linkwise.extender.placement.nodes.best_node import BestNode
+from linkwise.extender.placement.nodes.node_filters import Feasible
+from linkwise.extender.placement.nodes.scheduler_feedback import Learned
+from linkwise.extender.placement.nodes.single_node import Offers
 from linkwise.extender.placing import Placing
 from linkwise.extender.preemption import Preemption
 from linkwise.extender.repair import Repair

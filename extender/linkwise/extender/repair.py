@@ -11,10 +11,10 @@ from linkwise.extender.api.records import PodRecord
 from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.machine_kind import Wish
 from linkwise.extender.cache.pending_writes import Outbox
-from linkwise.extender.feasible import Feasible
 from linkwise.extender.gang import Gang, Seat
-from linkwise.extender.learned import Learned
 from linkwise.extender.muster import Muster
+from linkwise.extender.placement.nodes.node_filters import Feasible
+from linkwise.extender.placement.nodes.scheduler_feedback import Learned
 from linkwise.extender.placement.result import Spot
 
 REASON = "GangCannotBeRepaired"

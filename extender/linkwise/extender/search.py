@@ -15,21 +15,21 @@ import numpy as np
 
 from linkwise.extender.api.records import PodRecord, Template
 from linkwise.extender.api.spans import NODE, Spans, ordered, spans_of
-from linkwise.extender.best_node import BestNode
 from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.machine_kind import Wish
 from linkwise.extender.cache.node_table import NOT_USABLE, Bools, Rows
-from linkwise.extender.feasible import Feasible
 from linkwise.extender.hopeless import Hopeless
-from linkwise.extender.learned import Learned
 from linkwise.extender.muster import Muster, plan_of, spots_of
 from linkwise.extender.placement.cluster_view import ClusterView, cluster_view
-from linkwise.extender.placement.estimate import estimate_of
 from linkwise.extender.placement.gang_placement import place, pod_sets_of
-from linkwise.extender.placement.ideal import Machines, ideal
-from linkwise.extender.placement.reach import reach_of
+from linkwise.extender.placement.nodes.best_node import BestNode
+from linkwise.extender.placement.nodes.node_filters import Feasible
+from linkwise.extender.placement.nodes.scheduler_feedback import Learned
 from linkwise.extender.placement.request import NOBODY, PlacedMembers, PodSet
 from linkwise.extender.placement.result import Refusal, Spot
+from linkwise.extender.placement.worth.estimate import estimate_of
+from linkwise.extender.placement.worth.ideal import Machines, ideal
+from linkwise.extender.placement.worth.reach import reach_of
 from linkwise.topology.plan import CommunicatorEstimate
 
 T = TypeVar("T")

@@ -31,7 +31,7 @@ from linkwise.extender.cache.machine_kind import Wish
 from linkwise.extender.cache.node_table import popcount
 from linkwise.extender.cache.pending_writes import NOMINATE_SECONDS, Outbox, nomination_pause
 from linkwise.extender.holds import Holds
-from linkwise.extender.learned import LEAST_SAMPLE
+from linkwise.extender.placement.nodes.scheduler_feedback import LEAST_SAMPLE
 from linkwise.extender.placement.result import Refusal, Spot
 from linkwise.extender.tenants import STUCK_SECONDS
 

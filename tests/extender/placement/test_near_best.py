@@ -3,7 +3,7 @@ many."""
 
 import pytest
 
-from linkwise.extender.placement import communicator
+from linkwise.extender.placement.worth import communicator
 from tests.extender.placement.near_best import case_of, judged
 
 
@@ -18,7 +18,7 @@ def test_what_the_core_chooses_is_worth_nearly_the_best(first: int) -> None:
 def test_brute_force_notices_a_search_that_is_content_with_less(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("linkwise.extender.placement.domain_search.TOLERANCE", 0.9)
+    monkeypatch.setattr("linkwise.extender.placement.search.domain_search.TOLERANCE", 0.9)
     shares = [judged(case_of(number)).share for number in range(40)]
     assert min(shares) < 1 - communicator.TOLERANCE
 

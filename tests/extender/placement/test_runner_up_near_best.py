@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from linkwise.extender.placement.communicator import TOLERANCE
+from linkwise.extender.placement.worth.communicator import TOLERANCE
 from linkwise.topology.model import LINK_WORDS
 from tests.extender.cluster import Cluster
 from tests.extender.placement.brute_force import Place, best_worth

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkwise.extender.api.annotations import Requirement, is_model
-from linkwise.extender.placement.chain import chain, hops_of
+from linkwise.topology.chain import chain, hops_of
 from linkwise.topology.choose import choose, pack
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role, split
 from linkwise.topology.model import LinkClass, Machine

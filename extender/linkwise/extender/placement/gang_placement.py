@@ -19,15 +19,15 @@ from linkwise.extender.api.spans import ANYWHERE, SEPARATOR, Spans
 from linkwise.extender.cache.machine_kind import Wish
 from linkwise.extender.cache.node_table import NOT_USABLE, Bools, Ints, popcount
 from linkwise.extender.cache.topology_domains import NO_DOMAIN
-from linkwise.extender.placement.assignment import Assignment
 from linkwise.extender.placement.cluster_view import ClusterView
-from linkwise.extender.placement.communicator import Standard
-from linkwise.extender.placement.domain_search import DomainSearch
-from linkwise.extender.placement.reach import ONE_NODE
 from linkwise.extender.placement.request import NOBODY, PlacedMembers, PodSet
 from linkwise.extender.placement.result import Refusal, Spot
-from linkwise.extender.placement.scope import Scope
-from linkwise.extender.placement.unequal import UnequalSearch
+from linkwise.extender.placement.search.assignment import Assignment
+from linkwise.extender.placement.search.domain_search import DomainSearch
+from linkwise.extender.placement.search.scope import Scope
+from linkwise.extender.placement.search.unequal import UnequalSearch
+from linkwise.extender.placement.worth.communicator import Standard
+from linkwise.extender.placement.worth.reach import ONE_NODE
 
 
 def pod_sets_of(members: Sequence[PodRecord], nodes: Callable[[Template], Bools]) -> list[PodSet]:

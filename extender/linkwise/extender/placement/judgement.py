@@ -12,9 +12,9 @@ from linkwise.extender.cache.machine_kind import ENOUGH, Kind
 from linkwise.extender.cache.node_table import Ints, popcount
 from linkwise.extender.cache.topology_domains import NO_DOMAIN
 from linkwise.extender.placement.cluster_view import ClusterView
-from linkwise.extender.placement.communicator import TOLERANCE, worths
-from linkwise.extender.placement.reach import APART, ONE_NODE, Reach, reach_of
 from linkwise.extender.placement.request import PodSet
+from linkwise.extender.placement.worth.communicator import TOLERANCE, worths
+from linkwise.extender.placement.worth.reach import APART, ONE_NODE, Reach, reach_of
 from linkwise.topology.model import LinkClass
 
 _FULLEST, _NAME, _INDICES = "fullest", "name", "lowest indices"

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from linkwise.extender.cache.ingest import Reader
-from linkwise.extender.feasible import why_not
+from linkwise.extender.placement.nodes.node_filters import why_not
 from linkwise.kube.objects import Node, Pod
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from linkwise.cli.what_if.given.machines import Known, LeftOut
-from linkwise.extender.placement.estimate import Share, estimate
+from linkwise.extender.placement.worth.estimate import Share, estimate
 from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.extender.snapshot import NodeState
 from linkwise.extender.worth_view import domain_of, levels_of

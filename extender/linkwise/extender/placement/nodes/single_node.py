@@ -10,10 +10,10 @@ volume, a plugin's late refusal). docs/decisions/0010-one-node.md has what that 
 from collections.abc import Sequence
 
 from linkwise.extender.api.records import PodRecord
-from linkwise.extender.best_node import BestNode
 from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.machine_kind import Wish
-from linkwise.extender.feasible import puts_off
+from linkwise.extender.placement.nodes.best_node import BestNode
+from linkwise.extender.placement.nodes.node_filters import puts_off
 
 
 class Offers:

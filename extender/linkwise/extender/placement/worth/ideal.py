@@ -7,8 +7,8 @@ from functools import lru_cache
 import numpy as np
 
 from linkwise.extender.cache.machine_kind import Kind
-from linkwise.extender.placement.communicator import worths
-from linkwise.extender.placement.reach import ONE_NODE, Reach
+from linkwise.extender.placement.worth.communicator import worths
+from linkwise.extender.placement.worth.reach import ONE_NODE, Reach
 from linkwise.topology import subsets
 from linkwise.topology.model import LinkClass
 

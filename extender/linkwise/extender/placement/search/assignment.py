@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from linkwise.extender.placement.communicator import TOLERANCE
 from linkwise.extender.placement.request import PodSet
+from linkwise.extender.placement.worth.communicator import TOLERANCE
 
 
 @dataclass(frozen=True, slots=True)

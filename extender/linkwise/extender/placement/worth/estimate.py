@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from linkwise.extender.cache.machine_kind import Kind
-from linkwise.extender.placement.communicator import worths
-from linkwise.extender.placement.reach import Reach, reach_of
+from linkwise.extender.placement.worth.communicator import worths
+from linkwise.extender.placement.worth.reach import Reach, reach_of
 from linkwise.topology.model import LinkClass
 
 

@@ -13,7 +13,7 @@ from linkwise.extender.api.records import Resources
 from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.machine_kind import Floats, Kind, Wish
 from linkwise.extender.cache.node_table import NOT_USABLE, Bools, Ints
-from linkwise.extender.feasible import LONG_LOG
+from linkwise.extender.placement.nodes.node_filters import LONG_LOG
 from linkwise.extender.placement.result import Refusal, Spot
 from linkwise.topology.model import MAX_GPUS
 

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkwise.extender.cache.node_table import Bools, Ints
-from linkwise.extender.placement.candidates import Candidates
 from linkwise.extender.placement.cluster_view import Level
-from linkwise.extender.placement.communicator import Standard
-from linkwise.extender.placement.reach import Reach
+from linkwise.extender.placement.search.candidates import Candidates
+from linkwise.extender.placement.worth.communicator import Standard
+from linkwise.extender.placement.worth.reach import Reach
 
 _NEXT_TO, _NEAR = 2, 1
 _EXACT = 6  # so many nodes are chosen together

@@ -14,13 +14,13 @@ import numpy as np
 from linkwise.extender.cache.machine_kind import Kind
 from linkwise.extender.cache.node_table import NOT_USABLE, Bools, Ints, popcount
 from linkwise.extender.cache.topology_domains import NO_DOMAIN
-from linkwise.extender.placement import node_loads
-from linkwise.extender.placement.assignment import Assignment, Part
-from linkwise.extender.placement.communicator import TOLERANCE
-from linkwise.extender.placement.node_loads import Counts, Load
-from linkwise.extender.placement.reach import APART, ONE_NODE, Reach, reach_of
 from linkwise.extender.placement.request import PodSet
-from linkwise.extender.placement.scope import Scope, joined
+from linkwise.extender.placement.search import node_loads
+from linkwise.extender.placement.search.assignment import Assignment, Part
+from linkwise.extender.placement.search.node_loads import Counts, Load
+from linkwise.extender.placement.search.scope import Scope, joined
+from linkwise.extender.placement.worth.communicator import TOLERANCE
+from linkwise.extender.placement.worth.reach import APART, ONE_NODE, Reach, reach_of
 
 _MOST_DOMAINS = 8  # tried at each level
 _MORE_NODES = 4  # tried beyond the fewest that have GPUs enough

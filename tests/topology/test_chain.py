@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from linkwise.extender.placement.chain import chain, hops_of
+from linkwise.topology.chain import chain, hops_of
 from linkwise.topology.model import LinkClass, Machine
 from linkwise.topology.recorded import machine_names, recorded_machine
 from linkwise.topology.tables import table_of

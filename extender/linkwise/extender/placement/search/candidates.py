@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from linkwise.extender.cache.machine_kind import Kind
 from linkwise.extender.cache.node_table import Ints, popcount
-from linkwise.extender.placement import communicator
 from linkwise.extender.placement.cluster_view import ClusterView
-from linkwise.extender.placement.communicator import Standard
-from linkwise.extender.placement.reach import Reach
 from linkwise.extender.placement.request import PodSet
+from linkwise.extender.placement.worth import communicator
+from linkwise.extender.placement.worth.communicator import Standard
+from linkwise.extender.placement.worth.reach import Reach
 from linkwise.topology.model import MAX_GPUS
 
 Floats = NDArray[np.float64]

@@ -10,8 +10,8 @@ import numpy as np
 
 from linkwise.extender.cache.machine_kind import ENOUGH, Kind, Wish
 from linkwise.extender.cache.node_table import popcount
-from linkwise.extender.placement import communicator
-from linkwise.extender.placement.reach import Reach
+from linkwise.extender.placement.worth import communicator
+from linkwise.extender.placement.worth.reach import Reach
 from linkwise.topology import subsets
 from linkwise.topology.model import LinkClass
 

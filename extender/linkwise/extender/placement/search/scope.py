@@ -7,11 +7,11 @@ import numpy as np
 from linkwise.extender.api.spans import Spans
 from linkwise.extender.cache.node_table import NOT_USABLE, Bools, Ints
 from linkwise.extender.cache.topology_domains import NO_DOMAIN
-from linkwise.extender.placement import communicator
-from linkwise.extender.placement.candidates import Candidates
 from linkwise.extender.placement.cluster_view import ClusterView
-from linkwise.extender.placement.reach import Reach
 from linkwise.extender.placement.request import PlacedMembers, PodSet
+from linkwise.extender.placement.search.candidates import Candidates
+from linkwise.extender.placement.worth import communicator
+from linkwise.extender.placement.worth.reach import Reach
 from linkwise.topology.model import LinkClass
 
 _ALL = 0  # the number of the one domain that holds every node

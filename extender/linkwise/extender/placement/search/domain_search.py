@@ -13,13 +13,13 @@ import numpy as np
 
 from linkwise.extender.cache.node_table import Ints
 from linkwise.extender.cache.topology_domains import NO_DOMAIN
-from linkwise.extender.placement.assignment import Assignment, Part, best_of
-from linkwise.extender.placement.candidates import Candidates
-from linkwise.extender.placement.communicator import TOLERANCE, Standard
-from linkwise.extender.placement.domain_packing import Near, Packing
-from linkwise.extender.placement.reach import APART, ONE_NODE, Reach, reach_of
 from linkwise.extender.placement.request import PodSet
-from linkwise.extender.placement.scope import Scope, joined
+from linkwise.extender.placement.search.assignment import Assignment, Part, best_of
+from linkwise.extender.placement.search.candidates import Candidates
+from linkwise.extender.placement.search.domain_packing import Near, Packing
+from linkwise.extender.placement.search.scope import Scope, joined
+from linkwise.extender.placement.worth.communicator import TOLERANCE, Standard
+from linkwise.extender.placement.worth.reach import APART, ONE_NODE, Reach, reach_of
 
 _ANYTHING = Standard()
 _MOST_MUSTS = 64  # ways to begin with, where the gang's own nodes need more of it

@@ -13,7 +13,7 @@ import numpy as np
 
 from linkwise.extender.cache.machine_kind import ENOUGH, Floats, Kind, Wish
 from linkwise.extender.cache.node_table import Ints
-from linkwise.extender.placement.reach import Reach
+from linkwise.extender.placement.worth.reach import Reach
 from linkwise.topology import subsets
 from linkwise.topology.model import LinkClass
 

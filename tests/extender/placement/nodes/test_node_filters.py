@@ -2,11 +2,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from linkwise.extender import feasible as feasible_module
 from linkwise.extender.api.records import PodRecord, Template, natural
 from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.ingest import Reader
-from linkwise.extender.feasible import Feasible, may_run, why_not
+from linkwise.extender.placement.nodes import node_filters as feasible_module
+from linkwise.extender.placement.nodes.node_filters import Feasible, may_run, why_not
 from linkwise.kube.objects import (
     Affinity,
     Condition,

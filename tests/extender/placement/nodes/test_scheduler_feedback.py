@@ -5,7 +5,7 @@ import pytest
 from linkwise.extender.api.extender_calls import BindCall, BindOrder, BindRefusal, Outcome
 from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.ingest import Reader
-from linkwise.extender.learned import (
+from linkwise.extender.placement.nodes.scheduler_feedback import (
     APART_SECONDS,
     FIRST_PAUSE_SECONDS,
     FRESH_SECONDS,

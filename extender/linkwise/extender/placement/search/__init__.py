@@ -1,0 +1,1 @@
+"""The search for a gang's GPUs: which domains, which nodes, which GPUs on each."""

@@ -1,0 +1,1 @@
+"""What GPUs are worth together: the all-reduce bandwidth of a communicator."""
