@@ -7,7 +7,7 @@ from unittest.mock import patch
 import pytest
 
 from linkwise.extender.consent import Preempt
-from linkwise.extender.roll import Roll
+from linkwise.extender.gangs.registry import Roll
 from linkwise.extender.run_times import MANY
 from linkwise.extender.scheduler import CoreSettings
 from linkwise.kube.objects import Condition, OwnerReference, Pod

@@ -11,8 +11,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from linkwise.extender import life, placing, planner
+from linkwise.extender import placing, planner
 from linkwise.extender.api.actions import WritePlan
+from linkwise.extender.gangs import lifecycle as life
 from linkwise.extender.scheduler import CoreSettings
 from tests.extender.cluster import Cluster, change
 

@@ -8,7 +8,7 @@ from linkwise.extender.api.actions import Evict
 from linkwise.extender.api.extender_calls import Outcome
 from linkwise.extender.api.records import GangKey
 from linkwise.extender.consent import Preempt
-from linkwise.extender.growth import LONGEST_SECONDS
+from linkwise.extender.gangs.partial_admission import LONGEST_SECONDS
 from linkwise.extender.preemption import SPARED_SECONDS
 from linkwise.extender.scheduler import CoreSettings
 from linkwise.extender.tenants import STUCK_SECONDS

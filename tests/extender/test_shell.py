@@ -113,7 +113,7 @@ def test_room_for_a_gang_is_sought_while_others_are_answered(
         in_time.append(answered.wait(10.0))
         return place(*asked)
 
-    monkeypatch.setattr("linkwise.extender.search.place", slowly)
+    monkeypatch.setattr("linkwise.extender.gangs.allocate.place", slowly)
     single = world.add_pod("single", 1)
     world.add_gang("g", 2)
     assert searching.wait(10.0)

@@ -18,7 +18,7 @@ from linkwise.extender.api.records import PodRecord
 from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.machine_kind import Wish
 from linkwise.extender.cache.node_table import popcount
-from linkwise.extender.gates import why_gang_waits
+from linkwise.extender.gangs.scheduling_gates import why_gang_waits
 from linkwise.extender.placement.nodes.reasons import by_kind, rooms
 from linkwise.extender.planner import Planner
 

@@ -23,12 +23,12 @@ from linkwise.extender.api.views import (
     Search,
 )
 from linkwise.extender.funnel import Funnel, alike, wanted_of
-from linkwise.extender.gang import Phase
+from linkwise.extender.gangs.gang import Phase
+from linkwise.extender.gangs.members import Muster
 from linkwise.extender.holders import holders_of, owners_of
 from linkwise.extender.holds import Asker, asker_of_single
 from linkwise.extender.levels import NEVER
 from linkwise.extender.line import Urgency, urgency_of_single
-from linkwise.extender.muster import Muster
 from linkwise.extender.placement.result import Refusal
 from linkwise.extender.runner_up_view import Alternatives
 from linkwise.extender.snapshot import GangState, NodeState, Snapshot

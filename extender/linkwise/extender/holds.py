@@ -27,15 +27,15 @@ from linkwise.extender.api.records import GangKey, PodRecord, Template
 from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.machine_kind import Wish
 from linkwise.extender.cache.node_table import Bools, Rows
-from linkwise.extender.gang import Gang
-from linkwise.extender.hopeless import wishes_of
+from linkwise.extender.gangs.allocate import View
+from linkwise.extender.gangs.failed_searches import wishes_of
+from linkwise.extender.gangs.gang import Gang
+from linkwise.extender.gangs.members import Muster
 from linkwise.extender.line import Line, Urgency, urgency_of_single
-from linkwise.extender.muster import Muster
 from linkwise.extender.placement.nodes.node_filters import Feasible
 from linkwise.extender.placement.result import Spot
 from linkwise.extender.reserve import Gpus, Reservation, reservation
 from linkwise.extender.run_times import NineOfTen, RunTimes, run_time
-from linkwise.extender.search import View
 from linkwise.extender.tenants import Tenants
 
 # Of the wait for those whose ends are estimated, others may use so much.

@@ -9,10 +9,10 @@ from collections import Counter
 
 from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.cache.cache import Books
-from linkwise.extender.gang import Gang
-from linkwise.extender.muster import Muster
+from linkwise.extender.gangs.gang import Gang
+from linkwise.extender.gangs.members import Muster
+from linkwise.extender.gangs.registry import Roll
 from linkwise.extender.placement.result import Refusal
-from linkwise.extender.roll import Roll
 
 Urgency = tuple[int, float, GangKey]
 """Less is more urgent: minus the priority, when it was made, and its name to tell equals apart."""

@@ -12,17 +12,17 @@ from linkwise.extender.api.placement_totals import Placed
 from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.pending_writes import Outbox
 from linkwise.extender.cache.plans import Deal, plan_id, written_plans
-from linkwise.extender.gang import Gang
-from linkwise.extender.growth import least, most, parts
+from linkwise.extender.gangs.allocate import Aside, Search, Seen
+from linkwise.extender.gangs.gang import Gang
+from linkwise.extender.gangs.lifecycle import Life
+from linkwise.extender.gangs.members import Muster
+from linkwise.extender.gangs.partial_admission import least, most, parts
+from linkwise.extender.gangs.registry import Roll
+from linkwise.extender.gangs.repair import Repair
 from linkwise.extender.holds import Holds
-from linkwise.extender.life import Life
 from linkwise.extender.line import Line
-from linkwise.extender.muster import Muster
 from linkwise.extender.placement.result import Refusal, Spot
 from linkwise.extender.preemption import Preemption
-from linkwise.extender.repair import Repair
-from linkwise.extender.roll import Roll
-from linkwise.extender.search import Aside, Search, Seen
 from linkwise.extender.turns import Turns
 from linkwise.topology.plan import Plan
 

@@ -20,24 +20,24 @@ from linkwise.extender.cache.kubelet_admission import Admissions
 from linkwise.extender.cache.pending_writes import Outbox
 from linkwise.extender.cache.plan_corrections import Corrections
 from linkwise.extender.consent import Preempt
-from linkwise.extender.gang import Gang
-from linkwise.extender.gates import Gates
+from linkwise.extender.gangs.allocate import Aside, Moved, Search, T, here_and_now
+from linkwise.extender.gangs.gang import Gang
+from linkwise.extender.gangs.lifecycle import Life
+from linkwise.extender.gangs.members import Muster
+from linkwise.extender.gangs.registry import Roll
+from linkwise.extender.gangs.repair import Repair
+from linkwise.extender.gangs.scheduling_gates import Gates
+from linkwise.extender.gangs.waiting_events import Telling
 from linkwise.extender.holds import Holds
 from linkwise.extender.idle_bound import IdleBound
-from linkwise.extender.life import Life
 from linkwise.extender.line import Ages, Line
-from linkwise.extender.muster import Muster
 from linkwise.extender.placement.nodes.best_node import BestNode
 from linkwise.extender.placement.nodes.node_filters import Feasible
 from linkwise.extender.placement.nodes.scheduler_feedback import Learned
 from linkwise.extender.placement.nodes.single_node import Offers
 from linkwise.extender.placing import Placing
 from linkwise.extender.preemption import Preemption
-from linkwise.extender.repair import Repair
-from linkwise.extender.roll import Roll
 from linkwise.extender.run_times import RunTimes
-from linkwise.extender.search import Aside, Moved, Search, T, here_and_now
-from linkwise.extender.telling import Telling
 from linkwise.extender.tenants import Tenants
 from linkwise.extender.turned_away import TurnedAway
 from linkwise.extender.turns import Turns

@@ -21,15 +21,15 @@ from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.node_table import Bools, Ints, Rows, popcount
 from linkwise.extender.cache.pending_writes import Outbox
 from linkwise.extender.consent import Preempt
-from linkwise.extender.gang import Gang
-from linkwise.extender.growth import needed
+from linkwise.extender.gangs.allocate import Search
+from linkwise.extender.gangs.failed_searches import wishes_of
+from linkwise.extender.gangs.gang import Gang
+from linkwise.extender.gangs.members import Muster
+from linkwise.extender.gangs.partial_admission import needed
+from linkwise.extender.gangs.registry import Roll
 from linkwise.extender.holds import Holds
-from linkwise.extender.hopeless import wishes_of
 from linkwise.extender.line import Line
-from linkwise.extender.muster import Muster
 from linkwise.extender.placement.result import Refusal, Spot
-from linkwise.extender.roll import Roll
-from linkwise.extender.search import Search
 from linkwise.extender.tenants import Tenants
 from linkwise.extender.victims import Choice, Unit, choose
 

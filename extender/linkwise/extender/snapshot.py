@@ -16,13 +16,13 @@ from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.machine_kind import Kind
 from linkwise.extender.cache.node_info import InUsePods, NodeBook, plan_on
 from linkwise.extender.cache.node_table import Ints
-from linkwise.extender.gang import Gang, Phase
+from linkwise.extender.gangs.gang import Gang, Phase
+from linkwise.extender.gangs.members import Muster
+from linkwise.extender.gangs.waiting_events import why_waiting
 from linkwise.extender.holds import Asker, Hold
-from linkwise.extender.muster import Muster
 from linkwise.extender.placement.result import Refusal
 from linkwise.extender.planner import Planner
 from linkwise.extender.run_times import Kind as RunTimeKind
-from linkwise.extender.telling import why_waiting
 from linkwise.topology.model import Machine
 
 

@@ -18,13 +18,15 @@ import numpy as np
 from linkwise.extender.api.records import GangKey
 from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.node_table import Bools, Rows
-from linkwise.extender.gang import Gang
-from linkwise.extender.growth import needed
+from linkwise.extender.gangs.allocate import Search
+from linkwise.extender.gangs.failed_searches import wishes_of
+from linkwise.extender.gangs.gang import Gang
+from linkwise.extender.gangs.members import Muster
+from linkwise.extender.gangs.partial_admission import needed
+from linkwise.extender.gangs.registry import Roll
 from linkwise.extender.holds import FIRST, Hold, Holds
-from linkwise.extender.hopeless import wishes_of
 from linkwise.extender.idle_bound import IdleBound
 from linkwise.extender.line import Line
-from linkwise.extender.muster import Muster
 from linkwise.extender.placement.result import Refusal, Spot
 from linkwise.extender.reserve import (
     NodesChangedError,
@@ -34,8 +36,6 @@ from linkwise.extender.reserve import (
     fits_without_servers,
     reserve,
 )
-from linkwise.extender.roll import Roll
-from linkwise.extender.search import Search
 from linkwise.extender.tenants import Tenants
 
 # A better place is looked for this often where something came free, and so is one for a gang for

@@ -3,7 +3,7 @@
 from linkwise.extender.api.records import natural
 from linkwise.extender.api.spans import CLIQUE, NODE, ordered, spans_of
 from linkwise.extender.api.views import CommunicatorView, RingView
-from linkwise.extender.muster import Muster
+from linkwise.extender.gangs.members import Muster
 from linkwise.extender.placement.worth.estimate import Share, estimate
 from linkwise.extender.snapshot import NodeState, Snapshot
 

@@ -129,7 +129,7 @@ class RunnerUpView:
 class GangView:
     namespace: str
     name: str
-    phase: str  # a value of linkwise.extender.gang.Phase
+    phase: str  # a value of linkwise.extender.gangs.gang.Phase
     reason: str  # why it is not further, in words; empty when nothing is to be said
     size: int
     minimum: int  # so many are enough

@@ -18,8 +18,8 @@ from linkwise.extender.api.spans import NODE, Spans, ordered, spans_of
 from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.machine_kind import Wish
 from linkwise.extender.cache.node_table import NOT_USABLE, Bools, Rows
-from linkwise.extender.hopeless import Hopeless
-from linkwise.extender.muster import Muster, plan_of, spots_of
+from linkwise.extender.gangs.failed_searches import Hopeless
+from linkwise.extender.gangs.members import Muster, plan_of, spots_of
 from linkwise.extender.placement.cluster_view import ClusterView, cluster_view
 from linkwise.extender.placement.gang_placement import place, pod_sets_of
 from linkwise.extender.placement.nodes.best_node import BestNode

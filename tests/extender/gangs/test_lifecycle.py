@@ -9,7 +9,7 @@ import pytest
 from linkwise.extender import explain_text
 from linkwise.extender.api.actions import Evict, MarkStarted, WithdrawPlan, WritePlan
 from linkwise.extender.api.extender_calls import BindOrder, Outcome
-from linkwise.extender.gang import TRANSITIONS, Phase, Standing, phase_of
+from linkwise.extender.gangs.gang import TRANSITIONS, Phase, Standing, phase_of
 from linkwise.extender.placement import gang_placement as place_module
 from linkwise.extender.placement.cluster_view import ClusterView
 from linkwise.extender.placement.request import PodSet
@@ -335,7 +335,7 @@ def test_gangs_that_are_alike_wait_for_room_by_one_search(
         searched.append(len(orders[0].members))
         return place(ground, orders, *rest)
 
-    monkeypatch.setattr("linkwise.extender.search.place", counts)
+    monkeypatch.setattr("linkwise.extender.gangs.allocate.place", counts)
     at = cluster(nodes=2, machine="a100-pcie-8-bridged")  # four pairs each
     at.settings = CoreSettings(hold_share=0)  # where to hold GPUs for the first is a search too
     at.restart()
@@ -800,7 +800,7 @@ def test_a_gang_that_meets_a_defect_of_ours_keeps_no_other_from_its_plan(
             raise ZeroDivisionError("a bug")
         return place(ground, orders, *rest)
 
-    monkeypatch.setattr("linkwise.extender.search.place", fails_for_three)
+    monkeypatch.setattr("linkwise.extender.gangs.allocate.place", fails_for_three)
     at = cluster()
     at.add_gang("a-bad", 3, 1)
     at.add_gang("good", 2, 1)

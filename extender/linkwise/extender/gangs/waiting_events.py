@@ -16,10 +16,10 @@ from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.api.timers import Alarms
 from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.pending_writes import EVENT_SECONDS, Outbox
-from linkwise.extender.gang import Gang, Phase
-from linkwise.extender.gates import why_gang_waits
-from linkwise.extender.muster import Muster
-from linkwise.extender.roll import Roll
+from linkwise.extender.gangs.gang import Gang, Phase
+from linkwise.extender.gangs.members import Muster
+from linkwise.extender.gangs.registry import Roll
+from linkwise.extender.gangs.scheduling_gates import why_gang_waits
 
 REASON = "GangWaiting"
 MOMENT_SECONDS = 1.0

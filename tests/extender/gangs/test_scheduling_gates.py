@@ -3,14 +3,14 @@
 import msgspec
 import pytest
 
-from linkwise.extender import gates
 from linkwise.extender.api.actions import LiftGate, WithdrawPlan, WritePlan
 from linkwise.extender.api.extender_calls import BindOrder, BindRefusal, Outcome
 from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.machine_kind import Wish
 from linkwise.extender.cache.pending_writes import EVENT_SECONDS, LONGEST_PAUSE_SECONDS
-from linkwise.extender.gates import PATIENCE_SECONDS, why_no_node
-from linkwise.extender.growth import LONGEST_SECONDS
+from linkwise.extender.gangs import scheduling_gates as gates
+from linkwise.extender.gangs.partial_admission import LONGEST_SECONDS
+from linkwise.extender.gangs.scheduling_gates import PATIENCE_SECONDS, why_no_node
 from linkwise.kube.objects import Pod, SchedulingGate
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change

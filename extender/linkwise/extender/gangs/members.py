@@ -7,7 +7,7 @@ from itertools import pairwise
 from linkwise.extender.api.records import PodRecord, WrittenPlan
 from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.node_info import plan_on
-from linkwise.extender.gang import Gang, Standing
+from linkwise.extender.gangs.gang import Gang, Standing
 from linkwise.extender.placement.result import Spot
 
 Members = tuple[PodRecord, ...]

@@ -3,7 +3,7 @@
 import pytest
 
 from linkwise.extender.api.actions import Evict
-from linkwise.extender.repair import LEAVING_SECONDS, PATIENCE_SECONDS, REASON
+from linkwise.extender.gangs.repair import LEAVING_SECONDS, PATIENCE_SECONDS, REASON
 from linkwise.extender.scheduler import CoreSettings
 from tests.extender.cluster import Cluster
 

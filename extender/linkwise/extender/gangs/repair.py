@@ -11,8 +11,8 @@ from linkwise.extender.api.records import PodRecord
 from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.machine_kind import Wish
 from linkwise.extender.cache.pending_writes import Outbox
-from linkwise.extender.gang import Gang, Seat
-from linkwise.extender.muster import Muster
+from linkwise.extender.gangs.gang import Gang, Seat
+from linkwise.extender.gangs.members import Muster
 from linkwise.extender.placement.nodes.node_filters import Feasible
 from linkwise.extender.placement.nodes.scheduler_feedback import Learned
 from linkwise.extender.placement.result import Spot

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from linkwise.extender.api.records import PodRecord
-from linkwise.extender.gang import Gang
-from linkwise.extender.muster import Members, Muster
+from linkwise.extender.gangs.gang import Gang
+from linkwise.extender.gangs.members import Members, Muster
 from linkwise.extender.placement.result import Refusal, Spot
 
 # A controller makes the pods of a job one after the other, some 20 to 50 in a second.

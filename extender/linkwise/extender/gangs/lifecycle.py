@@ -9,15 +9,15 @@ from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.api.timers import Alarms
 from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.pending_writes import Outbox
-from linkwise.extender.gang import Gang, phase_of
-from linkwise.extender.gates import Gates
-from linkwise.extender.growth import waits_until
+from linkwise.extender.gangs.gang import Gang, phase_of
+from linkwise.extender.gangs.members import Muster, is_past_us, plan_of
+from linkwise.extender.gangs.partial_admission import waits_until
+from linkwise.extender.gangs.registry import Roll
+from linkwise.extender.gangs.repair import Repair
+from linkwise.extender.gangs.scheduling_gates import Gates
 from linkwise.extender.line import Line
-from linkwise.extender.muster import Muster, is_past_us, plan_of
 from linkwise.extender.placement.nodes.node_filters import Feasible
-from linkwise.extender.repair import Repair
 from linkwise.extender.reserve import Pause
-from linkwise.extender.roll import Roll
 from linkwise.topology.plan import Plan
 
 _CLOCKS_DIFFER_SECONDS = 60.0

@@ -13,8 +13,8 @@ from linkwise.extender.api.spans import in_words
 from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.machine_kind import Wish
 from linkwise.extender.cache.pending_writes import EVENT_SECONDS, Outbox
-from linkwise.extender.gang import Gang, Phase
-from linkwise.extender.muster import Muster
+from linkwise.extender.gangs.gang import Gang, Phase
+from linkwise.extender.gangs.members import Muster
 from linkwise.extender.placement.nodes.reasons import rooms
 
 # Most plans take milliseconds, and need no words.

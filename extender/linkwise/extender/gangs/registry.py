@@ -4,8 +4,8 @@ from collections.abc import Hashable
 
 from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.cache.cache import Books
-from linkwise.extender.gang import Gang
-from linkwise.extender.muster import Muster, muster
+from linkwise.extender.gangs.gang import Gang
+from linkwise.extender.gangs.members import Muster, muster
 
 
 class Roll:
