@@ -5,7 +5,7 @@ from itertools import combinations
 import pytest
 
 from linkwise.extender.api.extender_calls import PreemptCall, Victims
-from linkwise.extender.turned_away import MOMENT_SECONDS, SOON_SECONDS
+from linkwise.extender.queue.unschedulable_pods import MOMENT_SECONDS, SOON_SECONDS
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
 from tests.extender.test_preemption import budget, label

@@ -10,8 +10,8 @@ from linkwise.extender.api.records import GangKey
 from linkwise.extender.consent import Preempt
 from linkwise.extender.gangs.partial_admission import LONGEST_SECONDS
 from linkwise.extender.preemption import SPARED_SECONDS
+from linkwise.extender.queue.running_pods import STUCK_SECONDS
 from linkwise.extender.scheduler import CoreSettings
-from linkwise.extender.tenants import STUCK_SECONDS
 from linkwise.kube.objects import (
     Condition,
     LabelSelector,

@@ -11,8 +11,8 @@ from unittest.mock import patch
 
 import click
 
-from linkwise.extender import turned_away
 from linkwise.extender.placement.nodes import scheduler_feedback as learned
+from linkwise.extender.queue import unschedulable_pods as turned_away
 from tests.liveness.fates import Fate
 from tests.liveness.judge import Judge
 

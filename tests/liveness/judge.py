@@ -14,7 +14,7 @@ from linkwise.extender.api.actions import Evict, WritePlan
 from linkwise.extender.api.extender_calls import FilterCall
 from linkwise.extender.api.records import GangKey
 from linkwise.extender.gangs.partial_admission import LONGEST_SECONDS
-from linkwise.extender.holds import Hold
+from linkwise.extender.queue.reservations import Hold
 from linkwise.extender.scheduler import Scheduler
 from linkwise.kube.objects import Pod
 from linkwise.topology import names

@@ -6,8 +6,8 @@ from unittest.mock import patch
 
 import pytest
 
-from linkwise.extender.idle_bound import IdleBound
-from linkwise.extender.turned_away import TurnedAway
+from linkwise.extender.queue.idle_limit import IdleBound
+from linkwise.extender.queue.unschedulable_pods import TurnedAway
 from tests.liveness.days import live
 
 

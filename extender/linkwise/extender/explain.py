@@ -26,10 +26,10 @@ from linkwise.extender.funnel import Funnel, alike, wanted_of
 from linkwise.extender.gangs.gang import Phase
 from linkwise.extender.gangs.members import Muster
 from linkwise.extender.holders import holders_of, owners_of
-from linkwise.extender.holds import Asker, asker_of_single
 from linkwise.extender.levels import NEVER
-from linkwise.extender.line import Urgency, urgency_of_single
 from linkwise.extender.placement.result import Refusal
+from linkwise.extender.queue.reservations import Asker, asker_of_single
+from linkwise.extender.queue.scheduling_queue import Urgency, urgency_of_single
 from linkwise.extender.runner_up_view import Alternatives
 from linkwise.extender.snapshot import GangState, NodeState, Snapshot
 from linkwise.extender.survey import gpus_by_state

@@ -6,8 +6,8 @@ from linkwise.extender.api.annotations import link_word
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.api.views import Search, Wanted
 from linkwise.extender.field import Field
-from linkwise.extender.holds import Asker
 from linkwise.extender.levels import Levels
+from linkwise.extender.queue.reservations import Asker
 from linkwise.extender.snapshot import Snapshot
 
 

@@ -28,18 +28,18 @@ from linkwise.extender.gangs.registry import Roll
 from linkwise.extender.gangs.repair import Repair
 from linkwise.extender.gangs.scheduling_gates import Gates
 from linkwise.extender.gangs.waiting_events import Telling
-from linkwise.extender.holds import Holds
-from linkwise.extender.idle_bound import IdleBound
-from linkwise.extender.line import Ages, Line
 from linkwise.extender.placement.nodes.best_node import BestNode
 from linkwise.extender.placement.nodes.node_filters import Feasible
 from linkwise.extender.placement.nodes.scheduler_feedback import Learned
 from linkwise.extender.placement.nodes.single_node import Offers
 from linkwise.extender.placing import Placing
 from linkwise.extender.preemption import Preemption
-from linkwise.extender.run_times import RunTimes
-from linkwise.extender.tenants import Tenants
-from linkwise.extender.turned_away import TurnedAway
+from linkwise.extender.queue.idle_limit import IdleBound
+from linkwise.extender.queue.reservations import Holds
+from linkwise.extender.queue.run_times import RunTimes
+from linkwise.extender.queue.running_pods import Tenants
+from linkwise.extender.queue.scheduling_queue import Ages, Line
+from linkwise.extender.queue.unschedulable_pods import TurnedAway
 from linkwise.extender.turns import Turns
 
 _MOST_LOOKS = 3  # what is left then is decided in the next round

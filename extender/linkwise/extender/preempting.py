@@ -23,9 +23,9 @@ from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.machine_kind import Wish
 from linkwise.extender.cache.node_info import NodeBook
-from linkwise.extender.holds import Hold
 from linkwise.extender.planner import Planner
 from linkwise.extender.preemption import spare_of
+from linkwise.extender.queue.reservations import Hold
 from linkwise.extender.victims import Choice, Unit, choose
 
 

@@ -27,10 +27,10 @@ from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.members import Muster
 from linkwise.extender.gangs.partial_admission import needed
 from linkwise.extender.gangs.registry import Roll
-from linkwise.extender.holds import Holds
-from linkwise.extender.line import Line
 from linkwise.extender.placement.result import Refusal, Spot
-from linkwise.extender.tenants import Tenants
+from linkwise.extender.queue.reservations import Holds
+from linkwise.extender.queue.running_pods import Tenants
+from linkwise.extender.queue.scheduling_queue import Line
 from linkwise.extender.victims import Choice, Unit, choose
 
 # Who could not be helped is not looked at again before this, and not unless something changed.

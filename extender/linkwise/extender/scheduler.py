@@ -36,12 +36,12 @@ from linkwise.extender.cache.pending_writes import Outbox
 from linkwise.extender.consent import Preempt
 from linkwise.extender.explain import Explainer
 from linkwise.extender.gangs.allocate import Aside, here_and_now
-from linkwise.extender.line import Ages
 from linkwise.extender.planner import Planner
 from linkwise.extender.podgrouper.owner_cache import FetchOwner, Found
 from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
 from linkwise.extender.preempting import preempt
-from linkwise.extender.run_times import RunTimes
+from linkwise.extender.queue.run_times import RunTimes
+from linkwise.extender.queue.scheduling_queue import Ages
 from linkwise.extender.snapshot import Camera, Snapshot
 from linkwise.extender.survey import view_counts, view_nodes
 from linkwise.kube.objects import Node, Pod, PodDisruptionBudget

@@ -19,10 +19,10 @@ from linkwise.extender.cache.node_table import Ints
 from linkwise.extender.gangs.gang import Gang, Phase
 from linkwise.extender.gangs.members import Muster
 from linkwise.extender.gangs.waiting_events import why_waiting
-from linkwise.extender.holds import Asker, Hold
 from linkwise.extender.placement.result import Refusal
 from linkwise.extender.planner import Planner
-from linkwise.extender.run_times import Kind as RunTimeKind
+from linkwise.extender.queue.reservations import Asker, Hold
+from linkwise.extender.queue.run_times import Kind as RunTimeKind
 from linkwise.topology.model import Machine
 
 

@@ -24,11 +24,8 @@ from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.members import Muster
 from linkwise.extender.gangs.partial_admission import needed
 from linkwise.extender.gangs.registry import Roll
-from linkwise.extender.holds import FIRST, Hold, Holds
-from linkwise.extender.idle_bound import IdleBound
-from linkwise.extender.line import Line
 from linkwise.extender.placement.result import Refusal, Spot
-from linkwise.extender.reserve import (
+from linkwise.extender.queue.earliest_start import (
     NodesChangedError,
     Pause,
     Reservation,
@@ -36,7 +33,10 @@ from linkwise.extender.reserve import (
     fits_without_servers,
     reserve,
 )
-from linkwise.extender.tenants import Tenants
+from linkwise.extender.queue.idle_limit import IdleBound
+from linkwise.extender.queue.reservations import FIRST, Hold, Holds
+from linkwise.extender.queue.running_pods import Tenants
+from linkwise.extender.queue.scheduling_queue import Line
 
 # A better place is looked for this often where something came free, and so is one for a gang for
 # which there was none; and where only estimates may have changed, this often.

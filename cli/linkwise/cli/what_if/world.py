@@ -17,8 +17,8 @@ from linkwise.extender.api.actions import Action, Emit, Evict, WithdrawPlan, Wri
 from linkwise.extender.api.annotations import ask_of
 from linkwise.extender.api.extender_calls import Outcome
 from linkwise.extender.podgrouper.workloads.answer import Missing, ObjectRef
+from linkwise.extender.queue.running_pods import STUCK_SECONDS
 from linkwise.extender.scheduler import CoreSettings, Scheduler
-from linkwise.extender.tenants import STUCK_SECONDS
 from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
 from linkwise.topology import names
 from linkwise.topology.errors import AnnotationError
@@ -219,7 +219,7 @@ class World:
 
 def known_end(pod: Pod, now: float) -> float | None:
     """When a pod on a node is gone, where it has said so or is ending; None: it is not known, or it
-    has broken its word. As `linkwise.extender.tenants` counts."""
+    has broken its word. As `linkwise.extender.queue.running_pods` counts."""
     if not pod.spec.node_name or pod.status.phase in ("Succeeded", "Failed"):
         return None
     leaving = pod.metadata.deletion_timestamp

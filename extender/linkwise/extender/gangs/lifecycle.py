@@ -15,9 +15,9 @@ from linkwise.extender.gangs.partial_admission import waits_until
 from linkwise.extender.gangs.registry import Roll
 from linkwise.extender.gangs.repair import Repair
 from linkwise.extender.gangs.scheduling_gates import Gates
-from linkwise.extender.line import Line
 from linkwise.extender.placement.nodes.node_filters import Feasible
-from linkwise.extender.reserve import Pause
+from linkwise.extender.queue.earliest_start import Pause
+from linkwise.extender.queue.scheduling_queue import Line
 from linkwise.topology.plan import Plan
 
 _CLOCKS_DIFFER_SECONDS = 60.0

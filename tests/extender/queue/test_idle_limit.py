@@ -3,7 +3,7 @@
 import hypothesis.strategies as st
 from hypothesis import given
 
-from linkwise.extender.idle_bound import IdleBound
+from linkwise.extender.queue.idle_limit import IdleBound
 
 LIMIT = 100.0
 

@@ -6,8 +6,8 @@ import pytest
 
 from linkwise.extender.api.extender_calls import BindRefusal
 from linkwise.extender.api.records import GangKey
-from linkwise.extender.holds import Hold
-from linkwise.extender.run_times import LEAST_SECONDS, MANY
+from linkwise.extender.queue.reservations import Hold
+from linkwise.extender.queue.run_times import LEAST_SECONDS, MANY
 from linkwise.extender.scheduler import CoreSettings
 from linkwise.extender.turns import LOOK_SECONDS
 from linkwise.kube.objects import Condition, Pod

@@ -17,7 +17,7 @@ from linkwise.extender.api.records import GangKey, Resources
 from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.node_table import NOT_USABLE, Bools, Ints, Rows, popcount
 from linkwise.extender.placement.result import Refusal, Spot
-from linkwise.extender.tenants import Tenants
+from linkwise.extender.queue.running_pods import Tenants
 
 Gpus = Mapping[str, int]
 """Node -> bitmask."""

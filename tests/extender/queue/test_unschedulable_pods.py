@@ -6,7 +6,7 @@ from linkwise.extender.api.actions import Nominate
 from linkwise.extender.api.extender_calls import FilterCall
 from linkwise.extender.cache.pending_writes import NOMINATE_SECONDS, SETTLE_SECONDS
 from linkwise.extender.placement.nodes.scheduler_feedback import FIRST_PAUSE_SECONDS, LEAST_SAMPLE
-from linkwise.extender.turned_away import MOMENT_SECONDS, UNSEEN_SECONDS
+from linkwise.extender.queue.unschedulable_pods import MOMENT_SECONDS, UNSEEN_SECONDS
 from linkwise.kube.objects import Condition, PodStatus, Taint
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change

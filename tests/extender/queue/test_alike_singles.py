@@ -8,7 +8,7 @@ import pytest
 
 from linkwise.extender.consent import Preempt
 from linkwise.extender.gangs.registry import Roll
-from linkwise.extender.run_times import MANY
+from linkwise.extender.queue.run_times import MANY
 from linkwise.extender.scheduler import CoreSettings
 from linkwise.kube.objects import Condition, OwnerReference, Pod
 from tests.extender.cluster import Cluster, change

@@ -5,7 +5,7 @@ from dataclasses import replace
 from linkwise.extender.api.actions import PodRef
 from linkwise.extender.api.annotations import Ask
 from linkwise.extender.api.records import PodRecord, Resources
-from linkwise.extender.run_times import ENOUGH, LEAST_SECONDS, MANY, RunTimes, run_time
+from linkwise.extender.queue.run_times import ENOUGH, LEAST_SECONDS, MANY, RunTimes, run_time
 
 JOB = PodRecord(
     ref=PodRef("ml", "p", "uid"),

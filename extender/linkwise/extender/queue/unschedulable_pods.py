@@ -30,10 +30,10 @@ from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.machine_kind import Wish
 from linkwise.extender.cache.node_table import popcount
 from linkwise.extender.cache.pending_writes import NOMINATE_SECONDS, Outbox, nomination_pause
-from linkwise.extender.holds import Holds
 from linkwise.extender.placement.nodes.scheduler_feedback import LEAST_SAMPLE
 from linkwise.extender.placement.result import Refusal, Spot
-from linkwise.extender.tenants import STUCK_SECONDS
+from linkwise.extender.queue.reservations import Holds
+from linkwise.extender.queue.running_pods import STUCK_SECONDS
 
 # kube-scheduler mostly asks again by itself within milliseconds, and comes in time.
 MOMENT_SECONDS = 1.0

@@ -31,12 +31,12 @@ from linkwise.extender.gangs.allocate import View
 from linkwise.extender.gangs.failed_searches import wishes_of
 from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.members import Muster
-from linkwise.extender.line import Line, Urgency, urgency_of_single
 from linkwise.extender.placement.nodes.node_filters import Feasible
 from linkwise.extender.placement.result import Spot
-from linkwise.extender.reserve import Gpus, Reservation, reservation
-from linkwise.extender.run_times import NineOfTen, RunTimes, run_time
-from linkwise.extender.tenants import Tenants
+from linkwise.extender.queue.earliest_start import Gpus, Reservation, reservation
+from linkwise.extender.queue.run_times import NineOfTen, RunTimes, run_time
+from linkwise.extender.queue.running_pods import Tenants
+from linkwise.extender.queue.scheduling_queue import Line, Urgency, urgency_of_single
 
 # Of the wait for those whose ends are estimated, others may use so much.
 _PASSING_SHARE = 0.5

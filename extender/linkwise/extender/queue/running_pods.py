@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from linkwise.extender.api.records import PodRecord, Resources
 from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.node_info import NodeBook, plan_on
-from linkwise.extender.run_times import RunTimes
+from linkwise.extender.queue.run_times import RunTimes
 
 # After the grace period of a pod, or its end, the kubelet and the plugin give its GPUs back within
 # seconds. What takes longer than this is stuck: a dead node, a process in the driver, a finalizer.
