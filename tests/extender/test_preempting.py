@@ -8,7 +8,7 @@ from linkwise.extender.api.extender_calls import PreemptCall, Victims
 from linkwise.extender.queue.unschedulable_pods import MOMENT_SECONDS, SOON_SECONDS
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
-from tests.extender.test_preemption import budget, label
+from tests.extender.preemption.test_gang_preemption import budget, label
 
 
 def cluster(nodes: int = 2, machine: str = "dgx1-v100") -> Cluster:

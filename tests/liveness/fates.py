@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
-from linkwise.extender.consent import Preempt
+from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.scheduler import CoreSettings
 from linkwise.kube.objects import Pod
 from tests.liveness.world import Trouble, World

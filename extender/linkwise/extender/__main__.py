@@ -22,12 +22,12 @@ import msgspec
 from linkwise.extender.api.spans import DEFAULT_LEVELS
 from linkwise.extender.calling import CALLS, STATUS, Calling
 from linkwise.extender.certificates.pairs import Lifetime
-from linkwise.extender.consent import Preempt
 from linkwise.extender.flags import DURATION, LEVELS, PLACE
 from linkwise.extender.leading import ALONE
 from linkwise.extender.metrics import Metrics
 from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
 from linkwise.extender.ports import ListenError, open_ports
+from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.extender.serving.server import raise_limit
 from linkwise.extender.settings import Settings, SettingsError

@@ -20,7 +20,7 @@ from linkwise.extender.gangs.partial_admission import least, most, parts
 from linkwise.extender.gangs.registry import Roll
 from linkwise.extender.gangs.repair import Repair
 from linkwise.extender.placement.result import Refusal, Spot
-from linkwise.extender.preemption import Preemption
+from linkwise.extender.preemption.gang_preemption import Preemption
 from linkwise.extender.queue.reservations import Holds
 from linkwise.extender.queue.scheduling_queue import Line
 from linkwise.extender.turns import Turns

@@ -14,12 +14,10 @@ from linkwise.extender.api.extender_calls import Outcome
 from linkwise.extender.api.placement_totals import Placed
 from linkwise.extender.api.queue_note import queue_note
 from linkwise.extender.api.records import GangKey, PodRecord
-from linkwise.extender.budgets import Budgets
 from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.kubelet_admission import Admissions
 from linkwise.extender.cache.pending_writes import Outbox
 from linkwise.extender.cache.plan_corrections import Corrections
-from linkwise.extender.consent import Preempt
 from linkwise.extender.gangs.allocate import Aside, Moved, Search, T, here_and_now
 from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.lifecycle import Life
@@ -33,7 +31,9 @@ from linkwise.extender.placement.nodes.node_filters import Feasible
 from linkwise.extender.placement.nodes.scheduler_feedback import Learned
 from linkwise.extender.placement.nodes.single_node import Offers
 from linkwise.extender.placing import Placing
-from linkwise.extender.preemption import Preemption
+from linkwise.extender.preemption.disruption_budgets import Budgets
+from linkwise.extender.preemption.gang_preemption import Preemption
+from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.queue.idle_limit import IdleBound
 from linkwise.extender.queue.reservations import Holds
 from linkwise.extender.queue.run_times import RunTimes

@@ -28,18 +28,18 @@ from linkwise.extender.api.spans import DEFAULT_LEVELS
 from linkwise.extender.api.views import Counts, Explanation, GangView, NodeView
 from linkwise.extender.audit import audit
 from linkwise.extender.bind import Binder
-from linkwise.extender.budgets import Budgets
 from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.ingest import Reader
 from linkwise.extender.cache.node_info import plan_on
 from linkwise.extender.cache.pending_writes import Outbox
-from linkwise.extender.consent import Preempt
 from linkwise.extender.explain import Explainer
 from linkwise.extender.gangs.allocate import Aside, here_and_now
 from linkwise.extender.planner import Planner
 from linkwise.extender.podgrouper.owner_cache import FetchOwner, Found
 from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
 from linkwise.extender.preempting import preempt
+from linkwise.extender.preemption.disruption_budgets import Budgets
+from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.queue.run_times import RunTimes
 from linkwise.extender.queue.scheduling_queue import Ages
 from linkwise.extender.snapshot import Camera, Snapshot

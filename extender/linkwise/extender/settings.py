@@ -10,8 +10,8 @@ from ipaddress import ip_address
 from linkwise.extender.api.spans import DEFAULT_LEVELS, LABEL_KEY, NODE
 from linkwise.extender.certificates.callers import Place
 from linkwise.extender.certificates.pairs import Lifetime
-from linkwise.extender.consent import Preempt
 from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
+from linkwise.extender.preemption.policy import Preempt
 from linkwise.kube.lease import Timing
 from linkwise.topology.errors import LinkwiseError
 from linkwise.topology.names import DEFAULT_RESOURCE, RESOURCE_NAME

@@ -41,9 +41,9 @@ from linkwise.cli.what_if.trials import Trials
 from linkwise.cli.what_if.world import World, known_end
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.api.views import Explanation, GangExplanation, Holder
-from linkwise.extender.consent import Preempt
 from linkwise.extender.holders import owners_of
 from linkwise.extender.podgrouper.workloads.answer import ObjectRef
+from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.scheduler import CoreSettings
 from linkwise.extender.snapshot import Snapshot
 from linkwise.extender.survey import view_nodes, view_use

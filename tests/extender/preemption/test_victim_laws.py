@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, assume, given, settings
 
 from linkwise.extender.api.records import GangKey
-from linkwise.extender.consent import Preempt
+from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.scheduler import CoreSettings
 from tests.extender.cluster import Cluster
 

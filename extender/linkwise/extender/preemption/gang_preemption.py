@@ -16,11 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from linkwise.extender.api.records import GangKey, PodRecord
-from linkwise.extender.budgets import Budgets
 from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.node_table import Bools, Ints, Rows, popcount
 from linkwise.extender.cache.pending_writes import Outbox
-from linkwise.extender.consent import Preempt
 from linkwise.extender.gangs.allocate import Search
 from linkwise.extender.gangs.failed_searches import wishes_of
 from linkwise.extender.gangs.gang import Gang
@@ -28,10 +26,12 @@ from linkwise.extender.gangs.members import Muster
 from linkwise.extender.gangs.partial_admission import needed
 from linkwise.extender.gangs.registry import Roll
 from linkwise.extender.placement.result import Refusal, Spot
+from linkwise.extender.preemption.disruption_budgets import Budgets
+from linkwise.extender.preemption.policy import Preempt
+from linkwise.extender.preemption.victim_selection import Choice, Unit, choose
 from linkwise.extender.queue.reservations import Holds
 from linkwise.extender.queue.running_pods import Tenants
 from linkwise.extender.queue.scheduling_queue import Line
-from linkwise.extender.victims import Choice, Unit, choose
 
 # Who could not be helped is not looked at again before this, and not unless something changed.
 TRY_SECONDS = 10.0

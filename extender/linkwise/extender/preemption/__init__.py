@@ -1,0 +1,1 @@
+"""Which pods are evicted for a more important gang or pod."""
