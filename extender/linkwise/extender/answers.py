@@ -18,9 +18,9 @@ from linkwise.extender.api.records import PodRecord
 from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.machine_kind import Wish
 from linkwise.extender.cache.node_table import popcount
+from linkwise.extender.cycle.planner import Planner
 from linkwise.extender.gangs.scheduling_gates import why_gang_waits
 from linkwise.extender.placement.nodes.reasons import by_kind, rooms
-from linkwise.extender.planner import Planner
 
 ELSEWHERE = "linkwise: planned on another node"
 # To read an owner takes milliseconds. kube-scheduler tries nobody else meanwhile, so each pod may

@@ -8,9 +8,9 @@ from linkwise.extender.api.records import PodRecord, WrittenPlan
 from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.node_info import NodeBook, plan_on
 from linkwise.extender.cache.node_table import NOT_USABLE
+from linkwise.extender.cycle.planner import Planner
 from linkwise.extender.gangs.gang import Phase
 from linkwise.extender.gangs.members import muster
-from linkwise.extender.planner import Planner
 from linkwise.topology.plan import Plan
 
 

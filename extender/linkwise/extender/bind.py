@@ -20,7 +20,7 @@ from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.machine_kind import Wish
 from linkwise.extender.cache.pending_writes import START_MARK, annotations_of
 from linkwise.extender.cache.plans import in_term, plan_id, written_plan
-from linkwise.extender.planner import Planner
+from linkwise.extender.cycle.planner import Planner
 from linkwise.topology.plan import Plan
 
 # A Binding without an answer has happened by then, and was seen, or never will. More than twice

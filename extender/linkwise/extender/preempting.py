@@ -23,7 +23,7 @@ from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.machine_kind import Wish
 from linkwise.extender.cache.node_info import NodeBook
-from linkwise.extender.planner import Planner
+from linkwise.extender.cycle.planner import Planner
 from linkwise.extender.preemption.gang_preemption import spare_of
 from linkwise.extender.preemption.victim_selection import Choice, Unit, choose
 from linkwise.extender.queue.reservations import Hold

@@ -32,9 +32,9 @@ from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.ingest import Reader
 from linkwise.extender.cache.node_info import plan_on
 from linkwise.extender.cache.pending_writes import Outbox
+from linkwise.extender.cycle.planner import Planner
 from linkwise.extender.explain import Explainer
 from linkwise.extender.gangs.allocate import Aside, here_and_now
-from linkwise.extender.planner import Planner
 from linkwise.extender.podgrouper.owner_cache import FetchOwner, Found
 from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
 from linkwise.extender.preempting import preempt

@@ -16,11 +16,11 @@ from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.machine_kind import Kind
 from linkwise.extender.cache.node_info import InUsePods, NodeBook, plan_on
 from linkwise.extender.cache.node_table import Ints
+from linkwise.extender.cycle.planner import Planner
 from linkwise.extender.gangs.gang import Gang, Phase
 from linkwise.extender.gangs.members import Muster
 from linkwise.extender.gangs.waiting_events import why_waiting
 from linkwise.extender.placement.result import Refusal
-from linkwise.extender.planner import Planner
 from linkwise.extender.queue.reservations import Asker, Hold
 from linkwise.extender.queue.run_times import Kind as RunTimeKind
 from linkwise.topology.model import Machine

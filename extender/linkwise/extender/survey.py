@@ -16,8 +16,8 @@ from linkwise.extender.api.views import (
 )
 from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.machine_kind import Kind
+from linkwise.extender.cycle.planner import Planner
 from linkwise.extender.field import has_gpus
-from linkwise.extender.planner import Planner
 from linkwise.extender.snapshot import NodeState, Snapshot
 from linkwise.topology.model import LinkClass, Machine
 

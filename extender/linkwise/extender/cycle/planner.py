@@ -18,6 +18,8 @@ from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.kubelet_admission import Admissions
 from linkwise.extender.cache.pending_writes import Outbox
 from linkwise.extender.cache.plan_corrections import Corrections
+from linkwise.extender.cycle.placing import Placing
+from linkwise.extender.cycle.turns import Turns
 from linkwise.extender.gangs.allocate import Aside, Moved, Search, T, here_and_now
 from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.lifecycle import Life
@@ -30,7 +32,6 @@ from linkwise.extender.placement.nodes.best_node import BestNode
 from linkwise.extender.placement.nodes.node_filters import Feasible
 from linkwise.extender.placement.nodes.scheduler_feedback import Learned
 from linkwise.extender.placement.nodes.single_node import Offers
-from linkwise.extender.placing import Placing
 from linkwise.extender.preemption.disruption_budgets import Budgets
 from linkwise.extender.preemption.gang_preemption import Preemption
 from linkwise.extender.preemption.policy import Preempt
@@ -40,7 +41,6 @@ from linkwise.extender.queue.run_times import RunTimes
 from linkwise.extender.queue.running_pods import Tenants
 from linkwise.extender.queue.scheduling_queue import Ages, Line
 from linkwise.extender.queue.unschedulable_pods import TurnedAway
-from linkwise.extender.turns import Turns
 
 _MOST_LOOKS = 3  # what is left then is decided in the next round
 

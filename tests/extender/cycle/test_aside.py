@@ -11,8 +11,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from linkwise.extender import placing, planner
 from linkwise.extender.api.actions import WritePlan
+from linkwise.extender.cycle import placing, planner
 from linkwise.extender.gangs import lifecycle as life
 from linkwise.extender.scheduler import CoreSettings
 from tests.extender.cluster import Cluster, change

@@ -12,6 +12,7 @@ from linkwise.extender.api.placement_totals import Placed
 from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.pending_writes import Outbox
 from linkwise.extender.cache.plans import Deal, plan_id, written_plans
+from linkwise.extender.cycle.turns import Turns
 from linkwise.extender.gangs.allocate import Aside, Search, Seen
 from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.lifecycle import Life
@@ -23,7 +24,6 @@ from linkwise.extender.placement.result import Refusal, Spot
 from linkwise.extender.preemption.gang_preemption import Preemption
 from linkwise.extender.queue.reservations import Holds
 from linkwise.extender.queue.scheduling_queue import Line
-from linkwise.extender.turns import Turns
 from linkwise.topology.plan import Plan
 
 _MANY = 64  # members: others are let in between what is done for so many and what follows
