@@ -16,12 +16,12 @@ from linkwise.extender.admission.__main__ import command as webhook
 from linkwise.extender.admission.answers import Answers as WebhookAnswers
 from linkwise.extender.admission.patch import Rules
 from linkwise.extender.api.views import Counts
-from linkwise.extender.app import create_app as create_extender_app
-from linkwise.extender.leading import ALONE
-from linkwise.extender.metrics import Census
-from linkwise.extender.metrics import Metrics as ExtenderMetrics
 from linkwise.extender.placement.nodes import reasons as rooms
-from linkwise.extender.shell import Shell
+from linkwise.extender.runtime.leadership import ALONE
+from linkwise.extender.runtime.loop import Shell
+from linkwise.extender.runtime.metrics import Census
+from linkwise.extender.runtime.metrics import Metrics as ExtenderMetrics
+from linkwise.extender.runtime.ports.routes import create_app as create_extender_app
 from linkwise.plugin.__main__ import main as plugin
 from linkwise.plugin.app import create_app as create_plugin_app
 from linkwise.plugin.metrics import Metrics as PluginMetrics

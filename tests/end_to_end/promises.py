@@ -13,8 +13,8 @@ from linkwise.extender.api.actions import WritePlan
 from linkwise.extender.api.extender_calls import FilterCall
 from linkwise.extender.api.views import GangView, NodeView
 from linkwise.extender.explain import Explainer
-from linkwise.extender.metrics import Metrics
-from linkwise.extender.owner_reads import OwnerReads
+from linkwise.extender.runtime.metrics import Metrics
+from linkwise.extender.runtime.owner_reader import OwnerReads
 from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.extender.survey import view_nodes
 from linkwise.kube.objects import Node, Pod

@@ -19,10 +19,10 @@ import pytest
 import urllib3
 
 from linkwise.extender.__main__ import ENV_PREFIX, command, serve
-from linkwise.extender.calling import Calling
-from linkwise.extender.ports import Ports
+from linkwise.extender.runtime.leader_endpoints import Calling
+from linkwise.extender.runtime.loop import Shell
+from linkwise.extender.runtime.ports.open_ports import Ports
 from linkwise.extender.settings import Settings
-from linkwise.extender.shell import Shell
 from linkwise.simulator.api_server import ApiServer
 from tests.extender.world import World, wait_for
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from werkzeug.test import TestResponse
 
-from linkwise.extender.verbs import Verbs
+from linkwise.extender.runtime.ports.dispatch import Verbs
 from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Pod
 from linkwise.simulator.api_server import ApiServer

@@ -23,7 +23,7 @@ from linkwise.extender.api.extender_calls import (
     PreemptCall,
     Victims,
 )
-from linkwise.extender.let_through import LetThrough
+from linkwise.extender.runtime.ports.passed_nodes import LetThrough
 from linkwise.extender.scheduler import Scheduler
 from linkwise.kube.objects import Condition, Node, Pod
 from linkwise.simulator.scheduler import preemption

@@ -20,18 +20,18 @@ import click
 import msgspec
 
 from linkwise.extender.api.spans import DEFAULT_LEVELS
-from linkwise.extender.calling import CALLS, STATUS, Calling
 from linkwise.extender.certificates.pairs import Lifetime
 from linkwise.extender.flags import DURATION, LEVELS, PLACE
-from linkwise.extender.leading import ALONE
-from linkwise.extender.metrics import Metrics
 from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
-from linkwise.extender.ports import ListenError, open_ports
 from linkwise.extender.preemption.policy import Preempt
+from linkwise.extender.runtime.leader_endpoints import CALLS, STATUS, Calling
+from linkwise.extender.runtime.leadership import ALONE
+from linkwise.extender.runtime.loop import Shell
+from linkwise.extender.runtime.metrics import Metrics
+from linkwise.extender.runtime.ports.open_ports import ListenError, open_ports
 from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.extender.serving.server import raise_limit
 from linkwise.extender.settings import Settings, SettingsError
-from linkwise.extender.shell import Shell
 from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import ApiError, LoadError
 from linkwise.kube.lease import Elector, Timing

@@ -11,7 +11,7 @@ from threading import Event, Lock
 
 import msgspec
 
-from linkwise.extender.leading import Lead
+from linkwise.extender.runtime.leadership import Lead
 from linkwise.extender.scheduler import Scheduler
 from linkwise.kube.errors import ApiError
 from linkwise.kube.objects import Pod

@@ -30,7 +30,7 @@ from prometheus_client.utils import floatToGoString
 
 from linkwise.extender.api.placement_totals import Spread
 from linkwise.extender.api.views import Counts
-from linkwise.extender.leading import Lead
+from linkwise.extender.runtime.leadership import Lead
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)

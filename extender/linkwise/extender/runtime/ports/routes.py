@@ -16,13 +16,13 @@ from werkzeug.exceptions import HTTPException
 
 from linkwise.extender import explain_text, wire
 from linkwise.extender.explain import Explainer
-from linkwise.extender.metrics import CONTENT_TYPE, Metrics
+from linkwise.extender.runtime.loop import NotReadyError, Shell
+from linkwise.extender.runtime.metrics import CONTENT_TYPE, Metrics
+from linkwise.extender.runtime.ports.dispatch import DEFECT
+from linkwise.extender.runtime.ports.people_port import CALLER_WAITS
 from linkwise.extender.serving.fair_share import FairShare
 from linkwise.extender.serving.gone import GoneError
-from linkwise.extender.shell import NotReadyError, Shell
-from linkwise.extender.status import CALLER_WAITS
 from linkwise.extender.survey import view_nodes, view_use
-from linkwise.extender.verbs import DEFECT
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

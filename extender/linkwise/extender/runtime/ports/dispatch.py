@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from linkwise.extender import wire
-from linkwise.extender.let_through import LetThrough
-from linkwise.extender.metrics import Metrics
+from linkwise.extender.runtime.loop import NotReadyError, Shell
+from linkwise.extender.runtime.metrics import Metrics
+from linkwise.extender.runtime.ports.passed_nodes import LetThrough
 from linkwise.extender.serving.gone import GoneError
 from linkwise.extender.serving.reply import Reply, Waits
-from linkwise.extender.shell import NotReadyError, Shell
 from linkwise.kube.objects import Pod
 from linkwise.topology.names import DEFAULT_RESOURCE
 

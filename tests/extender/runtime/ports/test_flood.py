@@ -11,8 +11,8 @@ from threading import Event, Thread
 
 import pytest
 
-from linkwise.extender import server as module
-from linkwise.extender.server import VerbServer
+from linkwise.extender.runtime.ports import scheduler_port as module
+from linkwise.extender.runtime.ports.scheduler_port import VerbServer
 from linkwise.extender.serving.reply import Reply
 from linkwise.extender.serving.server import Places
 from tests.extender.serving.tls import Authority, ask, ask_once, stranger

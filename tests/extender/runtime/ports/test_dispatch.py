@@ -13,10 +13,10 @@ from linkwise.extender.api.extender_calls import (
     PriorityAnswer,
     Victims,
 )
-from linkwise.extender.metrics import Metrics
+from linkwise.extender.runtime.loop import NotReadyError, Shell
+from linkwise.extender.runtime.metrics import Metrics
+from linkwise.extender.runtime.ports.dispatch import DEFECT, Verbs
 from linkwise.extender.serving.gone import GoneError
-from linkwise.extender.shell import NotReadyError, Shell
-from linkwise.extender.verbs import DEFECT, Verbs
 
 CONTAINER = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "0"}}}
 POD = {

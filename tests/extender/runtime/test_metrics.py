@@ -6,7 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from linkwise.extender.api.placement_totals import Placed
 from linkwise.extender.api.views import Counts
-from linkwise.extender.metrics import Census, Metrics
+from linkwise.extender.runtime.metrics import Census, Metrics
 
 NOTHING = Counts(gangs={}, gpus={}, nodes={}, swaps=0, refusals=0)
 

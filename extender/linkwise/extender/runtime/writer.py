@@ -34,8 +34,8 @@ from linkwise.extender.api.actions import (
     WritePlan,
 )
 from linkwise.extender.api.extender_calls import BindOrder, Outcome
-from linkwise.extender.leading import ALONE, Lead
-from linkwise.extender.metrics import Metrics
+from linkwise.extender.runtime.leadership import ALONE, Lead
+from linkwise.extender.runtime.metrics import Metrics
 from linkwise.kube.client import STRATEGIC_PATCH, KubeClient
 from linkwise.kube.errors import ApiError
 from linkwise.topology import names

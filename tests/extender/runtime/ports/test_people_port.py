@@ -11,9 +11,9 @@ from unittest.mock import patch
 
 import pytest
 
-from linkwise.extender import status as module
+from linkwise.extender.runtime.ports import people_port as module
+from linkwise.extender.runtime.ports.people_port import CALLER_WAITS, StatusServer
 from linkwise.extender.serving.server import Places
-from linkwise.extender.status import CALLER_WAITS, StatusServer
 from tests.extender.world import wait_for
 
 HOST = "127.0.0.1"

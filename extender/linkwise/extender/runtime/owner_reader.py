@@ -9,10 +9,10 @@ from threading import Lock
 
 import msgspec
 
-from linkwise.extender.metrics import Metrics
 from linkwise.extender.podgrouper.owner_cache import FetchOwner, Found
 from linkwise.extender.podgrouper.workloads.answer import Missing
 from linkwise.extender.podgrouper.workloads.essence import essence
+from linkwise.extender.runtime.metrics import Metrics
 from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import ApiError
 

@@ -2,7 +2,7 @@
 
 from threading import Event, Lock
 
-from linkwise.extender.lanes import Lanes
+from linkwise.extender.runtime.workqueue import Lanes
 
 
 class Recorder:

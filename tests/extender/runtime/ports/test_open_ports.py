@@ -1,6 +1,6 @@
 """Which ends of callers' certificates the metrics tell."""
 
-from linkwise.extender.ports import CallerCertificates
+from linkwise.extender.runtime.ports.open_ports import CallerCertificates
 from linkwise.extender.serving.greeting import Caller, Welcome
 
 DAY = 86400.0

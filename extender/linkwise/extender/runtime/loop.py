@@ -28,17 +28,17 @@ from linkwise.extender.api.extender_calls import (
     PreemptCall,
     PriorityAnswer,
 )
-from linkwise.extender.kube_actions import KubeActions
-from linkwise.extender.lanes import Lanes
-from linkwise.extender.leading import ALONE, Lead
-from linkwise.extender.metrics import NOTHING, Census, Metrics
-from linkwise.extender.owner_reads import OwnerReads
 from linkwise.extender.podgrouper.owner_cache import FetchOwner
+from linkwise.extender.runtime.informers import T, watch
+from linkwise.extender.runtime.leadership import ALONE, Lead
+from linkwise.extender.runtime.metrics import NOTHING, Census, Metrics
+from linkwise.extender.runtime.owner_reader import OwnerReads
+from linkwise.extender.runtime.takeover import Succession
+from linkwise.extender.runtime.workqueue import Lanes
+from linkwise.extender.runtime.writer import KubeActions
 from linkwise.extender.scheduler import Scheduler
 from linkwise.extender.serving.gone import GoneError
 from linkwise.extender.snapshot import Snapshot
-from linkwise.extender.succession import Succession
-from linkwise.extender.watching import T, watch
 from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
 from linkwise.kube.reflector import Reflector

@@ -18,8 +18,8 @@ from linkwise.extender.api.actions import (
     WritePlan,
 )
 from linkwise.extender.api.extender_calls import BindOrder, Outcome
-from linkwise.extender.kube_actions import KubeActions
-from linkwise.extender.metrics import Metrics
+from linkwise.extender.runtime.metrics import Metrics
+from linkwise.extender.runtime.writer import KubeActions
 from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import ApiError
 from linkwise.simulator.api_server import ApiServer

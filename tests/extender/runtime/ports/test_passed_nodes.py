@@ -5,7 +5,7 @@ from sys import getsizeof
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linkwise.extender.let_through import LetThrough
+from linkwise.extender.runtime.ports.passed_nodes import LetThrough
 from linkwise.kube.objects import ObjectMeta, Pod, PodSpec
 
 

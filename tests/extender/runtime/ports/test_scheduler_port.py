@@ -12,8 +12,8 @@ from unittest.mock import patch
 
 import pytest
 
-from linkwise.extender import server as module
-from linkwise.extender.server import VerbServer
+from linkwise.extender.runtime.ports import scheduler_port as module
+from linkwise.extender.runtime.ports.scheduler_port import VerbServer
 from linkwise.extender.serving import server as serving
 from linkwise.extender.serving.handler import IDLE_SECONDS
 from linkwise.extender.serving.reply import Reply

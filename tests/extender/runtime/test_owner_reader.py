@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from linkwise.extender.metrics import Metrics
-from linkwise.extender.owner_reads import OwnerReads
 from linkwise.extender.podgrouper.owner_cache import FetchOwner
 from linkwise.extender.podgrouper.workloads.answer import Missing, ObjectRef
 from linkwise.extender.podgrouper.workloads.kinds import MPI_JOB, READ, Kind
+from linkwise.extender.runtime.metrics import Metrics
+from linkwise.extender.runtime.owner_reader import OwnerReads
 from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import ApiError
 from linkwise.simulator.api_server import ApiServer

@@ -1,0 +1,1 @@
+"""Everything with a thread, a clock or a socket: watches, writes, leadership, metrics."""
