@@ -10,7 +10,6 @@ from flask import Flask
 from prometheus_client.core import CollectorRegistry
 
 from linkwise.cli.__main__ import main as cli
-from linkwise.extender import answers
 from linkwise.extender.__main__ import command as extender
 from linkwise.extender.admission.__main__ import command as webhook
 from linkwise.extender.admission.answers import Answers as WebhookAnswers
@@ -22,6 +21,7 @@ from linkwise.extender.runtime.loop import Shell
 from linkwise.extender.runtime.metrics import Census
 from linkwise.extender.runtime.metrics import Metrics as ExtenderMetrics
 from linkwise.extender.runtime.ports.routes import create_app as create_extender_app
+from linkwise.extender.verbs import filter_and_prioritize as answers
 from linkwise.plugin.__main__ import main as plugin
 from linkwise.plugin.app import create_app as create_plugin_app
 from linkwise.plugin.metrics import Metrics as PluginMetrics

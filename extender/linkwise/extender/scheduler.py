@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from linkwise.extender import answers
 from linkwise.extender.api.actions import Action
 from linkwise.extender.api.extender_calls import (
     AlreadyBound,
@@ -27,7 +26,6 @@ from linkwise.extender.api.records import PodRecord
 from linkwise.extender.api.spans import DEFAULT_LEVELS
 from linkwise.extender.api.views import Counts, Explanation, GangView, NodeView
 from linkwise.extender.audit import audit
-from linkwise.extender.bind import Binder
 from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.ingest import Reader
 from linkwise.extender.cache.node_info import plan_on
@@ -37,13 +35,15 @@ from linkwise.extender.explain import Explainer
 from linkwise.extender.gangs.allocate import Aside, here_and_now
 from linkwise.extender.podgrouper.owner_cache import FetchOwner, Found
 from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
-from linkwise.extender.preempting import preempt
 from linkwise.extender.preemption.disruption_budgets import Budgets
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.queue.run_times import RunTimes
 from linkwise.extender.queue.scheduling_queue import Ages
 from linkwise.extender.snapshot import Camera, Snapshot
 from linkwise.extender.survey import view_counts, view_nodes
+from linkwise.extender.verbs import filter_and_prioritize as answers
+from linkwise.extender.verbs.bind import Binder
+from linkwise.extender.verbs.preempt import preempt
 from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
 from linkwise.topology.names import DEFAULT_RESOURCE
 

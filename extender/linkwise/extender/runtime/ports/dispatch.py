@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from linkwise.extender import wire
 from linkwise.extender.runtime.loop import NotReadyError, Shell
 from linkwise.extender.runtime.metrics import Metrics
 from linkwise.extender.runtime.ports.passed_nodes import LetThrough
 from linkwise.extender.serving.gone import GoneError
 from linkwise.extender.serving.reply import Reply, Waits
+from linkwise.extender.verbs import wire
 from linkwise.kube.objects import Pod
 from linkwise.topology.names import DEFAULT_RESOURCE
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from linkwise.extender import wire
 from linkwise.extender.api.extender_calls import (
     BindCall,
     FilterAnswer,
@@ -14,6 +13,7 @@ from linkwise.extender.api.extender_calls import (
     PriorityAnswer,
     Victims,
 )
+from linkwise.extender.verbs import wire
 from linkwise.kube.objects import Pod
 
 POD: dict[str, Any] = {

@@ -8,8 +8,8 @@ from linkwise.extender.api.extender_calls import (
     BindRefusal,
     Outcome,
 )
-from linkwise.extender.bind import DOUBT_SECONDS
 from linkwise.extender.cache.pending_writes import NOMINATE_SECONDS
+from linkwise.extender.verbs.bind import DOUBT_SECONDS
 from linkwise.topology import names
 from linkwise.topology.plan import read_gpus, read_plan
 from tests.extender.cluster import Cluster, container

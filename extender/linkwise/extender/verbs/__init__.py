@@ -1,0 +1,1 @@
+"""The answers to kube-scheduler's calls: filter, prioritize, bind, preempt."""
