@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from linkwise.cli.table import aligned
 from linkwise.extender.api.views import BestSet, GangView, KindUse, NodeView, Use
-from linkwise.extender.words import duration
+from linkwise.extender.explain.format import duration
 
 _NARROWEST = 80
 _GANGS = (

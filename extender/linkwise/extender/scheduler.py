@@ -31,7 +31,9 @@ from linkwise.extender.cache.ingest import Reader
 from linkwise.extender.cache.node_info import plan_on
 from linkwise.extender.cache.pending_writes import Outbox
 from linkwise.extender.cycle.planner import Planner
-from linkwise.extender.explain import Explainer
+from linkwise.extender.explain.explainer import Explainer
+from linkwise.extender.explain.snapshot import Camera, Snapshot
+from linkwise.extender.explain.usage import view_counts, view_nodes
 from linkwise.extender.gangs.allocate import Aside, here_and_now
 from linkwise.extender.podgrouper.owner_cache import FetchOwner, Found
 from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
@@ -39,8 +41,6 @@ from linkwise.extender.preemption.disruption_budgets import Budgets
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.queue.run_times import RunTimes
 from linkwise.extender.queue.scheduling_queue import Ages
-from linkwise.extender.snapshot import Camera, Snapshot
-from linkwise.extender.survey import view_counts, view_nodes
 from linkwise.extender.verbs import filter_and_prioritize as answers
 from linkwise.extender.verbs.bind import Binder
 from linkwise.extender.verbs.preempt import preempt

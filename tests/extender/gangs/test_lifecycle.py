@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from linkwise.extender import explain_text
 from linkwise.extender.api.actions import Evict, MarkStarted, WithdrawPlan, WritePlan
 from linkwise.extender.api.extender_calls import BindOrder, Outcome
+from linkwise.extender.explain import explanation_text as explain_text
 from linkwise.extender.gangs.gang import TRANSITIONS, Phase, Standing, phase_of
 from linkwise.extender.placement import gang_placement as place_module
 from linkwise.extender.placement.cluster_view import ClusterView

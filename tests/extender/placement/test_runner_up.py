@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from linkwise.extender import explain_text
 from linkwise.extender.api.views import BETTER, EQUAL, LOST, RunnerUpView
-from linkwise.extender.explain import Explainer
+from linkwise.extender.explain import explanation_text as explain_text
+from linkwise.extender.explain.explainer import Explainer
 from linkwise.topology.model import LinkClass, Nic
 from linkwise.topology.recorded import recorded_machine
 from tests.extender.cluster import Cluster, container

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from linkwise.cli.what_if.parts import Group
 from linkwise.cli.what_if.world import World
-from linkwise.extender.snapshot import Snapshot
+from linkwise.extender.explain.snapshot import Snapshot
 
 _MOST_STEPS = 150  # the core looks for room after each
 

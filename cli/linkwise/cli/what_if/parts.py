@@ -7,9 +7,9 @@ from linkwise.cli.what_if.answer import FITS, STARTS, WAITS, Place
 from linkwise.cli.what_if.world import World
 from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.api.views import Explanation, GangExplanation
-from linkwise.extender.explain import Explainer
-from linkwise.extender.funnel import alike
-from linkwise.extender.snapshot import Snapshot
+from linkwise.extender.explain.explainer import Explainer
+from linkwise.extender.explain.funnel import alike
+from linkwise.extender.explain.snapshot import Snapshot
 from linkwise.topology import names
 from linkwise.topology.plan import read_plan
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from linkwise.cli.what_if.trials import OutOfTrialsError, Trials
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.api.spans import CLIQUE, NODE, spans_of
-from linkwise.extender.snapshot import NodeState, Snapshot
+from linkwise.extender.explain.snapshot import NodeState, Snapshot
 from linkwise.topology.choose import choose
 from linkwise.topology.model import LinkClass, Machine
 

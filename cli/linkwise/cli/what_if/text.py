@@ -16,9 +16,9 @@ from linkwise.cli.what_if.answer import (
     Room,
 )
 from linkwise.cli.what_if.facts import fact, some
-from linkwise.extender import explain_text
 from linkwise.extender.api.views import Explanation, GangExplanation
-from linkwise.extender.words import duration, gpus_in_words, pods_in_words
+from linkwise.extender.explain import explanation_text as explain_text
+from linkwise.extender.explain.format import duration, gpus_in_words, pods_in_words
 
 _MOST_HOLDERS = 8
 _MOST_PARTS = 20  # that wait, and are shown in full

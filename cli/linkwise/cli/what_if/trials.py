@@ -11,7 +11,7 @@ from linkwise.cli.what_if.parts import Explanations, Group, all_start, groups_of
 from linkwise.cli.what_if.world import World
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.api.views import Explanation, GangExplanation
-from linkwise.extender.snapshot import Snapshot
+from linkwise.extender.explain.snapshot import Snapshot
 from linkwise.kube.objects import Pod
 
 T = TypeVar("T")

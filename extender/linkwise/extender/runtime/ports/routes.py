@@ -14,15 +14,15 @@ import msgspec
 from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
-from linkwise.extender import explain_text
-from linkwise.extender.explain import Explainer
+from linkwise.extender.explain import explanation_text as explain_text
+from linkwise.extender.explain.explainer import Explainer
+from linkwise.extender.explain.usage import view_nodes, view_use
 from linkwise.extender.runtime.loop import NotReadyError, Shell
 from linkwise.extender.runtime.metrics import CONTENT_TYPE, Metrics
 from linkwise.extender.runtime.ports.dispatch import DEFECT
 from linkwise.extender.runtime.ports.people_port import CALLER_WAITS
 from linkwise.extender.serving.fair_share import FairShare
 from linkwise.extender.serving.gone import GoneError
-from linkwise.extender.survey import view_nodes, view_use
 from linkwise.extender.verbs import wire
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,6 @@ One fact a line, its name in front, so that it reads aloud and can be cut with `
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
-from linkwise.extender import worth_text
 from linkwise.extender.api.spans import NODE, domain_in_words
 from linkwise.extender.api.views import (
     ENDLESS,
@@ -23,7 +22,8 @@ from linkwise.extender.api.views import (
     Search,
     Wanted,
 )
-from linkwise.extender.words import (
+from linkwise.extender.explain import worth_text
+from linkwise.extender.explain.format import (
     cpus_in_words,
     duration,
     gib_in_words,

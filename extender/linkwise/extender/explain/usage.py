@@ -17,8 +17,8 @@ from linkwise.extender.api.views import (
 from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.machine_kind import Kind
 from linkwise.extender.cycle.planner import Planner
-from linkwise.extender.field import has_gpus
-from linkwise.extender.snapshot import NodeState, Snapshot
+from linkwise.extender.explain.node_arrays import has_gpus
+from linkwise.extender.explain.snapshot import NodeState, Snapshot
 from linkwise.topology.model import LinkClass, Machine
 
 _SIZES = (1, 2, 4, 8, 16)  # of pods, whose room is counted

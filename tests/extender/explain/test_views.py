@@ -7,8 +7,8 @@ from linkwise.extender.api.views import (
     ReasonCount,
     Search,
 )
-from linkwise.extender.explain import Explainer
-from linkwise.extender.survey import view_use
+from linkwise.extender.explain.explainer import Explainer
+from linkwise.extender.explain.usage import view_use
 from linkwise.kube.objects import Taint
 from tests.extender.cluster import Cluster, change, container
 

@@ -22,19 +22,19 @@ from linkwise.extender.api.views import (
     ReasonCount,
     Search,
 )
-from linkwise.extender.funnel import Funnel, alike, wanted_of
+from linkwise.extender.explain.format import pods_in_words
+from linkwise.extender.explain.funnel import Funnel, alike, wanted_of
+from linkwise.extender.explain.holders import holders_of, owners_of
+from linkwise.extender.explain.levels import NEVER
+from linkwise.extender.explain.runner_up_view import Alternatives
+from linkwise.extender.explain.snapshot import GangState, NodeState, Snapshot
+from linkwise.extender.explain.usage import gpus_by_state
+from linkwise.extender.explain.worth_view import communicator_of, domain_of, levels_of
 from linkwise.extender.gangs.gang import Phase
 from linkwise.extender.gangs.members import Muster
-from linkwise.extender.holders import holders_of, owners_of
-from linkwise.extender.levels import NEVER
 from linkwise.extender.placement.result import Refusal
 from linkwise.extender.queue.reservations import Asker, asker_of_single
 from linkwise.extender.queue.scheduling_queue import Urgency, urgency_of_single
-from linkwise.extender.runner_up_view import Alternatives
-from linkwise.extender.snapshot import GangState, NodeState, Snapshot
-from linkwise.extender.survey import gpus_by_state
-from linkwise.extender.words import pods_in_words
-from linkwise.extender.worth_view import communicator_of, domain_of, levels_of
 
 WAITING = frozenset({"waiting", "invalid"})
 

@@ -3,9 +3,9 @@ and who has the GPUs there."""
 
 import pytest
 
-from linkwise.extender import explain_text
 from linkwise.extender.api.spans import CLIQUE, NODE
 from linkwise.extender.api.views import GangExplanation
+from linkwise.extender.explain import explanation_text as explain_text
 from linkwise.extender.gangs.waiting_events import MOMENT_SECONDS
 from tests.extender.cluster import Cluster
 

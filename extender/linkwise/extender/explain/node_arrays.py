@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from linkwise.extender.api.records import Template, natural
 from linkwise.extender.cache.machine_kind import Kind
 from linkwise.extender.cache.node_table import NOT_USABLE, Bools, Ints
+from linkwise.extender.explain.snapshot import NodeState, Snapshot
 from linkwise.extender.placement.nodes.node_filters import why_not
 from linkwise.extender.queue.reservations import Asker, may_pass
-from linkwise.extender.snapshot import NodeState, Snapshot
 
 NOT_READY = "node is not ready"
 

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from linkwise.extender.api.annotations import link_word
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.api.views import Search, Wanted
-from linkwise.extender.field import Field
-from linkwise.extender.levels import Levels
+from linkwise.extender.explain.levels import Levels
+from linkwise.extender.explain.node_arrays import Field
+from linkwise.extender.explain.snapshot import Snapshot
 from linkwise.extender.queue.reservations import Asker
-from linkwise.extender.snapshot import Snapshot
 
 
 class Funnel:

@@ -4,8 +4,8 @@ from collections.abc import Container, Iterable, Mapping
 
 from linkwise.extender.api.records import PodRecord, WrittenPlan
 from linkwise.extender.api.views import ENDLESS, EXPECTED, TIMEOUT, Holder
+from linkwise.extender.explain.snapshot import NodeState, Snapshot
 from linkwise.extender.queue.reservations import Hold
-from linkwise.extender.snapshot import NodeState, Snapshot
 from linkwise.topology.model import MAX_GPUS
 
 _ALL_GPUS = (1 << MAX_GPUS) - 1

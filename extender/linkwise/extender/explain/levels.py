@@ -18,10 +18,7 @@ from linkwise.extender.api.views import Level, NearestMiss, ReasonCount
 from linkwise.extender.cache.cache import NO_TOPOLOGY
 from linkwise.extender.cache.machine_kind import Kind, Wish
 from linkwise.extender.cache.node_table import Bools, Ints, popcount
-from linkwise.extender.field import Field
-from linkwise.extender.holders import holders_of
-from linkwise.extender.placement.nodes import reasons as rooms
-from linkwise.extender.words import (
+from linkwise.extender.explain.format import (
     cpus_in_words,
     gib_in_words,
     gpus_in_words,
@@ -29,6 +26,9 @@ from linkwise.extender.words import (
     needs_in_words,
     pods_in_words,
 )
+from linkwise.extender.explain.holders import holders_of
+from linkwise.extender.explain.node_arrays import Field
+from linkwise.extender.placement.nodes import reasons as rooms
 from linkwise.topology.choose import nearest_miss
 from linkwise.topology.model import MAX_GPUS, LinkClass
 

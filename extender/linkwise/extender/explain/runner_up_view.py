@@ -11,12 +11,12 @@ from linkwise.extender.api.views import BETTER, EQUAL, LOST, RunnerUpView
 from linkwise.extender.cache.node_info import running_sets
 from linkwise.extender.cache.node_table import Bools, Rows
 from linkwise.extender.cache.topology_domains import NO_DOMAIN
-from linkwise.extender.field import Field
+from linkwise.extender.explain.node_arrays import Field
+from linkwise.extender.explain.snapshot import NodeState
+from linkwise.extender.explain.worth_view import domain_of
 from linkwise.extender.placement.cluster_view import ClusterView, Level
 from linkwise.extender.placement.gang_placement import pod_sets_of
 from linkwise.extender.placement.runner_up import RunnerUp, runner_up
-from linkwise.extender.snapshot import NodeState
-from linkwise.extender.worth_view import domain_of
 
 _TALKS = 2  # GPUs
 

@@ -1,8 +1,8 @@
 """Who has what somebody waits for: told where it is worth knowing, and only there."""
 
-from linkwise.extender import explain_text
 from linkwise.extender.api.views import Explanation
-from linkwise.extender.explain import Explainer
+from linkwise.extender.explain import explanation_text as explain_text
+from linkwise.extender.explain.explainer import Explainer
 from linkwise.kube.objects import Taint
 from tests.extender.cluster import Cluster
 

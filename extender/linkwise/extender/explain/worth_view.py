@@ -3,9 +3,9 @@
 from linkwise.extender.api.records import natural
 from linkwise.extender.api.spans import CLIQUE, NODE, ordered, spans_of
 from linkwise.extender.api.views import CommunicatorView, RingView
+from linkwise.extender.explain.snapshot import NodeState, Snapshot
 from linkwise.extender.gangs.members import Muster
 from linkwise.extender.placement.worth.estimate import Share, estimate
-from linkwise.extender.snapshot import NodeState, Snapshot
 
 
 def communicator_of(

@@ -1,0 +1,1 @@
+"""Why pods and gangs are where they are or wait, from a snapshot."""
