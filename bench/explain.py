@@ -15,9 +15,9 @@ import click
 import msgspec
 
 from bench.figures import milliseconds, percentile, print_table, this_machine
+from linkwise.extender.core import CoreSettings, Scheduler
 from linkwise.extender.explain import explanation_text as explain_text
 from linkwise.extender.explain.explainer import Explainer
-from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.kube.objects import (
     Condition,
     Container,

@@ -17,7 +17,7 @@ import click
 
 from bench.figures import milliseconds, percentile, print_table, ratio, this_machine
 from linkwise.extender.api.actions import WritePlan
-from linkwise.extender.scheduler import CoreSettings, Scheduler
+from linkwise.extender.core import CoreSettings, Scheduler
 from linkwise.kube.objects import (
     Condition,
     Container,

@@ -12,10 +12,10 @@ from click.testing import CliRunner, Result
 
 from linkwise.cli import kubectl_tables
 from linkwise.cli.kubectl import main
+from linkwise.extender.core import CoreSettings, Scheduler
 from linkwise.extender.runtime.loop import Shell
 from linkwise.extender.runtime.metrics import Metrics
 from linkwise.extender.runtime.ports.routes import create_app
-from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.simulator.api_server import ApiServer
 from tests.cli.api_proxy import Proxy, served, write_kubeconfig
 from tests.extender.world import World, wait_for

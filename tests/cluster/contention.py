@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from linkwise.extender.api.actions import WritePlan
-from linkwise.extender.scheduler import CoreSettings, Scheduler
+from linkwise.extender.core import CoreSettings, Scheduler
 from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Node, Pod
 from linkwise.topology import names

@@ -7,11 +7,11 @@ import time
 from socket import SO_REUSEADDR, SOL_SOCKET, socket
 from threading import Thread
 
+from linkwise.extender.core import CoreSettings, Scheduler
 from linkwise.extender.runtime.loop import Shell
 from linkwise.extender.runtime.metrics import Metrics
 from linkwise.extender.runtime.ports.dispatch import Verbs
 from linkwise.extender.runtime.ports.scheduler_port import VerbServer
-from linkwise.extender.scheduler import CoreSettings, Scheduler
 from tests.end_to_end.clients import MortalClient, Pace
 from tests.end_to_end.journal import Journal
 

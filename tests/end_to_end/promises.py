@@ -12,11 +12,11 @@ from dataclasses import replace
 from linkwise.extender.api.actions import WritePlan
 from linkwise.extender.api.extender_calls import FilterCall
 from linkwise.extender.api.views import GangView, NodeView
+from linkwise.extender.core import CoreSettings, Scheduler
 from linkwise.extender.explain.explainer import Explainer
 from linkwise.extender.explain.usage import view_nodes
 from linkwise.extender.runtime.metrics import Metrics
 from linkwise.extender.runtime.owner_reader import OwnerReads
-from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.kube.objects import Node, Pod
 from linkwise.topology import names
 from linkwise.topology.names import DEFAULT_RESOURCE

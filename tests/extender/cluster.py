@@ -20,9 +20,9 @@ from linkwise.extender.api.extender_calls import (
     Outcome,
     PriorityAnswer,
 )
+from linkwise.extender.core import CoreSettings, Scheduler
 from linkwise.extender.podgrouper.owner_cache import FetchOwner, Found
 from linkwise.extender.podgrouper.workloads.answer import Missing, ObjectRef
-from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.kube.objects import (
     Condition,
     Container,

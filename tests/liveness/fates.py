@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
+from linkwise.extender.core import CoreSettings
 from linkwise.extender.preemption.policy import Preempt
-from linkwise.extender.scheduler import CoreSettings
 from linkwise.kube.objects import Pod
 from tests.liveness.world import Trouble, World
 

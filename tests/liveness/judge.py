@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 from linkwise.extender.api.actions import Evict, WritePlan
 from linkwise.extender.api.extender_calls import FilterCall
 from linkwise.extender.api.records import GangKey
+from linkwise.extender.core import Scheduler
 from linkwise.extender.gangs.partial_admission import LONGEST_SECONDS
 from linkwise.extender.queue.reservations import Hold
-from linkwise.extender.scheduler import Scheduler
 from linkwise.kube.objects import Pod
 from linkwise.topology import names
 from linkwise.topology.plan import read_gpus, read_plan

@@ -23,8 +23,8 @@ from linkwise.extender.api.extender_calls import (
     PreemptCall,
     Victims,
 )
+from linkwise.extender.core import Scheduler
 from linkwise.extender.runtime.ports.passed_nodes import LetThrough
-from linkwise.extender.scheduler import Scheduler
 from linkwise.kube.objects import Condition, Node, Pod
 from linkwise.simulator.scheduler import preemption
 from linkwise.simulator.scheduler.cluster import Cluster

@@ -16,7 +16,7 @@ import msgspec
 
 from linkwise.extender.api.actions import Action, Emit, Evict
 from linkwise.extender.api.extender_calls import BindOrder, Outcome
-from linkwise.extender.scheduler import Scheduler
+from linkwise.extender.core import Scheduler
 from linkwise.kube.objects import Node, ObjectMeta, OwnerReference, Pod, PodSpec, SchedulingGate
 from linkwise.topology import names
 from linkwise.topology.plan import read_gpus, read_plan

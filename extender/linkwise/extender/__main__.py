@@ -21,6 +21,7 @@ import msgspec
 
 from linkwise.extender.api.spans import DEFAULT_LEVELS
 from linkwise.extender.certificates.pairs import Lifetime
+from linkwise.extender.core import CoreSettings, Scheduler
 from linkwise.extender.flags import DURATION, LEVELS, PLACE
 from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
 from linkwise.extender.preemption.policy import Preempt
@@ -29,7 +30,6 @@ from linkwise.extender.runtime.leadership import ALONE
 from linkwise.extender.runtime.loop import Shell
 from linkwise.extender.runtime.metrics import Metrics
 from linkwise.extender.runtime.ports.open_ports import ListenError, open_ports
-from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.extender.serving.server import raise_limit
 from linkwise.extender.settings import Settings, SettingsError
 from linkwise.kube.client import KubeClient

@@ -9,8 +9,8 @@ import pytest
 from linkwise.cli.what_if.room import fewest_to_go
 from linkwise.cli.what_if.trials import Trials
 from linkwise.cli.what_if.world import World
+from linkwise.extender.core import CoreSettings
 from linkwise.extender.preemption.policy import Preempt
-from linkwise.extender.scheduler import CoreSettings
 from tests.cli.what_if.asking import (
     NOW,
     a_list,

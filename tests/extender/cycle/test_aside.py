@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 
 from linkwise.extender.api.actions import WritePlan
+from linkwise.extender.core import CoreSettings
 from linkwise.extender.cycle import placing, planner
 from linkwise.extender.gangs import lifecycle as life
-from linkwise.extender.scheduler import CoreSettings
 from tests.extender.cluster import Cluster, change
 
 T = TypeVar("T")

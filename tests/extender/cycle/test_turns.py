@@ -7,8 +7,8 @@ from unittest.mock import patch
 import pytest
 
 from linkwise.extender.api.records import GangKey
+from linkwise.extender.core import CoreSettings
 from linkwise.extender.queue import earliest_start as reserve
-from linkwise.extender.scheduler import CoreSettings
 from linkwise.kube.objects import OwnerReference, Pod
 from tests.extender.cluster import Cluster, change
 

@@ -3,10 +3,10 @@
 import pytest
 
 from linkwise.extender.api.views import Explanation, GangExplanation, GangView, Wanted
+from linkwise.extender.core import CoreSettings
 from linkwise.extender.explain import explanation_text as explain_text
 from linkwise.extender.explain.explainer import Explainer
 from linkwise.extender.explain.format import duration
-from linkwise.extender.scheduler import CoreSettings
 from tests.extender.cluster import Cluster, change
 
 

@@ -8,12 +8,12 @@ import pytest
 
 from linkwise.extender.api.actions import Evict, MarkStarted, WithdrawPlan, WritePlan
 from linkwise.extender.api.extender_calls import BindOrder, Outcome
+from linkwise.extender.core import CoreSettings
 from linkwise.extender.explain import explanation_text as explain_text
 from linkwise.extender.gangs.gang import TRANSITIONS, Phase, Standing, phase_of
 from linkwise.extender.placement import gang_placement as place_module
 from linkwise.extender.placement.cluster_view import ClusterView
 from linkwise.extender.placement.request import PodSet
-from linkwise.extender.scheduler import CoreSettings
 from linkwise.topology import names
 from linkwise.topology.plan import Plan, write_gpus, write_plan
 from tests.extender.cluster import Cluster, change

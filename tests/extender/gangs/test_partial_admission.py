@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from linkwise.extender.api.actions import Evict, MarkStarted
+from linkwise.extender.core import CoreSettings
 from linkwise.extender.gangs.partial_admission import LONGEST_SECONDS, MOMENT_SECONDS
-from linkwise.extender.scheduler import CoreSettings
 from linkwise.kube.objects import Pod, Taint, Toleration
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change

@@ -3,8 +3,8 @@
 import pytest
 
 from linkwise.extender.api.actions import Evict
+from linkwise.extender.core import CoreSettings
 from linkwise.extender.gangs.repair import LEAVING_SECONDS, PATIENCE_SECONDS, REASON
-from linkwise.extender.scheduler import CoreSettings
 from tests.extender.cluster import Cluster
 
 TIMEOUT = 600.0

@@ -7,11 +7,11 @@ import pytest
 from linkwise.extender.api.actions import Evict
 from linkwise.extender.api.extender_calls import Outcome
 from linkwise.extender.api.records import GangKey
+from linkwise.extender.core import CoreSettings
 from linkwise.extender.gangs.partial_admission import LONGEST_SECONDS
 from linkwise.extender.preemption.gang_preemption import SPARED_SECONDS
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.queue.running_pods import STUCK_SECONDS
-from linkwise.extender.scheduler import CoreSettings
 from linkwise.kube.objects import (
     Condition,
     LabelSelector,

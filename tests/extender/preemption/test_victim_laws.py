@@ -7,8 +7,8 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, assume, given, settings
 
 from linkwise.extender.api.records import GangKey
+from linkwise.extender.core import CoreSettings
 from linkwise.extender.preemption.policy import Preempt
-from linkwise.extender.scheduler import CoreSettings
 from tests.extender.cluster import Cluster
 
 NODES = ("n1", "n2", "n3")

@@ -6,10 +6,10 @@ from unittest.mock import patch
 
 import pytest
 
+from linkwise.extender.core import CoreSettings
 from linkwise.extender.gangs.registry import Roll
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.queue.run_times import MANY
-from linkwise.extender.scheduler import CoreSettings
 from linkwise.kube.objects import Condition, OwnerReference, Pod
 from tests.extender.cluster import Cluster, change
 

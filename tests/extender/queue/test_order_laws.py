@@ -5,8 +5,8 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from linkwise.extender.core import CoreSettings
 from linkwise.extender.preemption.policy import Preempt
-from linkwise.extender.scheduler import CoreSettings
 from linkwise.kube.objects import Pod
 from linkwise.topology import names
 from tests.extender.cluster import Cluster

@@ -6,10 +6,10 @@ import pytest
 
 from linkwise.extender.api.extender_calls import BindRefusal
 from linkwise.extender.api.records import GangKey
+from linkwise.extender.core import CoreSettings
 from linkwise.extender.cycle.turns import LOOK_SECONDS
 from linkwise.extender.queue.reservations import Hold
 from linkwise.extender.queue.run_times import LEAST_SECONDS, MANY
-from linkwise.extender.scheduler import CoreSettings
 from linkwise.kube.objects import Condition, Pod
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change

@@ -16,8 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from linkwise.extender.api.actions import WritePlan
 from linkwise.extender.api.extender_calls import BindOrder, FilterCall, Outcome
+from linkwise.extender.core import CoreSettings, Scheduler
 from linkwise.extender.gangs.partial_admission import MOMENT_SECONDS
-from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.kube.objects import Condition, Pod
 from linkwise.topology import names
 from tests.extender.cluster import GPU, Cluster, change

@@ -17,13 +17,13 @@ from linkwise.extender.api.extender_calls import (
     BindRefusal,
     Outcome,
 )
+from linkwise.extender.core import CoreSettings, Scheduler
 from linkwise.extender.placement.gang_placement import place
 from linkwise.extender.runtime.loop import Shell, steady_clock
 from linkwise.extender.runtime.metrics import Metrics
 from linkwise.extender.runtime.ports.dispatch import Verbs
 from linkwise.extender.runtime.ports.routes import create_app
 from linkwise.extender.runtime.writer import KubeActions
-from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
 from linkwise.topology.plan import read_gpus, read_plan

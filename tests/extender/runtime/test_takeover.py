@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from linkwise.extender.api.actions import Action, WithdrawPlan, WritePlan
+from linkwise.extender.core import CoreSettings, Scheduler
 from linkwise.extender.runtime.leader_endpoints import CALLS, STATUS, Calling
 from linkwise.extender.runtime.loop import Shell
 from linkwise.extender.runtime.metrics import Metrics
 from linkwise.extender.runtime.ports.dispatch import Verbs
 from linkwise.extender.runtime.ports.routes import create_app
-from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.kube.errors import ApiError
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names

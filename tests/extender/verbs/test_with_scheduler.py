@@ -5,12 +5,12 @@ from threading import Thread
 
 import pytest
 
+from linkwise.extender.core import CoreSettings, Scheduler
 from linkwise.extender.runtime.loop import Shell
 from linkwise.extender.runtime.metrics import Metrics
 from linkwise.extender.runtime.ports.dispatch import Verbs
 from linkwise.extender.runtime.ports.routes import create_app
 from linkwise.extender.runtime.ports.scheduler_port import VerbServer
-from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.simulator.api_server import ApiServer
 from linkwise.simulator.scheduler import SchedulerLoop, SchedulerSettings
 from linkwise.topology import names

@@ -41,12 +41,12 @@ from linkwise.cli.what_if.trials import Trials
 from linkwise.cli.what_if.world import World, known_end
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.api.views import Explanation, GangExplanation, Holder
+from linkwise.extender.core import CoreSettings
 from linkwise.extender.explain.holders import owners_of
 from linkwise.extender.explain.snapshot import Snapshot
 from linkwise.extender.explain.usage import view_nodes, view_use
 from linkwise.extender.podgrouper.workloads.answer import ObjectRef
 from linkwise.extender.preemption.policy import Preempt
-from linkwise.extender.scheduler import CoreSettings
 from linkwise.kube.objects import Pod
 
 _MOMENT_SECONDS = 15.0  # in which what is called "now" happens

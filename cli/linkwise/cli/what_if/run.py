@@ -20,9 +20,9 @@ from linkwise.cli.what_if.past.history import read_all
 from linkwise.cli.what_if.past.text import write_past
 from linkwise.cli.what_if.text import write_text
 from linkwise.extender.api.spans import DEFAULT_LEVELS, LABEL_KEY, levels_of
+from linkwise.extender.core import CoreSettings
 from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
 from linkwise.extender.preemption.policy import Preempt
-from linkwise.extender.scheduler import CoreSettings
 from linkwise.topology.names import RESOURCE_NAME
 
 

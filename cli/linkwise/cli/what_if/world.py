@@ -16,9 +16,9 @@ from linkwise.extender.api.action_effects import applied
 from linkwise.extender.api.actions import Action, Emit, Evict, WithdrawPlan, WritePlan
 from linkwise.extender.api.annotations import ask_of
 from linkwise.extender.api.extender_calls import Outcome
+from linkwise.extender.core import CoreSettings, Scheduler
 from linkwise.extender.podgrouper.workloads.answer import Missing, ObjectRef
 from linkwise.extender.queue.running_pods import STUCK_SECONDS
-from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
 from linkwise.topology import names
 from linkwise.topology.errors import AnnotationError

@@ -1,6 +1,6 @@
 """kube-scheduler's questions and our answers as values, free of any wire form.
 
-`linkwise.extender.verbs.wire` reads and writes them; `linkwise.extender.scheduler` answers them.
+`linkwise.extender.verbs.wire` reads and writes them; `linkwise.extender.core` answers them.
 """
 
 from collections.abc import Mapping

@@ -28,6 +28,7 @@ from linkwise.extender.api.extender_calls import (
     PreemptCall,
     PriorityAnswer,
 )
+from linkwise.extender.core import Scheduler
 from linkwise.extender.explain.snapshot import Snapshot
 from linkwise.extender.podgrouper.owner_cache import FetchOwner
 from linkwise.extender.runtime.informers import T, watch
@@ -37,7 +38,6 @@ from linkwise.extender.runtime.owner_reader import OwnerReads
 from linkwise.extender.runtime.takeover import Succession
 from linkwise.extender.runtime.workqueue import Lanes
 from linkwise.extender.runtime.writer import KubeActions
-from linkwise.extender.scheduler import Scheduler
 from linkwise.extender.serving.gone import GoneError
 from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Node, Pod, PodDisruptionBudget

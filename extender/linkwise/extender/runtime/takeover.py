@@ -11,8 +11,8 @@ from threading import Event, Lock
 
 import msgspec
 
+from linkwise.extender.core import Scheduler
 from linkwise.extender.runtime.leadership import Lead
-from linkwise.extender.scheduler import Scheduler
 from linkwise.kube.errors import ApiError
 from linkwise.kube.objects import Pod
 from linkwise.kube.reflector import Reflector

@@ -16,7 +16,7 @@ from linkwise.extender.api.action_effects import applied
 from linkwise.extender.api.actions import Action, Emit, Evict, LiftGate, Nominate, WritePlan
 from linkwise.extender.api.annotations import demand_of
 from linkwise.extender.api.extender_calls import BindCall, BindOrder, FilterCall, Outcome
-from linkwise.extender.scheduler import CoreSettings, Scheduler
+from linkwise.extender.core import CoreSettings, Scheduler
 from linkwise.kube.objects import Condition, Node, Pod
 from linkwise.replay.core import objects
 from linkwise.replay.core.may_run import MayRun

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linkwise.extender.api.extender_calls import FilterCall
-from linkwise.extender.scheduler import CoreSettings, Scheduler
+from linkwise.extender.core import CoreSettings, Scheduler
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
 

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from linkwise.extender.api.extender_calls import BindCall
+from linkwise.extender.core import CoreSettings, Scheduler
 from linkwise.extender.runtime.loop import Shell
 from linkwise.extender.runtime.metrics import Metrics
 from linkwise.extender.runtime.ports.dispatch import Verbs
 from linkwise.extender.runtime.ports.scheduler_port import VerbServer
-from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.simulator.api_server import ApiServer
 from tests.extender.serving.tls import Authority
 from tests.extender.world import World, wait_for

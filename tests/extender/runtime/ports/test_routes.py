@@ -10,11 +10,11 @@ import pytest
 from flask.testing import FlaskClient
 from prometheus_client.parser import text_string_to_metric_families
 
+from linkwise.extender.core import CoreSettings, Scheduler
 from linkwise.extender.runtime.loop import Shell
 from linkwise.extender.runtime.metrics import Metrics
 from linkwise.extender.runtime.ports.dispatch import Verbs
 from linkwise.extender.runtime.ports.routes import create_app
-from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.simulator.api_server import ApiServer
 from tests.extender.world import World, asked, body, wait_for
 

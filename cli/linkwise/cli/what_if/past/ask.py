@@ -23,8 +23,8 @@ from linkwise.cli.what_if.past.history import History
 from linkwise.cli.what_if.past.jobs import PastJob, jobs_of, pods_of
 from linkwise.cli.what_if.past.lives import Useless
 from linkwise.cli.what_if.past.stock import KubeScheduler
+from linkwise.extender.core import CoreSettings
 from linkwise.extender.preemption.policy import Preempt
-from linkwise.extender.scheduler import CoreSettings
 from linkwise.kube.objects import Pod
 from linkwise.replay.core.cluster import CoreCluster
 from linkwise.replay.driver import Contestant, replay

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from linkwise.cli.what_if.given.machines import Known, LeftOut
+from linkwise.extender.core import CoreSettings, Scheduler
 from linkwise.extender.explain.snapshot import NodeState
 from linkwise.extender.explain.worth_view import domain_of, levels_of
 from linkwise.extender.placement.worth.estimate import Share, estimate
-from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.kube.objects import Condition, Node, NodeSpec, NodeStatus, Quantity
 from linkwise.replay.jobs import Part
 from linkwise.topology import names

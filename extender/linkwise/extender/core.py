@@ -25,7 +25,6 @@ from linkwise.extender.api.extender_calls import (
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.api.spans import DEFAULT_LEVELS
 from linkwise.extender.api.views import Counts, Explanation, GangView, NodeView
-from linkwise.extender.audit import audit
 from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.ingest import Reader
 from linkwise.extender.cache.node_info import plan_on
@@ -35,6 +34,7 @@ from linkwise.extender.explain.explainer import Explainer
 from linkwise.extender.explain.snapshot import Camera, Snapshot
 from linkwise.extender.explain.usage import view_counts, view_nodes
 from linkwise.extender.gangs.allocate import Aside, here_and_now
+from linkwise.extender.invariants import audit
 from linkwise.extender.podgrouper.owner_cache import FetchOwner, Found
 from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
 from linkwise.extender.preemption.disruption_budgets import Budgets
