@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.serving.tls import Authority
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -10,3 +12,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="meet a real Kubernetes in place of the stand-ins; inside a sandbox only: "
         "python -m tests.cluster test",
     )
+
+
+@pytest.fixture(scope="session")
+def authority() -> Authority:
+    """One for all tests of ports: it never changes."""
+    return Authority()

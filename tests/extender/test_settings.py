@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from linkwise.extender.certificates.pairs import Lifetime
 from linkwise.extender.settings import Settings, SettingsError, seconds_of
 from linkwise.kube.lease import Timing
+from linkwise.serving.certificates.pairs import Lifetime
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ import click
 import msgspec
 
 from linkwise.extender.api.spans import DEFAULT_LEVELS
-from linkwise.extender.certificates.pairs import Lifetime
 from linkwise.extender.core import CoreSettings, Scheduler
 from linkwise.extender.flags import DURATION, LEVELS, PLACE
 from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
@@ -30,11 +29,12 @@ from linkwise.extender.runtime.leadership import ALONE
 from linkwise.extender.runtime.loop import Shell
 from linkwise.extender.runtime.metrics import Metrics
 from linkwise.extender.runtime.ports.open_ports import ListenError, open_ports
-from linkwise.extender.serving.server import raise_limit
 from linkwise.extender.settings import Settings, SettingsError
 from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import ApiError, LoadError
 from linkwise.kube.lease import Elector, Timing
+from linkwise.serving.certificates.pairs import Lifetime
+from linkwise.serving.server import raise_limit
 from linkwise.topology.names import DEFAULT_RESOURCE
 
 log = logging.getLogger("linkwise.extender")

@@ -3,8 +3,8 @@
 import click
 
 from linkwise.extender.api.spans import levels_of
-from linkwise.extender.certificates.callers import Place
 from linkwise.extender.settings import place_of, seconds_of
+from linkwise.serving.certificates.callers import Place
 
 
 class _Duration(click.ParamType[float]):

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 
 from linkwise.extender.api.spans import DEFAULT_LEVELS, LABEL_KEY, NODE
-from linkwise.extender.certificates.callers import Place
-from linkwise.extender.certificates.pairs import Lifetime
 from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.kube.lease import Timing
+from linkwise.serving.certificates.callers import Place
+from linkwise.serving.certificates.pairs import Lifetime
 from linkwise.topology.errors import LinkwiseError
 from linkwise.topology.names import DEFAULT_RESOURCE, RESOURCE_NAME
 

@@ -12,11 +12,11 @@ import msgspec
 import pytest
 
 from linkwise.extender.admission.keeper import SecretKeeper
-from linkwise.extender.certificates.keeper import FileKeeper
-from linkwise.extender.certificates.pairs import Lifetime, Pair, make_pair
 from linkwise.kube.client import STRATEGIC_PATCH
 from linkwise.kube.errors import ApiError
-from tests.extender.certificates.objects import Objects
+from linkwise.serving.certificates.keeper import FileKeeper
+from linkwise.serving.certificates.pairs import Lifetime, Pair, make_pair
+from tests.serving.certificates.objects import Objects
 
 SECRET = "/api/v1/namespaces/kube-system/secrets/linkwise-webhook"
 KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")

@@ -15,8 +15,8 @@ import pytest
 from linkwise.extender.admission.answers import Answers
 from linkwise.extender.admission.patch import Rules
 from linkwise.extender.admission.server import Answer, Server
-from linkwise.extender.certificates.pairs import Lifetime, Pair, make_pair
-from linkwise.extender.serving.server import Visit
+from linkwise.serving.certificates.pairs import Lifetime, Pair, make_pair
+from linkwise.serving.server import Visit
 from linkwise.topology import names
 from tests.extender.admission.reviews import review
 from tests.extender.podgrouper.pods import pod

@@ -17,13 +17,13 @@ from linkwise.extender.admission.answers import Answers
 from linkwise.extender.admission.keeper import SecretKeeper
 from linkwise.extender.admission.patch import DEFAULT_SCHEDULER, Gating, Rules
 from linkwise.extender.admission.server import Server
-from linkwise.extender.certificates.callers import Place
-from linkwise.extender.certificates.keeper import FileKeeper, Keeper
-from linkwise.extender.certificates.pairs import Lifetime, Pair
 from linkwise.extender.flags import DURATION, PLACE
 from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
 from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import LoadError
+from linkwise.serving.certificates.callers import Place
+from linkwise.serving.certificates.keeper import FileKeeper, Keeper
+from linkwise.serving.certificates.pairs import Lifetime, Pair
 from linkwise.topology.names import DEFAULT_RESOURCE, RESOURCE_NAME
 
 log = logging.getLogger("linkwise.extender.admission")

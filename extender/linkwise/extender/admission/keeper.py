@@ -14,8 +14,10 @@ from typing import Protocol
 
 import msgspec
 
-from linkwise.extender.certificates.keeper import LONGEST_LOOK_SECONDS, Api, Keeper, Secret
-from linkwise.extender.certificates.pairs import (
+from linkwise.kube.client import STRATEGIC_PATCH
+from linkwise.kube.errors import ApiError
+from linkwise.serving.certificates.keeper import LONGEST_LOOK_SECONDS, Api, Keeper, Secret
+from linkwise.serving.certificates.pairs import (
     Lifetime,
     Pair,
     bundle,
@@ -24,8 +26,6 @@ from linkwise.extender.certificates.pairs import (
     served,
     write_pairs,
 )
-from linkwise.kube.client import STRATEGIC_PATCH
-from linkwise.kube.errors import ApiError
 
 log = logging.getLogger(__name__)
 _REGISTRATION = "/apis/admissionregistration.k8s.io/v1/"

@@ -4,12 +4,12 @@ stranger, and the source with the most of them gives up one where there is no pl
 
 from collections.abc import Callable, Mapping
 
-from linkwise.extender.certificates.pairs import Pair
-from linkwise.extender.serving.greeting import greet_everybody
-from linkwise.extender.serving.handler import Handler
-from linkwise.extender.serving.reply import Reply
-from linkwise.extender.serving.server import Places
-from linkwise.extender.serving.server import Server as BaseServer
+from linkwise.serving.certificates.pairs import Pair
+from linkwise.serving.greeting import greet_everybody
+from linkwise.serving.handler import Handler
+from linkwise.serving.reply import Reply
+from linkwise.serving.server import Places
+from linkwise.serving.server import Server as BaseServer
 
 _MOST_CONNECTIONS = 500  # a thread each; an API server keeps 25 at rest
 _LAST_CALLS_SECONDS = 1.0

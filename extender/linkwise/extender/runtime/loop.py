@@ -38,10 +38,10 @@ from linkwise.extender.runtime.owner_reader import OwnerReads
 from linkwise.extender.runtime.takeover import Succession
 from linkwise.extender.runtime.workqueue import Lanes
 from linkwise.extender.runtime.writer import KubeActions
-from linkwise.extender.serving.gone import GoneError
 from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
 from linkwise.kube.reflector import Reflector
+from linkwise.serving.gone import GoneError
 from linkwise.topology.errors import LinkwiseError
 
 log = logging.getLogger(__name__)

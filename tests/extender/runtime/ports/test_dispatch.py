@@ -16,7 +16,7 @@ from linkwise.extender.api.extender_calls import (
 from linkwise.extender.runtime.loop import NotReadyError, Shell
 from linkwise.extender.runtime.metrics import Metrics
 from linkwise.extender.runtime.ports.dispatch import DEFECT, Verbs
-from linkwise.extender.serving.gone import GoneError
+from linkwise.serving.gone import GoneError
 
 CONTAINER = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "0"}}}
 POD = {

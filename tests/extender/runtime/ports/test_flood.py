@@ -13,10 +13,10 @@ import pytest
 
 from linkwise.extender.runtime.ports import scheduler_port as module
 from linkwise.extender.runtime.ports.scheduler_port import VerbServer
-from linkwise.extender.serving.reply import Reply
-from linkwise.extender.serving.server import Places
-from tests.extender.serving.tls import Authority, ask, ask_once, stranger
+from linkwise.serving.reply import Reply
+from linkwise.serving.server import Places
 from tests.extender.world import wait_for
+from tests.serving.tls import Authority, ask, ask_once, stranger
 
 CLIENT_HELLO = bytes.fromhex("160301020001")  # of one that is 512 bytes long, its first six
 SOURCES = tuple(f"127.0.{number}.1" for number in range(1, 6))

@@ -20,8 +20,8 @@ from linkwise.extender.runtime.metrics import Metrics
 from linkwise.extender.runtime.ports.dispatch import Verbs
 from linkwise.extender.runtime.ports.scheduler_port import VerbServer
 from linkwise.simulator.api_server import ApiServer
-from tests.extender.serving.tls import Authority
 from tests.extender.world import World, wait_for
+from tests.serving.tls import Authority
 
 BINDS = 16
 

@@ -1,7 +1,7 @@
 """Which ends of callers' certificates the metrics tell."""
 
 from linkwise.extender.runtime.ports.open_ports import CallerCertificates
-from linkwise.extender.serving.greeting import Caller, Welcome
+from linkwise.serving.greeting import Caller, Welcome
 
 DAY = 86400.0
 

@@ -13,7 +13,7 @@ import pytest
 
 from linkwise.extender.runtime.ports import people_port as module
 from linkwise.extender.runtime.ports.people_port import CALLER_WAITS, StatusServer
-from linkwise.extender.serving.server import Places
+from linkwise.serving.server import Places
 from tests.extender.world import wait_for
 
 HOST = "127.0.0.1"

@@ -14,9 +14,9 @@ import pytest
 
 from linkwise.extender.runtime.ports import scheduler_port as module
 from linkwise.extender.runtime.ports.scheduler_port import VerbServer
-from linkwise.extender.serving import server as serving
-from linkwise.extender.serving.handler import IDLE_SECONDS
-from linkwise.extender.serving.reply import Reply
+from linkwise.serving import server as serving
+from linkwise.serving.handler import IDLE_SECONDS
+from linkwise.serving.reply import Reply
 from tests.extender.world import wait_for
 
 

@@ -13,10 +13,10 @@ from dataclasses import replace
 from linkwise.extender.runtime.loop import NotReadyError, Shell
 from linkwise.extender.runtime.metrics import Metrics
 from linkwise.extender.runtime.ports.passed_nodes import LetThrough
-from linkwise.extender.serving.gone import GoneError
-from linkwise.extender.serving.reply import Reply, Waits
 from linkwise.extender.verbs import wire
 from linkwise.kube.objects import Pod
+from linkwise.serving.gone import GoneError
+from linkwise.serving.reply import Reply, Waits
 from linkwise.topology.names import DEFAULT_RESOURCE
 
 log = logging.getLogger(__name__)

@@ -7,16 +7,16 @@ from functools import partial
 from threading import Thread
 from typing import TypeVar
 
-from linkwise.extender.certificates.callers import CallersKeeper, Trust
 from linkwise.extender.runtime.loop import Shell
 from linkwise.extender.runtime.metrics import Metrics
 from linkwise.extender.runtime.ports.dispatch import Verbs
 from linkwise.extender.runtime.ports.people_port import StatusServer
 from linkwise.extender.runtime.ports.routes import create_app
 from linkwise.extender.runtime.ports.scheduler_port import VerbServer
-from linkwise.extender.serving.greeting import Caller, Greeting, Welcome, greet_known
 from linkwise.extender.settings import Settings
 from linkwise.kube.client import KubeClient
+from linkwise.serving.certificates.callers import CallersKeeper, Trust
+from linkwise.serving.greeting import Caller, Greeting, Welcome, greet_known
 from linkwise.topology.errors import LinkwiseError
 
 log = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from typing import Any
 from urllib.parse import unquote
 from wsgiref.types import WSGIApplication
 
-from linkwise.extender.serving.handler import Handler
-from linkwise.extender.serving.server import Places, Server
+from linkwise.serving.handler import Handler
+from linkwise.serving.server import Places, Server
 
 log = logging.getLogger(__name__)
 CALLER_WAITS = "linkwise.caller_waits"  # in the environ: whether it does, as a function

@@ -21,9 +21,9 @@ from linkwise.extender.runtime.loop import NotReadyError, Shell
 from linkwise.extender.runtime.metrics import CONTENT_TYPE, Metrics
 from linkwise.extender.runtime.ports.dispatch import DEFECT
 from linkwise.extender.runtime.ports.people_port import CALLER_WAITS
-from linkwise.extender.serving.fair_share import FairShare
-from linkwise.extender.serving.gone import GoneError
 from linkwise.extender.verbs import wire
+from linkwise.serving.fair_share import FairShare
+from linkwise.serving.gone import GoneError
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -13,11 +13,11 @@ from threading import BoundedSemaphore
 from typing import Any
 
 from linkwise.extender.runtime.ports.dispatch import VERBS, Verbs
-from linkwise.extender.serving.greeting import Caller
-from linkwise.extender.serving.handler import Handler
-from linkwise.extender.serving.http2 import ALPN, Http2
-from linkwise.extender.serving.reply import Reply, Waits, plain
-from linkwise.extender.serving.server import Places, Server
+from linkwise.serving.greeting import Caller
+from linkwise.serving.handler import Handler
+from linkwise.serving.http2 import ALPN, Http2
+from linkwise.serving.reply import Reply, Waits, plain
+from linkwise.serving.server import Places, Server
 
 # kube-scheduler needs one of HTTP/2; of HTTP/1.1 it keeps two, and opens more for binds at the same
 # time. Handshakes of such a moment, and of strangers, share the other places.

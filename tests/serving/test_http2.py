@@ -12,13 +12,13 @@ import pytest
 from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
 
-from linkwise.extender.serving import http2 as module
-from linkwise.extender.serving.http2 import Http2
-from linkwise.extender.serving.reply import Reply, Waits, plain
-from linkwise.extender.serving.server import Places, Server
-from tests.extender.serving.http2_client import Client
-from tests.extender.serving.tls import HOST, Authority, stranger
+from linkwise.serving import http2 as module
+from linkwise.serving.http2 import Http2
+from linkwise.serving.reply import Reply, Waits, plain
+from linkwise.serving.server import Places, Server
 from tests.extender.world import wait_for
+from tests.serving.http2_client import Client
+from tests.serving.tls import HOST, Authority, stranger
 
 MOST = 300_000
 LARGE = 200_000  # bytes; the window of a connection is 65,535

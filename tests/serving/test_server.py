@@ -13,14 +13,14 @@ from unittest.mock import patch
 
 import pytest
 
-from linkwise.extender.certificates.pairs import Lifetime, Pair, issue_server, make_pair
-from linkwise.extender.serving import server as module
-from linkwise.extender.serving.greeting import Caller, Welcome, greet_everybody, greet_known
-from linkwise.extender.serving.handler import Handler
-from linkwise.extender.serving.reply import Reply
-from linkwise.extender.serving.server import Places, Server, raise_limit
-from tests.extender.serving.tls import HOST, SCHEDULER, Authority, ask, ask_once, stranger
+from linkwise.serving import server as module
+from linkwise.serving.certificates.pairs import Lifetime, Pair, issue_server, make_pair
+from linkwise.serving.greeting import Caller, Welcome, greet_everybody, greet_known
+from linkwise.serving.handler import Handler
+from linkwise.serving.reply import Reply
+from linkwise.serving.server import Places, Server, raise_limit
 from tests.extender.world import wait_for
+from tests.serving.tls import HOST, SCHEDULER, Authority, ask, ask_once, stranger
 
 Refused = (ssl.SSLError, ConnectionError)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Generic, Protocol, TypeVar
 
-from linkwise.extender.certificates.pairs import Pair, read_pair
 from linkwise.kube.errors import ApiError
+from linkwise.serving.certificates.pairs import Pair, read_pair
 
 log = logging.getLogger(__name__)
 LONGEST_LOOK_SECONDS = 10.0

@@ -36,8 +36,8 @@ from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
 from hyperframe.frame import GoAwayFrame
 
-from linkwise.extender.serving.reply import Calls, Reply, plain
-from linkwise.extender.serving.server import Server, is_established
+from linkwise.serving.reply import Calls, Reply, plain
+from linkwise.serving.server import Server, is_established
 
 log = logging.getLogger(__name__)
 ALPN = "h2"

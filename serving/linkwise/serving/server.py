@@ -23,8 +23,8 @@ from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
 from threading import Condition, Lock, Thread
 from typing import Any, Literal
 
-from linkwise.extender.serving.greeting import Caller, Greeting, Welcome
-from linkwise.extender.serving.guests import Guests
+from linkwise.serving.greeting import Caller, Greeting, Welcome
+from linkwise.serving.guests import Guests
 
 log = logging.getLogger(__name__)
 

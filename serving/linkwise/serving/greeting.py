@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import Enum
 
-from linkwise.extender.certificates.pairs import Pair
+from linkwise.serving.certificates.pairs import Pair
 
 
 class Welcome(Enum):

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linkwise.extender.serving.guests import Guests
+from linkwise.serving.guests import Guests
 
 
 def test_while_there_are_places_everybody_stays() -> None:

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from linkwise.extender.certificates.keeper import LONGEST_LOOK_SECONDS, Api, Keeper, Secret
-from linkwise.extender.certificates.pairs import (
+from linkwise.serving.certificates.keeper import LONGEST_LOOK_SECONDS, Api, Keeper, Secret
+from linkwise.serving.certificates.pairs import (
     AUTHORITY,
     UNREADABLE,
     Lifetime,

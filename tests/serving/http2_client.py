@@ -19,7 +19,7 @@ from h2.events import (
 )
 from h2.settings import SettingCodes, Settings
 
-from tests.extender.serving.tls import HOST
+from tests.serving.tls import HOST
 
 _SECONDS = 30.0
 

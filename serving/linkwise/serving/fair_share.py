@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Condition
 
-from linkwise.extender.serving.gone import GoneError
+from linkwise.serving.gone import GoneError
 
 _LOOK_SECONDS = 0.1  # between two looks whether the caller still waits
 

@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler
 from io import BufferedIOBase
 from typing import Any
 
-from linkwise.extender.serving.reply import Reply, plain
-from linkwise.extender.serving.server import Server, is_established
+from linkwise.serving.reply import Reply, plain
+from linkwise.serving.server import Server, is_established
 
 log = logging.getLogger(__name__)
 

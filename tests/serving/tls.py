@@ -6,7 +6,7 @@ import ssl
 from datetime import UTC, datetime, timedelta
 from tempfile import NamedTemporaryFile
 
-from linkwise.extender.certificates.pairs import (
+from linkwise.serving.certificates.pairs import (
     AUTHORITY,
     Lifetime,
     Pair,
@@ -14,7 +14,7 @@ from linkwise.extender.certificates.pairs import (
     issue_server,
     make_authority,
 )
-from linkwise.extender.serving.greeting import Greeting, greet_known
+from linkwise.serving.greeting import Greeting, greet_known
 
 HOST = "127.0.0.1"
 SCHEDULER = "system:kube-scheduler"

@@ -4,8 +4,8 @@ from threading import Event, Thread
 
 import pytest
 
-from linkwise.extender.serving.fair_share import FairShare
-from linkwise.extender.serving.gone import GoneError
+from linkwise.serving.fair_share import FairShare
+from linkwise.serving.gone import GoneError
 from tests.extender.world import wait_for
 
 

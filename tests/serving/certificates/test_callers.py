@@ -8,8 +8,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from cryptography import x509
 
-from linkwise.extender.certificates.callers import CallersKeeper, Trust
-from linkwise.extender.certificates.pairs import (
+from linkwise.kube.errors import ApiError
+from linkwise.serving.certificates.callers import CallersKeeper, Trust
+from linkwise.serving.certificates.pairs import (
     AUTHORITY,
     Lifetime,
     Pair,
@@ -19,9 +20,8 @@ from linkwise.extender.certificates.pairs import (
     read_pair,
     read_pairs,
 )
-from linkwise.kube.errors import ApiError
-from tests.extender.certificates.objects import Objects
 from tests.extender.world import wait_for
+from tests.serving.certificates.objects import Objects
 
 SYSTEM = "/api/v1/namespaces/kube-system"
 SECRET, PUBLISHED = f"{SYSTEM}/secrets/linkwise-extender", f"{SYSTEM}/configmaps/linkwise-extender"

@@ -10,7 +10,7 @@ from cryptography import x509
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linkwise.extender.certificates.pairs import (
+from linkwise.serving.certificates.pairs import (
     AUTHORITY,
     Lifetime,
     Pair,
@@ -25,7 +25,7 @@ from linkwise.extender.certificates.pairs import (
     served,
     write_pairs,
 )
-from linkwise.extender.serving.greeting import greet_everybody
+from linkwise.serving.greeting import greet_everybody
 
 HOSTS = frozenset({"linkwise-webhook.kube-system.svc"})
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)
