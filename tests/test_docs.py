@@ -11,9 +11,6 @@ from prometheus_client.core import CollectorRegistry
 
 from linkwise.cli.__main__ import main as cli
 from linkwise.extender.__main__ import command as extender
-from linkwise.extender.admission.__main__ import command as webhook
-from linkwise.extender.admission.answers import Answers as WebhookAnswers
-from linkwise.extender.admission.patch import Rules
 from linkwise.extender.api.views import Counts
 from linkwise.extender.placement.nodes import reasons as rooms
 from linkwise.extender.runtime.leadership import ALONE
@@ -31,6 +28,9 @@ from linkwise.simulator.__main__ import command as simulator
 from linkwise.topology import names
 from linkwise.topology.labels import node_labels
 from linkwise.topology.recorded import recorded_machine
+from linkwise.webhook.__main__ import command as webhook
+from linkwise.webhook.answers import Answers as WebhookAnswers
+from linkwise.webhook.patch import Rules
 
 ROOT = Path(__file__).parent.parent
 OPERATING = (ROOT / "docs" / "operating.md").read_text()

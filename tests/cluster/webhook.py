@@ -37,7 +37,7 @@ class Webhook:
         self.process = Process(
             name,
             [
-                *(sys.executable, "-m", "linkwise.extender.admission"),
+                *(sys.executable, "-m", "linkwise.webhook"),
                 f"--kubeconfig={kubeconfig}",
                 f"--listen-address={_HOST}",
                 f"--listen-port={self.port}",

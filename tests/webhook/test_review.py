@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from linkwise.extender.admission.answers import Answers
-from linkwise.extender.admission.patch import Rules
 from linkwise.topology import names
-from tests.extender.admission.reviews import ask, post, review
+from linkwise.webhook.answers import Answers
+from linkwise.webhook.patch import Rules
 from tests.extender.podgrouper.pods import pod
+from tests.webhook.reviews import ask, post, review
 
 GOOD = review(pod("train-0", annotations={names.GANG: "train", names.GANG_SIZE: "4"}))
 
@@ -72,7 +72,7 @@ def test_a_defect_of_ours_lets_everything_in(monkeypatch: pytest.MonkeyPatch) ->
     def break_down(*_: object) -> None:
         raise RuntimeError("seen by nobody")
 
-    monkeypatch.setattr("linkwise.extender.admission.review.patch_of", break_down)
+    monkeypatch.setattr("linkwise.webhook.review.patch_of", break_down)
     answers = Answers(Rules())
     status, _, body = answers.routes()["POST", "/mutate"](json.dumps(GOOD).encode())
     assert (status, json.loads(body)["response"]["allowed"]) == (200, True)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from linkwise.extender.admission import review
-from linkwise.extender.admission.patch import Rules
-from linkwise.extender.admission.server import Answer, Routes
+from linkwise.webhook import review
+from linkwise.webhook.patch import Rules
+from linkwise.webhook.server import Answer, Routes
 
 log = logging.getLogger(__name__)
 _JSON, _TEXT = "application/json", "text/plain; charset=utf-8"

@@ -12,14 +12,14 @@ from threading import Event, Thread
 
 import pytest
 
-from linkwise.extender.admission.answers import Answers
-from linkwise.extender.admission.patch import Rules
-from linkwise.extender.admission.server import Answer, Server
 from linkwise.serving.certificates.pairs import Lifetime, Pair, make_pair
 from linkwise.serving.server import Visit
 from linkwise.topology import names
-from tests.extender.admission.reviews import review
+from linkwise.webhook.answers import Answers
+from linkwise.webhook.patch import Rules
+from linkwise.webhook.server import Answer, Server
 from tests.extender.podgrouper.pods import pod
+from tests.webhook.reviews import review
 
 HOST = "127.0.0.1"
 MOST = 64 << 10

@@ -13,10 +13,6 @@ from typing import NoReturn
 
 import click
 
-from linkwise.extender.admission.answers import Answers
-from linkwise.extender.admission.keeper import SecretKeeper
-from linkwise.extender.admission.patch import DEFAULT_SCHEDULER, Gating, Rules
-from linkwise.extender.admission.server import Server
 from linkwise.extender.flags import DURATION, PLACE
 from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
 from linkwise.kube.client import KubeClient
@@ -25,8 +21,12 @@ from linkwise.serving.certificates.callers import Place
 from linkwise.serving.certificates.keeper import FileKeeper, Keeper
 from linkwise.serving.certificates.pairs import Lifetime, Pair
 from linkwise.topology.names import DEFAULT_RESOURCE, RESOURCE_NAME
+from linkwise.webhook.answers import Answers
+from linkwise.webhook.keeper import SecretKeeper
+from linkwise.webhook.patch import DEFAULT_SCHEDULER, Gating, Rules
+from linkwise.webhook.server import Server
 
-log = logging.getLogger("linkwise.extender.admission")
+log = logging.getLogger("linkwise.webhook")
 PORT = 9403  # the plugin has 9401, the extender 9402
 SERVICE = "linkwise-webhook.kube-system.svc"
 _SHORTEST_LIFETIME_SECONDS = 10.0

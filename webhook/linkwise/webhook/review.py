@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from linkwise.extender.admission.patch import Rules, Step, patch_of
-from linkwise.extender.admission.verdict import Verdict, judge_pod, judge_workload
 from linkwise.kube.objects import Pod
+from linkwise.webhook.patch import Rules, Step, patch_of
+from linkwise.webhook.verdict import Verdict, judge_pod, judge_workload
 
 log = logging.getLogger(__name__)
 API_VERSION = "admission.k8s.io/v1"

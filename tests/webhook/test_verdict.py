@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from linkwise.topology import names
-from tests.extender.admission.reviews import Object, ask, refusal, review, warnings
 from tests.extender.podgrouper.pods import owner, pod, template
+from tests.webhook.reviews import Object, ask, refusal, review, warnings
 
 GANG = {names.GANG: "train", names.GANG_SIZE: "4"}
 WRONG = {names.GANG: "train", names.GANG_SIZE: "four"}
 SIZE = "linkwise.dev/gang-size: 'four': expected a whole number from 1 to 4096"
 ANNOTATIONS = "spec.template.metadata.annotations"
 WORKLOADS: list[dict[str, Any]] = json.loads(
-    (Path(__file__).parents[1] / "podgrouper" / "workload_pods.json").read_text()
+    (Path(__file__).parents[1] / "extender" / "podgrouper" / "workload_pods.json").read_text()
 )["cases"]
 
 

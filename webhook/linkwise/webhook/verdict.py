@@ -7,8 +7,6 @@ reason to refuse what somebody else changes about an object now: only what is ne
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from linkwise.extender.admission.patch import Rules, takes_gpus
-from linkwise.extender.admission.templates import Site, ours, pods_made, sites
 from linkwise.extender.api.annotations import ask_of
 from linkwise.extender.podgrouper.decide import recognise
 from linkwise.extender.podgrouper.explicit import RULE
@@ -18,6 +16,8 @@ from linkwise.extender.podgrouper.workloads.fields import Fields, mapping, text
 from linkwise.kube.objects import Pod
 from linkwise.topology import names
 from linkwise.topology.errors import AnnotationError
+from linkwise.webhook.patch import Rules, takes_gpus
+from linkwise.webhook.templates import Site, ours, pods_made, sites
 
 # Of these no controller copies the object's own annotations to its pods.
 _KEPT_TO_ITSELF = ("apps/", "batch/", "jobset.x-k8s.io/")

@@ -7,10 +7,10 @@ import click
 import pytest
 
 from linkwise.extender.__main__ import command as extender
-from linkwise.extender.admission.__main__ import PORT, SERVICE, command
-from linkwise.extender.admission.answers import Answers
-from linkwise.extender.admission.patch import Rules
 from linkwise.topology.names import DEFAULT_RESOURCE
+from linkwise.webhook.__main__ import PORT, SERVICE, command
+from linkwise.webhook.answers import Answers
+from linkwise.webhook.patch import Rules
 from tests.manifests import BASE, DAEMONSET, documents, granted, the
 
 FILES = DAEMONSET / "components" / "webhook"
@@ -33,7 +33,7 @@ def hooks() -> list[dict[str, Any]]:
 
 
 def test_the_deployment_starts_this_program_with_flags_that_exist() -> None:
-    assert container()["command"] == ["python3", "-m", "linkwise.extender.admission"]
+    assert container()["command"] == ["python3", "-m", "linkwise.webhook"]
     assert flags()["resource_name"] == DEFAULT_RESOURCE
     assert not isinstance(command, click.Group)
 

@@ -4,9 +4,9 @@ import json
 from base64 import b64decode
 from typing import Any
 
-from linkwise.extender.admission.answers import Answers
-from linkwise.extender.admission.patch import Rules
 from linkwise.simulator.api_server.patches import json_patch
+from linkwise.webhook.answers import Answers
+from linkwise.webhook.patch import Rules
 
 Object = dict[str, Any]
 

@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linkwise.extender.admission.patch import Gating, Rules
 from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
 from linkwise.topology import names
-from tests.extender.admission.reviews import Object, ask, patched, review
+from linkwise.webhook.patch import Gating, Rules
 from tests.extender.podgrouper.pods import GPU, owner, pod
+from tests.webhook.reviews import Object, ask, patched, review
 
 GATE = [{"name": names.GATE}]
 GANG = {names.GANG: "train", names.GANG_SIZE: "4"}
 SECOND = Rules(scheduler="linkwise-scheduler")
 INDEX = {"batch.kubernetes.io/job-completion-index": "0"}
 CASES: list[dict[str, Any]] = json.loads(
-    (Path(__file__).parents[1] / "podgrouper" / "workload_pods.json").read_text()
+    (Path(__file__).parents[1] / "extender" / "podgrouper" / "workload_pods.json").read_text()
 )["cases"]
 ROWS = [
     pytest.param(row["pod"], row["expected"]["is_gang"], id=f"{case['id']}-{number}")

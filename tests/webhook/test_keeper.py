@@ -11,11 +11,11 @@ from threading import Event
 import msgspec
 import pytest
 
-from linkwise.extender.admission.keeper import SecretKeeper
 from linkwise.kube.client import STRATEGIC_PATCH
 from linkwise.kube.errors import ApiError
 from linkwise.serving.certificates.keeper import FileKeeper
 from linkwise.serving.certificates.pairs import Lifetime, Pair, make_pair
+from linkwise.webhook.keeper import SecretKeeper
 from tests.serving.certificates.objects import Objects
 
 SECRET = "/api/v1/namespaces/kube-system/secrets/linkwise-webhook"
