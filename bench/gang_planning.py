@@ -97,7 +97,7 @@ class World:
         self._draw = random.Random(seed)
         self.core = Scheduler(CoreSettings())
         self._lock = Watched()
-        self.core.step_aside_by(self._lock.step_aside)
+        self.core.set_unlocker(self._lock.step_aside)
         self._number = 0
         machines = [recorded_machine(name, node="n") for name in ("hgx-h100", "dgx-a100")]
         made, pods = [], []

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from linkwise.extender.settings import Settings, SettingsError, seconds_of
+from linkwise.extender.api.durations import seconds_of
+from linkwise.extender.settings import Settings, SettingsError
 from linkwise.kube.lease import Timing
 from linkwise.serving.certificates.pairs import Lifetime
 

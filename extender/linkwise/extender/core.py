@@ -24,6 +24,7 @@ from linkwise.extender.api.extender_calls import (
 )
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.api.spans import DEFAULT_LEVELS
+from linkwise.extender.api.unlocked import RunUnlocked, run_inline
 from linkwise.extender.api.views import Counts, Explanation, GangView, NodeView
 from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.ingest import Reader
@@ -33,7 +34,6 @@ from linkwise.extender.cycle.planner import Planner
 from linkwise.extender.explain.explainer import Explainer
 from linkwise.extender.explain.snapshot import Camera, Snapshot
 from linkwise.extender.explain.usage import view_counts, view_nodes
-from linkwise.extender.gangs.allocate import Aside, here_and_now
 from linkwise.extender.invariants import audit
 from linkwise.extender.podgrouper.owner_cache import FetchOwner, Found
 from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
@@ -71,7 +71,7 @@ class Scheduler:
         self._run_times = RunTimes()
         self._ages = Ages()
         self._seen_nodes = self._seen_pods = False
-        self._aside: Aside = here_and_now
+        self._aside: RunUnlocked = run_inline
         self._begin(leader=0)
 
     def _begin(self, leader: int) -> None:
@@ -268,7 +268,7 @@ class Scheduler:
         self._binder.end_doubts(now)
         return self._planner.decide(now, self._binder.doubted())
 
-    def step_aside_by(self, aside: Aside) -> None:
+    def set_unlocker(self, aside: RunUnlocked) -> None:
         """*aside* does what takes long and needs no books; it may let others use the core."""
         self._aside = self._planner.aside = aside
 

@@ -2,8 +2,9 @@
 
 import click
 
+from linkwise.extender.api.durations import seconds_of
 from linkwise.extender.api.spans import levels_of
-from linkwise.extender.settings import place_of, seconds_of
+from linkwise.extender.settings import place_of
 from linkwise.serving.certificates.callers import Place
 
 

@@ -3,7 +3,6 @@
 Each is a flag of `linkwise-extender` and an environment variable `LINKWISE_EXTENDER_<FLAG>`.
 """
 
-import re
 from dataclasses import dataclass
 from ipaddress import ip_address
 
@@ -15,11 +14,6 @@ from linkwise.serving.certificates.callers import Place
 from linkwise.serving.certificates.pairs import Lifetime
 from linkwise.topology.errors import LinkwiseError
 from linkwise.topology.names import DEFAULT_RESOURCE, RESOURCE_NAME
-
-_DURATION = re.compile(
-    r"(?:([0-9]{1,9})h)?(?:([0-9]{1,9})m(?!s))?(?:([0-9]{1,9})s)?(?:([0-9]{1,9})ms)?"
-)
-_LONGEST_HOURS = 8760  # a year; more is a mistake, and no date
 
 _TIMING = Timing()  # client-go's own
 _CERTIFICATES = Lifetime()
@@ -163,15 +157,3 @@ def place_of(text: str) -> Place:
     if not namespace or not name or "/" in name:
         raise ValueError(f"{text!r}: expected NAMESPACE/NAME")
     return namespace, name
-
-
-def seconds_of(text: str) -> float:
-    """Read a duration such as `10m`, `1h30m` or `90s`, up to a year. Raises ValueError."""
-    found = _DURATION.fullmatch(text)
-    if not text or found is None:
-        raise ValueError(f"{text!r}: expected a duration like 10m, 1h30m or 90s")
-    hours, minutes, seconds, milliseconds = (int(part or 0) for part in found.groups())
-    total = hours * 3600 + minutes * 60 + seconds + milliseconds / 1000
-    if total > _LONGEST_HOURS * 3600:
-        raise ValueError(f"{text!r}: expected at most {_LONGEST_HOURS}h")
-    return float(total)

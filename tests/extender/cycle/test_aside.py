@@ -25,7 +25,7 @@ class Meanwhile:
 
     def __init__(self, at: Cluster, *happens: Callable[[], object]) -> None:
         self.times, self._happens = 0, list(happens)
-        at.core.step_aside_by(self)
+        at.core.set_unlocker(self)
 
     def __call__(self, work: Callable[[], T], /) -> T:
         self.times += 1

@@ -250,7 +250,7 @@ class Coming:
     def __init__(self, at: Cluster, *, first: int, count: int, machine: str = "hgx-h100") -> None:
         self.times, self._at, self._machine = 0, at, machine
         self._when = range(first, first + count)
-        at.core.step_aside_by(self)
+        at.core.set_unlocker(self)
 
     def __call__(self, work: Callable[[], T], /) -> T:
         self.times += 1

@@ -11,8 +11,8 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import TypeVar
 
+from linkwise.extender.api.durations import seconds_of
 from linkwise.extender.api.spans import ANYWHERE, LABEL_KEY, Spans
-from linkwise.extender.settings import seconds_of
 from linkwise.kube.objects import Container, Pod, whole
 from linkwise.topology import names
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role

@@ -9,11 +9,12 @@ from dataclasses import replace
 from functools import partial
 
 from linkwise.extender.api.placement_totals import Placed
+from linkwise.extender.api.unlocked import RunUnlocked
 from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.pending_writes import Outbox
 from linkwise.extender.cache.plans import Deal, plan_id, written_plans
 from linkwise.extender.cycle.turns import Turns
-from linkwise.extender.gangs.allocate import Aside, Search, Seen
+from linkwise.extender.gangs.allocate import Search, Seen
 from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.lifecycle import Life
 from linkwise.extender.gangs.members import Muster
@@ -44,7 +45,7 @@ class Placing:
         preemption: Preemption,
         life: Life,
         repair: Repair,
-        aside: Aside,
+        aside: RunUnlocked,
     ) -> None:
         self._books, self._outbox, self._roll, self._line = books, outbox, roll, line
         self._search, self._holds, self._turns, self._preemption = search, holds, turns, preemption
@@ -101,7 +102,7 @@ class Placing:
         return min(refused, key=lambda each: _largest(each[0]), default=None)
 
     def _most(
-        self, gang: Gang, found: Muster, now: float, aside: Aside | None
+        self, gang: Gang, found: Muster, now: float, aside: RunUnlocked | None
     ) -> tuple[list[Spot], Refusal | None, Callable[[], bool] | None]:
         """As `growth.most`, and how to ask whether its spots are as they were when they were found:
         the search for more members may let others use the books. None: it let nobody."""
@@ -118,7 +119,7 @@ class Placing:
         return *most(found, seek), still_free
 
     def _seek(
-        self, gang: Gang, found: Muster, now: float, aside: Aside | None
+        self, gang: Gang, found: Muster, now: float, aside: RunUnlocked | None
     ) -> list[Spot] | Refusal:
         spots: list[Spot] | Refusal | None = None
         for holds in self._holds.ways(self._holds.asker(gang, found), now):

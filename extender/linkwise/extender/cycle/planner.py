@@ -14,13 +14,14 @@ from linkwise.extender.api.extender_calls import Outcome
 from linkwise.extender.api.placement_totals import Placed
 from linkwise.extender.api.queue_note import queue_note
 from linkwise.extender.api.records import GangKey, PodRecord
+from linkwise.extender.api.unlocked import RunUnlocked, T, run_inline
 from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.kubelet_admission import Admissions
 from linkwise.extender.cache.pending_writes import Outbox
 from linkwise.extender.cache.plan_corrections import Corrections
 from linkwise.extender.cycle.placing import Placing
 from linkwise.extender.cycle.turns import Turns
-from linkwise.extender.gangs.allocate import Aside, Moved, Search, T, here_and_now
+from linkwise.extender.gangs.allocate import Moved, Search
 from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.lifecycle import Life
 from linkwise.extender.gangs.members import Muster
@@ -71,7 +72,7 @@ class Planner:
         self._search = Search(books, self.feasible, self.learned, self._best_node, span_levels)
         self._books = books
         self._outbox = outbox
-        self.aside: Aside = here_and_now
+        self.aside: RunUnlocked = run_inline
         self._due: set[GangKey] = set()
         self._moved: set[GangKey] = set()  # what happened to them was not looked at yet
         self._changes_seen = 0
@@ -98,7 +99,6 @@ class Planner:
             books,
             outbox,
             self._roll,
-            self._line,
             self.feasible,
             self._gates,
             self._repair,
@@ -268,7 +268,7 @@ class Planner:
         looked_at = self._take_due(now)
         for key in sorted(looked_at):
             with self._surviving(key.title):
-                self._life.put_in_order(key, now)
+                self._reconcile(key, now)
                 self._pause_for(key)
         if self._line.freshen(now):
             self._search.forget_refusals()
@@ -281,7 +281,7 @@ class Planner:
         for key in sorted(looked_at):
             with self._surviving(key.title):
                 if key in self.gangs:
-                    self._life.finish(self.gangs[key], now, self._pause)
+                    self._life.publish(self.gangs[key], now, self._pause)
                     self._pause_for(key)
                 self._telling.note(key, now)
         for key in sorted(looked_at | self.turns.take_changed() | self._line.take_evicted()):
@@ -297,6 +297,13 @@ class Planner:
         self._corrections.look(now, self._surviving)
         self._look_again_at_moved()
         return self._outbox.take()
+
+    def _reconcile(self, key: GangKey, now: float) -> None:
+        self._line.leave(key)
+        if self._life.reconcile(key, now):
+            self._line.join(key)
+        elif key not in self.gangs:
+            self._line.forget(key)
 
     def _go_through_line(self, now: float, looked_at: set[GangKey]) -> None:
         """The most urgent first: what it may have, or else what is kept for it; then the next.
@@ -377,7 +384,7 @@ class Planner:
         for key in self._moved:
             self._due.add(key)
             if key in self.gangs:
-                self.gangs[key].tried_room, self.gangs[key].lacking = -1, {}
+                self.gangs[key].try_again()
         self._moved.clear()
 
     def take_defects(self) -> list[Exception]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from linkwise.extender.api.records import GangKey
+from linkwise.extender.api.unlocked import Pause
 from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.node_table import Bools, Rows
 from linkwise.extender.gangs.allocate import Search
@@ -27,7 +28,6 @@ from linkwise.extender.gangs.registry import Roll
 from linkwise.extender.placement.result import Refusal, Spot
 from linkwise.extender.queue.earliest_start import (
     NodesChangedError,
-    Pause,
     Reservation,
     Want,
     fits_without_servers,

@@ -9,12 +9,12 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Protocol, TypeVar
 
 import numpy as np
 
 from linkwise.extender.api.records import PodRecord, Template
 from linkwise.extender.api.spans import NODE, Spans, ordered, spans_of
+from linkwise.extender.api.unlocked import RunUnlocked
 from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.machine_kind import Wish
 from linkwise.extender.cache.node_table import NOT_USABLE, Bools, Rows
@@ -31,19 +31,6 @@ from linkwise.extender.placement.worth.estimate import estimate_of
 from linkwise.extender.placement.worth.ideal import Machines, ideal
 from linkwise.extender.placement.worth.reach import reach_of
 from linkwise.topology.plan import CommunicatorEstimate
-
-T = TypeVar("T")
-
-
-class Aside(Protocol):
-    """Does a piece of work, and may let others use the books meanwhile."""
-
-    def __call__(self, work: Callable[[], T], /) -> T: ...
-
-
-def here_and_now(work: Callable[[], T]) -> T:
-    """Lets nobody in."""
-    return work()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +69,12 @@ class Search:
         self._hopeless.forget()
 
     def seek(
-        self, found: Muster, now: float, *, aside: Aside | None = None, view: View | None = None
+        self,
+        found: Muster,
+        now: float,
+        *,
+        aside: RunUnlocked | None = None,
+        view: View | None = None,
     ) -> list[Spot] | Refusal:
         """Room for those who are open, of a single pod where nothing more than what is free is in
         *view*. With *aside* others may use the books meanwhile; what comes back is true all the
@@ -102,7 +94,12 @@ class Search:
         return self._books.rows.copy()
 
     def _search(
-        self, found: Muster, beside: Sequence[Spot], now: float, aside: Aside | None, view: View
+        self,
+        found: Muster,
+        beside: Sequence[Spot],
+        now: float,
+        aside: RunUnlocked | None,
+        view: View,
     ) -> list[Spot] | Refusal:
         def known_nodes(template: Template) -> Bools:
             known, nodes = self._learned.known_to_pass(template, now), self._nodes(template)
@@ -124,7 +121,7 @@ class Search:
         found: Muster,
         nodes: Callable[[Template], Bools],
         beside: Sequence[Spot],
-        aside: Aside | None,
+        aside: RunUnlocked | None,
         view: View,
     ) -> list[Spot] | Refusal:
         member = found.open[0]

@@ -168,6 +168,16 @@ class Gang:
             self.broken.append(f"gang {self.name}: {self.phase.value} -> {phase.value}")
         self.phase = phase
 
+    def try_again(self) -> None:
+        """It found no room; now there may be some."""
+        self.tried_room, self.lacking = -1, {}
+
+    def take_up(self) -> None:
+        """Try again, even where kube-scheduler has refused its plans once too often."""
+        self.try_again()
+        if self.refused:
+            self.refused, self.refusals = False, 0
+
     @property
     def name(self) -> str:
         return f"{self.key.namespace}/{self.key.name}"

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.api.timers import Alarms
+from linkwise.extender.api.unlocked import Pause
 from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.pending_writes import Outbox
 from linkwise.extender.gangs.gang import Gang, phase_of
@@ -16,8 +17,6 @@ from linkwise.extender.gangs.registry import Roll
 from linkwise.extender.gangs.repair import Repair
 from linkwise.extender.gangs.scheduling_gates import Gates
 from linkwise.extender.placement.nodes.node_filters import Feasible
-from linkwise.extender.queue.earliest_start import Pause
-from linkwise.extender.queue.scheduling_queue import Line
 from linkwise.topology.plan import Plan
 
 _CLOCKS_DIFFER_SECONDS = 60.0
@@ -35,7 +34,6 @@ class Life:
         books: Books,
         outbox: Outbox,
         roll: Roll,
-        line: Line,
         feasible: Feasible,
         gates: Gates,
         repair: Repair,
@@ -44,7 +42,7 @@ class Life:
         max_refusals: int,
     ) -> None:
         self.refusals = 0
-        self._books, self._outbox, self._roll, self._line = books, outbox, roll, line
+        self._books, self._outbox, self._roll = books, outbox, roll
         self._feasible, self._gates, self._repair = feasible, gates, repair
         self._timeout_seconds = gang_timeout_seconds
         self._max_refusals = max_refusals
@@ -64,9 +62,10 @@ class Life:
         for key in looks:
             if key in self._roll.gangs:
                 gang = self._roll.gangs[key]
-                gang.tried_room, gang.lacking = -1, {}  # what kept it waiting was not only room
                 if gang.refused and now >= gang.refused_until:
-                    self._line.take_up(key)
+                    gang.take_up()
+                else:
+                    gang.try_again()  # what kept it waiting was not only room
         return {*self._deadlines.take(now), *looks}
 
     def look_again(self, gang: Gang, at: float) -> None:
@@ -74,14 +73,13 @@ class Life:
         before = self._looks.get(gang.key)
         self._looks[gang.key] = at if before is None else min(at, before)
 
-    def put_in_order(self, key: GangKey, now: float) -> None:
-        self._line.leave(key)
+    def reconcile(self, key: GangKey, now: float) -> bool:
+        """Bring the gang into line with its pods; whether it wants a plan for some of them."""
         self._deadlines.drop(key)
         self._looks.drop(key)
         if key not in self._books.gangs:
             self._roll.forget(key)
-            self._line.forget(key)
-            return
+            return False
         is_new = key not in self._roll.gangs
         gang = self._roll.gangs.setdefault(key, Gang(key))
         found = self._roll.muster(gang)
@@ -100,8 +98,7 @@ class Life:
         self._expire(gang, now)
         self._start_or_evict(gang, now)
         self._repair.note_spots(gang, self._roll.muster(gang))
-        if self._wants_plan(gang, now):
-            self._line.join(key)
+        return self._wants_plan(gang, now)
 
     def _note_who_came(self, gang: Gang, found: Muster, now: float) -> None:
         there = frozenset(member.uid for member in found.members if member.live)
@@ -256,7 +253,7 @@ class Life:
         for member in members:
             self._books.plan(member.uid, None)
 
-    def finish(self, gang: Gang, now: float, pause: Pause) -> None:
+    def publish(self, gang: Gang, now: float, pause: Pause) -> None:
         """Bring what was decided to the API server, and name the phase. Others are let in by
         *pause* after some hundred members."""
         found = self._roll.muster(gang)

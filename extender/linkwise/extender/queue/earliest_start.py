@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from linkwise.extender.api.records import GangKey, Resources
+from linkwise.extender.api.unlocked import Pause
 from linkwise.extender.cache.cache import Books
 from linkwise.extender.cache.node_table import NOT_USABLE, Bools, Ints, Rows, popcount
 from linkwise.extender.placement.result import Refusal, Spot
@@ -24,9 +25,6 @@ Gpus = Mapping[str, int]
 Seek = Callable[[Rows, Sequence[int]], list[Spot] | Refusal]
 """A place for the gang on these rows; they differ from the true ones in those named."""
 
-
-Pause = Callable[[], None]
-"""Lets others use the books; then these may have changed."""
 
 _AT_ONCE = 256  # nodes
 _WORTH_A_MOVE = 0.75

@@ -73,9 +73,7 @@ class Line:
         """A gang that was left to wait may be tried again."""
         gang = self._roll.gangs.get(key) if key is not None else None
         if gang is not None:
-            gang.tried_room, gang.lacking = -1, {}
-            if gang.refused:
-                gang.refused, gang.refusals = False, 0
+            gang.take_up()
 
     def in_order(self) -> list[Gang]:
         """All who wait, the most urgent first."""

@@ -102,7 +102,7 @@ class Shell:
         self._core, self._metrics = core, metrics
         self._clock = clock or steady_clock()
         self._lock = Lock()  # around every use of the core
-        core.step_aside_by(self._aside)
+        core.set_unlocker(self._aside)
         self._kube = KubeActions(client, metrics, clock or time.time, lead)
         self._writes: Lanes[Action] = Lanes(self._act, threads=write_threads)
         self._events: Lanes[Action] = Lanes(self._act, threads=_EVENT_THREADS)
