@@ -13,7 +13,7 @@ import click
 import numpy as np
 
 from bench.figures import print_table
-from linkwise.extender.cache.machine_kind import Kind
+from linkwise.extender.cache.machine_kind import MachineKind
 from linkwise.extender.placement.one_machine import gang_on
 from linkwise.topology.choose import choose
 from linkwise.topology.model import Machine
@@ -26,18 +26,18 @@ MACHINES = (
     *("h200-nvl-2x4", "rtx8000-4", "p100-pcie-8", "plx-8-pxb", "rtx4090-8-phb"),
 )
 GANGS = ((2, 1), (3, 1), (4, 1), (5, 1), (6, 1), (2, 2), (3, 2), (2, 3))  # members, GPUs of each
-Rule = Callable[[Kind, int, int, int], int]
+Rule = Callable[[MachineKind, int, int, int], int]
 """(machine, free GPUs, members, GPUs of each) → all GPUs of the gang, as a bitmask."""
 
 
-def of_the_extender(kind: Kind, free: int, members: int, size: int) -> int:
+def of_the_extender(kind: MachineKind, free: int, members: int, size: int) -> int:
     return sum(gang_on(kind, free, members, size))
 
 
 def one_by_one(
     choice: Callable[[Machine, int, int], int | None],
 ) -> Rule:
-    def choose_all(kind: Kind, free: int, members: int, size: int) -> int:
+    def choose_all(kind: MachineKind, free: int, members: int, size: int) -> int:
         taken = 0
         for _ in range(members):
             taken |= choice(kind.machine, free & ~taken, size) or 0
@@ -79,7 +79,7 @@ def _shares(
     machine: Machine, draw: random.Random, cases: int
 ) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
     """[cases, rules] the gang's ring by the best of so many of the free GPUs."""
-    kind, table = Kind(machine, 0), table_of(machine)
+    kind, table = MachineKind(machine, 0), table_of(machine)
     count = len(machine.gpus)
     shares: list[list[float]] = []
     while len(shares) < cases:

@@ -15,8 +15,7 @@ from linkwise.extender.api.views import Counts
 from linkwise.extender.placement.nodes import reasons as rooms
 from linkwise.extender.runtime.leadership import ALONE
 from linkwise.extender.runtime.loop import Shell
-from linkwise.extender.runtime.metrics import Census
-from linkwise.extender.runtime.metrics import Metrics as ExtenderMetrics
+from linkwise.extender.runtime.metrics import Census, ExtenderMetrics
 from linkwise.extender.runtime.ports.routes import create_app as create_extender_app
 from linkwise.extender.verbs import filter_and_prioritize as answers
 from linkwise.plugin.__main__ import main as plugin

@@ -14,7 +14,7 @@ from linkwise.cli import kubectl_tables
 from linkwise.cli.kubectl import main
 from linkwise.extender.core import CoreSettings, Scheduler
 from linkwise.extender.runtime.loop import Shell
-from linkwise.extender.runtime.metrics import Metrics
+from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.ports.routes import create_app
 from linkwise.simulator.api_server import ApiServer
 from tests.cli.api_proxy import Proxy, served, write_kubeconfig
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def running() -> Iterator[Proxy]:
     with ApiServer() as server:
-        world, metrics = World(server), Metrics()
+        world, metrics = World(server), ExtenderMetrics()
         world.add_node("n1")
         world.add_node("n2", "dgx1-v100")
         shell = Shell(Scheduler(CoreSettings()), world.client, metrics)

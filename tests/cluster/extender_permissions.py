@@ -5,7 +5,7 @@ Requests that are allowed are carried out, in the order in which they stand here
 
 from typing import Any
 
-from linkwise.extender.podgrouper.workloads.kinds import READ, Kind
+from linkwise.extender.podgrouper.workloads.kinds import READ, OwnerKind
 from linkwise.kube.client import JSON_PATCH, STRATEGIC_PATCH
 from linkwise.topology import names
 from tests.cluster.accounts import NAMESPACE, Request
@@ -36,7 +36,7 @@ CLUSTER_AUTHORITY = "extension-apiserver-authentication"
 ENDPOINTS = {"metadata": {"name": "linkwise-extender"}}
 
 
-def collection(kind: Kind) -> str:
+def collection(kind: OwnerKind) -> str:
     return kind.paths("ml", "")[0].rstrip("/")
 
 

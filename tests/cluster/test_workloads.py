@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from linkwise.extender.podgrouper.workloads.kinds import READ, Kind
+from linkwise.extender.podgrouper.workloads.kinds import READ, OwnerKind
 from linkwise.kube.errors import ApiError
 from linkwise.topology import names
 from tests.cluster.control_plane import ControlPlane, KubectlError
@@ -71,7 +71,7 @@ def is_empty(world: World) -> bool:
     return not world.taken()
 
 
-def definition(kind: Kind) -> dict[str, Any]:
+def definition(kind: OwnerKind) -> dict[str, Any]:
     """A custom resource of this kind that may say anything."""
     anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     versions = [

@@ -9,7 +9,7 @@ from threading import Thread
 
 from linkwise.extender.core import CoreSettings, Scheduler
 from linkwise.extender.runtime.loop import Shell
-from linkwise.extender.runtime.metrics import Metrics
+from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.ports.dispatch import Verbs
 from linkwise.extender.runtime.ports.scheduler_port import VerbServer
 from tests.end_to_end.clients import MortalClient, Pace
@@ -40,7 +40,7 @@ class LiveExtender:
     def __init__(self, url: str, journal: Journal, port: int, pace: Pace) -> None:
         self._journal = journal
         self.client = MortalClient.at(url, pace)
-        self.metrics = Metrics()
+        self.metrics = ExtenderMetrics()
         self.core = Scheduler(CoreSettings(gang_timeout_seconds=GANG_TIMEOUT_SECONDS))
         self.shell = Shell(self.core, self.client, self.metrics, clock=hurried_clock)
         verbs = Verbs(self.shell, self.metrics, max_body_mib=64)

@@ -15,7 +15,7 @@ from linkwise.extender.api.views import GangView, NodeView
 from linkwise.extender.core import CoreSettings, Scheduler
 from linkwise.extender.explain.explainer import Explainer
 from linkwise.extender.explain.usage import view_nodes
-from linkwise.extender.runtime.metrics import Metrics
+from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.owner_reader import OwnerReads
 from linkwise.kube.objects import Node, Pod
 from linkwise.topology import names
@@ -215,7 +215,7 @@ def _fresh(world: World, pods: Sequence[Pod], nodes: Sequence[Node], now: float)
     core = Scheduler(CoreSettings(gang_timeout_seconds=GANG_TIMEOUT_SECONDS))
     core.replace_nodes(nodes, now)
     core.replace_pods(pods, now)
-    owners = OwnerReads(world.client, Metrics())
+    owners = OwnerReads(world.client, ExtenderMetrics())
     while reads := core.owners_to_read(now):
         for read in reads:
             core.owner_read(read, owners.read(read), now)

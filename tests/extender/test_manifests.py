@@ -12,7 +12,7 @@ from linkwise.cli.kubectl import EXTENDER
 from linkwise.extender.__main__ import ENV_PREFIX, command
 from linkwise.extender.podgrouper.workloads.kinds import READ
 from linkwise.extender.runtime.leader_endpoints import CALLS, STATUS
-from linkwise.extender.runtime.metrics import Metrics
+from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.ports.dispatch import VERBS
 from linkwise.extender.runtime.ports.routes import create_app
 from linkwise.extender.settings import Settings
@@ -69,7 +69,7 @@ def test_kube_scheduler_is_given_the_routes_that_exist(extender: dict[str, Any])
 
 
 def test_the_port_of_everybody_has_none_of_them() -> None:
-    app = create_app(NoShell(), Metrics())  # type: ignore[arg-type]
+    app = create_app(NoShell(), ExtenderMetrics())  # type: ignore[arg-type]
     methods = {method for rule in app.url_map.iter_rules() for method in rule.methods or ()}
     assert methods == {"GET", "HEAD", "OPTIONS"}
     assert not {rule.rule for rule in app.url_map.iter_rules()} & {f"/{verb}" for verb in VERBS}
@@ -211,7 +211,7 @@ def test_kube_scheduler_never_binds_a_gpu_pod_without_us(extender: dict[str, Any
 
 
 def test_the_probes_ask_routes_that_exist(container: dict[str, Any]) -> None:
-    app = create_app(NoShell(), Metrics())  # type: ignore[arg-type]
+    app = create_app(NoShell(), ExtenderMetrics())  # type: ignore[arg-type]
     routes = {rule.rule for rule in app.url_map.iter_rules()}
 
     for probe in ("readinessProbe", "livenessProbe"):

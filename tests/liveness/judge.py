@@ -15,7 +15,7 @@ from linkwise.extender.api.extender_calls import FilterCall
 from linkwise.extender.api.records import GangKey
 from linkwise.extender.core import Scheduler
 from linkwise.extender.gangs.partial_admission import LONGEST_SECONDS
-from linkwise.extender.queue.reservations import Hold
+from linkwise.extender.queue.reservations import Reservation
 from linkwise.kube.objects import Pod
 from linkwise.topology import names
 from linkwise.topology.plan import read_gpus, read_plan
@@ -50,7 +50,7 @@ class Judge:
         """What must be true at any moment."""
         world = self._world
         world.failures += [f"audit: {text}" for text in world.core.audit()]
-        for hold in world.core.holds.all():
+        for hold in world.core.reservations.all():
             world.failures += [
                 f"{hold.title} waits for a server: {owner}" for owner in self._servers_in(hold)
             ]
@@ -107,7 +107,7 @@ class Judge:
         """Whether the core keeps some of these GPUs for others: who is first it may see otherwise
         than one that begins, by what it has seen of run times."""
         world = self._world
-        book = world.core._books.nodes.get(action.node)
+        book = world.core._cache.nodes.get(action.node)
         if book is None or book.machine is None:
             return True
         gpus = read_gpus(action.annotations[names.GPUS])
@@ -121,7 +121,7 @@ class Judge:
 
     def _singles(self, fresh: Scheduler, now: float) -> Iterator[str]:
         world = self._world
-        kept = {name for name, book in world.core._books.nodes.items() if book.held}
+        kept = {name for name, book in world.core._cache.nodes.items() if book.held}
         for pod in world.pods.values():
             if not _waits(pod) or names.GANG in pod.metadata.annotations:
                 continue
@@ -152,7 +152,7 @@ class Judge:
         settings = world.settings
         if world.trouble.no_leader:
             return  # nobody places anything, and nobody ends a hold
-        over = {hold.key.namespace for hold in world.core.holds.all() if self._idles(hold)}
+        over = {hold.key.namespace for hold in world.core.reservations.all() if self._idles(hold)}
         for namespace in [*self._over_since]:
             if namespace not in over:
                 del self._over_since[namespace]
@@ -164,26 +164,26 @@ class Judge:
                 )
                 self._over_since[namespace] = math.inf
 
-    def _idles(self, hold: Hold) -> bool:
+    def _idles(self, hold: Reservation) -> bool:
         """By the kubelets' word, and the nodes' topology."""
         world = self._world
         idle, could_use = 0, 0
-        rows = world.core._books.rows
+        rows = world.core._cache.rows
         for name in world.nodes:
             row = rows.row_of.get(name)
             if row is None or row >= len(hold.pool) or not hold.pool[row]:
                 continue
-            book = world.core._books.nodes[name]
+            book = world.core._cache.nodes[name]
             if book.closed or book.machine is None:
                 continue
             could_use += len(book.machine.gpus)
             idle += (book.held & hold.gpus.get(name, 0)).bit_count()
         return idle > world.settings.hold_share * could_use
 
-    def _servers_in(self, hold: Hold) -> Iterator[str]:
+    def _servers_in(self, hold: Reservation) -> Iterator[str]:
         world = self._world
         for node, mask in hold.gpus.items():
-            book = world.core._books.nodes.get(node)
+            book = world.core._cache.nodes.get(node)
             for uid, gpus in ({} if book is None else book.owned).items():
                 pod = world.pods.get(uid)
                 leaves = pod is None or pod.metadata.deletion_timestamp is not None

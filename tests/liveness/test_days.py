@@ -6,8 +6,8 @@ from unittest.mock import patch
 
 import pytest
 
-from linkwise.extender.queue.idle_limit import IdleBound
-from linkwise.extender.queue.unschedulable_pods import TurnedAway
+from linkwise.extender.queue.idle_limit import IdleLimit
+from linkwise.extender.queue.unschedulable_pods import UnschedulablePods
 from tests.liveness.days import live
 
 
@@ -20,10 +20,10 @@ def test_every_promise_is_kept_whatever_goes_wrong(seeds: str) -> None:
 
 
 def test_a_pod_that_nobody_wakes_is_seen() -> None:
-    with patch.object(TurnedAway, "_room_for", lambda *_: None):
+    with patch.object(UnschedulablePods, "_room_for", lambda *_: None):
         assert any("would do on" in failure for failure in live(40, 0.25).failures)
 
 
 def test_a_hold_that_does_not_end_is_seen() -> None:
-    with patch.object(IdleBound, "look", lambda *_: set()):
+    with patch.object(IdleLimit, "look", lambda *_: set()):
         assert any("idles too much" in failure for failure in live(8, 0.25).failures)

@@ -17,7 +17,7 @@ from linkwise.serving.server import Visit
 from linkwise.topology import names
 from linkwise.webhook.answers import Answers
 from linkwise.webhook.patch import Rules
-from linkwise.webhook.server import Answer, Server
+from linkwise.webhook.server import Answer, WebhookServer
 from tests.extender.podgrouper.pods import pod
 from tests.webhook.reviews import review
 
@@ -51,7 +51,7 @@ class Running:
     def __init__(self) -> None:
         self.held, self.release = Event(), Event()
         routes = {**Answers(Rules()).routes(), ("POST", "/slow"): self._slow}
-        self.server = Server(HOST, 0, routes, max_body=MOST)
+        self.server = WebhookServer(HOST, 0, routes, max_body=MOST)
         self.port = self.server.port
         self.pair = new_pair()
         self._clients: list[Client] = []

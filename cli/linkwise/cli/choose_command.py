@@ -158,13 +158,13 @@ def _answer_by_ring(named: NamedMachine, question: Question) -> Answer:
 def _answer_for_a_gang(named: NamedMachine, question: Question, gang: tuple[int, int]) -> Answer:
     """All its GPUs are one communicator, so the ring through all of them counts first."""
     from linkwise.extender.cache.machine_kind import (
-        Kind,  # a tenth of a second that others do not wait for
+        MachineKind,  # a tenth of a second that others do not wait for
     )
     from linkwise.extender.placement.one_machine import gang_on
 
     machine, free = question.machine, question.free
     members = gang_on(
-        Kind(machine, 0), free, *gang, require=question.require, prefer=question.prefer
+        MachineKind(machine, 0), free, *gang, require=question.require, prefer=question.prefer
     )
     if not members:
         return _refusal_of_a_gang(named, question, gang)

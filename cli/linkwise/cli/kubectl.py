@@ -14,7 +14,7 @@ from linkwise.cli import kubectl_tables
 from linkwise.cli.__main__ import OneLineGroup
 from linkwise.cli.errors import AskError, BadInputError
 from linkwise.cli.proxied import Access, Extender
-from linkwise.extender.api.views import GangView, NodeView, Use
+from linkwise.extender.api.views import ClusterUse, GangView, NodeView
 
 EXTENDER = "kube-system/linkwise-extender:http"
 F = TypeVar("F", bound=Callable[..., object])
@@ -133,7 +133,7 @@ def top(kubeconfig: str | None, context: str | None, extender: str, output: str)
     if output == "json":
         _json(answer)
     else:
-        click.echo(kubectl_tables.use(_read(answer, Use)), nl=False)
+        click.echo(kubectl_tables.use(_read(answer, ClusterUse)), nl=False)
 
 
 def _path_of(what: str) -> tuple[str, ...]:

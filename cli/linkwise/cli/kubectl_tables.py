@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from linkwise.cli.table import aligned
-from linkwise.extender.api.views import BestSet, GangView, KindUse, NodeView, Use
+from linkwise.extender.api.views import BestSet, ClusterUse, GangView, KindUse, NodeView
 from linkwise.extender.explain.format import duration
 
 _NARROWEST = 80
@@ -51,7 +51,7 @@ def nodes(views: Sequence[NodeView]) -> str:
     return fitted(aligned(rows, figures=range(1, 6)))
 
 
-def use(it: Use) -> str:
+def use(it: ClusterUse) -> str:
     total = sum(it.gpus.values())
     used = it.gpus["used"]
     share = f" ({100 * used / total:.0f} %)" if total else ""

@@ -27,7 +27,7 @@ from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.runtime.leader_endpoints import CALLS, STATUS, Calling
 from linkwise.extender.runtime.leadership import ALONE
 from linkwise.extender.runtime.loop import Shell
-from linkwise.extender.runtime.metrics import Metrics
+from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.ports.open_ports import ListenError, open_ports
 from linkwise.extender.settings import Settings, SettingsError
 from linkwise.kube.client import KubeClient
@@ -243,7 +243,7 @@ def command(
 def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT. Raises LoadError, ListenError."""
     raise_limit()
-    metrics = Metrics()
+    metrics = ExtenderMetrics()
     core = Scheduler(
         CoreSettings(
             resource_name=settings.resource_name,

@@ -26,18 +26,18 @@ from linkwise.extender.api.records import PodRecord
 from linkwise.extender.api.spans import DEFAULT_LEVELS
 from linkwise.extender.api.unlocked import RunUnlocked, run_inline
 from linkwise.extender.api.views import Counts, Explanation, GangView, NodeView
-from linkwise.extender.cache.cache import Books
-from linkwise.extender.cache.ingest import Reader
+from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.ingest import Ingest
 from linkwise.extender.cache.node_info import plan_on
-from linkwise.extender.cache.pending_writes import Outbox
+from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.cycle.planner import Planner
 from linkwise.extender.explain.explainer import Explainer
-from linkwise.extender.explain.snapshot import Camera, Snapshot
+from linkwise.extender.explain.snapshot import Snapshot, SnapshotCamera
 from linkwise.extender.explain.usage import view_counts, view_nodes
 from linkwise.extender.invariants import audit
 from linkwise.extender.podgrouper.owner_cache import FetchOwner, Found
 from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
-from linkwise.extender.preemption.disruption_budgets import Budgets
+from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.queue.run_times import RunTimes
 from linkwise.extender.queue.scheduling_queue import Ages
@@ -66,8 +66,8 @@ class CoreSettings:
 class Scheduler:
     def __init__(self, settings: CoreSettings) -> None:
         self._settings = settings
-        self._reader = Reader(settings.resource_name, settings.indexed_jobs)
-        self._budgets = Budgets()
+        self._reader = Ingest(settings.resource_name, settings.indexed_jobs)
+        self._budgets = DisruptionBudgets()
         self._run_times = RunTimes()
         self._ages = Ages()
         self._seen_nodes = self._seen_pods = False
@@ -76,11 +76,11 @@ class Scheduler:
 
     def _begin(self, leader: int) -> None:
         """Empty books, and nothing in mind."""
-        settings, outbox = self._settings, Outbox(leader)
-        self._books = Books()
+        settings, pending_writes = self._settings, PendingWrites(leader)
+        self._cache = Cache()
         self._planner = Planner(
-            self._books,
-            outbox,
+            self._cache,
+            pending_writes,
             gang_timeout_seconds=settings.gang_timeout_seconds,
             max_refusals=settings.max_refusals,
             span_levels=settings.span_levels,
@@ -93,18 +93,18 @@ class Scheduler:
         )
         self._planner.aside = self._aside
         self.offers = self._planner.offers
-        self.holds = self._planner.holds
-        self._binder = Binder(self._books, self._planner)
-        self._camera = Camera(self._books, self._planner)
+        self.reservations = self._planner.reservations
+        self._binder = Binder(self._cache, self._planner)
+        self._camera = SnapshotCamera(self._cache, self._planner)
 
     def lead(self, term: int, now: float) -> None:
         """Decide from now on, in this term. What was read stays; all else is as after a start, so
         that it does not matter who led before, and for how long this one watched."""
-        nodes = [book.record for book in self._books.nodes.values() if book.record is not None]
-        pods = list(self._books.pods.values())
+        nodes = [info.record for info in self._cache.nodes.values() if info.record is not None]
+        pods = list(self._cache.pods.values())
         self._begin(term)
         for node in nodes:
-            self._books.put_node(node)
+            self._cache.put_node(node)
         for pod in pods:
             self._put_pod(pod, now)
         self._planner.believe_no_older()
@@ -115,7 +115,7 @@ class Scheduler:
 
     def latest_term(self, most: int) -> int:
         """The highest that any plan names, up to *most*: what is above no leader has written."""
-        plans = (pod.written.plan for pod in self._books.pods.values() if pod.written is not None)
+        plans = (pod.written.plan for pod in self._cache.pods.values() if pod.written is not None)
         return max((plan.leader for plan in plans if plan.leader <= most), default=0)
 
     @property
@@ -129,11 +129,11 @@ class Scheduler:
         """All nodes there are: those not named are gone."""
         nodes = [*nodes]
         there = {node.metadata.name for node in nodes}
-        for name in [book.name for book in self._books.nodes.values() if book.record]:
+        for name in [info.name for info in self._cache.nodes.values() if info.record]:
             if name not in there:
-                self._books.drop_node(name)
+                self._cache.drop_node(name)
         for node in self._some_at_a_time(nodes):
-            self._books.put_node(self._reader.node(node))
+            self._cache.put_node(self._reader.node(node))
         self._seen_nodes = True
 
     def _some_at_a_time(self, things: Sequence[T]) -> Iterator[T]:
@@ -146,15 +146,15 @@ class Scheduler:
     def node_event(self, kind: str, node: Node, now: float) -> None:  # noqa: ARG002
         """*kind* is ADDED, MODIFIED or DELETED."""
         if kind == "DELETED":
-            self._books.drop_node(node.metadata.name)
+            self._cache.drop_node(node.metadata.name)
         else:
-            self._books.put_node(self._reader.node(node))
+            self._cache.put_node(self._reader.node(node))
 
     def replace_pods(self, pods: Iterable[Pod], now: float) -> None:
         """All pods there are: those not named are gone."""
         pods = [*pods]
         there = {pod.metadata.uid for pod in pods}
-        gone = [uid for uid in self._books.pods if uid not in there]
+        gone = [uid for uid in self._cache.pods if uid not in there]
         for uid in self._some_at_a_time(gone):
             self._drop_pod(uid, now)
         for pod in self._some_at_a_time(pods):
@@ -191,32 +191,32 @@ class Scheduler:
         """Look again at some of the pods whose owner was read; whether there are more of them."""
         records = self._reader.take_anew(now)
         for record in records:
-            before = self._books.pods.get(record.uid)
+            before = self._cache.pods.get(record.uid)
             self._put_pod(record, now)
             if before is not None and before.awaits and not record.awaits:
-                self._planner.turned_away.look_now(now)
+                self._planner.unschedulable_pods.look_now(now)
         return bool(records)
 
     def _put_pod(self, record: PodRecord, now: float) -> None:
-        namesake = self._books.pod_named(record.ref.namespace, record.ref.name)
+        namesake = self._cache.pod_named(record.ref.namespace, record.ref.name)
         if namesake is not None and namesake.uid != record.uid:
             self._drop_pod(namesake.uid, now)  # its deletion was not seen, but names are unique
-        before = self._books.pods.get(record.uid)
+        before = self._cache.pods.get(record.uid)
         if before != record:
             if before is not None and record.ended:
                 self._note_run_time(before, now)
             since = None if record.queue is None else record.queue.since
             if record.gang is not None and since is not None:
                 self._ages.keep(record.gang, since, now)
-            self._books.put_pod(record)
+            self._cache.put_pod(record)
             self._planner.pod_changed(before, record, now)
 
     def _drop_pod(self, uid: str, now: float) -> None:
         self._reader.forget(uid)
-        record = self._books.pods.get(uid)
+        record = self._cache.pods.get(uid)
         if record is not None:
             self._note_run_time(record, now)
-            self._books.drop_pod(uid)
+            self._cache.drop_pod(uid)
             self._planner.pod_gone(record)
 
     def _note_run_time(self, ends: PodRecord, now: float) -> None:
@@ -234,15 +234,15 @@ class Scheduler:
     def filter(self, call: FilterCall, now: float) -> FilterAnswer:
         record = self._record(call.pod)
         self._planner.asked_by(record.scheduler)
-        return answers.filter_nodes(self._books, self._planner, record, call, now)
+        return answers.filter_nodes(self._cache, self._planner, record, call, now)
 
     def prioritize(self, call: FilterCall, now: float) -> PriorityAnswer:
         record = self._record(call.pod)
-        return answers.prioritize(self._books, self._planner, record, call.node_names, now)
+        return answers.prioritize(self._cache, self._planner, record, call.node_names, now)
 
     def preempt(self, call: PreemptCall, now: float) -> PreemptAnswer:
         record = self._record(call.pod)
-        return preempt(self._books, self._planner, record, call.victims, now)
+        return preempt(self._cache, self._planner, record, call.victims, now)
 
     def begin_bind(self, call: BindCall, now: float) -> BindOrder | AlreadyBound | BindRefusal:
         """Choose the GPUs, or confirm the plan, and hold them until `end_bind`."""
@@ -301,8 +301,8 @@ class Scheduler:
         return view_nodes(self.snapshot(now))
 
     def counts(self, now: float) -> Counts:  # noqa: ARG002
-        return view_counts(self._books, self._planner)
+        return view_counts(self._cache, self._planner)
 
     def audit(self) -> list[str]:
         """Every promise about the books that does not hold; empty when sound."""
-        return audit(self._books, self._planner)
+        return audit(self._cache, self._planner)

@@ -1,9 +1,9 @@
 import pytest
 
 from linkwise.extender.api.annotations import (
-    Ask,
     GangAsk,
-    Requirement,
+    PodRequest,
+    TopologyRequirement,
     ask_of,
     demand_of,
     is_model,
@@ -19,29 +19,29 @@ from tests.extender.cluster import GPU, container
 INDEX = "batch.kubernetes.io/job-completion-index"
 
 
-def ask(**said: str) -> Ask:
+def ask(**said: str) -> PodRequest:
     return ask_of({f"linkwise.dev/{key.replace('_', '-')}": text for key, text in said.items()}, {})
 
 
 def test_a_pod_that_says_nothing_prefers_nvlink_and_requires_nothing() -> None:
     said = ask_of({"prometheus.io/scrape": "true"}, {})
-    assert said.requirement == Requirement(require=LinkClass.SYS, prefer=LinkClass.NVLINK)
+    assert said.requirement == TopologyRequirement(require=LinkClass.SYS, prefer=LinkClass.NVLINK)
     assert said.gang is None
 
 
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
-        ({"require_link": "nvlink"}, Requirement(require=LinkClass.NVLINK)),
-        ({"require_link": "switch"}, Requirement(require=LinkClass.PXB)),
-        ({"prefer_link": "node"}, Requirement(prefer=LinkClass.SYS)),
-        ({"gpu_model": "H100, h200"}, Requirement(models=(("h100",), ("h200",)))),
-        ({"gpu_model": "A100-SXM4"}, Requirement(models=(("a100", "sxm4"),))),
-        ({"gpu_memory": "40Gi"}, Requirement(memory_mib=40 * 1024)),
-        ({"gpu_memory": "80G"}, Requirement(memory_mib=76294)),
+        ({"require_link": "nvlink"}, TopologyRequirement(require=LinkClass.NVLINK)),
+        ({"require_link": "switch"}, TopologyRequirement(require=LinkClass.PXB)),
+        ({"prefer_link": "node"}, TopologyRequirement(prefer=LinkClass.SYS)),
+        ({"gpu_model": "H100, h200"}, TopologyRequirement(models=(("h100",), ("h200",)))),
+        ({"gpu_model": "A100-SXM4"}, TopologyRequirement(models=(("a100", "sxm4"),))),
+        ({"gpu_memory": "40Gi"}, TopologyRequirement(memory_mib=40 * 1024)),
+        ({"gpu_memory": "80G"}, TopologyRequirement(memory_mib=76294)),
     ],
 )
-def test_which_gpus_will_do(said: dict[str, str], expected: Requirement) -> None:
+def test_which_gpus_will_do(said: dict[str, str], expected: TopologyRequirement) -> None:
     assert ask(**said).requirement == expected
 
 

@@ -3,11 +3,11 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linkwise.extender.api.timers import Alarms
+from linkwise.extender.api.timers import Timers
 
 
-def alarms(*times: tuple[str, float]) -> Alarms[str]:
-    made: Alarms[str] = Alarms()
+def alarms(*times: tuple[str, float]) -> Timers[str]:
+    made: Timers[str] = Timers()
     for key, at in times:
         made[key] = at
     return made
@@ -37,7 +37,7 @@ def test_what_is_dropped_never_comes() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.none() | st.integers(0, 9)), max_size=300))
 def test_it_does_what_a_dictionary_would(changes: Iterable[tuple[int, int | None]]) -> None:
-    made: Alarms[int] = Alarms()
+    made: Timers[int] = Timers()
     plain: dict[int, float] = {}
     for key, at in changes:
         if at is None:

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from linkwise.extender.api.annotations import Requirement
-from linkwise.extender.cache.machine_kind import Kind, Wish
+from linkwise.extender.api.annotations import TopologyRequirement
+from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role
 from linkwise.topology.model import LinkClass, Machine
 from tests.machines import DGX_1V, MIXED_5
@@ -19,8 +19,8 @@ TWO_CONTAINERS = PodDemand((*TWO.containers, ContainerDemand("side", Role.MAIN, 
 def test_the_damages_of_all_masks_are_those_of_each(
     machine: Machine, require: LinkClass, demand: PodDemand
 ) -> None:
-    kind = Kind(machine, 0)
-    wish = Wish(demand, Requirement(require=require))
+    kind = MachineKind(machine, 0)
+    wish = GpuRequest(demand, TopologyRequirement(require=require))
     free = np.arange(kind.all_gpus, -1, -1)
     alone = [kind.damage(mask, kind.take(wish, mask) or 0) for mask in free.tolist()]
     assert kind.damages_within(wish, free).tolist() == alone

@@ -276,7 +276,7 @@ def test_a_list_of_thousands_of_pods_and_nodes_is_taken_in_some_at_a_time() -> N
     assert meanwhile.times == 320 // 64
     at.core.replace_pods(pods[320:], at.now)
     assert meanwhile.times == 320 // 64 + 2 * (320 // 64)
-    assert len(at.core._books.pods) == 320
+    assert len(at.core._cache.pods) == 320
     assert at.core.audit() == []
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from linkwise.extender.api.views import Explanation, GangExplanation, GangView, Wanted
+from linkwise.extender.api.views import Explanation, GangExplanation, GangView, RequestView
 from linkwise.extender.core import CoreSettings
 from linkwise.extender.explain import explanation_text as explain_text
 from linkwise.extender.explain.explainer import Explainer
@@ -310,7 +310,7 @@ def test_a_bound_pod_shows_its_gpus_and_what_they_are_worth() -> None:
             uid="u",
             state="bound",
             summary="",
-            wanted=Wanted(3, {"a": 2, "b": 1}, "switch", "nvlink", ("h100", "h200"), 40960),
+            wanted=RequestView(3, {"a": 2, "b": 1}, "switch", "nvlink", ("h100", "h200"), 40960),
             node="n1",
             gpus={"a": ("GPU-1", "GPU-2"), "b": ("GPU-3",)},
             link="NVLINK",

@@ -5,7 +5,7 @@ from linkwise.extender.api.views import (
     GangExplanation,
     NamespaceUse,
     ReasonCount,
-    Search,
+    SearchView,
 )
 from linkwise.extender.explain.explainer import Explainer
 from linkwise.extender.explain.usage import view_use
@@ -43,12 +43,12 @@ def test_the_real_gpus_are_shown_once_the_kubelet_has_said_them() -> None:
     assert explain(at, "a").gpus == real
 
 
-def levels(it: Search | None) -> list[tuple[str, int, int]]:
+def levels(it: SearchView | None) -> list[tuple[str, int, int]]:
     assert it is not None
     return [(level.level, level.have, level.of) for level in it.levels]
 
 
-def near(it: Search | None) -> tuple[str, str]:
+def near(it: SearchView | None) -> tuple[str, str]:
     assert it is not None
     assert it.nearest is not None
     assert it.nearest.level == "node"

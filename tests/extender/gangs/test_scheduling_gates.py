@@ -5,8 +5,8 @@ import pytest
 
 from linkwise.extender.api.actions import LiftGate, WithdrawPlan, WritePlan
 from linkwise.extender.api.extender_calls import BindOrder, BindRefusal, Outcome
-from linkwise.extender.cache.cache import Books
-from linkwise.extender.cache.machine_kind import Wish
+from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.pending_writes import EVENT_SECONDS, LONGEST_PAUSE_SECONDS
 from linkwise.extender.gangs import scheduling_gates as gates
 from linkwise.extender.gangs.partial_admission import LONGEST_SECONDS
@@ -131,9 +131,9 @@ def test_why_those_that_are_alike_wait_is_worked_out_once_a_round(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Thousands may wait, and each time all nodes are asked, under the lock."""
-    asked: list[Wish] = []
+    asked: list[GpuRequest] = []
 
-    def counted(books: Books, wish: Wish) -> str:
+    def counted(books: Cache, wish: GpuRequest) -> str:
         asked.append(wish)
         return why_no_node(books, wish)
 

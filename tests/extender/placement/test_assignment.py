@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from linkwise.extender.placement.search.assignment import Assignment, Part, best_of
+from linkwise.extender.placement.search.assignment import AssignedPart, Assignment, best_of
 
-ONE = Assignment((Part(0, 0, (1, 2)),), worth=100.0, own=50.0, damage=5.0, level=1)
-TWO = replace(ONE, parts=(Part(0, 0, (1,)), Part(1, 0, (1,))))
+ONE = Assignment((AssignedPart(0, 0, (1, 2)),), worth=100.0, own=50.0, damage=5.0, level=1)
+TWO = replace(ONE, parts=(AssignedPart(0, 0, (1,)), AssignedPart(1, 0, (1,))))
 
 
 def test_much_more_worth_counts_first() -> None:

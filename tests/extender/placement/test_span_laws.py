@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from linkwise.extender.api.annotations import Requirement
-from linkwise.extender.api.records import Resources, Template
+from linkwise.extender.api.annotations import TopologyRequirement
+from linkwise.extender.api.records import ResourceList, Template
 from linkwise.extender.api.spans import Spans
-from linkwise.extender.cache.machine_kind import Kind, Wish
-from linkwise.extender.cache.node_table import Rows
+from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind
+from linkwise.extender.cache.node_table import NodeTable
 from linkwise.extender.cache.topology_domains import NO_DOMAIN
 from linkwise.extender.placement.cluster_view import ClusterView, Level
 from linkwise.extender.placement.gang_placement import place
@@ -28,7 +28,7 @@ from linkwise.topology.demand import ContainerDemand, PodDemand, Role
 from linkwise.topology.recorded import recorded_machine
 
 LEVELS = ("clique", "leaf", "zone")
-KIND = Kind(recorded_machine("gb200-tray", node="n"), 0)
+KIND = MachineKind(recorded_machine("gb200-tray", node="n"), 0)
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ of_every_flavour = pytest.mark.parametrize(
 def searched(case: Case, order: Sequence[int] | None = None) -> list[Spot] | Refusal:
     """What the search says; the nodes come to its arrays in this *order*."""
     order = range(len(case.nodes)) if order is None else order
-    rows = Rows()
+    rows = NodeTable()
     for number in order:
         row = rows.add(case.nodes[number].name)
         rows.kinds[row], rows.free[row] = 0, (1 << case.nodes[number].free) - 1
@@ -98,8 +98,8 @@ def searched(case: Case, order: Sequence[int] | None = None) -> list[Spot] | Ref
         levels.append(Level(key, np.array(numbers), values))
     demand = PodDemand((ContainerDemand("main", Role.MAIN, case.size),))
     members = PodSet(
-        Wish(demand, Requirement()),
-        Resources(gpus=case.size),
+        GpuRequest(demand, TopologyRequirement()),
+        ResourceList(gpus=case.size),
         Template(0, {}, None, ()),
         tuple(range(case.wanted)),
         case.unit,

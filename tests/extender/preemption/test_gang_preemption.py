@@ -286,7 +286,7 @@ def test_evicting_ends_when_the_gang_goes_away() -> None:
     at.delete("urgent-0")
     at.pass_time(120)
     assert at.evicted == []
-    assert at.core.holds.all() == []
+    assert at.core.reservations.all() == []
 
 
 def test_a_budget_that_forbids_the_cheapest_leads_to_the_next() -> None:
@@ -383,7 +383,7 @@ def test_the_query_names_the_victims() -> None:
     at = cluster()
     run_gang(at, "humble", 2)
     add_gang(at, "urgent", 2, priority=1)
-    hold = at.core.holds.of(GangKey("ml", "urgent"))
+    hold = at.core.reservations.of(GangKey("ml", "urgent"))
     assert hold is not None
     assert hold.evicts
 
@@ -522,7 +522,7 @@ def test_while_victims_terminate_next_to_nothing_is_decided() -> None:
     ends = datetime.fromtimestamp(at.now + 600, UTC)
     at.put_pod(change(pod, metadata=change(pod.metadata, deletion_timestamp=ends)))
     assert quiet(at, 300) <= 60
-    assert at.core.holds.of(GangKey("ml", "urgent")) is not None
+    assert at.core.reservations.of(GangKey("ml", "urgent")) is not None
 
 
 def test_a_member_that_came_late_is_planned_once_its_gang_is_not_evicted_after_all() -> None:

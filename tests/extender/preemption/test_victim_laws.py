@@ -144,7 +144,7 @@ def test_whoever_passes_delays_the_first_in_the_line_by_nothing(
     at.add_gang("g", size, 8)
     at.settle()
     assume(at.phase("g") == "forming")
-    hold = at.core.holds.of(GangKey("ml", "g"))
+    hold = at.core.reservations.of(GangKey("ml", "g"))
     assert hold is not None
     promised = hold.start
     assert promised is not None
@@ -154,7 +154,7 @@ def test_whoever_passes_delays_the_first_in_the_line_by_nothing(
             break
         at.now += 1
         come(f"later-{number}", gpus, minutes)
-        hold = at.core.holds.of(GangKey("ml", "g"))
+        hold = at.core.reservations.of(GangKey("ml", "g"))
         assert hold is not None
         assert hold.start is not None
         assert hold.start <= promised

@@ -7,7 +7,7 @@ from unittest.mock import patch
 import pytest
 
 from linkwise.extender.core import CoreSettings
-from linkwise.extender.gangs.registry import Roll
+from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.queue.run_times import MANY
 from linkwise.kube.objects import Condition, OwnerReference, Pod
@@ -48,7 +48,7 @@ def live_through(seed: int) -> tuple[list[object], Cluster]:
             pod = at.find(name)
             if pod is not None and pod.status.nominated_node_name and not pod.spec.node_name:
                 at.schedule(name)
-        holds = [(hold.key.title, dict(hold.gpus)) for hold in at.core.holds.all()]
+        holds = [(hold.key.title, dict(hold.gpus)) for hold in at.core.reservations.all()]
         nodes = {pod.metadata.name: pod.spec.node_name for pod in at.pods.values()}
         seen.append((holds, nodes))
     return seen, at
@@ -57,7 +57,7 @@ def live_through(seed: int) -> tuple[list[object], Cluster]:
 @pytest.mark.parametrize("seed", range(5))
 def test_one_speaks_for_all_and_nothing_else_comes_of_it(seed: int) -> None:
     quick, at = live_through(seed)
-    with patch.object(Roll, "wishes_alone", lambda *_: None):  # each speaks for itself
+    with patch.object(GangRegistry, "request_of_single", lambda *_: None):  # each speaks for itself
         slow, _ = live_through(seed)
     assert quick == slow
     assert at.sound()
@@ -123,4 +123,4 @@ def test_each_keeps_what_others_are_evicted_for() -> None:
     at.settle()
     at.pass_time(5)
     assert sorted(at.evicted) == ["humble-n1", "humble-n2"]
-    assert [hold.evicts for hold in at.core.holds.all()] == [True, True]
+    assert [hold.evicts for hold in at.core.reservations.all()] == [True, True]

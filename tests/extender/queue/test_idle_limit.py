@@ -3,13 +3,13 @@
 import hypothesis.strategies as st
 from hypothesis import given
 
-from linkwise.extender.queue.idle_limit import IdleBound
+from linkwise.extender.queue.idle_limit import IdleLimit
 
 LIMIT = 100.0
 
 
 def test_the_time_of_a_namespace_is_up_once_it_has_been_over_for_so_long() -> None:
-    bound = IdleBound(LIMIT)
+    bound = IdleLimit(LIMIT)
     assert bound.look({"red"}, 0.0) == set()
     assert bound.next_due() == LIMIT
     assert bound.look({"red"}, LIMIT - 1) == set()
@@ -17,7 +17,7 @@ def test_the_time_of_a_namespace_is_up_once_it_has_been_over_for_so_long() -> No
 
 
 def test_then_it_rests_for_as_long() -> None:
-    bound = IdleBound(LIMIT)
+    bound = IdleLimit(LIMIT)
     bound.look({"red"}, 0.0)
     bound.look({"red"}, LIMIT)
     assert bound.rests_until("red", LIMIT) == 2 * LIMIT
@@ -29,7 +29,7 @@ def test_then_it_rests_for_as_long() -> None:
 
 
 def test_a_clock_begins_at_nought_where_the_share_was_kept_between() -> None:
-    bound = IdleBound(LIMIT)
+    bound = IdleLimit(LIMIT)
     bound.look({"red"}, 0.0)
     bound.look(set(), LIMIT - 1)
     assert bound.look({"red"}, LIMIT) == set()
@@ -40,7 +40,7 @@ def test_a_clock_begins_at_nought_where_the_share_was_kept_between() -> None:
 def test_whatever_comes_nobody_is_over_for_longer_and_never_while_it_rests(
     steps: list[tuple[float, bool]],
 ) -> None:
-    bound, now, over_since = IdleBound(LIMIT), 0.0, None
+    bound, now, over_since = IdleLimit(LIMIT), 0.0, None
     for seconds, wants in steps:
         due = bound.next_due()
         now = min(now + seconds, due) if due is not None and due > now else now + seconds

@@ -99,21 +99,21 @@ class Order(RuleBasedStateMachine):
             other = self.at.pod(member)
             assert not other.spec.node_name or other.metadata.deletion_timestamp is not None
         waits_for_it = [
-            hold for hold in self.at.core.holds.all() if hold.evicts and -hold.urgency[0] > 0
+            hold for hold in self.at.core.reservations.all() if hold.evicts and -hold.urgency[0] > 0
         ]
         assert any(-hold.urgency[0] > pod.spec.priority for hold in waits_for_it)
 
     @invariant()
     def what_is_held_is_held_for_somebody_who_waits(self) -> None:
         self.at.sound()
-        for hold in self.at.core.holds.all():
+        for hold in self.at.core.reservations.all():
             members = [self.at.pod(name) for name in self._members(hold.key.name)]
             assert any(not member.spec.node_name for member in members), hold
 
     @invariant()
     def no_two_hold_the_same(self) -> None:
         for node in NODES:
-            masks = [hold.gpus[node] for hold in self.at.core.holds.on(node)]
+            masks = [hold.gpus[node] for hold in self.at.core.reservations.on(node)]
             assert sum(masks) == (0 if not masks else _union(masks))
 
     def _all(self) -> dict[str, Pod]:

@@ -48,7 +48,7 @@ def end(at: Cluster, name: str) -> None:
 
 
 def held(at: Cluster, gang: str = "g") -> set[str]:
-    hold = at.core.holds.of(GangKey("ml", gang))
+    hold = at.core.reservations.of(GangKey("ml", gang))
     return set() if hold is None else set(hold.gpus)
 
 

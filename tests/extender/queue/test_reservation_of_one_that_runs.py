@@ -37,7 +37,7 @@ def bind_small(at: Cluster, name: str, node: str) -> None:
 
 
 def held(at: Cluster) -> set[str]:
-    hold = at.core.holds.of(GangKey("ml", "g"))
+    hold = at.core.reservations.of(GangKey("ml", "g"))
     return set() if hold is None else set(hold.gpus)
 
 

@@ -8,7 +8,7 @@ from linkwise.extender.api.extender_calls import BindRefusal
 from linkwise.extender.api.records import GangKey
 from linkwise.extender.core import CoreSettings
 from linkwise.extender.cycle.turns import LOOK_SECONDS
-from linkwise.extender.queue.reservations import Hold
+from linkwise.extender.queue.reservations import Reservation
 from linkwise.extender.queue.run_times import LEAST_SECONDS, MANY
 from linkwise.kube.objects import Condition, Pod
 from linkwise.topology import names
@@ -40,8 +40,8 @@ def end(at: Cluster, name: str) -> None:
     at.settle()
 
 
-def hold_of(at: Cluster, gang: str, namespace: str = "ml") -> Hold | None:
-    return at.core.holds.of(GangKey(namespace, gang))
+def hold_of(at: Cluster, gang: str, namespace: str = "ml") -> Reservation | None:
+    return at.core.reservations.of(GangKey(namespace, gang))
 
 
 def held(at: Cluster, gang: str) -> dict[str, int]:
@@ -322,7 +322,7 @@ def test_where_the_start_is_an_estimate_half_of_the_wait_is_lent(
     hold = hold_of(at, "g")
     assert hold is not None
     assert hold.start == at.now + LEAST_SECONDS
-    assert not hold.reservation.sure
+    assert not hold.earliest.sure
     at.add_pod("late", 8, said={} if said is None else {"expected_duration": said})
     assert at.schedule("late") == ("n1" if passes else "")
 
@@ -446,7 +446,7 @@ def test_a_single_gpu_comes_free_by_itself_and_is_not_held() -> None:
     run(at, "first", 8, "n1")
     at.add_pod("one", 1, alter=turned_away)
     at.settle()
-    assert at.core.holds.all() == []
+    assert at.core.reservations.all() == []
 
 
 def test_nothing_is_held_for_a_pod_that_waits_for_something_else() -> None:
@@ -457,7 +457,7 @@ def test_nothing_is_held_for_a_pod_that_waits_for_something_else() -> None:
     pod = at.add_pod("whole", 8)
     at.put_pod(change(pod, status=change(pod.status, conditions=(told,))))
     at.settle()
-    assert at.core.holds.all() == []
+    assert at.core.reservations.all() == []
     end(at, "first")
     assert at.plan("whole") is None
 
@@ -469,7 +469,7 @@ def test_a_pod_that_is_nominated_is_kube_schedulers() -> None:
     at.add_pod("whole", 8, alter=turned_away)
     at.nominate("whole", "n1")
     at.settle()
-    assert at.core.holds.all() == []
+    assert at.core.reservations.all() == []
 
 
 def after_runs(seconds: float, runs: int) -> Cluster:

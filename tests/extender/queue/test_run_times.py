@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from linkwise.extender.api.actions import PodRef
-from linkwise.extender.api.annotations import Ask
-from linkwise.extender.api.records import PodRecord, Resources
+from linkwise.extender.api.annotations import PodRequest
+from linkwise.extender.api.records import PodRecord, ResourceList
 from linkwise.extender.queue.run_times import ENOUGH, LEAST_SECONDS, MANY, RunTimes, run_time
 
 JOB = PodRecord(
@@ -15,10 +15,10 @@ JOB = PodRecord(
     leaving=False,
     priority=0,
     created=0.0,
-    needs=Resources(gpus=8),
+    needs=ResourceList(gpus=8),
     owner_kind="Job",
 )
-SMALL = replace(JOB, needs=Resources(gpus=1))
+SMALL = replace(JOB, needs=ResourceList(gpus=1))
 OTHER_TEAM = replace(JOB, ref=PodRef("vision", "p", "uid"))
 
 
@@ -63,7 +63,7 @@ def test_nine_of_ten_are_known_of_a_kind_once_many_have_ended() -> None:
     assert run_time(SMALL, after(*of_job).nine_of_ten) is None
     assert run_time(JOB, after(*of_job[: MANY - 1]).nine_of_ten) is None
     assert run_time(replace(JOB, endless=True), after(*of_job).nine_of_ten) is None
-    says = replace(JOB, ask=Ask(expected_seconds=60.0))
+    says = replace(JOB, ask=PodRequest(expected_seconds=60.0))
     assert run_time(says, after(*of_job).nine_of_ten) == 60.0
 
 

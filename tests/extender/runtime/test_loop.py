@@ -20,7 +20,7 @@ from linkwise.extender.api.extender_calls import (
 from linkwise.extender.core import CoreSettings, Scheduler
 from linkwise.extender.placement.gang_placement import place
 from linkwise.extender.runtime.loop import Shell, steady_clock
-from linkwise.extender.runtime.metrics import Metrics
+from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.ports.dispatch import Verbs
 from linkwise.extender.runtime.ports.routes import create_app
 from linkwise.extender.runtime.writer import KubeActions
@@ -34,7 +34,7 @@ class Extender:
     """The shell and its routes, without a port of its own."""
 
     def __init__(self, world: World, core: Scheduler | None = None) -> None:
-        self.metrics = Metrics()
+        self.metrics = ExtenderMetrics()
         self.core = core or Scheduler(CoreSettings())
         self.shell = Shell(self.core, world.client, self.metrics)
         self.http: FlaskClient = create_app(self.shell, self.metrics).test_client()

@@ -6,17 +6,17 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from linkwise.extender.api.placement_totals import Placed
 from linkwise.extender.api.views import Counts
-from linkwise.extender.runtime.metrics import Census, Metrics
+from linkwise.extender.runtime.metrics import Census, ExtenderMetrics
 
 NOTHING = Counts(gangs={}, gpus={}, nodes={}, swaps=0, refusals=0)
 
 
-def scrape(metrics: Metrics) -> dict[str, Metric]:
+def scrape(metrics: ExtenderMetrics) -> dict[str, Metric]:
     return {found.name: found for found in text_string_to_metric_families(metrics.text().decode())}
 
 
 def test_every_metric_of_ours_has_a_help_text_and_our_prefix() -> None:
-    metrics = Metrics()
+    metrics = ExtenderMetrics()
     metrics.watch_books(lambda: Census(NOTHING, broken=0, silent_seconds={}))
 
     ours = {name: m for name, m in scrape(metrics).items() if name.startswith("linkwise_")}
@@ -28,7 +28,7 @@ def test_every_metric_of_ours_has_a_help_text_and_our_prefix() -> None:
 
 
 def test_a_scrape_takes_the_census_anew() -> None:
-    metrics, free = Metrics(), [8]
+    metrics, free = ExtenderMetrics(), [8]
     metrics.watch_books(
         lambda: Census(
             Counts(
@@ -57,7 +57,7 @@ def test_a_scrape_takes_the_census_anew() -> None:
 def test_gangs_are_counted_by_how_well_they_were_placed() -> None:
     placed = Placed().with_gang(1, 80.0, 120.0).with_gang(2, 48.0, 48.0).with_gang(3, 6.0, 48.0)
     counts = Counts({}, {}, {}, 0, 0, placed)
-    metrics = Metrics()
+    metrics = ExtenderMetrics()
     metrics.watch_books(lambda: Census(counts, 0, {}))
 
     found = scrape(metrics)
@@ -78,7 +78,7 @@ def test_gangs_are_counted_by_how_well_they_were_placed() -> None:
 
 
 def test_two_programs_in_one_process_do_not_share_a_registry() -> None:
-    first, second = Metrics(), Metrics()
+    first, second = ExtenderMetrics(), ExtenderMetrics()
 
     first.requests.labels("filter", "ok").inc()
 

@@ -8,8 +8,8 @@ import pytest
 
 from linkwise.extender.podgrouper.owner_cache import FetchOwner
 from linkwise.extender.podgrouper.workloads.answer import Missing, ObjectRef
-from linkwise.extender.podgrouper.workloads.kinds import MPI_JOB, READ, Kind
-from linkwise.extender.runtime.metrics import Metrics
+from linkwise.extender.podgrouper.workloads.kinds import MPI_JOB, READ, OwnerKind
+from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.owner_reader import OwnerReads
 from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import ApiError
@@ -31,7 +31,7 @@ def client(server: ApiServer) -> KubeClient:
     return KubeClient.load(kubeconfig=None, server=server.url)
 
 
-def fetch(kind: Kind, name: str = "train", *paths: str) -> FetchOwner:
+def fetch(kind: OwnerKind, name: str = "train", *paths: str) -> FetchOwner:
     ref = ObjectRef(kind.group, kind.kind, "ml", name)
     return FetchOwner(ref, paths or kind.paths("ml", name), step=1)
 
@@ -42,13 +42,13 @@ def made(api_version: str, kind: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", READ, ids=lambda kind: f"{kind.kind}.{kind.group}")
-def test_every_kind_is_found_at_one_of_its_paths(client: KubeClient, kind: Kind) -> None:
+def test_every_kind_is_found_at_one_of_its_paths(client: KubeClient, kind: OwnerKind) -> None:
     """The stand-in serves one version of each, which need not be the first that is tried."""
-    assert OwnerReads(client, Metrics()).read(fetch(kind)) is Missing.NOT_FOUND
+    assert OwnerReads(client, ExtenderMetrics()).read(fetch(kind)) is Missing.NOT_FOUND
     (served,) = {path for path in kind.paths("ml", "train") if path.startswith(SERVED)}
     version = served.removeprefix("/apis/").partition("/namespaces/")[0]
     client.post(served.removesuffix("/train"), made(version, kind.kind))
-    found = OwnerReads(client, Metrics()).read(fetch(kind))
+    found = OwnerReads(client, ExtenderMetrics()).read(fetch(kind))
     assert not isinstance(found, Missing)
     assert found is not None
     assert found["spec"] == {"replicas": 4}
@@ -57,10 +57,13 @@ def test_every_kind_is_found_at_one_of_its_paths(client: KubeClient, kind: Kind)
 def test_a_kind_that_nobody_serves_is_not_the_same_as_an_object_that_is_not_there(
     client: KubeClient,
 ) -> None:
-    unknown = Kind("example.com", "Job", "jobs", ("v1", "v2"))
-    assert OwnerReads(client, Metrics()).read(fetch(unknown)) is Missing.NOT_SERVED
+    unknown = OwnerKind("example.com", "Job", "jobs", ("v1", "v2"))
+    assert OwnerReads(client, ExtenderMetrics()).read(fetch(unknown)) is Missing.NOT_SERVED
     paths = (*unknown.paths("ml", "train"), *MPI_JOB.paths("ml", "train"))
-    assert OwnerReads(client, Metrics()).read(fetch(MPI_JOB, "train", *paths)) is Missing.NOT_FOUND
+    assert (
+        OwnerReads(client, ExtenderMetrics()).read(fetch(MPI_JOB, "train", *paths))
+        is Missing.NOT_FOUND
+    )
 
 
 class _Refusing(KubeClient):
@@ -74,7 +77,7 @@ class _Refusing(KubeClient):
 
 
 def test_what_may_not_be_read_is_told_once_for_each_kind(caplog: pytest.LogCaptureFixture) -> None:
-    metrics = Metrics()
+    metrics = ExtenderMetrics()
     reads = OwnerReads(_Refusing(403, "Forbidden", "User cannot get resource"), metrics)
     with caplog.at_level(logging.WARNING):
         for kind in (*READ[:2], READ[0]):
@@ -90,9 +93,12 @@ def test_what_may_not_be_read_is_told_once_for_each_kind(caplog: pytest.LogCaptu
     ("status", "reason"), [(0, "Unreachable"), (429, "TooManyRequests"), (503, "Unavailable")]
 )
 def test_where_no_answer_comes_nothing_is_known(status: int, reason: str) -> None:
-    assert OwnerReads(_Refusing(status, reason, "later"), Metrics()).read(fetch(READ[0])) is None
+    assert (
+        OwnerReads(_Refusing(status, reason, "later"), ExtenderMetrics()).read(fetch(READ[0]))
+        is None
+    )
 
 
 def test_the_bare_text_of_a_real_api_server_says_that_the_kind_is_not_served() -> None:
-    reads = OwnerReads(_Refusing(404, "Unknown", "404 page not found"), Metrics())
+    reads = OwnerReads(_Refusing(404, "Unknown", "404 page not found"), ExtenderMetrics())
     assert reads.read(fetch(READ[0])) is Missing.NOT_SERVED

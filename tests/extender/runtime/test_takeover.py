@@ -12,7 +12,7 @@ from linkwise.extender.api.actions import Action, WithdrawPlan, WritePlan
 from linkwise.extender.core import CoreSettings, Scheduler
 from linkwise.extender.runtime.leader_endpoints import CALLS, STATUS, Calling
 from linkwise.extender.runtime.loop import Shell
-from linkwise.extender.runtime.metrics import Metrics
+from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.ports.dispatch import Verbs
 from linkwise.extender.runtime.ports.routes import create_app
 from linkwise.kube.errors import ApiError
@@ -64,7 +64,7 @@ class Told:
 
 class Extender:
     def __init__(self, world: World) -> None:
-        self.lead, self.metrics = Told(), Metrics()
+        self.lead, self.metrics = Told(), ExtenderMetrics()
         self.core = Scheduler(CoreSettings())
         self.calls: list[int] = []
         self.shell = Shell(
@@ -112,7 +112,7 @@ def test_a_standby_decides_nothing_until_it_leads(world: World, extender: Extend
     _, answer = asked(extender.verbs, "filter", Pod=world.add_pod("p"), NodeNames=["n1"])
     assert answer["Error"] == said
     world.add_gang("g", 2)
-    wait_for(lambda: world.server.requests()["WATCH pods"] and len(extender.core._books.pods) == 3)
+    wait_for(lambda: world.server.requests()["WATCH pods"] and len(extender.core._cache.pods) == 3)
     assert (writes(world), extender.calls) == (0, [])
 
     extender.lead.give(4)
@@ -158,7 +158,7 @@ def test_a_leader_that_may_act_no_more_writes_nothing(world: World, extender: Ex
     extender.lead.take()
     before = writes(world)
     world.add_gang("g", 2)
-    wait_for(lambda: len(extender.core._books.pods) == 2)
+    wait_for(lambda: len(extender.core._cache.pods) == 2)
     assert extender.get("/readyz")[0] == 503
     assert writes(world) == before
     extender.lead.give(1)
@@ -188,7 +188,7 @@ def test_a_term_that_no_leader_can_have_had_is_not_outbid(world: World, extender
     said = {names.PLAN: write_plan(forged), names.GPUS: write_gpus({"main": ("GPU-1",)})}
     world.add_pod("forged", 1, node="n1", said=said)
     world.add_gang("g", 2, 4)
-    wait_for(lambda: len(extender.core._books.pods) == 3)
+    wait_for(lambda: len(extender.core._cache.pods) == 3)
     extender.lead.give(1)
     wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
     assert extender.lead.outbids == []

@@ -18,7 +18,7 @@ from linkwise.extender.api.actions import (
     WritePlan,
 )
 from linkwise.extender.api.extender_calls import BindOrder, Outcome
-from linkwise.extender.runtime.metrics import Metrics
+from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.writer import KubeActions
 from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import ApiError
@@ -48,12 +48,12 @@ def client(running: ApiServer) -> KubeClient:
 
 
 @pytest.fixture
-def metrics() -> Metrics:
-    return Metrics()
+def metrics() -> ExtenderMetrics:
+    return ExtenderMetrics()
 
 
 @pytest.fixture
-def actions(client: KubeClient, metrics: Metrics) -> KubeActions:
+def actions(client: KubeClient, metrics: ExtenderMetrics) -> KubeActions:
     return KubeActions(client, metrics, clock=lambda: 1_800_000_000.0)
 
 
@@ -83,7 +83,7 @@ def plan_of(pod: PodRef) -> WritePlan:
     return WritePlan(pod, "n1", {names.GPUS: '{"main":["GPU-a"]}', names.PLAN: "{}"})
 
 
-def done(metrics: Metrics, kind: str, outcome: str) -> float:
+def done(metrics: ExtenderMetrics, kind: str, outcome: str) -> float:
     labels = {"action": kind, "outcome": outcome}
     return metrics.registry.get_sample_value("linkwise_extender_actions_total", labels) or 0.0
 
@@ -146,7 +146,7 @@ def test_an_event_whose_answer_was_lost_is_there_once(
 
 
 def test_an_event_that_is_told_again_is_the_same_with_a_new_time(
-    client: KubeClient, metrics: Metrics, pod: PodRef
+    client: KubeClient, metrics: ExtenderMetrics, pod: PodRef
 ) -> None:
     """Also by the process that comes after this one."""
     told = Emit(pod, "GangWaiting", EventType.WARNING, "no room")
@@ -204,7 +204,7 @@ def test_an_evicted_pod_goes(client: KubeClient, actions: KubeActions, pod: PodR
     ],
 )
 def test_a_pod_created_anew_under_the_same_name_is_left_alone(
-    action: Any, client: KubeClient, actions: KubeActions, pod: PodRef, metrics: Metrics
+    action: Any, client: KubeClient, actions: KubeActions, pod: PodRef, metrics: ExtenderMetrics
 ) -> None:
     client.delete(f"{PODS}/w-0", grace_seconds=0)
     create(client, "w-0")
@@ -254,7 +254,7 @@ def test_a_write_is_tried_again_while_the_api_server_is_busy(
 
 
 def test_a_write_that_never_gets_through_is_unknown(
-    server: ApiServer, actions: KubeActions, pod: PodRef, metrics: Metrics
+    server: ApiServer, actions: KubeActions, pod: PodRef, metrics: ExtenderMetrics
 ) -> None:
     server.fail_next("PATCH", "/status", 503, times=3)
 
@@ -302,7 +302,7 @@ def test_how_a_failed_binding_is_understood(
     assert (read(client, "w-0")["spec"].get("nodeName") == "n1") is carry_out
 
 
-def test_a_binding_that_was_never_sent_frees_its_gpus(metrics: Metrics) -> None:
+def test_a_binding_that_was_never_sent_frees_its_gpus(metrics: ExtenderMetrics) -> None:
     nobody = KubeClient.load(kubeconfig=None, server="http://127.0.0.1:1")
 
     found, text = KubeActions(nobody, metrics).bind(BindOrder("ml", "w", "u", "n1", {}))

@@ -7,7 +7,7 @@ import pytest
 
 from linkwise.extender.core import CoreSettings, Scheduler
 from linkwise.extender.runtime.loop import Shell
-from linkwise.extender.runtime.metrics import Metrics
+from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.ports.dispatch import Verbs
 from linkwise.extender.runtime.ports.routes import create_app
 from linkwise.extender.runtime.ports.scheduler_port import VerbServer
@@ -24,7 +24,7 @@ class Deployed:
     """One extender with a port of its own."""
 
     def __init__(self, world: World, port: int = 0) -> None:
-        self.metrics = Metrics()
+        self.metrics = ExtenderMetrics()
         self.shell = Shell(Scheduler(CoreSettings()), world.client, self.metrics)
         self.views = create_app(self.shell, self.metrics).test_client()
         verbs = Verbs(self.shell, self.metrics, max_body_mib=64)

@@ -24,7 +24,7 @@ from linkwise.topology.names import DEFAULT_RESOURCE, RESOURCE_NAME
 from linkwise.webhook.answers import Answers
 from linkwise.webhook.keeper import SecretKeeper
 from linkwise.webhook.patch import DEFAULT_SCHEDULER, Gating, Rules
-from linkwise.webhook.server import Server
+from linkwise.webhook.server import WebhookServer
 
 log = logging.getLogger("linkwise.webhook")
 PORT = 9403  # the plugin has 9401, the extender 9402
@@ -173,7 +173,9 @@ def command(
         certificate_ends=lambda: keeper.ends,
     )
     try:
-        server = Server(listen_address, listen_port, answers.routes(), max_body=max_body_mib << 20)
+        server = WebhookServer(
+            listen_address, listen_port, answers.routes(), max_body=max_body_mib << 20
+        )
     except OSError as error:
         where = f"{listen_address}:{listen_port}"
         _refuse(f"--listen-address, --listen-port: {where}: {error}")
@@ -188,7 +190,7 @@ def _client(kubeconfig: str | None, api_server: str | None) -> KubeClient:
         _refuse(str(error))
 
 
-def serve(server: Server, keeper: Keeper[Pair]) -> None:
+def serve(server: WebhookServer, keeper: Keeper[Pair]) -> None:
     """Until SIGTERM or SIGINT."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)

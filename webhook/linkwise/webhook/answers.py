@@ -58,7 +58,7 @@ class Answers:
         }
 
     def _answer(
-        self, verb: str, body: bytes, judge: Callable[[review.Request], tuple[bytes, str]]
+        self, verb: str, body: bytes, judge: Callable[[review.AdmissionRequest], tuple[bytes, str]]
     ) -> Answer:
         began = time.perf_counter()
         try:
@@ -77,11 +77,11 @@ class Answers:
         self._seconds.labels(verb).observe(time.perf_counter() - began)
         return 200, _JSON, answered
 
-    def _mutate(self, request: review.Request) -> tuple[bytes, str]:
+    def _mutate(self, request: review.AdmissionRequest) -> tuple[bytes, str]:
         steps = review.mutate(request, self._rules)
         return review.write_patch(request, steps), "patched" if steps else "untouched"
 
-    def _validate(self, request: review.Request) -> tuple[bytes, str]:
+    def _validate(self, request: review.AdmissionRequest) -> tuple[bytes, str]:
         verdict = review.validate(request, self._rules)
         if verdict.refused:
             log.info("%s: refused: %s", request.what, "; ".join(verdict.refused))

@@ -30,16 +30,16 @@ class _Struct(msgspec.Struct, frozen=True, rename="camel"):
     """`frozen` is said again below for the type checker's sake."""
 
 
-class Kind(_Struct, frozen=True):
+class ObjectKind(_Struct, frozen=True):
     kind: str
     group: str = ""
     version: str = ""
 
 
-class Request(_Struct, frozen=True):
+class AdmissionRequest(_Struct, frozen=True):
     uid: str
     operation: str
-    kind: Kind
+    kind: ObjectKind
     namespace: str = ""
     name: str = ""
     sub_resource: str = ""
@@ -59,10 +59,10 @@ class Request(_Struct, frozen=True):
 class _Review(_Struct, frozen=True):
     api_version: str
     kind: str
-    request: Request | None = None
+    request: AdmissionRequest | None = None
 
 
-def read_request(body: bytes) -> Request:
+def read_request(body: bytes) -> AdmissionRequest:
     """Raises ReviewError."""
     try:
         review = msgspec.json.decode(body, type=_Review)
@@ -77,7 +77,7 @@ def read_request(body: bytes) -> Request:
     return review.request
 
 
-def mutate(request: Request, rules: Rules) -> tuple[Step, ...]:
+def mutate(request: AdmissionRequest, rules: Rules) -> tuple[Step, ...]:
     """Only what is created is changed: a pod's scheduler and gates are fixed from then on."""
     if request.operation != "CREATE" or request.sub_resource or not request.is_pod:
         return ()
@@ -85,7 +85,7 @@ def mutate(request: Request, rules: Rules) -> tuple[Step, ...]:
     return () if pod is None else patch_of(pod, rules)
 
 
-def validate(request: Request, rules: Rules) -> Verdict:
+def validate(request: AdmissionRequest, rules: Rules) -> Verdict:
     if request.operation not in ("CREATE", "UPDATE") or request.sub_resource:
         return _LET_IN
     changed = request.operation == "UPDATE"
@@ -100,7 +100,7 @@ def validate(request: Request, rules: Rules) -> Verdict:
     return judge_workload(fields, before_fields, request.namespace, rules)
 
 
-def write_patch(request: Request, steps: Sequence[Step]) -> bytes:
+def write_patch(request: AdmissionRequest, steps: Sequence[Step]) -> bytes:
     answer: dict[str, Any] = {"uid": request.uid, "allowed": True}
     if steps:
         # msgspec writes bytes as base64, which is how the API server wants a patch.
@@ -108,7 +108,7 @@ def write_patch(request: Request, steps: Sequence[Step]) -> bytes:
     return _write(answer)
 
 
-def write_verdict(request: Request, verdict: Verdict) -> bytes:
+def write_verdict(request: AdmissionRequest, verdict: Verdict) -> bytes:
     answer: dict[str, Any] = {"uid": request.uid, "allowed": not verdict.refused}
     if verdict.refused:
         message = "; ".join(verdict.refused)
@@ -124,7 +124,7 @@ def _write(response: Mapping[str, Any]) -> bytes:
     )
 
 
-def _pod(request: Request, raw: msgspec.Raw) -> Pod | None:
+def _pod(request: AdmissionRequest, raw: msgspec.Raw) -> Pod | None:
     try:
         pod = msgspec.json.decode(raw, type=Pod | None)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -134,7 +134,7 @@ def _pod(request: Request, raw: msgspec.Raw) -> Pod | None:
     return pod and replace(pod, metadata=replace(pod.metadata, namespace=request.namespace))
 
 
-def _fields(request: Request, raw: msgspec.Raw) -> dict[str, object] | None:
+def _fields(request: AdmissionRequest, raw: msgspec.Raw) -> dict[str, object] | None:
     try:
         return msgspec.json.decode(raw, type=dict[str, object] | None)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

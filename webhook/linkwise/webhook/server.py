@@ -18,7 +18,7 @@ Answer = tuple[int, str, bytes]  # status, content type, body
 Routes = Mapping[tuple[str, str], Callable[[bytes], Answer]]  # by method and path
 
 
-class Server(BaseServer):
+class WebhookServer(BaseServer):
     """`run()` until an exception ends it; `close()` lets calls under way come to their end."""
 
     def __init__(self, address: str, port: int, routes: Routes, *, max_body: int) -> None:
@@ -41,7 +41,7 @@ class Server(BaseServer):
 
 
 class _Handler(Handler):
-    server: Server
+    server: WebhookServer
     methods = frozenset({"GET", "POST"})
 
     def serve(self) -> None:

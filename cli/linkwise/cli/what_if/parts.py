@@ -57,9 +57,9 @@ def _group(
     if known is None or known.alone:
         return Group(key, uids, len(uids), len(uids), len(uids), 0)
     muster = known.found
-    without = sum(m.uid in mine and not m.demand.gpus for m in muster.members)
+    without = sum(m.uid in mine and not m.demand.gpus for m in muster.all)
     enough = max(1, min(len(uids), muster.minimum - without))
-    others = sum(member.uid not in mine for member in muster.members)
+    others = sum(member.uid not in mine for member in muster.all)
     return Group(key, uids, enough, muster.size, muster.minimum, others)
 
 

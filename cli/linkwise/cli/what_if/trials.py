@@ -97,7 +97,7 @@ class Trials:
             if known is None:
                 continue
             members = tuple(snapshot.by_uid[uid] for uid in group.uids)
-            pool = self._world.core.holds.pool_of(replace(known.found, open=members))
+            pool = self._world.core.reservations.pool_of(replace(known.found, open=members))
             found |= {
                 node.name for node in snapshot.nodes if node.row < len(pool) and pool[node.row]
             }

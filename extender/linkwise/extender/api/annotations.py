@@ -47,7 +47,7 @@ _WORD_OF_LINK = {link: word for word, link in LINK_WORDS.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class Requirement:
+class TopologyRequirement:
     """Which GPUs will do. Equal for very many pods, so it is a key of caches."""
 
     require: LinkClass = LinkClass.SYS
@@ -79,8 +79,8 @@ class GangAsk:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    requirement: Requirement = Requirement()
+class PodRequest:
+    requirement: TopologyRequirement = TopologyRequirement()
     gang: GangAsk | None = None
     rank: int | None = None
     spans: Spans = ANYWHERE
@@ -91,10 +91,10 @@ class Ask:
     because: str = ""  # which rule found its gang, or that it has none, and why
 
 
-NOTHING_SAID = Ask()
+NOTHING_SAID = PodRequest()
 
 
-def ask_of(annotations: Mapping[str, str], labels: Mapping[str, str]) -> Ask:
+def ask_of(annotations: Mapping[str, str], labels: Mapping[str, str]) -> PodRequest:
     """Read the annotations of a pod. Raises AnnotationError."""
     said = {key: text for key, text in annotations.items() if key.startswith(names.PREFIX)}
     for key in sorted(said):
@@ -105,7 +105,7 @@ def ask_of(annotations: Mapping[str, str], labels: Mapping[str, str]) -> Ask:
     rank = _rank(said, annotations, labels)
     if not said and rank is None:
         return NOTHING_SAID
-    return Ask(
+    return PodRequest(
         requirement=_requirement(said),
         gang=_gang(said),
         rank=rank,
@@ -170,8 +170,8 @@ def _known(key: str) -> str:
     return f"{first} of the known annotations: {', '.join(known)}"
 
 
-def _requirement(said: Mapping[str, str]) -> Requirement:
-    return Requirement(
+def _requirement(said: Mapping[str, str]) -> TopologyRequirement:
+    return TopologyRequirement(
         require=_read(said, names.REQUIRE_LINK, _link, _LINKS) or LinkClass.SYS,
         prefer=_prefer(said),
         models=_read(said, names.GPU_MODEL, _models, "model names like H100,H200") or (),

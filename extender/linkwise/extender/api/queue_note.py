@@ -1,7 +1,7 @@
 """What a gang that waits has in the queue, as its oldest pod carries it: `linkwise.dev/queue`.
 
 Its age, where it was evicted and is older than its pods; the places that are kept for it, and since
-when they idle too much (`idle_bound`). So a new leader goes on where the one before stopped, and
+when they idle too much (`idle_limit`). So a new leader goes on where the one before stopped, and
 nobody younger gets what was kept. The note names its pod: one that was copied with a manifest
 counts for nothing.
 """

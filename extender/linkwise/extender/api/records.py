@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from linkwise.extender.api.actions import PodRef
-from linkwise.extender.api.annotations import NOTHING_SAID, Ask
+from linkwise.extender.api.annotations import NOTHING_SAID, PodRequest
 from linkwise.extender.api.queue_note import QueueNote
 from linkwise.kube.objects import Affinity, Taint, Toleration
 from linkwise.topology.demand import PodDemand
@@ -38,7 +38,7 @@ class GangKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Resources:
+class ResourceList:
     """What kube-scheduler counts of a pod, or what a node offers."""
 
     milli_cpu: int = 0
@@ -85,10 +85,10 @@ class PodRecord:
     leaving: bool  # has a deletionTimestamp
     priority: int
     created: float
-    needs: Resources
+    needs: ResourceList
     prefers: bool = False  # has wishes of its own which of several nodes it gets
     demand: PodDemand = NO_DEMAND
-    ask: Ask = NOTHING_SAID
+    ask: PodRequest = NOTHING_SAID
     invalid: str = ""  # why its annotations or quantities cannot be read, or cannot come true
     awaits: str = ""  # what has to be read before its gang is known; nothing is decided until then
     template: Template | None = None  # of pods that take GPUs or are in a gang
@@ -139,7 +139,7 @@ class NodeRecord:
     unschedulable: bool
     taints: tuple[Taint, ...]
     labels: Mapping[str, str]
-    offers: Resources
+    offers: ResourceList
     max_pods: int
     topology: str | None  # the annotations' texts
     in_use: str | None

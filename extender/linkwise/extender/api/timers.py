@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 Key = TypeVar("Key", bound=Hashable)
 
 
-class Alarms(Generic[Key]):
+class Timers(Generic[Key]):
     """One moment for each key at most; setting a key anew moves its moment."""
 
     def __init__(self) -> None:

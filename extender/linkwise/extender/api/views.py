@@ -17,7 +17,7 @@ EXPECTED, TIMEOUT, ENDLESS = "expected-duration", "gang-timeout", "endless"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RequestView:
     """What a pod asks for."""
 
     gpus: int
@@ -37,7 +37,7 @@ class ReasonCount:
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class LevelView:
     """One thing that was wanted, and how much of it there is among what the levels before left."""
 
     level: str  # topology, size, model, link, node, free, free-link, resources, kube-scheduler;
@@ -75,12 +75,12 @@ class NearestMiss:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class SearchView:
     """What was found for pods that are alike."""
 
     pods: int
-    wanted: Wanted
-    levels: tuple[Level, ...]
+    wanted: RequestView
+    levels: tuple[LevelView, ...]
     room: int  # for how many of the pods there is room now, were they alone; *pods* at most
     nearest: NearestMiss | None  # None: there is room for all of them
 
@@ -166,8 +166,8 @@ class GangExplanation:
     gang: GangView
     waits: bool
     summary: str  # one sentence
-    levels: tuple[Level, ...]  # of the gang as a whole
-    searches: tuple[Search, ...]  # for its members without GPUs, those that are alike as one
+    levels: tuple[LevelView, ...]  # of the gang as a whole
+    searches: tuple[SearchView, ...]  # for its members without GPUs, those that are alike as one
     nearest: NearestMiss | None  # a domain, where a required span failed
     ahead: int = 0  # how many others that find no room are more urgent
     hold: HoldView | None = None
@@ -184,12 +184,12 @@ class Explanation:
     uid: str
     state: str  # bound, planned, waiting, ended, not-ours (takes no GPU), invalid
     summary: str  # one sentence
-    wanted: Wanted | None
+    wanted: RequestView | None
     node: str
     gpus: Mapping[str, tuple[str, ...]]  # container -> uuids, planned or real
     link: str
     gbytes_per_s: float
-    search: Search | None  # for a waiting pod: where it would go by itself
+    search: SearchView | None  # for a waiting pod: where it would go by itself
     gang: GangExplanation | None
     priority: int = 0
     since: float | None = None  # when it was created
@@ -266,7 +266,7 @@ class NamespaceUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class ClusterUse:
     """How the cluster's GPUs are used."""
 
     at: float

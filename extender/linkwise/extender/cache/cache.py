@@ -1,16 +1,17 @@
-"""The books: every node, every pod, and who holds which GPU; always a function of the API server.
+"""Every node, every pod, and which pod has which GPU: always a function of the API server.
 
-Pods and nodes come in as records, plans and holds as decisions that are not yet on the API server.
+Pods and nodes come in as records; plans and assumed bindings as decisions that the API server does
+not show yet.
 Each change settles only the nodes that it touches, so a filter call reads arrays and never counts.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from linkwise.extender.api.records import GangKey, NodeRecord, PodRecord, Resources, WrittenPlan
-from linkwise.extender.cache.machine_kind import Kind, Wish, kind_key, will_do
-from linkwise.extender.cache.node_info import NodeBook
-from linkwise.extender.cache.node_table import NOT_USABLE, Rows
+from linkwise.extender.api.records import GangKey, NodeRecord, PodRecord, ResourceList, WrittenPlan
+from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind, kind_key, will_do
+from linkwise.extender.cache.node_info import NodeInfo
+from linkwise.extender.cache.node_table import NOT_USABLE, NodeTable
 from linkwise.extender.cache.plan_drift import Mismatch, mismatch_of
 from linkwise.extender.cache.topology_domains import Domains
 from linkwise.kube.objects import LARGEST
@@ -23,16 +24,16 @@ NO_TOPOLOGY = "no topology published"
 NOT_SEEN = "no such node"
 
 
-class Books:
+class Cache:
     def __init__(self) -> None:
-        self.rows = Rows()
+        self.rows = NodeTable()
         self.domains = Domains()
-        self.nodes: dict[str, NodeBook] = {}
+        self.nodes: dict[str, NodeInfo] = {}
         self.pods: dict[str, PodRecord] = {}
         self.gangs: dict[GangKey, set[str]] = {}
         self.plans: dict[str, WrittenPlan] = {}  # of pods not yet bound, by uid
-        self.holds: dict[str, dict[str, WrittenPlan]] = {}  # uid -> node -> binding on its way
-        self.kinds: list[Kind] = []
+        self.assumed: dict[str, dict[str, WrittenPlan]] = {}  # uid -> node -> binding on its way
+        self.kinds: list[MachineKind] = []
         self.mismatches: dict[str, Mismatch] = {}
         self.schedulers: set[str] = set()  # the names of those that ask us about their pods
         self.room = 0  # rises whenever something may fit that did not before
@@ -49,41 +50,41 @@ class Books:
         self._reserved: dict[GangKey, Mapping[str, int]] = {}  # who waits -> node -> GPUs
         self._kept: dict[str, tuple[object, bool]] = {}  # what `keeps_plan` last said, and of what
         self._changes = 0
-        self._kind_of: dict[object, Kind] = {}
+        self._kind_of: dict[object, MachineKind] = {}
         self._uid_of: dict[str, str] = {}  # namespace/name -> uid
-        self._charges: dict[str, tuple[str, Resources]] = {}  # uid -> node, needs
+        self._charges: dict[str, tuple[str, ResourceList]] = {}  # uid -> node, needs
 
     # Facts.
 
     def put_node(self, record: NodeRecord) -> None:
-        book = self._book(record.name)
-        before = book.record
+        info = self._info(record.name)
+        before = info.record
         if before == record:
             return
-        book.record = record
+        info.record = record
         if before is None or not before.same_but_in_use(record):
             if before is None or before.topology != record.topology:
-                self._put_machine(book, record)
-            self.domains.put(book.row, book.labels)
-            self._show_room(book)
-            self._changed(book)
+                self._put_machine(info, record)
+            self.domains.put(info.row, info.labels)
+            self._show_room(info)
+            self._changed(info)
             self.room += 1
         if before is None or before.in_use != record.in_use:
-            self._put_in_use(book, record.in_use)
-            book.version += 1
-        self._settle(book)
+            self._put_in_use(info, record.in_use)
+            info.version += 1
+        self._settle(info)
 
     def drop_node(self, name: str) -> None:
-        book = self.nodes.get(name)
-        if book is None or book.record is None:
+        info = self.nodes.get(name)
+        if info is None or info.record is None:
             return
-        book.record = book.machine = book.kind = None
-        book.in_use, book.listed_as = {}, {}
-        book.no_topology, book.no_truth = NOT_SEEN, ""
-        self.domains.put(book.row)
-        self._show_room(book)
-        self._changed(book)
-        self._settle(book)
+        info.record = info.machine = info.kind = None
+        info.in_use, info.listed_as = {}, {}
+        info.no_topology, info.no_truth = NOT_SEEN, ""
+        self.domains.put(info.row)
+        self._show_room(info)
+        self._changed(info)
+        self._settle(info)
 
     def put_pod(self, record: PodRecord) -> None:
         before = self.pods.get(record.uid)
@@ -129,7 +130,7 @@ class Books:
                 changed.add(before.plan.node)
             if written is not None:
                 self.plans[uid] = written
-                self._book(written.plan.node).plans[uid] = written
+                self._info(written.plan.node).plans[uid] = written
                 changed.add(written.plan.node)
             record = self.pods.get(uid)
             self._note_change(record.gang if record is not None else None)
@@ -137,21 +138,21 @@ class Books:
         self._show_all(sorted(charged))
         self._settle_named(sorted(changed))
 
-    def hold(self, uid: str, written: WrittenPlan) -> None:
+    def assume(self, uid: str, written: WrittenPlan) -> None:
         """Hold what a Binding on its way names."""
         node = written.plan.node
-        self.holds.setdefault(uid, {})[node] = written
-        self._book(node).holds[uid] = written
+        self.assumed.setdefault(uid, {})[node] = written
+        self._info(node).assumed[uid] = written
         self._claims_changed(uid, {node})
 
-    def drop_hold(self, uid: str, node: str) -> None:
-        holds = self.holds.get(uid, {})
-        written = holds.pop(node, None)
+    def forget_assumed(self, uid: str, node: str) -> None:
+        assumed = self.assumed.get(uid, {})
+        written = assumed.pop(node, None)
         if written is None:
             return
-        if not holds:
-            del self.holds[uid]
-        self._without(written, uid, "holds")
+        if not assumed:
+            del self.assumed[uid]
+        self._without(written, uid, "assumed")
         self._claims_changed(uid, {node})
 
     def close(self, node: str) -> None:
@@ -167,18 +168,18 @@ class Books:
 
     def is_tried_on(self, record: PodRecord) -> bool:
         """Whether it is on its node to see whether the kubelet refuses it."""
-        book = self.nodes.get(record.node)
-        beside = None if book is None else book.tried_beside
+        info = self.nodes.get(record.node)
+        beside = None if info is None else info.tried_beside
         return beside is not None and record.uid not in beside
 
     def _set_refusing(
         self, node: str, *, refuses: bool, tried_beside: frozenset[str] | None
     ) -> None:
-        book = self.nodes.get(node)
-        if book is not None:
-            book.refuses, book.tried_beside = refuses, tried_beside
-            self._show_room(book)
-            self._settle(book)
+        info = self.nodes.get(node)
+        if info is not None:
+            info.refuses, info.tried_beside = refuses, tried_beside
+            self._show_room(info)
+            self._settle(info)
 
     def given_back(self, node: str) -> None:
         """kube-scheduler counts a pod there no more that it had counted and was not bound: what it
@@ -200,23 +201,25 @@ class Books:
         if gpus:
             self._reserved[who] = gpus
         for name in before.keys() | gpus.keys():
-            book = self.nodes.get(name)
-            if book is not None:
-                book.reserved.pop(who, None)
+            info = self.nodes.get(name)
+            if info is not None:
+                info.reserved.pop(who, None)
                 if name in gpus:
-                    book.reserved[who] = gpus[name]
+                    info.reserved[who] = gpus[name]
         self._settle_named(before.keys() | gpus.keys())
 
     def release_fresh(self, names: Iterable[str]) -> None:
         """Whoever asks may have what came free on these nodes."""
         names = [name for name in names if name in self.fresh]
         for name in names:
-            book = self.nodes[name]
-            book.free, book.fresh = book.free | book.fresh, 0
+            info = self.nodes[name]
+            info.free, info.fresh = info.free | info.fresh, 0
         self._settle_named(names)
 
     @contextmanager
-    def supposing(self, rows: Rows, what: Hashable, changed: Iterable[int] = ()) -> Iterator[None]:
+    def supposing(
+        self, rows: NodeTable, what: Hashable, changed: Iterable[int] = ()
+    ) -> Iterator[None]:
         """Let every search find the nodes as in *rows*, which are a copy; *changed* are those whose
         GPUs differ. *what* tells one such supposition from another."""
         true, self.rows, self.supposed = self.rows, rows, what
@@ -237,21 +240,21 @@ class Books:
         record = self.pods.get(uid)
         if written is None or record is None:
             return False
-        book = self.nodes[written.plan.node]
+        info = self.nodes[written.plan.node]
         # Asked several times between two changes.
-        state = (book.settled, written, record.demand, record.ask.requirement)
+        state = (info.settled, written, record.demand, record.ask.requirement)
         known = self._kept.get(uid)
         if known is not None and known[0] == state:
             return known[1]
         keeps = False
-        if book.kind is not None and book.machine is not None and book.keeps(uid):
-            wish = Wish(record.demand, record.ask.requirement)
-            keeps = will_do(book.kind, book.machine, wish, written.gpus)
+        if info.kind is not None and info.machine is not None and info.keeps(uid):
+            request = GpuRequest(record.demand, record.ask.requirement)
+            keeps = will_do(info.kind, info.machine, request, written.gpus)
         self._kept[uid] = (state, keeps)
         return keeps
 
-    def usable(self) -> Iterator[NodeBook]:
-        return (book for book in self.nodes.values() if not book.problem)
+    def usable(self) -> Iterator[NodeInfo]:
+        return (info for info in self.nodes.values() if not info.problem)
 
     def take_touched(self) -> set[str]:
         """The nodes settled since this was last asked."""
@@ -260,43 +263,43 @@ class Books:
 
     # How a change spreads.
 
-    def _book(self, name: str) -> NodeBook:
-        book = self.nodes.get(name)
-        if book is None:
-            book = self.nodes[name] = NodeBook(name, self.rows.add(name), NOT_SEEN)
-            self.domains.put(book.row)
-            self.changed_rows.append(book.row)
-        return book
+    def _info(self, name: str) -> NodeInfo:
+        info = self.nodes.get(name)
+        if info is None:
+            info = self.nodes[name] = NodeInfo(name, self.rows.add(name), NOT_SEEN)
+            self.domains.put(info.row)
+            self.changed_rows.append(info.row)
+        return info
 
-    def _put_machine(self, book: NodeBook, record: NodeRecord) -> None:
-        book.machine = book.kind = None
-        book.no_topology = NO_TOPOLOGY
+    def _put_machine(self, info: NodeInfo, record: NodeRecord) -> None:
+        info.machine = info.kind = None
+        info.no_topology = NO_TOPOLOGY
         if record.topology is None:
             return
         try:
-            book.machine = read_topology(record.topology)
+            info.machine = read_topology(record.topology)
         except LinkwiseError as error:
-            book.no_topology = str(error)
+            info.no_topology = str(error)
             return
-        book.kind = self._kind(book.machine)
-        book.no_topology = ""
+        info.kind = self._kind(info.machine)
+        info.no_topology = ""
 
-    def _put_in_use(self, book: NodeBook, text: str | None) -> None:
-        before = book.in_use
+    def _put_in_use(self, info: NodeInfo, text: str | None) -> None:
+        before = info.in_use
         try:
-            book.in_use = {} if text is None else read_in_use(text).pods
+            info.in_use = {} if text is None else read_in_use(text).pods
         except LinkwiseError as error:
             # Without the truth nothing may be given away; what was known stays held.
-            book.no_truth = str(error)
+            info.no_truth = str(error)
             return
-        book.no_truth = ""
-        book.attribute(before)
+        info.no_truth = ""
+        info.attribute(before)
 
-    def _kind(self, machine: Machine) -> Kind:
+    def _kind(self, machine: Machine) -> MachineKind:
         key = kind_key(machine)
         found = self._kind_of.get(key)
         if found is None:
-            found = self._kind_of[key] = Kind(machine, len(self.kinds))
+            found = self._kind_of[key] = MachineKind(machine, len(self.kinds))
             self.kinds.append(found)
         return found
 
@@ -324,8 +327,8 @@ class Books:
         uid = either.uid
         nodes = self._move_bound(uid, _holder(before), _holder(record))
         if record is None or record.ended or record.node:
-            for node, hold in self.holds.pop(uid, {}).items():
-                self._without(hold, uid, "holds")
+            for node, reservation in self.assumed.pop(uid, {}).items():
+                self._without(reservation, uid, "assumed")
                 nodes.add(node)
         if (record is None or not record.live or record.node) and uid in self.plans:
             plan = self.plans.pop(uid)
@@ -340,21 +343,21 @@ class Books:
                 self.touched.add(node)
 
     def _move_bound(self, uid: str, old: PodRecord | None, new: PodRecord | None) -> set[str]:
-        """Keep `bound` of the nodes; *old* and *new* are None where the pod holds nothing."""
+        """Keep `bound` of the nodes; *old* and *new* are None where the pod assumed nothing."""
         nodes = set()
         if old is not None and (new is None or new.node != old.node):
-            book = self._book(old.node)
-            del book.bound[uid]
-            book.given.discard(uid)
+            info = self._info(old.node)
+            del info.bound[uid]
+            info.given.discard(uid)
             self.room += 1
             self.mismatches.pop(uid, None)
             nodes.add(old.node)
         if new is not None:
-            book = self._book(new.node)
-            known = book.bound.get(uid)
+            info = self._info(new.node)
+            known = info.bound.get(uid)
             self.comings_and_goings += known is None or known.leaving != new.leaving
-            book.bound[uid] = new
-            book.attribute(book.in_use)
+            info.bound[uid] = new
+            info.attribute(info.in_use)
             nodes.add(new.node)
         return nodes
 
@@ -365,9 +368,9 @@ class Books:
     def _charge_to(self, uid: str) -> set[str]:
         """The nodes whose counts changed, and are to be shown."""
         record = self.pods.get(uid)
-        wanted: tuple[str, Resources] | None = None
+        wanted: tuple[str, ResourceList] | None = None
         if record is not None and not record.ended:
-            node = record.node or next(iter(self.holds.get(uid, ())), "")
+            node = record.node or next(iter(self.assumed.get(uid, ())), "")
             if not node and uid in self.plans:
                 node = self.plans[uid].plan.node
             wanted = (node, record.needs) if node else None
@@ -382,15 +385,15 @@ class Books:
             self._charge_node(wanted[0], 1, wanted[1])
         return {name for name, _ in filter(None, (before, wanted))}
 
-    def _charge_node(self, name: str, sign: int, needs: Resources) -> None:
-        book = self._book(name)
-        book.charged += sign
-        book.spent = Resources(
-            book.spent.milli_cpu + sign * needs.milli_cpu,
-            book.spent.memory + sign * needs.memory,
-            book.spent.gpus + sign * needs.gpus,
+    def _charge_node(self, name: str, sign: int, needs: ResourceList) -> None:
+        info = self._info(name)
+        info.charged += sign
+        info.spent = ResourceList(
+            info.spent.milli_cpu + sign * needs.milli_cpu,
+            info.spent.memory + sign * needs.memory,
+            info.spent.gpus + sign * needs.gpus,
         )
-        if sign < 0 and not book.problem:
+        if sign < 0 and not info.problem:
             self.room += 1
 
     def _show_all(self, names: Iterable[str]) -> None:
@@ -398,40 +401,40 @@ class Books:
             self._show_room(self.nodes[name])
             self._forget_if_empty(self.nodes[name])
 
-    def _show_room(self, book: NodeBook) -> None:
-        rows, row = self.rows, book.row
-        offers = book.record.offers if book.record else Resources()
+    def _show_room(self, info: NodeInfo) -> None:
+        rows, row = self.rows, info.row
+        offers = info.record.offers if info.record else ResourceList()
         # No lower: pods that want more than there is in the world are counted all the same.
-        rows.milli_cpu[row] = max(offers.milli_cpu - book.spent.milli_cpu, -LARGEST)
-        rows.memory[row] = max(offers.memory - book.spent.memory, -LARGEST)
-        rows.gpus[row] = max(offers.gpus - book.spent.gpus, -LARGEST)
-        pods = (book.record.max_pods if book.record else 0) - book.charged
-        rows.pods[row] = min(pods, 1) if book.refuses else pods
+        rows.milli_cpu[row] = max(offers.milli_cpu - info.spent.milli_cpu, -LARGEST)
+        rows.memory[row] = max(offers.memory - info.spent.memory, -LARGEST)
+        rows.gpus[row] = max(offers.gpus - info.spent.gpus, -LARGEST)
+        pods = (info.record.max_pods if info.record else 0) - info.charged
+        rows.pods[row] = min(pods, 1) if info.refuses else pods
 
-    def _changed(self, book: NodeBook) -> None:
-        book.version += 1
-        self.changed_rows.append(book.row)
+    def _changed(self, info: NodeInfo) -> None:
+        info.version += 1
+        self.changed_rows.append(info.row)
 
     def _without(self, written: WrittenPlan, uid: str, what: str) -> None:
-        book = self._book(written.plan.node)
-        (book.plans if what == "plans" else book.holds).pop(uid, None)
+        info = self._info(written.plan.node)
+        (info.plans if what == "plans" else info.assumed).pop(uid, None)
 
     def _settle_named(self, names: Iterable[str]) -> None:
         for name in names:
-            book = self.nodes.get(name)
-            if book is not None:
-                self._settle(book)
+            info = self.nodes.get(name)
+            if info is not None:
+                self._settle(info)
 
-    def _settle(self, book: NodeBook) -> None:
-        book.settle(line_first=self.line_first)
-        if book.fresh:
-            self.fresh[book.name] = book.fresh
+    def _settle(self, info: NodeInfo) -> None:
+        info.settle(line_first=self.line_first)
+        if info.fresh:
+            self.fresh[info.name] = info.fresh
         else:
-            self.fresh.pop(book.name, None)
-        usable = book.kind is not None and not book.closed
-        rows, row = self.rows, book.row
-        kind = book.kind.number if book.kind and usable else NOT_USABLE
-        free, held = (book.free, book.held) if usable else (0, 0)
+            self.fresh.pop(info.name, None)
+        usable = info.kind is not None and not info.closed
+        rows, row = self.rows, info.row
+        kind = info.kind.number if info.kind and usable else NOT_USABLE
+        free, held = (info.free, info.held) if usable else (0, 0)
         more = free & ~int(rows.free[row]) or held & ~int(rows.free[row] | rows.held[row])
         rows.held[row] = held
         if rows.kinds[row] != kind or rows.free[row] != free:
@@ -439,29 +442,29 @@ class Books:
             self.settled_rows.append(row)
         if more:
             self.room += 1
-        self.touched.add(book.name)
-        self._note_mismatches(book)
-        self._forget_if_empty(book)
+        self.touched.add(info.name)
+        self._note_mismatches(info)
+        self._forget_if_empty(info)
 
-    def _note_mismatches(self, book: NodeBook) -> None:
-        for uid, record in book.bound.items():
-            found = mismatch_of(book, record)
+    def _note_mismatches(self, info: NodeInfo) -> None:
+        for uid, record in info.bound.items():
+            found = mismatch_of(info, record)
             if found is None:
                 self.mismatches.pop(uid, None)
             else:
                 self.mismatches[uid] = found
 
-    def _forget_if_empty(self, book: NodeBook) -> None:
-        if book.empty and self.nodes.get(book.name) is book:
-            del self.nodes[book.name]
-            self.fresh.pop(book.name, None)
-            self.rows.remove(book.name)
-            self.changed_rows.append(book.row)
-            self.settled_rows.append(book.row)
+    def _forget_if_empty(self, info: NodeInfo) -> None:
+        if info.empty and self.nodes.get(info.name) is info:
+            del self.nodes[info.name]
+            self.fresh.pop(info.name, None)
+            self.rows.remove(info.name)
+            self.changed_rows.append(info.row)
+            self.settled_rows.append(info.row)
 
 
 def _holder(record: PodRecord | None) -> PodRecord | None:
-    """The pod, while it holds GPUs of the node it is bound to by more than being in use."""
+    """The pod, while it assumed GPUs of the node it is bound to by more than being in use."""
     if record is None or not record.node or record.ended or not record.demand.gpus:
         return None
     return record

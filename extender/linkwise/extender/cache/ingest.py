@@ -13,7 +13,13 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from linkwise.extender.api.actions import PodRef
-from linkwise.extender.api.annotations import COMPLETION_INDEX, NOTHING_SAID, Ask, ask_of, demand_of
+from linkwise.extender.api.annotations import (
+    COMPLETION_INDEX,
+    NOTHING_SAID,
+    PodRequest,
+    ask_of,
+    demand_of,
+)
 from linkwise.extender.api.equivalence import digest
 from linkwise.extender.api.queue_note import QueueNote, read_queue_note
 from linkwise.extender.api.records import (
@@ -21,7 +27,7 @@ from linkwise.extender.api.records import (
     GangKey,
     NodeRecord,
     PodRecord,
-    Resources,
+    ResourceList,
     Template,
     WrittenPlan,
 )
@@ -68,7 +74,7 @@ class _TemplateKey(msgspec.Struct, frozen=True):
 
 
 class _WishesKey(msgspec.Struct, frozen=True):
-    """Everything that `Reader._read_wishes` reads."""
+    """Everything that `Ingest._read_wishes` reads."""
 
     namespace: str
     said: dict[str, str]
@@ -87,11 +93,11 @@ class _WishesKey(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _Wishes:
-    ask: Ask
+    ask: PodRequest
     demand: PodDemand
     invalid: str
     template: Template | None
-    needs: Resources
+    needs: ResourceList
     prefers: bool
 
     @property
@@ -100,7 +106,7 @@ class _Wishes:
         return not self.invalid and bool(self.demand.gpus or self.ask.gang)
 
 
-class Reader:
+class Ingest:
     """Reads pods and nodes; keeps one `Template` per distinct content."""
 
     def __init__(self, resource: str, indexed_jobs: IndexedJobs = IndexedJobs.ALL) -> None:
@@ -114,20 +120,20 @@ class Reader:
     def pod(self, pod: Pod) -> PodRecord:
         """As somebody sent it, maybe before our watch shows it. Never raises: what cannot be read
         is kept as `invalid` and said to who asks."""
-        wishes = self._wishes(pod)
-        if not wishes.asks_for_members:
-            return _record(pod, wishes, Told(wishes.ask, wishes.invalid), self._resource)
-        told = self._membership.told(pod, wishes.ask, wishes.demand.gpus)
-        return _record(pod, wishes, told, self._resource)
+        requests = self._wishes(pod)
+        if not requests.asks_for_members:
+            return _record(pod, requests, Told(requests.ask, requests.invalid), self._resource)
+        told = self._membership.told(pod, requests.ask, requests.demand.gpus)
+        return _record(pod, requests, told, self._resource)
 
     def follow(self, pod: Pod, now: float) -> PodRecord:
         """As the watch shows it; the objects that it hangs on are asked for until `forget`."""
-        wishes = self._wishes(pod)
-        if not wishes.asks_for_members:
+        requests = self._wishes(pod)
+        if not requests.asks_for_members:
             self._membership.forget(pod.metadata.uid)
-            return _record(pod, wishes, Told(wishes.ask, wishes.invalid), self._resource)
-        told = self._membership.follow(pod, wishes.ask, wishes.demand.gpus, now)
-        return _record(pod, wishes, told, self._resource)
+            return _record(pod, requests, Told(requests.ask, requests.invalid), self._resource)
+        told = self._membership.follow(pod, requests.ask, requests.demand.gpus, now)
+        return _record(pod, requests, told, self._resource)
 
     def forget(self, uid: str) -> None:
         self._membership.forget(uid)
@@ -156,7 +162,7 @@ class Reader:
             unschedulable=node.spec.unschedulable,
             taints=node.spec.taints,
             labels=node.metadata.labels,
-            offers=Resources(
+            offers=ResourceList(
                 milli_cpu=_quantity(offered.get("cpu"), milli),
                 memory=_quantity(offered.get("memory"), whole),
                 gpus=_quantity(offered.get(self._resource), whole),
@@ -244,10 +250,10 @@ class Reader:
         return found
 
 
-def _record(pod: Pod, wishes: _Wishes, told: Told, resource: str) -> PodRecord:
+def _record(pod: Pod, requests: _Wishes, told: Told, resource: str) -> PodRecord:
     meta, spec, status = pod.metadata, pod.spec, pod.status
     written = None
-    if wishes.template is not None and names.PLAN in meta.annotations:
+    if requests.template is not None and names.PLAN in meta.annotations:
         plan, gpus = meta.annotations[names.PLAN], meta.annotations.get(names.GPUS, "")
         written = _written(plan, gpus) if len(plan) + len(gpus) <= _MOST_PLAN else None
     created = meta.creation_timestamp
@@ -257,11 +263,11 @@ def _record(pod: Pod, wishes: _Wishes, told: Told, resource: str) -> PodRecord:
     nominated = status.nominated_node_name
     # Annotations come with a copied manifest too; a nomination does not.
     planned = written is not None and (nominated == written.plan.node or bool(told.awaits))
-    open_ = wishes.demand.gpus and not (told.invalid or ended or spec.node_name)
+    open_ = requests.demand.gpus and not (told.invalid or ended or spec.node_name)
     unschedulable = bool(open_) and _is_unschedulable(pod)
     # One that is nominated already is about to be tried there, or others are evicted for it there.
     # And to one that waits for something else, as a volume, a plan would keep GPUs for nothing.
-    worth_it = unschedulable and wishes.demand.gpus >= _WORTH_A_HOLD and not nominated
+    worth_it = unschedulable and requests.demand.gpus >= _WORTH_A_HOLD and not nominated
     in_line = worth_it and _lacks_gpus(pod, resource)
     gang = _gang_of(ref, told.ask, ahead=bool(open_ and (gated or planned or in_line)))
     owner_kind = next((owner.kind for owner in meta.owner_references if owner.controller), "")
@@ -274,13 +280,13 @@ def _record(pod: Pod, wishes: _Wishes, told: Told, resource: str) -> PodRecord:
         leaving=leaving_until is not None,
         priority=spec.priority,
         created=0.0 if created is None else created.timestamp(),
-        needs=wishes.needs,
-        prefers=wishes.prefers or any(o.kind in _SPREAD_OWNERS for o in meta.owner_references),
-        demand=wishes.demand,
+        needs=requests.needs,
+        prefers=requests.prefers or any(o.kind in _SPREAD_OWNERS for o in meta.owner_references),
+        demand=requests.demand,
         ask=told.ask,
         invalid=told.invalid,
         awaits="" if spec.node_name else told.awaits,
-        template=wishes.template,
+        template=requests.template,
         nominated=nominated,
         gated=gated,
         held_back=len(gates) > gated or bool(told.awaits and not spec.node_name),
@@ -296,7 +302,7 @@ def _record(pod: Pod, wishes: _Wishes, told: Told, resource: str) -> PodRecord:
         owner_kind=owner_kind,
         queue=_queue(pod),
         leaving_until=leaving_until.timestamp() if leaving_until is not None else 0.0,
-        labels=meta.labels if wishes.demand.gpus else {},
+        labels=meta.labels if requests.demand.gpus else {},
         gang=gang,
     )
 
@@ -325,7 +331,7 @@ def _lacks_gpus(pod: Pod, resource: str) -> bool:
     )
 
 
-def _gang_of(ref: PodRef, ask: Ask, *, ahead: bool) -> GangKey | None:
+def _gang_of(ref: PodRef, ask: PodRequest, *, ahead: bool) -> GangKey | None:
     if ask.gang is not None:
         return GangKey(ref.namespace, ask.gang.name, source=ask.gang.source)
     return GangKey(ref.namespace, ref.name, ref.uid) if ahead else None
@@ -363,7 +369,7 @@ def _prefers(spec: PodSpec) -> bool:
     return any(c.when_unsatisfiable != "DoNotSchedule" for c in spec.topology_spread_constraints)
 
 
-def _needs(pod: Pod, demand: PodDemand) -> Resources:
+def _needs(pod: Pod, demand: PodDemand) -> ResourceList:
     """Kubernetes' sum: containers and sidecars together, or an init container at its moment."""
     spec = pod.spec
     together = [0, 0]
@@ -381,7 +387,7 @@ def _needs(pod: Pod, demand: PodDemand) -> Resources:
     cpu, memory = (max(pair) for pair in zip(peak, together, strict=True))
     cpu, memory = _of_whole_pod(spec, cpu, memory)
     # Capped, as a sum of capped quantities may be more than the arrays of the books can hold.
-    return Resources(
+    return ResourceList(
         milli_cpu=min(cpu + _quantity(spec.overhead.get("cpu"), milli), LARGEST),
         memory=min(memory + _quantity(spec.overhead.get("memory"), whole), LARGEST),
         gpus=min(demand.gpus, LARGEST),

@@ -12,7 +12,7 @@ that the node has no GPUs at present, and its word on the pod may come when they
 from dataclasses import dataclass
 
 from linkwise.extender.api.records import PodRecord
-from linkwise.extender.cache.cache import Books
+from linkwise.extender.cache.cache import Cache
 
 # The kubelet counts the GPUs of a plugin that has gone as not allocatable with its next status,
 # which it writes every 10 s.
@@ -26,9 +26,9 @@ class _Refusing:
     try_at: float
 
 
-class Admissions:
-    def __init__(self, books: Books) -> None:
-        self._books = books
+class KubeletAdmission:
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
         self._refusing: dict[str, _Refusing] = {}
 
     def changed(self, before: PodRecord | None, record: PodRecord, now: float) -> None:
@@ -38,40 +38,40 @@ class Admissions:
             return
         if record.refused and before is not None and not (before.ended or before.running):
             self._refused(node, now)
-        elif record.running and node in self._refusing and self._books.is_tried_on(record):
+        elif record.running and node in self._refusing and self._cache.is_tried_on(record):
             self._admits(node)
 
     def look(self, now: float) -> None:
         for node, refusing in list(self._refusing.items()):
-            book = self._books.nodes.get(node)
-            if book is None or book.record is None:
+            info = self._cache.nodes.get(node)
+            if info is None or info.record is None:
                 self._admits(node)
                 continue
-            offers = book.record.offers.gpus
+            offers = info.record.offers.gpus
             if offers > refusing.least:
                 self._admits(node)
                 continue
             refusing.least = offers
             if now >= refusing.try_at:
                 refusing.try_at = now + refusing.pause  # if the one that is tried goes away
-                self._books.try_one_on(node)
+                self._cache.try_one_on(node)
 
     def next_due(self) -> float | None:
         return min((refusing.try_at for refusing in self._refusing.values()), default=None)
 
     def _refused(self, node: str, now: float) -> None:
-        book = self._books.nodes.get(node)
-        if book is None or book.record is None:
+        info = self._cache.nodes.get(node)
+        if info is None or info.record is None:
             return
         before = self._refusing.get(node)
         pause = FIRST_PAUSE_SECONDS
         if before is not None:
             # Others may have been on their way when the first was refused.
-            pause = 2 * before.pause if book.tried_beside is not None else before.pause
+            pause = 2 * before.pause if info.tried_beside is not None else before.pause
         pause = min(pause, LONGEST_PAUSE_SECONDS)
-        self._refusing[node] = _Refusing(book.record.offers.gpus, pause, now + pause)
-        self._books.close(node)
+        self._refusing[node] = _Refusing(info.record.offers.gpus, pause, now + pause)
+        self._cache.close(node)
 
     def _admits(self, node: str) -> None:
         del self._refusing[node]
-        self._books.reopen(node)
+        self._cache.reopen(node)

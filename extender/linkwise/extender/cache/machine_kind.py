@@ -12,7 +12,7 @@ from operator import or_
 import numpy as np
 from numpy.typing import NDArray
 
-from linkwise.extender.api.annotations import Requirement, is_model
+from linkwise.extender.api.annotations import TopologyRequirement, is_model
 from linkwise.topology.chain import chain, hops_of
 from linkwise.topology.choose import choose, pack
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role, split
@@ -31,11 +31,11 @@ _MOST_MASKS = 8192  # remembered for each kind and wish; a kind of 16 GPUs has 6
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class GpuRequest:
     """What a pod wants of a node's GPUs; equal for all pods of a job, and a key of caches."""
 
     demand: PodDemand
-    requirement: Requirement
+    requirement: TopologyRequirement
     _hash: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -54,7 +54,7 @@ class Wish:
         return len(self.demand.containers) == 1
 
 
-class Kind:
+class MachineKind:
     """Machines whose sets are worth the same and whose GPUs are of the same models."""
 
     def __init__(self, machine: Machine, number: int) -> None:
@@ -71,7 +71,7 @@ class Kind:
         # wish -> free GPUs -> the set to take, 0 for none
         self._sets = lru_cache(maxsize=64)(_no_sets)
 
-    def allowed(self, requirement: Requirement) -> int:
+    def allowed(self, requirement: TopologyRequirement) -> int:
         """The GPUs of the models and the memory asked for, as a bitmask."""
         key = (requirement.models, requirement.memory_mib)
         found = self._allowed.get(key)
@@ -93,57 +93,59 @@ class Kind:
         """The GPUs of exactly this model, as a bitmask."""
         return sum(1 << p for p, gpu in enumerate(self.machine.gpus) if gpu.model == model)
 
-    def take(self, wish: Wish, free: int, running: tuple[int, ...] | None = None) -> int | None:
+    def take(
+        self, request: GpuRequest, free: int, running: tuple[int, ...] | None = None
+    ) -> int | None:
         """The set to give to the pod, or None where no set will do. *running*: the other GPU sets,
         where it is known which come free together."""
-        return _take(self, wish, free & self.allowed(wish.requirement), running)
+        return _take(self, request, free & self.allowed(request.requirement), running)
 
-    def pack(self, wish: Wish, free: int, count: int) -> tuple[int, ...]:
+    def pack(self, request: GpuRequest, free: int, count: int) -> tuple[int, ...]:
         """Up to *count* disjoint sets for as many such pods, best total; fewer if no more fit.
         Those that follow each other are neighbours."""
-        return _pack(self, wish, free & self.allowed(wish.requirement), count)
+        return _pack(self, request, free & self.allowed(request.requirement), count)
 
     def neighbours(self, parts: Sequence[int]) -> tuple[int, ...]:
         """These sets, so that those that follow each other are neighbours."""
         return chain(parts, self.hops)
 
-    def quality(self, wish: Wish, gpus: int) -> float:
+    def quality(self, request: GpuRequest, gpus: int) -> float:
         """How good a set is for the pod, in GB/s, or ENOUGH."""
-        prefer = wish.requirement.prefer
+        prefer = request.requirement.prefer
         if prefer is not LinkClass.NVLINK and self.table.ring_classes[gpus] >= prefer:
             return ENOUGH
         return float(self.table.values[gpus])
 
-    def qualities(self, wish: Wish, free: Masks) -> Floats:
+    def qualities(self, request: GpuRequest, free: Masks) -> Floats:
         """The quality of the best set within each mask of free GPUs; -inf where none will do."""
-        masks = free & self.allowed(wish.requirement)
-        if wish.size > self.table.count:
+        masks = free & self.allowed(request.requirement)
+        if request.size > self.table.count:
             return np.full(len(masks), -np.inf)
-        if wish.simple:
-            return self._simple_qualities(wish, masks)
+        if request.simple:
+            return self._simple_qualities(request, masks)
         distinct, position = np.unique(masks, return_inverse=True)
-        found = [_take(self, wish, mask) for mask in distinct.tolist()]
-        of_distinct = [-np.inf if gpus is None else self.quality(wish, gpus) for gpus in found]
+        found = [_take(self, request, mask) for mask in distinct.tolist()]
+        of_distinct = [-np.inf if gpus is None else self.quality(request, gpus) for gpus in found]
         return np.array(of_distinct)[position]
 
-    def _simple_qualities(self, wish: Wish, masks: Masks) -> Floats:
-        require, prefer = wish.requirement.require, wish.requirement.prefer
-        best = self.table.best_with(require)[wish.size][masks]
-        preferred = self.table.best_with(max(require, prefer))[wish.size][masks]
+    def _simple_qualities(self, request: GpuRequest, masks: Masks) -> Floats:
+        require, prefer = request.requirement.require, request.requirement.prefer
+        best = self.table.best_with(require)[request.size][masks]
+        preferred = self.table.best_with(max(require, prefer))[request.size][masks]
         enough = preferred if prefer is LinkClass.NVLINK else ENOUGH
         return np.where(preferred > -np.inf, enough, best)
 
-    def damages_within(self, wish: Wish, free: Masks) -> Floats:
+    def damages_within(self, request: GpuRequest, free: Masks) -> Floats:
         """What the pod would take from the jobs to come, within each mask of free GPUs, in GB/s;
         0 where no set will do."""
-        sets = self._sets(wish)  # once: to hash a wish costs more than to look a mask up
+        sets = self._sets(request)  # once: to hash a wish costs more than to look a mask up
         if len(sets) > _MOST_MASKS:
             sets.clear()
         distinct, position = np.unique(free, return_inverse=True)
         masks = distinct.tolist()
         for mask in masks:
             if mask not in sets:
-                sets[mask] = self.take(wish, mask) or 0
+                sets[mask] = self.take(request, mask) or 0
         taken = np.array([sets[mask] for mask in masks], dtype=np.int64)
         of_each: Floats = self.damages(distinct, taken)[position]
         return of_each
@@ -159,7 +161,7 @@ class Kind:
         return np.round(lost, 6)
 
 
-def _no_sets(_wish: Wish) -> dict[int, int]:
+def _no_sets(_request: GpuRequest) -> dict[int, int]:
     return {}
 
 
@@ -169,64 +171,70 @@ def kind_key(machine: Machine) -> Hashable:
 
 
 def containers_on(
-    kind: Kind, machine: Machine, wish: Wish, gpus: int
+    kind: MachineKind, machine: Machine, request: GpuRequest, gpus: int
 ) -> dict[str, tuple[str, ...]]:
     """Deal a pod's set out: container -> uuids of *machine*, in the order the kubelet asks."""
     own = machine.gpus
     return {
         name: tuple([own[position].uuid for position in share])
-        for name, share in _shares(kind, wish, gpus).items()
+        for name, share in _shares(kind, request, gpus).items()
     }
 
 
-def will_do(kind: Kind, machine: Machine, wish: Wish, shares: Mapping[str, Sequence[str]]) -> bool:
+def will_do(
+    kind: MachineKind, machine: Machine, request: GpuRequest, shares: Mapping[str, Sequence[str]]
+) -> bool:
     """Whether these uuids by container are what the pod wants: how many, which, and how joined."""
     if {name: len(share) for name, share in shares.items()} != {
-        container.name: container.gpus for container in wish.demand.containers
+        container.name: container.gpus for container in request.demand.containers
     }:
         return False
     masks = [machine.mask_of(share) for share in shares.values()]
     together = reduce(or_, masks, 0)
     return (
-        together.bit_count() == wish.size
-        and not together & ~kind.allowed(wish.requirement)
-        and all(kind.table.ring_classes[mask] >= wish.requirement.require for mask in masks)
+        together.bit_count() == request.size
+        and not together & ~kind.allowed(request.requirement)
+        and all(kind.table.ring_classes[mask] >= request.requirement.require for mask in masks)
     )
 
 
 @lru_cache(maxsize=65536)
-def _take(kind: Kind, wish: Wish, free: int, running: tuple[int, ...] | None = None) -> int | None:
-    if free.bit_count() < wish.size:
+def _take(
+    kind: MachineKind, request: GpuRequest, free: int, running: tuple[int, ...] | None = None
+) -> int | None:
+    if free.bit_count() < request.size:
         return None
-    require, prefer = wish.requirement.require, wish.requirement.prefer
+    require, prefer = request.requirement.require, request.requirement.prefer
     # The containers of one pod need not be close to each other, only each one's own GPUs.
-    of_pod = require if wish.simple else LinkClass.SYS
-    choice = choose(kind.machine, free, wish.size, require=of_pod, prefer=prefer, running=running)
+    of_pod = require if request.simple else LinkClass.SYS
+    choice = choose(
+        kind.machine, free, request.size, require=of_pod, prefer=prefer, running=running
+    )
     if choice is None:
         return None
-    if wish.simple or _containers_hold(kind, wish, choice.gpus):
+    if request.simple or _containers_hold(kind, request, choice.gpus):
         return choice.gpus
-    apart = _apart(kind, wish, free)
-    return apart if apart is not None and _containers_hold(kind, wish, apart) else None
+    apart = _apart(kind, request, free)
+    return apart if apart is not None and _containers_hold(kind, request, apart) else None
 
 
 @lru_cache(maxsize=65536)
-def _pack(kind: Kind, wish: Wish, free: int, count: int) -> tuple[int, ...]:
-    require, prefer = wish.requirement.require, wish.requirement.prefer
-    if wish.simple:
-        choices = pack(kind.machine, free, wish.size, count, require=require, prefer=prefer)
+def _pack(kind: MachineKind, request: GpuRequest, free: int, count: int) -> tuple[int, ...]:
+    require, prefer = request.requirement.require, request.requirement.prefer
+    if request.simple:
+        choices = pack(kind.machine, free, request.size, count, require=require, prefer=prefer)
         return chain([choice.gpus for choice in choices], kind.hops)
     sets: list[int] = []
-    while len(sets) < count and (gpus := _take(kind, wish, free)) is not None:
+    while len(sets) < count and (gpus := _take(kind, request, free)) is not None:
         sets.append(gpus)
         free &= ~gpus
     return chain(sets, kind.hops)
 
 
-def _apart(kind: Kind, wish: Wish, free: int) -> int | None:
+def _apart(kind: MachineKind, request: GpuRequest, free: int) -> int | None:
     """A set for the pod made of one good set per container that runs beside the others."""
-    require, prefer = wish.requirement.require, wish.requirement.prefer
-    sizes = sorted((c.gpus for c in _together(wish.demand)), reverse=True)
+    require, prefer = request.requirement.require, request.requirement.prefer
+    sizes = sorted((c.gpus for c in _together(request.demand)), reverse=True)
     taken = 0
     if len(set(sizes)) == 1:
         sets = pack(kind.machine, free, sizes[0], len(sizes), require=require, prefer=prefer)
@@ -239,31 +247,31 @@ def _apart(kind: Kind, wish: Wish, free: int) -> int | None:
             if choice is None:
                 return None
             taken |= choice.gpus
-    whole = choose(kind.machine, free, wish.size, must=taken, prefer=prefer)
+    whole = choose(kind.machine, free, request.size, must=taken, prefer=prefer)
     return None if whole is None else whole.gpus
 
 
-def _containers_hold(kind: Kind, wish: Wish, gpus: int) -> bool:
+def _containers_hold(kind: MachineKind, request: GpuRequest, gpus: int) -> bool:
     """Whether every container's own GPUs keep to the required link."""
-    require = wish.requirement.require
+    require = request.requirement.require
     if require is LinkClass.SYS:
         return True
-    shares = _shares(kind, wish, gpus).values()
+    shares = _shares(kind, request, gpus).values()
     masks = [sum(1 << position for position in share) for share in shares]
     return all(kind.table.ring_classes[mask] >= require for mask in masks)
 
 
 @lru_cache(maxsize=65536)
-def _shares(kind: Kind, wish: Wish, gpus: int) -> Mapping[str, tuple[int, ...]]:
+def _shares(kind: MachineKind, request: GpuRequest, gpus: int) -> Mapping[str, tuple[int, ...]]:
     """Container -> positions, the same on all machines of a kind: members of a gang are alike."""
-    return split(wish.demand, _order(kind, wish, gpus))
+    return split(request.demand, _order(kind, request, gpus))
 
 
-def _order(kind: Kind, wish: Wish, gpus: int) -> tuple[int, ...]:
+def _order(kind: MachineKind, request: GpuRequest, gpus: int) -> tuple[int, ...]:
     """Positions in the order in which they must be dealt out, so that each container that runs
     beside others gets the best set of those left: the largest container chooses first."""
-    require, prefer = wish.requirement.require, wish.requirement.prefer
-    together = _together(wish.demand)
+    require, prefer = request.requirement.require, request.requirement.prefer
+    together = _together(request.demand)
     left = gpus
     of_container: dict[str, int] = {}
     for container in sorted(together, key=lambda container: -container.gpus):

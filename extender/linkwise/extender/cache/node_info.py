@@ -1,4 +1,4 @@
-"""One node's account: who holds which of its GPUs, settled anew from the facts at each change.
+"""One node's account: who assumed which of its GPUs, settled anew from the facts at each change.
 
 The truth comes first: what the kubelet says is in use, also for pods that the API server no longer
 knows. Then what bound pods were promised, then bindings on their way, then pods that nobody
@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
 
-from linkwise.extender.api.records import GangKey, NodeRecord, PodRecord, Resources, WrittenPlan
+from linkwise.extender.api.records import GangKey, NodeRecord, PodRecord, ResourceList, WrittenPlan
 from linkwise.extender.api.spans import CLIQUE
-from linkwise.extender.cache.machine_kind import Kind, Wish
+from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind
 from linkwise.topology.model import Machine
 
 REFUSES = "kubelet refuses pods with GPUs"
@@ -21,22 +21,22 @@ InUsePods = Mapping[str, Mapping[str, tuple[str, ...]]]
 
 
 @dataclass(slots=True)
-class NodeBook:
+class NodeInfo:
     name: str
     row: int
     no_topology: str  # why its machine is not known; empty: it is
     no_truth: str = ""  # why what is in use cannot be read
     record: NodeRecord | None = None
     machine: Machine | None = None
-    kind: Kind | None = None
+    kind: MachineKind | None = None
     in_use: InUsePods = field(default_factory=dict)
     listed_as: dict[str, str] = field(default_factory=dict)  # a name in `in_use` -> its pod's uid
     given: set[str] = field(default_factory=set)  # of the bound: those that were once listed
     bound: dict[str, PodRecord] = field(default_factory=dict)  # those that take GPUs, by uid
-    holds: dict[str, WrittenPlan] = field(default_factory=dict)  # bindings on their way
+    assumed: dict[str, WrittenPlan] = field(default_factory=dict)  # bindings on their way
     plans: dict[str, WrittenPlan] = field(default_factory=dict)  # of pods not yet bound
     charged: int = 0  # pods whose needs count here: bound, about to be, or planned
-    spent: Resources = field(default_factory=Resources)  # what they need together
+    spent: ResourceList = field(default_factory=ResourceList)  # what they need together
     settled: int = 0  # rises with each `settle`
     version: int = 0  # rises when the node, or the pods bound to it, change
     owned: dict[str, int] = field(default_factory=dict)  # holder -> bitmask
@@ -67,14 +67,14 @@ class NodeBook:
     @property
     def there(self) -> frozenset[str]:
         """The pods, by uid, that have GPUs of this node or are to get some."""
-        return frozenset((*self.bound, *self.holds, *self.plans))
+        return frozenset((*self.bound, *self.assumed, *self.plans))
 
-    def take(self, wish: Wish, free: int) -> int | None:
+    def take(self, request: GpuRequest, free: int) -> int | None:
         """The set of these *free* GPUs to give to a pod, or None where no set will do."""
         assert self.kind is not None, "asked where something can be planned"
         busy = {uid: gpus & ~free for uid, gpus in self.owned.items()}
         running = running_sets(busy, self.bound)
-        return self.kind.take(wish, free, running)
+        return self.kind.take(request, free, running)
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -85,7 +85,7 @@ class NodeBook:
 
     @property
     def empty(self) -> bool:
-        return not (self.record or self.bound or self.holds or self.plans or self.charged)
+        return not (self.record or self.bound or self.assumed or self.plans or self.charged)
 
     def settle(self, *, line_first: bool = False) -> None:
         """Work out `owned`, `used` and `free` from everything else. With *line_first* what nobody
@@ -108,8 +108,8 @@ class NodeBook:
                 settling.give(record.uid, self.machine.mask_of([u for s in shares for u in s]))
             elif record.uid not in listed:
                 nobody_planned.append(record)
-        for uid, hold in sorted(self.holds.items()):
-            settling.give(uid, self.machine.mask_of(hold.uuids))
+        for uid, reservation in sorted(self.assumed.items()):
+            settling.give(uid, self.machine.mask_of(reservation.uuids))
         self._settle_unplanned(settling, nobody_planned)
         # Of two plans for one GPU the newer is right: the older was about to be withdrawn.
         for uid, plan in sorted(self.plans.items(), key=lambda item: (-item[1].plan.made, item[0])):
@@ -195,10 +195,10 @@ class NodeBook:
         for record in records:
             left = machine.all_gpus & ~settling.taken
             healthy = left & machine.healthy_gpus
-            wish = Wish(record.demand, record.ask.requirement)
-            gpus = self.kind.take(wish, healthy & ~planned)
+            request = GpuRequest(record.demand, record.ask.requirement)
+            gpus = self.kind.take(request, healthy & ~planned)
             if gpus is None:
-                gpus = _closest(wish.size, (healthy & ~planned, healthy, left))
+                gpus = _closest(request.size, (healthy & ~planned, healthy, left))
             settling.give(record.uid, gpus)
 
 

@@ -10,7 +10,7 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from linkwise.extender.api.records import Resources, SortKey, natural
+from linkwise.extender.api.records import ResourceList, SortKey, natural
 from linkwise.topology import subsets
 from linkwise.topology.model import MAX_GPUS
 
@@ -26,7 +26,7 @@ def popcount(masks: Ints) -> Ints:
     return _POPCOUNT[masks]
 
 
-class Rows:
+class NodeTable:
     """`kinds` is NOT_USABLE where a node offers no GPU to plan with; `free` and `held` are bitmasks
     of GPUs that nobody has: what anyone may take, and what is kept for somebody who waits."""
 
@@ -47,16 +47,16 @@ class Rows:
     def __len__(self) -> int:
         return len(self.names)
 
-    def copy(self) -> "Rows":
+    def copy(self) -> "NodeTable":
         """The same rows, to be read and altered while these go on; none can be added to it."""
-        other = Rows()
+        other = NodeTable()
         other.names, other.row_of = list(self.names), dict(self.row_of)
         other._name_ranks = self.name_ranks()
         for attribute in _ARRAYS:
             setattr(other, attribute, getattr(self, attribute)[: len(self)].copy())
         return other
 
-    def equals(self, other: "Rows", rows: Sequence[int]) -> bool:
+    def equals(self, other: "NodeTable", rows: Sequence[int]) -> bool:
         """Whether these rows are the same nodes in both, with as much left of everything."""
         return all(self.names[row] == other.names[row] for row in rows) and all(
             np.array_equal(getattr(self, attribute)[rows], getattr(other, attribute)[rows])
@@ -105,7 +105,7 @@ class Rows:
         idle = self.free[: len(self)] | self.held[: len(self)]
         return int((popcount(idle) // size).sum())
 
-    def pods_that_fit(self, needs: Resources) -> Ints:
+    def pods_that_fit(self, needs: ResourceList) -> Ints:
         """[rows] how many pods of these needs have room beside all that is there, or planned."""
         count = self.pods[: len(self)].copy()
         for left, need in (
@@ -117,7 +117,9 @@ class Rows:
                 np.minimum(count, left[: len(self)] // need, out=count)
         return np.maximum(count, 0)
 
-    def pods_that_fit_beside(self, row: int, others: Sequence[Resources], needs: Resources) -> int:
+    def pods_that_fit_beside(
+        self, row: int, others: Sequence[ResourceList], needs: ResourceList
+    ) -> int:
         """The same for one row, once these *others* are there too."""
         count = int(self.pods[row]) - len(others)
         for left, need, spent in (

@@ -27,7 +27,7 @@ from linkwise.extender.api.actions import (
 from linkwise.extender.api.extender_calls import Outcome
 from linkwise.extender.api.queue_note import QueueNote, write_queue_note
 from linkwise.extender.api.records import PodRecord, WrittenPlan
-from linkwise.extender.api.timers import Alarms
+from linkwise.extender.api.timers import Timers
 from linkwise.topology import names
 from linkwise.topology.plan import read_plan, write_gpus, write_plan
 
@@ -65,7 +65,7 @@ class _Pause:
     tries: int = 0
 
 
-class Outbox:
+class PendingWrites:
     def __init__(self, leader: int = 0) -> None:
         self.leader = leader  # the term of this process
         self._begun = False
@@ -74,7 +74,7 @@ class Outbox:
         self._pauses: dict[_Key, _Pause] = {}
         # By uid: with which plan, when, and how often in vain before.
         self._nominated: dict[str, tuple[_Edition, float, int]] = {}
-        self._wakes: Alarms[_Key] = Alarms()
+        self._wakes: Timers[_Key] = Timers()
         self._there: dict[str, _Edition] = {}  # uid -> the plan on the API server
         self._newest: dict[str, _Edition] = {}  # uid -> the highest ever believed or decided
         self._shown: dict[str, _Edition] = {}  # uid -> the highest that the watch has shown

@@ -6,15 +6,15 @@ from contextlib import AbstractContextManager
 import msgspec
 
 from linkwise.extender.api.records import WrittenPlan
-from linkwise.extender.cache.cache import Books
-from linkwise.extender.cache.pending_writes import Outbox
+from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.cache.plan_drift import Mismatch
 from linkwise.extender.cache.plans import with_worth
 
 
-class Corrections:
-    def __init__(self, books: Books, outbox: Outbox) -> None:
-        self._books, self._outbox = books, outbox
+class PlanCorrections:
+    def __init__(self, cache: Cache, pending_writes: PendingWrites) -> None:
+        self._cache, self._pending_writes = cache, pending_writes
         self._counted: dict[str, frozenset[str]] = {}  # uid -> the swapped GPUs already counted
         self.swaps = 0
 
@@ -23,22 +23,22 @@ class Corrections:
 
     def look(self, now: float, surviving: Callable[[object], AbstractContextManager[None]]) -> None:
         """Correct what does not agree; *surviving* keeps one mistake of ours from all others."""
-        for mismatch in list(self._books.mismatches.values()):
+        for mismatch in list(self._cache.mismatches.values()):
             with surviving(mismatch.record.ref):
                 self._correct(mismatch, now)
 
     def _correct(self, mismatch: Mismatch, now: float) -> None:
         record = mismatch.record
-        book = self._books.nodes[record.node]
-        assert book.machine is not None
-        assert book.kind is not None
+        info = self._cache.nodes[record.node]
+        assert info.machine is not None
+        assert info.kind is not None
         assert record.written is not None
         real = frozenset(uuid for gpus in mismatch.gpus.values() for uuid in gpus)
         plan = msgspec.structs.replace(record.written.plan, node=record.node)
-        truth = WrittenPlan(with_worth(plan, book.kind, book.machine.mask_of(real)), mismatch.gpus)
-        self._outbox.correct(record, truth, now)
+        truth = WrittenPlan(with_worth(plan, info.kind, info.machine.mask_of(real)), mismatch.gpus)
+        self._pending_writes.correct(record, truth, now)
         if mismatch.swapped and self._counted.get(record.uid) != real:
             self._counted[record.uid] = real
             self.swaps += 1
             message = "the kubelet gave this pod other GPUs than planned; the plan was corrected"
-            self._outbox.say(record.ref, "GpuSwap", message, now)
+            self._pending_writes.say(record.ref, "GpuSwap", message, now)

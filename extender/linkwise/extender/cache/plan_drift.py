@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from linkwise.extender.api.records import PodRecord
-from linkwise.extender.cache.node_info import NodeBook
+from linkwise.extender.cache.node_info import NodeInfo
 from linkwise.topology.plan import ContainerGpus
 
 
@@ -17,13 +17,13 @@ class Mismatch:
     swapped: bool  # not only dealt otherwise among its own containers
 
 
-def mismatch_of(book: NodeBook, record: PodRecord) -> Mismatch | None:
-    written, truth = record.written, book.truth_of(record)
-    if written is None or truth is None or book.machine is None:
+def mismatch_of(info: NodeInfo, record: PodRecord) -> Mismatch | None:
+    written, truth = record.written, info.truth_of(record)
+    if written is None or truth is None or info.machine is None:
         return None  # without the machine no set can be named; it shows again once it is known
-    if written.plan.node != book.name:  # bound past us, elsewhere than planned
+    if written.plan.node != info.name:  # bound past us, elsewhere than planned
         return Mismatch(record, truth, swapped=False)
-    right = {**_left_of_plan(book, record, truth), **truth}
+    right = {**_left_of_plan(info, record, truth), **truth}
     if written.gpus.keys() == right.keys() and all(
         set(written.gpus[container]) == set(gpus) for container, gpus in right.items()
     ):
@@ -32,7 +32,7 @@ def mismatch_of(book: NodeBook, record: PodRecord) -> Mismatch | None:
     return Mismatch(record, right, swapped=not real <= written.uuids)
 
 
-def _left_of_plan(book: NodeBook, record: PodRecord, truth: ContainerGpus) -> ContainerGpus:
+def _left_of_plan(info: NodeInfo, record: PodRecord, truth: ContainerGpus) -> ContainerGpus:
     """What the plan gives to containers that are not listed, as init containers that have ended:
     still theirs for the kubelet, but for what others are known to have."""
     assert record.written is not None, "there is a plan to compare with"
@@ -41,7 +41,7 @@ def _left_of_plan(book: NodeBook, record: PodRecord, truth: ContainerGpus) -> Co
         return {}
     others = {
         uuid
-        for key, containers in book.in_use.items()
+        for key, containers in info.in_use.items()
         if key != record.key
         for gpus in containers.values()
         for uuid in gpus

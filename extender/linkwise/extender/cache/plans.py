@@ -11,8 +11,8 @@ from hashlib import blake2b
 import msgspec
 
 from linkwise.extender.api.records import PodRecord, WrittenPlan
-from linkwise.extender.cache.cache import Books
-from linkwise.extender.cache.machine_kind import Kind, Wish, containers_on
+from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind, containers_on
 from linkwise.topology.model import LinkClass, Machine
 from linkwise.topology.plan import CommunicatorEstimate, Plan
 
@@ -25,27 +25,27 @@ class Deal:
     record: PodRecord
     node: str
     gpus: int  # bitmask
-    kind: Kind
+    kind: MachineKind
     machine: Machine
     communicator: CommunicatorEstimate | None = None  # the gang's, seen from this node
 
     @classmethod
     def of(
         cls,
-        books: Books,
+        cache: Cache,
         record: PodRecord,
         node: str,
         gpus: int,
         communicator: CommunicatorEstimate | None = None,
     ) -> "Deal":
-        book = books.nodes[node]
-        assert book.machine is not None, "planned on a usable node"
-        assert book.kind is not None, "planned on a usable node"
-        return cls(record, node, gpus, book.kind, book.machine, communicator)
+        info = cache.nodes[node]
+        assert info.machine is not None, "planned on a usable node"
+        assert info.kind is not None, "planned on a usable node"
+        return cls(record, node, gpus, info.kind, info.machine, communicator)
 
     def written(self, plan: Plan) -> WrittenPlan:
         """What to write on the pod; of *plan* all but the node and its worth."""
-        wish = Wish(self.record.demand, self.record.ask.requirement)
+        request = GpuRequest(self.record.demand, self.record.ask.requirement)
         link, gbytes_per_s = _worth(self.kind, self.gpus)
         own = msgspec.structs.replace(
             plan,
@@ -54,12 +54,12 @@ class Deal:
             gbytes_per_s=gbytes_per_s,
             communicator=self.communicator,
         )
-        return WrittenPlan(own, containers_on(self.kind, self.machine, wish, self.gpus))
+        return WrittenPlan(own, containers_on(self.kind, self.machine, request, self.gpus))
 
 
-def written_plan(books: Books, record: PodRecord, plan: Plan, gpus: int) -> WrittenPlan:
+def written_plan(cache: Cache, record: PodRecord, plan: Plan, gpus: int) -> WrittenPlan:
     """What to write on *record* for these GPUs of `plan.node`."""
-    return Deal.of(books, record, plan.node, gpus).written(plan)
+    return Deal.of(cache, record, plan.node, gpus).written(plan)
 
 
 def written_plans(plan: Plan, deals: Iterable[Deal]) -> dict[str, WrittenPlan]:
@@ -67,14 +67,14 @@ def written_plans(plan: Plan, deals: Iterable[Deal]) -> dict[str, WrittenPlan]:
     return {deal.record.uid: deal.written(plan) for deal in deals}
 
 
-def with_worth(plan: Plan, kind: Kind, gpus: int) -> Plan:
+def with_worth(plan: Plan, kind: MachineKind, gpus: int) -> Plan:
     """*plan* for other GPUs. What the gang was estimated to be worth is no longer known."""
     link, gbytes_per_s = _worth(kind, gpus)
     return msgspec.structs.replace(plan, link=link, gbytes_per_s=gbytes_per_s, communicator=None)
 
 
 @lru_cache(maxsize=65536)
-def _worth(kind: Kind, gpus: int) -> tuple[str, float]:
+def _worth(kind: MachineKind, gpus: int) -> tuple[str, float]:
     return LinkClass(int(kind.table.ring_classes[gpus])).name, float(kind.table.values[gpus])
 
 

@@ -10,21 +10,21 @@ from functools import partial
 
 from linkwise.extender.api.placement_totals import Placed
 from linkwise.extender.api.unlocked import RunUnlocked
-from linkwise.extender.cache.cache import Books
-from linkwise.extender.cache.pending_writes import Outbox
+from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.cache.plans import Deal, plan_id, written_plans
 from linkwise.extender.cycle.turns import Turns
-from linkwise.extender.gangs.allocate import Search, Seen
+from linkwise.extender.gangs.allocate import GangSearch, Seen
 from linkwise.extender.gangs.gang import Gang
-from linkwise.extender.gangs.lifecycle import Life
-from linkwise.extender.gangs.members import Muster
+from linkwise.extender.gangs.lifecycle import GangLifecycle
+from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.gangs.partial_admission import least, most, parts
-from linkwise.extender.gangs.registry import Roll
+from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.gangs.repair import Repair
 from linkwise.extender.placement.result import Refusal, Spot
-from linkwise.extender.preemption.gang_preemption import Preemption
-from linkwise.extender.queue.reservations import Holds
-from linkwise.extender.queue.scheduling_queue import Line
+from linkwise.extender.preemption.gang_preemption import GangPreemption
+from linkwise.extender.queue.reservations import Reservations
+from linkwise.extender.queue.scheduling_queue import SchedulingQueue
 from linkwise.topology.plan import Plan
 
 _MANY = 64  # members: others are let in between what is done for so many and what follows
@@ -35,99 +35,117 @@ class Placing:
 
     def __init__(
         self,
-        books: Books,
-        outbox: Outbox,
-        roll: Roll,
-        line: Line,
-        search: Search,
-        holds: Holds,
+        cache: Cache,
+        pending_writes: PendingWrites,
+        registry: GangRegistry,
+        line: SchedulingQueue,
+        search: GangSearch,
+        reservations: Reservations,
         turns: Turns,
-        preemption: Preemption,
-        life: Life,
+        preemption: GangPreemption,
+        lifecycle: GangLifecycle,
         repair: Repair,
         aside: RunUnlocked,
     ) -> None:
-        self._books, self._outbox, self._roll, self._line = books, outbox, roll, line
-        self._search, self._holds, self._turns, self._preemption = search, holds, turns, preemption
-        self._life, self._repair, self._aside = life, repair, aside
+        self._cache, self._pending_writes, self._registry, self._line = (
+            cache,
+            pending_writes,
+            registry,
+            line,
+        )
+        self._search, self._reservations, self._turns, self._preemption = (
+            search,
+            reservations,
+            turns,
+            preemption,
+        )
+        self._lifecycle, self._repair, self._aside = lifecycle, repair, aside
         self.placed = Placed()
 
     def place(self, gang: Gang, now: float) -> None:
         """Raises Moved where something happened to the gang meanwhile."""
-        gang.tried_room = self._books.room  # whatever comes of it: once for each room
+        gang.tried_room = self._cache.room  # whatever comes of it: once for each room
         if self._preemption.evicts(gang):
             return
-        waited_before = len(self._roll.muster(gang).open)
+        waited_before = len(self._registry.muster(gang).open)
         self._take_places_again(gang, now)
         refused = self._plan_most(gang, now)
-        found = self._roll.muster(gang)
-        if refused is not None and found.planned and not (found.started or found.enough_placed):
+        members = self._registry.muster(gang)
+        if (
+            refused is not None
+            and members.planned
+            and not (members.started or members.enough_placed)
+        ):
             # Around these there is no room; without them there may be, and they need not wait.
-            self._life.withdraw(found.planned)
+            self._lifecycle.withdraw(members.planned)
             refused = self._plan_most(gang, now)
-        waiting = len(self._roll.muster(gang).open)
+        waiting = len(self._registry.muster(gang).open)
         if waiting < waited_before:
             self._line.got_room(gang)
             self._turns.give_up(gang.key)
         if waiting:
             self._line.join(gang.key)
-            gang.tried_room = self._books.room
+            gang.tried_room = self._cache.room
         if refused is not None:
             self._line.stand_aside(gang, *refused, now)
 
     def _take_places_again(self, gang: Gang, now: float) -> None:
-        found = self._roll.muster(gang)
-        while (place := self._repair.next_return(gang, found)) is not None:
+        members = self._registry.muster(gang)
+        while (place := self._repair.next_return(gang, members)) is not None:
             member, spot = place
-            self._put(gang, replace(found, open=(member,)), [spot], now)
-            found = self._roll.muster(gang)
+            self._put(gang, replace(members, open=(member,)), [spot], now)
+            members = self._registry.muster(gang)
 
-    def _plan_most(self, gang: Gang, now: float) -> tuple[Muster, Refusal] | None:
+    def _plan_most(self, gang: Gang, now: float) -> tuple[GangMembers, Refusal] | None:
         """Hold room for as many as there is room for; who had none, and why: of several those who
         want least."""
         refused = []
-        leaving = self._repair.awaited(gang, self._roll.muster(gang), now)
-        for members in parts(self._roll.muster(gang)):
+        leaving = self._repair.awaited(gang, self._registry.muster(gang), now)
+        for members in parts(self._registry.muster(gang)):
             these = tuple(member for member in members if member.uid not in leaving)
-            found = replace(self._roll.muster(gang), open=these)
+            gang_members = replace(self._registry.muster(gang), open=these)
             # What others took meanwhile is sought again, and then they wait.
             for aside in (self._aside, None):
-                spots, why, still_free = self._most(gang, found, now, aside)
-                placed = replace(found, open=these[: len(spots)])
+                spots, why, still_free = self._most(gang, gang_members, now, aside)
+                placed = replace(gang_members, open=these[: len(spots)])
                 if not spots or self._put(gang, placed, spots, now, still_free):
                     break
             if why is not None:
-                rest = replace(self._roll.muster(gang), open=these[len(spots) :])
+                rest = replace(self._registry.muster(gang), open=these[len(spots) :])
                 refused.append((replace(rest, open=least(rest)), why))
         return min(refused, key=lambda each: _largest(each[0]), default=None)
 
     def _most(
-        self, gang: Gang, found: Muster, now: float, aside: RunUnlocked | None
+        self, gang: Gang, members: GangMembers, now: float, aside: RunUnlocked | None
     ) -> tuple[list[Spot], Refusal | None, Callable[[], bool] | None]:
         """As `growth.most`, and how to ask whether its spots are as they were when they were found:
         the search for more members may let others use the books. None: it let nobody."""
         still_free = None
 
-        def seek(some: Muster) -> list[Spot] | Refusal:
+        def seek(some: GangMembers) -> list[Spot] | Refusal:
             nonlocal still_free
             spots = self._seek(gang, some, now, aside)
             if aside is not None and not gang.alone and not isinstance(spots, Refusal):
-                seen = Seen(self._books, some.open)
-                still_free = partial(seen.still_free, self._books.rows.copy(), spots)
+                seen = Seen(self._cache, some.open)
+                still_free = partial(seen.still_free, self._cache.rows.copy(), spots)
             return spots
 
-        return *most(found, seek), still_free
+        return *most(members, seek), still_free
 
     def _seek(
-        self, gang: Gang, found: Muster, now: float, aside: RunUnlocked | None
+        self, gang: Gang, members: GangMembers, now: float, aside: RunUnlocked | None
     ) -> list[Spot] | Refusal:
         spots: list[Spot] | Refusal | None = None
-        for holds in self._holds.ways(self._holds.asker(gang, found), now):
+        for reservations in self._reservations.ways(
+            self._reservations.claimant(gang, members), now
+        ):
             if gang.alone:
-                with self._holds.shown(holds):
-                    spots = self._search.seek(found, now)
+                with self._reservations.shown(reservations):
+                    spots = self._search.seek(members, now)
             else:
-                spots = self._search.seek(found, now, aside=aside, view=self._holds.view(holds))
+                spots = self._search.seek(
+                    members, now, aside=aside, view=self._reservations.view(reservations)
+                )
             if not isinstance(spots, Refusal):
                 break
         assert spots is not None, "there is always one way"
@@ -136,7 +154,7 @@ class Placing:
     def _put(
         self,
         gang: Gang,
-        found: Muster,
+        members: GangMembers,
         spots: Sequence[Spot],
         now: float,
         still_free: Callable[[], bool] | None = None,
@@ -144,9 +162,9 @@ class Placing:
         """Hold these spots, all at once; False: they are not *still_free*. Raises Moved."""
         if still_free is not None and not still_free():
             return False
-        uids = [member.uid for member in found.seats]
-        epoch = self._outbox.next_epoch(uids)
-        anew = not (found.bound or found.flying or found.planned)
+        uids = [member.uid for member in members.seats]
+        epoch = self._pending_writes.next_epoch(uids)
+        anew = not (members.bound or members.flying or members.planned)
         ident, made = gang.plan_id, gang.made
         if anew or not ident:
             ident = plan_id(gang.key.namespace, gang.key.name, epoch, now, uids)
@@ -155,16 +173,16 @@ class Placing:
         plan = Plan(
             id=ident,
             node=spots[0].node,
-            leader=self._outbox.leader,
+            leader=self._pending_writes.leader,
             epoch=epoch,
-            made=now if found.started else made,
+            made=now if members.started else made,
             refusals=gang.refusals,
-            span=self._search.span(found, spots),
+            span=self._search.span(members, spots),
         )
-        worth = self._search.communicators(found, spots)
+        worth = self._search.communicators(members, spots)
         deals = [
-            Deal.of(self._books, member, spot.node, spot.gpus, worth.get(spot.node))
-            for member, spot in zip(found.open, spots, strict=True)
+            Deal.of(self._cache, member, spot.node, spot.gpus, worth.get(spot.node))
+            for member, spot in zip(members.open, spots, strict=True)
         ]
         if still_free is None or len(spots) < _MANY:
             plans = written_plans(plan, deals)
@@ -174,14 +192,14 @@ class Placing:
                 return False
         if anew and worth:
             together = next(iter(worth.values())).together
-            ideal = self._search.ideal(found, spots)
+            ideal = self._search.ideal(members, spots)
             self.placed = self.placed.with_gang(len(worth), together, ideal)
         gang.plan_id, gang.made, gang.asked = ident, made, False
-        self._books.plan_all(plans)
+        self._cache.plan_all(plans)
         if len(plans) >= _MANY:
             self._aside(lambda: None)
         return True
 
 
-def _largest(found: Muster) -> int:
-    return max((member.needs.gpus for member in found.open), default=0)
+def _largest(members: GangMembers) -> int:
+    return max((member.needs.gpus for member in members.open), default=0)

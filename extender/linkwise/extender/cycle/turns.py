@@ -5,7 +5,7 @@ can start first (see `reserve`). Only then is it the turn of the next. So what c
 given to anybody while somebody more urgent has not been looked at. A better place for a hold is
 looked for every LOOK_SECONDS, and when GPUs come free that may be better.
 
-Nobody waits for GPUs of a server, and a hold that idles too much for too long ends (`idle_bound`).
+Nobody waits for GPUs of a server, and a hold that idles too much for too long ends (`idle_limit`).
 Members beyond a gang's minimum get no hold.
 """
 
@@ -17,26 +17,26 @@ import numpy as np
 
 from linkwise.extender.api.records import GangKey
 from linkwise.extender.api.unlocked import Pause
-from linkwise.extender.cache.cache import Books
-from linkwise.extender.cache.node_table import Bools, Rows
-from linkwise.extender.gangs.allocate import Search
-from linkwise.extender.gangs.failed_searches import wishes_of
+from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.node_table import Bools, NodeTable
+from linkwise.extender.gangs.allocate import GangSearch
+from linkwise.extender.gangs.failed_searches import requests_of
 from linkwise.extender.gangs.gang import Gang
-from linkwise.extender.gangs.members import Muster
+from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.gangs.partial_admission import needed
-from linkwise.extender.gangs.registry import Roll
+from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.placement.result import Refusal, Spot
 from linkwise.extender.queue.earliest_start import (
+    EarliestStart,
     NodesChangedError,
-    Reservation,
-    Want,
+    ReservationRequest,
     fits_without_servers,
     reserve,
 )
-from linkwise.extender.queue.idle_limit import IdleBound
-from linkwise.extender.queue.reservations import FIRST, Hold, Holds
-from linkwise.extender.queue.running_pods import Tenants
-from linkwise.extender.queue.scheduling_queue import Line
+from linkwise.extender.queue.idle_limit import IdleLimit
+from linkwise.extender.queue.reservations import FIRST, Reservation, Reservations
+from linkwise.extender.queue.running_pods import RunningPods
+from linkwise.extender.queue.scheduling_queue import SchedulingQueue
 
 # A better place is looked for this often where something came free, and so is one for a gang for
 # which there was none; and where only estimates may have changed, this often.
@@ -50,7 +50,7 @@ NOBODY = "not for all even once nobody else runs"
 
 @dataclass(frozen=True, slots=True)
 class _Vain:
-    wishes: object
+    requests: object
     changes: int
     what: str  # SERVERS or NOBODY
 
@@ -92,21 +92,21 @@ class _Front:
 class Turns:
     def __init__(
         self,
-        books: Books,
-        roll: Roll,
-        line: Line,
-        search: Search,
-        holds: Holds,
-        tenants: Tenants,
+        cache: Cache,
+        registry: GangRegistry,
+        line: SchedulingQueue,
+        search: GangSearch,
+        reservations: Reservations,
+        running_pods: RunningPods,
         *,
         share: float,
-        idle_bound: IdleBound,
+        idle_limit: IdleLimit,
     ) -> None:
         """*share* of the GPUs that a gang could use may be held; what the first of those who wait
         for them needs is held in any case, within *idle_bound*. 0: no holds at all."""
-        self._books, self._roll, self._line = books, roll, line
-        self._search, self._holds, self._tenants = search, holds, tenants
-        self._share, self._idle_bound = share, idle_bound
+        self._cache, self._registry, self._line = cache, registry, line
+        self._search, self._reservations, self._running_pods = search, reservations, running_pods
+        self._share, self._idle_limit = share, idle_limit
         self._look_at: dict[GangKey, float] = {}  # when to look for a place again
         self._looked: dict[GangKey, float] = {}  # when that was done last
         self._looked_in: dict[GangKey, object] = {}  # and what there was then
@@ -118,39 +118,39 @@ class Turns:
         self._seen: object = None
 
     def next_due(self) -> float | None:
-        times = (*self._look_at.values(), self._idle_bound.next_due())
+        times = (*self._look_at.values(), self._idle_limit.next_due())
         return min((time for time in times if time is not None), default=None)
 
-    def in_vain(self, key: GangKey, found: Muster) -> str:
+    def in_vain(self, key: GangKey, members: GangMembers) -> str:
         """What does not help a gang that finds no room: that everybody else ends by himself, or
         that all go. Empty: that would help, as far as it was seen."""
         seen = self._in_vain.get(key)
         if seen is None:
             return ""
-        same = (seen.wishes, seen.changes) == (
-            wishes_of(needed(found).open),
-            len(self._books.changed_rows),
+        same = (seen.requests, seen.changes) == (
+            requests_of(needed(members).open),
+            len(self._cache.changed_rows),
         )
         return seen.what if same else ""
 
     def rests_until(self, key: GangKey, now: float) -> float | None:
         """Until when nothing over the share is kept for gangs of this one's namespace."""
-        return self._idle_bound.rests_until(key.namespace, now)
+        return self._idle_limit.rests_until(key.namespace, now)
 
     def idles_since(self, key: GangKey) -> float | None:
         """Since when what is kept for this gang idles more than the share; None: it does not."""
-        return self._idle_bound.over_since(key.namespace) if key in self._over else None
+        return self._idle_limit.over_since(key.namespace) if key in self._over else None
 
     def take_changed(self) -> set[GangKey]:
         """The gangs of which something else is to be noted than when this was last asked."""
         changed, self._changed = self._changed, set()
-        return changed | self._holds.take_changed()
+        return changed | self._reservations.take_changed()
 
     def give_up(self, key: GangKey) -> None:
         """Keep nothing for this one."""
         for known in (self._look_at, self._looked, self._looked_in, self._in_vain):
             known.pop(key, None)
-        self._holds.give_up(key)
+        self._reservations.give_up(key)
 
     def have_to_look(self, now: float) -> bool:
         """Whether something happened since all had their turns."""
@@ -163,101 +163,115 @@ class Turns:
     def begin_turn(self, gang: Gang) -> None:
         """All before this one have had theirs."""
         if not self._front.is_blocked:
-            self._holds.served = self._line.urgency(gang.key)
+            self._reservations.served = self._line.urgency(gang.key)
 
     def end_turn(self, gang: Gang, now: float, pause: Pause) -> None:
         """It found no room: keep some for it, if it is one of the first."""
-        found = needed(self._roll.muster(gang))
-        hold = self._holds.of(gang.key)
-        is_evicting = hold is not None and hold.evicts
-        if not found.open or (self._share == 0 and not is_evicting):
+        members = needed(self._registry.muster(gang))
+        reservation = self._reservations.of(gang.key)
+        is_evicting = reservation is not None and reservation.evicts
+        if not members.open or (self._share == 0 and not is_evicting):
             return
         if self._front.is_full and not is_evicting:
             return
-        pool = self._pool_of(found)
+        pool = self._pool_of(members)
         if self._front.take(gang.key, pool) or is_evicting:
             self._front.keys.add(gang.key)
-            self._books.line_first = True  # what comes free in a pause from now on too
+            self._cache.line_first = True  # what comes free in a pause from now on too
             self._look_at_head(gang, pool, now, pause)
 
     def end(self, now: float) -> None:
         """All have had theirs: what is kept for others than the first is given up, and what came
         free and was not taken is anybody's."""
-        for key in [*self._holds.by_key, *self._look_at]:
+        for key in [*self._reservations.by_key, *self._look_at]:
             if key not in self._front.keys:
                 self.give_up(key)
         self._bound_idling(now)
-        self._books.line_first = bool(self._front.keys)
-        rows = self._books.rows.row_of
-        self._books.release_fresh(
+        self._cache.line_first = bool(self._front.keys)
+        rows = self._cache.rows.row_of
+        self._cache.release_fresh(
             [
                 name
-                for name in self._books.fresh
+                for name in self._cache.fresh
                 if name not in rows or not self._front.blocks(rows[name])
             ]
         )
-        self._holds.forget_fresh()
-        self._holds.served = min((self._line.urgency(k) for k in self._front.keys), default=FIRST)
-        self._tenants.forget_all_but(self._books.nodes)
-        self._known &= self._roll.gangs.keys()
+        self._reservations.forget_fresh()
+        self._reservations.served = min(
+            (self._line.urgency(k) for k in self._front.keys), default=FIRST
+        )
+        self._running_pods.forget_all_but(self._cache.nodes)
+        self._known &= self._registry.gangs.keys()
         self._seen = self._state()
 
     def _state(self) -> object:
-        books = self._books
-        return len(books.settled_rows), len(books.changed_rows), books.room, self._line.changes
+        cache = self._cache
+        return len(cache.settled_rows), len(cache.changed_rows), cache.room, self._line.changes
 
     def _bound_idling(self, now: float) -> None:
-        over = {key for key, hold in self._holds.by_key.items() if self._idles_too_much(hold)}
-        ended = self._idle_bound.look({key.namespace for key in over}, now)
+        over = {
+            key
+            for key, reservation in self._reservations.by_key.items()
+            if self._idles_too_much(reservation)
+        }
+        ended = self._idle_limit.look({key.namespace for key in over}, now)
         self._changed |= over ^ self._over
         self._over = {key for key in over if key.namespace not in ended}
         for key in over - self._over:
             self.give_up(key)
 
-    def _idles_too_much(self, hold: Hold) -> bool:
-        idle = sum(self._holds.kept_on(node, [hold]).bit_count() for node in hold.gpus)
-        return idle > self._share * self._gpus_in(hold.pool)
+    def _idles_too_much(self, reservation: Reservation) -> bool:
+        idle = sum(
+            self._reservations.kept_on(node, [reservation]).bit_count() for node in reservation.gpus
+        )
+        return idle > self._share * self._gpus_in(reservation.pool)
 
-    def _pool_of(self, found: Muster) -> Bools:
-        """As `Holds.pool_of`, worked out once for gangs that want the same, and again where nodes
-        changed in a pause."""
-        alike = wishes_of(found.open), len(self._books.changed_rows)
+    def _pool_of(self, members: GangMembers) -> Bools:
+        """As `Reservations.pool_of`, worked out once for gangs that want the same, and again
+        where nodes changed in a pause."""
+        alike = requests_of(members.open), len(self._cache.changed_rows)
         if alike not in self._front.pools:
-            self._front.pools[alike] = self._holds.pool_of(found)
+            self._front.pools[alike] = self._reservations.pool_of(members)
         return self._front.pools[alike]
 
     def _look_at_head(self, gang: Gang, pool: Bools, now: float, pause: Pause) -> None:
-        found = needed(self._roll.muster(gang))
-        hold = self._up_to_date(gang, found, pool, now)
-        if hold is not None and hold.evicts:
+        members = needed(self._registry.muster(gang))
+        reservation = self._up_to_date(gang, members, pool, now)
+        if reservation is not None and reservation.evicts:
             self._look_at[gang.key] = now + LOOK_SECONDS
             return
         if not self._may_look(gang, pool, now):
             return
         self._look_at[gang.key], self._looked[gang.key] = now + LOOK_SECONDS, now
         self._looked_in[gang.key] = self._what_there_is()
-        wishes = wishes_of(found.open)
+        requests = requests_of(members.open)
         try:
-            best = self._choose(gang, found, pool, now, pause)
+            best = self._choose(gang, members, pool, now, pause)
         except NodesChangedError:
             self._look_at[gang.key] = now + _AGAIN_SECONDS
-            self._front.block(self._pool_of(found))  # with the nodes that came
+            self._front.block(self._pool_of(members))  # with the nodes that came
             return
-        found = needed(self._roll.muster(gang))
-        if best is None or wishes_of(found.open) != wishes:
+        members = needed(self._registry.muster(gang))
+        if best is None or requests_of(members.open) != requests:
             return
-        hold = self._holds.of(gang.key)
-        if hold is None or best.is_better_than(hold.reservation, now):
-            self._holds.hold_for(gang, found, best.spots, now)
+        reservation = self._reservations.of(gang.key)
+        if reservation is None or best.is_better_than(reservation.earliest, now):
+            self._reservations.reserve_for(gang, members, best.spots, now)
 
-    def _up_to_date(self, gang: Gang, found: Muster, pool: Bools, now: float) -> Hold | None:
-        hold = self._holds.of(gang.key)
-        if hold is not None and not self._holds.is_good(hold, found):
+    def _up_to_date(
+        self, gang: Gang, members: GangMembers, pool: Bools, now: float
+    ) -> Reservation | None:
+        reservation = self._reservations.of(gang.key)
+        if reservation is not None and not self._reservations.is_good(reservation, members):
             self.give_up(gang.key)
             return None
-        if hold is None:
-            hold = self._restored(gang, found, now)
-        return None if hold is None else self._holds.bring_up_to_date(hold, pool, now)
+        if reservation is None:
+            reservation = self._restored(gang, members, now)
+        return (
+            None
+            if reservation is None
+            else self._reservations.bring_up_to_date(reservation, pool, now)
+        )
 
     def _may_look(self, gang: Gang, pool: Bools, now: float) -> bool:
         """Whether to look for a better place now; where it is too soon for what came free, nobody
@@ -278,79 +292,83 @@ class Turns:
         self._front.block(pool)
         return False
 
-    def _restored(self, gang: Gang, found: Muster, now: float) -> Hold | None:
+    def _restored(self, gang: Gang, members: GangMembers, now: float) -> Reservation | None:
         """What a leader before this one kept for it, once, if it can still come true."""
         if gang.key in self._known:
             return None
         self._known.add(gang.key)
-        notes = (member.queue for member in found.members if member.live and member.queue)
+        notes = (member.queue for member in members.all if member.live and member.queue)
         note = next((note for note in notes if note.spots or note.rests_until), None)
         if note is None:
             return None
-        self._idle_bound.go_on(gang.key.namespace, note.idle_since, note.rests_until, now)
+        self._idle_limit.go_on(gang.key.namespace, note.idle_since, note.rests_until, now)
         places = note.places()
-        books = self._books.nodes
-        kept = {node for other in self._holds.all() for node in other.gpus}
-        if len(places) != len(found.open) or not places:
+        cache = self._cache.nodes
+        kept = {node for other in self._reservations.all() for node in other.gpus}
+        if len(places) != len(members.open) or not places:
             return None
-        if any(node not in books or node in kept for node, _ in places):
+        if any(node not in cache or node in kept for node, _ in places):
             return None
-        hold = self._holds.hold_for(gang, found, [Spot(*place) for place in places], now)
-        if self._holds.is_good(hold, found):
-            return hold
+        reservation = self._reservations.reserve_for(
+            gang, members, [Spot(*place) for place in places], now
+        )
+        if self._reservations.is_good(reservation, members):
+            return reservation
         self.give_up(gang.key)
         return None
 
     def _what_there_is(self) -> object:
         """Another thing once something may fit that did not before, or a node changed."""
-        return self._books.room, len(self._books.changed_rows)
+        return self._cache.room, len(self._cache.changed_rows)
 
     def _came_free_in(self, pool: Bools) -> bool:
-        row_of = self._books.rows.row_of
-        return any(pool[row_of[name]] for name in self._books.fresh if name in row_of)
+        row_of = self._cache.rows.row_of
+        return any(pool[row_of[name]] for name in self._cache.fresh if name in row_of)
 
     def _choose(
-        self, gang: Gang, found: Muster, pool: Bools, now: float, pause: Pause
-    ) -> Reservation | None:
-        asker = self._holds.asker(gang, found)
-        surely = self._holds.open_to(asker)
-        wanted = sum(member.demand.gpus for member in found.open)
-        if not self._may_hold(gang.key, wanted, pool, now):
+        self, gang: Gang, members: GangMembers, pool: Bools, now: float, pause: Pause
+    ) -> EarliestStart | None:
+        claimant = self._reservations.claimant(gang, members)
+        surely = self._reservations.open_to(claimant)
+        wanted = sum(member.demand.gpus for member in members.open)
+        if not self._may_reserve(gang.key, wanted, pool, now):
             return None
-        open_to = frozenset(hold.key for hold in surely)
-        own = frozenset(member.uid for member in (*found.bound, *found.flying, *found.planned))
-        base = self._holds.rows_with(self._holds.ways(asker, now)[0])
-        want = Want(wanted, pool, base, open_to, own)
+        open_to = frozenset(reservation.key for reservation in surely)
+        own = frozenset(
+            member.uid for member in (*members.bound, *members.flying, *members.planned)
+        )
+        base = self._reservations.rows_with(self._reservations.ways(claimant, now)[0])
+        want = ReservationRequest(wanted, pool, base, open_to, own)
 
-        def seek(rows: Rows, changed: Sequence[int]) -> list[Spot] | Refusal:
-            with self._books.supposing(rows, object(), changed if gang.alone else ()):
-                return self._search.seek(found, now)
+        def seek(rows: NodeTable, changed: Sequence[int]) -> list[Spot] | Refusal:
+            with self._cache.supposing(rows, object(), changed if gang.alone else ()):
+                return self._search.seek(members, now)
 
         self._in_vain.pop(gang.key, None)
-        chosen = reserve(self._books, self._tenants, want, seek, now, pause)
-        if chosen is None and self._holds.by_key.keys() <= want.open_to | {gang.key}:
-            helps = fits_without_servers(self._books, self._tenants, want, seek, now)
+        chosen = reserve(self._cache, self._running_pods, want, seek, now, pause)
+        if chosen is None and self._reservations.by_key.keys() <= want.open_to | {gang.key}:
+            helps = fits_without_servers(self._cache, self._running_pods, want, seek, now)
             self._in_vain[gang.key] = _Vain(
-                wishes_of(found.open),
-                len(self._books.changed_rows),
+                requests_of(members.open),
+                len(self._cache.changed_rows),
                 SERVERS if helps else NOBODY,
             )
         return chosen
 
-    def _may_hold(self, key: GangKey, wanted: int, pool: Bools, now: float) -> bool:
+    def _may_reserve(self, key: GangKey, wanted: int, pool: Bools, now: float) -> bool:
         """Whether so much may be kept idle of what it could use; the first may in any case, where
         its namespace has not done so for too long."""
         held = 0
-        for hold in self._holds.by_key.values():
-            if hold.key != key:
-                for node, mask in hold.gpus.items():
-                    row = self._books.rows.row_of.get(node)
+        for reservation in self._reservations.by_key.values():
+            if reservation.key != key:
+                for node, mask in reservation.gpus.items():
+                    row = self._cache.rows.row_of.get(node)
                     held += mask.bit_count() if row is not None and pool[row] else 0
         if not held and self.rests_until(key, now) is None:
             return True
         return held + wanted <= self._share * self._gpus_in(pool)
 
     def _gpus_in(self, pool: Bools) -> int:
-        rows = self._books.rows
-        sizes = np.array([*(kind.all_gpus.bit_count() for kind in self._books.kinds), 0])
+        rows = self._cache.rows
+        sizes = np.array([*(kind.all_gpus.bit_count() for kind in self._cache.kinds), 0])
         return int(sizes[rows.kinds[: len(pool)]][pool].sum())

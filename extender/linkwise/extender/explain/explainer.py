@@ -16,11 +16,11 @@ from linkwise.extender.api.views import (
     GangExplanation,
     GangView,
     HoldView,
-    Level,
+    LevelView,
     MemberView,
     NearestMiss,
     ReasonCount,
-    Search,
+    SearchView,
 )
 from linkwise.extender.explain.format import pods_in_words
 from linkwise.extender.explain.funnel import Funnel, alike, wanted_of
@@ -31,9 +31,9 @@ from linkwise.extender.explain.snapshot import GangState, NodeState, Snapshot
 from linkwise.extender.explain.usage import gpus_by_state
 from linkwise.extender.explain.worth_view import communicator_of, domain_of, levels_of
 from linkwise.extender.gangs.gang import Phase
-from linkwise.extender.gangs.members import Muster
+from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.placement.result import Refusal
-from linkwise.extender.queue.reservations import Asker, asker_of_single
+from linkwise.extender.queue.reservations import Claimant, claimant_of_single
 from linkwise.extender.queue.scheduling_queue import Urgency, urgency_of_single
 
 WAITING = frozenset({"waiting", "invalid"})
@@ -105,9 +105,9 @@ class Explainer:
         gang = snapshot.gang_by_key.get(record.gang) if record.gang is not None else None
         if state == "waiting":
             # A member asks as its gang does: what is kept for the gang is not kept from it.
-            own = gang.asker if gang is not None else None
+            own = gang.claimant if gang is not None else None
             search = self._funnel.search(
-                [record], own or asker_of_single(record, snapshot.nine_of_ten.get)
+                [record], own or claimant_of_single(record, snapshot.nine_of_ten.get)
             )
         in_gang = record.ask.gang is not None
         return Explanation(
@@ -142,7 +142,7 @@ class Explainer:
         return "planned" if record.uid in self._snapshot.plans else "waiting"
 
     def _summary(
-        self, record: PodRecord, state: str, gang: GangState | None, search: Search | None
+        self, record: PodRecord, state: str, gang: GangState | None, search: SearchView | None
     ) -> str:
         if state == "ended":
             return f"The pod has ended.{self._still_held(record)}"
@@ -186,7 +186,9 @@ class Explainer:
 
     def _gang(self, gang: GangState, *, runner_up: bool = False) -> GangExplanation:
         waits = bool(gang.why)
-        searches = self._searches(gang.found.open, gang.asker) if gang.asker is not None else ()
+        searches = (
+            self._searches(gang.found.open, gang.claimant) if gang.claimant is not None else ()
+        )
         return GangExplanation(
             gang=self._view_gang(gang, runner_up=runner_up),
             waits=waits,
@@ -201,49 +203,55 @@ class Explainer:
 
     def _ahead(self, gang: GangState) -> int:
         """How many of those that find no room come before it."""
-        asker = gang.asker
-        if asker is None or gang.no_room is None:
+        claimant = gang.claimant
+        if claimant is None or gang.no_room is None:
             return 0
-        return sum(urgency < asker.urgency for urgency in self._urgencies)
+        return sum(urgency < claimant.urgency for urgency in self._urgencies)
 
     @cached_property
     def _urgencies(self) -> Sequence[Urgency]:
         waiting = [gang for gang in self._snapshot.gangs if gang.no_room is not None]
         singles = (record for gang in waiting if gang.alone for record in gang.found.open)
         return [
-            *(gang.asker.urgency for gang in waiting if gang.asker is not None),
+            *(gang.claimant.urgency for gang in waiting if gang.claimant is not None),
             *map(urgency_of_single, singles),
         ]
 
     def _hold(self, gang: GangState) -> HoldView | None:
-        hold = next((each for each in self._snapshot.holds if each.key == gang.key), None)
-        if hold is None:
+        reservation = next(
+            (each for each in self._snapshot.reservations if each.key == gang.key), None
+        )
+        if reservation is None:
             return None
         nodes = self._snapshot.node_named
         idle = {
-            name: nodes[name].free | nodes[name].reserved for name in hold.gpus if name in nodes
+            name: nodes[name].free | nodes[name].reserved
+            for name in reservation.gpus
+            if name in nodes
         }
         return HoldView(
-            nodes=tuple(sorted(hold.gpus, key=natural)),
-            gpus=sum(mask.bit_count() for mask in hold.gpus.values()),
-            free=sum((mask & idle.get(name, 0)).bit_count() for name, mask in hold.gpus.items()),
-            start=hold.start if hold.start < math.inf else None,
-            sure=hold.reservation.sure,
-            evicts=hold.evicts,
-            holders=owners_of(self._snapshot, hold.gpus),
+            nodes=tuple(sorted(reservation.gpus, key=natural)),
+            gpus=sum(mask.bit_count() for mask in reservation.gpus.values()),
+            free=sum(
+                (mask & idle.get(name, 0)).bit_count() for name, mask in reservation.gpus.items()
+            ),
+            start=reservation.start if reservation.start < math.inf else None,
+            sure=reservation.earliest.sure,
+            evicts=reservation.evicts,
+            holders=owners_of(self._snapshot, reservation.gpus),
         )
 
-    def _searches(self, members: Sequence[PodRecord], asker: Asker) -> tuple[Search, ...]:
+    def _searches(self, members: Sequence[PodRecord], claimant: Claimant) -> tuple[SearchView, ...]:
         groups: dict[object, list[PodRecord]] = {}
         for member in members:
             if member.demand.gpus:
                 groups.setdefault(alike(member), []).append(member)
-        found = (self._funnel.search(group, asker) for group in groups.values())
+        found = (self._funnel.search(group, claimant) for group in groups.values())
         return tuple(sorted(found, key=lambda search: (-search.wanted.gpus, -search.pods)))
 
     def _view_gang(self, gang: GangState, *, runner_up: bool) -> GangView:
         found = gang.found
-        live = [member for member in found.members if member.live]
+        live = [member for member in found.all if member.live]
         return GangView(
             namespace=gang.key.namespace,
             name=gang.key.name,
@@ -251,7 +259,7 @@ class Explainer:
             reason=_gang_reason(gang),
             size=found.size,
             minimum=found.minimum,
-            members=tuple(self._member(member) for member in found.members),
+            members=tuple(self._member(member) for member in found.all),
             plan=gang.plan_id if gang.made is not None else "",
             made=gang.made,
             deadline=gang.deadline,
@@ -284,7 +292,7 @@ class Explainer:
             role=record.ask.role,
         )
 
-    def _room_level(self, gang: GangState) -> Iterable[Level]:
+    def _room_level(self, gang: GangState) -> Iterable[LevelView]:
         room = gang.no_room
         if not gang.found.open or room is None:
             return
@@ -294,34 +302,34 @@ class Explainer:
             nowhere = not any(_in_domains(node, room.level) for node in self._funnel.field.nodes)
         missing = (ReasonCount("no node has this label", room.wanted),) if nowhere else ()
         wanted = f"have room at once{where}"
-        yield Level(room.level or "room", wanted, "pods", room.had, room.wanted, missing)
+        yield LevelView(room.level or "room", wanted, "pods", room.had, room.wanted, missing)
 
     def _nearest_domain(self, gang: GangState) -> NearestMiss | None:
         room = gang.no_room
-        if gang.asker is None or room is None or not room.level or not room.nearest:
+        if gang.claimant is None or room is None or not room.level or not room.nearest:
             return None
         nodes = self._funnel.field.nodes
         inside = [node for node in nodes if _domains(node, room.level) == room.nearest]
         lacks = f"room for {room.nearest_had} of {pods_in_words(room.wanted)}"
-        mine = self._funnel.field.open_to(gang.asker)
+        mine = self._funnel.field.open_to(gang.claimant)
         holders = holders_of(self._snapshot, inside, mine)
         return NearestMiss(room.nearest, room.level, lacks, holders)
 
 
-def _members_level(found: Muster) -> Level:
-    there = len(found.seats) + found.done
-    held_back = len(found.held_back)
+def _members_level(members: GangMembers) -> LevelView:
+    there = len(members.seats) + members.done
+    held_back = len(members.held_back)
     missing = (
-        ReasonCount("do not exist yet", found.size - there),
+        ReasonCount("do not exist yet", members.size - there),
         ReasonCount("behind a scheduling gate of somebody else", held_back),
     )
-    enough = f"; {found.minimum} are enough to start" if found.minimum < found.size else ""
-    return Level(
+    enough = f"; {members.minimum} are enough to start" if members.minimum < members.size else ""
+    return LevelView(
         "members",
         f"exist and may be scheduled{enough}",
         "pods",
         there - held_back,
-        found.size,
+        members.size,
         tuple(reason for reason in missing if reason.nodes),
     )
 
@@ -342,7 +350,7 @@ def _why_member_waits(gang: GangState | None, record: PodRecord) -> str:
     return gang.why or ": its plan is being made"
 
 
-def _why_alone_waits(gang: GangState | None, search: Search) -> str:
+def _why_alone_waits(gang: GangState | None, search: SearchView) -> str:
     if gang is not None and gang.refused:
         return f"Its plans came to nothing: {gang.reason}."
     if not search.room:
@@ -383,12 +391,12 @@ def _and_one_of(levels: str) -> str:
     return levels.replace(SEPARATOR, " and one of ")
 
 
-def _missing_ranks(found: Muster) -> tuple[int, ...]:
-    ranks = [member.ask.rank for member in found.members if member.live or member.ended]
-    if found.complete or not ranks or any(rank is None for rank in ranks):
+def _missing_ranks(members: GangMembers) -> tuple[int, ...]:
+    ranks = [member.ask.rank for member in members.all if member.live or member.ended]
+    if members.complete or not ranks or any(rank is None for rank in ranks):
         return ()
-    return tuple(rank for rank in range(found.size) if rank not in ranks)
+    return tuple(rank for rank in range(members.size) if rank not in ranks)
 
 
-def _since(found: Muster) -> float:
-    return min((member.created for member in found.members if member.live), default=0.0)
+def _since(members: GangMembers) -> float:
+    return min((member.created for member in members.all if member.live), default=0.0)

@@ -16,11 +16,11 @@ from linkwise.extender.api.views import (
     GangExplanation,
     GangView,
     Holder,
-    Level,
+    LevelView,
     MemberView,
     NearestMiss,
-    Search,
-    Wanted,
+    RequestView,
+    SearchView,
 )
 from linkwise.extender.explain import worth_text
 from linkwise.extender.explain.format import (
@@ -109,29 +109,31 @@ def _order(it: GangExplanation, at: float) -> Iterator[str]:
     if it.ahead:
         find = "finds" if it.ahead == 1 else "find"
         yield _fact("order", f"{it.ahead} more urgent or older {find} no room either")
-    hold = it.hold
-    if hold is None and it.rests_until is not None:
+    reservation = it.hold
+    if reservation is None and it.rests_until is not None:
         until = f"until {_time(it.rests_until)} ({_from_now(it.rests_until, at)})"
         yield _fact("kept", f"nothing {until}: what was kept for its namespace idled for too long")
-    if hold is not None:
-        others = len(hold.nodes) - _MOST_HOLDERS
-        nodes = ", ".join(hold.nodes[:_MOST_HOLDERS]) + (
+    if reservation is not None:
+        others = len(reservation.nodes) - _MOST_HOLDERS
+        nodes = ", ".join(reservation.nodes[:_MOST_HOLDERS]) + (
             f" and {others} more" if others > 0 else ""
         )
-        if hold.evicts:
+        if reservation.evicts:
             start = "those who have the others are being evicted for it"
-        elif hold.start is None:
+        elif reservation.start is None:
             start = (
-                "a server has some of the others" if hold.sure else "nobody knows when all will be"
+                "a server has some of the others"
+                if reservation.sure
+                else "nobody knows when all will be"
             )
-        elif hold.sure or hold.start <= at:
-            start = _starts(hold.start, at)
+        elif reservation.sure or reservation.start <= at:
+            start = _starts(reservation.start, at)
         else:
-            start = f"all maybe {_from_now(hold.start, at)}, by an estimate"
-        kept = f"{gpus_in_words(hold.gpus)} on {nodes}: {hold.free} free now, {start}"
+            start = f"all maybe {_from_now(reservation.start, at)}, by an estimate"
+        kept = f"{gpus_in_words(reservation.gpus)} on {nodes}: {reservation.free} free now, {start}"
         yield _fact("kept", kept)
-        if any(holder.pod not in _named(it) for holder in hold.holders):
-            yield from _holders("waits for", hold.holders, at)
+        if any(holder.pod not in _named(it) for holder in reservation.holders):
+            yield from _holders("waits for", reservation.holders, at)
 
 
 def _named(it: GangExplanation) -> set[str]:
@@ -235,7 +237,7 @@ def _alike(pods: Iterable[Explanation]) -> list[tuple[Explanation, int]]:
     return [(group[0], len(group) - 1) for group in groups.values()]
 
 
-def _where_it_fails(search: Search) -> Iterator[str]:
+def _where_it_fails(search: SearchView) -> Iterator[str]:
     failing = next((level for level in search.levels if not level.have), None)
     if failing is not None:
         yield from _levels("nodes", [failing])
@@ -243,7 +245,7 @@ def _where_it_fails(search: Search) -> Iterator[str]:
         yield _fact("nodes", _room(search).removeprefix("so there is ").removeprefix("so "))
 
 
-def _search(search: Search, at: float) -> Iterator[str]:
+def _search(search: SearchView, at: float) -> Iterator[str]:
     yield from _levels("nodes", search.levels)
     if search.room or search.pods > 1:
         yield _fact("", _room(search))
@@ -251,14 +253,14 @@ def _search(search: Search, at: float) -> Iterator[str]:
         yield from _nearest(search.nearest, at)
 
 
-def _room(search: Search) -> str:
+def _room(search: SearchView) -> str:
     if search.pods == 1:
         have = search.levels[-1].have
         return f"so {have} node{' has' if have == 1 else 's have'} room for it by itself"
     return f"so there is room for {search.room} of {pods_in_words(search.pods)} by themselves"
 
 
-def _levels(name: str, levels: Sequence[Level]) -> Iterator[str]:
+def _levels(name: str, levels: Sequence[LevelView]) -> Iterator[str]:
     levels = [level for level in levels if level.of]  # of none left there is nothing to say
     figures = max((len(str(level.of)) for level in levels), default=0)
     for number, level in enumerate(levels):
@@ -318,7 +320,7 @@ def _member(member: MemberView, width: int) -> str:
     return f"{rank:>5}  {member.pod:<{width}}  {member.state}{where}"
 
 
-def _wanted(wanted: Wanted) -> str:
+def _wanted(wanted: RequestView) -> str:
     parts = [gpus_in_words(wanted.gpus)]
     if len(wanted.containers) > 1:
         shares = ", ".join(f"{name} {gpus}" for name, gpus in wanted.containers.items())

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from linkwise.extender.api.annotations import link_word
 from linkwise.extender.api.records import PodRecord
-from linkwise.extender.api.views import Search, Wanted
+from linkwise.extender.api.views import RequestView, SearchView
 from linkwise.extender.explain.levels import Levels
 from linkwise.extender.explain.node_arrays import Field
 from linkwise.extender.explain.snapshot import Snapshot
-from linkwise.extender.queue.reservations import Asker
+from linkwise.extender.queue.reservations import Claimant
 
 
 class Funnel:
@@ -16,24 +16,24 @@ class Funnel:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.field = Field(snapshot)
-        self._known: dict[object, Search] = {}
+        self._known: dict[object, SearchView] = {}
 
-    def search(self, records: Sequence[PodRecord], asker: Asker) -> Search:
+    def search(self, records: Sequence[PodRecord], claimant: Claimant) -> SearchView:
         """For pods that are alike, as `alike` says."""
-        mine = self.field.open_to(asker)
+        mine = self.field.open_to(claimant)
         key = (alike(records[0]), len(records), mine)
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = self._search(records[0], len(records), mine)
         return found
 
-    def _search(self, record: PodRecord, pods: int, mine: frozenset[int]) -> Search:
+    def _search(self, record: PodRecord, pods: int, mine: frozenset[int]) -> SearchView:
         found = Levels(self.field, record, mine)
         levels = found.all()
         room = found.room()
         total = min(int(room.sum()), pods)
         nearest = None if total >= pods else found.nearest(room)
-        return Search(pods, wanted_of(record), tuple(levels), total, nearest)
+        return SearchView(pods, wanted_of(record), tuple(levels), total, nearest)
 
 
 def alike(record: PodRecord) -> object:
@@ -41,9 +41,9 @@ def alike(record: PodRecord) -> object:
     return record.demand, record.ask.requirement, record.needs, record.template
 
 
-def wanted_of(record: PodRecord) -> Wanted:
+def wanted_of(record: PodRecord) -> RequestView:
     requirement = record.ask.requirement
-    return Wanted(
+    return RequestView(
         gpus=record.demand.gpus,
         containers={c.name: c.gpus for c in record.demand.containers},
         require_link=link_word(requirement.require),

@@ -5,7 +5,7 @@ from collections.abc import Container, Iterable, Mapping
 from linkwise.extender.api.records import PodRecord, WrittenPlan
 from linkwise.extender.api.views import ENDLESS, EXPECTED, TIMEOUT, Holder
 from linkwise.extender.explain.snapshot import NodeState, Snapshot
-from linkwise.extender.queue.reservations import Hold
+from linkwise.extender.queue.reservations import Reservation
 from linkwise.topology.model import MAX_GPUS
 
 _ALL_GPUS = (1 << MAX_GPUS) - 1
@@ -18,8 +18,8 @@ def holders_of(
     their place, keep nothing from who asks."""
     nodes = tuple(nodes)
     kept = [
-        _reserved(hold, nodes)
-        for place, hold in enumerate(snapshot.holds)
+        _reserved(reservation, nodes)
+        for place, reservation in enumerate(snapshot.reservations)
         if place not in open_holds
     ]
     whole = dict.fromkeys((node.name for node in nodes), _ALL_GPUS)
@@ -66,19 +66,19 @@ def _until(
     gang = snapshot.gang_by_key.get(record.gang) if record.gang is not None else None
     if gang is not None and gang.deadline is not None and not gang.found.started:
         return gang.deadline, TIMEOUT
-    # As `tenants` counts: what a pod has said counts from its plan.
+    # As `running_pods` counts: what a pod has said counts from its plan.
     expected = record.ask.expected_seconds
     if expected is not None and written is not None:
         return written.plan.made + expected, EXPECTED
     return None, ENDLESS if record.endless else ""
 
 
-def _reserved(hold: Hold, nodes: Iterable[NodeState]) -> Holder:
+def _reserved(reservation: Reservation, nodes: Iterable[NodeState]) -> Holder:
     """What is free, and kept for a gang that waits."""
-    gpus = sum((node.reserved & hold.gpus.get(node.name, 0)).bit_count() for node in nodes)
-    who = f"{hold.key.namespace}/{hold.key.name}"
-    pod, gang = (who, "") if hold.key.uid else ("", who)
-    start = hold.start if hold.reservation.sure else None
+    gpus = sum((node.reserved & reservation.gpus.get(node.name, 0)).bit_count() for node in nodes)
+    who = f"{reservation.key.namespace}/{reservation.key.name}"
+    pod, gang = (who, "") if reservation.key.uid else ("", who)
+    start = reservation.start if reservation.earliest.sure else None
     return Holder(pod, gang, gpus, "reserved", None, start, "")
 
 

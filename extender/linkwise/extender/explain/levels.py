@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from linkwise.extender.api.annotations import link_word
 from linkwise.extender.api.records import PodRecord
-from linkwise.extender.api.views import Level, NearestMiss, ReasonCount
+from linkwise.extender.api.views import LevelView, NearestMiss, ReasonCount
 from linkwise.extender.cache.cache import NO_TOPOLOGY
-from linkwise.extender.cache.machine_kind import Kind, Wish
+from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind
 from linkwise.extender.cache.node_table import Bools, Ints, popcount
 from linkwise.extender.explain.format import (
     cpus_in_words,
@@ -56,15 +56,15 @@ class Levels:
         """*mine* are the holds that keep nothing from such a pod."""
         self._field, self._record, self._mine = field, record, mine
         self._free = field.free_to(mine)
-        self._wish = Wish(record.demand, record.ask.requirement)
+        self._request = GpuRequest(record.demand, record.ask.requirement)
         self._left: Bools = np.ones(len(field.nodes), dtype=np.bool_)
-        self._levels: list[Level] = []
+        self._levels: list[LevelView] = []
         self._lost: list[_Lost] = []
         self._suitable: Ints = np.zeros(len(field.nodes), dtype=np.int64)  # free, will do
 
-    def all(self) -> list[Level]:
-        wish, requirement = self._wish, self._wish.requirement
-        size, which, needs = wish.size, gpus_in_words(wish.size), self._record.needs
+    def all(self) -> list[LevelView]:
+        request, requirement = self._request, self._request.requirement
+        size, which, needs = request.size, gpus_in_words(request.size), self._record.needs
         self._level(
             "topology",
             "have GPUs that Linkwise knows",
@@ -95,7 +95,7 @@ class Levels:
             )
         linked = requirement.require is not LinkClass.SYS
         if linked:
-            ever = self._by_kind(lambda k, _: k.take(wish, k.all_gpus) is not None)
+            ever = self._by_kind(lambda k, _: k.take(request, k.all_gpus) is not None)
             self._level(
                 "link",
                 f"can join {which} by {link_word(requirement.require)} or closer",
@@ -117,10 +117,10 @@ class Levels:
 
     def room(self) -> Ints:
         """[nodes] for how many such pods there is room."""
-        most, wish = self._fit(), self._wish
+        most, request = self._fit(), self._request
 
-        def packed(kind: Kind, masks: Ints) -> Ints:
-            return np.array([len(kind.pack(wish, mask, MAX_GPUS)) for mask in masks.tolist()])
+        def packed(kind: MachineKind, masks: Ints) -> Ints:
+            return np.array([len(kind.pack(request, mask, MAX_GPUS)) for mask in masks.tolist()])
 
         return np.minimum(self._by_kind(packed), most)
 
@@ -145,8 +145,8 @@ class Levels:
     def _one_more(self, room: Ints) -> _Lost:
         """Nodes with room for some of the pods, and those where GPUs are taken: which of them
         lacks fewest GPUs for one pod more?"""
-        size = self._wish.size
-        allowed = self._by_kind(lambda kind, _: kind.allowed(self._wish.requirement).bit_count())
+        size = self._request.size
+        allowed = self._by_kind(lambda kind, _: kind.allowed(self._request.requirement).bit_count())
         more = self._left & (allowed >= size * (room + 1))
         lack = np.where(more, size * (room + 1) - self._suitable, np.inf)
         words = {}
@@ -182,14 +182,14 @@ class Levels:
             for text, count in sorted(counted.items(), key=lambda item: (-item[1], item[0]))
         )
         have, of = int(self._left.sum()), int(before.sum())
-        self._levels.append(Level(name, wanted, "nodes", have, of, missing))
+        self._levels.append(LevelView(name, wanted, "nodes", have, of, missing))
         much = np.zeros(len(lost)) if lack is None else lack.astype(np.float64)
         self._lost.append(_Lost(lost, much, words, name in _CLOSED))
 
     def _open_level(self) -> None:
         closed = self._field.closed(self._record.template)
         self._suitable = self._by_kind(
-            lambda kind, free: popcount(free & kind.allowed(self._wish.requirement))
+            lambda kind, free: popcount(free & kind.allowed(self._request.requirement))
         ).astype(np.int64)
         self._level(
             "node",
@@ -200,7 +200,7 @@ class Levels:
         )
 
     def _free_levels(self, like: NDArray[np.generic], *, linked: bool) -> None:
-        wish, size = self._wish, self._wish.size
+        request, size = self._request, self._request.size
         self._like = like
         self._level(
             "free",
@@ -212,11 +212,11 @@ class Levels:
         )
         self._taken = self._lost[-1]
         if linked:
-            fits = self._by_kind(lambda kind, free: kind.qualities(wish, free) > -np.inf)
+            fits = self._by_kind(lambda kind, free: kind.qualities(request, free) > -np.inf)
             self._level(
                 "free-link",
                 f"have {gpus_in_words(size)} free that are joined by "
-                f"{link_word(wish.requirement.require)} or closer",
+                f"{link_word(request.requirement.require)} or closer",
                 fits > 0,
                 rooms.NO_LINK,
                 lambda at: self._link_there(at, idle=False),
@@ -248,7 +248,7 @@ class Levels:
                 np.minimum(count, amount[rows] // need, out=count)
         return np.maximum(count, 0)
 
-    def _by_kind(self, judge: Callable[[Kind, Ints], NDArray[np.generic] | int]) -> Ints:
+    def _by_kind(self, judge: Callable[[MachineKind, Ints], NDArray[np.generic] | int]) -> Ints:
         return self._field.by_kind(self._left, self._free, judge)
 
     # In words.
@@ -261,7 +261,7 @@ class Levels:
         return self._field.nodes[at].problem
 
     def _too_few(self, at: int) -> str:
-        size, free, like = self._wish.size, int(self._suitable[at]), int(self._like[at])
+        size, free, like = self._request.size, int(self._suitable[at]), int(self._like[at])
         more = f"{size - free} more {'is' if size - free == 1 else 'are'} needed"
         kept = self._kept(at).bit_count()
         others = f" and {kept} kept for others" if kept else ""
@@ -269,11 +269,15 @@ class Levels:
 
     def _why_too_few(self, at: int) -> str:
         """As `rooms` tells it."""
-        if int(self._suitable[at]) + self._kept(at).bit_count() < self._wish.size:
+        if int(self._suitable[at]) + self._kept(at).bit_count() < self._request.size:
             return rooms.FEWER
         node, kept = self._field.nodes[at], self._kept(at)
-        holds = self._field.snapshot.holds
-        titles = (hold.title for hold in holds if hold.gpus.get(node.name, 0) & kept)
+        reservations = self._field.snapshot.reservations
+        titles = (
+            reservation.title
+            for reservation in reservations
+            if reservation.gpus.get(node.name, 0) & kept
+        )
         return rooms.held_for(next(titles, "others"))
 
     def _kept(self, at: int) -> int:
@@ -281,12 +285,12 @@ class Levels:
         node = self._field.nodes[at]
         if node.kind is None:
             return 0
-        return node.reserved & ~int(self._free[at]) & node.kind.allowed(self._wish.requirement)
+        return node.reserved & ~int(self._free[at]) & node.kind.allowed(self._request.requirement)
 
     def _link_there(self, at: int, *, idle: bool) -> str:
-        kind, size = self._field.nodes[at].kind, self._wish.size
+        kind, size = self._field.nodes[at].kind, self._request.size
         assert kind is not None, "a node of unknown kind got no further"
-        requirement = self._wish.requirement
+        requirement = self._request.requirement
         mask = kind.all_gpus if idle else int(self._free[at])
         link = nearest_miss(
             kind.machine, mask & kind.allowed(requirement), size, requirement.require

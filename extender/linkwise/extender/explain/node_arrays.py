@@ -6,11 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkwise.extender.api.records import Template, natural
-from linkwise.extender.cache.machine_kind import Kind
+from linkwise.extender.cache.machine_kind import MachineKind
 from linkwise.extender.cache.node_table import NOT_USABLE, Bools, Ints
 from linkwise.extender.explain.snapshot import NodeState, Snapshot
 from linkwise.extender.placement.nodes.node_filters import why_not
-from linkwise.extender.queue.reservations import Asker, may_pass
+from linkwise.extender.queue.reservations import Claimant, may_pass
 
 NOT_READY = "node is not ready"
 
@@ -22,7 +22,7 @@ class Field:
         self.snapshot = snapshot
         self.nodes = [node for node in snapshot.nodes if has_gpus(node)]
         self.nodes.sort(key=lambda node: natural(node.name))
-        self.kinds: list[Kind] = []
+        self.kinds: list[MachineKind] = []
         numbers: dict[int, int] = {}
         for node in self.nodes:
             if node.kind is not None and id(node.kind) not in numbers:
@@ -41,20 +41,22 @@ class Field:
         self._place = {node.name: place for place, node in enumerate(self.nodes)}
         self._closed: dict[Template, NDArray[np.object_]] = {}
 
-    def open_to(self, asker: Asker) -> frozenset[int]:
+    def open_to(self, claimant: Claimant) -> frozenset[int]:
         """The holds, by their place, that keep nothing from this one, as `Holds.ways` has it."""
         at = self.snapshot.at
         return frozenset(
-            place for place, hold in enumerate(self.snapshot.holds) if may_pass(asker, hold, at)
+            place
+            for place, reservation in enumerate(self.snapshot.reservations)
+            if may_pass(claimant, reservation, at)
         )
 
-    def free_to(self, holds: frozenset[int]) -> Ints:
+    def free_to(self, reservations: frozenset[int]) -> Ints:
         """The GPUs that are free to those for whom these holds are open."""
-        if not holds:
+        if not reservations:
             return self.free
         free = self.free.copy()
-        for hold in holds:
-            for name, mask in self.snapshot.holds[hold].gpus.items():
+        for reservation in reservations:
+            for name, mask in self.snapshot.reservations[reservation].gpus.items():
                 place = self._place.get(name)
                 if place is not None:
                     free[place] |= self.nodes[place].reserved & mask
@@ -71,7 +73,10 @@ class Field:
         return found
 
     def by_kind(
-        self, nodes: Bools, free: Ints, judge: Callable[[Kind, Ints], NDArray[np.generic] | int]
+        self,
+        nodes: Bools,
+        free: Ints,
+        judge: Callable[[MachineKind, Ints], NDArray[np.generic] | int],
     ) -> Ints:
         """What *judge* says of a kind and masks of free GPUs; 0 for the others."""
         found = np.zeros(len(self.nodes), dtype=np.int64)

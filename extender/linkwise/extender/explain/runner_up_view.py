@@ -1,7 +1,7 @@
 """What else a gang or a pod could have: sought in a snapshot, as if it had no GPUs yet."""
 
+import functools
 from collections.abc import Sequence
-from functools import cache
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from linkwise.extender.api.records import PodRecord, Template
 from linkwise.extender.api.spans import ordered, spans_of
 from linkwise.extender.api.views import BETTER, EQUAL, LOST, RunnerUpView
 from linkwise.extender.cache.node_info import running_sets
-from linkwise.extender.cache.node_table import Bools, Rows
+from linkwise.extender.cache.node_table import Bools, NodeTable
 from linkwise.extender.cache.topology_domains import NO_DOMAIN
 from linkwise.extender.explain.node_arrays import Field
 from linkwise.extender.explain.snapshot import NodeState
@@ -27,8 +27,8 @@ class Alternatives:
     def __init__(self, field: Field) -> None:
         self._field, self._snapshot = field, field.snapshot
         self._rows = _rows(field)
-        self._level = cache(self._level_of)
-        self._nodes = cache(self._nodes_for)
+        self._level = functools.cache(self._level_of)
+        self._nodes = functools.cache(self._nodes_for)
 
     def runner_up(self, members: Sequence[PodRecord]) -> RunnerUpView | None:
         """*members* in the order of ranks; those without GPUs do not count. None: nothing else has
@@ -62,7 +62,7 @@ class Alternatives:
         gpus = self._field.nodes[row].owned.get(record.uid, 0)
         return (row, gpus) if gpus else None
 
-    def _without(self, places: Sequence[tuple[PodRecord, tuple[int, int]]]) -> Rows:
+    def _without(self, places: Sequence[tuple[PodRecord, tuple[int, int]]]) -> NodeTable:
         """The rows, with what these have given back."""
         rows = self._rows.copy()
         for record, (row, gpus) in places:
@@ -113,8 +113,8 @@ class Alternatives:
         )
 
 
-def _rows(field: Field) -> Rows:
-    rows, left = Rows(), field.snapshot.left
+def _rows(field: Field) -> NodeTable:
+    rows, left = NodeTable(), field.snapshot.left
     for node in field.nodes:
         rows.add(node.name)
     rows = rows.copy()

@@ -12,17 +12,17 @@ from functools import cached_property
 from typing import NamedTuple
 
 from linkwise.extender.api.records import GangKey, NodeRecord, PodRecord, Template, WrittenPlan
-from linkwise.extender.cache.cache import Books
-from linkwise.extender.cache.machine_kind import Kind
-from linkwise.extender.cache.node_info import InUsePods, NodeBook, plan_on
+from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.machine_kind import MachineKind
+from linkwise.extender.cache.node_info import InUsePods, NodeInfo, plan_on
 from linkwise.extender.cache.node_table import Ints
 from linkwise.extender.cycle.planner import Planner
 from linkwise.extender.gangs.gang import Gang, Phase
-from linkwise.extender.gangs.members import Muster
+from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.gangs.waiting_events import why_waiting
 from linkwise.extender.placement.result import Refusal
-from linkwise.extender.queue.reservations import Asker, Hold
-from linkwise.extender.queue.run_times import Kind as RunTimeKind
+from linkwise.extender.queue.reservations import Claimant, Reservation
+from linkwise.extender.queue.run_times import PodKind
 from linkwise.topology.model import Machine
 
 
@@ -33,7 +33,7 @@ class NodeState(NamedTuple):
     row: int
     record: NodeRecord | None
     machine: Machine | None
-    kind: Kind | None
+    kind: MachineKind | None
     problem: str
     owned: Mapping[str, int]  # holder -> bitmask
     used: int
@@ -56,8 +56,8 @@ class GangState(NamedTuple):
     no_room: Refusal | None
     in_vain: str  # what was seen not to help it; empty: that others end helps
     deadline: float | None
-    found: Muster
-    asker: Asker | None  # where `why` says that it waits
+    found: GangMembers
+    claimant: Claimant | None  # where `why` says that it waits
     rests_until: float | None  # till then nothing over the share is kept for its namespace
 
 
@@ -78,10 +78,10 @@ class Snapshot:
     pods: Sequence[PodRecord]
     plans: Mapping[str, WrittenPlan]  # of pods not bound, also where a Binding is on its way
     gangs: Sequence[GangState]
-    holds: Sequence[Hold]  # the most urgent first
+    reservations: Sequence[Reservation]  # the most urgent first
     levels: tuple[str, ...]  # of domains above the node, nearest first
     refusing: Mapping[Template, frozenset[str]]  # nodes that kube-scheduler refused of late
-    nine_of_ten: Mapping[RunTimeKind, float]  # seconds within which so many of a kind have ended
+    nine_of_ten: Mapping[PodKind, float]  # seconds within which so many of a kind have ended
 
     @cached_property
     def by_uid(self) -> Mapping[str, PodRecord]:
@@ -100,19 +100,19 @@ class Snapshot:
         return plan_on(record, record.node) if record.node else self.plans.get(record.uid)
 
 
-class Camera:
+class SnapshotCamera:
     """Takes snapshots; what it saw of a node it keeps until something happens to the node."""
 
-    def __init__(self, books: Books, planner: Planner) -> None:
-        self._books, self._planner = books, planner
-        self._seen: dict[str, tuple[NodeBook, int, NodeState]] = {}
+    def __init__(self, cache: Cache, planner: Planner) -> None:
+        self._cache, self._planner = cache, planner
+        self._seen: dict[str, tuple[NodeInfo, int, NodeState]] = {}
 
     def take(self, now: float) -> Snapshot:
-        books, planner = self._books, self._planner
-        rows, count = books.rows, len(books.rows)
-        plans = dict(books.plans)
-        for uid, holds in books.holds.items():
-            plans.update((uid, written) for written in holds.values())
+        cache, planner = self._cache, self._planner
+        rows, count = cache.rows, len(cache.rows)
+        plans = dict(cache.plans)
+        for uid, reservations in cache.assumed.items():
+            plans.update((uid, written) for written in reservations.values())
         return Snapshot(
             at=now,
             nodes=self._nodes(),
@@ -122,47 +122,47 @@ class Camera:
                 rows.gpus[:count].copy(),
                 rows.pods[:count].copy(),
             ),
-            pods=list(books.pods.values()),
+            pods=list(cache.pods.values()),
             plans=plans,
             gangs=[_gang(planner, gang, now) for gang in planner.gangs.values()],
-            holds=planner.holds.all(),
+            reservations=planner.reservations.all(),
             levels=planner.levels,
-            refusing=planner.learned.refusing(),
+            refusing=planner.feedback.refusing(),
             nine_of_ten=planner.run_times.all_nine_of_ten(),
         )
 
     def _nodes(self) -> list[NodeState]:
         before, self._seen = self._seen, {}
-        for name, book in self._books.nodes.items():
-            if book.record is not None:
+        for name, info in self._cache.nodes.items():
+            if info.record is not None:
                 known = before.get(name)
-                if known is None or known[0] is not book or known[1] != book.settled:
-                    known = (book, book.settled, _node(book))
+                if known is None or known[0] is not info or known[1] != info.settled:
+                    known = (info, info.settled, _node(info))
                 self._seen[name] = known
         return [state for _, _, state in self._seen.values()]
 
 
-def _node(book: NodeBook) -> NodeState:
+def _node(info: NodeInfo) -> NodeState:
     return NodeState(
-        book.name,
-        book.row,
-        book.record,
-        book.machine,
-        book.kind,
-        book.closed,
-        book.owned,
-        book.used,
-        book.free,
-        book.held,
-        book.in_use,
-        book.listed_as,
+        info.name,
+        info.row,
+        info.record,
+        info.machine,
+        info.kind,
+        info.closed,
+        info.owned,
+        info.used,
+        info.free,
+        info.held,
+        info.in_use,
+        info.listed_as,
     )
 
 
 def _gang(planner: Planner, gang: Gang, now: float) -> GangState:
-    found = planner.muster(gang)
+    members = planner.muster(gang)
     # Of a single pod, of which there may be thousands, its record says it all.
-    why = "" if gang.alone else why_waiting(gang, found)
+    why = "" if gang.alone else why_waiting(gang, members)
     return GangState(
         gang.key,
         gang.alone,
@@ -174,9 +174,9 @@ def _gang(planner: Planner, gang: Gang, now: float) -> GangState:
         gang.refusals,
         gang.refused,
         gang.no_room,
-        planner.turns.in_vain(gang.key, found),
+        planner.turns.in_vain(gang.key, members),
         planner.deadline(gang),
-        found,
-        planner.holds.asker(gang, found) if why else None,
+        members,
+        planner.reservations.claimant(gang, members) if why else None,
         planner.turns.rests_until(gang.key, now),
     )

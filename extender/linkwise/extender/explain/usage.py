@@ -7,15 +7,15 @@ from linkwise.extender.api.annotations import link_word
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.api.views import (
     BestSet,
+    ClusterUse,
     Counts,
     GpuView,
     KindUse,
     NamespaceUse,
     NodeView,
-    Use,
 )
-from linkwise.extender.cache.cache import Books
-from linkwise.extender.cache.machine_kind import Kind
+from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.machine_kind import MachineKind
 from linkwise.extender.cycle.planner import Planner
 from linkwise.extender.explain.node_arrays import has_gpus
 from linkwise.extender.explain.snapshot import NodeState, Snapshot
@@ -44,13 +44,13 @@ def view_nodes(snapshot: Snapshot) -> tuple[NodeView, ...]:
     )
 
 
-def view_use(snapshot: Snapshot) -> Use:
+def view_use(snapshot: Snapshot) -> ClusterUse:
     nodes = [node for node in snapshot.nodes if has_gpus(node)]
     by_kind: dict[str, list[NodeState]] = {}
     for node in nodes:
         kind = kind_in_words(node.machine) if node.machine else "unknown GPUs"
         by_kind.setdefault(kind, []).append(node)
-    return Use(
+    return ClusterUse(
         at=snapshot.at,
         gpus=gpus_by_state(nodes),
         nodes=len(nodes),
@@ -59,15 +59,15 @@ def view_use(snapshot: Snapshot) -> Use:
     )
 
 
-def view_counts(books: Books, planner: Planner) -> Counts:
+def view_counts(cache: Cache, planner: Planner) -> Counts:
     gpus: Counter[str] = Counter(free=0, reserved=0, held=0, used=0, unhealthy=0)
     nodes: Counter[str] = Counter(usable=0, unusable=0)
-    for book in books.nodes.values():
-        if book.record is None or (book.machine is None and not book.record.offers.gpus):
+    for info in cache.nodes.values():
+        if info.record is None or (info.machine is None and not info.record.offers.gpus):
             continue
-        nodes["unusable" if book.closed else "usable"] += 1
-        if book.machine is not None:
-            gpus.update(_by_state(book.machine, book.owned, book.used, book.free, book.held))
+        nodes["unusable" if info.closed else "usable"] += 1
+        if info.machine is not None:
+            gpus.update(_by_state(info.machine, info.owned, info.used, info.free, info.held))
     gangs = Counter(gang.phase.value for gang in planner.gangs.values() if not gang.alone)
     return Counts(gangs, gpus, nodes, planner.swaps, planner.refusals, planner.placed)
 
@@ -108,7 +108,7 @@ def _best_of(known: dict[tuple[int, int], BestSet | None], node: NodeState) -> B
     return known[key]
 
 
-def _best_set(kind: Kind, free: int) -> BestSet:
+def _best_set(kind: MachineKind, free: int) -> BestSet:
     joined = kind.table.best_with(LinkClass.NVLINK)
     for size in range(free.bit_count(), 1, -1):
         value = float(joined[size][free])

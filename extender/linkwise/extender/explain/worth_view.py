@@ -4,16 +4,16 @@ from linkwise.extender.api.records import natural
 from linkwise.extender.api.spans import CLIQUE, NODE, ordered, spans_of
 from linkwise.extender.api.views import CommunicatorView, RingView
 from linkwise.extender.explain.snapshot import NodeState, Snapshot
-from linkwise.extender.gangs.members import Muster
+from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.placement.worth.estimate import Share, estimate
 
 
 def communicator_of(
-    snapshot: Snapshot, levels: tuple[str, ...], found: Muster
+    snapshot: Snapshot, levels: tuple[str, ...], members: GangMembers
 ) -> CommunicatorView | None:
     """Of the members that have GPUs, or are planned; None of fewer than two GPUs, and of members
     that do not talk to each other. *levels*: those that some node is in."""
-    spans = spans_of(member.ask.spans for member in found.seats)
+    spans = spans_of(member.ask.spans for member in members.seats)
     if spans.apart:
         return None
     levels = tuple(
@@ -21,8 +21,8 @@ def communicator_of(
         for level in ordered(levels, spans)
         if level in levels or any(domain_of(node, level) for node in snapshot.nodes)
     )
-    uids = {member.uid for member in found.seats}
-    names = {member.node for member in found.bound}
+    uids = {member.uid for member in members.seats}
+    names = {member.node for member in members.bound}
     names |= {plan.plan.node for uid in uids if (plan := snapshot.plans.get(uid))}
     nodes = [snapshot.node_named[name] for name in names if name in snapshot.node_named]
     parts = [

@@ -15,16 +15,16 @@ import numpy as np
 from linkwise.extender.api.records import PodRecord, Template
 from linkwise.extender.api.spans import NODE, Spans, ordered, spans_of
 from linkwise.extender.api.unlocked import RunUnlocked
-from linkwise.extender.cache.cache import Books
-from linkwise.extender.cache.machine_kind import Wish
-from linkwise.extender.cache.node_table import NOT_USABLE, Bools, Rows
-from linkwise.extender.gangs.failed_searches import Hopeless
-from linkwise.extender.gangs.members import Muster, plan_of, spots_of
+from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.machine_kind import GpuRequest
+from linkwise.extender.cache.node_table import NOT_USABLE, Bools, NodeTable
+from linkwise.extender.gangs.failed_searches import FailedSearches
+from linkwise.extender.gangs.members import GangMembers, plan_of, spots_of
 from linkwise.extender.placement.cluster_view import ClusterView, cluster_view
 from linkwise.extender.placement.gang_placement import place, pod_sets_of
 from linkwise.extender.placement.nodes.best_node import BestNode
-from linkwise.extender.placement.nodes.node_filters import Feasible
-from linkwise.extender.placement.nodes.scheduler_feedback import Learned
+from linkwise.extender.placement.nodes.node_filters import NodeFilters
+from linkwise.extender.placement.nodes.scheduler_feedback import SchedulerFeedback
 from linkwise.extender.placement.request import NOBODY, PlacedMembers, PodSet
 from linkwise.extender.placement.result import Refusal, Spot
 from linkwise.extender.placement.worth.estimate import estimate_of
@@ -38,39 +38,39 @@ class View:
     """The nodes as they are shown to one who asks, with what is kept for him."""
 
     what: Hashable  # tells one view from another
-    rows: Callable[[], Rows]  # as they are at the moment; a copy
+    rows: Callable[[], NodeTable]  # as they are at the moment; a copy
 
 
 _TALKS = 2  # GPUs: one alone talks to nobody
 _TRIES = 2  # with others in the books; then they wait
 
 
-class Moved(Exception):  # noqa: N818 - nothing is wrong
+class StaleResult(Exception):  # noqa: N818 - nothing is wrong
     """While room was sought for a gang, the gang itself changed: it is to be looked at anew."""
 
 
-class Search:
+class GangSearch:
     def __init__(
         self,
-        books: Books,
-        feasible: Feasible,
-        learned: Learned,
+        cache: Cache,
+        node_filters: NodeFilters,
+        feedback: SchedulerFeedback,
         best_node: BestNode,
         levels: Sequence[str],
     ) -> None:
         """*levels* of domains, nearest first."""
-        self._books, self._levels = books, tuple(levels)
-        books.domains.keep(levels)
-        self._feasible, self._learned, self._best_node = feasible, learned, best_node
-        self._hopeless = Hopeless(books)
+        self._cache, self._levels = cache, tuple(levels)
+        cache.domains.keep(levels)
+        self._node_filters, self._feedback, self._best_node = node_filters, feedback, best_node
+        self._failed_searches = FailedSearches(cache)
 
     def forget_refusals(self) -> None:
         """How much room there was for whom there is too little is found out anew."""
-        self._hopeless.forget()
+        self._failed_searches.forget()
 
     def seek(
         self,
-        found: Muster,
+        members: GangMembers,
         now: float,
         *,
         aside: RunUnlocked | None = None,
@@ -79,80 +79,80 @@ class Search:
         """Room for those who are open, of a single pod where nothing more than what is free is in
         *view*. With *aside* others may use the books meanwhile; what comes back is true all the
         same when it comes. Raises Moved."""
-        view = view or View(self._books.supposed, self._rows)
-        beside = spots_of(self._books, found)
+        view = view or View(self._cache.supposed, self._rows)
+        beside = spots_of(self._cache, members)
         if beside:
-            return self._search(found, beside, now, aside, view)
-        return self._hopeless.seek(
-            found.open,
-            _spans_of(found),
+            return self._search(members, beside, now, aside, view)
+        return self._failed_searches.seek(
+            members.open,
+            _spans_of(members),
             view.what,
-            lambda: self._search(found, beside, now, aside, view),
+            lambda: self._search(members, beside, now, aside, view),
         )
 
-    def _rows(self) -> Rows:
-        return self._books.rows.copy()
+    def _rows(self) -> NodeTable:
+        return self._cache.rows.copy()
 
     def _search(
         self,
-        found: Muster,
+        members: GangMembers,
         beside: Sequence[Spot],
         now: float,
         aside: RunUnlocked | None,
         view: View,
     ) -> list[Spot] | Refusal:
         def known_nodes(template: Template) -> Bools:
-            known, nodes = self._learned.known_to_pass(template, now), self._nodes(template)
+            known, nodes = self._feedback.known_to_pass(template, now), self._nodes(template)
             return nodes if known is None else nodes & known
 
-        if any(self._learned.refused(template) for template in _templates(found.open)):
-            spots = self._place(found, known_nodes, beside, aside, view)
+        if any(self._feedback.refused(template) for template in _templates(members.open)):
+            spots = self._place(members, known_nodes, beside, aside, view)
             if not isinstance(spots, Refusal):
                 return spots
-        return self._place(found, self._nodes, beside, aside, view)
+        return self._place(members, self._nodes, beside, aside, view)
 
     def _nodes(self, template: Template) -> Bools:
         """[rows] where pods of this template may run, as far as we know or have learnt."""
-        allowed, own = self._learned.rows(template), self._feasible.rows(template)
+        allowed, own = self._feedback.rows(template), self._node_filters.rows(template)
         return own if allowed is None else own & allowed
 
     def _place(
         self,
-        found: Muster,
+        members: GangMembers,
         nodes: Callable[[Template], Bools],
         beside: Sequence[Spot],
         aside: RunUnlocked | None,
         view: View,
     ) -> list[Spot] | Refusal:
-        member = found.open[0]
+        member = members.open[0]
         if member.ask.gang is None and member.template is not None:
             spot = self._best_of(member, nodes(member.template))
             return spot if isinstance(spot, Refusal) else [spot]
-        spans = _spans_of(found)
-        placed = self._placed(found, beside)
+        spans = _spans_of(members)
+        placed = self._placed(members, beside)
         levels = ordered(self._levels, spans)
         for _ in range(_TRIES):
             if aside is None:
                 break
-            seen = Seen(self._books, found.open)
-            cluster = cluster_view(self._books, view.rows(), levels)
-            pod_sets = pod_sets_of(found.open, nodes)
+            seen = Seen(self._cache, members.open)
+            cluster = cluster_view(self._cache, view.rows(), levels)
+            pod_sets = pod_sets_of(members.open, nodes)
             answer = aside(partial(place, cluster, pod_sets, placed, spans))
             if seen.still_true_of(answer, cluster, pod_sets, nodes, view):
                 return answer
-        cluster = cluster_view(self._books, view.rows(), levels)
-        return place(cluster, pod_sets_of(found.open, nodes), placed, spans)
+        cluster = cluster_view(self._cache, view.rows(), levels)
+        return place(cluster, pod_sets_of(members.open, nodes), placed, spans)
 
-    def _placed(self, found: Muster, beside: Sequence[Spot]) -> PlacedMembers:
+    def _placed(self, members: GangMembers, beside: Sequence[Spot]) -> PlacedMembers:
         if not beside:
             return NOBODY
-        rows = self._books.rows.row_of
+        rows = self._cache.rows.row_of
         models: set[str] = set()
         on_rows: dict[int, int] = {}
         for spot in beside:
-            book = self._books.nodes.get(spot.node)
-            if book is not None and book.machine is not None:
-                gpus = book.machine.gpus
+            info = self._cache.nodes.get(spot.node)
+            if info is not None and info.machine is not None:
+                gpus = info.machine.gpus
                 models |= {gpu.model for p, gpu in enumerate(gpus) if spot.gpus >> p & 1}
             if spot.node in rows:
                 row = rows[spot.node]
@@ -160,41 +160,41 @@ class Search:
         return PlacedMembers(
             tuple(sorted(on_rows)),
             tuple(on_rows[row] for row in sorted(on_rows)),
-            tuple(sorted({rows[node] for node in _next_to(self._books, found) if node in rows})),
+            tuple(sorted({rows[node] for node in _next_to(self._cache, members) if node in rows})),
             frozenset(models),
         )
 
-    def span(self, found: Muster, spots: Sequence[Spot]) -> str:
+    def span(self, members: GangMembers, spots: Sequence[Spot]) -> str:
         """What a gang that goes there has in common, as its plan says it; empty for a single pod,
         and where nothing is."""
-        if found.open[0].ask.gang is None:
+        if members.open[0].ask.gang is None:
             return ""
-        nodes = {spot.node for spot in (*spots_of(self._books, found), *spots)}
+        nodes = {spot.node for spot in (*spots_of(self._cache, members), *spots)}
         if len(nodes) == 1:
             return f"{NODE}={nodes.pop()}"
-        rows = [self._books.rows.row_of[node] for node in nodes]
-        levels = ordered(self._levels, _spans_of(found))
-        level, domain = self._books.domains.shared(levels, rows)
+        rows = [self._cache.rows.row_of[node] for node in nodes]
+        levels = ordered(self._levels, _spans_of(members))
+        level, domain = self._cache.domains.shared(levels, rows)
         return level and f"{level}={domain}"
 
     def communicators(
-        self, found: Muster, spots: Sequence[Spot]
+        self, members: GangMembers, spots: Sequence[Spot]
     ) -> Mapping[str, CommunicatorEstimate]:
         """By node, what a gang that goes there is worth, as its plan says it; empty for a single
         pod, a lone GPU, and members that do not talk to each other."""
-        spans = _spans_of(found)
+        spans = _spans_of(members)
         gpus: dict[str, int] = {}
-        for spot in (*spots_of(self._books, found), *spots):
+        for spot in (*spots_of(self._cache, members), *spots):
             gpus[spot.node] = gpus.get(spot.node, 0) | spot.gpus
         count = sum(mask.bit_count() for mask in gpus.values())
-        if found.open[0].ask.gang is None or spans.apart or count < _TALKS:
+        if members.open[0].ask.gang is None or spans.apart or count < _TALKS:
             return {}
         parts = {
-            book.row: (node, (book.kind, mask))
+            info.row: (node, (info.kind, mask))
             for node, mask in gpus.items()
-            if mask and (book := self._books.nodes.get(node)) is not None and book.kind is not None
+            if mask and (info := self._cache.nodes.get(node)) is not None and info.kind is not None
         }
-        domains = self._books.domains
+        domains = self._cache.domains
         levels = domains.known(ordered(self._levels, spans))
         shared, _ = domains.shared(levels, list(parts))
         nearest = levels.index(shared) if shared else len(levels)
@@ -210,15 +210,15 @@ class Search:
         nodes = (node for node, _ in parts.values())
         return {node: told[inside] for node, inside in zip(nodes, worth.inside, strict=True)}
 
-    def ideal(self, found: Muster, spots: Sequence[Spot]) -> float:
+    def ideal(self, members: GangMembers, spots: Sequence[Spot]) -> float:
         """GB/s that as many GPUs would have together if the machines that there are were idle."""
-        books, requirement = self._books, found.open[0].ask.requirement
-        of_rows = books.rows.kinds[: len(books.rows)]
-        levels = books.domains.known(ordered(self._levels, _spans_of(found)))
+        cache, requirement = self._cache, members.open[0].ask.requirement
+        of_rows = cache.rows.kinds[: len(cache.rows)]
+        levels = cache.domains.known(ordered(self._levels, _spans_of(members)))
         machines = []
         for number in np.flatnonzero(np.bincount(of_rows[of_rows != NOT_USABLE])).tolist():
-            nearest = books.domains.nearest(levels, np.flatnonzero(of_rows == number))
-            kind = books.kinds[number]
+            nearest = cache.domains.nearest(levels, np.flatnonzero(of_rows == number))
+            kind = cache.kinds[number]
             machines.append(Machines(kind, kind.allowed(requirement), reach_of(levels, nearest)))
         return ideal(machines, [spot.gpus.bit_count() for spot in spots])
 
@@ -229,25 +229,25 @@ class Search:
         return self._best_of(pod, self._nodes(pod.template))
 
     def _best_of(self, pod: PodRecord, nodes: Bools) -> Spot | Refusal:
-        wish = Wish(pod.demand, pod.ask.requirement)
-        return self._best_node.find(wish, pod.needs, nodes)
+        request = GpuRequest(pod.demand, pod.ask.requirement)
+        return self._best_node.find(request, pod.needs, nodes)
 
 
 def _templates(members: Iterable[PodRecord]) -> set[Template]:
     return {member.template for member in members if member.template is not None}
 
 
-def _spans_of(found: Muster) -> Spans:
-    return spans_of(member.ask.spans for member in found.seats)
+def _spans_of(members: GangMembers) -> Spans:
+    return spans_of(member.ask.spans for member in members.seats)
 
 
 class Seen:
     """What the books were when something began that let others use them."""
 
-    def __init__(self, books: Books, members: Sequence[PodRecord]) -> None:
-        self._books, self._gang = books, members[0].gang
+    def __init__(self, cache: Cache, members: Sequence[PodRecord]) -> None:
+        self._cache, self._gang = cache, members[0].gang
         self._gang_change = self._change_of_gang()
-        self._room, self._changed_rows = books.room, len(books.changed_rows)
+        self._room, self._changed_rows = cache.room, len(cache.changed_rows)
 
     def still_true_of(
         self,
@@ -259,34 +259,34 @@ class Seen:
     ) -> bool:
         """Raises Moved."""
         if self._change_of_gang() != self._gang_change:
-            raise Moved
+            raise StaleResult
         if isinstance(answer, Refusal):
-            return self._books.room == self._room  # what is free only got less
+            return self._cache.room == self._room  # what is free only got less
         rows = [cluster.rows.row_of[spot.node] for spot in answer]
         return self._same(cluster.rows, view.rows(), rows) and all(
             nodes(pods.template)[[rows[member] for member in pods.members]].all()
             for pods in pod_sets
         )
 
-    def still_free(self, before: Rows, spots: Sequence[Spot]) -> bool:
+    def still_free(self, before: NodeTable, spots: Sequence[Spot]) -> bool:
         """Whether these nodes are as they were in *before*, a copy. Raises Moved."""
         if self._change_of_gang() != self._gang_change:
-            raise Moved
-        return self._same(before, self._books.rows, [before.row_of[spot.node] for spot in spots])
+            raise StaleResult
+        return self._same(before, self._cache.rows, [before.row_of[spot.node] for spot in spots])
 
-    def _same(self, before: Rows, after: Rows, rows: Sequence[int]) -> bool:
-        changed = self._books.changed_rows[self._changed_rows :]
+    def _same(self, before: NodeTable, after: NodeTable, rows: Sequence[int]) -> bool:
+        changed = self._cache.changed_rows[self._changed_rows :]
         return {*changed}.isdisjoint(rows) and after.equals(before, rows)
 
     def _change_of_gang(self) -> int | None:
-        return None if self._gang is None else self._books.gang_changes.get(self._gang)
+        return None if self._gang is None else self._cache.gang_changes.get(self._gang)
 
 
-def _next_to(books: Books, found: Muster) -> Iterable[str]:
+def _next_to(cache: Cache, members: GangMembers) -> Iterable[str]:
     """The nodes of those that come just before or after an open one in the order of ranks."""
-    open_ones = {member.uid for member in found.open}
-    for first, second in pairwise(found.seats):
+    open_ones = {member.uid for member in members.open}
+    for first, second in pairwise(members.seats):
         for placed, other in ((first, second), (second, first)):
             if other.uid in open_ones and placed.uid not in open_ones:
-                written = plan_of(books, placed)
+                written = plan_of(cache, placed)
                 yield placed.node or (written.plan.node if written is not None else "")

@@ -9,15 +9,15 @@ from collections.abc import Callable, Hashable, Sequence
 
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.api.spans import Spans
-from linkwise.extender.cache.cache import Books
+from linkwise.extender.cache.cache import Cache
 from linkwise.extender.placement.result import Refusal, Spot
 
 
-class Hopeless:
-    """Good while `Books.room` stays as it is: until then, what is free only gets less."""
+class FailedSearches:
+    """Good while `Cache.room` stays as it is: until then, what is free only gets less."""
 
-    def __init__(self, books: Books) -> None:
-        self._books = books
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
         self._room = -1
         self._refusals: dict[Hashable, Refusal] = {}
 
@@ -34,10 +34,10 @@ class Hopeless:
     ) -> list[Spot] | Refusal:
         """What *search* finds for these members of a gang that wants these *spans*, or found for
         others like them that were *shown* the same: some are shown what is held for others."""
-        if self._room != self._books.room:
-            self._room = self._books.room
+        if self._room != self._cache.room:
+            self._room = self._cache.room
             self._refusals.clear()
-        alike = (wishes_of(members), spans, shown)
+        alike = (requests_of(members), spans, shown)
         known = self._refusals.get(alike)
         if known is not None:
             return known
@@ -47,7 +47,7 @@ class Hopeless:
         return found
 
 
-def wishes_of(members: Sequence[PodRecord]) -> frozenset[tuple[Hashable, int]]:
+def requests_of(members: Sequence[PodRecord]) -> frozenset[tuple[Hashable, int]]:
     """How many members want what."""
     return frozenset(Counter(map(_wishes, members)).items())
 

@@ -6,17 +6,17 @@ long is evicted.
 from collections.abc import Iterable
 
 from linkwise.extender.api.records import GangKey, PodRecord
-from linkwise.extender.api.timers import Alarms
+from linkwise.extender.api.timers import Timers
 from linkwise.extender.api.unlocked import Pause
-from linkwise.extender.cache.cache import Books
-from linkwise.extender.cache.pending_writes import Outbox
+from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.gangs.gang import Gang, phase_of
-from linkwise.extender.gangs.members import Muster, is_past_us, plan_of
+from linkwise.extender.gangs.members import GangMembers, is_past_us, plan_of
 from linkwise.extender.gangs.partial_admission import waits_until
-from linkwise.extender.gangs.registry import Roll
+from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.gangs.repair import Repair
-from linkwise.extender.gangs.scheduling_gates import Gates
-from linkwise.extender.placement.nodes.node_filters import Feasible
+from linkwise.extender.gangs.scheduling_gates import SchedulingGates
+from linkwise.extender.placement.nodes.node_filters import NodeFilters
 from linkwise.topology.plan import Plan
 
 _CLOCKS_DIFFER_SECONDS = 60.0
@@ -28,26 +28,26 @@ REFUSED_SECONDS = 60.0
 _MOST_DOUBLINGS = 3
 
 
-class Life:
+class GangLifecycle:
     def __init__(
         self,
-        books: Books,
-        outbox: Outbox,
-        roll: Roll,
-        feasible: Feasible,
-        gates: Gates,
+        cache: Cache,
+        pending_writes: PendingWrites,
+        registry: GangRegistry,
+        node_filters: NodeFilters,
+        gates: SchedulingGates,
         repair: Repair,
         *,
         gang_timeout_seconds: float,
         max_refusals: int,
     ) -> None:
         self.refusals = 0
-        self._books, self._outbox, self._roll = books, outbox, roll
-        self._feasible, self._gates, self._repair = feasible, gates, repair
+        self._cache, self._pending_writes, self._registry = cache, pending_writes, registry
+        self._node_filters, self._gates, self._repair = node_filters, gates, repair
         self._timeout_seconds = gang_timeout_seconds
         self._max_refusals = max_refusals
-        self._deadlines: Alarms[GangKey] = Alarms()
-        self._looks: Alarms[GangKey] = Alarms()  # when to look again for any other reason
+        self._deadlines: Timers[GangKey] = Timers()
+        self._looks: Timers[GangKey] = Timers()  # when to look again for any other reason
 
     def next_due(self) -> float | None:
         times = (self._deadlines.next(), self._looks.next())
@@ -60,8 +60,8 @@ class Life:
         """Gangs whose deadline has come, and those that wanted to be looked at now."""
         looks = self._looks.take(now)
         for key in looks:
-            if key in self._roll.gangs:
-                gang = self._roll.gangs[key]
+            if key in self._registry.gangs:
+                gang = self._registry.gangs[key]
                 if gang.refused and now >= gang.refused_until:
                     gang.take_up()
                 else:
@@ -77,53 +77,53 @@ class Life:
         """Bring the gang into line with its pods; whether it wants a plan for some of them."""
         self._deadlines.drop(key)
         self._looks.drop(key)
-        if key not in self._books.gangs:
-            self._roll.forget(key)
+        if key not in self._cache.gangs:
+            self._registry.forget(key)
             return False
-        is_new = key not in self._roll.gangs
-        gang = self._roll.gangs.setdefault(key, Gang(key))
-        found = self._roll.muster(gang)
-        if not any(member.live for member in found.members):
+        is_new = key not in self._registry.gangs
+        gang = self._registry.gangs.setdefault(key, Gang(key))
+        members = self._registry.muster(gang)
+        if not any(member.live for member in members.all):
             gang.plan_id = ""  # that run is over; who comes now is of another
             gang.spots.clear()
-        self._note_who_came(gang, found, now)
-        if found.clash:
-            gang.reason = found.clash
-            self.withdraw(found.planned)
-        self._drop_lost_plans(gang, self._roll.muster(gang))
+        self._note_who_came(gang, members, now)
+        if members.clash:
+            gang.reason = members.clash
+            self.withdraw(members.planned)
+        self._drop_lost_plans(gang, self._registry.muster(gang))
         self._read_plans(gang, now)
         if is_new:
             self._give_grace(gang, now)
         self._count_refusal(gang, now)
         self._expire(gang, now)
         self._start_or_evict(gang, now)
-        self._repair.note_spots(gang, self._roll.muster(gang))
+        self._repair.note_spots(gang, self._registry.muster(gang))
         return self._wants_plan(gang, now)
 
-    def _note_who_came(self, gang: Gang, found: Muster, now: float) -> None:
-        there = frozenset(member.uid for member in found.members if member.live)
+    def _note_who_came(self, gang: Gang, members: GangMembers, now: float) -> None:
+        there = frozenset(member.uid for member in members.all if member.live)
         if there - gang.members:
             gang.came = now
         gang.members = there
 
-    def _drop_lost_plans(self, gang: Gang, found: Muster) -> None:
+    def _drop_lost_plans(self, gang: Gang, members: GangMembers) -> None:
         """Plans that cannot be carried out any more, or are for a pod too many."""
-        self.withdraw(member for member in found.extra if member.uid not in self._books.holds)
-        for member in found.planned:
-            node = self._books.plans[member.uid].plan.node
+        self.withdraw(member for member in members.extra if member.uid not in self._cache.assumed)
+        for member in members.planned:
+            node = self._cache.plans[member.uid].plan.node
             if not (
-                self._books.keeps_plan(member.uid) and self._feasible.on(member.template, node)
+                self._cache.keeps_plan(member.uid) and self._node_filters.on(member.template, node)
             ):
                 self.withdraw([member])
                 gang.reason = f"the plan of pod {member.ref.name} on node {node} came to nothing"
 
     def _read_plans(self, gang: Gang, now: float) -> None:
         """Take the gang's plan from its members; of a half-made new one, the bound ones' counts."""
-        found = self._roll.muster(gang)
-        if not (found.bound or found.flying) and all(map(self._is_copied, found.planned)):
-            self.withdraw(found.planned)
-            found = self._roll.muster(gang)
-        plans = self._plans_of(found.bound) or self._plans_of((*found.flying, *found.planned))
+        members = self._registry.muster(gang)
+        if not (members.bound or members.flying) and all(map(self._is_copied, members.planned)):
+            self.withdraw(members.planned)
+            members = self._registry.muster(gang)
+        plans = self._plans_of(members.bound) or self._plans_of((*members.flying, *members.planned))
         if plans:
             # Times of two leaders are of two clocks.
             newest = max(plans, key=lambda plan: (plan.leader, plan.made, plan.id))
@@ -132,34 +132,34 @@ class Life:
             gang.plan_id = newest.id
             made = min(plan.made for plan in plans if plan.id == newest.id)
             gang.made = max(0.0, min(seen, made))
-            waiting = self._plans_of((*found.flying, *found.planned))
+            waiting = self._plans_of((*members.flying, *members.planned))
             gang.refusals = max([gang.refusals, *(plan.refusals for plan in waiting)])
-        elif found.bound:  # past us; the time runs from when we saw it
+        elif members.bound:  # past us; the time runs from when we saw it
             gang.made = now if gang.made is None else gang.made
         else:
             gang.made = None
-        if not found.started:
+        if not members.started:
             other = [
                 member
-                for member in found.planned
-                if self._books.plans[member.uid].plan.id != gang.plan_id
+                for member in members.planned
+                if self._cache.plans[member.uid].plan.id != gang.plan_id
             ]
             self.withdraw(other)
 
     def _is_copied(self, member: PodRecord) -> bool:
         """Whether its plan is older than the pod, by two clocks: it came with a manifest. Of one
         member that may also be since it was made anew."""
-        return self._books.plans[member.uid].plan.made < member.created - _CLOCKS_DIFFER_SECONDS
+        return self._cache.plans[member.uid].plan.made < member.created - _CLOCKS_DIFFER_SECONDS
 
     def _give_grace(self, gang: Gang, now: float) -> None:
         """Found partial, and too late: while nobody looked it may have been whole, and the member
         that had the mark may have gone. So it is not given up before it could be whole again."""
-        found = self._roll.muster(gang)
-        if found.bound and gang.made is not None and now >= self._ends(gang, found):
+        members = self._registry.muster(gang)
+        if members.bound and gang.made is not None and now >= self._ends(gang, members):
             gang.grace = now
 
     def _plans_of(self, members: Iterable[PodRecord]) -> list[Plan]:
-        found = (plan_of(self._books, member) for member in members)
+        found = (plan_of(self._cache, member) for member in members)
         return [written.plan for written in found if written is not None]
 
     def _count_refusal(self, gang: Gang, now: float) -> None:
@@ -167,7 +167,7 @@ class Life:
             return
         gang.was_refused = False
         self._refuse(gang, now)
-        self.withdraw(self._roll.muster(gang).planned)
+        self.withdraw(self._registry.muster(gang).planned)
 
     def _refuse(self, gang: Gang, now: float, *, pause_seconds: float = REFUSED_SECONDS) -> None:
         self.refusals += 1
@@ -176,66 +176,66 @@ class Life:
             gang.refused = True
             gang.refused_until = now + pause_seconds * 2 ** min(gang.times_refused, _MOST_DOUBLINGS)
             gang.times_refused += 1
-            for member in self._roll.muster(gang).seats[:1]:
-                self._outbox.say(member.ref, *_told(gang, "Refused"), now)
+            for member in self._registry.muster(gang).seats[:1]:
+                self._pending_writes.say(member.ref, *_told(gang, "Refused"), now)
 
     def _expire(self, gang: Gang, now: float) -> None:
-        found = self._roll.muster(gang)
-        if found.started or found.standing(gang).enough:
-            self._give_back_late(gang, found, now)
+        members = self._registry.muster(gang)
+        if members.started or members.standing(gang).enough:
+            self._give_back_late(gang, members, now)
             return
-        if found.flying or gang.expired or gang.made is None or now < self._ends(gang, found):
+        if members.flying or gang.expired or gang.made is None or now < self._ends(gang, members):
             return
-        gang.reason = _too_late(gang, found)
-        self.withdraw(found.planned)
-        gang.expired = bool(found.bound)
-        for member in found.seats[:1]:
-            self._outbox.say(member.ref, *_told(gang, "Expired"), now)
-        self._refuse(gang, now, pause_seconds=self._timeout_of(found))
+        gang.reason = _too_late(gang, members)
+        self.withdraw(members.planned)
+        gang.expired = bool(members.bound)
+        for member in members.seats[:1]:
+            self._pending_writes.say(member.ref, *_told(gang, "Expired"), now)
+        self._refuse(gang, now, pause_seconds=self._timeout_of(members))
 
-    def _give_back_late(self, gang: Gang, found: Muster, now: float) -> None:
+    def _give_back_late(self, gang: Gang, members: GangMembers, now: float) -> None:
         """A gang that runs keeps what it has, but holds nothing for ever for those that follow."""
-        late = [member for member in found.planned if now >= self._ends_of(member, found)]
+        late = [member for member in members.planned if now >= self._ends_of(member, members)]
         if late:
             gang.reason = f"pod {late[0].ref.name} was not bound in time"
             self.withdraw(late)
-            self._refuse(gang, now, pause_seconds=self._timeout_of(found))
+            self._refuse(gang, now, pause_seconds=self._timeout_of(members))
 
     def _start_or_evict(self, gang: Gang, now: float) -> None:
-        found = self._roll.muster(gang)
-        enough = found.standing(gang).enough
-        if gang.expired and (enough or not (found.bound or found.flying)):
+        members = self._registry.muster(gang)
+        enough = members.standing(gang).enough
+        if gang.expired and (enough or not (members.bound or members.flying)):
             gang.expired = False
         if gang.expired:
-            self._evict(gang, found, now)
-        elif found.started or enough:
+            self._evict(gang, members, now)
+        elif members.started or enough:
             if not gang.refused:
                 gang.reason = ""
-            bound = frozenset(member.uid for member in found.bound)
+            bound = frozenset(member.uid for member in members.bound)
             if bound - gang.marked:
                 gang.refusals = gang.times_refused = 0  # it is those in a row that count
             gang.marked = bound
             # The Binding that made them enough has mostly brought the mark; one will do.
-            ours = [member for member in found.bound if not is_past_us(member)]
+            ours = [member for member in members.bound if not is_past_us(member)]
             if ours and not any(member.started for member in ours):
-                self._outbox.mark_started(ours[0], now)
+                self._pending_writes.mark_started(ours[0], now)
 
-    def _evict(self, gang: Gang, found: Muster, now: float) -> None:
-        for member in found.bound:
-            self._outbox.evict(member, f"gang {gang.name}: {gang.reason}", now)
+    def _evict(self, gang: Gang, members: GangMembers, now: float) -> None:
+        for member in members.bound:
+            self._pending_writes.evict(member, f"gang {gang.name}: {gang.reason}", now)
 
     def _wants_plan(self, gang: Gang, now: float) -> bool:
-        found = self._roll.muster(gang)
-        gang.unasked = not all(self._is_asked_about(member) for member in found.open)
+        members = self._registry.muster(gang)
+        gang.unasked = not all(self._is_asked_about(member) for member in members.open)
         if gang.refused and not gang.expired:
             self.look_again(gang, gang.refused_until)
-        able = not (found.clash or gang.refused or gang.expired or gang.unasked)
-        if not (able and found.together()):
+        able = not (members.clash or gang.refused or gang.expired or gang.unasked)
+        if not (able and members.together()):
             gang.able_since = None
             return False
         if gang.able_since is None:
             gang.able_since = now
-        until = waits_until(gang, found)
+        until = waits_until(gang, members)
         if until is None or now >= until:
             return True
         self.look_again(gang, until)
@@ -247,62 +247,62 @@ class Life:
         ask = member.ask.gang
         if member.gated or (ask is not None and not ask.source):
             return True
-        return member.scheduler in self._books.schedulers
+        return member.scheduler in self._cache.schedulers
 
     def withdraw(self, members: Iterable[PodRecord]) -> None:
         for member in members:
-            self._books.plan(member.uid, None)
+            self._cache.plan(member.uid, None)
 
     def publish(self, gang: Gang, now: float, pause: Pause) -> None:
         """Bring what was decided to the API server, and name the phase. Others are let in by
         *pause* after some hundred members."""
-        found = self._roll.muster(gang)
-        look = self._repair.judge(gang, found, now, self._timeout_of(found))
+        members = self._registry.muster(gang)
+        look = self._repair.judge(gang, members, now, self._timeout_of(members))
         if look is not None:
             self.look_again(gang, look)
-        if self._repair.awaited(gang, found, now):
+        if self._repair.awaited(gang, members, now):
             self.look_again(gang, self._repair.leaving_ends(gang))
-        if gang.expired and found.started:  # it was given up just now
-            self.withdraw(found.planned)
-            found = self._roll.muster(gang)
-            self._evict(gang, found, now)
-        for number, member in enumerate((*found.planned, *found.open, *found.extra), 1):
-            if self._books.pods.get(member.uid) is member:
-                self._outbox.bring_plan(member, self._books.plans.get(member.uid), now)
+        if gang.expired and members.started:  # it was given up just now
+            self.withdraw(members.planned)
+            members = self._registry.muster(gang)
+            self._evict(gang, members, now)
+        for number, member in enumerate((*members.planned, *members.open, *members.extra), 1):
+            if self._cache.pods.get(member.uid) is member:
+                self._pending_writes.bring_plan(member, self._cache.plans.get(member.uid), now)
             if number % _AT_ONCE == 0:
                 pause()
-        found = self._roll.muster(gang)
-        self._gates.look_at(gang, found, now)
-        gang.enter(phase_of(found.standing(gang)))
-        deadline = self._deadline_of(gang, found)
+        members = self._registry.muster(gang)
+        self._gates.look_at(gang, members, now)
+        gang.enter(phase_of(members.standing(gang)))
+        deadline = self._deadline_of(gang, members)
         if deadline is not None:
             self._deadlines[gang.key] = deadline
 
-    def _deadline_of(self, gang: Gang, found: Muster) -> float | None:
+    def _deadline_of(self, gang: Gang, members: GangMembers) -> float | None:
         """When a partial gang gives everything back, or one that runs what it holds for others."""
-        if found.started or found.standing(gang).enough:
-            return min((self._ends_of(member, found) for member in found.planned), default=None)
-        partial = bool(found.planned or found.bound)
-        if gang.made is None or not partial or gang.expired or found.flying:
+        if members.started or members.standing(gang).enough:
+            return min((self._ends_of(member, members) for member in members.planned), default=None)
+        partial = bool(members.planned or members.bound)
+        if gang.made is None or not partial or gang.expired or members.flying:
             return None
-        return self._ends(gang, found)
+        return self._ends(gang, members)
 
-    def _ends(self, gang: Gang, found: Muster) -> float:
+    def _ends(self, gang: Gang, members: GangMembers) -> float:
         made = gang.made if gang.made is not None else 0.0
-        return max(made, gang.grace) + self._timeout_of(found)
+        return max(made, gang.grace) + self._timeout_of(members)
 
-    def _ends_of(self, member: PodRecord, found: Muster) -> float:
-        return self._books.plans[member.uid].plan.made + self._timeout_of(found)
+    def _ends_of(self, member: PodRecord, members: GangMembers) -> float:
+        return self._cache.plans[member.uid].plan.made + self._timeout_of(members)
 
-    def _timeout_of(self, found: Muster) -> float:
-        return found.timeout_seconds or self._timeout_seconds
+    def _timeout_of(self, members: GangMembers) -> float:
+        return members.timeout_seconds or self._timeout_seconds
 
 
-def _too_late(gang: Gang, found: Muster) -> str:
+def _too_late(gang: Gang, members: GangMembers) -> str:
     if gang.alone:
         return "it was not bound in time"
-    unbound = ", ".join(m.ref.name for m in found.seats if not m.node)
-    how_many = "all" if found.minimum == found.size else "enough"
+    unbound = ", ".join(m.ref.name for m in members.seats if not m.node)
+    how_many = "all" if members.minimum == members.size else "enough"
     return f"not {how_many} members were bound in time ({unbound or 'some are missing'})"
 
 

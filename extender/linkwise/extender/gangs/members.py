@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from linkwise.extender.api.records import PodRecord, WrittenPlan
-from linkwise.extender.cache.cache import Books
+from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_info import plan_on
 from linkwise.extender.gangs.gang import Gang, Standing
 from linkwise.extender.placement.result import Spot
@@ -14,11 +14,11 @@ Members = tuple[PodRecord, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Muster:
+class GangMembers:
     """All tuples are in the order of ranks. `seats` are the live members that make up the gang:
     as many as its size, those that have got furthest first; the rest are `extra`."""
 
-    members: Members
+    all: Members
     size: int
     minimum: int  # so many are enough for each of the seats
     timeout_seconds: float | None  # the shortest that any of its pods says
@@ -84,10 +84,10 @@ class Muster:
         return counts
 
 
-def muster(books: Books, gang: Gang) -> Muster:
+def muster(cache: Cache, gang: Gang) -> GangMembers:
     if gang.alone:
-        return _alone(books, gang)
-    members = tuple(books.members(gang.key))
+        return _alone(cache, gang)
+    members = tuple(cache.members(gang.key))
     live = [member for member in members if member.live]
     started = _has_started(members, gang)
     asks = [ask for member in live or members if (ask := member.ask.gang) is not None]
@@ -95,14 +95,14 @@ def muster(books: Books, gang: Gang) -> Muster:
     size = max((ask.size for ask in asks), default=0)
     done = max(sum(_done(member, gang) for member in members), *(ask.done for ask in asks), 0)
     open_ended = any(ask.open_ended for ask in asks)
-    furthest = sorted(live, key=lambda member: _progress(books, member))
+    furthest = sorted(live, key=lambda member: _progress(cache, member))
     taken = {member.uid for member in furthest[: None if open_ended else max(size - done, 0)]}
     seats = tuple(member for member in live if member.uid in taken)
     unbound = [member for member in seats if not member.node]
-    flying = tuple(member for member in unbound if member.uid in books.holds)
+    flying = tuple(member for member in unbound if member.uid in cache.assumed)
     flying_uids = {member.uid for member in flying}
-    return Muster(
-        members=members,
+    return GangMembers(
+        all=members,
         size=size,
         minimum=max((_minimum(member) for member in seats), default=size),
         timeout_seconds=min((s for ask in asks if (s := ask.timeout_seconds)), default=None),
@@ -111,25 +111,25 @@ def muster(books: Books, gang: Gang) -> Muster:
         extra=tuple(member for member in live if member.uid not in taken),
         bound=tuple(member for member in seats if member.node),
         flying=flying,
-        planned=_those(unbound, flying_uids, books, planned=True),
+        planned=_those(unbound, flying_uids, cache, planned=True),
         idle=tuple(m for m in unbound if not (m.needs.gpus or m.held_back)),
-        open=_those(unbound, flying_uids, books, planned=False),
+        open=_those(unbound, flying_uids, cache, planned=False),
         held_back=tuple(member for member in unbound if member.held_back),
         done=done,
         started=started,
     )
 
 
-def _alone(books: Books, gang: Gang) -> Muster:
+def _alone(cache: Cache, gang: Gang) -> GangMembers:
     """The same of a single pod, which is not bound: there are thousands of them."""
-    record = books.pods.get(gang.key.uid)
+    record = cache.pods.get(gang.key.uid)
     members: Members = () if record is None or record.gang != gang.key else (record,)
     seats = members if record is not None and record.live else ()
-    flying = seats if gang.key.uid in books.holds else ()
-    planned = seats if not flying and gang.key.uid in books.plans else ()
+    flying = seats if gang.key.uid in cache.assumed else ()
+    planned = seats if not flying and gang.key.uid in cache.plans else ()
     held_back = seats if record is not None and record.held_back else ()
-    return Muster(
-        members=members,
+    return GangMembers(
+        all=members,
         size=len(members),
         minimum=len(members),
         timeout_seconds=None,
@@ -147,43 +147,43 @@ def _alone(books: Books, gang: Gang) -> Muster:
     )
 
 
-def plan_of(books: Books, member: PodRecord) -> WrittenPlan | None:
+def plan_of(cache: Cache, member: PodRecord) -> WrittenPlan | None:
     """The plan that counts for this member, wherever it is kept."""
     if member.node:
         return plan_on(member, member.node)
-    for hold in books.holds.get(member.uid, {}).values():
-        return hold
-    return books.plans.get(member.uid)
+    for reservation in cache.assumed.get(member.uid, {}).values():
+        return reservation
+    return cache.plans.get(member.uid)
 
 
-def spots_of(books: Books, muster: Muster) -> list[Spot]:
+def spots_of(cache: Cache, muster: GangMembers) -> list[Spot]:
     """Where those members are that have GPUs."""
     spots = []
     for member in (*muster.bound, *muster.flying, *muster.planned):
-        plan = plan_of(books, member)
+        plan = plan_of(cache, member)
         node = member.node or (plan.plan.node if plan else "")
-        book = books.nodes.get(node)
-        if book is not None:
-            spots.append(Spot(node, book.owned.get(member.uid, 0)))
+        info = cache.nodes.get(node)
+        if info is not None:
+            spots.append(Spot(node, info.owned.get(member.uid, 0)))
     return spots
 
 
 def _those(
-    unbound: Sequence[PodRecord], flying: Container[str], books: Books, *, planned: bool
+    unbound: Sequence[PodRecord], flying: Container[str], cache: Cache, *, planned: bool
 ) -> Members:
     return tuple(
         member
         for member in unbound
         if member.needs.gpus
         and member.uid not in flying
-        and (member.uid in books.plans) is planned
+        and (member.uid in cache.plans) is planned
         and (planned or not member.held_back)
     )
 
 
-def _progress(books: Books, member: PodRecord) -> tuple[bool, bool, bool]:
+def _progress(cache: Cache, member: PodRecord) -> tuple[bool, bool, bool]:
     """Less is further."""
-    return not member.node, member.uid not in books.holds, member.uid not in books.plans
+    return not member.node, member.uid not in cache.assumed, member.uid not in cache.plans
 
 
 def _has_started(members: Sequence[PodRecord], gang: Gang) -> bool:

@@ -15,43 +15,43 @@ from dataclasses import replace
 
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.gangs.gang import Gang
-from linkwise.extender.gangs.members import Members, Muster
+from linkwise.extender.gangs.members import GangMembers, Members
 from linkwise.extender.placement.result import Refusal, Spot
 
 # A controller makes the pods of a job one after the other, some 20 to 50 in a second.
 MOMENT_SECONDS = 1.0
 LONGEST_SECONDS = 5.0
 
-Seek = Callable[[Muster], list[Spot] | Refusal]
+Seek = Callable[[GangMembers], list[Spot] | Refusal]
 """Room for those who are `open`."""
 
 
-def waits_until(gang: Gang, found: Muster) -> float | None:
+def waits_until(gang: Gang, members: GangMembers) -> float | None:
     """Until when more members are waited for; None: not at all."""
-    has_begun = found.placed > len(found.idle)
-    if found.all_there or has_begun or gang.able_since is None:
+    has_begun = members.placed > len(members.idle)
+    if members.all_there or has_begun or gang.able_since is None:
         return None
     return min(gang.came + MOMENT_SECONDS, gang.able_since + LONGEST_SECONDS)
 
 
-def parts(found: Muster) -> Iterator[Members]:
+def parts(members: GangMembers) -> Iterator[Members]:
     """Those of `open` who go together or, where they may, as many of them as there is room for."""
-    if not (found.started or found.enough_placed):
-        yield found.open
+    if not (members.started or members.enough_placed):
+        yield members.open
         return
     alike: dict[object, list[PodRecord]] = {}
-    for member in found.open:
-        wishes = (member.demand, member.ask.requirement, member.needs, member.template)
-        alike.setdefault(wishes, []).append(member)
+    for member in members.open:
+        requests = (member.demand, member.ask.requirement, member.needs, member.template)
+        alike.setdefault(requests, []).append(member)
     yield from map(tuple, alike.values())
 
 
-def most(found: Muster, seek: Seek) -> tuple[list[Spot], Refusal | None]:
+def most(members: GangMembers, seek: Seek) -> tuple[list[Spot], Refusal | None]:
     """Spots for the first so many of `open`, and why not for all; never for fewer than may go."""
-    counts = found.together()
+    counts = members.together()
     if not counts:
         return [], None
-    everybody = seek(_first(found, counts[-1]))
+    everybody = seek(_first(members, counts[-1]))
     if not isinstance(everybody, Refusal):
         return everybody, None
     best: list[Spot] = []
@@ -61,7 +61,7 @@ def most(found: Muster, seek: Seek) -> tuple[list[Spot], Refusal | None]:
     while low <= high:
         guesses = (each for each in (guess, guess + 1) if low <= each <= high)
         probe = next(guesses, (low + high + 1) // 2)
-        spots = seek(_first(found, counts[probe]))
+        spots = seek(_first(members, counts[probe]))
         if isinstance(spots, Refusal):
             high = probe - 1
         else:
@@ -69,16 +69,16 @@ def most(found: Muster, seek: Seek) -> tuple[list[Spot], Refusal | None]:
     return best, everybody
 
 
-def least(found: Muster) -> Members:
+def least(members: GangMembers) -> Members:
     """The fewest of `open` whose going would be something."""
-    counts = found.together()
-    return found.open[: counts[0]] if counts else found.open
+    counts = members.together()
+    return members.open[: counts[0]] if counts else members.open
 
 
-def needed(found: Muster) -> Muster:
+def needed(members: GangMembers) -> GangMembers:
     """Of `open` those without whom the gang cannot start, or go on; others have time."""
-    return replace(found, open=() if found.enough_placed else least(found))
+    return replace(members, open=() if members.enough_placed else least(members))
 
 
-def _first(found: Muster, count: int) -> Muster:
-    return found if count == len(found.open) else replace(found, open=found.open[:count])
+def _first(members: GangMembers, count: int) -> GangMembers:
+    return members if count == len(members.open) else replace(members, open=members.open[:count])

@@ -3,29 +3,29 @@
 Order is everything here: a plan and its nomination are on the API server first, then the gate is
 lifted, and of a gang all gates after all nominations (docs/decisions/0008-the-gate.md).
 kube-scheduler never tries a pod behind a gate, so what keeps it there is told by Events: of a
-single pod here, of a gang by `telling`.
+single pod here, of a gang by `waiting_events`.
 """
 
 from collections.abc import Sequence
 
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.api.spans import in_words
-from linkwise.extender.cache.cache import Books
-from linkwise.extender.cache.machine_kind import Wish
-from linkwise.extender.cache.pending_writes import EVENT_SECONDS, Outbox
+from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.machine_kind import GpuRequest
+from linkwise.extender.cache.pending_writes import EVENT_SECONDS, PendingWrites
 from linkwise.extender.gangs.gang import Gang, Phase
-from linkwise.extender.gangs.members import Muster
+from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.placement.nodes.reasons import rooms
 
 # Most plans take milliseconds, and need no words.
 PATIENCE_SECONDS = 5.0
 
 
-class Gates:
-    def __init__(self, books: Books, outbox: Outbox) -> None:
-        self._books, self._outbox = books, outbox
+class SchedulingGates:
+    def __init__(self, cache: Cache, pending_writes: PendingWrites) -> None:
+        self._cache, self._pending_writes = cache, pending_writes
         self._strays: set[str] = set()  # behind our gate, and nothing is planned for them
-        self._no_room: dict[Wish, str] = {}  # this round: thousands wait, and few are unlike
+        self._no_room: dict[GpuRequest, str] = {}  # this round: thousands wait, and few are unlike
 
     def pod_changed(self, record: PodRecord) -> None:
         if _is_stray(record):
@@ -39,38 +39,38 @@ class Gates:
         self._no_room.clear()
         strays, self._strays = self._strays, set()
         for uid in sorted(strays):
-            record = self._books.pods.get(uid)
+            record = self._cache.pods.get(uid)
             if record is None or not _is_stray(record):
                 continue
             if record.invalid:
                 self._tell(record, f"pod {record.key}: {record.invalid}", now)
             else:
-                self._outbox.lift_gate(record, now)
+                self._pending_writes.lift_gate(record, now)
 
-    def look_at(self, gang: Gang, found: Muster, now: float) -> None:
+    def look_at(self, gang: Gang, members: GangMembers, now: float) -> None:
         """Let members go that have what they need, or tell why they have not."""
-        gated = [m for m in (*found.seats, *found.extra) if m.gated and not m.node]
+        gated = [m for m in (*members.seats, *members.extra) if m.gated and not m.node]
         kept = gated
-        if found.started or (found.enough_placed and self._all_brought(found)):
-            ready = {m.uid for m in (*found.planned, *found.idle) if self._brought(m)}
+        if members.started or (members.enough_placed and self._all_brought(members)):
+            ready = {m.uid for m in (*members.planned, *members.idle) if self._brought(m)}
             for member in gated:
                 if member.uid in ready:
-                    self._outbox.lift_gate(member, now)
+                    self._pending_writes.lift_gate(member, now)
             kept = [member for member in gated if member.uid not in ready]
-        if gang.alone:  # of others `telling` says it
-            self._tell_in_time(gang, found, kept, now)
+        if gang.alone:  # of others `waiting_events` says it
+            self._tell_in_time(gang, members, kept, now)
 
     def _tell_in_time(
-        self, gang: Gang, found: Muster, kept: Sequence[PodRecord], now: float
+        self, gang: Gang, members: GangMembers, kept: Sequence[PodRecord], now: float
     ) -> None:
-        if not found.open and found.complete:  # what is decided is on its way to the API server
+        if not members.open and members.complete:  # what is decided is on its way to the API server
             kept = []
         if not kept:
             gang.gated_since = None
             return
         gang.gated_since = now if gang.gated_since is None else gang.gated_since
         if now < gang.gated_since + PATIENCE_SECONDS:
-            self._outbox.look_again(kept[0].uid, gang.gated_since + PATIENCE_SECONDS)
+            self._pending_writes.look_again(kept[0].uid, gang.gated_since + PATIENCE_SECONDS)
             return
         for member in kept:
             self._tell(member, f"{gang.key.title}{self._why(gang, member)}", now)
@@ -82,22 +82,22 @@ class Gates:
             return ": waits behind another scheduling gate"
         if gang.refused:  # maybe without kube-scheduler, as where no gate can be lifted
             return f": its plans came to nothing ({gang.reason})"
-        wish = Wish(member.demand, member.ask.requirement)
-        if wish not in self._no_room:
-            self._no_room[wish] = why_no_node(self._books, wish)
-        return self._no_room[wish]
+        request = GpuRequest(member.demand, member.ask.requirement)
+        if request not in self._no_room:
+            self._no_room[request] = why_no_node(self._cache, request)
+        return self._no_room[request]
 
-    def _all_brought(self, found: Muster) -> bool:
-        return all(self._brought(member) for member in found.planned)
+    def _all_brought(self, members: GangMembers) -> bool:
+        return all(self._brought(member) for member in members.planned)
 
     def _brought(self, member: PodRecord) -> bool:
         """Whether what was decided for it is on the API server."""
-        plan = self._books.plans.get(member.uid)
-        return plan is None or self._outbox.has_brought(member, plan)
+        plan = self._cache.plans.get(member.uid)
+        return plan is None or self._pending_writes.has_brought(member, plan)
 
     def _tell(self, record: PodRecord, message: str, now: float) -> None:
-        self._outbox.say(record.ref, "WaitsForPlan", message, now)
-        self._outbox.look_again(record.uid, now + EVENT_SECONDS)
+        self._pending_writes.say(record.ref, "WaitsForPlan", message, now)
+        self._pending_writes.look_again(record.uid, now + EVENT_SECONDS)
 
 
 def _is_stray(record: PodRecord) -> bool:
@@ -105,10 +105,10 @@ def _is_stray(record: PodRecord) -> bool:
     return record.gated and record.gang is None and record.live and not record.awaits
 
 
-def why_no_node(books: Books, wish: Wish) -> str:
+def why_no_node(cache: Cache, request: GpuRequest) -> str:
     """Why there is no plan for a single pod: each distinct reason once, no numbers."""
-    nodes = [book.name for book in books.nodes.values() if book.record is not None]
-    answer = rooms(books, wish, nodes)
+    nodes = [info.name for info in cache.nodes.values() if info.record is not None]
+    answer = rooms(cache, request, nodes)
     reasons = {*answer.failed.values(), *answer.unresolvable.values()}
     if answer.node_names:
         reasons.add("linkwise: nodes with GPUs for it do not take it for other reasons")
@@ -124,22 +124,22 @@ def _why_set_aside(gang: Gang) -> str:
     return " is of a scheduler that does not ask Linkwise" if gang.unasked else ""
 
 
-def why_gang_waits(gang: Gang | None, found: Muster | None, record: PodRecord) -> str:
-    if gang is None or found is None:
+def why_gang_waits(gang: Gang | None, members: GangMembers | None, record: PodRecord) -> str:
+    if gang is None or members is None:
         return " waits for its members"
-    if found.clash and gang.phase is not Phase.EXPIRED:
-        return f": {found.clash}"
+    if members.clash and gang.phase is not Phase.EXPIRED:
+        return f": {members.clash}"
     if set_aside := _why_set_aside(gang):
         return set_aside
-    if any(member.uid == record.uid for member in found.extra):
+    if any(member.uid == record.uid for member in members.extra):
         return " has all its members without this one"
-    if found.held_back and not found.complete:
+    if members.held_back and not members.complete:
         return " waits for members behind another scheduling gate"
-    if not (found.complete or found.together()):
+    if not (members.complete or members.together()):
         return " waits for its members"
     if gang.no_room is None:
         return ": its plan is being made"
-    if found.started or found.enough_placed:
+    if members.started or members.enough_placed:
         return ": no room for the members that are missing"
     level = gang.no_room.level
     return f": no room for the whole gang{f' within {in_words(level)}' if level else ''}"

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from linkwise.extender.api.spans import NODE
-from linkwise.extender.cache.cache import Books
-from linkwise.extender.cache.machine_kind import Kind
-from linkwise.extender.cache.node_table import Ints, Rows
+from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.machine_kind import MachineKind
+from linkwise.extender.cache.node_table import Ints, NodeTable
 from linkwise.extender.cache.topology_domains import NO_DOMAIN
 
 
@@ -31,8 +31,8 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    rows: Rows
-    kinds: Sequence[Kind]
+    rows: NodeTable
+    kinds: Sequence[MachineKind]
     levels: tuple[Level, ...]  # above the node, nearest first; those no node is in are left out
 
     def level(self, key: str) -> Level:
@@ -43,13 +43,13 @@ class ClusterView:
         return next((level for level in self.levels if level.key == key), nowhere)
 
 
-def cluster_view(books: Books, rows: Rows, levels: Iterable[str]) -> ClusterView:
+def cluster_view(cache: Cache, rows: NodeTable, levels: Iterable[str]) -> ClusterView:
     """All of *books* as it is now; *rows* is a copy of its rows, maybe with more that is free."""
-    return ClusterView(rows, tuple(books.kinds), tuple(_levels(books, levels)))
+    return ClusterView(rows, tuple(cache.kinds), tuple(_levels(cache, levels)))
 
 
-def _levels(books: Books, keys: Iterable[str]) -> Iterable[Level]:
+def _levels(cache: Cache, keys: Iterable[str]) -> Iterable[Level]:
     for key in keys:
-        numbers = books.domains.numbers(key)
+        numbers = cache.domains.numbers(key)
         if (numbers != NO_DOMAIN).any():
-            yield Level(key, numbers.copy(), books.domains.values(key))
+            yield Level(key, numbers.copy(), cache.domains.values(key))

@@ -14,9 +14,9 @@ from itertools import groupby
 
 import numpy as np
 
-from linkwise.extender.api.records import PodRecord, Resources, Template
+from linkwise.extender.api.records import PodRecord, ResourceList, Template
 from linkwise.extender.api.spans import ANYWHERE, SEPARATOR, Spans
-from linkwise.extender.cache.machine_kind import Wish
+from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.node_table import NOT_USABLE, Bools, Ints, popcount
 from linkwise.extender.cache.topology_domains import NO_DOMAIN
 from linkwise.extender.placement.cluster_view import ClusterView
@@ -32,23 +32,23 @@ from linkwise.extender.placement.worth.reach import ONE_NODE
 
 def pod_sets_of(members: Sequence[PodRecord], nodes: Callable[[Template], Bools]) -> list[PodSet]:
     """Group *members*, given in the order of their ranks, by what they want; largest first."""
-    groups: dict[tuple[Wish, Resources, Template], list[int]] = {}
+    groups: dict[tuple[GpuRequest, ResourceList, Template], list[int]] = {}
     for position, record in enumerate(members):
         assert record.template is not None, "every pod that takes GPUs has one"
-        wish = Wish(record.demand, record.ask.requirement)
-        groups.setdefault((wish, record.needs, record.template), []).append(position)
+        request = GpuRequest(record.demand, record.ask.requirement)
+        groups.setdefault((request, record.needs, record.template), []).append(position)
     found = [
         PodSet(
-            wish,
+            request,
             needs,
             template,
             tuple(positions),
             _unit([members[position].ask.subgroup for position in positions]),
             nodes(template),
         )
-        for (wish, needs, template), positions in groups.items()
+        for (request, needs, template), positions in groups.items()
     ]
-    return sorted(found, key=lambda pods: (-pods.wish.size, pods.members))
+    return sorted(found, key=lambda pods: (-pods.request.size, pods.members))
 
 
 def _unit(subgroups: Sequence[str]) -> int:
@@ -123,7 +123,7 @@ def _refusal_within(
     of_all, first, of = np.unique(domains[inside], return_index=True, return_inverse=True)
     room = _room_in(scope, pod_sets, domains, of_all)
     gpus = np.bincount(of, popcount(_all_gpus(view, inside)))
-    enough = gpus >= sum(pods.wish.size * len(pods.members) for pods in pod_sets)
+    enough = gpus >= sum(pods.request.size * len(pods.members) for pods in pod_sets)
     names = np.full(len(of_all), len(view.rows))
     np.minimum.at(names, of, view.rows.name_ranks()[inside])
     nearest = int(np.lexsort((names, -gpus, -room, ~enough))[0])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from linkwise.extender.api.spans import Spans
-from linkwise.extender.cache.machine_kind import ENOUGH, Kind
+from linkwise.extender.cache.machine_kind import ENOUGH, MachineKind
 from linkwise.extender.cache.node_table import Ints, popcount
 from linkwise.extender.cache.topology_domains import NO_DOMAIN
 from linkwise.extender.placement.cluster_view import ClusterView
@@ -23,7 +23,7 @@ Places = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class GangJudgement:
     gpus: Mapping[int, int]  # row -> all the members' GPUs there, as a bitmask
     together: float  # GB/s of the whole communicator; infinity where each member is one
     span: str  # the first preferred one that it has; empty: none
@@ -68,20 +68,22 @@ class Difference:
         return f"{self.criterion}: {won} against {lost}{unit}" if won else self.criterion
 
 
-def judge(view: ClusterView, pod_sets: Sequence[PodSet], places: Places, spans: Spans) -> Judgement:
+def judge(
+    view: ClusterView, pod_sets: Sequence[PodSet], places: Places, spans: Spans
+) -> GangJudgement:
     """*view* is without them: their GPUs are free."""
     gpus: dict[int, int] = {}
     for row, mask in places:
         gpus[row] = gpus.get(row, 0) | mask
     parts = [(_kind(view, row), mask) for row, mask in gpus.items()]
-    prefer = pod_sets[0].wish.requirement.prefer
+    prefer = pod_sets[0].request.requirement.prefer
     level = _level(view, list(gpus))
     reach = _reach(view, level, apart=spans.apart)
     missed = next((n for n, key in enumerate(spans.prefer) if _share(view, gpus, key)), None)
     shares = 0 < level <= len(view.levels)
     kind, mask = parts[0]
     models = {name for kind, mask in parts for name in _models(kind, mask)}
-    return Judgement(
+    return GangJudgement(
         gpus=gpus,
         together=math.inf if spans.apart else _least(parts, LinkClass.NVLINK, reach),
         span="" if missed is None else spans.prefer[missed],
@@ -101,12 +103,12 @@ def judge(view: ClusterView, pod_sets: Sequence[PodSet], places: Places, spans: 
     )
 
 
-def difference(one: Judgement, other: Judgement, *, alone: bool = False) -> Difference:
+def difference(one: GangJudgement, other: GangJudgement, *, alone: bool = False) -> Difference:
     """*alone*: of a single pod, whose bandwidth is compared to the last GB/s."""
     return next(_differences(one, other, alone=alone))
 
 
-def _differences(one: Judgement, other: Judgement, *, alone: bool) -> Iterator[Difference]:
+def _differences(one: GangJudgement, other: GangJudgement, *, alone: bool) -> Iterator[Difference]:
     if one.spans_missed != other.spans_missed:
         names = one.span or "none", other.span or "none"
         yield Difference("preferred span", one.spans_missed < other.spans_missed, names)
@@ -132,7 +134,7 @@ def _differences(one: Judgement, other: Judgement, *, alone: bool) -> Iterator[D
     yield Difference(_NAME, one.order < other.order, ("", ""))
 
 
-def _worth(one: Judgement, other: Judgement, *, alone: bool) -> Iterator[Difference]:
+def _worth(one: GangJudgement, other: GangJudgement, *, alone: bool) -> Iterator[Difference]:
     tolerance = 0.0 if alone else TOLERANCE * max(one.worth, other.worth)
     if abs(one.worth - other.worth) > tolerance:
         wins = one.worth > other.worth
@@ -141,19 +143,19 @@ def _worth(one: Judgement, other: Judgement, *, alone: bool) -> Iterator[Differe
         yield Difference("worth", wins, (_gb(one.together), _gb(other.together)), "GB/s")
 
 
-def _damage(one: Judgement, other: Judgement) -> Iterator[Difference]:
+def _damage(one: GangJudgement, other: GangJudgement) -> Iterator[Difference]:
     values = _gb(one.damage), _gb(other.damage)
     if values[0] != values[1]:
         yield Difference("damage", one.damage < other.damage, values, "GB/s")
 
 
-def _fullest(one: Judgement, other: Judgement) -> Iterator[Difference]:
+def _fullest(one: GangJudgement, other: GangJudgement) -> Iterator[Difference]:
     if one.room != other.room:
         values = str(one.room), str(other.room)
         yield Difference(_FULLEST, one.room < other.room, values, "pods")
 
 
-def _on_one_node(one: Judgement, other: Judgement) -> Iterator[Difference]:
+def _on_one_node(one: GangJudgement, other: GangJudgement) -> Iterator[Difference]:
     if one.outlook is not None and other.outlook is not None:
         if one.outlook != other.outlook:
             yield Difference("outlook", one.outlook > other.outlook, ("", ""))
@@ -175,19 +177,19 @@ def _gb(speed: float) -> str:
     return f"{speed:.1f}"
 
 
-def _own(judgement: Judgement) -> str:
+def _own(judgement: GangJudgement) -> str:
     return "enough" if judgement.own >= ENOUGH else _gb(judgement.own)
 
 
-def _kind(view: ClusterView, row: int) -> Kind:
+def _kind(view: ClusterView, row: int) -> MachineKind:
     return view.kinds[int(view.rows.kinds[row])]
 
 
-def _least(parts: Sequence[tuple[Kind, int]], prefer: LinkClass, reach: Reach) -> float:
+def _least(parts: Sequence[tuple[MachineKind, int]], prefer: LinkClass, reach: Reach) -> float:
     return min(float(worths(kind, prefer, reach)[mask]) for kind, mask in parts)
 
 
-def _models(kind: Kind, mask: int) -> set[str]:
+def _models(kind: MachineKind, mask: int) -> set[str]:
     return {gpu.model for p, gpu in enumerate(kind.machine.gpus) if mask >> p & 1}
 
 
@@ -197,7 +199,7 @@ def _slowest(view: ClusterView, pod_sets: Sequence[PodSet], places: Places) -> f
         for member in pods.members:
             row, mask = places[member]
             if mask.bit_count() > 1:
-                slowest = min(slowest, _kind(view, row).quality(pods.wish, mask))
+                slowest = min(slowest, _kind(view, row).quality(pods.request, mask))
     return slowest
 
 
@@ -227,7 +229,7 @@ def _room(view: ClusterView, pods: PodSet, row: int, level: int, models: Collect
     """For such pods, on GPUs of the same model where the gang is on one."""
     usable = np.array([*(_usable(kind, pods, models) for kind in view.kinds), 0])
     free = view.rows.free & usable[view.rows.kinds]  # NOT_USABLE takes the last entry
-    room = np.minimum(popcount(free) // pods.wish.size, view.rows.pods_that_fit(pods.needs))
+    room = np.minimum(popcount(free) // pods.request.size, view.rows.pods_that_fit(pods.needs))
     if not level:
         return int(room[row])
     inside = pods.nodes
@@ -237,6 +239,6 @@ def _room(view: ClusterView, pods: PodSet, row: int, level: int, models: Collect
     return int(room[inside].sum())
 
 
-def _usable(kind: Kind, pods: PodSet, models: Collection[str]) -> int:
-    allowed = kind.allowed(pods.wish.requirement)
+def _usable(kind: MachineKind, pods: PodSet, models: Collection[str]) -> int:
+    allowed = kind.allowed(pods.request.requirement)
     return allowed & kind.of_model(next(iter(models))) if len(models) == 1 else allowed

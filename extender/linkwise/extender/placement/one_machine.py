@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from linkwise.extender.api.annotations import Requirement
-from linkwise.extender.api.records import Resources, Template
-from linkwise.extender.cache.machine_kind import Kind, Wish
-from linkwise.extender.cache.node_table import Rows
+from linkwise.extender.api.annotations import TopologyRequirement
+from linkwise.extender.api.records import ResourceList, Template
+from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind
+from linkwise.extender.cache.node_table import NodeTable
 from linkwise.extender.placement.cluster_view import ClusterView
 from linkwise.extender.placement.gang_placement import place
 from linkwise.extender.placement.request import PodSet
@@ -17,7 +17,7 @@ _ANY_NODE = Template(0, {}, None, ())
 
 
 def gang_on(
-    kind: Kind,
+    kind: MachineKind,
     free: int,
     members: int,
     size: int,
@@ -27,12 +27,14 @@ def gang_on(
 ) -> tuple[int, ...]:
     """The GPU set (bitmask) of each of so many *members* of *size* GPUs, in the order of ranks;
     empty where the *free* GPUs (bitmask) have no room for all."""
-    rows = Rows()
+    rows = NodeTable()
     row = rows.add("machine")
     rows.kinds[row], rows.free[row], rows.pods[row] = 0, free, members
     pods = PodSet(
-        Wish(PodDemand((ContainerDemand("", Role.MAIN, size),)), Requirement(require, prefer)),
-        Resources(),
+        GpuRequest(
+            PodDemand((ContainerDemand("", Role.MAIN, size),)), TopologyRequirement(require, prefer)
+        ),
+        ResourceList(),
         _ANY_NODE,
         tuple(range(members)),
         1,

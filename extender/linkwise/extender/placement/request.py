@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from linkwise.extender.api.records import Resources, Template
-from linkwise.extender.cache.machine_kind import Wish
+from linkwise.extender.api.records import ResourceList, Template
+from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.node_table import Bools
 
 
@@ -11,8 +11,8 @@ from linkwise.extender.cache.node_table import Bools
 class PodSet:
     """Members that are alike, and the nodes that may take them."""
 
-    wish: Wish
-    needs: Resources
+    request: GpuRequest
+    needs: ResourceList
     template: Template
     members: tuple[int, ...]  # their places among all members, rising
     unit: int  # so many after each other belong closest together; 1: each for itself

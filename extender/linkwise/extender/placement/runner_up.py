@@ -16,7 +16,7 @@ from linkwise.extender.placement.cluster_view import ClusterView
 from linkwise.extender.placement.gang_placement import place
 from linkwise.extender.placement.judgement import (
     Difference,
-    Judgement,
+    GangJudgement,
     Places,
     difference,
     judge,
@@ -31,8 +31,8 @@ _MOST_SEARCHES = 8  # without a node each; nodes that are alike are left out onc
 
 @dataclass(frozen=True, slots=True)
 class RunnerUp:
-    taken: Judgement
-    other: Judgement
+    taken: GangJudgement
+    other: GangJudgement
     difference: Difference  # between the two, in this order
 
 
@@ -47,7 +47,7 @@ def runner_up(
     single pod, the GPU sets on its node that come free as a whole."""
     alone = running is not None
     taken = judge(view, pod_sets, places, spans)
-    best: Judgement | None = None
+    best: GangJudgement | None = None
     for others in _others(view, pod_sets, places, taken, spans, running):
         rival = judge(view, pod_sets, others, spans)
         if running is not None and rival.gpus.keys() == taken.gpus.keys():
@@ -61,12 +61,12 @@ def _others(
     view: ClusterView,
     pod_sets: Sequence[PodSet],
     places: Places,
-    taken: Judgement,
+    taken: GangJudgement,
     spans: Spans,
     running: Sequence[int] | None,
 ) -> Iterator[Places]:
     row, gpus = next(iter(taken.gpus.items()))
-    if running is not None and pod_sets[0].wish.simple:
+    if running is not None and pod_sets[0].request.simple:
         yield from _sets_beside(view, row, pod_sets[0], gpus, running)
         views = [_with_free(view, row, 0)]
     elif taken.nodes == 1:
@@ -86,11 +86,11 @@ def _sets_beside(
     view: ClusterView, row: int, pods: PodSet, taken: int, running: Sequence[int]
 ) -> Iterator[Places]:
     """The best set on the node but the one taken, for a single pod."""
-    kind, requirement = view.kinds[int(view.rows.kinds[row])], pods.wish.requirement
+    kind, requirement = view.kinds[int(view.rows.kinds[row])], pods.request.requirement
     best_two = ranked(
         kind.machine,
         int(view.rows.free[row]) & kind.allowed(requirement),
-        pods.wish.size,
+        pods.request.size,
         require=requirement.require,
         prefer=requirement.prefer,
         running=running,
@@ -98,7 +98,7 @@ def _sets_beside(
     yield from islice(([(row, each.gpus)] for each in best_two if each.gpus != taken), 1)
 
 
-def _unlike(view: ClusterView, places: Places, taken: Judgement) -> list[int]:
+def _unlike(view: ClusterView, places: Places, taken: GangJudgement) -> list[int]:
     """Of its nodes that are alike in all but name the last, in the order of names."""
     members: dict[int, list[int]] = {}
     for row, gpus in places:
@@ -120,12 +120,16 @@ def _with_free(view: ClusterView, row: int, gpus: int) -> ClusterView:
 
 
 def _with_outlook(
-    view: ClusterView, pods: PodSet, taken: Judgement, rival: Judgement, running: Sequence[int]
-) -> tuple[Judgement, Judgement]:
+    view: ClusterView,
+    pods: PodSet,
+    taken: GangJudgement,
+    rival: GangJudgement,
+    running: Sequence[int],
+) -> tuple[GangJudgement, GangJudgement]:
     """Of a single pod on one node: what comes free together counts for more than the damage."""
     ((row, gpus),) = taken.gpus.items()
     kind = view.kinds[int(view.rows.kinds[row])]
-    free = int(view.rows.free[row]) & kind.allowed(pods.wish.requirement)
+    free = int(view.rows.free[row]) & kind.allowed(pods.request.requirement)
     outlook = outlook_of(kind.table)
     if outlook is None or gpus & ~free:  # it could not be taken again: a GPU of it is unhealthy
         return taken, rival

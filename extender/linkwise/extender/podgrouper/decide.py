@@ -26,11 +26,11 @@ from linkwise.extender.podgrouper.workloads.answer import (
     Recognised,
     Refused,
 )
-from linkwise.extender.podgrouper.workloads.case import Case, GoneError, UnreadError
-from linkwise.extender.podgrouper.workloads.declared import Group
+from linkwise.extender.podgrouper.workloads.case import Case, OwnerGoneError, UnreadError
+from linkwise.extender.podgrouper.workloads.declared import DeclaredGroup
 from linkwise.extender.podgrouper.workloads.fields import UnreadableError
 from linkwise.extender.podgrouper.workloads.systems import DECLARED, System, owned_by
-from linkwise.extender.podgrouper.workloads.workload import Found
+from linkwise.extender.podgrouper.workloads.workload import FoundWorkload
 from linkwise.kube.objects import Pod
 from linkwise.topology import names
 from linkwise.topology.errors import AnnotationError
@@ -61,7 +61,7 @@ def recognise(
 
 def _implied(case: Case) -> Answer:
     group = _declared(case)
-    if isinstance(group, Group):
+    if isinstance(group, DeclaredGroup):
         return _with_owner(case, group)
     return group or _settled(_owned(case))
 
@@ -72,7 +72,7 @@ def _explicit(case: Case, ask: GangAsk) -> Answer:
         return group
     if isinstance(owned, _Unclear):
         return owned
-    if isinstance(group, Group):
+    if isinstance(group, DeclaredGroup):
         clash = clash_with_group(ask, group)
         if clash:
             return Refused(clash, RULE)
@@ -84,23 +84,23 @@ def _explicit(case: Case, ask: GangAsk) -> Answer:
     return explicit_gang(case, ask, owned)
 
 
-def _with_owner(case: Case, group: Group) -> Answer:
+def _with_owner(case: Case, group: DeclaredGroup) -> Answer:
     """A group that belongs to the pod's own workload is the same gang, told twice."""
     if not group.object and group.minimum > 1:
         return _alone(case, group, None)  # the pod says it all, so nothing has to be read
     owned = _owned(case)
     if isinstance(owned, _Unclear):
         return owned
-    same = isinstance(owned, Found) and group.controller in _uids(owned)
+    same = isinstance(owned, FoundWorkload) and group.controller in _uids(owned)
     if group.basic:
         # Of a Job in a JobSet the Job controller says basic unasked; the JobSet stays a gang.
         by_another = bool(group.controller) and not same
-        if isinstance(owned, Found) and owned.basis is Basis.NATURE and by_another:
+        if isinstance(owned, FoundWorkload) and owned.basis is Basis.NATURE and by_another:
             return owned.settle()
         return NoGang(owned.member, group.rule, group.because)
     if group.minimum <= 1:
         return _settled(owned)  # it makes nobody wait, so it adds nothing
-    if isinstance(owned, Found) and same:
+    if isinstance(owned, FoundWorkload) and same:
         settled = owned.settle(group.minimum)
         if isinstance(settled, NoGang):
             return settled
@@ -109,10 +109,10 @@ def _with_owner(case: Case, group: Group) -> Answer:
     return _alone(case, group, owned)
 
 
-def _alone(case: Case, group: Group, owned: Found | NoGang | None) -> Recognised:
+def _alone(case: Case, group: DeclaredGroup, owned: FoundWorkload | NoGang | None) -> Recognised:
     """The group by itself; what the pod's owner says about places is taken along."""
     size = group.minimum if group.size is None else group.size
-    if isinstance(owned, Found):
+    if isinstance(owned, FoundWorkload):
         member = owned.member
     else:
         index = case.index()
@@ -137,24 +137,26 @@ def _alone(case: Case, group: Group, owned: Found | NoGang | None) -> Recognised
     )
 
 
-def _declared(case: Case) -> Group | _Unclear | None:
+def _declared(case: Case) -> DeclaredGroup | _Unclear | None:
     found = _first(DECLARED, case)
-    assert not isinstance(found, Found | NoGang)
+    assert not isinstance(found, FoundWorkload | NoGang)
     return found
 
 
-def _owned(case: Case) -> Found | NoGang | _Unclear:
+def _owned(case: Case) -> FoundWorkload | NoGang | _Unclear:
     found = _first(owned_by(case.owner_kind), case)
     assert found is not None
-    assert not isinstance(found, Group)
+    assert not isinstance(found, DeclaredGroup)
     return found
 
 
-def _settled(owned: Found | NoGang | _Unclear) -> Answer:
-    return owned.settle() if isinstance(owned, Found) else owned
+def _settled(owned: FoundWorkload | NoGang | _Unclear) -> Answer:
+    return owned.settle() if isinstance(owned, FoundWorkload) else owned
 
 
-def _first(systems: Iterable[System], case: Case) -> Group | Found | NoGang | _Unclear | None:
+def _first(
+    systems: Iterable[System], case: Case
+) -> DeclaredGroup | FoundWorkload | NoGang | _Unclear | None:
     for system in systems:
         found = _ask(system, case)
         if found is not None:
@@ -162,9 +164,9 @@ def _first(systems: Iterable[System], case: Case) -> Group | Found | NoGang | _U
     return None
 
 
-def _ask(system: System, case: Case) -> Group | Found | NoGang | _Unclear | None:
+def _ask(system: System, case: Case) -> DeclaredGroup | FoundWorkload | NoGang | _Unclear | None:
     found = _guarded(lambda: system.recognise(case), system.rule, system.reads)
-    if not isinstance(found, GoneError):
+    if not isinstance(found, OwnerGoneError):
         return found
     if system.owners:  # its owner was deleted, and it will be too
         return NoGang(case.member("pod", case.index()), system.rule, str(found))
@@ -174,12 +176,14 @@ def _ask(system: System, case: Case) -> Group | Found | NoGang | _Unclear | None
     return NeedsOwner(found.ref, found.paths, system.rule, because, missing=True)
 
 
-def _guarded(says: Callable[[], _Says], rule: str, reads: str = "") -> _Says | _Unclear | GoneError:
+def _guarded(
+    says: Callable[[], _Says], rule: str, reads: str = ""
+) -> _Says | _Unclear | OwnerGoneError:
     try:
         return says()
     except UnreadError as error:
         return NeedsOwner(error.ref, error.paths, rule, str(error))
-    except GoneError as error:
+    except OwnerGoneError as error:
         return error
     except UnreadableError as error:
         return Refused(f"{reads}: {error}" if reads else str(error), rule)
@@ -189,5 +193,5 @@ def _is_missing(group: _Unclear) -> bool:
     return isinstance(group, NeedsOwner) and group.missing
 
 
-def _uids(owned: Found) -> frozenset[str]:
+def _uids(owned: FoundWorkload) -> frozenset[str]:
     return frozenset({owned.workload.uid} - {""}) | owned.workload.kin

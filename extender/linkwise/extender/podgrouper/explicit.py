@@ -16,16 +16,16 @@ from linkwise.extender.podgrouper.workloads.answer import (
 )
 from linkwise.extender.podgrouper.workloads.batch import work_of_job
 from linkwise.extender.podgrouper.workloads.case import Case, gang_said_in
-from linkwise.extender.podgrouper.workloads.declared import Group
+from linkwise.extender.podgrouper.workloads.declared import DeclaredGroup
 from linkwise.extender.podgrouper.workloads.fields import mapping, number, text
 from linkwise.extender.podgrouper.workloads.kinds import JOB, STATEFUL_SET
-from linkwise.extender.podgrouper.workloads.workload import Found, Workload
+from linkwise.extender.podgrouper.workloads.workload import FoundWorkload, Workload
 from linkwise.topology import names
 
 RULE = "linkwise.dev"
 
 
-def clash_with_group(ask: GangAsk, group: Group) -> str:
+def clash_with_group(ask: GangAsk, group: DeclaredGroup) -> str:
     """Why both cannot be; empty where they can."""
     if group.size is not None and group.size != ask.size:
         return f"{_said(ask)}, but {group.because}"
@@ -34,9 +34,9 @@ def clash_with_group(ask: GangAsk, group: Group) -> str:
     return ""
 
 
-def clash_with_owner(case: Case, ask: GangAsk, owned: Found | NoGang) -> str:
+def clash_with_owner(case: Case, ask: GangAsk, owned: FoundWorkload | NoGang) -> str:
     """Raises UnreadError, GoneError and UnreadableError."""
-    if isinstance(owned, Found):
+    if isinstance(owned, FoundWorkload):
         return _clash_with_workload(ask, owned.workload)
     if case.is_controlled_by(STATEFUL_SET):
         return _clash_with_stateful_set(case, ask)
@@ -45,10 +45,10 @@ def clash_with_owner(case: Case, ask: GangAsk, owned: Found | NoGang) -> str:
     return ""
 
 
-def explicit_gang(case: Case, ask: GangAsk, owned: Found | NoGang | None) -> Recognised:
+def explicit_gang(case: Case, ask: GangAsk, owned: FoundWorkload | NoGang | None) -> Recognised:
     """Members may come from several owners, so none of these stands for the gang."""
     member = owned.member if owned is not None else case.member("pod", case.index())
-    work = owned.workload if isinstance(owned, Found) else None
+    work = owned.workload if isinstance(owned, FoundWorkload) else None
     ours = [role for role in work.roles if role.gang_said == ask.name] if work else []
     if sum(role.pods for role in ours) == ask.size:
         gpus = sum(role.pods for role in ours if role.gpus)

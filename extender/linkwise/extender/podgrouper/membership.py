@@ -10,7 +10,7 @@ from itertools import islice
 
 import msgspec
 
-from linkwise.extender.api.annotations import MAX_GANG, Ask, GangAsk
+from linkwise.extender.api.annotations import MAX_GANG, GangAsk, PodRequest
 from linkwise.extender.api.equivalence import digest, without_long_annotations
 from linkwise.extender.podgrouper.decide import recognise
 from linkwise.extender.podgrouper.explicit import RULE as EXPLICIT
@@ -36,7 +36,7 @@ _PLAIN = frozenset({EXPLICIT, "bare-pod"})  # rules that nobody has to be told o
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    ask: Ask
+    ask: PodRequest
     invalid: str = ""  # what the pod says cannot be, or cannot come true
     awaits: str = ""  # what has to be read before anything can be said
 
@@ -69,13 +69,13 @@ class Membership:
         self._known: dict[str, _Known] = {}  # by uid, of pods that hang on something
         self._anew: dict[str, None] = {}  # those of them that are to be judged again
 
-    def told(self, pod: Pod, ask: Ask, gpus: int) -> Told:
+    def told(self, pod: Pod, ask: PodRequest, gpus: int) -> Told:
         """Of a pod as somebody sent it, maybe newer than our watch's: nothing comes of it."""
         pod = without_long_annotations(pod)
         evidence = _evidence(pod, gpus)
         return self._remembered(pod, evidence) or self._judge(pod, ask, evidence)[0]
 
-    def follow(self, pod: Pod, ask: Ask, gpus: int, now: float) -> Told:
+    def follow(self, pod: Pod, ask: PodRequest, gpus: int, now: float) -> Told:
         """Of a pod as the watch shows it; until `forget`, what it hangs on is kept up to date."""
         uid = pod.metadata.uid
         pod = without_long_annotations(pod)
@@ -126,7 +126,7 @@ class Membership:
         return self._alike.get(evidence)
 
     def _judge(
-        self, pod: Pod, ask: Ask, evidence: bytes
+        self, pod: Pod, ask: PodRequest, evidence: bytes
     ) -> tuple[Told, frozenset[ObjectRef], NeedsOwner | None]:
         view = self._owners.view(pod)
         answer = recognise(pod, view, resource=self._resource, indexed_jobs=self._indexed_jobs)
@@ -166,7 +166,7 @@ def _evidence(pod: Pod, gpus: int) -> bytes:
     return digest(words)
 
 
-def _told(ask: Ask, answer: Answer, hidden: list[ObjectRef]) -> Told:
+def _told(ask: PodRequest, answer: Answer, hidden: list[ObjectRef]) -> Told:
     why = [] if answer.rule in _PLAIN else [f"{answer.rule}: {answer.because}"]
     why += [f"{ref} may not be read" for ref in hidden if str(ref) not in answer.because]
     because = "; ".join(why)
@@ -182,7 +182,7 @@ def _told(ask: Ask, answer: Answer, hidden: list[ObjectRef]) -> Told:
             return Told(replace(ask, gang=None, because=because), awaits=f"gang: {waits}")
 
 
-def _member(ask: Ask, found: Recognised, because: str) -> Ask:
+def _member(ask: PodRequest, found: Recognised, because: str) -> PodRequest:
     """Of GPUs it is all about, so those that take none are not counted among the members; except
     where the pods themselves name their gang, and say how many they are."""
     member = found.member

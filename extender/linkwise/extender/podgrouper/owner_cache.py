@@ -9,7 +9,7 @@ kept as long as pods hang on it.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from linkwise.extender.api.timers import Alarms
+from linkwise.extender.api.timers import Timers
 from linkwise.extender.podgrouper.workloads.answer import Missing, NeedsOwner, ObjectRef
 from linkwise.extender.podgrouper.workloads.batch import JOB_SET_LABEL
 from linkwise.extender.podgrouper.workloads.fields import Fields, text
@@ -63,7 +63,7 @@ class Owners:
         self._refs: dict[str, frozenset[ObjectRef]] = {}
         self._came: dict[str, int] = {}  # uid -> step at which the pod was first seen
         self._step = 0
-        self._alarms: Alarms[ObjectRef] = Alarms()
+        self._alarms: Timers[ObjectRef] = Timers()
         self._unread: dict[ObjectRef, None] = {}
         self._stale: dict[ObjectRef, None] = {}
         self._under_way = 0
@@ -71,9 +71,9 @@ class Owners:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def view(self, pod: Pod) -> "View":
+    def view(self, pod: Pod) -> "OwnerView":
         """What this pod may go by. One that nobody follows came after all that was read."""
-        return View(self._entries, pod, self._came.get(pod.metadata.uid, self._step + 1))
+        return OwnerView(self._entries, pod, self._came.get(pod.metadata.uid, self._step + 1))
 
     def hangs_on(
         self, uid: str, refs: frozenset[ObjectRef], needs: NeedsOwner | None, now: float
@@ -180,7 +180,7 @@ class Owners:
             self._stale.pop(ref, None)
 
 
-class View(Mapping[ObjectRef, Found]):
+class OwnerView(Mapping[ObjectRef, Found]):
     """What one pod may go by; `asked` is what it was looked at for.
 
     An owner of the same name may be another by now. What was read before the pod came counts only

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from linkwise.extender.api.records import PodRecord
-from linkwise.extender.placement.nodes.node_filters import holds
+from linkwise.extender.placement.nodes.node_filters import matches
 from linkwise.kube.objects import LabelSelector, PodDisruptionBudget
 
 _Key = tuple[str, str]
@@ -26,11 +26,11 @@ class _Budget:
             return False
         wanted = self.selector.match_labels.items()
         return all(pod.labels.get(key) == value for key, value in wanted) and all(
-            holds(each, pod.labels) for each in self.selector.match_expressions
+            matches(each, pod.labels) for each in self.selector.match_expressions
         )
 
 
-class Budgets:
+class DisruptionBudgets:
     def __init__(self) -> None:
         self.known = False  # listed once; before that nobody may be evicted
         self.changes = 0

@@ -3,9 +3,9 @@
 Nobody is evicted unless the whole gang then fits by the books. What comes free is held for it from
 the moment that its victims are told: nobody but a more important one gets any of it. A victim is
 always less important than the gang that it makes room for, so no two can evict each other. A pod
-that is ending counts as gone, but not one that is stuck in that (`tenants`); where a victim gets
-stuck, or may not be evicted, others are chosen. For a single pod without our gate kube-scheduler
-evicts itself (`preempting`).
+that is ending counts as gone, but not one that is stuck in that (`running_pods`); where a victim
+gets stuck, or may not be evicted, others are chosen. For a single pod without our gate
+kube-scheduler evicts itself (`verbs.preempt`).
 docs/decisions/0013-order-and-holds.md says who may be evicted, and for whom.
 """
 
@@ -16,22 +16,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from linkwise.extender.api.records import GangKey, PodRecord
-from linkwise.extender.cache.cache import Books
-from linkwise.extender.cache.node_table import Bools, Ints, Rows, popcount
-from linkwise.extender.cache.pending_writes import Outbox
-from linkwise.extender.gangs.allocate import Search
-from linkwise.extender.gangs.failed_searches import wishes_of
+from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.node_table import Bools, Ints, NodeTable, popcount
+from linkwise.extender.cache.pending_writes import PendingWrites
+from linkwise.extender.gangs.allocate import GangSearch
+from linkwise.extender.gangs.failed_searches import requests_of
 from linkwise.extender.gangs.gang import Gang
-from linkwise.extender.gangs.members import Muster
+from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.gangs.partial_admission import needed
-from linkwise.extender.gangs.registry import Roll
+from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.placement.result import Refusal, Spot
-from linkwise.extender.preemption.disruption_budgets import Budgets
+from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
 from linkwise.extender.preemption.policy import Preempt
-from linkwise.extender.preemption.victim_selection import Choice, Unit, choose
-from linkwise.extender.queue.reservations import Holds
-from linkwise.extender.queue.running_pods import Tenants
-from linkwise.extender.queue.scheduling_queue import Line
+from linkwise.extender.preemption.victim_selection import Unit, VictimChoice, choose
+from linkwise.extender.queue.reservations import Reservations
+from linkwise.extender.queue.running_pods import RunningPods
+from linkwise.extender.queue.scheduling_queue import SchedulingQueue
 
 # Who could not be helped is not looked at again before this, and not unless something changed.
 TRY_SECONDS = 10.0
@@ -54,23 +54,33 @@ class _Spared:
     seconds: float
 
 
-class Preemption:
+class GangPreemption:
     def __init__(
         self,
-        books: Books,
-        outbox: Outbox,
-        roll: Roll,
-        line: Line,
-        search: Search,
-        holds: Holds,
-        tenants: Tenants,
+        cache: Cache,
+        pending_writes: PendingWrites,
+        registry: GangRegistry,
+        line: SchedulingQueue,
+        search: GangSearch,
+        reservations: Reservations,
+        running_pods: RunningPods,
         *,
-        budgets: Budgets,
+        budgets: DisruptionBudgets,
         who: Preempt,
     ) -> None:
         self.budgets = budgets
-        self._books, self._outbox, self._roll, self._line = books, outbox, roll, line
-        self._search, self._holds, self._tenants, self._who = search, holds, tenants, who
+        self._cache, self._pending_writes, self._registry, self._line = (
+            cache,
+            pending_writes,
+            registry,
+            line,
+        )
+        self._search, self._reservations, self._running_pods, self._who = (
+            search,
+            reservations,
+            running_pods,
+            who,
+        )
         self._victims: dict[GangKey, frozenset[str]] = {}  # for whom -> uids
         self._tries: dict[GangKey, _Try] = {}
         self._spared: dict[str, _Spared] = {}  # by uid
@@ -85,9 +95,9 @@ class Preemption:
 
     def evicts(self, gang: Gang) -> bool:
         """Whether members of this gang are still to be evicted: then it gets nothing new."""
-        members = self._books.gangs.get(gang.key, set())
+        members = self._cache.gangs.get(gang.key, set())
         return any(
-            self._books.pods[uid].live
+            self._cache.pods[uid].live
             for victims in self._victims.values()
             for uid in victims & members
         )
@@ -114,7 +124,7 @@ class Preemption:
         seconds = min(seconds, _LONGEST_SPARED_SECONDS)
         self._spared[uid] = _Spared(now + seconds, seconds)
         for key, victims in list(self._victims.items()):
-            record = self._books.pods.get(uid)
+            record = self._cache.pods.get(uid)
             if uid in victims and record is not None and record.live:
                 self._give_up(key)
 
@@ -135,7 +145,7 @@ class Preemption:
 
     def _end_sparing(self, now: float) -> None:
         for uid, spared in list(self._spared.items()):
-            record = self._books.pods.get(uid)
+            record = self._cache.pods.get(uid)
             if record is None or not record.live:
                 del self._spared[uid]
             elif spared.until and now >= spared.until:
@@ -154,7 +164,7 @@ class Preemption:
         for gang in waiting:
             if gang.key in self._victims or not self._is_time(gang, now):
                 continue
-            alike = (-self._line.urgency(gang.key)[0], wishes_of(self._open(gang).open))
+            alike = (-self._line.urgency(gang.key)[0], requests_of(self._open(gang).open))
             if alike in in_vain:
                 continue
             if looked == _AT_ONCE:
@@ -168,43 +178,43 @@ class Preemption:
                 if tried.state is not None:
                     tried.state = self._state()  # the search itself leaves marks
 
-    def _open(self, gang: Gang) -> Muster:
-        return needed(self._roll.muster(gang))
+    def _open(self, gang: Gang) -> GangMembers:
+        return needed(self._registry.muster(gang))
 
     def _give_up(self, key: GangKey) -> None:
         victims = self._victims.pop(key)
         self._look_at.pop(key, None)
         self._tries.pop(key, None)  # choose others at once
-        hold = self._holds.of(key)
-        if hold is not None and hold.evicts:
-            self._holds.give_up(key)
+        reservation = self._reservations.of(key)
+        if reservation is not None and reservation.evicts:
+            self._reservations.give_up(key)
         for uid in victims:  # those that stay may have members now that were kept waiting
-            record = self._books.pods.get(uid)
+            record = self._cache.pods.get(uid)
             if record is not None:
                 self._line.take_up(record.gang)
 
     def _is_spoilt(self, key: GangKey, now: float) -> bool:
         """Whether the hold is gone, or some of it does not come free: a victim is stuck, or one has
         it who is none."""
-        hold = self._holds.of(key)
-        if hold is None or not hold.evicts:
+        reservation = self._reservations.of(key)
+        if reservation is None or not reservation.evicts:
             return True
         look_at = now + TRY_SECONDS
-        for node, mask in hold.gpus.items():
-            book = self._books.nodes.get(node)
-            if book is None:
+        for node, mask in reservation.gpus.items():
+            info = self._cache.nodes.get(node)
+            if info is None:
                 return True
-            leaving = self._tenants.leaving(book, now)
-            for uid, gpus in book.owned.items():
+            leaving = self._running_pods.leaving(info, now)
+            for uid, gpus in info.owned.items():
                 if gpus & mask and uid not in leaving and not self._is_victim(key, uid):
                     return True
-            look_at = min(look_at, self._tenants.on(book, now).until)
+            look_at = min(look_at, self._running_pods.on(info, now).until)
         self._look_at[key] = look_at
         return False
 
     def _is_victim(self, key: GangKey, uid: str) -> bool:
         """Whether this pod is still to be evicted for it."""
-        record = self._books.pods.get(uid)
+        record = self._cache.pods.get(uid)
         return uid in self._victims[key] and record is not None and record.live
 
     def _is_time(self, gang: Gang, now: float) -> bool:
@@ -217,13 +227,13 @@ class Preemption:
 
     def _state(self) -> object:
         """Another one once somebody else might be evicted, or might be enough."""
-        books = self._books
+        cache = self._cache
         return (
-            books.room,
+            cache.room,
             # What is only planned is nobody's victim, and what leaves makes room.
-            books.comings_and_goings,
-            len(books.settled_rows),
-            frozenset(books.fresh.items()),  # until others have had their turn with them
+            cache.comings_and_goings,
+            len(cache.settled_rows),
+            frozenset(cache.fresh.items()),  # until others have had their turn with them
             self.budgets.changes,
             self._spared_changes,
         )
@@ -239,23 +249,23 @@ class Preemption:
         if not units:
             return False
         question = _Question(
-            self._books, self._search, self._holds, self._tenants, gang, found, now
+            self._cache, self._search, self._reservations, self._running_pods, gang, found, now
         )
         if question.seek(()) is not None:
             self._tries[gang.key].state = None  # look again, as they may get stuck
             return False  # those who are leaving make room enough
-        choice = Choice(self._may_all_go, question.may_do, question.makes_room, question.gain)
+        choice = VictimChoice(self._may_all_go, question.may_do, question.makes_room, question.gain)
         chosen = choose(units, choice)
         spots = question.seek(chosen) if chosen else None
         if not chosen or spots is None:
             return False
-        self._holds.hold_for(gang, found, spots, now, evicts=True)
+        self._reservations.reserve_for(gang, found, spots, now, evicts=True)
         self._victims[gang.key] = frozenset(pod.uid for unit in chosen for pod in unit.pods)
         for unit in chosen:
             if unit.spare is None:
                 self._line.keep_age(unit.key, now)
             text = f"evicted to make room for {gang.key.title}, which is more important"
-            self._outbox.say(unit.pods[0].ref, REASON, text, now)
+            self._pending_writes.say(unit.pods[0].ref, REASON, text, now)
         return True
 
     def _may_all_go(self, units: Sequence[Unit]) -> bool:
@@ -263,16 +273,16 @@ class Preemption:
 
     def _evict(self, key: GangKey, now: float) -> None:
         for uid in sorted(self._victims[key]):
-            record = self._books.pods.get(uid)
+            record = self._cache.pods.get(uid)
             if record is not None and record.live:
-                self._outbox.evict(record, f"it makes room for {key.title}", now)
+                self._pending_writes.evict(record, f"it makes room for {key.title}", now)
 
     def _units(self, gang: Gang) -> Iterator[Unit]:
         """Everybody who may be evicted for it."""
         priority = -self._line.urgency(gang.key)[0]
         seen: set[GangKey] = set()
-        for book in self._books.nodes.values():
-            for record in book.bound.values():
+        for info in self._cache.nodes.values():
+            for record in info.bound.values():
                 if record.priority >= priority or not record.live or not self._consents(record):
                     continue
                 if record.ask.gang is None or record.gang is None:
@@ -285,18 +295,18 @@ class Preemption:
                     yield from self._units_of(record.gang, priority)
 
     def _units_of(self, key: GangKey, priority: int) -> Iterator[Unit]:
-        known = self._roll.gangs.get(key)
+        known = self._registry.gangs.get(key)
         if known is None or key in self._victims:
             return
-        found = self._roll.muster(known)
-        live = [member for member in found.members if member.live]
+        members = self._registry.muster(known)
+        live = [member for member in members.all if member.live]
         bound = tuple(member for member in live if member.node)
         urgency, created, _ = self._line.urgency(key)
         if -urgency >= priority or not all(self._consents(member) for member in live):
             return
         if not any(self._is_spared(member.uid) for member in bound):
             yield Unit(bound, -urgency, created, key)
-        for number, member in enumerate(reversed(spare_of(found))):
+        for number, member in enumerate(reversed(spare_of(members))):
             if not self._is_spared(member.uid):
                 yield Unit((member,), -urgency, created, key, spare=number)
 
@@ -304,12 +314,12 @@ class Preemption:
         return self._who is Preempt.LOWER_PRIORITY or record.ask.preemptible
 
 
-def spare_of(found: Muster) -> tuple[PodRecord, ...]:
+def spare_of(members: GangMembers) -> tuple[PodRecord, ...]:
     """The members without which a gang that runs goes on: those of the highest ranks."""
-    ask = next((member.ask.gang for member in found.seats if member.ask.gang is not None), None)
-    if ask is None or not found.started:
+    ask = next((member.ask.gang for member in members.seats if member.ask.gang is not None), None)
+    if ask is None or not members.started:
         return ()
-    return found.bound[max(ask.minimum - found.done, 0) :]
+    return members.bound[max(ask.minimum - members.done, 0) :]
 
 
 class _Question:
@@ -318,22 +328,27 @@ class _Question:
 
     def __init__(
         self,
-        books: Books,
-        search: Search,
-        holds: Holds,
-        tenants: Tenants,
+        cache: Cache,
+        search: GangSearch,
+        reservations: Reservations,
+        running_pods: RunningPods,
         gang: Gang,
-        found: Muster,
+        members: GangMembers,
         now: float,
     ) -> None:
-        self._books, self._search, self._tenants, self._gang = books, search, tenants, gang
-        self._found, self._now = found, now
-        asker = holds.asker(gang, found)
-        self._open_to = frozenset(hold.key for hold in holds.open_to(asker))
-        self._base = holds.rows_with(holds.ways(asker, now)[0])
-        self._pool: Bools = holds.pool_of(found)
+        self._cache, self._search, self._running_pods, self._gang = (
+            cache,
+            search,
+            running_pods,
+            gang,
+        )
+        self._found, self._now = members, now
+        claimant = reservations.claimant(gang, members)
+        self._open_to = frozenset(reservation.key for reservation in reservations.open_to(claimant))
+        self._base = reservations.rows_with(reservations.ways(claimant, now)[0])
+        self._pool: Bools = reservations.pool_of(members)
         self._may_have: dict[str, int] = {}  # node -> of its GPUs, those that may ever be its
-        sizes = [member.demand.gpus for member in found.open if member.demand.gpus]
+        sizes = [member.demand.gpus for member in members.open if member.demand.gpus]
         self._wanted = {size: sizes.count(size) for size in sizes}
         self._leave()
         free: Ints = np.where(self._pool, self._base.free[: len(self._pool)], 0)
@@ -344,7 +359,7 @@ class _Question:
 
     def seek(self, units: Iterable[Unit]) -> list[Spot] | None:
         rows, changed = self._rows_without(units)
-        with self._books.supposing(rows, object(), changed if self._gang.alone else ()):
+        with self._cache.supposing(rows, object(), changed if self._gang.alone else ()):
             spots = self._search.seek(self._found, self._now)
         return None if isinstance(spots, Refusal) else spots
 
@@ -365,24 +380,24 @@ class _Question:
 
     def _leave(self) -> None:
         rows = self._base = _copy(self._base)
-        for book in self._books.nodes.values():
-            if not book.owned:
+        for info in self._cache.nodes.values():
+            if not info.owned:
                 continue
-            for uid, gpus in self._tenants.leaving(book, self._now).items():
-                rows.free[book.row] |= self._usable(book.name, gpus)
-                record = self._books.pods.get(uid)
+            for uid, gpus in self._running_pods.leaving(info, self._now).items():
+                rows.free[info.row] |= self._usable(info.name, gpus)
+                record = self._cache.pods.get(uid)
                 if record is not None and record.leaving and not record.ended:
-                    _give_back(rows, book.row, record)
+                    _give_back(rows, info.row, record)
 
     def _usable(self, node: str, gpus: int) -> int:
         """Of these GPUs, those that the gang may have once they are free."""
         may_have = self._may_have.get(node)
         if may_have is None:
-            book = self._books.nodes[node]
+            info = self._cache.nodes[node]
             may_have = 0
-            if book.machine is not None and not book.closed and self._pool[book.row]:
-                may_have = book.machine.healthy_gpus
-            for who, kept in book.reserved.items():
+            if info.machine is not None and not info.closed and self._pool[info.row]:
+                may_have = info.machine.healthy_gpus
+            for who, kept in info.reserved.items():
                 if who not in self._open_to:
                     may_have &= ~kept
             self._may_have[node] = may_have
@@ -393,9 +408,9 @@ class _Question:
         freed: dict[int, int] = {}
         for unit in units:
             for pod in unit.pods:
-                book = self._books.nodes[pod.node]
-                gpus = self._usable(pod.node, book.owned.get(pod.uid, 0))
-                freed[book.row] = freed.get(book.row, 0) | gpus
+                info = self._cache.nodes[pod.node]
+                gpus = self._usable(pod.node, info.owned.get(pod.uid, 0))
+                freed[info.row] = freed.get(info.row, 0) | gpus
         return freed
 
     def _gained(self, units: Iterable[Unit]) -> tuple[int, dict[int, int]]:
@@ -409,18 +424,18 @@ class _Question:
                 slots[size] += then // size - now // size
         return total, slots
 
-    def _rows_without(self, units: Iterable[Unit]) -> tuple[Rows, list[int]]:
+    def _rows_without(self, units: Iterable[Unit]) -> tuple[NodeTable, list[int]]:
         units = list(units)
         rows = _copy(self._base)
         freed = self._freed(units)
         for row, gpus in freed.items():
             rows.free[row] |= gpus
         for pod in (pod for unit in units for pod in unit.pods):
-            _give_back(rows, self._books.nodes[pod.node].row, pod)
+            _give_back(rows, self._cache.nodes[pod.node].row, pod)
         return rows, list(freed)
 
 
-def _copy(rows: Rows) -> Rows:
+def _copy(rows: NodeTable) -> NodeTable:
     """One that can be written to as far as pods that go away matter."""
     other = copy(rows)
     for name in ("free", "milli_cpu", "memory", "gpus", "pods"):
@@ -428,7 +443,7 @@ def _copy(rows: Rows) -> Rows:
     return other
 
 
-def _give_back(rows: Rows, row: int, pod: PodRecord) -> None:
+def _give_back(rows: NodeTable, row: int, pod: PodRecord) -> None:
     """What kube-scheduler counts of the pod."""
     rows.milli_cpu[row] += pod.needs.milli_cpu
     rows.memory[row] += pod.needs.memory

@@ -51,7 +51,7 @@ Makes = Callable[[Sequence[Unit]], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class VictimChoice:
     """What may be asked about sets of units. `may_do` is quick, and never wrong with a no."""
 
     allowed: Makes
@@ -72,7 +72,7 @@ def cost(units: Iterable[Unit]) -> tuple[object, ...]:
     )
 
 
-def choose(units: Sequence[Unit], choice: Choice) -> tuple[Unit, ...] | None:
+def choose(units: Sequence[Unit], choice: VictimChoice) -> tuple[Unit, ...] | None:
     """The cheapest of *units* that make room together; None: they do not, or it is not found."""
     in_order = sorted(units, key=lambda unit: unit.dearness)
     spare = tuple(unit for unit in in_order if unit.spare is not None)
@@ -100,7 +100,7 @@ def choose(units: Sequence[Unit], choice: Choice) -> tuple[Unit, ...] | None:
 
 
 def _allowed_with(
-    chosen: Sequence[Unit], spare: Iterable[Unit], choice: Choice
+    chosen: Sequence[Unit], spare: Iterable[Unit], choice: VictimChoice
 ) -> tuple[Unit, ...] | None:
     """*chosen*, and as many spare members as may go too; None: they may not go themselves."""
     together = tuple(chosen)
@@ -114,7 +114,7 @@ def _allowed_with(
 
 
 def _thrifty(
-    chosen: Sequence[Unit], choice: Choice, *, only_spare: bool = False
+    chosen: Sequence[Unit], choice: VictimChoice, *, only_spare: bool = False
 ) -> tuple[Unit, ...]:
     """Without those that are not needed, the most important spared first."""
     left = list(chosen)
@@ -131,7 +131,7 @@ def _thrifty(
 
 
 def _step_by_step(
-    ending: Sequence[Unit], spare: Sequence[Unit], choice: Choice
+    ending: Sequence[Unit], spare: Sequence[Unit], choice: VictimChoice
 ) -> tuple[Unit, ...] | None:
     searches = MOST_SEARCHES
     chosen = _allowed_with((), spare, choice) or ()
@@ -154,7 +154,7 @@ class _Bundles:
     """The units of each node that are not gone yet; first where that gives most room for each of
     them."""
 
-    def __init__(self, ending: Sequence[Unit], spare: Sequence[Unit], choice: Choice) -> None:
+    def __init__(self, ending: Sequence[Unit], spare: Sequence[Unit], choice: VictimChoice) -> None:
         self._choice = choice
         self._on: dict[str, list[Unit]] = {}
         self._gone_from: dict[str, list[Unit]] = {}

@@ -1,28 +1,28 @@
 """Which GPUs to keep for a gang that waits: those on which it can start first.
 
-The tenants of the nodes are let go in thought, one after the other in the order in which they end,
-until the gang fits; where it is placed then is kept for it. `tenants` says, or estimates, when each
-ends. Servers do not end by themselves, so they never go, and nobody waits for their GPUs.
+The search lets the running pods of the nodes go in thought, in the order in which they end, until
+the gang fits. The place that it finds is reserved. `running_pods` knows or estimates when each pod
+ends. Servers do not end by themselves, so no gang waits for their GPUs.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
-from linkwise.extender.api.records import GangKey, Resources
+from linkwise.extender.api.records import GangKey, ResourceList
 from linkwise.extender.api.unlocked import Pause
-from linkwise.extender.cache.cache import Books
-from linkwise.extender.cache.node_table import NOT_USABLE, Bools, Ints, Rows, popcount
+from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.node_table import NOT_USABLE, Bools, Ints, NodeTable, popcount
 from linkwise.extender.placement.result import Refusal, Spot
-from linkwise.extender.queue.running_pods import Tenants
+from linkwise.extender.queue.running_pods import RunningPods
 
 Gpus = Mapping[str, int]
 """Node -> bitmask."""
-Seek = Callable[[Rows, Sequence[int]], list[Spot] | Refusal]
+Seek = Callable[[NodeTable, Sequence[int]], list[Spot] | Refusal]
 """A place for the gang on these rows; they differ from the true ones in those named."""
 
 
@@ -35,14 +35,14 @@ class NodesChangedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Reservation:
+class EarliestStart:
     spots: tuple[Spot, ...]
     gpus: Gpus
     to_free: int  # of them: those that somebody has yet
     start: float  # when all will be free, as far as is known; infinity: a server has some of them
     sure: bool  # all who have some said when they end; else it is an estimate
 
-    def is_better_than(self, other: "Reservation", now: float) -> bool:
+    def is_better_than(self, other: "EarliestStart", now: float) -> bool:
         """Estimates move with time, and a hold that follows each of them never collects all its
         GPUs: so a quarter of the wait has to be gained, or GPUs at no longer a wait."""
         wait, longer = max(self.start - now, 0.0), max(other.start - now, 0.0)
@@ -56,34 +56,39 @@ class _Step(NamedTuple):
 
     row: int
     gpus: int
-    needs: Resources
+    needs: ResourceList
     pods: int
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class ReservationRequest:
     """What a gang that waits wants, and where it may be."""
 
     gpus: int  # in all
     pool: Bools  # [rows] the nodes that could ever take one of its members
-    base: Rows  # what it may have now
+    base: NodeTable  # what it may have now
     open_to: frozenset[GangKey]  # who else waits, and cannot keep GPUs from it
     own: frozenset[str]  # its members that have GPUs: they end when it does, so never for it
 
 
 def reserve(
-    books: Books, tenants: Tenants, want: Want, seek: Seek, now: float, pause: Pause
-) -> Reservation | None:
+    cache: Cache,
+    running_pods: RunningPods,
+    want: ReservationRequest,
+    seek: Seek,
+    now: float,
+    pause: Pause,
+) -> EarliestStart | None:
     """Where *seek* finds a place first; None: not even once all have ended who end by themselves.
     Raises NodesChangedError."""
-    nodes = len(books.changed_rows)
-    steps = _steps(books, tenants, want, now, pause)
+    nodes = len(cache.changed_rows)
+    steps = _steps(cache, running_pods, want, now, pause)
     letting_go = _LettingGo(want.base, steps)
 
-    @cache
+    @functools.cache
     def after(count: int) -> list[Spot] | Refusal:
         pause()
-        if len(books.changed_rows) != nodes:
+        if len(cache.changed_rows) != nodes:
             raise NodesChangedError
         return seek(letting_go.rows(count), letting_go.changed(count))
 
@@ -91,29 +96,31 @@ def reserve(
         return None
     spots = after(_fewest(after, letting_go.fewest_for(want), len(steps)))
     assert not isinstance(spots, Refusal), "it was found with so many gone"
-    return reservation(books, tenants, spots, now)
+    return earliest(cache, running_pods, spots, now)
 
 
-def reservation(books: Books, tenants: Tenants, spots: Sequence[Spot], now: float) -> Reservation:
+def earliest(
+    cache: Cache, running_pods: RunningPods, spots: Sequence[Spot], now: float
+) -> EarliestStart:
     gpus: dict[str, int] = {}
     for spot in spots:
         gpus[spot.node] = gpus.get(spot.node, 0) | spot.gpus
     to_free, start, sure = 0, now, True
     for node, mask in gpus.items():
-        book = books.nodes.get(node)
-        there = () if book is None else tenants.on(book, now).all
+        info = cache.nodes.get(node)
+        there = () if info is None else running_pods.on(info, now).all
         for tenant in there:
             if tenant.gpus & mask:
                 to_free += (tenant.gpus & mask).bit_count()
                 start, sure = max(start, tenant.end), sure and tenant.sure
-    return Reservation(tuple(spots), gpus, to_free, start, sure)
+    return EarliestStart(tuple(spots), gpus, to_free, start, sure)
 
 
 def fits_without_servers(
-    books: Books, tenants: Tenants, want: Want, seek: Seek, now: float
+    cache: Cache, running_pods: RunningPods, want: ReservationRequest, seek: Seek, now: float
 ) -> bool:
     """Whether *seek* finds a place once all are gone, those too that never end by themselves."""
-    steps = _steps(books, tenants, want, now, lambda: None, servers=True)
+    steps = _steps(cache, running_pods, want, now, lambda: None, servers=True)
     letting_go = _LettingGo(want.base, steps)
     everybody = len(steps)
     found = seek(letting_go.rows(everybody), letting_go.changed(everybody))
@@ -121,9 +128,9 @@ def fits_without_servers(
 
 
 def _steps(
-    books: Books,
-    tenants: Tenants,
-    want: Want,
+    cache: Cache,
+    running_pods: RunningPods,
+    want: ReservationRequest,
     now: float,
     pause: Pause,
     *,
@@ -138,14 +145,14 @@ def _steps(
     for number, row in enumerate(usable):
         if number % _AT_ONCE == _AT_ONCE - 1:
             pause()
-        book = books.nodes.get(rows.names[row] or "")
-        if book is None or book.machine is None or not book.owned:
+        info = cache.nodes.get(rows.names[row] or "")
+        if info is None or info.machine is None or not info.owned:
             continue
-        may_have = book.machine.healthy_gpus
-        for who, kept in book.reserved.items():
+        may_have = info.machine.healthy_gpus
+        for who, kept in info.reserved.items():
             if who not in want.open_to:
                 may_have &= ~kept
-        there = tenants.on(book, now).without(want.own)
+        there = running_pods.on(info, now).without(want.own)
         go = [tenant for tenant in there if servers or not tenant.endless]
         to_free = sum((tenant.gpus & may_have).bit_count() for tenant in go)
         for tenant in go:
@@ -158,7 +165,7 @@ def _steps(
 class _LettingGo:
     """The rows as they are once the first so many steps are done."""
 
-    def __init__(self, base: Rows, steps: Sequence[_Step]) -> None:
+    def __init__(self, base: NodeTable, steps: Sequence[_Step]) -> None:
         self._base = base
         self._rows = _column([step.row for step in steps])
         self._gpus = _column([step.gpus for step in steps])
@@ -173,7 +180,7 @@ class _LettingGo:
         changed: list[int] = np.unique(self._rows[:count]).tolist()
         return changed
 
-    def rows(self, count: int) -> Rows:
+    def rows(self, count: int) -> NodeTable:
         rows = copy(self._base)
         at = self._rows[:count]
         rows.free = rows.free.copy()
@@ -184,7 +191,7 @@ class _LettingGo:
             setattr(rows, name, left)
         return rows
 
-    def fewest_for(self, want: Want) -> int:
+    def fewest_for(self, want: ReservationRequest) -> int:
         """No fewer steps than this free so many GPUs, however they are joined."""
         free = int(popcount(self._base.free[: len(want.pool)][want.pool]).sum())
         freed = np.concatenate([[0], np.cumsum(popcount(self._gpus))])

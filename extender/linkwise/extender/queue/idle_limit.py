@@ -8,7 +8,7 @@ the time.
 """
 
 
-class IdleBound:
+class IdleLimit:
     def __init__(self, limit_seconds: float) -> None:
         self.limit_seconds = limit_seconds
         self._over_since: dict[str, float] = {}  # namespace -> when it came to idle too much

@@ -24,26 +24,26 @@ from typing import Protocol
 import numpy as np
 
 from linkwise.extender.api.records import GangKey, PodRecord, Template
-from linkwise.extender.cache.cache import Books
-from linkwise.extender.cache.machine_kind import Wish
-from linkwise.extender.cache.node_table import Bools, Rows
+from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.machine_kind import GpuRequest
+from linkwise.extender.cache.node_table import Bools, NodeTable
 from linkwise.extender.gangs.allocate import View
-from linkwise.extender.gangs.failed_searches import wishes_of
+from linkwise.extender.gangs.failed_searches import requests_of
 from linkwise.extender.gangs.gang import Gang
-from linkwise.extender.gangs.members import Muster
-from linkwise.extender.placement.nodes.node_filters import Feasible
+from linkwise.extender.gangs.members import GangMembers
+from linkwise.extender.placement.nodes.node_filters import NodeFilters
 from linkwise.extender.placement.result import Spot
-from linkwise.extender.queue.earliest_start import Gpus, Reservation, reservation
+from linkwise.extender.queue.earliest_start import EarliestStart, Gpus, earliest
 from linkwise.extender.queue.run_times import NineOfTen, RunTimes, run_time
-from linkwise.extender.queue.running_pods import Tenants
-from linkwise.extender.queue.scheduling_queue import Line, Urgency, urgency_of_single
+from linkwise.extender.queue.running_pods import RunningPods
+from linkwise.extender.queue.scheduling_queue import SchedulingQueue, Urgency, urgency_of_single
 
 # Of the wait for those whose ends are estimated, others may use so much.
 _PASSING_SHARE = 0.5
 FIRST: Urgency = (-(2**63), 0.0, GangKey("", ""))  # before everybody
 
 
-class Kept(Protocol):
+class ReservedGpus(Protocol):
     """GPUs that are shown to some, and not to all."""
 
     @property
@@ -54,7 +54,7 @@ class Kept(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Fresh:
+class FreshGpus:
     """GPUs that came free, and that those who wait for longest have not had their turn with."""
 
     gpus: Gpus
@@ -62,11 +62,11 @@ class Fresh:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class Reservation:
     key: GangKey
     urgency: Urgency
-    reservation: Reservation
-    wishes: object  # of the members that it is for
+    earliest: EarliestStart
+    requests: object  # of the members that it is for
     places: frozenset[tuple[Template, str]]  # which kind of member goes on which node
     pool: Bools  # [rows] the nodes that its gang could use when it last had its turn
     number: int
@@ -79,15 +79,15 @@ class Hold:
 
     @property
     def gpus(self) -> Gpus:
-        return self.reservation.gpus
+        return self.earliest.gpus
 
     @property
     def start(self) -> float:
-        return self.reservation.start
+        return self.earliest.start
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
+class Claimant:
     """Who wants GPUs, as far as it matters to holds."""
 
     urgency: Urgency
@@ -95,219 +95,235 @@ class Asker:
     runs: bool = False  # a gang that has started, and has lost members that it needs
 
 
-def may_pass(asker: Asker, hold: Hold, now: float) -> bool:
+def may_pass(claimant: Claimant, reservation: Reservation, now: float) -> bool:
     """Whether what the hold keeps is shown to this one."""
     return (
-        asker.urgency <= hold.urgency
-        or (asker.runs and not hold.evicts)
-        or (asker.seconds is not None and now + asker.seconds <= hold.passable_until)
+        claimant.urgency <= reservation.urgency
+        or (claimant.runs and not reservation.evicts)
+        or (claimant.seconds is not None and now + claimant.seconds <= reservation.passable_until)
     )
 
 
-class Holds:
+class Reservations:
     def __init__(
         self,
-        books: Books,
-        line: Line,
-        feasible: Feasible,
-        tenants: Tenants,
+        cache: Cache,
+        line: SchedulingQueue,
+        node_filters: NodeFilters,
+        running_pods: RunningPods,
         run_times: RunTimes,
     ) -> None:
-        self._books, self._line, self._feasible, self._tenants = books, line, feasible, tenants
+        self._cache, self._line, self._node_filters, self._running_pods = (
+            cache,
+            line,
+            node_filters,
+            running_pods,
+        )
         self._run_times = run_times
-        self._holds: dict[GangKey, Hold] = {}
+        self._reservations: dict[GangKey, Reservation] = {}
         self._numbers = count()
         # All who are as urgent as this have had their turn with what came free.
         self.served = FIRST
-        self._fresh = Fresh({}, -1)
+        self._fresh = FreshGpus({}, -1)
         self._changed: set[GangKey] = set()  # since `take_changed`
 
     # Questions.
 
-    def all(self) -> list[Hold]:
+    def all(self) -> list[Reservation]:
         """The most urgent first."""
-        return sorted(self._holds.values(), key=lambda hold: hold.urgency)
+        return sorted(self._reservations.values(), key=lambda reservation: reservation.urgency)
 
     @property
-    def by_key(self) -> Mapping[GangKey, Hold]:
-        return self._holds
+    def by_key(self) -> Mapping[GangKey, Reservation]:
+        return self._reservations
 
-    def of(self, key: GangKey) -> Hold | None:
-        return self._holds.get(key)
+    def of(self, key: GangKey) -> Reservation | None:
+        return self._reservations.get(key)
 
     def evicts(self, key: GangKey) -> bool:
         """Whether others are evicted for what is kept for it."""
-        hold = self._holds.get(key)
-        return hold is not None and hold.evicts
+        reservation = self._reservations.get(key)
+        return reservation is not None and reservation.evicts
 
-    def on(self, node: str) -> list[Hold]:
-        return [hold for hold in self.all() if node in hold.gpus]
+    def on(self, node: str) -> list[Reservation]:
+        return [reservation for reservation in self.all() if node in reservation.gpus]
 
     # Who may take what is held.
 
-    def asker(self, gang: Gang, found: Muster) -> Asker:
-        lacks = found.started and not found.enough_placed
-        seconds = _longest(found.open, self._run_times.nine_of_ten)
-        return Asker(self._line.urgency(gang.key), seconds, runs=lacks)
+    def claimant(self, gang: Gang, members: GangMembers) -> Claimant:
+        lacks = members.started and not members.enough_placed
+        seconds = _longest(members.open, self._run_times.nine_of_ten)
+        return Claimant(self._line.urgency(gang.key), seconds, runs=lacks)
 
-    def asker_of_single(self, record: PodRecord) -> Asker:
-        return asker_of_single(record, self._run_times.nine_of_ten)
+    def claimant_of_single(self, record: PodRecord) -> Claimant:
+        return claimant_of_single(record, self._run_times.nine_of_ten)
 
-    def open_to(self, asker: Asker) -> list[Hold]:
+    def open_to(self, claimant: Claimant) -> list[Reservation]:
         """Its own, and those that do not bind it, however long it runs."""
-        ever = replace(asker, seconds=None)
-        return [hold for hold in self._holds.values() if may_pass(ever, hold, 0.0)]
+        ever = replace(claimant, seconds=None)
+        return [
+            reservation
+            for reservation in self._reservations.values()
+            if may_pass(ever, reservation, 0.0)
+        ]
 
-    def ways(self, asker: Asker, now: float) -> list[list[Kept]]:
+    def ways(self, claimant: Claimant, now: float) -> list[list[ReservedGpus]]:
         """What to show it besides all that is free: first what it may have anyhow; and where it
         says that it ends in time, what others wait for until then."""
-        surely: list[Kept] = [*self.open_to(asker)]
-        if self._books.fresh and (asker.urgency <= self.served or asker.runs):
+        surely: list[ReservedGpus] = [*self.open_to(claimant)]
+        if self._cache.fresh and (claimant.urgency <= self.served or claimant.runs):
             surely.append(self._fresh_now())
         until_then = [
-            hold
-            for hold in self._holds.values()
-            if hold not in surely and may_pass(asker, hold, now)
+            reservation
+            for reservation in self._reservations.values()
+            if reservation not in surely and may_pass(claimant, reservation, now)
         ]
         return [surely, [*surely, *until_then]] if until_then else [surely]
 
     @contextmanager
-    def shown(self, holds: Sequence[Kept]) -> Iterator[None]:
+    def shown(self, reservations: Sequence[ReservedGpus]) -> Iterator[None]:
         """Let every search find what these keep as if it were free."""
-        rows = self.rows_with(holds) if holds else None
+        rows = self.rows_with(reservations) if reservations else None
         if rows is None:
             yield
             return
-        what = frozenset(hold.number for hold in holds)
-        with self._books.supposing(rows, what, self._rows_of(holds)):
+        what = frozenset(reservation.number for reservation in reservations)
+        with self._cache.supposing(rows, what, self._rows_of(reservations)):
             yield
 
-    def view(self, holds: Sequence[Kept]) -> View | None:
+    def view(self, reservations: Sequence[ReservedGpus]) -> View | None:
         """The same for one search; None: there is nothing to show."""
-        if not holds:
+        if not reservations:
             return None
-        what = frozenset(hold.number for hold in holds)
-        return View(what, partial(self.rows_with, holds))
+        what = frozenset(reservation.number for reservation in reservations)
+        return View(what, partial(self.rows_with, reservations))
 
-    def kept_on(self, node: str, holds: Iterable[Kept]) -> int:
+    def kept_on(self, node: str, reservations: Iterable[ReservedGpus]) -> int:
         """The GPUs of a node that nobody has, and that are kept by these."""
-        book = self._books.nodes.get(node)
+        info = self._cache.nodes.get(node)
         mask = 0
-        for hold in holds:
-            mask |= hold.gpus.get(node, 0)
-        return book.held & mask if book is not None else 0
+        for reservation in reservations:
+            mask |= reservation.gpus.get(node, 0)
+        return info.held & mask if info is not None else 0
 
-    def rows_with(self, holds: Sequence[Kept]) -> Rows:
+    def rows_with(self, reservations: Sequence[ReservedGpus]) -> NodeTable:
         """The rows with what these keep, and nobody has, as if it were free."""
-        rows = self._books.rows.copy()
-        for hold in holds:
-            for node, mask in hold.gpus.items():
+        rows = self._cache.rows.copy()
+        for reservation in reservations:
+            for node, mask in reservation.gpus.items():
                 row = rows.row_of.get(node)
                 if row is not None:
                     rows.free[row] |= rows.held[row] & mask
         return rows
 
-    def _rows_of(self, holds: Iterable[Kept]) -> list[int]:
-        row_of = self._books.rows.row_of
-        nodes = {node for hold in holds for node in hold.gpus}
+    def _rows_of(self, reservations: Iterable[ReservedGpus]) -> list[int]:
+        row_of = self._cache.rows.row_of
+        nodes = {node for reservation in reservations for node in reservation.gpus}
         return sorted(row_of[node] for node in nodes if node in row_of)
 
-    def _fresh_now(self) -> Fresh:
-        if self._fresh.gpus != self._books.fresh:
-            self._fresh = Fresh(dict(self._books.fresh), next(self._numbers))
+    def _fresh_now(self) -> FreshGpus:
+        if self._fresh.gpus != self._cache.fresh:
+            self._fresh = FreshGpus(dict(self._cache.fresh), next(self._numbers))
         return self._fresh
 
     def forget_fresh(self) -> None:
         """What was shown of it to those who had their turns."""
-        self._fresh = Fresh({}, -1)
+        self._fresh = FreshGpus({}, -1)
 
     # What happens to holds.
 
     def give_up(self, key: GangKey) -> None:
-        if self._holds.pop(key, None) is not None:
-            self._books.reserve(key, {})
+        if self._reservations.pop(key, None) is not None:
+            self._cache.reserve(key, {})
             self._changed.add(key)
 
-    def hold_for(
-        self, gang: Gang, found: Muster, spots: Sequence[Spot], now: float, *, evicts: bool = False
-    ) -> Hold:
+    def reserve_for(
+        self,
+        gang: Gang,
+        members: GangMembers,
+        spots: Sequence[Spot],
+        now: float,
+        *,
+        evicts: bool = False,
+    ) -> Reservation:
         """Keep these places for the open members of a gang."""
-        new = reservation(self._books, self._tenants, spots, now)
-        hold = Hold(
+        new = earliest(self._cache, self._running_pods, spots, now)
+        reservation = Reservation(
             gang.key,
             self._line.urgency(gang.key),
             new,
-            wishes_of(found.open),
+            requests_of(members.open),
             frozenset(
                 (member.template, spot.node)
-                for member, spot in zip(found.open, spots, strict=True)
+                for member, spot in zip(members.open, spots, strict=True)
                 if member.template is not None
             ),
-            self.pool_of(found),
+            self.pool_of(members),
             next(self._numbers),
             _passable_until(new, now),
             evicts,
         )
-        for other in list(self._holds.values()):
+        for other in list(self._reservations.values()):
             if other.key != gang.key and _overlap(other.gpus, new.gpus):
                 self.give_up(other.key)
-        self._holds[gang.key] = hold
-        self._books.reserve(gang.key, new.gpus)
+        self._reservations[gang.key] = reservation
+        self._cache.reserve(gang.key, new.gpus)
         self._changed.add(gang.key)
-        return hold
+        return reservation
 
     def take_changed(self) -> set[GangKey]:
         """For whom something else is kept than when this was last asked."""
         changed, self._changed = self._changed, set()
         return changed
 
-    def pool_of(self, found: Muster) -> Bools:
+    def pool_of(self, members: GangMembers) -> Bools:
         """[rows] the nodes that could ever take one of the open members."""
-        rows, kinds = self._books.rows, self._books.kinds
+        rows, kinds = self._cache.rows, self._cache.kinds
         pool: Bools = np.zeros(len(rows), dtype=np.bool_)
-        for template, wish in {
-            (member.template, Wish(member.demand, member.ask.requirement)) for member in found.open
+        for template, request in {
+            (member.template, GpuRequest(member.demand, member.ask.requirement))
+            for member in members.open
         }:
             if template is None:
                 continue
-            able = [kind.take(wish, kind.all_gpus) is not None for kind in kinds]
+            able = [kind.take(request, kind.all_gpus) is not None for kind in kinds]
             of_kind = np.array([*able, False])[rows.kinds[: len(rows)]]  # NOT_USABLE: the last
-            pool |= of_kind & self._feasible.rows(template)
+            pool |= of_kind & self._node_filters.rows(template)
         return pool
 
-    def is_good(self, hold: Hold, found: Muster) -> bool:
+    def is_good(self, reservation: Reservation, members: GangMembers) -> bool:
         """Whether its members could still be placed where it keeps GPUs for them, once they are
         free."""
-        if hold.wishes != wishes_of(found.open) or hold.start == math.inf:
+        if reservation.requests != requests_of(members.open) or reservation.start == math.inf:
             return False
-        for node, mask in hold.gpus.items():
-            book = self._books.nodes.get(node)
-            if book is None or book.machine is None or book.closed:
+        for node, mask in reservation.gpus.items():
+            info = self._cache.nodes.get(node)
+            if info is None or info.machine is None or info.closed:
                 return False
-            if mask & ~book.machine.healthy_gpus:
+            if mask & ~info.machine.healthy_gpus:
                 return False
-        return all(self._feasible.on(template, node) for template, node in hold.places)
+        return all(self._node_filters.on(template, node) for template, node in reservation.places)
 
-    def bring_up_to_date(self, hold: Hold, pool: Bools, now: float) -> Hold:
+    def bring_up_to_date(self, reservation: Reservation, pool: Bools, now: float) -> Reservation:
         """When it can start changes with those who have its GPUs, and *pool* with the nodes."""
-        fresh = reservation(self._books, self._tenants, hold.reservation.spots, now)
-        urgency = self._line.urgency(hold.key)
-        same_pool = np.array_equal(pool, hold.pool)
-        if fresh == hold.reservation and urgency == hold.urgency and same_pool:
-            return hold
+        fresh = earliest(self._cache, self._running_pods, reservation.earliest.spots, now)
+        urgency = self._line.urgency(reservation.key)
+        same_pool = np.array_equal(pool, reservation.pool)
+        if fresh == reservation.earliest and urgency == reservation.urgency and same_pool:
+            return reservation
         new = replace(
-            hold,
+            reservation,
             urgency=urgency,
-            reservation=fresh,
+            earliest=fresh,
             pool=pool,
             passable_until=_passable_until(fresh, now),
         )
-        self._holds[hold.key] = new
+        self._reservations[reservation.key] = new
         return new
 
 
-def asker_of_single(record: PodRecord, nine_of_ten: NineOfTen) -> Asker:
-    return Asker(urgency_of_single(record), run_time(record, nine_of_ten))
+def claimant_of_single(record: PodRecord, nine_of_ten: NineOfTen) -> Claimant:
+    return Claimant(urgency_of_single(record), run_time(record, nine_of_ten))
 
 
 def _longest(pods: Sequence[PodRecord], nine_of_ten: NineOfTen) -> float | None:
@@ -317,11 +333,11 @@ def _longest(pods: Sequence[PodRecord], nine_of_ten: NineOfTen) -> float | None:
     return max(known) if known and len(known) == len(seconds) else None
 
 
-def _passable_until(reservation: Reservation, now: float) -> float:
+def _passable_until(earliest: EarliestStart, now: float) -> float:
     """Where the start is an estimate, it may come sooner; then only half of the wait is lent."""
-    if reservation.sure:
-        return reservation.start
-    return now + _PASSING_SHARE * (reservation.start - now)
+    if earliest.sure:
+        return earliest.start
+    return now + _PASSING_SHARE * (earliest.start - now)
 
 
 def _overlap(one: Gpus, other: Gpus) -> bool:

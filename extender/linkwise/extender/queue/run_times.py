@@ -21,9 +21,9 @@ MANY = 8  # pods that ended: that the next one runs for longer than all of them 
 _MOST_TIMES = 64  # remembered of each kind
 _MOST_KINDS = 4096
 
-Kind = tuple[str, ...]
+PodKind = tuple[str, ...]
 """Of pods: namespace, owner's kind and number of GPUs; the first of these; or none."""
-NineOfTen = Callable[[Kind], float | None]
+NineOfTen = Callable[[PodKind], float | None]
 """As `RunTimes.nine_of_ten`."""
 
 
@@ -55,7 +55,7 @@ class _Times:
 
 class RunTimes:
     def __init__(self) -> None:
-        self._of_kind: OrderedDict[Kind, _Times] = OrderedDict()  # those used last are last
+        self._of_kind: OrderedDict[PodKind, _Times] = OrderedDict()  # those used last are last
 
     def __len__(self) -> int:
         """Of how many kinds of pods something is remembered."""
@@ -79,12 +79,12 @@ class RunTimes:
                 return left
         return max(age, LEAST_SECONDS)
 
-    def nine_of_ten(self, kind: Kind) -> float | None:
+    def nine_of_ten(self, kind: PodKind) -> float | None:
         """Seconds within which nine of ten pods of a kind have ended; None: too few have."""
         times = self._of_kind.get(kind)
         return None if times is None else times.nine_of_ten()
 
-    def all_nine_of_ten(self) -> dict[Kind, float]:
+    def all_nine_of_ten(self) -> dict[PodKind, float]:
         """The same of all kinds of which it is known, as it is now."""
         found = {kind: times.nine_of_ten() for kind, times in self._of_kind.items()}
         return {kind: seconds for kind, seconds in found.items() if seconds is not None}
@@ -98,7 +98,7 @@ def run_time(pod: PodRecord, nine_of_ten: NineOfTen) -> float | None:
     return None if pod.endless else nine_of_ten(next(_kinds(pod)))
 
 
-def _kinds(pod: PodRecord) -> Iterator[Kind]:
+def _kinds(pod: PodRecord) -> Iterator[PodKind]:
     """The nearest first."""
     namespace = pod.ref.namespace
     yield namespace, pod.owner_kind, str(pod.needs.gpus)

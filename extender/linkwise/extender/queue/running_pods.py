@@ -11,23 +11,23 @@ import math
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
-from linkwise.extender.api.records import PodRecord, Resources
-from linkwise.extender.cache.cache import Books
-from linkwise.extender.cache.node_info import NodeBook, plan_on
+from linkwise.extender.api.records import PodRecord, ResourceList
+from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.node_info import NodeInfo, plan_on
 from linkwise.extender.queue.run_times import RunTimes
 
 # After the grace period of a pod, or its end, the kubelet and the plugin give its GPUs back within
 # seconds. What takes longer than this is stuck: a dead node, a process in the driver, a finalizer.
 STUCK_SECONDS = 60.0
 _FRESH_SECONDS = 30.0  # how long an estimate is used
-_NOTHING = Resources()
+_NOTHING = ResourceList()
 
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
     uid: str
     gpus: int  # bitmask
-    needs: Resources  # what comes free with them
+    needs: ResourceList  # what comes free with them
     pods: int  # 1; of one that has ended and only has its GPUs yet: 0
     end: float  # when its GPUs come free; infinity: never by itself
     sure: bool  # as it says, or as it is ending; else it is an estimate
@@ -48,29 +48,29 @@ class OnNode:
         return tuple(tenant for tenant in self.all if tenant.uid not in uids)
 
 
-class Tenants:
+class RunningPods:
     """Worked out again only where something has changed, or an estimate is old."""
 
-    def __init__(self, books: Books, run_times: RunTimes) -> None:
-        self._books, self._run_times = books, run_times
+    def __init__(self, cache: Cache, run_times: RunTimes) -> None:
+        self._cache, self._run_times = cache, run_times
         self._known: dict[str, tuple[object, OnNode]] = {}
         # node -> uid -> since when its pod is seen to have ended, or to be gone
         self._ended: dict[str, dict[str, float]] = {}
 
-    def on(self, book: NodeBook, now: float) -> OnNode:
-        state = (book.settled, book.version)
-        known = self._known.get(book.name)
+    def on(self, info: NodeInfo, now: float) -> OnNode:
+        state = (info.settled, info.version)
+        known = self._known.get(info.name)
         if known is not None and known[0] == state and now < known[1].until:
             return known[1]
-        found = self._on_node(book, now)
-        self._known[book.name] = (state, found)
+        found = self._on_node(info, now)
+        self._known[info.name] = (state, found)
         return found
 
-    def leaving(self, book: NodeBook, now: float) -> Mapping[str, int]:
+    def leaving(self, info: NodeInfo, now: float) -> Mapping[str, int]:
         """uid -> GPUs of those that are about to give them back."""
         return {
             tenant.uid: tenant.gpus
-            for tenant in self.on(book, now).all
+            for tenant in self.on(info, now).all
             if tenant.sure and tenant.end <= now
         }
 
@@ -79,11 +79,11 @@ class Tenants:
             for name in [name for name in known if name not in names]:
                 del known[name]
 
-    def _on_node(self, book: NodeBook, now: float) -> OnNode:
-        ended = self._note_ended(book, now)
-        tenants, until = [], now + _FRESH_SECONDS
-        for uid, gpus in book.owned.items():
-            record = self._books.pods.get(uid)
+    def _on_node(self, info: NodeInfo, now: float) -> OnNode:
+        ended = self._note_ended(info, now)
+        running_pods, until = [], now + _FRESH_SECONDS
+        for uid, gpus in info.owned.items():
+            record = self._cache.pods.get(uid)
             since = ended.get(uid)
             if since is None and record is not None and record.leaving:
                 since = record.leaving_until
@@ -93,22 +93,22 @@ class Tenants:
                 until = min(until, stuck_at) if now < stuck_at else until
             else:
                 assert record is not None, "one that is gone has ended"
-                tenant = self._running(book, record, gpus, now)
+                tenant = self._running(info, record, gpus, now)
                 until = min(until, tenant.end) if tenant.sure else until
-            tenants.append(tenant)
-        return OnNode(tuple(tenants), until)
+            running_pods.append(tenant)
+        return OnNode(tuple(running_pods), until)
 
-    def _note_ended(self, book: NodeBook, now: float) -> Mapping[str, float]:
-        before = self._ended.get(book.name, {})
+    def _note_ended(self, info: NodeInfo, now: float) -> Mapping[str, float]:
+        before = self._ended.get(info.name, {})
         ended = {
             uid: before.get(uid, now)
-            for uid in book.owned
-            if (record := self._books.pods.get(uid)) is None or record.ended
+            for uid in info.owned
+            if (record := self._cache.pods.get(uid)) is None or record.ended
         }
         if ended:
-            self._ended[book.name] = ended
+            self._ended[info.name] = ended
         else:
-            self._ended.pop(book.name, None)
+            self._ended.pop(info.name, None)
         return ended
 
     @staticmethod
@@ -119,8 +119,8 @@ class Tenants:
             return Tenant(uid, gpus, _NOTHING, 0, end, sure=not is_stuck)
         return Tenant(uid, gpus, record.needs, 1, end, sure=not is_stuck)
 
-    def _running(self, book: NodeBook, record: PodRecord, gpus: int, now: float) -> Tenant:
-        written = plan_on(record, book.name) if record.node else self._books.plans.get(record.uid)
+    def _running(self, info: NodeInfo, record: PodRecord, gpus: int, now: float) -> Tenant:
+        written = plan_on(record, info.name) if record.node else self._cache.plans.get(record.uid)
         since = record.created if written is None else written.plan.made
         said = record.ask.expected_seconds
         if said is not None and written is not None and since + said > now:

@@ -8,10 +8,10 @@ import math
 from collections import Counter
 
 from linkwise.extender.api.records import GangKey, PodRecord
-from linkwise.extender.cache.cache import Books
+from linkwise.extender.cache.cache import Cache
 from linkwise.extender.gangs.gang import Gang
-from linkwise.extender.gangs.members import Muster
-from linkwise.extender.gangs.registry import Roll
+from linkwise.extender.gangs.members import GangMembers
+from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.placement.result import Refusal
 
 Urgency = tuple[int, float, GangKey]
@@ -49,9 +49,9 @@ class Ages:
 _STALE_SECONDS, _FRESHEN_SECONDS = 30.0, 1.0
 
 
-class Line:
-    def __init__(self, books: Books, roll: Roll, ages: Ages) -> None:
-        self._books, self._roll, self._ages = books, roll, ages
+class SchedulingQueue:
+    def __init__(self, cache: Cache, registry: GangRegistry, ages: Ages) -> None:
+        self._cache, self._registry, self._ages = cache, registry, ages
         self._waiting: set[GangKey] = set()
         self._most_room, self._most = -1, dict[int, int]()
         self._urgencies: dict[GangKey, tuple[int, Urgency]] = {}
@@ -71,7 +71,7 @@ class Line:
 
     def take_up(self, key: GangKey | None) -> None:
         """A gang that was left to wait may be tried again."""
-        gang = self._roll.gangs.get(key) if key is not None else None
+        gang = self._registry.gangs.get(key) if key is not None else None
         if gang is not None:
             gang.take_up()
 
@@ -84,21 +84,21 @@ class Line:
 
     def any_untried(self) -> bool:
         """Whether somebody who waits may find room."""
-        gangs = self._roll.gangs
+        gangs = self._registry.gangs
         return any(self.is_untried(gangs[key]) for key in self._waiting)
 
     def is_untried(self, gang: Gang) -> bool:
-        if gang.tried_room == self._books.room:
+        if gang.tried_room == self._cache.room:
             return False
         if any(count > self._most_of_size(size) for size, count in gang.lacking.items()):
-            gang.tried_room = self._books.room  # sure, without a look at every member
+            gang.tried_room = self._cache.room  # sure, without a look at every member
             return False
         return True
 
-    def stand_aside(self, gang: Gang, found: Muster, why: Refusal, now: float) -> None:
+    def stand_aside(self, gang: Gang, members: GangMembers, why: Refusal, now: float) -> None:
         """There was no room for it."""
-        gang.no_room, gang.tried_room = why, self._books.room
-        gang.lacking = Counter(member.needs.gpus for member in found.open)
+        gang.no_room, gang.tried_room = why, self._cache.room
+        gang.lacking = Counter(member.needs.gpus for member in members.open)
         gang.sought_at, gang.sought_in = now, self._state()
 
     def stays_aside(self, gang: Gang, first: Gang | None, now: float) -> bool:
@@ -121,7 +121,7 @@ class Line:
         if now < self._freshened + _FRESHEN_SECONDS:
             return False
         self._freshened = now
-        gangs = self._roll.gangs
+        gangs = self._registry.gangs
         stale = [
             gang
             for gang in map(gangs.__getitem__, self._waiting)
@@ -136,7 +136,7 @@ class Line:
 
     def _state(self) -> tuple[int, int, int]:
         """Another one after each change of what is free."""
-        return self._books.room, len(self._books.settled_rows), len(self._books.changed_rows)
+        return self._cache.room, len(self._cache.settled_rows), len(self._cache.changed_rows)
 
     def got_room(self, gang: Gang) -> None:
         gang.no_room, gang.tried_room, gang.lacking, gang.reason = None, -1, {}, ""
@@ -144,11 +144,11 @@ class Line:
 
     def without_room(self) -> list[Gang]:
         """All that found no room, the most urgent first."""
-        gangs = self._roll.gangs
+        gangs = self._registry.gangs
         return self._by_urgency([k for k in self._waiting if gangs[k].no_room is not None])
 
     def urgency(self, key: GangKey) -> Urgency:
-        change = self._books.gang_changes.get(key, -1)
+        change = self._cache.gang_changes.get(key, -1)
         known = self._urgencies.get(key)
         if known is not None and known[0] == change:
             return known[1]
@@ -157,7 +157,7 @@ class Line:
         created = min((member.created for member in live), default=0.0)
         age = self._ages.of(key, created)
         created = created if age is None else age
-        if key not in self._books.gangs:
+        if key not in self._cache.gangs:
             return -priority, created, key  # nothing would tell us when it changes
         self._urgencies[key] = (change, (-priority, created, key))
         return -priority, created, key
@@ -180,8 +180,8 @@ class Line:
         return self._ages.of(key, min((member.created for member in self._live(key)), default=0.0))
 
     def _live(self, key: GangKey) -> list[PodRecord]:
-        pods = self._books.pods
-        members = (pods[uid] for uid in self._books.gangs.get(key, ()))
+        pods = self._cache.pods
+        members = (pods[uid] for uid in self._cache.gangs.get(key, ()))
         return [member for member in members if member.live]
 
     def forget(self, key: GangKey) -> None:
@@ -189,15 +189,15 @@ class Line:
 
     def _most_of_size(self, size: int) -> int:
         """As `Rows.most_of_size`, counted once for all who wait: what is free only gets less
-        while `Books.room` stays."""
-        if self._most_room != self._books.room:
-            self._most_room, self._most = self._books.room, {}
+        while `Cache.room` stays."""
+        if self._most_room != self._cache.room:
+            self._most_room, self._most = self._cache.room, {}
         if size not in self._most:
-            self._most[size] = self._books.rows.most_of_size(size)
+            self._most[size] = self._cache.rows.most_of_size(size)
         return self._most[size]
 
     def _by_urgency(self, keys: list[GangKey]) -> list[Gang]:
-        return [self._roll.gangs[key] for key in sorted(keys, key=self.urgency)]
+        return [self._registry.gangs[key] for key in sorted(keys, key=self.urgency)]
 
 
 def urgency_of_single(record: PodRecord) -> Urgency:

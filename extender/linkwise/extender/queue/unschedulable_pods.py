@@ -26,13 +26,13 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from linkwise.extender.api.records import PodRecord
-from linkwise.extender.cache.cache import Books
-from linkwise.extender.cache.machine_kind import Wish
+from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.node_table import popcount
-from linkwise.extender.cache.pending_writes import NOMINATE_SECONDS, Outbox, nomination_pause
+from linkwise.extender.cache.pending_writes import NOMINATE_SECONDS, PendingWrites, nomination_pause
 from linkwise.extender.placement.nodes.scheduler_feedback import LEAST_SAMPLE
 from linkwise.extender.placement.result import Refusal, Spot
-from linkwise.extender.queue.reservations import Holds
+from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.running_pods import STUCK_SECONDS
 
 # kube-scheduler mostly asks again by itself within milliseconds, and comes in time.
@@ -62,9 +62,16 @@ class _Nomination:
         return self.at + nomination_pause(self.in_vain)
 
 
-class TurnedAway:
-    def __init__(self, books: Books, outbox: Outbox, holds: Holds, find: Find) -> None:
-        self._books, self._outbox, self._holds, self._find = books, outbox, holds, find
+class UnschedulablePods:
+    def __init__(
+        self, cache: Cache, pending_writes: PendingWrites, reservations: Reservations, find: Find
+    ) -> None:
+        self._cache, self._pending_writes, self._reservations, self._find = (
+            cache,
+            pending_writes,
+            reservations,
+            find,
+        )
         # By uid, who waits longest first: when each was first told.
         self._waiting: dict[str, float] = {}
         self._nominated: dict[str, _Nomination] = {}  # by uid; by us
@@ -79,7 +86,7 @@ class TurnedAway:
         # By uid, the first is first: those that were turned away on a sample of the nodes, and when
         # to look whether another node has room.
         self._sampled: dict[str, float] = {}
-        self._room = books.room  # as it was when somebody was last turned away, or looked at
+        self._room = cache.room  # as it was when somebody was last turned away, or looked at
         self._look_at: float | None = None
         self._news = False  # somebody waits who was not seen to be turned away
 
@@ -161,23 +168,23 @@ class TurnedAway:
 
     def look(self, now: float) -> None:
         whom = self._whom_to_look_at(now)
-        hopeless: set[object] = set()
+        failed_searches: set[object] = set()
         woken, wanted = 0, 0
-        there = int(popcount(self._books.rows.free).sum()) if whom else 0
+        there = int(popcount(self._cache.rows.free).sum()) if whom else 0
         for uid in whom:
-            record = self._books.pods.get(uid)
+            record = self._cache.pods.get(uid)
             if record is None and now - self._waiting[uid] < UNSEEN_SECONDS:
                 self._look_again(now + MOMENT_SECONDS)
                 continue
             if record is None or not _waits(record):
                 self.forget(uid)
                 continue
-            is_asked_about = record.scheduler in self._books.schedulers
+            is_asked_about = record.scheduler in self._cache.schedulers
             if record.awaits or not is_asked_about or self._is_in_hand(record, now):
                 continue
-            if uid in self._books.holds:
+            if uid in self._cache.assumed:
                 continue  # it may go to one node alone (`bind`)
-            spot = self._room_for(record, hopeless, now)
+            spot = self._room_for(record, failed_searches, now)
             node = self._waited_in_vain(uid, now) if spot is None else spot.node
             if not node:
                 continue
@@ -222,24 +229,24 @@ class TurnedAway:
 
     def _somebody_leaves(self, node: str, now: float) -> bool:
         """And is not stuck: then kube-scheduler waits for a room that does not come."""
-        book = self._books.nodes.get(node)
-        return book is not None and any(
+        info = self._cache.nodes.get(node)
+        return info is not None and any(
             record.leaving and now < record.leaving_until + STUCK_SECONDS
-            for record in book.bound.values()
+            for record in info.bound.values()
         )
 
-    def _room_for(self, record: PodRecord, hopeless: set[object], now: float) -> Spot | None:
+    def _room_for(self, record: PodRecord, failed_searches: set[object], now: float) -> Spot | None:
         """*hopeless*: the like of whom have no room, which is added to."""
-        ways = self._holds.ways(self._holds.asker_of_single(record), now)
-        shown = tuple(hold.number for hold in ways[-1])
-        wish = Wish(record.demand, record.ask.requirement)
-        alike = (wish, record.template, record.needs, shown)
-        if alike in hopeless:
+        ways = self._reservations.ways(self._reservations.claimant_of_single(record), now)
+        shown = tuple(reservation.number for reservation in ways[-1])
+        request = GpuRequest(record.demand, record.ask.requirement)
+        alike = (request, record.template, record.needs, shown)
+        if alike in failed_searches:
             return None
-        with self._holds.shown(ways[-1]):
+        with self._reservations.shown(ways[-1]):
             spot = self._find(record)
         if isinstance(spot, Refusal):
-            hopeless.add(alike)
+            failed_searches.add(alike)
             return None
         return spot
 
@@ -261,10 +268,10 @@ class TurnedAway:
         if record.nominated:
             # From a pod that may not preempt kube-scheduler never takes a nomination away, and one
             # that does not change wakes nobody.
-            self._outbox.clear_nomination(record, now)
+            self._pending_writes.clear_nomination(record, now)
             self._look_again(now + MOMENT_SECONDS)
             return False
-        if not self._outbox.nominate(record, node, now):
+        if not self._pending_writes.nominate(record, node, now):
             self._look_again(now + NOMINATE_SECONDS)
             return False
         before = self._nominated.get(record.uid)
@@ -278,8 +285,8 @@ class TurnedAway:
         self._look_at = at if self._look_at is None else min(at, self._look_at)
 
     def _is_time(self, now: float) -> bool:
-        if self._waiting and (self._books.room != self._room or self._news):
-            self._room, self._news = self._books.room, False
+        if self._waiting and (self._cache.room != self._room or self._news):
+            self._room, self._news = self._cache.room, False
             self._look_again(now + MOMENT_SECONDS)
         return self._look_at is not None and now >= self._look_at
 

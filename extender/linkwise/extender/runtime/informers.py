@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
-from linkwise.extender.runtime.metrics import Metrics
+from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
 from linkwise.kube.reflector import Reflector
@@ -17,7 +17,7 @@ _PATHS = {"poddisruptionbudgets": "/apis/policy/v1/poddisruptionbudgets"}
 
 def watch(
     client: KubeClient,
-    metrics: Metrics,
+    metrics: ExtenderMetrics,
     plural: str,
     kind: type[T],
     *,

@@ -33,7 +33,7 @@ from linkwise.extender.explain.snapshot import Snapshot
 from linkwise.extender.podgrouper.owner_cache import FetchOwner
 from linkwise.extender.runtime.informers import T, watch
 from linkwise.extender.runtime.leadership import ALONE, Lead
-from linkwise.extender.runtime.metrics import NOTHING, Census, Metrics
+from linkwise.extender.runtime.metrics import NOTHING, Census, ExtenderMetrics
 from linkwise.extender.runtime.owner_reader import OwnerReads
 from linkwise.extender.runtime.takeover import Succession
 from linkwise.extender.runtime.workqueue import Lanes
@@ -87,7 +87,7 @@ class Shell:
         self,
         core: Scheduler,
         client: KubeClient,
-        metrics: Metrics,
+        metrics: ExtenderMetrics,
         *,
         write_threads: int = 16,
         clock: Callable[[], float] | None = None,

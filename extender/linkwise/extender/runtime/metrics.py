@@ -48,7 +48,7 @@ class Census:
 NOTHING = Census(Counts(gangs={}, gpus={}, nodes={}, swaps=0, refusals=0), 0, {})
 
 
-class Metrics:
+class ExtenderMetrics:
     """The extender's registry; `text()` is the body of `/metrics`."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ import msgspec
 from linkwise.extender.podgrouper.owner_cache import FetchOwner, Found
 from linkwise.extender.podgrouper.workloads.answer import Missing
 from linkwise.extender.podgrouper.workloads.essence import essence
-from linkwise.extender.runtime.metrics import Metrics
+from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import ApiError
 
@@ -29,7 +29,7 @@ _RESULTS = {
 class OwnerReads:
     """Safe for threads."""
 
-    def __init__(self, client: KubeClient, metrics: Metrics) -> None:
+    def __init__(self, client: KubeClient, metrics: ExtenderMetrics) -> None:
         self._client, self._metrics = client, metrics
         self._lock = Lock()
         self._forbidden: set[str] = set()  # kinds that were told of

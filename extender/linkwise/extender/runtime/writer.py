@@ -35,7 +35,7 @@ from linkwise.extender.api.actions import (
 )
 from linkwise.extender.api.extender_calls import BindOrder, Outcome
 from linkwise.extender.runtime.leadership import ALONE, Lead
-from linkwise.extender.runtime.metrics import Metrics
+from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.kube.client import STRATEGIC_PATCH, KubeClient
 from linkwise.kube.errors import ApiError
 from linkwise.topology import names
@@ -56,7 +56,7 @@ class KubeActions:
     def __init__(
         self,
         client: KubeClient,
-        metrics: Metrics,
+        metrics: ExtenderMetrics,
         clock: Callable[[], float] = time.time,
         lead: Lead = ALONE,
     ) -> None:

@@ -16,8 +16,8 @@ from linkwise.extender.api.extender_calls import (
     Outcome,
 )
 from linkwise.extender.api.records import PodRecord, WrittenPlan
-from linkwise.extender.cache.cache import Books
-from linkwise.extender.cache.machine_kind import Wish
+from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.pending_writes import START_MARK, annotations_of
 from linkwise.extender.cache.plans import in_term, plan_id, written_plan
 from linkwise.extender.cycle.planner import Planner
@@ -32,15 +32,15 @@ _Key = tuple[str, str]  # uid, node
 
 
 class Binder:
-    def __init__(self, books: Books, planner: Planner) -> None:
-        self._books = books
+    def __init__(self, cache: Cache, planner: Planner) -> None:
+        self._cache = cache
         self._planner = planner
         self._flying: Counter[_Key] = Counter()  # orders without an outcome yet
         self._bound: set[_Key] = set()  # done, and the pod's event has not come yet
         self._doubts: dict[_Key, float] = {}  # no answer came: when the doubt ends
 
     def begin(self, call: BindCall, now: float) -> BindOrder | AlreadyBound | BindRefusal:
-        record = self._books.pods.get(call.uid)
+        record = self._cache.pods.get(call.uid)
         if record is None:
             reason = f"linkwise: pod {call.namespace}/{call.name} is not known yet"
             return BindRefusal(reason, passing=True)
@@ -60,12 +60,12 @@ class Binder:
             # It may be of an older plan, and must not come after the Binding and overwrite it.
             return BindRefusal("linkwise: a plan is being written on the pod", passing=True)
         completes = self._completes(record)
-        held = self._books.holds.get(call.uid, {}).get(call.node)
+        held = self._cache.assumed.get(call.uid, {}).get(call.node)
         chosen = held or self._choose(record, call, now)
         if isinstance(chosen, BindRefusal):
             return chosen
         chosen = in_term(chosen, self._planner.leader)
-        self._books.hold(call.uid, chosen)
+        self._cache.assume(call.uid, chosen)
         self._flying[call.uid, call.node] += 1
         return _order(call, annotations_of(chosen) | (START_MARK if completes else {}))
 
@@ -77,14 +77,16 @@ class Binder:
         gang = self._planner.gangs.get(record.gang) if record.gang is not None else None
         if gang is None or gang.alone:
             return False
-        found = self._planner.muster(gang)
-        bound = {member.uid for member in found.seats if member.node or self._is_bound(member.uid)}
+        members = self._planner.muster(gang)
+        bound = {
+            member.uid for member in members.seats if member.node or self._is_bound(member.uid)
+        }
         bound.add(record.uid)
-        return not found.started and len(bound) + found.done >= found.minimum
+        return not members.started and len(bound) + members.done >= members.minimum
 
     def _is_bound(self, uid: str) -> bool:
         """Whether the API server has said so, though the pod's event has not come yet."""
-        return any((uid, node) in self._bound for node in self._books.holds.get(uid, ()))
+        return any((uid, node) in self._bound for node in self._cache.assumed.get(uid, ()))
 
     def end(self, order: BindOrder, outcome: Outcome, now: float) -> None:
         key = (order.uid, order.node)
@@ -95,16 +97,16 @@ class Binder:
             self._doubts[key] = now + DOUBT_SECONDS
         elif not (self._flying[key] or key in self._bound or key in self._doubts):
             # Else another order for the same binding may be why this one was refused.
-            self._books.drop_hold(*key)
+            self._cache.forget_assumed(*key)
         if outcome is not Outcome.DONE:
-            self._books.given_back(order.node)
-        record = self._books.pods.get(order.uid)
+            self._cache.given_back(order.node)
+        record = self._cache.pods.get(order.uid)
         if record is not None:
             self._planner.bind_ended(record)
 
     def refused(self, call: BindCall) -> None:
         """kube-scheduler is told so, and asks no more for this binding."""
-        self._books.given_back(call.node)
+        self._cache.given_back(call.node)
 
     def end_doubts(self, now: float) -> None:
         """Let go of what no event can tell any more."""
@@ -116,8 +118,8 @@ class Binder:
                 del self._doubts[key]
             elif now >= until and not self._flying[key] and key not in self._bound:
                 del self._doubts[key]
-                self._books.drop_hold(*key)
-                self._planner.bind_ended(self._books.pods[key[0]])
+                self._cache.forget_assumed(*key)
+                self._planner.bind_ended(self._cache.pods[key[0]])
 
     def doubted(self) -> dict[str, str]:
         """uid -> node of pods that may go to that node alone, and are not on their way there."""
@@ -129,7 +131,7 @@ class Binder:
 
     def _settled(self, key: _Key) -> bool:
         """Whether the pod's own record says how it ended."""
-        record = self._books.pods.get(key[0])
+        record = self._cache.pods.get(key[0])
         return record is None or record.ended or bool(record.node)
 
     def next_due(self) -> float | None:
@@ -137,36 +139,38 @@ class Binder:
 
     def _choose(self, record: PodRecord, call: BindCall, now: float) -> WrittenPlan | BindRefusal:
         node = call.node
-        book = self._books.nodes.get(node)
-        if book is None or book.kind is None or book.problem:
-            reason = "no such node" if book is None else book.problem
+        info = self._cache.nodes.get(node)
+        if info is None or info.kind is None or info.problem:
+            reason = "no such node" if info is None else info.problem
             return BindRefusal(f"linkwise: node {node}: {reason}")
-        if record.ask.gang is not None or record.uid in self._books.plans:
+        if record.ask.gang is not None or record.uid in self._cache.plans:
             return self._planned(record, node)
-        if book.closed:
-            return BindRefusal(f"linkwise: node {node}: {book.closed}")
+        if info.closed:
+            return BindRefusal(f"linkwise: node {node}: {info.closed}")
         if refusal := _not_let_through(call, record):
             return refusal
-        wish = Wish(record.demand, record.ask.requirement)
+        request = GpuRequest(record.demand, record.ask.requirement)
         gpus = None
-        for holds in self._planner.holds.ways(self._planner.holds.asker_of_single(record), now):
-            kept = self._planner.holds.kept_on(node, holds)
-            gpus = gpus or book.take(wish, book.free | kept)
+        for reservations in self._planner.reservations.ways(
+            self._planner.reservations.claimant_of_single(record), now
+        ):
+            kept = self._planner.reservations.kept_on(node, reservations)
+            gpus = gpus or info.take(request, info.free | kept)
         if gpus is None:
             return BindRefusal(f"linkwise: node {node}: no free GPU set that will do")
         epoch = 1 + (record.written.plan.epoch if record.written else 0)
         ident = plan_id(record.ref.namespace, record.ref.name, epoch, now, [record.uid])
         plan = Plan(id=ident, node=node, leader=self._planner.leader, epoch=epoch, made=now)
-        return written_plan(self._books, record, plan, gpus)
+        return written_plan(self._cache, record, plan, gpus)
 
     def _planned(self, record: PodRecord, node: str) -> WrittenPlan | BindRefusal:
-        planned = self._books.plans.get(record.uid)
+        planned = self._cache.plans.get(record.uid)
         who = "pod" if record.ask.gang is None else f"gang {record.ask.gang.name}"
         if planned is None:
             return BindRefusal(f"linkwise: {who}: this member has no plan")
         if planned.plan.node != node:
             return BindRefusal(f"linkwise: {who}: planned on node {planned.plan.node}")
-        if not self._books.keeps_plan(record.uid):
+        if not self._cache.keeps_plan(record.uid):
             return BindRefusal(f"linkwise: {who}: its plan is being made anew")
         return planned
 

@@ -15,8 +15,8 @@ from linkwise.extender.api.extender_calls import (
     PriorityAnswer,
 )
 from linkwise.extender.api.records import PodRecord
-from linkwise.extender.cache.cache import Books
-from linkwise.extender.cache.machine_kind import Wish
+from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.node_table import popcount
 from linkwise.extender.cycle.planner import Planner
 from linkwise.extender.gangs.scheduling_gates import why_gang_waits
@@ -32,7 +32,7 @@ _ANY_DAMAGE = 1e-6  # GB/s: nodes that all lose nothing are spared alike
 
 
 def filter_nodes(
-    books: Books, planner: Planner, record: PodRecord, call: FilterCall, now: float
+    cache: Cache, planner: Planner, record: PodRecord, call: FilterCall, now: float
 ) -> FilterAnswer:
     """*record* is of the pod as kube-scheduler sent it."""
     names = call.node_names
@@ -40,38 +40,42 @@ def filter_nodes(
         return FilterAnswer(unresolvable=dict.fromkeys(names, f"linkwise: {record.invalid}"))
     if not record.demand.gpus:
         return FilterAnswer(node_names=names)
-    known = books.pods.get(record.uid) or record
-    placed = _placed_on(books, known)
+    known = cache.pods.get(record.uid) or record
+    placed = _placed_on(cache, known)
     if placed is not None:
         _learn(planner, record, names, placed, now)
         return _exactly(placed, names)
     awaits = known.awaits or record.awaits
     if awaits:
-        planner.turned_away.answered(known, now, has_room=False)
-        passing = now - planner.turned_away.since(known.uid, now) < READING_SECONDS
+        planner.unschedulable_pods.answered(known, now, has_room=False)
+        passing = now - planner.unschedulable_pods.since(known.uid, now) < READING_SECONDS
         failed = dict.fromkeys(names, f"linkwise: {awaits}")
         return FilterAnswer(failed=failed, passing=passing)
     if record.ask.gang is not None:
         _learn(planner, record, names, None, now)
         return FilterAnswer(failed=dict.fromkeys(names, gang_text(planner, record)))
-    _learn(planner, record, names, planner.turned_away.nominated(record), now)
-    answer = _of_single(books, planner, record, names, now)
+    _learn(planner, record, names, planner.unschedulable_pods.nominated(record), now)
+    answer = _of_single(cache, planner, record, names, now)
     has_room = bool(answer.node_names)
-    planner.turned_away.answered(known, now, has_room=has_room, names=() if has_room else names)
+    planner.unschedulable_pods.answered(
+        known, now, has_room=has_room, names=() if has_room else names
+    )
     return answer
 
 
 def _of_single(
-    books: Books, planner: Planner, record: PodRecord, names: tuple[str, ...], now: float
+    cache: Cache, planner: Planner, record: PodRecord, names: tuple[str, ...], now: float
 ) -> FilterAnswer:
     """Shown what is held for others only where nothing else is left, and only if it may have it."""
     answer = FilterAnswer()
-    for holds in planner.holds.ways(planner.holds.asker_of_single(record), now):
-        with planner.holds.shown(holds):
+    for reservations in planner.reservations.ways(
+        planner.reservations.claimant_of_single(record), now
+    ):
+        with planner.reservations.shown(reservations):
             best = planner.offers.offer(record, names)
             if best is not None:
                 return FilterAnswer(node_names=(best,))
-            answer = rooms(books, Wish(record.demand, record.ask.requirement), names)
+            answer = rooms(cache, GpuRequest(record.demand, record.ask.requirement), names)
         if answer.node_names:
             break
     return answer
@@ -81,35 +85,37 @@ def gang_text(planner: Planner, record: PodRecord) -> str:
     """Why a member without a plan waits."""
     assert record.ask.gang is not None
     gang = planner.gangs.get(record.gang) if record.gang is not None else None
-    found = planner.muster(gang) if gang is not None else None
-    return f"linkwise: gang {record.ask.gang.name}{why_gang_waits(gang, found, record)}"
+    members = planner.muster(gang) if gang is not None else None
+    return f"linkwise: gang {record.ask.gang.name}{why_gang_waits(gang, members, record)}"
 
 
 def prioritize(
-    books: Books, planner: Planner, record: PodRecord, names: Sequence[str], now: float
+    cache: Cache, planner: Planner, record: PodRecord, names: Sequence[str], now: float
 ) -> PriorityAnswer:
     if record.invalid or not record.demand.gpus or not names:
         return PriorityAnswer(tuple((name, 0) for name in names))
-    placed = _placed_on(books, books.pods.get(record.uid) or record)
+    placed = _placed_on(cache, cache.pods.get(record.uid) or record)
     if placed is not None or record.ask.gang is not None:
         return PriorityAnswer(tuple((name, BEST_SCORE * (name == placed)) for name in names))
-    wish = Wish(record.demand, record.ask.requirement)
+    request = GpuRequest(record.demand, record.ask.requirement)
     scores = [0] * len(names)
-    for holds in planner.holds.ways(planner.holds.asker_of_single(record), now):
-        with planner.holds.shown(holds):
-            scores = _scores(books, wish, names)
+    for reservations in planner.reservations.ways(
+        planner.reservations.claimant_of_single(record), now
+    ):
+        with planner.reservations.shown(reservations):
+            scores = _scores(cache, request, names)
         if any(scores):
             break
     return PriorityAnswer(tuple(zip(names, scores, strict=True)))
 
 
-def _scores(books: Books, wish: Wish, names: Sequence[str]) -> list[int]:
-    rows = books.rows.rows_of(names)
+def _scores(cache: Cache, request: GpuRequest, names: Sequence[str]) -> list[int]:
+    rows = cache.rows.rows_of(names)
     quality: NDArray[np.float64] = np.full(len(names), -np.inf)
     damage, free_share = np.zeros(len(names)), np.ones(len(names))
-    for kind, places, free in by_kind(books, rows):
-        quality[places] = kind.qualities(wish, free)
-        damage[places] = kind.damages_within(wish, free)
+    for kind, places, free in by_kind(cache, rows):
+        quality[places] = kind.qualities(request, free)
+        damage[places] = kind.damages_within(request, free)
         free_share[places] = popcount(free) / kind.all_gpus.bit_count()
     best = quality.max()
     if best == -np.inf:
@@ -118,7 +124,7 @@ def _scores(books: Books, wish: Wish, names: Sequence[str]) -> list[int]:
     spared = 1 - damage / max(damage.max(), _ANY_DAMAGE)
     scores = _BANDWIDTH * ratio + _FUTURE * spared + _FULLNESS * (1 - free_share)
     scores = np.where(quality > -np.inf, np.clip(scores, 0, BEST_SCORE - 1), 0).astype(np.int64)
-    ranks = np.where(rows >= 0, books.rows.name_ranks()[rows], len(books.rows))
+    ranks = np.where(rows >= 0, cache.rows.name_ranks()[rows], len(cache.rows))
     scores[_first(-quality, damage, free_share, ranks)] = BEST_SCORE
     as_list: list[int] = scores.tolist()
     return as_list
@@ -133,13 +139,13 @@ def _first(*keys: NDArray[np.generic]) -> int:
     return int(places[0])
 
 
-def _placed_on(books: Books, record: PodRecord) -> str | None:
+def _placed_on(cache: Cache, record: PodRecord) -> str | None:
     if record.node:
         return record.node
-    for node in books.holds.get(record.uid, ()):
+    for node in cache.assumed.get(record.uid, ()):
         return node
-    if books.keeps_plan(record.uid):
-        return books.plans[record.uid].plan.node
+    if cache.keeps_plan(record.uid):
+        return cache.plans[record.uid].plan.node
     return None
 
 
@@ -160,6 +166,6 @@ def _learn(
     planner.asked(record, is_planned=wanted is not None)
     planner.named(record, names)
     if record.gang is not None and (wanted is None or wanted not in names):
-        planner.learned.passed(record.template, names, now)
+        planner.feedback.passed(record.template, names, now)
     if wanted is not None and wanted not in names and record.nominated == wanted:
         planner.not_asked_about(record, wanted, names, now)

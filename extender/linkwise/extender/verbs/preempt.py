@@ -9,7 +9,7 @@ come with no victims at all where only we had objected; then the cheapest are na
 Nobody is evicted for what is about to be free. kube-scheduler hears that a victim is gone before
 our watch does, and seconds before its node says that the GPUs are given back; it asks again, we
 refuse the emptied node, and it would evict somebody on the next one. So where a node that it asked
-about comes to have room without that, nobody goes; `turned_away` sees to it that the pod is tried
+about comes to have room without that, no pod is evicted; `unschedulable_pods` has the pod tried
 again.
 
 A gang's member preempts nobody by this verb: one place helps a gang nothing, and `preemption` finds
@@ -20,86 +20,90 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from linkwise.extender.api.extender_calls import PreemptAnswer, Victims
 from linkwise.extender.api.records import GangKey, PodRecord
-from linkwise.extender.cache.cache import Books
-from linkwise.extender.cache.machine_kind import Wish
-from linkwise.extender.cache.node_info import NodeBook
+from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.machine_kind import GpuRequest
+from linkwise.extender.cache.node_info import NodeInfo
 from linkwise.extender.cycle.planner import Planner
 from linkwise.extender.preemption.gang_preemption import spare_of
-from linkwise.extender.preemption.victim_selection import Choice, Unit, choose
-from linkwise.extender.queue.reservations import Hold
+from linkwise.extender.preemption.victim_selection import Unit, VictimChoice, choose
+from linkwise.extender.queue.reservations import Reservation
 
 
 def preempt(
-    books: Books, planner: Planner, record: PodRecord, asked: Mapping[str, Victims], now: float
+    cache: Cache, planner: Planner, record: PodRecord, asked: Mapping[str, Victims], now: float
 ) -> PreemptAnswer:
     if record.invalid or record.awaits or record.ask.gang is not None or not record.preempts:
         return PreemptAnswer()
     if not record.demand.gpus:
         return PreemptAnswer(dict(asked))
-    question = _Question(books, planner, record, now)
-    refused = planner.turned_away.take_asked(record)
+    question = _Question(cache, planner, record, now)
+    refused = planner.unschedulable_pods.take_asked(record)
     full = {node for node, those in asked.items() if those.uids}
     soon = [node for node in refused if node not in full and question.has_room_soon(node)]
-    awaits_room = planner.turned_away.may_wait_for(record, soon, now)
+    awaits_room = planner.unschedulable_pods.may_wait_for(record, soon, now)
     if awaits_room:
         victims = {node: asked[node] for node in soon if node in asked}  # none are asked for there
     else:
         answers = {node: question.victims(node, those) for node, those in asked.items()}
         victims = {node: those for node, those in answers.items() if those is not None}
     somebody = any(those.uids for those in victims.values())
-    planner.turned_away.evicts(record, somebody=somebody, awaits_room=awaits_room)
+    planner.unschedulable_pods.evicts(record, somebody=somebody, awaits_room=awaits_room)
     return PreemptAnswer(victims)
 
 
 class _Question:
-    def __init__(self, books: Books, planner: Planner, record: PodRecord, now: float) -> None:
-        self._books, self._planner, self._record = books, planner, record
+    def __init__(self, cache: Cache, planner: Planner, record: PodRecord, now: float) -> None:
+        self._cache, self._planner, self._record = cache, planner, record
         self._budgets = planner.preemption.budgets
-        self._wish = Wish(record.demand, record.ask.requirement)
-        self._open_to = planner.holds.ways(planner.holds.asker_of_single(record), now)[-1]
-        self._open_keys = {hold.key for hold in self._open_to if isinstance(hold, Hold)}
+        self._request = GpuRequest(record.demand, record.ask.requirement)
+        self._open_to = planner.reservations.ways(
+            planner.reservations.claimant_of_single(record), now
+        )[-1]
+        self._open_keys = {
+            reservation.key for reservation in self._open_to if isinstance(reservation, Reservation)
+        }
 
     def victims(self, node: str, asked: Victims) -> Victims | None:
         """Who is to go from this node; None: whoever goes, the pod does not come to have GPUs."""
-        book = self._books.nodes.get(node)
-        if book is None or book.kind is None or book.machine is None or book.closed:
+        info = self._cache.nodes.get(node)
+        if info is None or info.kind is None or info.machine is None or info.closed:
             return None
-        whole = self._whole(book, asked.uids)
-        if whole is not None and not self._fits(book, whole):
-            whole = self._with_more(book, whole)
+        whole = self._whole(info, asked.uids)
+        if whole is not None and not self._fits(info, whole):
+            whole = self._with_more(info, whole)
         if whole is None:
             return None
         if set(whole) == set(asked.uids):
             return asked
         if not self._budgets.known:
             return None  # nobody could say what those who are added break
-        pods = [self._books.pods[uid] for uid in whole if uid in self._books.pods]
+        pods = [self._cache.pods[uid] for uid in whole if uid in self._cache.pods]
         return Victims(tuple(whole), self._budgets.broken_by(pods))
 
     def has_room_soon(self, node: str) -> bool:
         """Whether the pod has GPUs on this node, on which kube-scheduler sees room, once all have
         given theirs back who are gone or going."""
-        book = self._books.nodes.get(node)
-        if book is None or book.record is None:
+        info = self._cache.nodes.get(node)
+        if info is None or info.record is None:
             return True  # kube-scheduler's watch has shown it, ours will
-        if book.kind is None or book.machine is None or book.closed:
+        if info.kind is None or info.machine is None or info.closed:
             return False
-        counted = sum(pod.needs.gpus for pod in book.bound.values()) + self._record.needs.gpus
-        if counted > book.record.offers.gpus:
+        counted = sum(pod.needs.gpus for pod in info.bound.values()) + self._record.needs.gpus
+        if counted > info.record.offers.gpus:
             # Some of these are gone, as kube-scheduler knows; nobody can tell which.
-            gone = [who for who in book.owned if who not in book.plans and who not in book.holds]
+            gone = [who for who in info.owned if who not in info.plans and who not in info.assumed]
         else:
-            pods = {who: self._books.pods.get(who) for who in book.owned}
+            pods = {who: self._cache.pods.get(who) for who in info.owned}
             gone = [who for who, pod in pods.items() if pod is None or not pod.live]
-        return self._fits(book, gone)
+        return self._fits(info, gone)
 
-    def _whole(self, book: NodeBook, uids: Sequence[str]) -> list[str] | None:
+    def _whole(self, info: NodeInfo, uids: Sequence[str]) -> list[str] | None:
         """These, and whoever must go with them; None where that is somebody on another node."""
         whole = dict.fromkeys(uids)
         gangs = {
             record.gang
             for uid in uids
-            if (record := self._books.pods.get(uid)) is not None
+            if (record := self._cache.pods.get(uid)) is not None
             and record.ask.gang is not None
             and record.gang is not None
         }
@@ -108,7 +112,7 @@ class _Question:
             going = sum(member.uid in whole for member in members)
             if going == len(members) or going <= self._can_spare(key):
                 continue
-            if any(member.node != book.name for member in members):
+            if any(member.node != info.name for member in members):
                 return None
             whole |= dict.fromkeys(member.uid for member in members)
         return list(whole)
@@ -119,22 +123,22 @@ class _Question:
         return 0 if known is None else len(spare_of(self._planner.muster(known)))
 
     def _bound(self, key: GangKey) -> list[PodRecord]:
-        return [member for member in self._books.members(key) if member.live and member.node]
+        return [member for member in self._cache.members(key) if member.live and member.node]
 
-    def _fits(self, book: NodeBook, gone: Iterable[str]) -> bool:
-        assert book.kind is not None, "it is usable"
-        assert book.machine is not None, "it is usable"
+    def _fits(self, info: NodeInfo, gone: Iterable[str]) -> bool:
+        assert info.kind is not None, "it is usable"
+        assert info.machine is not None, "it is usable"
         freed = 0
         for uid in gone:
-            freed |= book.owned.get(uid, 0)
-        for key, kept in book.reserved.items():
+            freed |= info.owned.get(uid, 0)
+        for key, kept in info.reserved.items():
             if key not in self._open_keys:
                 freed &= ~kept
-        kept_for_it = self._planner.holds.kept_on(book.name, self._open_to)
-        free = book.free | kept_for_it | freed & book.machine.healthy_gpus
-        return book.kind.take(self._wish, free) is not None
+        kept_for_it = self._planner.reservations.kept_on(info.name, self._open_to)
+        free = info.free | kept_for_it | freed & info.machine.healthy_gpus
+        return info.kind.take(self._request, free) is not None
 
-    def _with_more(self, book: NodeBook, gone: Sequence[str]) -> list[str] | None:
+    def _with_more(self, info: NodeInfo, gone: Sequence[str]) -> list[str] | None:
         """With the cheapest of the less important pods on this node that make it fit."""
 
         def all_of(units: Iterable[Unit]) -> list[str]:
@@ -142,21 +146,21 @@ class _Question:
             return list(dict.fromkeys([*gone, *more]))
 
         def makes_room(units: Sequence[Unit]) -> bool:
-            return self._fits(book, all_of(units))
+            return self._fits(info, all_of(units))
 
         def allowed(units: Sequence[Unit]) -> bool:
             return self._budgets.allow(pod for unit in units for pod in unit.pods)
 
         def gain(_before: Sequence[Unit], more: Sequence[Unit]) -> int:
-            return sum(book.owned.get(pod.uid, 0).bit_count() for u in more for pod in u.pods)
+            return sum(info.owned.get(pod.uid, 0).bit_count() for u in more for pod in u.pods)
 
-        units = list(self._units(book, set(gone)))
-        chosen = choose(units, Choice(allowed, makes_room, makes_room, gain))
+        units = list(self._units(info, set(gone)))
+        chosen = choose(units, VictimChoice(allowed, makes_room, makes_room, gain))
         return None if chosen is None else all_of(chosen)
 
-    def _units(self, book: NodeBook, gone: set[str]) -> Iterable[Unit]:
+    def _units(self, info: NodeInfo, gone: set[str]) -> Iterable[Unit]:
         seen: set[GangKey] = set()
-        for record in book.bound.values():
+        for record in info.bound.values():
             if record.uid in gone or not record.live or record.priority >= self._record.priority:
                 continue
             if record.ask.gang is None or record.gang is None:
@@ -167,7 +171,7 @@ class _Question:
                 seen.add(record.gang)
                 members = self._bound(record.gang)
                 priority = max(member.priority for member in members)
-                here = all(member.node == book.name for member in members)
+                here = all(member.node == info.name for member in members)
                 if here and priority < self._record.priority:
                     created = min(member.created for member in members)
                     yield Unit(tuple(members), priority, created, record.gang)

@@ -3,10 +3,10 @@ from datetime import UTC, datetime
 import pytest
 
 from linkwise.extender.api.records import PodRecord, Template, natural
-from linkwise.extender.cache.cache import Books
-from linkwise.extender.cache.ingest import Reader
+from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.ingest import Ingest
 from linkwise.extender.placement.nodes import node_filters as feasible_module
-from linkwise.extender.placement.nodes.node_filters import Feasible, may_run, why_not
+from linkwise.extender.placement.nodes.node_filters import NodeFilters, may_run, why_not
 from linkwise.kube.objects import (
     Affinity,
     Condition,
@@ -27,7 +27,7 @@ from linkwise.kube.objects import (
 )
 from tests.extender.cluster import GPU, Cluster, container
 
-READER = Reader(GPU)
+READER = Ingest(GPU)
 GPU_TAINT = Taint(key="nvidia.com/gpu", value="present", effect="NoSchedule")
 
 
@@ -231,8 +231,8 @@ def test_the_log_of_changes_begins_anew_and_no_answer_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(feasible_module, "LONG_LOG", 10)
-    books = Books()
-    feasible = Feasible(books)
+    books = Cache()
+    feasible = NodeFilters(books)
     here = template()
     for number in range(100):
         books.put_node(READER.node(node(ready="True" if number % 2 else "False")))
@@ -250,4 +250,4 @@ def test_the_log_of_changes_is_bounded_where_no_gang_ever_comes(
     for number in range(30):
         at.set_ready("n1", ready=bool(number % 2))
         at.settle()
-    assert len(at.core._books.changed_rows) <= 10
+    assert len(at.core._cache.changed_rows) <= 10

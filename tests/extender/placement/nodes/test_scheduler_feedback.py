@@ -3,15 +3,15 @@
 import pytest
 
 from linkwise.extender.api.extender_calls import BindCall, BindOrder, BindRefusal, Outcome
-from linkwise.extender.cache.cache import Books
-from linkwise.extender.cache.ingest import Reader
+from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.ingest import Ingest
 from linkwise.extender.placement.nodes.scheduler_feedback import (
     APART_SECONDS,
     FIRST_PAUSE_SECONDS,
     FRESH_SECONDS,
     LEAST_SAMPLE,
     LONGEST_PAUSE_SECONDS,
-    Learned,
+    SchedulerFeedback,
 )
 from linkwise.kube.objects import Taint
 from tests.extender.cluster import GPU, Cluster
@@ -102,7 +102,7 @@ def test_what_passed_long_ago_does_not_bind() -> None:
 
 
 def test_what_passed_long_ago_is_not_kept() -> None:
-    learned, reader = Learned(Books()), Reader(GPU)
+    learned, reader = SchedulerFeedback(Cache()), Ingest(GPU)
     at = Cluster()
     for number in range(3):
         at.now += FRESH_SECONDS * 0.6

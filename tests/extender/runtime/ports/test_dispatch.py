@@ -14,7 +14,7 @@ from linkwise.extender.api.extender_calls import (
     Victims,
 )
 from linkwise.extender.runtime.loop import NotReadyError, Shell
-from linkwise.extender.runtime.metrics import Metrics
+from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.ports.dispatch import DEFECT, Verbs
 from linkwise.serving.gone import GoneError
 
@@ -59,15 +59,15 @@ class Asked:
         return yes if self.yes else no
 
 
-def ask(verb: str, shell: Asked) -> tuple[int, object, Metrics]:
-    metrics = Metrics()
+def ask(verb: str, shell: Asked) -> tuple[int, object, ExtenderMetrics]:
+    metrics = ExtenderMetrics()
     verbs = Verbs(cast("Shell", shell), metrics, max_body_mib=1)
     reply = verbs.answer(verb, json.dumps(CALLS[verb]).encode())
     assert reply is not None
     return reply.status, json.loads(reply.body), metrics
 
 
-def counted(metrics: Metrics) -> dict[tuple[str, ...], float]:
+def counted(metrics: ExtenderMetrics) -> dict[tuple[str, ...], float]:
     """The calls by verb and result, and all other samples of ours that are not 0, by verb."""
     found: dict[tuple[str, ...], float] = {}
     for family in text_string_to_metric_families(metrics.text().decode()):
@@ -111,7 +111,7 @@ def test_before_the_books_are_complete_every_call_is_refused(verb: str) -> None:
 def test_only_an_answer_of_one_that_cannot_answer_ends_the_connection(verb: str) -> None:
     """The next call goes to the leader then, and else over the same connection."""
     for error, parting in ((NotReadyError("standby"), True), (KeyError("n1"), False)):
-        verbs = Verbs(cast("Shell", Asked(error=error)), Metrics(), max_body_mib=1)
+        verbs = Verbs(cast("Shell", Asked(error=error)), ExtenderMetrics(), max_body_mib=1)
         reply = verbs.answer(verb, json.dumps(CALLS[verb]).encode())
         assert reply is not None
         assert reply.parting is parting
@@ -131,7 +131,7 @@ def test_a_mistake_of_ours_is_answered_logged_and_counted(
 
 
 def test_a_body_that_is_too_large_is_counted_as_malformed() -> None:
-    metrics = Metrics()
+    metrics = ExtenderMetrics()
     verbs = Verbs(cast("Shell", Asked()), metrics, max_body_mib=1)
     assert verbs.too_large("prioritize").status == 413
     assert counted(metrics) == {("requests_total", "prioritize", "malformed"): 1}
@@ -139,7 +139,7 @@ def test_a_body_that_is_too_large_is_counted_as_malformed() -> None:
 
 @pytest.mark.parametrize("verb", sorted(CALLS))
 def test_a_call_whose_caller_has_gone_is_answered_by_nothing_and_counted(verb: str) -> None:
-    metrics, shell = Metrics(), Asked(error=GoneError())
+    metrics, shell = ExtenderMetrics(), Asked(error=GoneError())
     if verb in ("prioritize", "preempt"):  # so short that nobody looks in between
         shell.error = None
     verbs = Verbs(cast("Shell", shell), metrics, max_body_mib=1)
@@ -149,7 +149,7 @@ def test_a_call_whose_caller_has_gone_is_answered_by_nothing_and_counted(verb: s
 
 def test_a_bind_tells_whose_pod_filter_let_through_to_that_node() -> None:
     shell = Asked()
-    verbs = Verbs(cast("Shell", shell), Metrics(), max_body_mib=1)
+    verbs = Verbs(cast("Shell", shell), ExtenderMetrics(), max_body_mib=1)
 
     def ask(verb: str, **other: object) -> None:
         assert verbs.answer(verb, json.dumps({**CALLS[verb], **other}).encode())
@@ -167,7 +167,7 @@ def test_a_bind_tells_whose_pod_filter_let_through_to_that_node() -> None:
 
 def test_a_bind_that_was_refused_may_be_asked_for_again() -> None:
     shell = Asked()
-    verbs = Verbs(cast("Shell", shell), Metrics(), max_body_mib=1)
+    verbs = Verbs(cast("Shell", shell), ExtenderMetrics(), max_body_mib=1)
     assert verbs.answer("filter", json.dumps(CALLS["filter"]).encode())
     shell.yes = False
     for _ in range(2):
@@ -188,7 +188,7 @@ def test_only_pods_that_name_the_resource_are_asked_about(
     container: dict[str, object], asked: bool
 ) -> None:
     shell = Asked()
-    verbs = Verbs(cast("Shell", shell), Metrics(), max_body_mib=1)
+    verbs = Verbs(cast("Shell", shell), ExtenderMetrics(), max_body_mib=1)
     for kind in ("containers", "initContainers"):
         pod = {**POD, "spec": {kind: [{"name": "c", "resources": container}]}}
         reply = verbs.answer("filter", json.dumps({**CALLS["filter"], "Pod": pod}).encode())

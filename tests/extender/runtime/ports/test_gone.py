@@ -16,7 +16,7 @@ import pytest
 from linkwise.extender.api.extender_calls import BindCall
 from linkwise.extender.core import CoreSettings, Scheduler
 from linkwise.extender.runtime.loop import Shell
-from linkwise.extender.runtime.metrics import Metrics
+from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.ports.dispatch import Verbs
 from linkwise.extender.runtime.ports.scheduler_port import VerbServer
 from linkwise.simulator.api_server import ApiServer
@@ -31,7 +31,7 @@ class Extender:
 
     def __init__(self, world: World, authority: Authority, *, secure: bool) -> None:
         self.world, self.authority, self.secure = world, authority, secure
-        self.metrics = Metrics()
+        self.metrics = ExtenderMetrics()
         self.core = Scheduler(CoreSettings())
         self.shell = Shell(self.core, world.client, self.metrics)
         verbs = Verbs(self.shell, self.metrics, max_body_mib=1)

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from linkwise.extender.core import CoreSettings, Scheduler
 from linkwise.extender.runtime.loop import Shell
-from linkwise.extender.runtime.metrics import Metrics
+from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.ports.dispatch import Verbs
 from linkwise.extender.runtime.ports.routes import create_app
 from linkwise.simulator.api_server import ApiServer
@@ -36,7 +36,7 @@ class Asked:
 @pytest.fixture(scope="module")
 def extender() -> Iterator[Asked]:
     with ApiServer() as server:
-        world, metrics = World(server), Metrics()
+        world, metrics = World(server), ExtenderMetrics()
         world.add_node("n1")
         world.add_node("n2", "dgx1-v100")
         shell = Shell(Scheduler(CoreSettings()), world.client, metrics)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linkwise.extender.api.records import Resources
-from linkwise.extender.cache.cache import Books
-from linkwise.extender.cache.machine_kind import Floats, Kind, Wish
+from linkwise.extender.api.records import ResourceList
+from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.machine_kind import Floats, GpuRequest, MachineKind
 from linkwise.extender.cache.node_table import NOT_USABLE, Bools, Ints
 from linkwise.extender.placement.nodes.node_filters import LONG_LOG
 from linkwise.extender.placement.result import Refusal, Spot
@@ -33,19 +33,19 @@ class _Worth:
 
 
 class BestNode:
-    def __init__(self, books: Books) -> None:
-        self._books = books
-        self._known: dict[Wish, _Worth] = {}
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+        self._known: dict[GpuRequest, _Worth] = {}
 
     def trim(self) -> None:
         """Begin the log of changes anew before it takes memory without end: judge all afresh."""
-        if len(self._books.settled_rows) > LONG_LOG:
-            self._books.settled_rows.clear()
+        if len(self._cache.settled_rows) > LONG_LOG:
+            self._cache.settled_rows.clear()
             self._known.clear()
 
-    def find(self, wish: Wish, needs: Resources, nodes: Bools) -> Spot | Refusal:
+    def find(self, request: GpuRequest, needs: ResourceList, nodes: Bools) -> Spot | Refusal:
         """Among *nodes* [rows], with room for *needs*."""
-        worth, rows = self._worth(wish), self._books.rows
+        worth, rows = self._worth(request), self._cache.rows
         count = len(rows)
         fits = nodes & (rows.pods[:count] > 0) & (worth.quality[:count] > -np.inf)
         for left, need in (
@@ -60,57 +60,57 @@ class BestNode:
             return Refusal(1, 0, "", 0)
         row = self._first(worth, places)
         name = rows.names[row] or ""
-        gpus = self._books.nodes[name].take(wish, int(rows.free[row]))
+        gpus = self._cache.nodes[name].take(request, int(rows.free[row]))
         assert gpus is not None, "its quality says that there is a set"
         return Spot(name, gpus)
 
-    def among(self, wish: Wish, names: Sequence[str]) -> str | None:
+    def among(self, request: GpuRequest, names: Sequence[str]) -> str | None:
         """The best of the nodes of these names, on which everything else fits."""
-        worth, books = self._worth(wish), self._books
-        places = books.rows.rows_of(names)
+        worth, cache = self._worth(request), self._cache
+        places = cache.rows.rows_of(names)
         places = places[places >= 0]
         places = places[worth.quality[places] > -np.inf]
-        return books.rows.names[self._first(worth, places)] if len(places) else None
+        return cache.rows.names[self._first(worth, places)] if len(places) else None
 
     def _first(self, worth: "_Worth", places: Ints) -> int:
         """Of these rows, of which there is one."""
-        for keys in (-worth.quality, worth.damage, worth.free_share, self._books.rows.name_ranks()):
+        for keys in (-worth.quality, worth.damage, worth.free_share, self._cache.rows.name_ranks()):
             if len(places) > 1:
                 of_places = keys[places]
                 places = places[of_places == of_places.min()]
         return int(places[0])
 
-    def _worth(self, wish: Wish) -> _Worth:
-        books = self._books
-        worth = self._known.get(wish)
-        if worth is None or len(worth.quality) != len(books.rows.kinds):
+    def _worth(self, request: GpuRequest) -> _Worth:
+        cache = self._cache
+        worth = self._known.get(request)
+        if worth is None or len(worth.quality) != len(cache.rows.kinds):
             if len(self._known) >= _MOST_WISHES:
                 self._known.clear()
-            size = len(books.rows.kinds)
+            size = len(cache.rows.kinds)
             worth = _Worth(np.full(size, -np.inf), np.ones(size), np.ones(size), {})
-            self._known[wish] = worth
-        log = books.settled_rows
-        changed = range(len(books.rows)) if worth.seen < 0 else set(log[worth.seen :])
+            self._known[request] = worth
+        log = cache.settled_rows
+        changed = range(len(cache.rows)) if worth.seen < 0 else set(log[worth.seen :])
         worth.seen = len(log)
         for row in changed:
             worth.quality[row], worth.damage[row], worth.free_share[row] = self._of(
-                wish, worth, row
+                request, worth, row
             )
         return worth
 
-    def _of(self, wish: Wish, worth: _Worth, row: int) -> tuple[float, float, float]:
-        number, free = int(self._books.rows.kinds[row]), int(self._books.rows.free[row])
+    def _of(self, request: GpuRequest, worth: _Worth, row: int) -> tuple[float, float, float]:
+        number, free = int(self._cache.rows.kinds[row]), int(self._cache.rows.free[row])
         if number == NOT_USABLE:
             return _NONE
         key = number << MAX_GPUS | free
         known = worth.of.get(key)
         if known is None:
-            kind, masks = self._books.kinds[number], np.array([free])
-            quality = float(kind.qualities(wish, masks)[0])
-            damage = float(kind.damages_within(wish, masks)[0])
+            kind, masks = self._cache.kinds[number], np.array([free])
+            quality = float(kind.qualities(request, masks)[0])
+            damage = float(kind.damages_within(request, masks)[0])
             share = free.bit_count() / kind.all_gpus.bit_count()
             known = worth.of[key] = (quality, damage, share)
         return known
 
-    def _kind(self, row: int) -> Kind:
-        return self._books.kinds[int(self._books.rows.kinds[row])]
+    def _kind(self, row: int) -> MachineKind:
+        return self._cache.kinds[int(self._cache.rows.kinds[row])]

@@ -2,7 +2,7 @@
 
 Ready and schedulable, taints, node selector and required node affinity; CPU, memory, GPU and pod
 counts are in `Rows.pods_that_fit`. The rest of kube-scheduler's judgement is not repeated here: it
-is learned from its filter calls (`learned`).
+is learned from its filter calls (`feedback`).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from linkwise.extender.api.records import NodeRecord, Template
-from linkwise.extender.cache.cache import Books
+from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_table import Bools
 from linkwise.kube.objects import NodeSelectorTerm, Requirement, Taint, Toleration
 
@@ -20,17 +20,17 @@ LONG_LOG = 100_000
 _KEEPS_OUT = frozenset({"NoSchedule", "NoExecute"})
 
 
-class Feasible:
+class NodeFilters:
     """The answer per template, kept and brought up to date for the nodes that changed."""
 
-    def __init__(self, books: Books) -> None:
-        self._books = books
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
         self._known: WeakKeyDictionary[Template, tuple[Bools, int]] = WeakKeyDictionary()
 
     def rows(self, template: Template) -> Bools:
         """[rows] whether a pod of this template may run there. Not to be written to."""
-        books = self._books
-        count, log = len(books.rows), books.changed_rows
+        cache = self._cache
+        count, log = len(cache.rows), cache.changed_rows
         known, seen = self._known.get(template, (None, 0))
         if known is not None and seen == len(log):
             return known
@@ -39,23 +39,23 @@ class Feasible:
         if known is not None:
             fresh[: len(known)] = known
             changed = set(log[seen:])
-        names, nodes = books.rows.names, books.nodes
+        names, nodes = cache.rows.names, cache.nodes
         for row in changed:
             name = names[row]
-            book = None if name is None else nodes.get(name)
-            fresh[row] = book is not None and may_run(template, book.record)
+            info = None if name is None else nodes.get(name)
+            fresh[row] = info is not None and may_run(template, info.record)
         self._known[template] = (fresh, len(log))
         return fresh
 
     def trim(self) -> None:
         """Begin the log of changes anew before it takes memory without end: judge all afresh."""
-        if len(self._books.changed_rows) > LONG_LOG:
-            self._books.changed_rows.clear()
+        if len(self._cache.changed_rows) > LONG_LOG:
+            self._cache.changed_rows.clear()
             self._known.clear()
 
     def on(self, template: Template | None, node: str) -> bool:
-        book = self._books.nodes.get(node)
-        return book is not None and template is not None and may_run(template, book.record)
+        info = self._cache.nodes.get(node)
+        return info is not None and template is not None and may_run(template, info.record)
 
 
 def may_run(template: Template, node: NodeRecord | None) -> bool:
@@ -111,24 +111,24 @@ def _term_holds(term: NodeSelectorTerm, node: NodeRecord) -> bool:
     if not (term.match_expressions or term.match_fields):
         return False  # an empty term matches nothing, as in Kubernetes
     fields = {"metadata.name": node.name}
-    return all(holds(each, node.labels) for each in term.match_expressions) and all(
-        holds(each, fields) for each in term.match_fields
+    return all(matches(each, node.labels) for each in term.match_expressions) and all(
+        matches(each, fields) for each in term.match_fields
     )
 
 
-def holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
+def matches(requirement: Requirement, labels: Mapping[str, str]) -> bool:
     test = _TESTS.get(requirement.operator)
     return test is not None and test(labels.get(requirement.key), requirement.values)
 
 
 def _compared(sign: int) -> Callable[[str | None, tuple[str, ...]], bool]:
-    def holds(value: str | None, values: tuple[str, ...]) -> bool:
+    def matches(value: str | None, values: tuple[str, ...]) -> bool:
         try:
             return value is not None and (int(value) - int(values[0])) * sign > 0
         except (ValueError, IndexError):
             return False
 
-    return holds
+    return matches
 
 
 _TESTS: dict[str, Callable[[str | None, tuple[str, ...]], bool]] = {

@@ -10,8 +10,8 @@ from itertools import compress
 import numpy as np
 
 from linkwise.extender.api.extender_calls import FilterAnswer
-from linkwise.extender.cache.cache import NO_TOPOLOGY, NOT_SEEN, Books
-from linkwise.extender.cache.machine_kind import Kind, Wish
+from linkwise.extender.cache.cache import NO_TOPOLOGY, NOT_SEEN, Cache
+from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind
 from linkwise.extender.cache.node_info import REFUSES
 from linkwise.extender.cache.node_table import NOT_USABLE, Ints, popcount
 
@@ -28,39 +28,39 @@ NEVER_LINKED = "linkwise: no GPU set of this node has the required link"
 OTHER_MODEL = "linkwise: GPU model or memory does not match"
 
 
-def why_no_room(kind: Kind, wish: Wish, free: int) -> tuple[str, bool]:
+def why_no_room(kind: MachineKind, request: GpuRequest, free: int) -> tuple[str, bool]:
     """Why the pod has no set among these free GPUs, and whether it never had one there."""
-    allowed = kind.allowed(wish.requirement)
-    if kind.all_gpus.bit_count() < wish.size:
+    allowed = kind.allowed(request.requirement)
+    if kind.all_gpus.bit_count() < request.size:
         return TOO_SMALL, True
-    if allowed.bit_count() < wish.size:
+    if allowed.bit_count() < request.size:
         return OTHER_MODEL, True
-    if kind.take(wish, kind.all_gpus) is None:
+    if kind.take(request, kind.all_gpus) is None:
         return NEVER_LINKED, True
-    return (FEWER if (free & allowed).bit_count() < wish.size else NO_LINK), False
+    return (FEWER if (free & allowed).bit_count() < request.size else NO_LINK), False
 
 
-def by_kind(books: Books, rows: Ints) -> Iterator[tuple[Kind, Ints, Ints]]:
+def by_kind(cache: Cache, rows: Ints) -> Iterator[tuple[MachineKind, Ints, Ints]]:
     """The kinds among these rows (-1: unknown): kind, places in *rows*, masks of free GPUs."""
-    kinds = np.where(rows >= 0, books.rows.kinds[rows], NOT_USABLE)
+    kinds = np.where(rows >= 0, cache.rows.kinds[rows], NOT_USABLE)
     for number in np.unique(kinds[kinds != NOT_USABLE]):
         places = np.flatnonzero(kinds == number)
-        yield books.kinds[number], places, books.rows.free[rows[places]]
+        yield cache.kinds[number], places, cache.rows.free[rows[places]]
 
 
-def problem_text(books: Books, name: str) -> str:
-    book = books.nodes.get(name)
-    if book is None or book.no_topology == NOT_SEEN:
+def problem_text(cache: Cache, name: str) -> str:
+    info = cache.nodes.get(name)
+    if info is None or info.no_topology == NOT_SEEN:
         return UNKNOWN_NODE
-    if not book.problem:
+    if not info.problem:
         return REFUSING
-    return UNPUBLISHED if book.problem == NO_TOPOLOGY else UNREADABLE
+    return UNPUBLISHED if info.problem == NO_TOPOLOGY else UNREADABLE
 
 
-def _held_for(books: Books, name: str) -> str:
+def _held_for(cache: Cache, name: str) -> str:
     """Who waits for GPUs of this node that nobody has; of several the first by name."""
-    book = books.nodes[name]
-    titles = [key.title for key, gpus in book.reserved.items() if gpus & book.held]
+    info = cache.nodes[name]
+    titles = [key.title for key, gpus in info.reserved.items() if gpus & info.held]
     return held_for(min(titles)) if titles else OTHERS_FIRST
 
 
@@ -68,34 +68,34 @@ def held_for(title: str) -> str:
     return f"linkwise: held for {title}"
 
 
-def rooms(books: Books, wish: Wish, names: Sequence[str]) -> FilterAnswer:
-    rows = books.rows.rows_of(names)
+def rooms(cache: Cache, request: GpuRequest, names: Sequence[str]) -> FilterAnswer:
+    rows = cache.rows.rows_of(names)
     fits = np.zeros(len(names), dtype=np.bool_)
     reasons: dict[str, list[int]] = {}  # text -> places in *names*
     never: set[str] = set()
     told = np.zeros(len(names), dtype=np.bool_)
-    for kind, places, free in by_kind(books, rows):
-        fits[places] = kind.qualities(wish, free) > -np.inf
+    for kind, places, free in by_kind(cache, rows):
+        fits[places] = kind.qualities(request, free) > -np.inf
         told[places] = True
         misses = places[~fits[places]]
         if not len(misses):
             continue
-        text, is_never = why_no_room(kind, wish, 0)
+        text, is_never = why_no_room(kind, request, 0)
         if is_never:
             never.add(text)
             reasons.setdefault(text, []).extend(misses.tolist())
             continue
-        idle = books.rows.free[rows[misses]] | books.rows.held[rows[misses]]
-        held = kind.qualities(wish, idle) > -np.inf
+        idle = cache.rows.free[rows[misses]] | cache.rows.held[rows[misses]]
+        held = kind.qualities(request, idle) > -np.inf
         for place in misses[held].tolist():
-            reasons.setdefault(_held_for(books, names[place]), []).append(place)
+            reasons.setdefault(_held_for(cache, names[place]), []).append(place)
         misses = misses[~held]
-        counts = popcount(books.rows.free[rows[misses]] & kind.allowed(wish.requirement))
-        fewer = counts < wish.size
+        counts = popcount(cache.rows.free[rows[misses]] & kind.allowed(request.requirement))
+        fewer = counts < request.size
         reasons.setdefault(FEWER, []).extend(misses[fewer].tolist())
         reasons.setdefault(NO_LINK, []).extend(misses[~fewer].tolist())
     for place in np.flatnonzero(~told).tolist():
-        reasons.setdefault(problem_text(books, names[place]), []).append(place)
+        reasons.setdefault(problem_text(cache, names[place]), []).append(place)
     failed: dict[str, str] = {}
     unresolvable: dict[str, str] = {}
     for text, told_of in reasons.items():

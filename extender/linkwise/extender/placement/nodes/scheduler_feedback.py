@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from linkwise.extender.api.records import Template
-from linkwise.extender.cache.cache import Books
+from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_table import Bools
 
 FRESH_SECONDS = 30.0
@@ -47,9 +47,9 @@ class _Refusal:
     lapsed: bool = False  # its pause is over; how long the next one is, is still known
 
 
-class Learned:
-    def __init__(self, books: Books) -> None:
-        self._books = books
+class SchedulerFeedback:
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
         # Not weak: a pod made again must find what was learned with the one before it.
         self._refusals: dict[Template, dict[str, _Refusal]] = {}
         self._passing: dict[Template, _Passing] = {}  # the latest last; none that is not fresh
@@ -104,8 +104,8 @@ class Learned:
         self._doubts.pop((uid, node), None)
 
     def refuse(self, template: Template, node: str, now: float) -> None:
-        book = self._books.nodes.get(node)
-        if book is None:
+        info = self._cache.nodes.get(node)
+        if info is None:
             return
         if template not in self._refusals and len(self._refusals) >= _MOST_TEMPLATES:
             del self._refusals[next(iter(self._refusals))]
@@ -114,7 +114,7 @@ class Learned:
         times = 1 if before is None else before.times + 1
         pause = FIRST_PAUSE_SECONDS * 2 ** min(times - 1, _MOST_DOUBLINGS)
         until = now + min(pause, LONGEST_PAUSE_SECONDS)
-        refusals[node] = _Refusal(book.version, until, times)
+        refusals[node] = _Refusal(info.version, until, times)
 
     def lapse(self, touched: Iterable[str], now: float) -> bool:
         """End refusals by nodes that changed since, and those whose time is over. Whether there
@@ -135,8 +135,8 @@ class Learned:
         return any_ended
 
     def _has_changed(self, node: str, refusal: _Refusal) -> bool:
-        book = self._books.nodes.get(node)
-        return book is None or book.version != refusal.version
+        info = self._cache.nodes.get(node)
+        return info is None or info.version != refusal.version
 
     def next_due(self) -> float | None:
         """When the next refusal ends by itself."""
@@ -163,9 +163,9 @@ class Learned:
         refusing = self._refusing(template)
         if not refusing:
             return None
-        allowed = np.ones(len(self._books.rows), dtype=np.bool_)
+        allowed = np.ones(len(self._cache.rows), dtype=np.bool_)
         for node in refusing:
-            row = self._books.rows.row_of.get(node)
+            row = self._cache.rows.row_of.get(node)
             if row is not None:
                 allowed[row] = False
         return allowed
@@ -175,8 +175,8 @@ class Learned:
         passing = self._passing.get(template)
         if passing is None or now - passing.at > FRESH_SECONDS or not self._refusing(template):
             return None
-        allowed = np.zeros(len(self._books.rows), dtype=np.bool_)
-        rows = self._books.rows.rows_of(passing.names)
+        allowed = np.zeros(len(self._cache.rows), dtype=np.bool_)
+        rows = self._cache.rows.rows_of(passing.names)
         allowed[rows[rows >= 0]] = True
         return allowed
 

@@ -10,25 +10,25 @@ volume, a plugin's late refusal). docs/decisions/0010-one-node.md has what that 
 from collections.abc import Sequence
 
 from linkwise.extender.api.records import PodRecord
-from linkwise.extender.cache.cache import Books
-from linkwise.extender.cache.machine_kind import Wish
+from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.placement.nodes.best_node import BestNode
 from linkwise.extender.placement.nodes.node_filters import puts_off
 
 
 class Offers:
-    def __init__(self, books: Books, best_node: BestNode) -> None:
-        self._books, self._best_node = books, best_node
+    def __init__(self, cache: Cache, best_node: BestNode) -> None:
+        self._cache, self._best_node = cache, best_node
         self._made: set[str] = set()  # uids of the pods that were shown one node of several
 
     def offer(self, record: PodRecord, names: Sequence[str]) -> str | None:
         """The one of these nodes to answer; None where there is none, or all are to be told."""
         if record.prefers or record.uid in self._made:
             return None
-        best = self._best_node.among(Wish(record.demand, record.ask.requirement), names)
-        if best is None or puts_off(record.template, self._books.nodes[best].record):
+        best = self._best_node.among(GpuRequest(record.demand, record.ask.requirement), names)
+        if best is None or puts_off(record.template, self._cache.nodes[best].record):
             return None
-        if len(names) > 1 and record.uid in self._books.pods:
+        if len(names) > 1 and record.uid in self._cache.pods:
             self._made.add(record.uid)
         return best
 

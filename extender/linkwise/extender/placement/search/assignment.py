@@ -8,7 +8,7 @@ from linkwise.extender.placement.worth.communicator import TOLERANCE
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class AssignedPart:
     """Members of one pod set on one node."""
 
     row: int
@@ -20,7 +20,7 @@ class Part:
 class Assignment:
     """Parts in the order of ranks, and what all is worth."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[AssignedPart, ...]
     worth: float  # GB/s of the communicator
     own: float  # GB/s of the slowest member's own ring
     damage: float  # GB/s taken from the jobs to come

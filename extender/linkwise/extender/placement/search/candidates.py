@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from linkwise.extender.cache.machine_kind import Kind
+from linkwise.extender.cache.machine_kind import MachineKind
 from linkwise.extender.cache.node_table import Ints, popcount
 from linkwise.extender.placement.cluster_view import ClusterView
 from linkwise.extender.placement.request import PodSet
@@ -49,9 +49,9 @@ class Candidates:
         self.ranks = view.rows.name_ranks()[rows]
         self.free_counts = popcount(free)
         self._kinds = view.kinds
-        self._wish = pods.wish
-        self.prefer = pods.wish.requirement.prefer
-        room = np.minimum(np.minimum(room, self.free_counts // pods.wish.size), self.wanted)
+        self._request = pods.request
+        self.prefer = pods.request.requirement.prefer
+        room = np.minimum(np.minimum(room, self.free_counts // pods.request.size), self.wanted)
         self.most = int(room.sum())
         key = view.rows.kinds[rows] << _KIND | room << _ROOM | beside << _BESIDE | free
         self._alike, self._which = np.unique(key, return_inverse=True)
@@ -107,7 +107,7 @@ class Candidates:
     def worth(self, candidate: int, taken: int, reach: Reach) -> float:
         """What the communicator is worth there with these GPUs, in GB/s."""
         kind, _, beside, _ = self._parts(int(self._which[candidate]))
-        prefer = self._wish.requirement.prefer
+        prefer = self._request.requirement.prefer
         return float(communicator.worths(kind, prefer, reach)[taken | beside])
 
     def damage_of(self, alike: int, count: int, reach: Reach, standard: Standard) -> float:
@@ -136,7 +136,7 @@ class Candidates:
 
     def _sets(self, alike: int, count: int, reach: Reach, standard: Standard) -> tuple[int, ...]:
         kind, free, beside, _ = self._parts(alike)
-        return communicator.sets(kind, self._wish, free, beside, count, reach, standard)
+        return communicator.sets(kind, self._request, free, beside, count, reach, standard)
 
     @staticmethod
     def _reaches(all_of_them: _Choices, standard: Standard) -> NDArray[np.bool_]:
@@ -151,7 +151,7 @@ class Candidates:
             found = []
             for number in range(len(self._alike)):
                 kind, free, beside, room = self._parts(number)
-                of_it = communicator.choices(kind, self._wish, free, beside, room, reach)
+                of_it = communicator.choices(kind, self._request, free, beside, room, reach)
                 found += [(number, *each) for each in of_it]
             numbers, counts, worth, own = zip(*found, strict=True) if found else ((), (), (), ())
             known = self._choices[reach] = _Choices(
@@ -162,7 +162,7 @@ class Candidates:
             )
         return known
 
-    def _parts(self, alike: int) -> tuple[Kind, int, int, int]:
+    def _parts(self, alike: int) -> tuple[MachineKind, int, int, int]:
         """Its kind, free GPUs, GPUs that the gang has there, and room for members."""
         key = int(self._alike[alike])
         kind = self._kinds[key >> _KIND]

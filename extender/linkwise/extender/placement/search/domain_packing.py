@@ -59,7 +59,7 @@ class _Groups:
         return sums.astype(np.int64)
 
 
-class Packing:
+class NodePacking:
     def __init__(
         self,
         pool: Candidates,

@@ -14,9 +14,9 @@ import numpy as np
 from linkwise.extender.cache.node_table import Ints
 from linkwise.extender.cache.topology_domains import NO_DOMAIN
 from linkwise.extender.placement.request import PodSet
-from linkwise.extender.placement.search.assignment import Assignment, Part, best_of
+from linkwise.extender.placement.search.assignment import AssignedPart, Assignment, best_of
 from linkwise.extender.placement.search.candidates import Candidates
-from linkwise.extender.placement.search.domain_packing import Near, Packing
+from linkwise.extender.placement.search.domain_packing import Near, NodePacking
 from linkwise.extender.placement.search.scope import Scope, joined
 from linkwise.extender.placement.worth.communicator import TOLERANCE, Standard
 from linkwise.extender.placement.worth.reach import APART, ONE_NODE, Reach, reach_of
@@ -123,7 +123,7 @@ class _Place:
         most[[place for place, _ in must]] = 0
         wanted = self._pool.wanted - sum(count for _, count in must)
         levels = self._scope.view.levels[: max(self.level - 1, 0)]
-        packing = Packing(self._pool, most, levels, self._near, self._reach, standard)
+        packing = NodePacking(self._pool, most, levels, self._near, self._reach, standard)
         if not wanted:
             return packing.choose(np.zeros(0, dtype=np.int64), 0, 0, must)
         able, nodes = _fewest(self._of, most, fewest, wanted)
@@ -184,7 +184,7 @@ class _Place:
     def _assignment(self, standard: Standard, chosen: list[tuple[int, int]]) -> Assignment:
         pool, reach = self._pool, self._reach
         parts = tuple(
-            Part(int(pool.rows[place]), 0, pool.sets(place, count, reach, standard))
+            AssignedPart(int(pool.rows[place]), 0, pool.sets(place, count, reach, standard))
             for place, count in chosen
         )
         places = np.array([place for place, _ in chosen])

@@ -8,7 +8,7 @@ from operator import or_
 
 import numpy as np
 
-from linkwise.extender.cache.machine_kind import ENOUGH, Kind, Wish
+from linkwise.extender.cache.machine_kind import ENOUGH, GpuRequest, MachineKind
 from linkwise.extender.cache.node_table import popcount
 from linkwise.extender.placement.worth import communicator
 from linkwise.extender.placement.worth.reach import Reach
@@ -64,7 +64,7 @@ def fullest(
 
 @lru_cache(maxsize=4096)
 def some_worths(
-    kind: Kind, prefer: LinkClass, free: int, beside: int, reach: Reach
+    kind: MachineKind, prefer: LinkClass, free: int, beside: int, reach: Reach
 ) -> tuple[float, ...]:
     within = subsets.within(np.arange(1, 1 << kind.table.count), free)
     return tuple(np.unique(communicator.worths(kind, prefer, reach)[within | beside]).tolist())
@@ -72,7 +72,7 @@ def some_worths(
 
 @lru_cache(maxsize=16384)
 def room_at(
-    kind: Kind, prefer: LinkClass, free: int, beside: int, reach: Reach, least: float
+    kind: MachineKind, prefer: LinkClass, free: int, beside: int, reach: Reach, least: float
 ) -> int:
     within = subsets.within(np.arange(1, 1 << kind.table.count), free)
     able = within[communicator.worths(kind, prefer, reach)[within | beside] >= least]
@@ -81,14 +81,19 @@ def room_at(
 
 @lru_cache(maxsize=16384)
 def load_of(
-    kind: Kind, wishes: tuple[Wish, ...], counts: Counts, free: int, beside: int, reach: Reach
+    kind: MachineKind,
+    requests: tuple[GpuRequest, ...],
+    counts: Counts,
+    free: int,
+    beside: int,
+    reach: Reach,
 ) -> Load | None:
     """The sets of the members on one node: together worth most, then least damage; of these the
     largest members choose first. None where not all have sets that will do."""
-    wanted = [(wish, count) for wish, count in zip(wishes, counts, strict=True) if count]
-    total = sum(wish.size * count for wish, count in wanted)
-    allowed = reduce(or_, (kind.allowed(wish.requirement) for wish, _ in wanted), 0)
-    worths = communicator.worths(kind, wishes[0].requirement.prefer, reach)
+    wanted = [(request, count) for request, count in zip(requests, counts, strict=True) if count]
+    total = sum(request.size * count for request, count in wanted)
+    allowed = reduce(or_, (kind.allowed(request.requirement) for request, _ in wanted), 0)
+    worths = communicator.worths(kind, requests[0].requirement.prefer, reach)
     if total > kind.table.count:
         return None
     covers = subsets.within(subsets.layer(kind.table.count, total), free & allowed)
@@ -105,13 +110,13 @@ def load_of(
 
 
 def _dealt_out(
-    kind: Kind, wanted: Sequence[tuple[Wish, int]], cover: int, tries: Iterator[int]
+    kind: MachineKind, wanted: Sequence[tuple[GpuRequest, int]], cover: int, tries: Iterator[int]
 ) -> tuple[tuple[tuple[int, ...], ...], float] | None:
     """Sets for all of them, and the slowest own ring; None once there are no more *tries*."""
     if not wanted:
         return (), ENOUGH
-    wish, count = wanted[0]
-    for sets, own in communicator.ways(kind, wish, cover, count):
+    request, count = wanted[0]
+    for sets, own in communicator.ways(kind, request, cover, count):
         if next(tries, None) is None:
             return None
         others = _dealt_out(kind, wanted[1:], cover & ~sum(sets), tries)

@@ -11,12 +11,12 @@ from operator import itemgetter
 
 import numpy as np
 
-from linkwise.extender.cache.machine_kind import Kind
+from linkwise.extender.cache.machine_kind import MachineKind
 from linkwise.extender.cache.node_table import NOT_USABLE, Bools, Ints, popcount
 from linkwise.extender.cache.topology_domains import NO_DOMAIN
 from linkwise.extender.placement.request import PodSet
 from linkwise.extender.placement.search import node_loads
-from linkwise.extender.placement.search.assignment import Assignment, Part
+from linkwise.extender.placement.search.assignment import AssignedPart, Assignment
 from linkwise.extender.placement.search.node_loads import Counts, Load
 from linkwise.extender.placement.search.scope import Scope, joined
 from linkwise.extender.placement.worth.communicator import TOLERANCE
@@ -55,9 +55,9 @@ class _OnModel:
     def __init__(self, scope: Scope, pod_sets: Sequence[PodSet], *, apart: bool) -> None:
         self._scope, self._pod_sets, self._apart = scope, pod_sets, apart
         self.mixes = scope.mixes
-        self._wishes = tuple(pods.wish for pods in pod_sets)
+        self._wishes = tuple(pods.request for pods in pod_sets)
         self._all: Counts = tuple(len(pods.members) for pods in pod_sets)
-        self._sizes = tuple(wish.size for wish in self._wishes)
+        self._sizes = tuple(request.size for request in self._wishes)
         self._prefer = self._wishes[0].requirement.prefer
         rows = scope.view.rows
         able = np.logical_or.reduce([pods.nodes for pods in pod_sets])
@@ -290,7 +290,7 @@ class _OnModel:
         arrays = (self._room, rows.milli_cpu, rows.memory, rows.gpus, rows.pods)
         return tuple(int(array[row]) for array in arrays)
 
-    def _kind(self, row: int) -> Kind:
+    def _kind(self, row: int) -> MachineKind:
         return self._scope.view.kinds[int(self._scope.view.rows.kinds[row])]
 
     def _by_name(self, rows: Ints) -> list[int]:
@@ -311,7 +311,7 @@ class _OnModel:
         in_order = sorted(loads, key=lambda each: int(ranks[each[0]]))
         return Assignment(
             tuple(
-                Part(row, number, sets)
+                AssignedPart(row, number, sets)
                 for row, load in in_order
                 for number, sets in enumerate(load.sets)
                 if sets

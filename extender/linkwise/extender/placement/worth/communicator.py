@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from linkwise.extender.cache.machine_kind import ENOUGH, Floats, Kind, Wish
+from linkwise.extender.cache.machine_kind import ENOUGH, Floats, GpuRequest, MachineKind
 from linkwise.extender.cache.node_table import Ints
 from linkwise.extender.placement.worth.reach import Reach
 from linkwise.topology import subsets
@@ -23,9 +23,9 @@ TOLERANCE = 0.05
 
 
 @lru_cache(maxsize=_MOST_ARRAYS)
-def worths(kind: Kind, prefer: LinkClass, reach: Reach) -> Floats:
+def worths(kind: MachineKind, prefer: LinkClass, reach: Reach) -> Floats:
     """[2^n] what a node with these GPUs of the gang allows the communicator, in GB/s. With a
-    preferred link below NVLink, ENOUGH for a set that keeps to it, as `Kind.quality`."""
+    preferred link below NVLink, ENOUGH for a set that keeps to it, as `MachineKind.quality`."""
     table = kind.table
     if reach.apart:
         return np.full(1 << table.count, ENOUGH)
@@ -39,7 +39,7 @@ def worths(kind: Kind, prefer: LinkClass, reach: Reach) -> Floats:
 
 
 @lru_cache(maxsize=_MOST_ARRAYS)
-def own_rings(kind: Kind, size: int, require: LinkClass, prefer: LinkClass) -> Floats:
+def own_rings(kind: MachineKind, size: int, require: LinkClass, prefer: LinkClass) -> Floats:
     """[2^n] cut into members' sets of *size*, the ring of the slowest member, in GB/s, or ENOUGH;
     -inf where the GPUs cannot be cut into sets that keep to *require*."""
     table = kind.table
@@ -63,16 +63,16 @@ class Standard:
 
 @lru_cache(maxsize=16384)
 def choices(
-    kind: Kind, wish: Wish, free: int, beside: int, most: int, reach: Reach
+    kind: MachineKind, request: GpuRequest, free: int, beside: int, most: int, reach: Reach
 ) -> tuple[tuple[int, float, float], ...]:
     """What 1, 2 … *most* members on a node with these *free* GPUs can have, *beside* GPUs of the
     gang: (members, worth, slowest own ring). Of each number those that no other betters in both."""
     found: list[tuple[int, float, float]] = []
     for count in range(1, most + 1):
-        covers, own = _covers(kind, wish, free, count)
+        covers, own = _covers(kind, request, free, count)
         if not len(covers):
             break
-        worth = worths(kind, wish.requirement.prefer, reach)[covers | beside]
+        worth = worths(kind, request.requirement.prefer, reach)[covers | beside]
         best_own = -np.inf
         for place in np.lexsort((-own, -worth)).tolist():
             if own[place] > best_own:
@@ -83,53 +83,61 @@ def choices(
 
 @lru_cache(maxsize=16384)
 def sets(
-    kind: Kind, wish: Wish, free: int, beside: int, count: int, reach: Reach, standard: Standard
+    kind: MachineKind,
+    request: GpuRequest,
+    free: int,
+    beside: int,
+    count: int,
+    reach: Reach,
+    standard: Standard,
 ) -> tuple[int, ...]:
     """The sets of *count* members on a node so that *standard* is reached: least damage, then
     fewest NUMA nodes, nearest NIC, lowest indices. Those that follow each other are neighbours."""
-    covers, own = _covers(kind, wish, free, count)
-    worth = worths(kind, wish.requirement.prefer, reach)[covers | beside]
+    covers, own = _covers(kind, request, free, count)
+    worth = worths(kind, request.requirement.prefer, reach)[covers | beside]
     covers = covers[(worth >= standard.worth) & (own >= standard.own)]
     table = kind.table
     damage = kind.damages(free, covers)
     untidy = 8 * table.numa_nodes[covers].astype(np.int64) - table.nic_classes[covers]
     order = np.lexsort((untidy, damage))
     cover = int(covers[order[0]])
-    return kind.neighbours(_parts(kind, wish, cover, count))
+    return kind.neighbours(_parts(kind, request, cover, count))
 
 
-def ways(kind: Kind, wish: Wish, free: int, count: int) -> Iterator[tuple[tuple[int, ...], float]]:
+def ways(
+    kind: MachineKind, request: GpuRequest, free: int, count: int
+) -> Iterator[tuple[tuple[int, ...], float]]:
     """Ways to give sets of these GPUs to *count* members, and the slowest own ring in each; the
     best ring first."""
-    covers, own = _covers(kind, wish, free, count)
+    covers, own = _covers(kind, request, free, count)
     for place in np.argsort(-own, kind="stable").tolist():
-        parts = _parts(kind, wish, int(covers[place]), count)
+        parts = _parts(kind, request, int(covers[place]), count)
         yield kind.neighbours(parts), float(own[place])
 
 
-def _covers(kind: Kind, wish: Wish, free: int, count: int) -> tuple[Ints, Floats]:
+def _covers(kind: MachineKind, request: GpuRequest, free: int, count: int) -> tuple[Ints, Floats]:
     """The sets of all GPUs that *count* members could have, and the slowest own ring in each."""
-    requirement = wish.requirement
+    requirement = request.requirement
     allowed = free & kind.allowed(requirement)
-    if not wish.simple:  # the containers of a pod share a set out: one good way is enough
-        parts = kind.pack(wish, free, count)
+    if not request.simple:  # the containers of a pod share a set out: one good way is enough
+        parts = kind.pack(request, free, count)
         if len(parts) < count:
             return np.zeros(0, dtype=np.int64), np.zeros(0)
-        slowest = min(kind.quality(wish, gpus) for gpus in parts)
+        slowest = min(kind.quality(request, gpus) for gpus in parts)
         return np.array([sum(parts)]), np.array([slowest])
-    total = count * wish.size
+    total = count * request.size
     if total > allowed.bit_count():
         return np.zeros(0, dtype=np.int64), np.zeros(0)
     covers = subsets.within(subsets.layer(kind.table.count, total), allowed)
-    own = own_rings(kind, wish.size, requirement.require, requirement.prefer)[covers]
+    own = own_rings(kind, request.size, requirement.require, requirement.prefer)[covers]
     return covers[own > -np.inf], own[own > -np.inf]
 
 
-def _parts(kind: Kind, wish: Wish, cover: int, count: int) -> tuple[int, ...]:
+def _parts(kind: MachineKind, request: GpuRequest, cover: int, count: int) -> tuple[int, ...]:
     """*cover* cut into members' sets, the slowest as fast as can be, then the others."""
-    if not wish.simple:
-        return kind.pack(wish, cover, count)
-    requirement, size = wish.requirement, wish.size
+    if not request.simple:
+        return kind.pack(request, cover, count)
+    requirement, size = request.requirement, request.size
     own = own_rings(kind, size, requirement.require, requirement.prefer)
     table, slowest = kind.table, float(own[cover])
     found = []

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from linkwise.extender.cache.machine_kind import Kind
+from linkwise.extender.cache.machine_kind import MachineKind
 from linkwise.extender.placement.worth.communicator import worths
 from linkwise.extender.placement.worth.reach import Reach, reach_of
 from linkwise.topology.model import LinkClass
@@ -13,7 +13,7 @@ from linkwise.topology.model import LinkClass
 class Share:
     """A gang's GPUs on one node, and the node's domains: one for each level, empty for none."""
 
-    kind: Kind
+    kind: MachineKind
     gpus: int  # bitmask
     domains: tuple[str, ...]
 
@@ -34,7 +34,9 @@ def estimate(shares: Sequence[Share], levels: Sequence[str]) -> Estimate:
     return estimate_of([(share.kind, share.gpus) for share in shares], levels, shared)
 
 
-def estimate_of(parts: Sequence[tuple[Kind, int]], levels: Sequence[str], shared: int) -> Estimate:
+def estimate_of(
+    parts: Sequence[tuple[MachineKind, int]], levels: Sequence[str], shared: int
+) -> Estimate:
     """*parts*: GPUs (bitmask) of one node each. *shared*: which of the *levels* is the nearest at
     which they are in one domain; len(levels): none."""
     of_part = {part: float(part[0].table.values[part[1]]) for part in set(parts)}
@@ -52,6 +54,6 @@ def _is_shared(shares: Sequence[Share], level: int) -> bool:
     return len(domains) == 1 and "" not in domains
 
 
-def _between(kind: Kind, gpus: int, reach: Reach) -> float:
+def _between(kind: MachineKind, gpus: int, reach: Reach) -> float:
     through_nics = float(kind.network[gpus]) * reach.share
     return max(through_nics, float(kind.fabric[gpus])) if reach.fabric else through_nics

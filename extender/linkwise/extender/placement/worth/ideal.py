@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from linkwise.extender.cache.machine_kind import Kind
+from linkwise.extender.cache.machine_kind import MachineKind
 from linkwise.extender.placement.worth.communicator import worths
 from linkwise.extender.placement.worth.reach import ONE_NODE, Reach
 from linkwise.topology import subsets
@@ -17,7 +17,7 @@ from linkwise.topology.model import LinkClass
 class Machines:
     """Idle ones of a kind."""
 
-    kind: Kind
+    kind: MachineKind
     allowed: int  # the GPUs of each that may be taken, as a bitmask
     near: Reach  # between those that are nearest to each other
 
@@ -31,7 +31,7 @@ def ideal(machines: Iterable[Machines], members: Sequence[int]) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _on(kind: Kind, allowed: int, gpus: int, least: int, near: Reach) -> float:
+def _on(kind: MachineKind, allowed: int, gpus: int, least: int, near: Reach) -> float:
     masks = subsets.within(np.arange(1, 1 << kind.table.count), allowed)
     sizes = subsets.sizes(kind.table.count)[masks]
     on_one = worths(kind, LinkClass.NVLINK, ONE_NODE)[masks[sizes == gpus]]

@@ -23,8 +23,8 @@ from linkwise.extender.podgrouper.workloads.fields import (
 from linkwise.extender.podgrouper.workloads.kinds import JOB, JOB_SET, VOLCANO_JOB
 from linkwise.extender.podgrouper.workloads.workload import (
     NOBODY,
-    Found,
-    Role,
+    FoundWorkload,
+    ReplicaRole,
     Workload,
     found,
     role_of,
@@ -35,7 +35,7 @@ JOB_SET_LABEL = "jobset.sigs.k8s.io/"
 VOLCANO = "volcano.sh/"
 
 
-def job(case: Case) -> Found | NoGang:
+def job(case: Case) -> FoundWorkload | NoGang:
     """Without an index the pods are a pool: each takes the next piece of work, alone.
 
     With one they may be shards as well. That all of them run at once is the sign of a gang that
@@ -98,16 +98,16 @@ def _alone(case: Case, index: int | None, because: str) -> NoGang:
     return NoGang(case.member("worker", index), "job", because)
 
 
-def train_job(case: Case) -> Found | None:
+def train_job(case: Case) -> FoundWorkload | None:
     """Its pods carry a JobSet's labels alone; only the JobSet knows that a TrainJob made it."""
     return _job_set(case, "trainjob", of_train_job=True)
 
 
-def job_set(case: Case) -> Found | None:
+def job_set(case: Case) -> FoundWorkload | None:
     return _job_set(case, "jobset", of_train_job=False)
 
 
-def _job_set(case: Case, rule: str, *, of_train_job: bool) -> Found | None:
+def _job_set(case: Case, rule: str, *, of_train_job: bool) -> FoundWorkload | None:
     name, role = (case.said(JOB_SET_LABEL + key) for key in ("jobset-name", "replicatedjob-name"))
     if not name or case.controller is None or not case.controller.name.startswith(f"{name}-{role}"):
         return None  # labels alone prove nothing: they get copied
@@ -141,9 +141,9 @@ def _job_set(case: Case, rule: str, *, of_train_job: bool) -> Found | None:
     )
 
 
-def _replicated_jobs(case: Case, owner: Fields, jobs: Sequence[Fields]) -> tuple[Role, ...]:
+def _replicated_jobs(case: Case, owner: Fields, jobs: Sequence[Fields]) -> tuple[ReplicaRole, ...]:
     in_order = text(owner, "spec.startupPolicy.startupPolicyOrder") == "InOrder"
-    roles: list[Role] = []
+    roles: list[ReplicaRole] = []
     for item in jobs:
         pods = number(item, "replicas", 1) * _pods_of_one(item)
         role = role_of(case, text(item, "name"), pods, mapping(item, "template.spec.template"))
@@ -154,7 +154,7 @@ def _replicated_jobs(case: Case, owner: Fields, jobs: Sequence[Fields]) -> tuple
     return tuple(roles)
 
 
-def _depends(item: Fields, before: Sequence[Role]) -> tuple[frozenset[str], frozenset[str]]:
+def _depends(item: Fields, before: Sequence[ReplicaRole]) -> tuple[frozenset[str], frozenset[str]]:
     """What has to be ready, and what has to have ended; with what those depend on themselves."""
     known = {role.name: role for role in before}
     ready, ended = NOBODY, NOBODY
@@ -177,7 +177,7 @@ def _pods_of_one(item: Fields) -> int:
     return min(parallelism, number(item, "template.spec.completions", parallelism))
 
 
-def volcano_job(case: Case) -> Found:
+def volcano_job(case: Case) -> FoundWorkload:
     """Kind `Job` too, but of Volcano's group. It says itself how many tasks are enough."""
     owner = case.read_controller(VOLCANO_JOB)
     assert case.controller is not None

@@ -27,7 +27,7 @@ from linkwise.extender.podgrouper.workloads.fields import (
     ordinal,
     text,
 )
-from linkwise.extender.podgrouper.workloads.kinds import Kind
+from linkwise.extender.podgrouper.workloads.kinds import OwnerKind
 from linkwise.kube.objects import OwnerReference, Pod, PodSpec
 from linkwise.topology import names
 
@@ -61,7 +61,7 @@ class UnreadError(Exception):
         self.ref, self.paths = ref, paths
 
 
-class GoneError(Exception):
+class OwnerGoneError(Exception):
     """The object was asked for, and is not there, or is another one by now."""
 
     def __init__(self, ref: ObjectRef, paths: tuple[str, ...], why: Missing | None) -> None:
@@ -110,7 +110,7 @@ class Case:
             return ("", "")
         return group_of(self.controller.api_version), self.controller.kind
 
-    def is_controlled_by(self, kind: Kind) -> bool:
+    def is_controlled_by(self, kind: OwnerKind) -> bool:
         return self.owner_kind == (kind.group, kind.kind)
 
     @cached_property
@@ -121,26 +121,26 @@ class Case:
         except ValueError as error:
             raise UnreadableError(f"{self.resource}: {error}") from None
 
-    def read_controller(self, kind: Kind) -> Fields:
+    def read_controller(self, kind: OwnerKind) -> Fields:
         controller = self.controller
         assert controller is not None
         version = controller.api_version.rpartition("/")[2]
         return self.read(kind, controller.name, uid=controller.uid, version=version)
 
-    def read(self, kind: Kind, name: str, *, uid: str = "", version: str = "") -> Fields:
+    def read(self, kind: OwnerKind, name: str, *, uid: str = "", version: str = "") -> Fields:
         """Raises UnreadError and GoneError; *uid* is the one that the pod refers to."""
         ref = ObjectRef(kind.group, kind.kind, self.namespace, name)
         # Anybody's labels, annotations and references say these, and they end in a path.
         if not (_NAME.fullmatch(name) and len(name) <= 253 and _VERSION.fullmatch(version)):
-            raise GoneError(ref, (), Missing.NO_NAME)
+            raise OwnerGoneError(ref, (), Missing.NO_NAME)
         paths = kind.paths(self.namespace, name, version)
         found = self.objects.get(ref)
         if found is None:
             raise UnreadError(ref, paths)
         if isinstance(found, Missing):
-            raise GoneError(ref, paths, found)
+            raise OwnerGoneError(ref, paths, found)
         if uid and text(found, "metadata.uid") not in ("", uid):
-            raise GoneError(ref, paths, None)
+            raise OwnerGoneError(ref, paths, None)
         return found
 
     def takes_gpus_in(self, template: Fields) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from linkwise.extender.podgrouper.workloads.answer import GangName, ObjectRef
-from linkwise.extender.podgrouper.workloads.case import Case, GoneError, controller_of
+from linkwise.extender.podgrouper.workloads.case import Case, OwnerGoneError, controller_of
 from linkwise.extender.podgrouper.workloads.fields import (
     Fields,
     UnreadableError,
@@ -29,7 +29,7 @@ from linkwise.extender.podgrouper.workloads.kinds import (
     OLD_COSCHEDULING_POD_GROUP,
     VOLCANO_JOB,
     VOLCANO_POD_GROUP,
-    Kind,
+    OwnerKind,
 )
 from linkwise.kube.objects import Quantity, whole
 
@@ -44,7 +44,7 @@ KAI_GROUP = "pod-group-name"
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class DeclaredGroup:
     """What a declaration says."""
 
     name: GangName
@@ -61,7 +61,7 @@ class Group:
     priority_class: str = ""
 
 
-def native_pod_group(case: Case) -> Group | None:
+def native_pod_group(case: Case) -> DeclaredGroup | None:
     """From 1.36 on. The Job controller makes groups that are none too: their policy is basic."""
     said = case.pod.spec.scheduling_group
     if said is None or not said.pod_group_name:
@@ -75,7 +75,7 @@ def native_pod_group(case: Case) -> Group | None:
     return _of_pod_group(case, NATIVE_POD_GROUP, owner, name, "native-pod-group", 1, basic=True)
 
 
-def native_workload(case: Case) -> Group | None:
+def native_workload(case: Case) -> DeclaredGroup | None:
     """1.35, before PodGroup was an object of its own: one gang per replica key."""
     said = case.pod.spec.workload_ref
     if said is None or not said.name:
@@ -89,7 +89,7 @@ def native_workload(case: Case) -> Group | None:
     part = said.pod_group + (f"-{said.pod_group_replica_key}" if said.pod_group_replica_key else "")
     gang = has(mine, "policy.gang")
     least = number(mine, "policy.gang.minCount", 1)
-    return Group(
+    return DeclaredGroup(
         GangName(ref.namespace, ref.qualified_kind, ref.name, text(owner, "metadata.uid"), part),
         least,
         "native-workload",
@@ -98,7 +98,7 @@ def native_workload(case: Case) -> Group | None:
     )
 
 
-def kueue(case: Case) -> Group | None:
+def kueue(case: Case) -> DeclaredGroup | None:
     """Groups of plain pods. Those for fast admission come one by one, whatever their count."""
     name = case.said(KUEUE + "pod-group-name")
     if not name or case.said(KUEUE + "pod-group-fast-admission") == "true":
@@ -108,7 +108,7 @@ def kueue(case: Case) -> Group | None:
     return _of_pods(case, "kueue", "kueue-pod-group", name, size, f"{key}: {size}", size=size)
 
 
-def koordinator(case: Case) -> Group | None:
+def koordinator(case: Case) -> DeclaredGroup | None:
     name = case.annotations.get(KOORDINATOR + "name")
     if not name:
         return None
@@ -129,7 +129,7 @@ class _TaskGroup(msgspec.Struct, rename="camel"):
         return whole(self.min_resource.get(resource, 0)) > 0
 
 
-def yunikorn(case: Case) -> Group | None:
+def yunikorn(case: Case) -> DeclaredGroup | None:
     """Only where the pod lists all task groups, and not Spark's: its driver makes the others."""
     application = case.said("applicationId", YUNIKORN + "app-id")
     listed = case.annotations.get(YUNIKORN + "task-groups", "")
@@ -153,7 +153,7 @@ def yunikorn(case: Case) -> Group | None:
     return replace(named, gpu_minimum=sum(max(group.min_member, 0) for group in gpus))
 
 
-def old_coscheduling_labels(case: Case) -> Group | None:
+def old_coscheduling_labels(case: Case) -> DeclaredGroup | None:
     """2020: name and number both stood on the pod."""
     name, key = case.labels.get(f"{OLD_COSCHEDULING}/name"), f"{OLD_COSCHEDULING}/min-available"
     if not name:
@@ -162,7 +162,7 @@ def old_coscheduling_labels(case: Case) -> Group | None:
     return _of_pods(case, "coscheduling-labels", "pod-group", name, least, f"{key}: {least}")
 
 
-def coscheduling(case: Case) -> Group | None:
+def coscheduling(case: Case) -> DeclaredGroup | None:
     for label, kind in (
         (COSCHEDULING, COSCHEDULING_POD_GROUP),
         (OLD_COSCHEDULING, OLD_COSCHEDULING_POD_GROUP),
@@ -173,36 +173,43 @@ def coscheduling(case: Case) -> Group | None:
     return None
 
 
-def volcano_pod_group(case: Case) -> Group | None:
+def volcano_pod_group(case: Case) -> DeclaredGroup | None:
     """Volcano gives a group to any pod that is none's yet; only a minimum makes it a gang."""
     name = case.said(VOLCANO_GROUP, VOLCANO_GROUP_TOO)
     if not name or case.is_controlled_by(VOLCANO_JOB):  # such a Job says all that its group does
         return None
     try:
         return _min_member(case, VOLCANO_POD_GROUP, name, "volcano-pod-group")
-    except GoneError:
+    except OwnerGoneError:
         owner = case.controller.uid if case.controller else case.pod.metadata.uid
         if name == f"podgroup-{owner}":  # Volcano made it unasked, so nobody waits for it
             return None
         raise
 
 
-def kai(case: Case) -> Group | None:
+def kai(case: Case) -> DeclaredGroup | None:
     name = case.annotations.get(KAI_GROUP)
     return _min_member(case, KAI_POD_GROUP, name, "kai") if name else None
 
 
-def _min_member(case: Case, kind: Kind, name: str, rule: str) -> Group:
+def _min_member(case: Case, kind: OwnerKind, name: str, rule: str) -> DeclaredGroup:
     owner = case.read(kind, name)
     return _of_pod_group(case, kind, owner, name, rule, number(owner, "spec.minMember", 1))
 
 
 def _of_pod_group(
-    case: Case, kind: Kind, owner: Fields, name: str, rule: str, least: int, *, basic: bool = False
-) -> Group:
+    case: Case,
+    kind: OwnerKind,
+    owner: Fields,
+    name: str,
+    rule: str,
+    least: int,
+    *,
+    basic: bool = False,
+) -> DeclaredGroup:
     ref = _ref(case, kind, name)
     what = "schedulingPolicy is basic" if basic else f"{least} at once"
-    return Group(
+    return DeclaredGroup(
         GangName(ref.namespace, ref.qualified_kind, name, text(owner, "metadata.uid")),
         max(least, 1),
         rule,
@@ -233,10 +240,10 @@ def _of_pods(
     *,
     size: int | None = None,
     role: str = "pod",
-) -> Group:
+) -> DeclaredGroup:
     named = GangName(case.namespace, kind, name)
-    return Group(named, least, rule, because, size=size, role=role, object=False)
+    return DeclaredGroup(named, least, rule, because, size=size, role=role, object=False)
 
 
-def _ref(case: Case, kind: Kind, name: str) -> ObjectRef:
+def _ref(case: Case, kind: OwnerKind, name: str) -> ObjectRef:
     return ObjectRef(kind.group, kind.kind, case.namespace, name)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class OwnerKind:
     group: str
     kind: str
     plural: str
@@ -18,31 +18,35 @@ class Kind:
         )
 
 
-JOB = Kind("batch", "Job", "jobs", ("v1",))
-STATEFUL_SET = Kind("apps", "StatefulSet", "statefulsets", ("v1",))
-REPLICA_SET = Kind("apps", "ReplicaSet", "replicasets", ("v1",))
-DEPLOYMENT = Kind("apps", "Deployment", "deployments", ("v1",))
+JOB = OwnerKind("batch", "Job", "jobs", ("v1",))
+STATEFUL_SET = OwnerKind("apps", "StatefulSet", "statefulsets", ("v1",))
+REPLICA_SET = OwnerKind("apps", "ReplicaSet", "replicasets", ("v1",))
+DEPLOYMENT = OwnerKind("apps", "Deployment", "deployments", ("v1",))
 
-TF_JOB = Kind("kubeflow.org", "TFJob", "tfjobs", ("v1",))
-PYTORCH_JOB = Kind("kubeflow.org", "PyTorchJob", "pytorchjobs", ("v1",))
-XGBOOST_JOB = Kind("kubeflow.org", "XGBoostJob", "xgboostjobs", ("v1",))
-PADDLE_JOB = Kind("kubeflow.org", "PaddleJob", "paddlejobs", ("v1",))
-JAX_JOB = Kind("kubeflow.org", "JAXJob", "jaxjobs", ("v1",))
-MX_JOB = Kind("kubeflow.org", "MXJob", "mxjobs", ("v1",))
-MPI_JOB = Kind("kubeflow.org", "MPIJob", "mpijobs", ("v2beta1", "v1"))
-JOB_SET = Kind("jobset.x-k8s.io", "JobSet", "jobsets", ("v1alpha2",))
-LEADER_WORKER_SET = Kind("leaderworkerset.x-k8s.io", "LeaderWorkerSet", "leaderworkersets", ("v1",))
-VOLCANO_JOB = Kind("batch.volcano.sh", "Job", "jobs", ("v1alpha1",))
-RAY_CLUSTER = Kind("ray.io", "RayCluster", "rayclusters", ("v1", "v1alpha1"))
+TF_JOB = OwnerKind("kubeflow.org", "TFJob", "tfjobs", ("v1",))
+PYTORCH_JOB = OwnerKind("kubeflow.org", "PyTorchJob", "pytorchjobs", ("v1",))
+XGBOOST_JOB = OwnerKind("kubeflow.org", "XGBoostJob", "xgboostjobs", ("v1",))
+PADDLE_JOB = OwnerKind("kubeflow.org", "PaddleJob", "paddlejobs", ("v1",))
+JAX_JOB = OwnerKind("kubeflow.org", "JAXJob", "jaxjobs", ("v1",))
+MX_JOB = OwnerKind("kubeflow.org", "MXJob", "mxjobs", ("v1",))
+MPI_JOB = OwnerKind("kubeflow.org", "MPIJob", "mpijobs", ("v2beta1", "v1"))
+JOB_SET = OwnerKind("jobset.x-k8s.io", "JobSet", "jobsets", ("v1alpha2",))
+LEADER_WORKER_SET = OwnerKind(
+    "leaderworkerset.x-k8s.io", "LeaderWorkerSet", "leaderworkersets", ("v1",)
+)
+VOLCANO_JOB = OwnerKind("batch.volcano.sh", "Job", "jobs", ("v1alpha1",))
+RAY_CLUSTER = OwnerKind("ray.io", "RayCluster", "rayclusters", ("v1", "v1alpha1"))
 
-NATIVE_POD_GROUP = Kind(
+NATIVE_POD_GROUP = OwnerKind(
     "scheduling.k8s.io", "PodGroup", "podgroups", ("v1beta1", "v1alpha3", "v1alpha2")
 )
-NATIVE_WORKLOAD = Kind("scheduling.k8s.io", "Workload", "workloads", ("v1alpha1",))
-COSCHEDULING_POD_GROUP = Kind("scheduling.x-k8s.io", "PodGroup", "podgroups", ("v1alpha1",))
-OLD_COSCHEDULING_POD_GROUP = Kind("scheduling.sigs.k8s.io", "PodGroup", "podgroups", ("v1alpha1",))
-VOLCANO_POD_GROUP = Kind("scheduling.volcano.sh", "PodGroup", "podgroups", ("v1beta1",))
-KAI_POD_GROUP = Kind("scheduling.run.ai", "PodGroup", "podgroups", ("v2alpha2",))
+NATIVE_WORKLOAD = OwnerKind("scheduling.k8s.io", "Workload", "workloads", ("v1alpha1",))
+COSCHEDULING_POD_GROUP = OwnerKind("scheduling.x-k8s.io", "PodGroup", "podgroups", ("v1alpha1",))
+OLD_COSCHEDULING_POD_GROUP = OwnerKind(
+    "scheduling.sigs.k8s.io", "PodGroup", "podgroups", ("v1alpha1",)
+)
+VOLCANO_POD_GROUP = OwnerKind("scheduling.volcano.sh", "PodGroup", "podgroups", ("v1beta1",))
+KAI_POD_GROUP = OwnerKind("scheduling.run.ai", "PodGroup", "podgroups", ("v2alpha2",))
 
 READ = (
     JOB,

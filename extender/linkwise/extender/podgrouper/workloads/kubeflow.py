@@ -22,11 +22,11 @@ from linkwise.extender.podgrouper.workloads.kinds import (
     MPI_JOB,
     PYTORCH_JOB,
     STATEFUL_SET,
-    Kind,
+    OwnerKind,
 )
 from linkwise.extender.podgrouper.workloads.workload import (
-    Found,
-    Role,
+    FoundWorkload,
+    ReplicaRole,
     Workload,
     found,
     role_of,
@@ -52,8 +52,8 @@ _POLICY = "spec.runPolicy.schedulingPolicy."
 
 
 def training_job(
-    case: Case, *, kind: Kind, rule: str, specs: str, order: tuple[str, ...]
-) -> Found | None:
+    case: Case, *, kind: OwnerKind, rule: str, specs: str, order: tuple[str, ...]
+) -> FoundWorkload | None:
     """*specs* is the field with the roles, *order* that of their ranks."""
     job = case.read_controller(kind)
     assert case.controller is not None
@@ -65,7 +65,7 @@ def training_job(
     return found(case, work, role, index, rule=rule, because=_because(work))
 
 
-def mpi_job_v1(case: Case) -> Found | None:
+def mpi_job_v1(case: Case) -> FoundWorkload | None:
     """Of the training operator, or of the old MPI operator: the launcher is owned directly too."""
     controller = case.controller
     if controller is None or controller.api_version != "kubeflow.org/v1":
@@ -79,7 +79,7 @@ def mpi_job_v1(case: Case) -> Found | None:
     return found(case, work, role, index, rule="mpijob-v1", because=_because(work))
 
 
-def mpi_job_v2(case: Case) -> Found | None:
+def mpi_job_v2(case: Case) -> FoundWorkload | None:
     """Of the MPI operator. The launcher hangs on a Job of its own, which hangs on the MPIJob."""
     name = case.said(TRAINING + "job-name")
     controller, role = case.controller, case.said(TRAINING + "job-role")
@@ -110,7 +110,7 @@ def mpi_job_v2(case: Case) -> Found | None:
     return found(case, work, role, index, rule="mpijob-v2beta1", because=_because(work))
 
 
-def mpi_job_v1alpha1(case: Case) -> Found | None:
+def mpi_job_v1alpha1(case: Case) -> FoundWorkload | None:
     """The oldest: workers of a StatefulSet, a launcher Job once they are ready, GPUs in all."""
     name, role = case.said("mpi_job_name"), case.said("mpi_role_type")
     if case.said("group_name") != "kubeflow.org" or not name or case.controller is None:
@@ -127,8 +127,8 @@ def mpi_job_v1alpha1(case: Case) -> Found | None:
         return None
     takes_gpus = workers > 0 and (_old_gpus(job) or case.takes_gpus_in(template))
     roles = (
-        Role("worker", workers, takes_gpus),
-        Role("launcher", 1, False, ready=frozenset({"worker"}), ranked=False),
+        ReplicaRole("worker", workers, takes_gpus),
+        ReplicaRole("launcher", 1, False, ready=frozenset({"worker"}), ranked=False),
     )
     work = _with_policy(case, MPI_JOB, name, job, roles)
     index = ordinal(case.pod.metadata.name.rpartition("-")[2]) if role == "worker" else None
@@ -153,7 +153,9 @@ def _old_gpus(job: Fields) -> bool:
     return has(job, "spec.gpus") or (has(job, "spec.processingUnits") and kind != "cpu")
 
 
-def _replicas(case: Case, job: Fields, specs: str, order: tuple[str, ...]) -> tuple[Role, ...]:
+def _replicas(
+    case: Case, job: Fields, specs: str, order: tuple[str, ...]
+) -> tuple[ReplicaRole, ...]:
     """The roles in the order of ranks. Their names may be stored in any case."""
     roles = [
         role_of(case, name.lower(), number(spec, "replicas", 1), mapping(spec, "template"))
@@ -164,7 +166,7 @@ def _replicas(case: Case, job: Fields, specs: str, order: tuple[str, ...]) -> tu
     return tuple(sorted(roles, key=lambda role: (places.get(role.name, len(order)), role.name)))
 
 
-def _mpi_roles(roles: tuple[Role, ...]) -> tuple[Role, ...]:
+def _mpi_roles(roles: tuple[ReplicaRole, ...]) -> tuple[ReplicaRole, ...]:
     """A launcher with GPUs stands in the hostfile and takes part; another one only starts it."""
     return tuple(
         replace(role, ranked=role.gpus) if role.name == "launcher" else role for role in roles
@@ -176,7 +178,7 @@ def _has_ranked_launcher(work: Workload) -> bool:
     return launcher is not None and launcher.ranked
 
 
-def _launcher_last(roles: tuple[Role, ...]) -> tuple[Role, ...]:
+def _launcher_last(roles: tuple[ReplicaRole, ...]) -> tuple[ReplicaRole, ...]:
     workers = frozenset(role.name for role in roles if role.name != "launcher")
     return tuple(
         replace(role, ready=workers) if role.name == "launcher" else role for role in roles
@@ -184,7 +186,7 @@ def _launcher_last(roles: tuple[Role, ...]) -> tuple[Role, ...]:
 
 
 def _with_policy(
-    case: Case, kind: Kind, name: str, job: Fields, roles: tuple[Role, ...]
+    case: Case, kind: OwnerKind, name: str, job: Fields, roles: tuple[ReplicaRole, ...]
 ) -> Workload:
     minimum = number(job, _POLICY + "minAvailable", 0) or None
     ref = ObjectRef(kind.group, kind.kind, case.namespace, name)

@@ -21,7 +21,7 @@ from linkwise.extender.podgrouper.workloads.kinds import (
     STATEFUL_SET,
 )
 from linkwise.extender.podgrouper.workloads.workload import (
-    Found,
+    FoundWorkload,
     Workload,
     found,
     role_of,
@@ -33,7 +33,7 @@ RAY = "ray.io/"
 KSERVE = "serving.kserve.io/inferenceservice"
 
 
-def leader_worker_set(case: Case) -> Found | None:
+def leader_worker_set(case: Case) -> FoundWorkload | None:
     """One gang per group. Its size is the pod's own: while an update rolls, sizes are mixed."""
     name, group = case.said(LWS + "name"), case.said(LWS + "group-index")
     if not name or not group or not case.is_controlled_by(STATEFUL_SET):
@@ -63,7 +63,7 @@ def leader_worker_set(case: Case) -> Found | None:
     )
 
 
-def kserve_multi_node(case: Case) -> Found | None:
+def kserve_multi_node(case: Case) -> FoundWorkload | None:
     """A head and the workers of another Deployment. Only these pods carry a generation."""
     service, generation = case.said(KSERVE), case.said("isvc.generation")
     app = case.said("app").removeprefix("isvc.")
@@ -92,7 +92,7 @@ def kserve_multi_node(case: Case) -> Found | None:
     )
 
 
-def ray_cluster(case: Case) -> Found | NoGang:
+def ray_cluster(case: Case) -> FoundWorkload | NoGang:
     """All that is promised: with an autoscaler the least of each group, without one what is asked.
 
     A worker beyond the least is the autoscaler's wish, and comes alone; unless its replica spans
@@ -138,7 +138,7 @@ def ray_cluster(case: Case) -> Found | NoGang:
     )
 
 
-def _extra_worker(case: Case, work: Workload, spec: Fields) -> Found | NoGang:
+def _extra_worker(case: Case, work: Workload, spec: Fields) -> FoundWorkload | NoGang:
     replica = _ray_replica_name(case, spec)
     if not replica:
         because = f"asked for by the autoscaler of {work.ref}, beyond what it promises"

@@ -12,13 +12,13 @@ from functools import lru_cache, partial
 from linkwise.extender.podgrouper.workloads import batch, declared, kinds, kubeflow, serving
 from linkwise.extender.podgrouper.workloads.answer import NoGang
 from linkwise.extender.podgrouper.workloads.case import Case
-from linkwise.extender.podgrouper.workloads.declared import Group
-from linkwise.extender.podgrouper.workloads.kinds import Kind
+from linkwise.extender.podgrouper.workloads.declared import DeclaredGroup
+from linkwise.extender.podgrouper.workloads.kinds import OwnerKind
 from linkwise.extender.podgrouper.workloads.singles import Single, bare, unknown
-from linkwise.extender.podgrouper.workloads.workload import Found
+from linkwise.extender.podgrouper.workloads.workload import FoundWorkload
 
-OwnerKind = tuple[str, str]  # API group and kind
-ANY: frozenset[OwnerKind] = frozenset()
+GroupKind = tuple[str, str]  # API group and kind
+ANY: frozenset[GroupKind] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,11 @@ class System:
     title: str
     gang: str
     reads: str  # the one object that may have to be read
-    recognise: Callable[[Case], Group | Found | NoGang | None]
-    owners: frozenset[OwnerKind] = ANY  # what controls its pods
+    recognise: Callable[[Case], DeclaredGroup | FoundWorkload | NoGang | None]
+    owners: frozenset[GroupKind] = ANY  # what controls its pods
 
 
-def _kind(kind: Kind) -> OwnerKind:
+def _kind(kind: OwnerKind) -> GroupKind:
     return kind.group, kind.kind
 
 
@@ -99,7 +99,7 @@ DECLARED: tuple[System, ...] = (
 )
 
 
-def _training(rule: str, kind: Kind, specs: str, *order: str) -> System:
+def _training(rule: str, kind: OwnerKind, specs: str, *order: str) -> System:
     return System(
         rule,
         kind.kind,
@@ -199,7 +199,7 @@ _GANGS = (
 
 def _single(
     title: str,
-    owners: frozenset[OwnerKind],
+    owners: frozenset[GroupKind],
     rule: str,
     because: str,
     *labels: str,
@@ -374,6 +374,6 @@ SYSTEMS: tuple[System, ...] = (*DECLARED, *OWNED)
 
 
 @lru_cache(maxsize=1024)
-def owned_by(owner: OwnerKind) -> tuple[System, ...]:
+def owned_by(owner: GroupKind) -> tuple[System, ...]:
     """Those that may know a pod which is controlled by this kind, in order."""
     return tuple(system for system in OWNED if not system.owners or owner in system.owners)

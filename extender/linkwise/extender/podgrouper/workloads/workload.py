@@ -23,7 +23,7 @@ NOBODY: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class ReplicaRole:
     """Pods made from one template."""
 
     name: str
@@ -45,7 +45,7 @@ class Workload:
 
     ref: ObjectRef
     uid: str
-    roles: tuple[Role, ...]
+    roles: tuple[ReplicaRole, ...]
     minimum: int | None = None  # that many are enough; None: all
     part: str = ""
     done: int = 0
@@ -58,10 +58,10 @@ class Workload:
     def size(self) -> int:
         return sum(role.pods for role in self.roles)
 
-    def role(self, name: str) -> Role | None:
+    def role(self, name: str) -> ReplicaRole | None:
         return next((role for role in self.roles if role.name == name), None)
 
-    def wave(self, name: str) -> tuple[Role, ...]:
+    def wave(self, name: str) -> tuple[ReplicaRole, ...]:
         """The roles whose pods exist when those of this one are made and have to be placed."""
         mine = self.role(name)
         if mine is None:
@@ -82,7 +82,11 @@ class Workload:
 
 
 def workload(
-    case: Case, ref: ObjectRef, owner: Fields, roles: tuple[Role, ...], minimum: int | None = None
+    case: Case,
+    ref: ObjectRef,
+    owner: Fields,
+    roles: tuple[ReplicaRole, ...],
+    minimum: int | None = None,
 ) -> Workload:
     """What *owner*, which was read, says; the caller replaces what is different about it."""
     kin = text(controller_of(owner), "uid")
@@ -95,12 +99,12 @@ def workload(
     )
 
 
-def role_of(case: Case, name: str, pods: int, template: Fields) -> Role:
-    return Role(name, pods, case.takes_gpus_in(template), gang_said=gang_said_in(template))
+def role_of(case: Case, name: str, pods: int, template: Fields) -> ReplicaRole:
+    return ReplicaRole(name, pods, case.takes_gpus_in(template), gang_said=gang_said_in(template))
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundWorkload:
     """What the owner of a pod says, and where in it the pod stands."""
 
     workload: Workload
@@ -151,7 +155,7 @@ def found(
     shown_role: str = "",
     subgroup: str = "",
     basis: Basis = Basis.NATURE,
-) -> Found:
+) -> FoundWorkload:
     """*role* is its name in the workload, *shown_role* the system's word where that differs."""
     member = case.member(
         shown_role or role,
@@ -161,7 +165,7 @@ def found(
         queue=work.queue,
         priority_class=work.priority_class,
     )
-    return Found(work, role, member, basis, rule, because)
+    return FoundWorkload(work, role, member, basis, rule, because)
 
 
 def _uid_of_reference(case: Case, ref: ObjectRef) -> str:

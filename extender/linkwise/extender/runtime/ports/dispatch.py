@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from linkwise.extender.runtime.loop import NotReadyError, Shell
-from linkwise.extender.runtime.metrics import Metrics
+from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.ports.passed_nodes import LetThrough
 from linkwise.extender.verbs import wire
 from linkwise.kube.objects import Pod
@@ -38,7 +38,7 @@ class Verbs:
     def __init__(
         self,
         shell: Shell,
-        metrics: Metrics,
+        metrics: ExtenderMetrics,
         *,
         max_body_mib: int,
         resource_name: str = DEFAULT_RESOURCE,

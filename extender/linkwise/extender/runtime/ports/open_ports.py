@@ -8,7 +8,7 @@ from threading import Thread
 from typing import TypeVar
 
 from linkwise.extender.runtime.loop import Shell
-from linkwise.extender.runtime.metrics import Metrics
+from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.ports.dispatch import Verbs
 from linkwise.extender.runtime.ports.people_port import StatusServer
 from linkwise.extender.runtime.ports.routes import create_app
@@ -74,7 +74,9 @@ class CallerCertificates:
         return self._clock() - at < _REMEMBERED_SECONDS
 
 
-def open_ports(settings: Settings, shell: Shell, metrics: Metrics, client: KubeClient) -> Ports:
+def open_ports(
+    settings: Settings, shell: Shell, metrics: ExtenderMetrics, client: KubeClient
+) -> Ports:
     """Listen, and serve nobody yet. Raises ListenError."""
     verbs = Verbs(
         shell, metrics, max_body_mib=settings.max_body_mib, resource_name=settings.resource_name

@@ -18,7 +18,7 @@ from linkwise.extender.explain import explanation_text as explain_text
 from linkwise.extender.explain.explainer import Explainer
 from linkwise.extender.explain.usage import view_nodes, view_use
 from linkwise.extender.runtime.loop import NotReadyError, Shell
-from linkwise.extender.runtime.metrics import CONTENT_TYPE, Metrics
+from linkwise.extender.runtime.metrics import CONTENT_TYPE, ExtenderMetrics
 from linkwise.extender.runtime.ports.dispatch import DEFECT
 from linkwise.extender.runtime.ports.people_port import CALLER_WAITS
 from linkwise.extender.verbs import wire
@@ -33,7 +33,7 @@ _SHARE = 0.25  # of a processor's time, for all who look at the books together
 
 def create_app(
     shell: Shell,
-    metrics: Metrics,
+    metrics: ExtenderMetrics,
     *,
     waits_for: Callable[[], str] = str,
     trouble: Callable[[], str] = str,
