@@ -389,6 +389,23 @@ def test_an_expired_gang_may_form_and_be_planned_again() -> None:
     assert plan.made == at.now
 
 
+def test_an_evicted_member_that_ends_well_does_not_stand_in_for_the_one_that_is_missing() -> None:
+    """A process that ends with 0 at SIGTERM leaves a pod that has succeeded until it is deleted."""
+    at = cluster()
+    first, second = planned(at)
+    at.schedule(first)
+    at.pass_time(600)
+    assert at.evicted == [first]
+    at.set_phase(first, "Succeeded")
+    at.settle()
+    assert at.plan(second) is None
+    at.delete(first)
+    at.add_pod("again", 8, gang="g", gang_size="2", rank="0")
+    at.settle()
+    assert at.phase("g") == "planned"
+    assert at.sound()
+
+
 def test_the_gangs_own_timeout_counts() -> None:
     at = cluster()
     first, _ = planned(at, gang_timeout="2m")

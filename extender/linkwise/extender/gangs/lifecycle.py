@@ -206,6 +206,9 @@ class GangLifecycle:
         enough = members.standing(gang).enough
         if gang.expired and (enough or not (members.bound or members.flying)):
             gang.expired = False
+            if not enough:
+                gang.plan_id = ""  # that run is over: an evicted member that ended well is missing
+                members = self._registry.muster(gang)
         if gang.expired:
             self._evict(gang, members, now)
         elif members.started or enough:
