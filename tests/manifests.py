@@ -90,7 +90,7 @@ def the(directory: Path, kind: str, name: str | None = None) -> dict[str, Any]:
 
 
 def write_overlay_with_webhook(name: str, directory: Path) -> str:
-    """A kustomization as docs/operating.md says to write one; its directory."""
+    """A kustomization as docs/operating/install-the-webhook.md says to write one; its directory."""
     made = {
         "resources": [os.path.relpath(DAEMONSET / "overlays" / name, directory)],
         "components": [

@@ -32,7 +32,7 @@ from linkwise.webhook.answers import Answers as WebhookAnswers
 from linkwise.webhook.patch import Rules
 
 ROOT = Path(__file__).parent.parent
-OPERATING = (ROOT / "docs" / "operating.md").read_text()
+OPERATING = ROOT / "docs" / "operating"
 ANNOTATIONS = (ROOT / "docs" / "annotations.md").read_text()
 SIMULATOR = (ROOT / "docs" / "simulator.md").read_text()
 REPLAY = (ROOT / "docs" / "replay.md").read_text()
@@ -49,10 +49,9 @@ def flags(command: click.Command) -> set[str]:
     }
 
 
-def section(title: str) -> str:
-    """A part of docs/operating.md, by how its headline begins."""
-    parts = re.split(r"^## ", OPERATING, flags=re.MULTILINE)
-    return next(part for part in parts if part.startswith(title))
+def reference(program: str) -> str:
+    """The page of docs/operating/ that lists a program's flags, routes and metrics."""
+    return (OPERATING / f"{program}.md").read_text()
 
 
 def quoted(text: str) -> set[str]:
@@ -60,13 +59,13 @@ def quoted(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("command", "title"),
-    [(plugin, "The plugin"), (extender, "The extender"), (webhook, "The webhook")],
+    ("command", "program"),
+    [(plugin, "plugin"), (extender, "extender"), (webhook, "webhook")],
 )
 def test_every_flag_is_documented_and_every_documented_flag_exists(
-    command: click.Command, title: str
+    command: click.Command, program: str
 ) -> None:
-    said = {word for word in quoted(section(title)) if re.fullmatch(r"--[a-z-]+", word)}
+    said = {word for word in quoted(reference(program)) if re.fullmatch(r"--[a-z-]+", word)}
     assert said == flags(command)
 
 
@@ -92,23 +91,23 @@ def metric_names(registry: CollectorRegistry, prefix: str) -> set[str]:
     }
 
 
-def documented_metrics(title: str) -> set[str]:
-    table = section(title).split("| metric (", 1)[1].split("\n\n", 1)[0]
+def documented_metrics(program: str) -> set[str]:
+    table = reference(program).split("| metric (", 1)[1].split("\n\n", 1)[0]
     rows = [line.split("|")[1] for line in table.splitlines()[2:]]
     return set().union(*(quoted(cell) for cell in rows))
 
 
 def test_every_metric_is_documented() -> None:
     of_plugin = PluginMetrics().registry
-    assert metric_names(of_plugin, "linkwise_plugin_") == documented_metrics("The plugin")
+    assert metric_names(of_plugin, "linkwise_plugin_") == documented_metrics("plugin")
     metrics = ExtenderMetrics()
     metrics.watch_lead(ALONE)
     metrics.watch_certificates(lambda: {"server": 0.0})
     metrics.watch_books(lambda: Census(Counts({}, {}, {}, 0, 0), 0, {}))
     of_extender = metric_names(metrics.registry, "linkwise_extender_")
-    assert of_extender == documented_metrics("The extender")
+    assert of_extender == documented_metrics("extender")
     of_webhook = metric_names(WebhookAnswers(Rules()).registry, "linkwise_webhook_")
-    assert of_webhook == documented_metrics("The webhook")
+    assert of_webhook == documented_metrics("webhook")
 
 
 def routes(app: Flask) -> set[str]:
@@ -119,12 +118,12 @@ def test_every_route_is_documented() -> None:
     plugin_app = create_plugin_app(CollectorRegistry(), lambda: "")
     no_shell = cast("Shell", None)  # the routes are told, none is called
     extender_app = create_extender_app(no_shell, ExtenderMetrics())
-    for app, title in ((plugin_app, "The plugin"), (extender_app, "The extender")):
-        said = section(title)
+    for app, program in ((plugin_app, "plugin"), (extender_app, "extender")):
+        said = reference(program)
         assert len(routes(app)) >= 3
         assert not [rule for rule in routes(app) if rule not in said]
     for _, path in WebhookAnswers(Rules()).routes():
-        assert f"`{path}`" in section("The webhook") or f" {path}`" in section("The webhook")
+        assert f"`{path}`" in reference("webhook") or f" {path}`" in reference("webhook")
 
 
 def test_every_annotation_and_label_is_documented() -> None:
@@ -146,7 +145,8 @@ def test_every_reason_that_kube_scheduler_shows_is_explained() -> None:
         if name.isupper() and isinstance(value, str) and value.startswith("linkwise: ")
     ]
     assert len(reasons) >= 8
-    assert not [reason for reason in reasons if f"`{reason}`" not in OPERATING]
+    page = (OPERATING / "find-out-why-a-pod-waits.md").read_text()
+    assert not [reason for reason in reasons if f"`{reason}`" not in page]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

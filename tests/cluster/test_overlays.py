@@ -271,8 +271,8 @@ def is_ready(pod: dict[str, Any]) -> bool:
 
 def type_in(node: Node, command: str) -> str:
     """As a person does in a copy of the overlay's directory; what it prints."""
-    page = (DAEMONSET.parent / "docs" / "operating.md").read_text()
-    assert f"`{command}`" in page
+    pages = (DAEMONSET.parent / "docs" / "operating").glob("*.md")
+    assert any(f"`{command}`" in page.read_text() for page in pages)
     kubectl = f"PATH={binaries.kubernetes()}:/usr/bin:/bin"
     overlay = DAEMONSET / "overlays" / "kubeadm"
     ended = node.enter(["env", kubectl, "sh", "-euc", f"cd {overlay}; {command}"])

@@ -1,6 +1,7 @@
 """The scheduler and the API server of every version that Linkwise supports, with the real extender.
 
-The same scenarios on each; where a version behaves otherwise, a table in docs/operating.md says so.
+The same scenarios on each; where a version behaves otherwise, docs/operating/kubernetes-versions.md
+says so.
 """
 
 from collections.abc import Iterator
@@ -33,7 +34,8 @@ class Differs:
 
 def documented(version: str) -> Differs:
     """What the table says of *version*, which has to be there."""
-    lines = iter((Path(__file__).parents[2] / "docs" / "operating.md").read_text().splitlines())
+    page = Path(__file__).parents[2] / "docs" / "operating" / "kubernetes-versions.md"
+    lines = iter(page.read_text().splitlines())
     head = next(line for line in lines if line.startswith("| what differs |"))
     column = cells(head).index(version)
     rows = [cells(line) for line in takewhile(lambda line: line.startswith("|"), lines)]

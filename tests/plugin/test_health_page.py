@@ -39,7 +39,7 @@ def test_every_xid_is_there_with_its_treatment_and_nvidias_action() -> None:
 
 
 def test_every_treatment_is_explained() -> None:
-    told = [treatment.strip("`") for treatment, *_ in table("What comes of a condition")]
+    told = [treatment.strip("`") for treatment, *_ in table("How the plugin treats a condition")]
     assert told == [treatment.value for treatment in Treatment]
 
 

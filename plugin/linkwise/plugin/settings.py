@@ -28,7 +28,8 @@ class Settings:
     resource_name: str = DEFAULT_RESOURCE
     listen_address: str = "0.0.0.0"  # probes and Prometheus come from outside the pod
     listen_port: int = 9401
-    # Else `systemctl daemon-reload` takes the GPUs from running containers (docs/operating.md).
+    # Else `systemctl daemon-reload` takes the GPUs from running containers
+    # (docs/operating/plugin.md).
     pass_device_specs: bool = True
     host_dev: Path = Path("/dev")  # in a container, the host's is elsewhere
     cdi: bool = False  # NVIDIA_VISIBLE_DEVICES works with every container toolkit

@@ -40,7 +40,7 @@ _DESCRIPTORS = 8192
 _ESTABLISHED = 1  # of linux/tcp_states.h: neither side has sent a FIN, nor a reset
 
 Handle = Callable[[socket.socket, Any, Any], object]
-# What became of a connection (docs/operating.md, `connections_total`).
+# What became of a connection (docs/operating/extender.md, `connections_total`).
 Result = Literal["served", "handshake", "name", "crowded", "late", "sent-off", "not-ready"]
 
 
