@@ -5,8 +5,7 @@ not show yet.
 Each change settles only the nodes that it touches, so a filter call reads arrays and never counts.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
 
 from linkwise.extender.api.records import GangKey, NodeRecord, PodRecord, ResourceList, WrittenPlan
 from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind, kind_key, will_do
@@ -46,7 +45,6 @@ class Cache:
         # What comes free is kept from others until those who wait for longest have had their turn.
         self.line_first = False
         self.fresh: dict[str, int] = {}  # node -> GPUs that came free since
-        self.supposed: Hashable = None  # while `rows` are not as they are, but as they might be
         self._reserved: dict[GangKey, Mapping[str, int]] = {}  # who waits -> node -> GPUs
         self._kept: dict[str, tuple[object, bool]] = {}  # what `keeps_plan` last said, and of what
         self._changes = 0
@@ -215,21 +213,6 @@ class Cache:
             info = self.nodes[name]
             info.free, info.fresh = info.free | info.fresh, 0
         self._settle_named(names)
-
-    @contextmanager
-    def supposing(
-        self, rows: NodeTable, what: Hashable, changed: Iterable[int] = ()
-    ) -> Iterator[None]:
-        """Let every search find the nodes as in *rows*, which are a copy; *changed* are those whose
-        GPUs differ. *what* tells one such supposition from another."""
-        true, self.rows, self.supposed = self.rows, rows, what
-        changed = list(changed)
-        self.settled_rows += changed
-        try:
-            yield
-        finally:
-            self.rows, self.supposed = true, None
-            self.settled_rows += changed
 
     # Questions.
 

@@ -136,16 +136,9 @@ class Placing:
         self, gang: Gang, members: GangMembers, now: float, aside: RunUnlocked | None
     ) -> list[Spot] | Refusal:
         spots: list[Spot] | Refusal | None = None
-        for reservations in self._reservations.ways(
-            self._reservations.claimant(gang, members), now
-        ):
-            if gang.alone:
-                with self._reservations.shown(reservations):
-                    spots = self._search.seek(members, now)
-            else:
-                spots = self._search.seek(
-                    members, now, aside=aside, view=self._reservations.view(reservations)
-                )
+        beside = None if gang.alone else aside
+        for view in self._reservations.views(self._reservations.claimant(gang, members), now):
+            spots = self._search.seek(members, now, aside=beside, view=view)
             if not isinstance(spots, Refusal):
                 break
         assert spots is not None, "there is always one way"

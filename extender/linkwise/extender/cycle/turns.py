@@ -25,6 +25,7 @@ from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.gangs.partial_admission import needed
 from linkwise.extender.gangs.registry import GangRegistry
+from linkwise.extender.placement.nodes.nodes_view import as_if
 from linkwise.extender.placement.result import Refusal, Spot
 from linkwise.extender.queue.earliest_start import (
     EarliestStart,
@@ -341,8 +342,7 @@ class Turns:
         want = ReservationRequest(wanted, pool, base, open_to, own)
 
         def seek(rows: NodeTable, changed: Sequence[int]) -> list[Spot] | Refusal:
-            with self._cache.supposing(rows, object(), changed if gang.alone else ()):
-                return self._search.seek(members, now)
+            return self._search.seek(members, now, view=as_if(rows, tuple(changed)))
 
         self._in_vain.pop(gang.key, None)
         chosen = reserve(self._cache, self._running_pods, want, seek, now, pause)

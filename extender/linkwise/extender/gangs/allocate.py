@@ -5,8 +5,7 @@ A gang is placed as a whole, beside its members that have GPUs already; a single
 node, by a way that knows all nodes' worth beforehand.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 
@@ -24,6 +23,7 @@ from linkwise.extender.placement.cluster_view import ClusterView, cluster_view
 from linkwise.extender.placement.gang_placement import place, pod_sets_of
 from linkwise.extender.placement.nodes.best_node import BestNode
 from linkwise.extender.placement.nodes.node_filters import NodeFilters
+from linkwise.extender.placement.nodes.nodes_view import NodesView
 from linkwise.extender.placement.nodes.scheduler_feedback import SchedulerFeedback
 from linkwise.extender.placement.request import NOBODY, PlacedMembers, PodSet
 from linkwise.extender.placement.result import Refusal, Spot
@@ -31,15 +31,6 @@ from linkwise.extender.placement.worth.estimate import estimate_of
 from linkwise.extender.placement.worth.ideal import Machines, ideal
 from linkwise.extender.placement.worth.reach import reach_of
 from linkwise.topology.plan import CommunicatorEstimate
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """The nodes as they are shown to one who asks, with what is kept for him."""
-
-    what: Hashable  # tells one view from another
-    rows: Callable[[], NodeTable]  # as they are at the moment; a copy
-
 
 _TALKS = 2  # GPUs: one alone talks to nobody
 _TRIES = 2  # with others in the books; then they wait
@@ -74,24 +65,19 @@ class GangSearch:
         now: float,
         *,
         aside: RunUnlocked | None = None,
-        view: View | None = None,
+        view: NodesView,
     ) -> list[Spot] | Refusal:
-        """Room for those who are open, of a single pod where nothing more than what is free is in
-        *view*. With *aside* others may use the books meanwhile; what comes back is true all the
-        same when it comes. Raises Moved."""
-        view = view or View(self._cache.supposed, self._rows)
+        """Room for the open members in *view*. With *aside* others may use the cache meanwhile;
+        the result is true when it comes back. Raises StaleResult."""
         beside = spots_of(self._cache, members)
         if beside:
             return self._search(members, beside, now, aside, view)
         return self._failed_searches.seek(
             members.open,
             _spans_of(members),
-            view.what,
+            view.key,
             lambda: self._search(members, beside, now, aside, view),
         )
-
-    def _rows(self) -> NodeTable:
-        return self._cache.rows.copy()
 
     def _search(
         self,
@@ -99,7 +85,7 @@ class GangSearch:
         beside: Sequence[Spot],
         now: float,
         aside: RunUnlocked | None,
-        view: View,
+        view: NodesView,
     ) -> list[Spot] | Refusal:
         def known_nodes(template: Template) -> Bools:
             known, nodes = self._feedback.known_to_pass(template, now), self._nodes(template)
@@ -122,11 +108,11 @@ class GangSearch:
         nodes: Callable[[Template], Bools],
         beside: Sequence[Spot],
         aside: RunUnlocked | None,
-        view: View,
+        view: NodesView,
     ) -> list[Spot] | Refusal:
         member = members.open[0]
         if member.ask.gang is None and member.template is not None:
-            spot = self._best_of(member, nodes(member.template))
+            spot = self._best_of(member, nodes(member.template), view)
             return spot if isinstance(spot, Refusal) else [spot]
         spans = _spans_of(members)
         placed = self._placed(members, beside)
@@ -135,13 +121,18 @@ class GangSearch:
             if aside is None:
                 break
             seen = Seen(self._cache, members.open)
-            cluster = cluster_view(self._cache, view.rows(), levels)
+            cluster = cluster_view(self._cache, self._copied(view), levels)
             pod_sets = pod_sets_of(members.open, nodes)
             answer = aside(partial(place, cluster, pod_sets, placed, spans))
             if seen.still_true_of(answer, cluster, pod_sets, nodes, view):
                 return answer
-        cluster = cluster_view(self._cache, view.rows(), levels)
+        cluster = cluster_view(self._cache, self._copied(view), levels)
         return place(cluster, pod_sets_of(members.open, nodes), placed, spans)
+
+    def _copied(self, view: NodesView) -> NodeTable:
+        """The cache's own table changes while a search runs beside the lock."""
+        table = view.table()
+        return table.copy() if table is self._cache.rows else table
 
     def _placed(self, members: GangMembers, beside: Sequence[Spot]) -> PlacedMembers:
         if not beside:
@@ -222,15 +213,15 @@ class GangSearch:
             machines.append(Machines(kind, kind.allowed(requirement), reach_of(levels, nearest)))
         return ideal(machines, [spot.gpus.bit_count() for spot in spots])
 
-    def best_for(self, pod: PodRecord) -> Spot | Refusal:
+    def best_for(self, pod: PodRecord, view: NodesView) -> Spot | Refusal:
         """The best node for a pod that is not planned ahead."""
         if pod.template is None:
             return Refusal(1, 0, "", 0)
-        return self._best_of(pod, self._nodes(pod.template))
+        return self._best_of(pod, self._nodes(pod.template), view)
 
-    def _best_of(self, pod: PodRecord, nodes: Bools) -> Spot | Refusal:
+    def _best_of(self, pod: PodRecord, nodes: Bools, view: NodesView) -> Spot | Refusal:
         request = GpuRequest(pod.demand, pod.ask.requirement)
-        return self._best_node.find(request, pod.needs, nodes)
+        return self._best_node.find(request, pod.needs, nodes, view)
 
 
 def _templates(members: Iterable[PodRecord]) -> set[Template]:
@@ -255,7 +246,7 @@ class Seen:
         cluster: ClusterView,
         pod_sets: Sequence[PodSet],
         nodes: Callable[[Template], Bools],
-        view: View,
+        view: NodesView,
     ) -> bool:
         """Raises Moved."""
         if self._change_of_gang() != self._gang_change:
@@ -263,7 +254,7 @@ class Seen:
         if isinstance(answer, Refusal):
             return self._cache.room == self._room  # what is free only got less
         rows = [cluster.rows.row_of[spot.node] for spot in answer]
-        return self._same(cluster.rows, view.rows(), rows) and all(
+        return self._same(cluster.rows, view.table(), rows) and all(
             nodes(pods.template)[[rows[member] for member in pods.members]].all()
             for pods in pod_sets
         )

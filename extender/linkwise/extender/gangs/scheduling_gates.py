@@ -15,6 +15,7 @@ from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.pending_writes import EVENT_SECONDS, PendingWrites
 from linkwise.extender.gangs.gang import Gang, Phase
 from linkwise.extender.gangs.members import GangMembers
+from linkwise.extender.placement.nodes.nodes_view import as_it_is
 from linkwise.extender.placement.nodes.reasons import rooms
 
 # Most plans take milliseconds, and need no words.
@@ -108,7 +109,7 @@ def _is_stray(record: PodRecord) -> bool:
 def why_no_node(cache: Cache, request: GpuRequest) -> str:
     """Why there is no plan for a single pod: each distinct reason once, no numbers."""
     nodes = [info.name for info in cache.nodes.values() if info.record is not None]
-    answer = rooms(cache, request, nodes)
+    answer = rooms(cache, as_it_is(cache), request, nodes)
     reasons = {*answer.failed.values(), *answer.unresolvable.values()}
     if answer.node_names:
         reasons.add("linkwise: nodes with GPUs for it do not take it for other reasons")

@@ -25,6 +25,7 @@ from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.gangs.partial_admission import needed
 from linkwise.extender.gangs.registry import GangRegistry
+from linkwise.extender.placement.nodes.nodes_view import as_if
 from linkwise.extender.placement.result import Refusal, Spot
 from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
 from linkwise.extender.preemption.policy import Preempt
@@ -359,8 +360,7 @@ class _Question:
 
     def seek(self, units: Iterable[Unit]) -> list[Spot] | None:
         rows, changed = self._rows_without(units)
-        with self._cache.supposing(rows, object(), changed if self._gang.alone else ()):
-            spots = self._search.seek(self._found, self._now)
+        spots = self._search.seek(self._found, self._now, view=as_if(rows, tuple(changed)))
         return None if isinstance(spots, Refusal) else spots
 
     def makes_room(self, units: Sequence[Unit]) -> bool:

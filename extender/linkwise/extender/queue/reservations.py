@@ -14,8 +14,7 @@ docs/decisions/0013-order-and-holds.md has why.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -27,11 +26,11 @@ from linkwise.extender.api.records import GangKey, PodRecord, Template
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.node_table import Bools, NodeTable
-from linkwise.extender.gangs.allocate import View
 from linkwise.extender.gangs.failed_searches import requests_of
 from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.placement.nodes.node_filters import NodeFilters
+from linkwise.extender.placement.nodes.nodes_view import NodesView, as_it_is
 from linkwise.extender.placement.result import Spot
 from linkwise.extender.queue.earliest_start import EarliestStart, Gpus, earliest
 from linkwise.extender.queue.run_times import NineOfTen, RunTimes, run_time
@@ -180,23 +179,19 @@ class Reservations:
         ]
         return [surely, [*surely, *until_then]] if until_then else [surely]
 
-    @contextmanager
-    def shown(self, reservations: Sequence[ReservedGpus]) -> Iterator[None]:
-        """Let every search find what these keep as if it were free."""
-        rows = self.rows_with(reservations) if reservations else None
-        if rows is None:
-            yield
-            return
-        what = frozenset(reservation.number for reservation in reservations)
-        with self._cache.supposing(rows, what, self._rows_of(reservations)):
-            yield
+    def views(self, claimant: Claimant, now: float) -> list[NodesView]:
+        """The nodes as this claimant may use them, in the order in which it tries them."""
+        return [self.view(reservations) for reservations in self.ways(claimant, now)]
 
-    def view(self, reservations: Sequence[ReservedGpus]) -> View | None:
-        """The same for one search; None: there is nothing to show."""
+    def view(self, reservations: Sequence[ReservedGpus]) -> NodesView:
+        """The nodes with what is free and what these reserve."""
         if not reservations:
-            return None
-        what = frozenset(reservation.number for reservation in reservations)
-        return View(what, partial(self.rows_with, reservations))
+            return as_it_is(self._cache)
+        return NodesView(
+            frozenset(reservation.number for reservation in reservations),
+            partial(self.rows_with, reservations),
+            self._rows_of(reservations),
+        )
 
     def kept_on(self, node: str, reservations: Iterable[ReservedGpus]) -> int:
         """The GPUs of a node that nobody has, and that are kept by these."""
@@ -216,10 +211,10 @@ class Reservations:
                     rows.free[row] |= rows.held[row] & mask
         return rows
 
-    def _rows_of(self, reservations: Iterable[ReservedGpus]) -> list[int]:
+    def _rows_of(self, reservations: Iterable[ReservedGpus]) -> tuple[int, ...]:
         row_of = self._cache.rows.row_of
         nodes = {node for reservation in reservations for node in reservation.gpus}
-        return sorted(row_of[node] for node in nodes if node in row_of)
+        return tuple(sorted(row_of[node] for node in nodes if node in row_of))
 
     def _fresh_now(self) -> FreshGpus:
         if self._fresh.gpus != self._cache.fresh:

@@ -30,6 +30,7 @@ from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.node_table import popcount
 from linkwise.extender.cache.pending_writes import NOMINATE_SECONDS, PendingWrites, nomination_pause
+from linkwise.extender.placement.nodes.nodes_view import NodesView
 from linkwise.extender.placement.nodes.scheduler_feedback import LEAST_SAMPLE
 from linkwise.extender.placement.result import Refusal, Spot
 from linkwise.extender.queue.reservations import Reservations
@@ -47,7 +48,7 @@ SOON_SECONDS = 30.0
 _FEW = 32
 
 
-Find = Callable[[PodRecord], Spot | Refusal]
+Find = Callable[[PodRecord, NodesView], Spot | Refusal]
 """The best node for a pod."""
 
 
@@ -237,14 +238,13 @@ class UnschedulablePods:
 
     def _room_for(self, record: PodRecord, failed_searches: set[object], now: float) -> Spot | None:
         """*hopeless*: the like of whom have no room, which is added to."""
-        ways = self._reservations.ways(self._reservations.claimant_of_single(record), now)
-        shown = tuple(reservation.number for reservation in ways[-1])
+        claimant = self._reservations.claimant_of_single(record)
+        view = self._reservations.views(claimant, now)[-1]
         request = GpuRequest(record.demand, record.ask.requirement)
-        alike = (request, record.template, record.needs, shown)
+        alike = (request, record.template, record.needs, view.key)
         if alike in failed_searches:
             return None
-        with self._reservations.shown(ways[-1]):
-            spot = self._find(record)
+        spot = self._find(record, view)
         if isinstance(spot, Refusal):
             failed_searches.add(alike)
             return None

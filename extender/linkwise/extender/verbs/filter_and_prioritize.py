@@ -17,7 +17,7 @@ from linkwise.extender.api.extender_calls import (
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
-from linkwise.extender.cache.node_table import popcount
+from linkwise.extender.cache.node_table import NodeTable, popcount
 from linkwise.extender.cycle.planner import Planner
 from linkwise.extender.gangs.scheduling_gates import why_gang_waits
 from linkwise.extender.placement.nodes.reasons import by_kind, rooms
@@ -68,14 +68,13 @@ def _of_single(
 ) -> FilterAnswer:
     """Shown what is held for others only where nothing else is left, and only if it may have it."""
     answer = FilterAnswer()
-    for reservations in planner.reservations.ways(
-        planner.reservations.claimant_of_single(record), now
-    ):
-        with planner.reservations.shown(reservations):
-            best = planner.offers.offer(record, names)
-            if best is not None:
-                return FilterAnswer(node_names=(best,))
-            answer = rooms(cache, GpuRequest(record.demand, record.ask.requirement), names)
+    request = GpuRequest(record.demand, record.ask.requirement)
+    reservations = planner.reservations
+    for view in reservations.views(reservations.claimant_of_single(record), now):
+        best = planner.offers.offer(record, names, view)
+        if best is not None:
+            return FilterAnswer(node_names=(best,))
+        answer = rooms(cache, view, request, names)
         if answer.node_names:
             break
     return answer
@@ -99,21 +98,19 @@ def prioritize(
         return PriorityAnswer(tuple((name, BEST_SCORE * (name == placed)) for name in names))
     request = GpuRequest(record.demand, record.ask.requirement)
     scores = [0] * len(names)
-    for reservations in planner.reservations.ways(
-        planner.reservations.claimant_of_single(record), now
-    ):
-        with planner.reservations.shown(reservations):
-            scores = _scores(cache, request, names)
+    reservations = planner.reservations
+    for view in reservations.views(reservations.claimant_of_single(record), now):
+        scores = _scores(cache, view.table(), request, names)
         if any(scores):
             break
     return PriorityAnswer(tuple(zip(names, scores, strict=True)))
 
 
-def _scores(cache: Cache, request: GpuRequest, names: Sequence[str]) -> list[int]:
-    rows = cache.rows.rows_of(names)
+def _scores(cache: Cache, table: NodeTable, request: GpuRequest, names: Sequence[str]) -> list[int]:
+    rows = table.rows_of(names)
     quality: NDArray[np.float64] = np.full(len(names), -np.inf)
     damage, free_share = np.zeros(len(names)), np.ones(len(names))
-    for kind, places, free in by_kind(cache, rows):
+    for kind, places, free in by_kind(cache, table, rows):
         quality[places] = kind.qualities(request, free)
         damage[places] = kind.damages_within(request, free)
         free_share[places] = popcount(free) / kind.all_gpus.bit_count()

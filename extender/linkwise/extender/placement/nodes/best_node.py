@@ -4,16 +4,17 @@ Pods behind the gate come by the thousand and are alike, and each plan changes o
 every node is worth is kept for each wish, and brought up to date for the nodes that changed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from linkwise.extender.api.records import ResourceList
 from linkwise.extender.cache.cache import Cache
-from linkwise.extender.cache.machine_kind import Floats, GpuRequest, MachineKind
-from linkwise.extender.cache.node_table import NOT_USABLE, Bools, Ints
+from linkwise.extender.cache.machine_kind import Floats, GpuRequest
+from linkwise.extender.cache.node_table import NOT_USABLE, Bools, Ints, NodeTable
 from linkwise.extender.placement.nodes.node_filters import LONG_LOG
+from linkwise.extender.placement.nodes.nodes_view import NodesView
 from linkwise.extender.placement.result import Refusal, Spot
 from linkwise.topology.model import MAX_GPUS
 
@@ -43,9 +44,11 @@ class BestNode:
             self._cache.settled_rows.clear()
             self._known.clear()
 
-    def find(self, request: GpuRequest, needs: ResourceList, nodes: Bools) -> Spot | Refusal:
+    def find(
+        self, request: GpuRequest, needs: ResourceList, nodes: Bools, view: NodesView
+    ) -> Spot | Refusal:
         """Among *nodes* [rows], with room for *needs*."""
-        worth, rows = self._worth(request), self._cache.rows
+        worth, rows = self._worth_in(view, request), view.table()
         count = len(rows)
         fits = nodes & (rows.pods[:count] > 0) & (worth.quality[:count] > -np.inf)
         for left, need in (
@@ -64,9 +67,9 @@ class BestNode:
         assert gpus is not None, "its quality says that there is a set"
         return Spot(name, gpus)
 
-    def among(self, request: GpuRequest, names: Sequence[str]) -> str | None:
+    def among(self, request: GpuRequest, names: Sequence[str], view: NodesView) -> str | None:
         """The best of the nodes of these names, on which everything else fits."""
-        worth, cache = self._worth(request), self._cache
+        worth, cache = self._worth_in(view, request), self._cache
         places = cache.rows.rows_of(names)
         places = places[places >= 0]
         places = places[worth.quality[places] > -np.inf]
@@ -80,6 +83,15 @@ class BestNode:
                 places = places[of_places == of_places.min()]
         return int(places[0])
 
+    def _worth_in(self, view: NodesView, request: GpuRequest) -> _Worth:
+        """What the nodes of *view* are worth."""
+        worth = self._worth(request)
+        if not view.changed:
+            return worth
+        shown = _Worth(worth.quality.copy(), worth.damage.copy(), worth.free_share.copy(), worth.of)
+        self._judge(request, shown, view.changed, view.table())
+        return shown
+
     def _worth(self, request: GpuRequest) -> _Worth:
         cache = self._cache
         worth = self._known.get(request)
@@ -92,14 +104,20 @@ class BestNode:
         log = cache.settled_rows
         changed = range(len(cache.rows)) if worth.seen < 0 else set(log[worth.seen :])
         worth.seen = len(log)
-        for row in changed:
-            worth.quality[row], worth.damage[row], worth.free_share[row] = self._of(
-                request, worth, row
-            )
+        self._judge(request, worth, changed, cache.rows)
         return worth
 
-    def _of(self, request: GpuRequest, worth: _Worth, row: int) -> tuple[float, float, float]:
-        number, free = int(self._cache.rows.kinds[row]), int(self._cache.rows.free[row])
+    def _judge(
+        self, request: GpuRequest, worth: _Worth, rows: Iterable[int], table: NodeTable
+    ) -> None:
+        for row in rows:
+            worth.quality[row], worth.damage[row], worth.free_share[row] = self._of(
+                request, worth, int(table.kinds[row]), int(table.free[row])
+            )
+
+    def _of(
+        self, request: GpuRequest, worth: _Worth, number: int, free: int
+    ) -> tuple[float, float, float]:
         if number == NOT_USABLE:
             return _NONE
         key = number << MAX_GPUS | free
@@ -111,6 +129,3 @@ class BestNode:
             share = free.bit_count() / kind.all_gpus.bit_count()
             known = worth.of[key] = (quality, damage, share)
         return known
-
-    def _kind(self, row: int) -> MachineKind:
-        return self._cache.kinds[int(self._cache.rows.kinds[row])]

@@ -13,7 +13,8 @@ from linkwise.extender.api.extender_calls import FilterAnswer
 from linkwise.extender.cache.cache import NO_TOPOLOGY, NOT_SEEN, Cache
 from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind
 from linkwise.extender.cache.node_info import REFUSES
-from linkwise.extender.cache.node_table import NOT_USABLE, Ints, popcount
+from linkwise.extender.cache.node_table import NOT_USABLE, Ints, NodeTable, popcount
+from linkwise.extender.placement.nodes.nodes_view import NodesView
 
 FEWER = "linkwise: fewer free GPUs than wanted"
 NO_LINK = "linkwise: no free GPU set with the required link"
@@ -40,12 +41,12 @@ def why_no_room(kind: MachineKind, request: GpuRequest, free: int) -> tuple[str,
     return (FEWER if (free & allowed).bit_count() < request.size else NO_LINK), False
 
 
-def by_kind(cache: Cache, rows: Ints) -> Iterator[tuple[MachineKind, Ints, Ints]]:
+def by_kind(cache: Cache, table: NodeTable, rows: Ints) -> Iterator[tuple[MachineKind, Ints, Ints]]:
     """The kinds among these rows (-1: unknown): kind, places in *rows*, masks of free GPUs."""
-    kinds = np.where(rows >= 0, cache.rows.kinds[rows], NOT_USABLE)
+    kinds = np.where(rows >= 0, table.kinds[rows], NOT_USABLE)
     for number in np.unique(kinds[kinds != NOT_USABLE]):
         places = np.flatnonzero(kinds == number)
-        yield cache.kinds[number], places, cache.rows.free[rows[places]]
+        yield cache.kinds[number], places, table.free[rows[places]]
 
 
 def problem_text(cache: Cache, name: str) -> str:
@@ -68,13 +69,14 @@ def held_for(title: str) -> str:
     return f"linkwise: held for {title}"
 
 
-def rooms(cache: Cache, request: GpuRequest, names: Sequence[str]) -> FilterAnswer:
-    rows = cache.rows.rows_of(names)
+def rooms(cache: Cache, view: NodesView, request: GpuRequest, names: Sequence[str]) -> FilterAnswer:
+    table = view.table()
+    rows = table.rows_of(names)
     fits = np.zeros(len(names), dtype=np.bool_)
     reasons: dict[str, list[int]] = {}  # text -> places in *names*
     never: set[str] = set()
     told = np.zeros(len(names), dtype=np.bool_)
-    for kind, places, free in by_kind(cache, rows):
+    for kind, places, free in by_kind(cache, table, rows):
         fits[places] = kind.qualities(request, free) > -np.inf
         told[places] = True
         misses = places[~fits[places]]
@@ -85,12 +87,12 @@ def rooms(cache: Cache, request: GpuRequest, names: Sequence[str]) -> FilterAnsw
             never.add(text)
             reasons.setdefault(text, []).extend(misses.tolist())
             continue
-        idle = cache.rows.free[rows[misses]] | cache.rows.held[rows[misses]]
+        idle = table.free[rows[misses]] | table.held[rows[misses]]
         held = kind.qualities(request, idle) > -np.inf
         for place in misses[held].tolist():
             reasons.setdefault(_held_for(cache, names[place]), []).append(place)
         misses = misses[~held]
-        counts = popcount(cache.rows.free[rows[misses]] & kind.allowed(request.requirement))
+        counts = popcount(table.free[rows[misses]] & kind.allowed(request.requirement))
         fewer = counts < request.size
         reasons.setdefault(FEWER, []).extend(misses[fewer].tolist())
         reasons.setdefault(NO_LINK, []).extend(misses[~fewer].tolist())

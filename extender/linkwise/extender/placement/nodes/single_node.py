@@ -14,6 +14,7 @@ from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.placement.nodes.best_node import BestNode
 from linkwise.extender.placement.nodes.node_filters import puts_off
+from linkwise.extender.placement.nodes.nodes_view import NodesView
 
 
 class Offers:
@@ -21,11 +22,12 @@ class Offers:
         self._cache, self._best_node = cache, best_node
         self._made: set[str] = set()  # uids of the pods that were shown one node of several
 
-    def offer(self, record: PodRecord, names: Sequence[str]) -> str | None:
+    def offer(self, record: PodRecord, names: Sequence[str], view: NodesView) -> str | None:
         """The one of these nodes to answer; None where there is none, or all are to be told."""
         if record.prefers or record.uid in self._made:
             return None
-        best = self._best_node.among(GpuRequest(record.demand, record.ask.requirement), names)
+        request = GpuRequest(record.demand, record.ask.requirement)
+        best = self._best_node.among(request, names, view)
         if best is None or puts_off(record.template, self._cache.nodes[best].record):
             return None
         if len(names) > 1 and record.uid in self._cache.pods:
