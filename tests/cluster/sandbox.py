@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from linkwise.simulator import tied
+from linkwise.simulator.processes import exec_with_parent
 from tests.cluster.cgroups import remove_cgroups
 
 DIRECTORY = "LINKWISE_SANDBOX"  # set inside, to the run's directory
@@ -47,7 +47,7 @@ def run(command: Sequence[str], env: Mapping[str, str] | None = None) -> int:
         ended = subprocess.run(
             # Tied, since unshare takes its child with it but would itself outlive us.
             [
-                *(sys.executable, "-I", "-S", tied.__file__, str(os.getpid())),
+                *(sys.executable, "-I", "-S", exec_with_parent.__file__, str(os.getpid())),
                 *(unshare, *namespaces),
                 *(sys.executable, "-m", "tests.cluster.sandbox", "first", *command),
             ],

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from linkwise.simulator import tied
+from linkwise.simulator.processes import exec_with_parent
 
 TESTS = ("tests/cluster", "tests/contract")
 # One more than the processors of a small machine: at each moment one of them is waiting.
@@ -48,7 +48,7 @@ def _sandboxes() -> list[str]:
 
 
 def _run_shown(tests: str) -> Ended:
-    ends_with_us = [sys.executable, "-I", "-S", tied.__file__, str(os.getpid())]
+    ends_with_us = [sys.executable, "-I", "-S", exec_with_parent.__file__, str(os.getpid())]
     ran = subprocess.run(
         [*ends_with_us, sys.executable, "-m", "tests.cluster", "test", tests],
         stdout=subprocess.PIPE,

@@ -20,8 +20,8 @@ import urllib3
 from linkwise.kube.client import ApiError, KubeClient
 from linkwise.kube.objects import Node
 from linkwise.simulator.api_server import ApiServer
-from linkwise.simulator.child import Child, ChildError
 from linkwise.simulator.kubelet import Kubelet, KubeletSettings
+from linkwise.simulator.processes.child_process import Child, ChildError
 from linkwise.topology import names
 from linkwise.topology.errors import AnnotationError
 from linkwise.topology.model import Machine

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from linkwise.simulator import tied
-from linkwise.simulator.child import Child, ChildError
+from linkwise.simulator.processes import exec_with_parent
+from linkwise.simulator.processes.child_process import Child, ChildError
 from tests.waiting import wait_for
 
 Start = Callable[[str], Child]
@@ -90,7 +90,7 @@ def test_a_tied_program_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
     """The starter prints the pid of the program, and is killed as by `kill -9`."""
     starter = (
         "import os, subprocess, sys\n"
-        f"tied = [sys.executable, {tied.__file__!r}, str(os.getpid())]\n"
+        f"tied = [sys.executable, {exec_with_parent.__file__!r}, str(os.getpid())]\n"
         "child = subprocess.Popen([*tied, sys.executable, '-c', sys.argv[1]])\n"
         "print(child.pid, flush=True); child.wait()\n"
     )
@@ -109,7 +109,7 @@ def test_a_tied_program_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
 def test_a_program_whose_starter_has_ended_already_does_not_begin() -> None:
     program = [sys.executable, "-c", "print('began')"]
     run = subprocess.run(
-        [sys.executable, tied.__file__, str(2**22 + 1), *program],
+        [sys.executable, exec_with_parent.__file__, str(2**22 + 1), *program],
         capture_output=True,
         check=False,
         text=True,

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-_TIED = Path(__file__).with_name("tied.py")
+_EXEC_WITH_PARENT = Path(__file__).with_name("exec_with_parent.py")
 _TAIL_LINES = 12
 
 
@@ -17,7 +17,7 @@ class ChildError(Exception):
 
 class Child:
     """`python -m MODULE ARGUMENTS`. Start it from the main thread: it ends with the thread that
-    started it (tied.py)."""
+    started it (exec_with_parent.py)."""
 
     def __init__(
         self,
@@ -30,10 +30,10 @@ class Child:
         self.name, self.log_file = name, log_file
         self._read = 0  # bytes of the log that `new_lines` has handed out
         # Isolated and without site: the first interpreter only asks the kernel for one thing.
-        tied = [sys.executable, "-I", "-S", str(_TIED), str(os.getpid())]
+        with_parent = [sys.executable, "-I", "-S", str(_EXEC_WITH_PARENT), str(os.getpid())]
         with log_file.open("wb") as log:
             self._process = subprocess.Popen(
-                [*tied, sys.executable, "-m", module, *arguments],
+                [*with_parent, sys.executable, "-m", module, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -1,7 +1,8 @@
-"""Becomes another program that the kernel ends when the one that started it ends, however that was.
+"""Replace this process by a program that the kernel ends together with its starter.
 
-A file to be run, not imported: `python tied.py PARENT_PID PROGRAM ARGUMENT…`. The wish survives
-the exec, so the program itself runs unchanged. Elsewhere than on Linux it simply runs.
+A file to run, not to import: `python exec_with_parent.py PARENT_PID PROGRAM ARGUMENT…`. The
+parent-death signal survives the exec, so PROGRAM runs unchanged. On systems other than Linux
+PROGRAM runs without that signal.
 """
 
 import os
