@@ -7,7 +7,7 @@ import pytest
 
 from linkwise.kube.objects import Pod
 from linkwise.simulator.gather import gather
-from linkwise.simulator.jobs import INDEX
+from linkwise.simulator.jobs.job_rules import INDEX
 from linkwise.simulator.report import Seen
 from linkwise.simulator.witness import Sighting
 

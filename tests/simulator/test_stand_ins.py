@@ -12,7 +12,7 @@ import pytest
 from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Node, Pod
 from linkwise.simulator.api_server import ApiServer
-from linkwise.simulator.job_controller import JobController
+from linkwise.simulator.jobs.controller import JobController
 from linkwise.simulator.kubelet import Kubelet, KubeletSettings
 from linkwise.simulator.manifests import read_manifests
 from linkwise.simulator.scheduler import SchedulerLoop, SchedulerSettings

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from linkwise.kube.objects import Pod
-from linkwise.simulator.jobs import INDEX
+from linkwise.simulator.jobs.job_rules import INDEX
 from linkwise.simulator.report import (
     NodeReport,
     Place,

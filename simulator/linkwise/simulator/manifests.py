@@ -14,7 +14,7 @@ from pathlib import Path as FilePath
 import msgspec
 
 from linkwise.kube.objects import Pod, milli, whole
-from linkwise.simulator.jobs import Job
+from linkwise.simulator.jobs.job_rules import Job
 from linkwise.simulator.located_yaml import (
     Document,
     LocatedYamlError,

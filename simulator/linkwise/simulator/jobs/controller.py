@@ -17,8 +17,8 @@ import msgspec
 from linkwise.kube.client import ApiError, KubeClient
 from linkwise.kube.objects import Pod
 from linkwise.kube.reflector import Reflector
-from linkwise.simulator import jobs
-from linkwise.simulator.jobs import Decision, Job, Ledger
+from linkwise.simulator.jobs import job_rules
+from linkwise.simulator.jobs.job_rules import Decision, Job, Ledger
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ class JobController:
                 self._deleted.discard(pod.metadata.uid)
             ledger = self._ledgers[job]
             if not given_up and ledger.note(pod, gone=gone):
-                wait = jobs.seconds_after(len(ledger.failed), first=self._backoff)
+                wait = job_rules.seconds_after(len(ledger.failed), first=self._backoff)
                 self._not_before[job] = time.monotonic() + wait
             self._look_at(job)
 
@@ -169,7 +169,7 @@ class JobController:
         if job is None:
             self._forget_if_done(uid)
             return Decision(delete=tuple(pods))
-        decision = jobs.decide(job, pods, self._ledgers[uid])
+        decision = job_rules.decide(job, pods, self._ledgers[uid])
         wait = self._not_before.get(uid, 0.0) - time.monotonic()
         if decision.create and wait > 0:
             self._look_at(uid, after_seconds=wait)
@@ -184,7 +184,7 @@ class JobController:
 
     def _create(self, job: Job, index: int | None) -> None:
         suffix = "".join(self._random.choices(_LETTERS, k=5))
-        body = jobs.pod_of(job, index, suffix)
+        body = job_rules.pod_of(job, index, suffix)
         name, uid = body["metadata"]["name"], job.metadata.uid
         with self._changed:  # before it can be seen, so that it is not created twice
             self._created[uid][name] = msgspec.convert(body, Pod)
@@ -215,7 +215,7 @@ class JobController:
     def _write_status(self, job: Job, decision: Decision) -> None:
         uid = job.metadata.uid
         with self._changed:
-            status = jobs.status_of(job, decision, self._ledgers[uid], _moment())
+            status = job_rules.status_of(job, decision, self._ledgers[uid], _moment())
         counts = {field: value for field, value in status.items() if not field.endswith("Time")}
         if self._written.get(uid) == counts:
             return

@@ -8,10 +8,18 @@ import pytest
 
 from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Pod
-from linkwise.simulator import jobs
 from linkwise.simulator.api_server import ApiServer
-from linkwise.simulator.job_controller import JobController
-from linkwise.simulator.jobs import INDEX, Decision, Job, Ledger, decide, pod_of, status_of
+from linkwise.simulator.jobs import job_rules
+from linkwise.simulator.jobs.controller import JobController
+from linkwise.simulator.jobs.job_rules import (
+    INDEX,
+    Decision,
+    Job,
+    Ledger,
+    decide,
+    pod_of,
+    status_of,
+)
 from tests.waiting import wait_for
 
 TEMPLATE = {
@@ -120,7 +128,7 @@ def test_beyond_its_backoff_limit_it_fails_and_its_pods_go() -> None:
 
 
 def test_the_wait_doubles_with_each_failure_up_to_ten_minutes() -> None:
-    waits = [jobs.seconds_after(failures, first=10.0) for failures in (1, 2, 3, 7, 8, 5000)]
+    waits = [job_rules.seconds_after(failures, first=10.0) for failures in (1, 2, 3, 7, 8, 5000)]
     assert waits == [10.0, 20.0, 40.0, 600.0, 600.0, 600.0]
 
 
