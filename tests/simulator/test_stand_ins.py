@@ -14,7 +14,7 @@ from linkwise.kube.objects import Node, Pod
 from linkwise.simulator.api_server import ApiServer
 from linkwise.simulator.jobs.controller import JobController
 from linkwise.simulator.kubelet import Kubelet, KubeletSettings
-from linkwise.simulator.manifests import read_manifests
+from linkwise.simulator.manifests.read_manifests import read_manifests
 from linkwise.simulator.scheduler import SchedulerLoop, SchedulerSettings
 from tests.simulator.tiny_plugin import RESOURCE, TinyPlugin
 from tests.waiting import wait_for

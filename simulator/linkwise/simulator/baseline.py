@@ -7,7 +7,7 @@ one run says little: each draw has its own seed.
 from collections.abc import Callable, Sequence
 
 from linkwise.simulator.cluster import Cluster
-from linkwise.simulator.manifests import Manifest
+from linkwise.simulator.manifests.read_manifests import Manifest
 from linkwise.simulator.report import Seen
 from linkwise.simulator.world import Run
 

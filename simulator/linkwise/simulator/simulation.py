@@ -11,7 +11,7 @@ from rich.console import Console
 from linkwise.simulator import baseline
 from linkwise.simulator.cluster import Cluster, NodeSpec
 from linkwise.simulator.gather import report_of
-from linkwise.simulator.manifests import Manifest
+from linkwise.simulator.manifests.read_manifests import Manifest
 from linkwise.simulator.progress import Progress
 from linkwise.simulator.report import NodeReport, Report, Seen
 from linkwise.simulator.report_html import render_html

@@ -21,7 +21,7 @@ from linkwise.kube.client import ApiError
 from linkwise.simulator.cluster import Cluster
 from linkwise.simulator.gather import gather, key_of
 from linkwise.simulator.jobs.controller import JobController
-from linkwise.simulator.manifests import Manifest
+from linkwise.simulator.manifests.read_manifests import Manifest
 from linkwise.simulator.nvidias_choice import nvidias_choice
 from linkwise.simulator.report import Seen
 from linkwise.simulator.scheduler import SchedulerLoop, SchedulerSettings

@@ -34,7 +34,7 @@ from linkwise.simulator.kubelet.devices import (
 from linkwise.simulator.kubelet.endpoint import Adviser, Endpoint
 from linkwise.simulator.kubelet.outbox import Outbox
 from linkwise.simulator.kubelet.servers import PodDevices, RegistrationError
-from linkwise.simulator.manifests import RUN_SECONDS, STOP_SECONDS
+from linkwise.simulator.manifests.read_manifests import RUN_SECONDS, STOP_SECONDS
 
 log = logging.getLogger(__name__)
 

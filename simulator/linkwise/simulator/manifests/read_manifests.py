@@ -15,7 +15,7 @@ import msgspec
 
 from linkwise.kube.objects import Pod, milli, whole
 from linkwise.simulator.jobs.job_rules import Job
-from linkwise.simulator.located_yaml import (
+from linkwise.simulator.manifests.located_yaml import (
     Document,
     LocatedYamlError,
     Path,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from linkwise.simulator.manifests import (
+from linkwise.simulator.manifests.read_manifests import (
     ManifestError,
     read_manifest_files,
     read_manifests,
