@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from linkwise.simulator.cluster import Cluster
 from linkwise.simulator.manifests.read_manifests import Manifest
-from linkwise.simulator.report import Seen
+from linkwise.simulator.report.model import Seen
 from linkwise.simulator.world import Run
 
 

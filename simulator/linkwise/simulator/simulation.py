@@ -10,12 +10,12 @@ from rich.console import Console
 
 from linkwise.simulator import baseline
 from linkwise.simulator.cluster import Cluster, NodeSpec
-from linkwise.simulator.gather import report_of
 from linkwise.simulator.manifests.read_manifests import Manifest
 from linkwise.simulator.progress import Progress
-from linkwise.simulator.report import NodeReport, Report, Seen
-from linkwise.simulator.report_html import render_html
-from linkwise.simulator.report_text import render
+from linkwise.simulator.report.build_report import report_of
+from linkwise.simulator.report.html import render_html
+from linkwise.simulator.report.model import NodeReport, Report, Seen
+from linkwise.simulator.report.text import render
 from linkwise.simulator.world import Run
 from linkwise.topology.recorded import records
 

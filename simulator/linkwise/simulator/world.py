@@ -19,13 +19,13 @@ import msgspec
 
 from linkwise.kube.client import ApiError
 from linkwise.simulator.cluster import Cluster
-from linkwise.simulator.gather import gather, key_of
 from linkwise.simulator.jobs.controller import JobController
 from linkwise.simulator.manifests.read_manifests import Manifest
 from linkwise.simulator.nvidias_choice import nvidias_choice
-from linkwise.simulator.report import Seen
+from linkwise.simulator.report.build_report import gather, key_of
+from linkwise.simulator.report.model import Seen
+from linkwise.simulator.report.pod_recorder import Sighting, Witness
 from linkwise.simulator.scheduler import SchedulerLoop, SchedulerSettings
-from linkwise.simulator.witness import Sighting, Witness
 from linkwise.topology import names
 
 _QUIET_SECONDS = 0.4  # nothing has happened for so long: nothing will

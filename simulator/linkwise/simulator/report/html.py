@@ -5,9 +5,9 @@
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from linkwise.simulator.report import Place, Report, Tenant, stock_tenants, tenants
-from linkwise.simulator.report_svg import Drawing, draw
-from linkwise.simulator.report_text import place_words, workload_words
+from linkwise.simulator.report.model import Place, Report, Tenant, stock_tenants, tenants
+from linkwise.simulator.report.svg import Drawing, draw
+from linkwise.simulator.report.text import place_words, workload_words
 
 COLOURS = 8  # how many the template's style sheet has
 
@@ -15,7 +15,7 @@ COLOURS = 8  # how many the template's style sheet has
 def render_html(report: Report) -> str:
     """The whole file as text."""
     environment = Environment(
-        loader=PackageLoader("linkwise.simulator"),
+        loader=PackageLoader("linkwise.simulator.report"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

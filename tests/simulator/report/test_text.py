@@ -6,11 +6,11 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from linkwise.simulator.gather import report_of
-from linkwise.simulator.report import Report
-from linkwise.simulator.report_text import picture, render
+from linkwise.simulator.report.build_report import report_of
+from linkwise.simulator.report.model import Report
+from linkwise.simulator.report.text import picture, render
 from linkwise.topology.recorded import machine_names, recorded_machine
-from tests.simulator.small_report import NODES, OURS, off, on, small_report
+from tests.simulator.report.small_report import NODES, OURS, off, on, small_report
 
 ALL_OF_IT = """\
       Linkwise                      kube-scheduler and kubelet alone

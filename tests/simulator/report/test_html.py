@@ -5,11 +5,11 @@ from html.parser import HTMLParser
 
 import pytest
 
-from linkwise.simulator.gather import report_of
-from linkwise.simulator.report import NodeReport
-from linkwise.simulator.report_html import render_html
+from linkwise.simulator.report.build_report import report_of
+from linkwise.simulator.report.html import render_html
+from linkwise.simulator.report.model import NodeReport
 from linkwise.topology.recorded import machine_names, recorded_machine
-from tests.simulator.small_report import NODES, OURS, off, small_report
+from tests.simulator.report.small_report import NODES, OURS, off, small_report
 
 _VOID = {"meta", "br", "hr", "img", "link", "input"}
 _NASTY = "<b>&\"x'"

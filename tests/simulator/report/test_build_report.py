@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from linkwise.kube.objects import Pod
-from linkwise.simulator.gather import gather
 from linkwise.simulator.jobs.job_rules import INDEX
-from linkwise.simulator.report import Seen
-from linkwise.simulator.witness import Sighting
+from linkwise.simulator.report.build_report import gather
+from linkwise.simulator.report.model import Seen
+from linkwise.simulator.report.pod_recorder import Sighting
 
 GPU = {"limits": {"nvidia.com/gpu": 2}}
 

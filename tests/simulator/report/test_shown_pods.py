@@ -11,9 +11,9 @@ from linkwise.kube.objects import (
     Quantity,
     Resources,
 )
-from linkwise.simulator.gather import gather
-from linkwise.simulator.report import Seen
-from linkwise.simulator.witness import Sighting
+from linkwise.simulator.report.build_report import gather
+from linkwise.simulator.report.model import Seen
+from linkwise.simulator.report.pod_recorder import Sighting
 from linkwise.topology.names import DEFAULT_RESOURCE
 
 

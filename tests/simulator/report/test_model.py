@@ -5,10 +5,10 @@ from itertools import islice
 
 import pytest
 
-from linkwise.simulator.gather import report_of
-from linkwise.simulator.report import Seen, faults, letters, stock_tenants, tenants
+from linkwise.simulator.report.build_report import report_of
+from linkwise.simulator.report.model import Seen, faults, letters, stock_tenants, tenants
 from linkwise.topology.model import LinkClass
-from tests.simulator.small_report import NODES, OURS, off, on, small_report
+from tests.simulator.report.small_report import NODES, OURS, off, on, small_report
 
 TRAIN = OURS[:2]
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.text import Text
 
-from linkwise.simulator.report import (
+from linkwise.simulator.report.layout import Island, islands, numa_runs, written
+from linkwise.simulator.report.model import (
     FREE,
     Place,
     PodReport,
@@ -17,7 +18,6 @@ from linkwise.simulator.report import (
     WorkloadReport,
     tenants,
 )
-from linkwise.simulator.report_layout import Island, islands, numa_runs, written
 from linkwise.topology.model import Machine
 
 WIDTH = 79

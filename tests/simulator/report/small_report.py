@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from linkwise.simulator.gather import report_of
-from linkwise.simulator.report import NodeReport, Report, Seen
+from linkwise.simulator.report.build_report import report_of
+from linkwise.simulator.report.model import NodeReport, Report, Seen
 from linkwise.topology.model import Machine
 from linkwise.topology.recorded import recorded_machine
 from tests.machines import MIXED_5

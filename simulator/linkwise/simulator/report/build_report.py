@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from linkwise.kube.objects import Pod
 from linkwise.simulator.jobs.job_rules import INDEX
-from linkwise.simulator.report import (
+from linkwise.simulator.report.model import (
     NodeReport,
     Place,
     PodReport,
@@ -21,7 +21,7 @@ from linkwise.simulator.report import (
     faults,
     letters,
 )
-from linkwise.simulator.witness import Sighting
+from linkwise.simulator.report.pod_recorder import Sighting
 from linkwise.topology import names
 from linkwise.topology.model import Machine
 from linkwise.topology.network import network_gbytes_per_s

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from math import log2
 
-from linkwise.simulator.report import Tenant
-from linkwise.simulator.report_layout import Island, islands, numa_title
+from linkwise.simulator.report.layout import Island, islands, numa_title
+from linkwise.simulator.report.model import Tenant
 from linkwise.topology.model import Gpu, Link, LinkClass, Machine
 
 _BOX_WIDTH, _BOX_HEIGHT = 46, 44
