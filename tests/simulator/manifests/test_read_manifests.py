@@ -11,7 +11,7 @@ from linkwise.simulator.manifests.read_manifests import (
     read_manifests,
 )
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 POD = """\
 apiVersion: v1
