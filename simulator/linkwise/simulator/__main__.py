@@ -19,10 +19,10 @@ import click
 
 from linkwise.kube.client import ApiError
 from linkwise.replay.command import command as replay
-from linkwise.simulator.cluster import NodeSpec, NotReadyError
+from linkwise.simulator.demo.cluster import NodeSpec, NotReadyError
+from linkwise.simulator.demo.simulation import Simulation
 from linkwise.simulator.manifests.read_manifests import ManifestError, read_manifest_files
 from linkwise.simulator.processes.child_process import ChildError
-from linkwise.simulator.simulation import Simulation
 from linkwise.topology.errors import MachineError
 from linkwise.topology.recorded import recorded_machine
 

@@ -18,10 +18,10 @@ from typing import Any, Self
 import msgspec
 
 from linkwise.kube.client import ApiError
-from linkwise.simulator.cluster import Cluster
+from linkwise.simulator.demo.cluster import Cluster
+from linkwise.simulator.demo.nvidia_preference import nvidias_choice
 from linkwise.simulator.jobs.controller import JobController
 from linkwise.simulator.manifests.read_manifests import Manifest
-from linkwise.simulator.nvidias_choice import nvidias_choice
 from linkwise.simulator.report.build_report import gather, key_of
 from linkwise.simulator.report.model import Seen
 from linkwise.simulator.report.pod_recorder import Sighting, Witness

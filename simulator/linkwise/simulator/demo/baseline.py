@@ -6,10 +6,10 @@ one run says little: each draw has its own seed.
 
 from collections.abc import Callable, Sequence
 
-from linkwise.simulator.cluster import Cluster
+from linkwise.simulator.demo.cluster import Cluster
+from linkwise.simulator.demo.run import Run
 from linkwise.simulator.manifests.read_manifests import Manifest
 from linkwise.simulator.report.model import Seen
-from linkwise.simulator.world import Run
 
 
 def draw(

@@ -8,15 +8,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from linkwise.simulator import baseline
-from linkwise.simulator.cluster import Cluster, NodeSpec
+from linkwise.simulator.demo import baseline
+from linkwise.simulator.demo.cluster import Cluster, NodeSpec
+from linkwise.simulator.demo.progress import Progress
+from linkwise.simulator.demo.run import Run
 from linkwise.simulator.manifests.read_manifests import Manifest
-from linkwise.simulator.progress import Progress
 from linkwise.simulator.report.build_report import report_of
 from linkwise.simulator.report.html import render_html
 from linkwise.simulator.report.model import NodeReport, Report, Seen
 from linkwise.simulator.report.text import render
-from linkwise.simulator.world import Run
 from linkwise.topology.recorded import records
 
 _KEEP_LOOK_SECONDS = 0.5
