@@ -11,10 +11,10 @@ from typing import Any, Self, TypeVar
 
 from aiohttp import web
 
-from linkwise.simulator.api_server.app import Api
-from linkwise.simulator.api_server.faults import Fault
+from linkwise.simulator.api_server.http.app import Api
+from linkwise.simulator.api_server.http.faults import Fault
+from linkwise.simulator.api_server.http.watch import Watches
 from linkwise.simulator.api_server.store import Store
-from linkwise.simulator.api_server.watch import Watches
 
 _HOST = "127.0.0.1"
 _ORDER_SECONDS = 10.0

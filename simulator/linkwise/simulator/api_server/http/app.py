@@ -8,8 +8,10 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from linkwise.simulator.api_server.faults import Faults
 from linkwise.simulator.api_server.history import Stored
+from linkwise.simulator.api_server.http.faults import Faults
+from linkwise.simulator.api_server.http.routes import Target, read_path
+from linkwise.simulator.api_server.http.watch import WatchCall, Watches
 from linkwise.simulator.api_server.refusals import (
     Object,
     RefusedError,
@@ -17,10 +19,8 @@ from linkwise.simulator.api_server.refusals import (
     method_not_allowed,
     success,
 )
-from linkwise.simulator.api_server.routes import Target, read_path
 from linkwise.simulator.api_server.selectors import read_selector
 from linkwise.simulator.api_server.store import Page, Store
-from linkwise.simulator.api_server.watch import WatchCall, Watches
 
 _MAX_BODY_BYTES = 3 << 20  # as the real one
 _DEFAULT_WATCH_SECONDS = 1800
