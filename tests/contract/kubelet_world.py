@@ -18,7 +18,7 @@ from linkwise.simulator.manifests.read_manifests import RUN_SECONDS, STOP_SECOND
 from tests.cluster.busybox import WORKLOAD
 from tests.cluster.waiting import wait_for
 from tests.contract.api_world import NODES, Api, Object
-from tests.simulator.tiny_plugin import TinyPlugin
+from tests.simulator.kubelet.tiny_plugin import TinyPlugin
 
 EIGHT = tuple(f"GPU-{number}" for number in range(8))
 INIT_SECONDS = 3.0

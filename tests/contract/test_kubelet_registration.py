@@ -9,7 +9,7 @@ from linkwise.plugin.kubelet import deviceplugin_pb2 as api
 from linkwise.plugin.kubelet.deviceplugin_pb2_grpc import RegistrationStub
 from tests.cluster.waiting import wait_for
 from tests.contract.kubelet_world import EIGHT, World
-from tests.simulator.tiny_plugin import Allocated, Preferred
+from tests.simulator.kubelet.tiny_plugin import Allocated, Preferred
 
 
 def test_the_plugin_is_reached_and_asked_its_options_while_it_registers(node: World) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.cluster.waiting import wait_for
 from tests.contract.scheduler_world import GATE, World
-from tests.simulator.recording_extender import Call, pass_all, refuse_all
+from tests.simulator.scheduler.recording_extender import Call, pass_all, refuse_all
 
 
 def refused(world: World, *names: str) -> None:

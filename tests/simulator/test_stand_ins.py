@@ -16,7 +16,7 @@ from linkwise.simulator.jobs.controller import JobController
 from linkwise.simulator.kubelet import Kubelet, KubeletSettings
 from linkwise.simulator.manifests.read_manifests import read_manifests
 from linkwise.simulator.scheduler import SchedulerLoop, SchedulerSettings
-from tests.simulator.tiny_plugin import RESOURCE, TinyPlugin
+from tests.simulator.kubelet.tiny_plugin import RESOURCE, TinyPlugin
 from tests.waiting import wait_for
 
 GANG = """

@@ -12,7 +12,7 @@ from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Pod
 from linkwise.simulator.api_server import ApiServer
 from linkwise.simulator.scheduler import SchedulerLoop, SchedulerSettings
-from tests.simulator.recording_extender import RecordingExtender, refuse_all
+from tests.simulator.scheduler.recording_extender import RecordingExtender, refuse_all
 from tests.waiting import wait_for
 
 GPU = "nvidia.com/gpu"

@@ -13,7 +13,7 @@ from linkwise.simulator.scheduler.cluster import Cluster
 from linkwise.simulator.scheduler.cycle import Cycle, Unfit
 from linkwise.simulator.scheduler.extender import Extender
 from linkwise.simulator.scheduler.feasible import Rejection
-from tests.simulator.recording_extender import RecordingExtender
+from tests.simulator.scheduler.recording_extender import RecordingExtender
 
 GPU = "nvidia.com/gpu"
 

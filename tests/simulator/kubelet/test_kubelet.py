@@ -25,7 +25,7 @@ from linkwise.simulator.kubelet import Kubelet, KubeletSettings, statuses
 from linkwise.simulator.kubelet.outbox import Outbox
 from linkwise.simulator.kubelet.servers import wipe_sockets
 from linkwise.simulator.manifests.read_manifests import RUN_SECONDS, STOP_SECONDS
-from tests.simulator.tiny_plugin import RESOURCE, Allocated, Preferred, TinyPlugin
+from tests.simulator.kubelet.tiny_plugin import RESOURCE, Allocated, Preferred, TinyPlugin
 from tests.waiting import wait_for
 
 EIGHT = tuple(f"GPU-{n}" for n in range(8))
