@@ -8,12 +8,10 @@ writes); the reflector and the gRPC servers only hand it something to do.
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
-from math import isfinite
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
@@ -33,7 +31,9 @@ from linkwise.simulator.kubelet.devices import (
 )
 from linkwise.simulator.kubelet.endpoint import Adviser, Endpoint
 from linkwise.simulator.kubelet.outbox import Outbox
+from linkwise.simulator.kubelet.pods import age_of, listed_containers, seconds_in
 from linkwise.simulator.kubelet.servers import PodDevices, RegistrationError
+from linkwise.simulator.kubelet.settings import KubeletSettings
 from linkwise.simulator.manifests.read_manifests import RUN_SECONDS, STOP_SECONDS
 
 log = logging.getLogger(__name__)
@@ -43,20 +43,6 @@ _EXTENDED_RESOURCE = re.compile(
     r"(?!requests\.)[a-z0-9]([-.a-z0-9]*[a-z0-9])?/[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?"
 )
 _RETRY_SECONDS = 0.5  # between attempts to write what the API server did not take
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KubeletSettings:
-    """The defaults are a real kubelet's where it has any; tests and the demo make haste."""
-
-    capacity: Mapping[str, str] = field(
-        default_factory=lambda: {"cpu": "192", "memory": "2Ti", "pods": "110"}
-    )
-    labels: Mapping[str, str] = field(default_factory=dict)
-    status_seconds: float = 10.0  # a new count of devices shows in the Node at the next one
-    init_seconds: float = 0.0  # how long each pod's init containers take together
-    stop_seconds: float = 0.1  # how long containers take to end, where their pod does not say
-    endpoint_grace_seconds: float = 300.0  # a plugin gone for longer: the resource counts 0
 
 
 class _Phase(Enum):
@@ -228,7 +214,7 @@ class Kubelet:
             PodDevices(
                 pod.metadata.namespace,
                 pod.metadata.name,
-                tuple(_listed_containers(pod)),
+                tuple(listed_containers(pod)),
                 self._manager.held(pod.metadata.uid),
             )
             for pod in pods
@@ -265,7 +251,7 @@ class Kubelet:
 
     def _replace(self, pods: Iterable[Pod]) -> None:
         """Oldest first, as the kubelet sorts what it hears of at the same time."""
-        oldest_first = sorted(pods, key=_age)
+        oldest_first = sorted(pods, key=age_of)
         there = {pod.metadata.uid for pod in oldest_first}
         for pod in oldest_first:
             self._event("MODIFIED", pod)
@@ -289,7 +275,7 @@ class Kubelet:
         elif pod.metadata.deletion_timestamp is not None:
             if record.phase is not _Phase.STOPPING:
                 record.phase, record.told_to_end = _Phase.STOPPING, time.monotonic()
-            seconds = _seconds(pod, STOP_SECONDS)
+            seconds = seconds_in(pod, STOP_SECONDS)
             takes = self._settings.stop_seconds if seconds is None else seconds
             record.until = record.told_to_end + takes
 
@@ -328,7 +314,7 @@ class Kubelet:
     def _run(self, record: _Record) -> None:
         pod = record.pod
         record.phase = _Phase.RUNNING
-        seconds = _seconds(pod, RUN_SECONDS)
+        seconds = seconds_in(pod, RUN_SECONDS)
         record.until = None if seconds is None else time.monotonic() + seconds
         self._outbox.say(pod, statuses.running(pod, _moment()))
 
@@ -390,31 +376,6 @@ class Kubelet:
                 if since <= limit:
                     del self._gone_since[resource]
                     self._manager.forget_resource(resource)
-
-
-def _listed_containers(pod: Pod) -> Iterable[str]:
-    for container in pod.spec.init_containers:
-        if container.restart_policy == "Always":
-            yield container.name
-    for container in pod.spec.containers:
-        yield container.name
-
-
-def _seconds(pod: Pod, key: str) -> float | None:
-    """What the pod says about itself; what is no number counts as not said."""
-    text = pod.metadata.annotations.get(key)
-    if text is None:
-        return None
-    with suppress(ValueError):
-        if isfinite(seconds := float(text)):
-            return seconds
-    log.warning("pod %s: %s: %r: expected seconds", pod.metadata.name, key, text)
-    return None
-
-
-def _age(pod: Pod) -> tuple[datetime, str]:
-    created = pod.metadata.creation_timestamp or datetime.max.replace(tzinfo=UTC)
-    return created, pod.metadata.name
 
 
 def _moment() -> str:

@@ -9,7 +9,6 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from threading import Condition, Thread
@@ -29,26 +28,13 @@ from linkwise.simulator.scheduler.queue import (
     QueueCounts,
     QueuedPod,
     SchedulingQueue,
+    node_events,
 )
+from linkwise.simulator.scheduler.settings import SchedulerSettings
 
 log = logging.getLogger(__name__)
 
 _ENDED_PHASES = ("Succeeded", "Failed")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerSettings:
-    """The defaults are kube-scheduler's; tests and the demo shorten the back-off."""
-
-    scheduler_name: str = "default-scheduler"
-    managed_resources: tuple[str, ...] = ("nvidia.com/gpu",)
-    extender_weight: int = 1
-    extender_timeout_seconds: float = 5.0
-    initial_backoff_seconds: float = 1.0
-    max_backoff_seconds: float = 10.0
-    max_unschedulable_seconds: float = 300.0
-    percentage_of_nodes_to_score: int = 0  # 0: the default rule, a share that falls with the size
-    bind_threads: int = 16
 
 
 class SchedulerLoop:
@@ -164,7 +150,7 @@ class SchedulerLoop:
             except ValueError as error:  # an amount that is none
                 log.warning("node %s left out: %s", node.metadata.name, error)
                 return
-            for event in _node_changes(before, node):
+            for event in node_events(before, node):
                 self._queue.move_all(event, time.monotonic())
             self._changed.notify_all()
 
@@ -354,15 +340,7 @@ class SchedulerLoop:
         asked = {node: [v.metadata.uid for v in victims] for node, victims in found.items()}
         answer = self._extender.preempt(pod, asked)
         with self._changed:
-            agreed = {}
-            for node, uids in answer.items():
-                there = self._cluster.info(node).pods
-                unknown = [uid for uid in uids if uid not in there]
-                if unknown or not uids:
-                    problem = f"pod {unknown[0]} is not on it" if unknown else "no victims"
-                    raise ExtenderError(f"extender's preempt answer for {node}: {problem}")
-                agreed[node] = tuple(there[uid][0] for uid in uids)
-        return agreed
+            return preemption.agreed_victims(answer, self._cluster)
 
     # Binds
 
@@ -401,19 +379,6 @@ class SchedulerLoop:
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
         self._client.post(f"{_path_of(pod)}/binding", body)
-
-
-def _node_changes(before: Node | None, node: Node) -> list[ClusterEvent]:
-    if before is None:
-        return [ClusterEvent.NODE_ADDED]
-    changes = {
-        ClusterEvent.NODE_ALLOCATABLE: before.status.allocatable != node.status.allocatable,
-        ClusterEvent.NODE_LABELS: before.metadata.labels != node.metadata.labels,
-        ClusterEvent.NODE_TAINTS: before.spec != node.spec,
-        ClusterEvent.NODE_OTHER: before.metadata.annotations != node.metadata.annotations
-        or before.status.conditions != node.status.conditions,
-    }
-    return [event for event, happened in changes.items() if happened]
 
 
 def _age(pod: Pod) -> datetime:

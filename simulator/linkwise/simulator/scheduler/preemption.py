@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 from linkwise.kube.objects import Pod
 from linkwise.simulator.scheduler.cluster import Cluster
+from linkwise.simulator.scheduler.extender import ExtenderError
 from linkwise.simulator.scheduler.feasible import Rejection
 
 Victims = Mapping[str, Sequence[Pod]]
@@ -57,6 +58,24 @@ def _victims(pod: Pod, cluster: Cluster, name: str) -> tuple[Pod, ...]:
         else:
             victims.append(other)
     return tuple(victims)
+
+
+def agreed_victims(
+    answer: Mapping[str, Sequence[str]], cluster: Cluster
+) -> dict[str, tuple[Pod, ...]]:
+    """The pods that an extender's preempt *answer* names by uid, for each node.
+
+    Raises ExtenderError where a node has no victims, or one that does not run on it.
+    """
+    agreed = {}
+    for node, uids in answer.items():
+        there = cluster.info(node).pods
+        unknown = [uid for uid in uids if uid not in there]
+        if unknown or not uids:
+            problem = f"pod {unknown[0]} is not on it" if unknown else "no victims"
+            raise ExtenderError(f"extender's preempt answer for {node}: {problem}")
+        agreed[node] = tuple(there[uid][0] for uid in uids)
+    return agreed
 
 
 def pick(found: Victims) -> str:

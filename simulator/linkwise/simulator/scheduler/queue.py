@@ -12,7 +12,7 @@ from enum import Enum, auto
 from heapq import heappop, heappush
 from itertools import count
 
-from linkwise.kube.objects import Pod
+from linkwise.kube.objects import Node, Pod
 
 EXTENDER = "Extender"
 
@@ -39,6 +39,20 @@ _WAKES: dict[str, frozenset[ClusterEvent]] = {
     | {ClusterEvent.NODE_ALLOCATABLE, ClusterEvent.ASSIGNED_POD_GONE},
 }
 """Which events matter to a pod that this plugin refused; to an extender's refusal, all do."""
+
+
+def node_events(before: Node | None, node: Node) -> list[ClusterEvent]:
+    """What a new version of a node means to the pods that wait; *before* None: a new node."""
+    if before is None:
+        return [ClusterEvent.NODE_ADDED]
+    changes = {
+        ClusterEvent.NODE_ALLOCATABLE: before.status.allocatable != node.status.allocatable,
+        ClusterEvent.NODE_LABELS: before.metadata.labels != node.metadata.labels,
+        ClusterEvent.NODE_TAINTS: before.spec != node.spec,
+        ClusterEvent.NODE_OTHER: before.metadata.annotations != node.metadata.annotations
+        or before.status.conditions != node.status.conditions,
+    }
+    return [event for event, happened in changes.items() if happened]
 
 
 @dataclass(slots=True, eq=False)
