@@ -18,8 +18,6 @@ from bench import scheduler_pods as pods
 from bench.scheduler_load import Load
 from linkwise.kube.objects import Pod
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.logs import tails
-from tests.cluster.processes import Process
 from tests.cluster.scheduling import (
     ADMISSION_OFF,
     Extender,
@@ -29,7 +27,9 @@ from tests.cluster.scheduling import (
     scheduler_config,
     scheduler_env,
 )
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.host.logs import tails
+from tests.cluster.support.host.processes import Process
+from tests.cluster.support.host.waiting import wait_for
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PODS = f"/api/v1/namespaces/{pods.NAMESPACE}/pods"

@@ -14,11 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.cluster import cgroups, sandbox
 from tests.cluster.control_plane import API_SERVICE_ADDRESS, ControlPlane
 from tests.cluster.nodes import Node
-from tests.cluster.processes import Process
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.host import cgroups, sandbox
+from tests.cluster.support.host.processes import Process
+from tests.cluster.support.host.waiting import wait_for
 
 POD_RANGE = "10.244.0.0/16"
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import sandbox
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.logs import keep, tails
+from tests.cluster.support.host import sandbox
+from tests.cluster.support.host.logs import keep, tails
 
 
 @pytest.fixture(scope="session")

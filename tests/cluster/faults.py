@@ -29,7 +29,7 @@ from tests.cluster.looking import (
     unsound,
 )
 from tests.cluster.nodes import Node
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.workloads import GIVEN
 
 HERE, THERE = "node-1", "node-2"  # what strikes one node strikes the first

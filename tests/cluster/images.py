@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.cluster import sandbox
 from tests.cluster.binaries import BuildError, cache_directory, cached
+from tests.cluster.support.host import sandbox
 
 CHECKOUT = Path(__file__).parents[2]
 VERSION: str = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["version"]

@@ -29,7 +29,7 @@ from tests.cluster.deployment import (
     wait_until_none,
 )
 from tests.cluster.nodes import Node
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.workloads import GIVEN
 
 Shares = dict[str, frozenset[str]]  # container -> GPU uuids

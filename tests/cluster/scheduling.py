@@ -24,8 +24,8 @@ from linkwise.topology.node_annotation import write_topology
 from linkwise.topology.recorded import recorded_machine
 from tests.cluster.accounts import token
 from tests.cluster.control_plane import ControlPlane, free_port
-from tests.cluster.processes import Process
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.host.processes import Process
+from tests.cluster.support.host.waiting import wait_for
 
 GPU = names.DEFAULT_RESOURCE
 DEPLOYED = Path(__file__).parents[2] / "daemonset/overlays/kubeadm"

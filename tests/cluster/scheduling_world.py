@@ -14,7 +14,6 @@ from linkwise.kube.objects import Pod
 from linkwise.topology import names
 from linkwise.topology.plan import read_gpus, read_plan
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.processes import Process
 from tests.cluster.scheduling import (
     GPU,
     Extender,
@@ -24,7 +23,8 @@ from tests.cluster.scheduling import (
     scheduler_config,
     scheduler_env,
 )
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.host.processes import Process
+from tests.cluster.support.host.waiting import wait_for
 
 NAMESPACE = "ml"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"

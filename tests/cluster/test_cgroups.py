@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import cgroups
+from tests.cluster.support.host import cgroups
 
 
 def test_in_version_1_a_cgroup_gets_the_processors_of_the_one_above(

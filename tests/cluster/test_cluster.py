@@ -16,7 +16,7 @@ import yaml
 from tests.cluster import busybox
 from tests.cluster.cluster import Cluster
 from tests.cluster.control_plane import ControlPlane, KubectlError
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.host.waiting import wait_for
 
 SERVING = "echo serving; echo hello > /tmp/index.html; exec httpd -f -p 80 -h /tmp"
 

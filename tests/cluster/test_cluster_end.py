@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.cluster import cgroups, sandbox
 from tests.cluster.cluster import Cluster
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.host import cgroups, sandbox
+from tests.cluster.support.host.waiting import wait_for
 
 # Where the programs make directories unless they are told not to.
 USUAL_PLACES = (
@@ -40,7 +40,7 @@ spec:
   volumes: [{name: memory, emptyDir: {medium: Memory}}]
 """
 START = """
-from tests.cluster import sandbox
+from tests.cluster.support.host import sandbox
 from tests.cluster.test_cluster_end import run_pod
 from tests.cluster.cluster import Cluster
 import time

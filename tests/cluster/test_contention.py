@@ -12,8 +12,8 @@ import pytest
 from tests.cluster.contention import Overdue, Played, draw_jobs, given_twice
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.scheduling import ADMISSION_OFF
+from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.two_extenders import SwitchWorld
-from tests.cluster.waiting import wait_for
 
 GANGS = 50
 THERE_IS = 0.6  # GPUs, of what they ask for

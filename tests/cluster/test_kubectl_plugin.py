@@ -18,7 +18,7 @@ import pytest
 from linkwise.topology import names
 from tests.cluster.control_plane import ADDRESS, ControlPlane
 from tests.cluster.scheduling import ADMISSION_OFF, GPU, Extender, allow_extender, gpu_node
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.host.waiting import wait_for
 
 PODS = "/api/v1/namespaces/ml/pods"
 SYSTEM = "/api/v1/namespaces/kube-system"

@@ -11,10 +11,10 @@ import yaml
 
 from tests.cluster import binaries
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.processes import Process
 from tests.cluster.schemas import write_schemas
 from tests.cluster.small_objects import pod
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.host.processes import Process
+from tests.cluster.support.host.waiting import wait_for
 from tests.manifests import (
     DAEMONSET,
     OVERLAYS,

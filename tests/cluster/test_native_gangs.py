@@ -14,7 +14,7 @@ import pytest
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.scheduling import ADMISSION_OFF, GPU
 from tests.cluster.scheduling_world import NAMESPACE, NODES, World, started_world
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.host.waiting import wait_for
 
 GATES = "--feature-gates=GenericWorkload=true,GangScheduling=true"
 # With this gate the Job controller makes a PodGroup for each Job whose pods all run at once.

@@ -22,7 +22,7 @@ from tests.cluster.scheduling_world import (
     World,
     started_world,
 )
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.host.waiting import wait_for
 
 BUDGETS = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets"
 YES = {names.PREEMPTIBLE: "true"}

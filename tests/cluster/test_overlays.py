@@ -20,7 +20,7 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.control_plane import ControlPlane, KubectlError
 from tests.cluster.deployment import wait_until_none
 from tests.cluster.nodes import Node
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.host.waiting import wait_for
 from tests.manifests import DAEMONSET, STATIC_POD
 
 MACHINE = "dgx1-v100"

@@ -38,7 +38,7 @@ from tests.cluster.permissions import (
     WEBHOOK_MUST_NOT,
 )
 from tests.cluster.small_objects import labelled, pod
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.host.waiting import wait_for
 from tests.manifests import BASE, DAEMONSET, granted, the
 
 WEBHOOK = DAEMONSET / "components" / "webhook"

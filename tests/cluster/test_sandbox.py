@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import needs
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.host import needs
+from tests.cluster.support.host.waiting import wait_for
 
 CLUSTER = [sys.executable, "-m", "tests.cluster"]
 

@@ -12,7 +12,7 @@ from linkwise.topology.plan import read_plan
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.scheduling import ADMISSION_OFF
 from tests.cluster.scheduling_world import NAMESPACE, PATIENCE_SECONDS, ZONE, World, started_world
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.host.waiting import wait_for
 
 CLIQUE = "nvidia.com/gpu.clique"
 # Clique B is over two zones, and two of zone west are in another clique.

@@ -14,7 +14,7 @@ from linkwise.topology import names
 from tests.cluster.control_plane import ControlPlane, KubectlError
 from tests.cluster.scheduling import ADMISSION_OFF, GPU
 from tests.cluster.scheduling_world import NAMESPACE, NODES, World
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.webhook import Webhook
 
 SAID = {names.GANG: "train", names.GANG_SIZE: "4"}

@@ -17,8 +17,8 @@ from linkwise.topology.recorded import recorded_machine
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.scheduling import ADMISSION_OFF, gpu_node
 from tests.cluster.scheduling_world import NAMESPACE, World, started_world
+from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.test_workloads import CONTROLLERS, free, pod_template, pods_of
-from tests.cluster.waiting import wait_for
 
 MACHINES = {"a1": "dgx1-v100", "a2": "a100-pcie-8-bridged"}
 NODES = ("n1", "n2")

@@ -20,7 +20,7 @@ from linkwise.topology import names
 from tests.cluster.control_plane import ControlPlane, KubectlError
 from tests.cluster.scheduling import ADMISSION_OFF, GPU
 from tests.cluster.scheduling_world import NAMESPACE, World, started_world
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.host.waiting import wait_for
 from tests.extender.test_workloads import Group, groups
 
 NODES = tuple(f"n{number}" for number in range(8))

@@ -7,7 +7,6 @@ from linkwise.topology import names
 from tests.cluster.accounts import NAMESPACE as SYSTEM
 from tests.cluster.accounts import token
 from tests.cluster.control_plane import ControlPlane, free_port
-from tests.cluster.processes import Process
 from tests.cluster.scheduling import (
     ACCOUNT,
     allow_extender,
@@ -17,6 +16,7 @@ from tests.cluster.scheduling import (
     scheduler_env,
 )
 from tests.cluster.scheduling_world import NAMESPACE, NODES, World
+from tests.cluster.support.host.processes import Process
 from tests.end_to_end.replicas import Replica, Service, Wire, leader_of, wait_for
 
 _DENIED = "apiserver_validating_admission_policy_check_total"

@@ -15,8 +15,8 @@ import yaml
 
 from tests.cluster.accounts import token
 from tests.cluster.control_plane import ControlPlane, KubectlError, free_port
-from tests.cluster.processes import Process
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.host.processes import Process
+from tests.cluster.support.host.waiting import wait_for
 from tests.manifests import DAEMONSET, documents
 
 ACCOUNT = "linkwise-webhook"

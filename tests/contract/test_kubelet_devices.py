@@ -8,7 +8,7 @@ import pytest
 
 from linkwise.plugin.kubelet import deviceplugin_pb2 as api
 from linkwise.plugin.kubelet import podresources_pb2 as resources
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.host.waiting import wait_for
 from tests.contract.kubelet_world import EIGHT, INIT_SECONDS, World
 from tests.simulator.kubelet.tiny_plugin import Allocated, Preferred, TinyPlugin
 

@@ -7,7 +7,7 @@ import pytest
 
 from linkwise.plugin.kubelet import deviceplugin_pb2 as api
 from linkwise.plugin.kubelet.deviceplugin_pb2_grpc import RegistrationStub
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.host.waiting import wait_for
 from tests.contract.kubelet_world import EIGHT, World
 from tests.simulator.kubelet.tiny_plugin import Allocated, Preferred
 

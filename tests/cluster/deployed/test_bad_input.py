@@ -22,7 +22,7 @@ from tests.cluster.looking import (
     running_pod,
     wait_described,
 )
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.host.waiting import wait_for
 
 EXTENDER = "system:serviceaccount:kube-system:linkwise-extender"
 

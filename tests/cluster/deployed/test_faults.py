@@ -28,7 +28,7 @@ from tests.cluster.faults import (
     unsettled,
 )
 from tests.cluster.looking import assert_agreed, planned
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.host.waiting import wait_for
 
 P = Phase
 SECONDS = 60.0

@@ -25,7 +25,7 @@ from tests.cluster.looking import (
     running,
     running_pod,
 )
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.host.waiting import wait_for
 
 OUTAGE_SECONDS = 60.0
 # Kubernetes' own programs try again after a minute, by then; each of them at its own moment.

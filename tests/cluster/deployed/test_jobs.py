@@ -27,7 +27,7 @@ from tests.cluster.looking import (
     usage,
     wait_described,
 )
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.host.waiting import wait_for
 
 DOCUMENTED = (Path(__file__).parents[3] / "docs" / "annotations.md").read_text()
 ROUNDS, ROUNDS_TO_WARM_UP = 50, 10

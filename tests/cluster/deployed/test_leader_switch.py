@@ -6,7 +6,7 @@ from tests.cluster import workloads
 from tests.cluster.deployment import EXTENDER, EXTENDER_PODS, SYSTEM, Deployed
 from tests.cluster.faults import restarts
 from tests.cluster.looking import assert_agreed, assert_sound, running
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.host.waiting import wait_for
 
 SLICE = f"/apis/discovery.k8s.io/v1/namespaces/{SYSTEM}/endpointslices/{EXTENDER}-leader"
 PROXY = f"/api/v1/namespaces/{SYSTEM}/services/{EXTENDER}:http/proxy"

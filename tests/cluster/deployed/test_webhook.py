@@ -12,7 +12,7 @@ from tests.cluster import workloads
 from tests.cluster.control_plane import KubectlError
 from tests.cluster.deployment import SYSTEM, Deployed
 from tests.cluster.looking import assert_agreed, assert_sound, running
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.host.waiting import wait_for
 from tests.manifests import DAEMONSET
 
 DEPLOYMENT = "deployment/linkwise-webhook"

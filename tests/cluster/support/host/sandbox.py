@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from linkwise.simulator.processes import exec_with_parent
-from tests.cluster.cgroups import remove_cgroups
+from tests.cluster.support.host.cgroups import remove_cgroups
 
 DIRECTORY = "LINKWISE_SANDBOX"  # set inside, to the run's directory
 BRIDGE = "lw0"
@@ -36,7 +36,7 @@ def run(command: Sequence[str], env: Mapping[str, str] | None = None) -> int:
     home.chmod(0o755)
     until_we_end, our_end = os.pipe()
     sweeper = subprocess.Popen(
-        [sys.executable, "-m", "tests.cluster.sandbox", "sweep", str(home)],
+        [sys.executable, "-m", "tests.cluster.support.host.sandbox", "sweep", str(home)],
         stdin=until_we_end,
         start_new_session=True,
     )
@@ -49,7 +49,7 @@ def run(command: Sequence[str], env: Mapping[str, str] | None = None) -> int:
             [
                 *(sys.executable, "-I", "-S", exec_with_parent.__file__, str(os.getpid())),
                 *(unshare, *namespaces),
-                *(sys.executable, "-m", "tests.cluster.sandbox", "first", *command),
+                *(sys.executable, "-m", "tests.cluster.support.host.sandbox", "first", *command),
             ],
             env={**_without_proxies(os.environ), DIRECTORY: str(home), **(env or {})},
             check=False,

@@ -4,7 +4,7 @@ import re
 import shutil
 from pathlib import Path
 
-KEPT = Path(__file__).parents[2] / "cluster-logs"
+KEPT = Path(__file__).parents[4] / "cluster-logs"
 _TAIL_LINES = 15
 
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from tests.cluster.processes import Process
+from tests.cluster.support.host.processes import Process
 
 _EVERY_SECONDS = 0.05
 
