@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from tests.cluster import binaries, images
 from tests.cluster.support.host import logs, needs, sandbox, side_by_side
+from tests.cluster.support.programs import binaries, images
 
 CHECKOUT = Path(__file__).parents[2]
 

@@ -17,9 +17,9 @@ from pathlib import Path
 import urllib3
 
 from linkwise.kube.client import KubeClient
-from tests.cluster import binaries
 from tests.cluster.pki import Authority
 from tests.cluster.support.host.processes import Process
+from tests.cluster.support.programs import binaries
 
 ADDRESS = "172.31.0.1"  # of the sandbox's bridge
 SERVICE_RANGE = "10.96.0.0/16"

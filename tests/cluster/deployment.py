@@ -20,9 +20,9 @@ from linkwise.kube.client import KubeClient
 from linkwise.topology import names
 from linkwise.topology.model import Machine
 from linkwise.topology.recorded import recorded_machine
-from tests.cluster import images
 from tests.cluster.cluster import Cluster
 from tests.cluster.scheduling import scheduler_config, scheduler_env, wait_guarded
+from tests.cluster.support.programs import images
 
 GPU = names.DEFAULT_RESOURCE
 MACHINE = "dgx1-v100"

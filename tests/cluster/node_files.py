@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.cluster import busybox
+from tests.cluster.support.programs import busybox
 
 NETWORK_PLUGINS = "/usr/lib/cni"
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"

@@ -13,9 +13,9 @@ import click
 import yaml
 
 from tests.cluster import workloads
-from tests.cluster.busybox import WORKLOAD
 from tests.cluster.deployment import MACHINE, SYSTEM, Deployed
 from tests.cluster.support.host import sandbox
+from tests.cluster.support.programs.busybox import WORKLOAD
 
 # Through the API server, as on any cluster where nobody but the scheduler reaches it.
 _EXTENDER = f"/api/v1/namespaces/{SYSTEM}/services/linkwise-extender:http/proxy"

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.images import VERSION, base_image, linkwise_image, unpacked
-from tests.cluster.oci import how_to_run, image_size
 from tests.cluster.support.host.processes import Process
 from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.programs.images import VERSION, base_image, linkwise_image, unpacked
+from tests.cluster.support.programs.oci import how_to_run, image_size
 
 MOST_BYTES_OVER_BASE = 150_000_000
 PROGRAMS = ("linkwise", "linkwise-plugin", "linkwise-extender")

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from linkwise.topology import names
-from tests.cluster import binaries
 from tests.cluster.accounts import NAMESPACE, Account, Request, pod_of, token
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.extender_permissions import (
@@ -39,6 +38,7 @@ from tests.cluster.permissions import (
 )
 from tests.cluster.small_objects import labelled, pod
 from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.programs import binaries
 from tests.manifests import BASE, DAEMONSET, granted, the
 
 WEBHOOK = DAEMONSET / "components" / "webhook"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from linkwise.topology import names
-from tests.cluster.busybox import WORKLOAD
+from tests.cluster.support.programs.busybox import WORKLOAD
 
 GPU = names.DEFAULT_RESOURCE
 GIVEN = "NVIDIA_VISIBLE_DEVICES"

@@ -17,10 +17,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.cluster.binaries import BuildError, cache_directory, cached
 from tests.cluster.support.host import sandbox
+from tests.cluster.support.programs.binaries import BuildError, cache_directory, cached
 
-CHECKOUT = Path(__file__).parents[2]
+CHECKOUT = Path(__file__).parents[4]
 VERSION: str = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["version"]
 # What a kubelet makes of the manifests' `linkwise:VERSION`.
 NAME = f"docker.io/library/linkwise:{VERSION}"
