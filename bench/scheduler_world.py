@@ -17,7 +17,6 @@ import msgspec
 from bench import scheduler_pods as pods
 from bench.scheduler_load import Load
 from linkwise.kube.objects import Pod
-from tests.cluster.control_plane import ControlPlane
 from tests.cluster.scheduling import (
     ADMISSION_OFF,
     Extender,
@@ -27,6 +26,7 @@ from tests.cluster.scheduling import (
     scheduler_config,
     scheduler_env,
 )
+from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.host.logs import tails
 from tests.cluster.support.host.processes import Process
 from tests.cluster.support.host.waiting import wait_for

@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.control_plane import API_SERVICE_ADDRESS, ControlPlane
 from tests.cluster.nodes import Node
+from tests.cluster.support.api.control_plane import API_SERVICE_ADDRESS, ControlPlane
 from tests.cluster.support.host import cgroups, sandbox
 from tests.cluster.support.host.processes import Process
 from tests.cluster.support.host.waiting import wait_for

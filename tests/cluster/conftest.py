@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.control_plane import ControlPlane
+from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.host import sandbox
 from tests.cluster.support.host.logs import keep, tails
 

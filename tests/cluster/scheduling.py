@@ -22,8 +22,8 @@ from linkwise.topology import names
 from linkwise.topology.labels import node_labels
 from linkwise.topology.node_annotation import write_topology
 from linkwise.topology.recorded import recorded_machine
-from tests.cluster.accounts import token
-from tests.cluster.control_plane import ControlPlane, free_port
+from tests.cluster.support.api.accounts import token
+from tests.cluster.support.api.control_plane import ControlPlane, free_port
 from tests.cluster.support.host.processes import Process
 from tests.cluster.support.host.waiting import wait_for
 

@@ -13,7 +13,6 @@ import msgspec
 from linkwise.kube.objects import Pod
 from linkwise.topology import names
 from linkwise.topology.plan import read_gpus, read_plan
-from tests.cluster.control_plane import ControlPlane
 from tests.cluster.scheduling import (
     GPU,
     Extender,
@@ -23,6 +22,7 @@ from tests.cluster.scheduling import (
     scheduler_config,
     scheduler_env,
 )
+from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.host.processes import Process
 from tests.cluster.support.host.waiting import wait_for
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from tests.cluster.cluster import Cluster
-from tests.cluster.control_plane import ControlPlane, KubectlError
+from tests.cluster.support.api.control_plane import ControlPlane, KubectlError
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.programs import busybox
 

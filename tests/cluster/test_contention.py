@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.contention import Overdue, Played, draw_jobs, given_twice
-from tests.cluster.control_plane import ControlPlane
 from tests.cluster.scheduling import ADMISSION_OFF
+from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.two_extenders import SwitchWorld
 

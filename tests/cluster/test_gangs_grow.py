@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from linkwise.topology import names
-from tests.cluster.control_plane import ControlPlane
 from tests.cluster.scheduling import ADMISSION_OFF
 from tests.cluster.scheduling_world import World, started_world
+from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.host.waiting import wait_for
 
 SOON_SECONDS = 30.0  # also on a busy machine; kube-scheduler itself would come after 300

@@ -16,8 +16,8 @@ import msgspec
 import pytest
 
 from linkwise.topology import names
-from tests.cluster.control_plane import ADDRESS, ControlPlane
 from tests.cluster.scheduling import ADMISSION_OFF, GPU, Extender, allow_extender, gpu_node
+from tests.cluster.support.api.control_plane import ADDRESS, ControlPlane
 from tests.cluster.support.host.waiting import wait_for
 
 PODS = "/api/v1/namespaces/ml/pods"

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cluster.control_plane import ControlPlane
-from tests.cluster.schemas import write_schemas
-from tests.cluster.small_objects import pod
+from tests.cluster.support.api.control_plane import ControlPlane
+from tests.cluster.support.api.schemas import write_schemas
+from tests.cluster.support.api.small_objects import pod
 from tests.cluster.support.host.processes import Process
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.programs import binaries

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.control_plane import ControlPlane
 from tests.cluster.scheduling import ADMISSION_OFF, GPU
 from tests.cluster.scheduling_world import NAMESPACE, NODES, World, started_world
+from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.host.waiting import wait_for
 
 GATES = "--feature-gates=GenericWorkload=true,GangScheduling=true"

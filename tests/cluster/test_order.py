@@ -12,7 +12,6 @@ import pytest
 
 from linkwise.topology import names
 from linkwise.topology.plan import InUse, write_in_use
-from tests.cluster.control_plane import ControlPlane
 from tests.cluster.scheduling import ADMISSION_OFF
 from tests.cluster.scheduling_world import (
     NAMESPACE,
@@ -22,6 +21,7 @@ from tests.cluster.scheduling_world import (
     World,
     started_world,
 )
+from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.host.waiting import wait_for
 
 BUDGETS = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets"

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from linkwise.topology import names
-from tests.cluster.accounts import NAMESPACE, Account, Request, pod_of, token
-from tests.cluster.control_plane import ControlPlane
-from tests.cluster.extender_permissions import (
+from tests.cluster.support.api.accounts import NAMESPACE, Account, Request, pod_of, token
+from tests.cluster.support.api.control_plane import ControlPlane
+from tests.cluster.support.api.extender_permissions import (
     ANYBODY_MAY,
     DECIDES,
     EXTENDER_LEADS,
@@ -24,7 +24,7 @@ from tests.cluster.extender_permissions import (
     NOMINATED,
     RENEWAL,
 )
-from tests.cluster.permissions import (
+from tests.cluster.support.api.permissions import (
     NODELESS_MUST_NOT,
     NODES,
     PLUGIN_MAY,
@@ -36,7 +36,7 @@ from tests.cluster.permissions import (
     WEBHOOK_MAY,
     WEBHOOK_MUST_NOT,
 )
-from tests.cluster.small_objects import labelled, pod
+from tests.cluster.support.api.small_objects import labelled, pod
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.programs import binaries
 from tests.manifests import BASE, DAEMONSET, granted, the

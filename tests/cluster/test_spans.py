@@ -9,9 +9,9 @@ import pytest
 
 from linkwise.topology import names
 from linkwise.topology.plan import read_plan
-from tests.cluster.control_plane import ControlPlane
 from tests.cluster.scheduling import ADMISSION_OFF
 from tests.cluster.scheduling_world import NAMESPACE, PATIENCE_SECONDS, ZONE, World, started_world
+from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.host.waiting import wait_for
 
 CLIQUE = "nvidia.com/gpu.clique"

@@ -14,9 +14,9 @@ import pytest
 
 from linkwise.topology import names
 from linkwise.topology.plan import read_plan
-from tests.cluster.control_plane import ControlPlane
 from tests.cluster.scheduling import ADMISSION_OFF
 from tests.cluster.scheduling_world import NAMESPACE, NODES
+from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.two_extenders import SwitchWorld
 from tests.end_to_end.replicas import Replica, wait_for
 

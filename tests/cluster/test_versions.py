@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from linkwise.topology import names
-from tests.cluster.control_plane import ControlPlane
 from tests.cluster.scheduling import ADMISSION_OFF, gpu_node
 from tests.cluster.scheduling_world import (
     NAMESPACE,
@@ -21,6 +20,7 @@ from tests.cluster.scheduling_world import (
     World,
     started_world,
 )
+from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.programs import binaries
 

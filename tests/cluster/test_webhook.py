@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from linkwise.topology import names
-from tests.cluster.control_plane import ControlPlane, KubectlError
 from tests.cluster.scheduling import ADMISSION_OFF, GPU
 from tests.cluster.scheduling_world import NAMESPACE, NODES, World
+from tests.cluster.support.api.control_plane import ControlPlane, KubectlError
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.webhook import Webhook
 

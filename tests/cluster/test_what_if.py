@@ -14,9 +14,9 @@ from click.testing import CliRunner
 
 from linkwise.cli.__main__ import main
 from linkwise.topology.recorded import recorded_machine
-from tests.cluster.control_plane import ControlPlane
 from tests.cluster.scheduling import ADMISSION_OFF, gpu_node
 from tests.cluster.scheduling_world import NAMESPACE, World, started_world
+from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.test_workloads import CONTROLLERS, free, pod_template, pods_of
 

@@ -17,9 +17,9 @@ import pytest
 from linkwise.extender.recognise.kinds import READ, Kind
 from linkwise.kube.errors import ApiError
 from linkwise.topology import names
-from tests.cluster.control_plane import ControlPlane, KubectlError
 from tests.cluster.scheduling import ADMISSION_OFF, GPU
 from tests.cluster.scheduling_world import NAMESPACE, World, started_world
+from tests.cluster.support.api.control_plane import ControlPlane, KubectlError
 from tests.cluster.support.host.waiting import wait_for
 from tests.extender.test_workloads import Group, groups
 

@@ -4,9 +4,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from linkwise.topology import names
-from tests.cluster.accounts import NAMESPACE as SYSTEM
-from tests.cluster.accounts import token
-from tests.cluster.control_plane import ControlPlane, free_port
 from tests.cluster.scheduling import (
     ACCOUNT,
     allow_extender,
@@ -16,6 +13,9 @@ from tests.cluster.scheduling import (
     scheduler_env,
 )
 from tests.cluster.scheduling_world import NAMESPACE, NODES, World
+from tests.cluster.support.api.accounts import NAMESPACE as SYSTEM
+from tests.cluster.support.api.accounts import token
+from tests.cluster.support.api.control_plane import ControlPlane, free_port
 from tests.cluster.support.host.processes import Process
 from tests.end_to_end.replicas import Replica, Service, Wire, leader_of, wait_for
 

@@ -13,8 +13,8 @@ from typing import Any
 import urllib3
 import yaml
 
-from tests.cluster.accounts import token
-from tests.cluster.control_plane import ControlPlane, KubectlError, free_port
+from tests.cluster.support.api.accounts import token
+from tests.cluster.support.api.control_plane import ControlPlane, KubectlError, free_port
 from tests.cluster.support.host.processes import Process
 from tests.cluster.support.host.waiting import wait_for
 from tests.manifests import DAEMONSET, documents

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.control_plane import free_port
+from tests.cluster.support.api.control_plane import free_port
 from tests.cluster.support.host.waiting import wait_for
 from tests.contract.scheduler_world import GPU, World
 from tests.simulator.scheduler.recording_extender import (

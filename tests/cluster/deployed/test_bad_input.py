@@ -11,7 +11,6 @@ import pytest
 
 from linkwise.topology import names
 from tests.cluster import workloads
-from tests.cluster.control_plane import KubectlError
 from tests.cluster.deployment import PLUGIN_PODS, SYSTEM, Deployed
 from tests.cluster.looking import (
     assert_agreed,
@@ -22,6 +21,7 @@ from tests.cluster.looking import (
     running_pod,
     wait_described,
 )
+from tests.cluster.support.api.control_plane import KubectlError
 from tests.cluster.support.host.waiting import wait_for
 
 EXTENDER = "system:serviceaccount:kube-system:linkwise-extender"

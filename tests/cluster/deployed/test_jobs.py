@@ -11,7 +11,6 @@ from linkwise.topology import names
 from linkwise.topology.labels import node_labels
 from linkwise.topology.node_annotation import read_topology
 from tests.cluster import workloads
-from tests.cluster.control_plane import KubectlError
 from tests.cluster.deployment import Deployed
 from tests.cluster.looking import (
     advice,
@@ -27,6 +26,7 @@ from tests.cluster.looking import (
     usage,
     wait_described,
 )
+from tests.cluster.support.api.control_plane import KubectlError
 from tests.cluster.support.host.waiting import wait_for
 
 DOCUMENTED = (Path(__file__).parents[3] / "docs" / "annotations.md").read_text()

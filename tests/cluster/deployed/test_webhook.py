@@ -9,9 +9,9 @@ import yaml
 
 from linkwise.topology import names
 from tests.cluster import workloads
-from tests.cluster.control_plane import KubectlError
 from tests.cluster.deployment import SYSTEM, Deployed
 from tests.cluster.looking import assert_agreed, assert_sound, running
+from tests.cluster.support.api.control_plane import KubectlError
 from tests.cluster.support.host.waiting import wait_for
 from tests.manifests import DAEMONSET
 

@@ -12,7 +12,7 @@ from typing import Any
 import urllib3
 
 from linkwise.kube.client import MERGE_PATCH
-from tests.cluster.control_plane import ControlPlane
+from tests.cluster.support.api.control_plane import ControlPlane
 
 NAMESPACE = "kube-system"
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from linkwise.topology import names
-from tests.cluster.accounts import NAMESPACE
+from tests.cluster.support.api.accounts import NAMESPACE
 
 
 def noted(**annotations: str | None) -> dict[str, Any]:

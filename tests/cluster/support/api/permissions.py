@@ -7,8 +7,16 @@ name its reason: RBAC's says what its subject "cannot" do, a policy's is in the 
 
 from linkwise.kube.client import MERGE_PATCH
 from linkwise.topology import names
-from tests.cluster.accounts import NAMESPACE, Request
-from tests.cluster.small_objects import binding, event, eviction, labelled, noted, pod, role_binding
+from tests.cluster.support.api.accounts import NAMESPACE, Request
+from tests.cluster.support.api.small_objects import (
+    binding,
+    event,
+    eviction,
+    labelled,
+    noted,
+    pod,
+    role_binding,
+)
 
 RBAC = "cannot"  # as in: User "…" cannot list resource "secrets" in API group ""
 OWN_NODE = "may write only the Node it runs on, which is node-1, not node-2"

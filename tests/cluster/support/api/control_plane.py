@@ -17,7 +17,7 @@ from pathlib import Path
 import urllib3
 
 from linkwise.kube.client import KubeClient
-from tests.cluster.pki import Authority
+from tests.cluster.support.api.pki import Authority
 from tests.cluster.support.host.processes import Process
 from tests.cluster.support.programs import binaries
 

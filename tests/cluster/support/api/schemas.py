@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.control_plane import ControlPlane
+from tests.cluster.support.api.control_plane import ControlPlane
 
 LOCATION = "{{ .Group }}_{{ .ResourceAPIVersion }}_{{ .ResourceKind }}.json"
 _REFERENCE = "#/components/schemas/"

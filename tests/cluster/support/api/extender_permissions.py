@@ -8,8 +8,8 @@ from typing import Any
 from linkwise.extender.recognise.kinds import READ, Kind
 from linkwise.kube.client import JSON_PATCH, STRATEGIC_PATCH
 from linkwise.topology import names
-from tests.cluster.accounts import NAMESPACE, Request
-from tests.cluster.permissions import (
+from tests.cluster.support.api.accounts import NAMESPACE, Request
+from tests.cluster.support.api.permissions import (
     ADMISSION,
     NODES,
     PODS,
@@ -19,7 +19,7 @@ from tests.cluster.permissions import (
     write_node,
     write_pod,
 )
-from tests.cluster.small_objects import binding, event, eviction, labelled, noted, pod
+from tests.cluster.support.api.small_objects import binding, event, eviction, labelled, noted, pod
 
 DECIDES = "only Linkwise's extender decides this"
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
