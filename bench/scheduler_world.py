@@ -17,7 +17,11 @@ import msgspec
 from bench import scheduler_pods as pods
 from bench.scheduler_load import Load
 from linkwise.kube.objects import Pod
-from tests.cluster.scheduling import (
+from tests.cluster.support.api.control_plane import ControlPlane
+from tests.cluster.support.host.logs import tails
+from tests.cluster.support.host.processes import Process
+from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.scheduling.extender_process import (
     ADMISSION_OFF,
     Extender,
     allow_extender,
@@ -26,10 +30,6 @@ from tests.cluster.scheduling import (
     scheduler_config,
     scheduler_env,
 )
-from tests.cluster.support.api.control_plane import ControlPlane
-from tests.cluster.support.host.logs import tails
-from tests.cluster.support.host.processes import Process
-from tests.cluster.support.host.waiting import wait_for
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PODS = f"/api/v1/namespaces/{pods.NAMESPACE}/pods"

@@ -15,12 +15,12 @@ import click
 
 from bench.figures import milliseconds, percentile, print_table, this_machine
 from linkwise.topology import names
-from tests.cluster.scheduling import ADMISSION_OFF
-from tests.cluster.scheduling_world import NODES, World
 from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.host import sandbox
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.programs.binaries import NEWEST, kubernetes
+from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF
+from tests.cluster.support.scheduling.scheduling_world import NODES, World
 
 BAR_SECONDS = 5.0
 _LOOK_SECONDS = 0.003

@@ -21,8 +21,12 @@ from linkwise.topology import names
 from linkwise.topology.model import Machine
 from linkwise.topology.recorded import recorded_machine
 from tests.cluster.cluster import Cluster
-from tests.cluster.scheduling import scheduler_config, scheduler_env, wait_guarded
 from tests.cluster.support.programs import images
+from tests.cluster.support.scheduling.extender_process import (
+    scheduler_config,
+    scheduler_env,
+    wait_guarded,
+)
 
 GPU = names.DEFAULT_RESOURCE
 MACHINE = "dgx1-v100"

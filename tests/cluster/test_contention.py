@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.contention import Overdue, Played, draw_jobs, given_twice
-from tests.cluster.scheduling import ADMISSION_OFF
 from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.host.waiting import wait_for
-from tests.cluster.two_extenders import SwitchWorld
+from tests.cluster.support.scheduling.contention import Overdue, Played, draw_jobs, given_twice
+from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF
+from tests.cluster.support.scheduling.two_extenders import SwitchWorld
 
 GANGS = 50
 THERE_IS = 0.6  # GPUs, of what they ask for

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from linkwise.topology import names
-from tests.cluster.scheduling import ADMISSION_OFF
-from tests.cluster.scheduling_world import World, started_world
 from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF
+from tests.cluster.support.scheduling.scheduling_world import World, started_world
 
 SOON_SECONDS = 30.0  # also on a busy machine; kube-scheduler itself would come after 300
 

@@ -16,9 +16,15 @@ import msgspec
 import pytest
 
 from linkwise.topology import names
-from tests.cluster.scheduling import ADMISSION_OFF, GPU, Extender, allow_extender, gpu_node
 from tests.cluster.support.api.control_plane import ADDRESS, ControlPlane
 from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.scheduling.extender_process import (
+    ADMISSION_OFF,
+    GPU,
+    Extender,
+    allow_extender,
+    gpu_node,
+)
 
 PODS = "/api/v1/namespaces/ml/pods"
 SYSTEM = "/api/v1/namespaces/kube-system"

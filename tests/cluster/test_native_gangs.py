@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.scheduling import ADMISSION_OFF, GPU
-from tests.cluster.scheduling_world import NAMESPACE, NODES, World, started_world
 from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF, GPU
+from tests.cluster.support.scheduling.scheduling_world import NAMESPACE, NODES, World, started_world
 
 GATES = "--feature-gates=GenericWorkload=true,GangScheduling=true"
 # With this gate the Job controller makes a PodGroup for each Job whose pods all run at once.

@@ -12,8 +12,10 @@ import pytest
 
 from linkwise.topology import names
 from linkwise.topology.plan import InUse, write_in_use
-from tests.cluster.scheduling import ADMISSION_OFF
-from tests.cluster.scheduling_world import (
+from tests.cluster.support.api.control_plane import ControlPlane
+from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF
+from tests.cluster.support.scheduling.scheduling_world import (
     NAMESPACE,
     NODES,
     PATIENCE_SECONDS,
@@ -21,8 +23,6 @@ from tests.cluster.scheduling_world import (
     World,
     started_world,
 )
-from tests.cluster.support.api.control_plane import ControlPlane
-from tests.cluster.support.host.waiting import wait_for
 
 BUDGETS = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets"
 YES = {names.PREEMPTIBLE: "true"}

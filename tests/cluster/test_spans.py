@@ -9,10 +9,16 @@ import pytest
 
 from linkwise.topology import names
 from linkwise.topology.plan import read_plan
-from tests.cluster.scheduling import ADMISSION_OFF
-from tests.cluster.scheduling_world import NAMESPACE, PATIENCE_SECONDS, ZONE, World, started_world
 from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF
+from tests.cluster.support.scheduling.scheduling_world import (
+    NAMESPACE,
+    PATIENCE_SECONDS,
+    ZONE,
+    World,
+    started_world,
+)
 
 CLIQUE = "nvidia.com/gpu.clique"
 # Clique B is over two zones, and two of zone west are in another clique.

@@ -14,10 +14,10 @@ import pytest
 
 from linkwise.topology import names
 from linkwise.topology.plan import read_plan
-from tests.cluster.scheduling import ADMISSION_OFF
-from tests.cluster.scheduling_world import NAMESPACE, NODES
 from tests.cluster.support.api.control_plane import ControlPlane
-from tests.cluster.two_extenders import SwitchWorld
+from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF
+from tests.cluster.support.scheduling.scheduling_world import NAMESPACE, NODES
+from tests.cluster.support.scheduling.two_extenders import SwitchWorld
 from tests.end_to_end.replicas import Replica, wait_for
 
 BINDING = rf"POST /api/v1/namespaces/{NAMESPACE}/pods/\w+/binding"

@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 
 from linkwise.topology import names
-from tests.cluster.scheduling import ADMISSION_OFF, gpu_node
-from tests.cluster.scheduling_world import (
+from tests.cluster.support.api.control_plane import ControlPlane
+from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.programs import binaries
+from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF, gpu_node
+from tests.cluster.support.scheduling.scheduling_world import (
     NAMESPACE,
     NODES,
     PATIENCE_SECONDS,
@@ -20,9 +23,6 @@ from tests.cluster.scheduling_world import (
     World,
     started_world,
 )
-from tests.cluster.support.api.control_plane import ControlPlane
-from tests.cluster.support.host.waiting import wait_for
-from tests.cluster.support.programs import binaries
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ import pytest
 import yaml
 
 from linkwise.topology import names
-from tests.cluster.scheduling import ADMISSION_OFF, GPU
-from tests.cluster.scheduling_world import NAMESPACE, NODES, World
 from tests.cluster.support.api.control_plane import ControlPlane, KubectlError
 from tests.cluster.support.host.waiting import wait_for
-from tests.cluster.webhook import Webhook
+from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF, GPU
+from tests.cluster.support.scheduling.scheduling_world import NAMESPACE, NODES, World
+from tests.cluster.support.scheduling.webhook import Webhook
 
 SAID = {names.GANG: "train", names.GANG_SIZE: "4"}
 

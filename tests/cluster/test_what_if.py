@@ -14,10 +14,10 @@ from click.testing import CliRunner
 
 from linkwise.cli.__main__ import main
 from linkwise.topology.recorded import recorded_machine
-from tests.cluster.scheduling import ADMISSION_OFF, gpu_node
-from tests.cluster.scheduling_world import NAMESPACE, World, started_world
 from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF, gpu_node
+from tests.cluster.support.scheduling.scheduling_world import NAMESPACE, World, started_world
 from tests.cluster.test_workloads import CONTROLLERS, free, pod_template, pods_of
 
 MACHINES = {"a1": "dgx1-v100", "a2": "a100-pcie-8-bridged"}

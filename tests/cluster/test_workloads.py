@@ -17,10 +17,10 @@ import pytest
 from linkwise.extender.recognise.kinds import READ, Kind
 from linkwise.kube.errors import ApiError
 from linkwise.topology import names
-from tests.cluster.scheduling import ADMISSION_OFF, GPU
-from tests.cluster.scheduling_world import NAMESPACE, World, started_world
 from tests.cluster.support.api.control_plane import ControlPlane, KubectlError
 from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF, GPU
+from tests.cluster.support.scheduling.scheduling_world import NAMESPACE, World, started_world
 from tests.extender.test_workloads import Group, groups
 
 NODES = tuple(f"n{number}" for number in range(8))

@@ -13,7 +13,10 @@ import msgspec
 from linkwise.kube.objects import Pod
 from linkwise.topology import names
 from linkwise.topology.plan import read_gpus, read_plan
-from tests.cluster.scheduling import (
+from tests.cluster.support.api.control_plane import ControlPlane
+from tests.cluster.support.host.processes import Process
+from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.scheduling.extender_process import (
     GPU,
     Extender,
     allow_extender,
@@ -22,9 +25,6 @@ from tests.cluster.scheduling import (
     scheduler_config,
     scheduler_env,
 )
-from tests.cluster.support.api.control_plane import ControlPlane
-from tests.cluster.support.host.processes import Process
-from tests.cluster.support.host.waiting import wait_for
 
 NAMESPACE = "ml"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"

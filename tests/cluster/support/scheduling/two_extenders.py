@@ -4,7 +4,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from linkwise.topology import names
-from tests.cluster.scheduling import (
+from tests.cluster.support.api.accounts import NAMESPACE as SYSTEM
+from tests.cluster.support.api.accounts import token
+from tests.cluster.support.api.control_plane import ControlPlane, free_port
+from tests.cluster.support.host.processes import Process
+from tests.cluster.support.scheduling.extender_process import (
     ACCOUNT,
     allow_extender,
     gpu_node,
@@ -12,11 +16,7 @@ from tests.cluster.scheduling import (
     scheduler_config,
     scheduler_env,
 )
-from tests.cluster.scheduling_world import NAMESPACE, NODES, World
-from tests.cluster.support.api.accounts import NAMESPACE as SYSTEM
-from tests.cluster.support.api.accounts import token
-from tests.cluster.support.api.control_plane import ControlPlane, free_port
-from tests.cluster.support.host.processes import Process
+from tests.cluster.support.scheduling.scheduling_world import NAMESPACE, NODES, World
 from tests.end_to_end.replicas import Replica, Service, Wire, leader_of, wait_for
 
 _DENIED = "apiserver_validating_admission_policy_check_total"

@@ -28,7 +28,7 @@ from tests.cluster.support.host.processes import Process
 from tests.cluster.support.host.waiting import wait_for
 
 GPU = names.DEFAULT_RESOURCE
-DEPLOYED = Path(__file__).parents[2] / "daemonset/overlays/kubeadm"
+DEPLOYED = Path(__file__).parents[4] / "daemonset/overlays/kubeadm"
 # Who would taint nodes that no controller takes the taint from, want an account in each namespace,
 # and know no class of priority.
 ADMISSION_OFF = ("TaintNodesByCondition", "ServiceAccount", "Priority")

@@ -17,7 +17,7 @@ from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Node, Pod
 from linkwise.topology import names
-from tests.cluster.scheduling_world import PODS, World
+from tests.cluster.support.scheduling.scheduling_world import PODS, World
 
 # Members and GPUs of each; most gangs are small, and one in twelve takes whole nodes.
 SHAPES = ((2, 1), (4, 1), (8, 1), (2, 2), (3, 2), (4, 2), (2, 4), (3, 4), (2, 8), (4, 8))
