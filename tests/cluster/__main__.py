@@ -52,7 +52,7 @@ def shell() -> None:
     """Open a shell with kubectl on a cluster with Linkwise; everything ends with it."""
     check_needs()
     build_all()
-    sys.exit(sandbox.run([sys.executable, "-m", "tests.cluster.shell"]))
+    sys.exit(sandbox.run([sys.executable, "-m", "tests.cluster.support.nodes.shell"]))
 
 
 @main.command()

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cluster.cluster import Cluster
 from tests.cluster.support.api.control_plane import ControlPlane, KubectlError
 from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.nodes.cluster import Cluster
 from tests.cluster.support.programs import busybox
 
 SERVING = "echo serving; echo hello > /tmp/index.html; exec httpd -f -p 80 -h /tmp"

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.cluster.cluster import Cluster
 from tests.cluster.support.host import cgroups, sandbox
 from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.nodes.cluster import Cluster
 
 # Where the programs make directories unless they are told not to.
 USUAL_PLACES = (
@@ -42,7 +42,7 @@ spec:
 START = """
 from tests.cluster.support.host import sandbox
 from tests.cluster.test_cluster_end import run_pod
-from tests.cluster.cluster import Cluster
+from tests.cluster.support.nodes.cluster import Cluster
 import time
 
 cluster = Cluster(sandbox.directory() / "killed", nodes=1)

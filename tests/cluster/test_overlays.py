@@ -15,11 +15,11 @@ import pytest
 import yaml
 
 from linkwise.topology import names
-from tests.cluster.cluster import Cluster
-from tests.cluster.deployment import wait_until_none
-from tests.cluster.nodes import Node
 from tests.cluster.support.api.control_plane import ControlPlane, KubectlError
 from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.nodes.cluster import Cluster
+from tests.cluster.support.nodes.deployment import wait_until_none
+from tests.cluster.support.nodes.node import Node
 from tests.cluster.support.programs import binaries, busybox, images
 from tests.manifests import DAEMONSET, STATIC_POD
 

@@ -10,9 +10,9 @@ from unittest.mock import patch
 from linkwise.kube.client import KubeClient
 from linkwise.simulator.kubelet import Kubelet as StandIn
 from linkwise.simulator.kubelet import KubeletSettings, endpoint
-from tests.cluster.cluster import Cluster
 from tests.cluster.support.host import sandbox
 from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.nodes.cluster import Cluster
 from tests.contract.api_world import Api
 from tests.contract.kubelet_world import INIT_SECONDS, Kubelet
 from tests.contract.servers import server_of, stand_ins

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.deployment import Deployed, wait_until_none
-from tests.cluster.looking import left_behind
+from tests.cluster.support.nodes.deployment import Deployed, wait_until_none
+from tests.cluster.support.nodes.gpu_holders import left_behind
 
 
 @pytest.fixture(scope="session")

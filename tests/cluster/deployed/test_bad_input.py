@@ -10,9 +10,11 @@ from contextlib import contextmanager
 import pytest
 
 from linkwise.topology import names
-from tests.cluster import workloads
-from tests.cluster.deployment import PLUGIN_PODS, SYSTEM, Deployed
-from tests.cluster.looking import (
+from tests.cluster.support.api.control_plane import KubectlError
+from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.nodes import workloads
+from tests.cluster.support.nodes.deployment import PLUGIN_PODS, SYSTEM, Deployed
+from tests.cluster.support.nodes.gpu_holders import (
     assert_agreed,
     assert_sound,
     plan,
@@ -21,8 +23,6 @@ from tests.cluster.looking import (
     running_pod,
     wait_described,
 )
-from tests.cluster.support.api.control_plane import KubectlError
-from tests.cluster.support.host.waiting import wait_for
 
 EXTENDER = "system:serviceaccount:kube-system:linkwise-extender"
 

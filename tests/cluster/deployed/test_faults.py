@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.cluster import workloads
-from tests.cluster.deployment import Deployed, wait_until_none
-from tests.cluster.faults import (
+from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.nodes import workloads
+from tests.cluster.support.nodes.deployment import Deployed, wait_until_none
+from tests.cluster.support.nodes.faults import (
     CONTAINERD,
     EXTENDER,
     HERE,
@@ -27,8 +28,7 @@ from tests.cluster.faults import (
     takers,
     unsettled,
 )
-from tests.cluster.looking import assert_agreed, planned
-from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.nodes.gpu_holders import assert_agreed, planned
 
 P = Phase
 SECONDS = 60.0

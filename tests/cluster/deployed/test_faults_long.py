@@ -4,9 +4,10 @@ import time
 from typing import Any
 
 from linkwise.topology import names
-from tests.cluster import workloads
-from tests.cluster.deployment import Deployed, wait_until_none
-from tests.cluster.faults import (
+from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.nodes import workloads
+from tests.cluster.support.nodes.deployment import Deployed, wait_until_none
+from tests.cluster.support.nodes.faults import (
     HERE,
     REFUSED,
     THERE,
@@ -18,14 +19,13 @@ from tests.cluster.faults import (
     taken_twice,
     unsettled,
 )
-from tests.cluster.looking import (
+from tests.cluster.support.nodes.gpu_holders import (
     assert_agreed,
     held_twice,
     podresources,
     running,
     running_pod,
 )
-from tests.cluster.support.host.waiting import wait_for
 
 OUTAGE_SECONDS = 60.0
 # Kubernetes' own programs try again after a minute, by then; each of them at its own moment.

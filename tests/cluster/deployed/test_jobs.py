@@ -10,9 +10,11 @@ from pathlib import Path
 from linkwise.topology import names
 from linkwise.topology.labels import node_labels
 from linkwise.topology.node_annotation import read_topology
-from tests.cluster import workloads
-from tests.cluster.deployment import Deployed
-from tests.cluster.looking import (
+from tests.cluster.support.api.control_plane import KubectlError
+from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.nodes import workloads
+from tests.cluster.support.nodes.deployment import Deployed
+from tests.cluster.support.nodes.gpu_holders import (
     advice,
     assert_agreed,
     assert_best,
@@ -26,8 +28,6 @@ from tests.cluster.looking import (
     usage,
     wait_described,
 )
-from tests.cluster.support.api.control_plane import KubectlError
-from tests.cluster.support.host.waiting import wait_for
 
 DOCUMENTED = (Path(__file__).parents[3] / "docs" / "annotations.md").read_text()
 ROUNDS, ROUNDS_TO_WARM_UP = 50, 10

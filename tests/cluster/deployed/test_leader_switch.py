@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from tests.cluster import workloads
-from tests.cluster.deployment import EXTENDER, EXTENDER_PODS, SYSTEM, Deployed
-from tests.cluster.faults import restarts
-from tests.cluster.looking import assert_agreed, assert_sound, running
 from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.nodes import workloads
+from tests.cluster.support.nodes.deployment import EXTENDER, EXTENDER_PODS, SYSTEM, Deployed
+from tests.cluster.support.nodes.faults import restarts
+from tests.cluster.support.nodes.gpu_holders import assert_agreed, assert_sound, running
 
 SLICE = f"/apis/discovery.k8s.io/v1/namespaces/{SYSTEM}/endpointslices/{EXTENDER}-leader"
 PROXY = f"/api/v1/namespaces/{SYSTEM}/services/{EXTENDER}:http/proxy"

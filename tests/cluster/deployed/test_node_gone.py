@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tests.cluster import workloads
-from tests.cluster.deployment import Deployed, wait_until_none
-from tests.cluster.faults import Work, restarts, unsettled
-from tests.cluster.looking import assert_agreed, planned, running
 from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.nodes import workloads
+from tests.cluster.support.nodes.deployment import Deployed, wait_until_none
+from tests.cluster.support.nodes.faults import Work, restarts, unsettled
+from tests.cluster.support.nodes.gpu_holders import assert_agreed, planned, running
 
 # The node's lease counts for 50 s; nobody tells the API server that there is no power.
 GIVEN_UP_SECONDS = 120.0

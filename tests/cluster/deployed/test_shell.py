@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from tests.cluster.deployment import Deployed
-from tests.cluster.looking import assert_agreed, running
-from tests.cluster.shell import run_shell
+from tests.cluster.support.nodes.deployment import Deployed
+from tests.cluster.support.nodes.gpu_holders import assert_agreed, running
+from tests.cluster.support.nodes.shell import run_shell
 
 TRIED = """
 kubectl apply -f four.yaml || exit 1

@@ -8,11 +8,11 @@ import pytest
 import yaml
 
 from linkwise.topology import names
-from tests.cluster import workloads
-from tests.cluster.deployment import SYSTEM, Deployed
-from tests.cluster.looking import assert_agreed, assert_sound, running
 from tests.cluster.support.api.control_plane import KubectlError
 from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.nodes import workloads
+from tests.cluster.support.nodes.deployment import SYSTEM, Deployed
+from tests.cluster.support.nodes.gpu_holders import assert_agreed, assert_sound, running
 from tests.manifests import DAEMONSET
 
 DEPLOYMENT = "deployment/linkwise-webhook"

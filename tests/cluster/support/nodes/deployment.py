@@ -20,7 +20,7 @@ from linkwise.kube.client import KubeClient
 from linkwise.topology import names
 from linkwise.topology.model import Machine
 from linkwise.topology.recorded import recorded_machine
-from tests.cluster.cluster import Cluster
+from tests.cluster.support.nodes.cluster import Cluster
 from tests.cluster.support.programs import images
 from tests.cluster.support.scheduling.extender_process import (
     scheduler_config,
@@ -34,7 +34,7 @@ SYSTEM = "kube-system"
 EXTENDER = "linkwise-extender"
 PLUGIN_PODS = "app.kubernetes.io/name=linkwise-plugin"
 EXTENDER_PODS = "app.kubernetes.io/name=linkwise-extender"
-_MANIFESTS = Path(__file__).parents[2] / "daemonset"
+_MANIFESTS = Path(__file__).parents[4] / "daemonset"
 _OVERLAY = _MANIFESTS / "overlays" / "kubeadm"
 _MACHINE_LABEL = "linkwise.dev/simulated-machine"
 

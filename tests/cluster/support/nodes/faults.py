@@ -19,8 +19,9 @@ import grpc
 import urllib3
 
 from linkwise.kube.errors import ApiError
-from tests.cluster.deployment import EXTENDER_PODS, PLUGIN_PODS, SYSTEM, Deployed
-from tests.cluster.looking import (
+from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.nodes.deployment import EXTENDER_PODS, PLUGIN_PODS, SYSTEM, Deployed
+from tests.cluster.support.nodes.gpu_holders import (
     key_of,
     podresources,
     processes_of,
@@ -28,9 +29,8 @@ from tests.cluster.looking import (
     staying,
     unsound,
 )
-from tests.cluster.nodes import Node
-from tests.cluster.support.host.waiting import wait_for
-from tests.cluster.workloads import GIVEN
+from tests.cluster.support.nodes.node import Node
+from tests.cluster.support.nodes.workloads import GIVEN
 
 HERE, THERE = "node-1", "node-2"  # what strikes one node strikes the first
 # Why a kubelet did not take a pod, for good: its devices were not there, or not free.

@@ -17,11 +17,11 @@ from typing import Any
 
 import grpc
 
-from tests.cluster import node_files
 from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.host import cgroups
 from tests.cluster.support.host.processes import Process
 from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.nodes import node_files
 from tests.cluster.support.programs import binaries, busybox
 
 _READY_SECONDS = 90.0

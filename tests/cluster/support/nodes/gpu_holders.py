@@ -20,7 +20,8 @@ from linkwise.plugin.kubelet import podresources_pb2 as wire
 from linkwise.plugin.kubelet.podresources_pb2_grpc import PodResourcesListerStub
 from linkwise.topology import names
 from linkwise.topology.choose import choose
-from tests.cluster.deployment import (
+from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.nodes.deployment import (
     EXTENDER_PODS,
     GPU,
     PLUGIN_PODS,
@@ -28,9 +29,8 @@ from tests.cluster.deployment import (
     Deployed,
     wait_until_none,
 )
-from tests.cluster.nodes import Node
-from tests.cluster.support.host.waiting import wait_for
-from tests.cluster.workloads import GIVEN
+from tests.cluster.support.nodes.node import Node
+from tests.cluster.support.nodes.workloads import GIVEN
 
 Shares = dict[str, frozenset[str]]  # container -> GPU uuids
 Holders = dict[str, Shares]  # namespace/pod -> its shares

@@ -12,9 +12,9 @@ from typing import IO
 import click
 import yaml
 
-from tests.cluster import workloads
-from tests.cluster.deployment import MACHINE, SYSTEM, Deployed
 from tests.cluster.support.host import sandbox
+from tests.cluster.support.nodes import workloads
+from tests.cluster.support.nodes.deployment import MACHINE, SYSTEM, Deployed
 from tests.cluster.support.programs.busybox import WORKLOAD
 
 # Through the API server, as on any cluster where nobody but the scheduler reaches it.

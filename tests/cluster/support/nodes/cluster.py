@@ -14,11 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.nodes import Node
 from tests.cluster.support.api.control_plane import API_SERVICE_ADDRESS, ControlPlane
 from tests.cluster.support.host import cgroups, sandbox
 from tests.cluster.support.host.processes import Process
 from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.nodes.node import Node
 
 POD_RANGE = "10.244.0.0/16"
 
