@@ -19,7 +19,7 @@ import click
 
 from linkwise.kube.client import ApiError
 from linkwise.replay.command import command as replay
-from linkwise.simulator.demo.cluster import NodeSpec, NotReadyError
+from linkwise.simulator.demo.cluster import ClusterTimeoutError, SimulatedNode
 from linkwise.simulator.demo.simulation import Simulation
 from linkwise.simulator.manifests.read_manifests import ManifestError, read_manifest_files
 from linkwise.simulator.processes.child_process import ChildError
@@ -27,11 +27,11 @@ from linkwise.topology.errors import MachineError
 from linkwise.topology.recorded import recorded_machine
 
 DEFAULT_NODES = (
-    *(NodeSpec(f"hgx-h100-{number}", "hgx-h100") for number in range(1, 5)),
-    NodeSpec("dgx-a100", "dgx-a100"),
-    NodeSpec("dgx1-v100", "dgx1-v100"),
-    NodeSpec("a100-pcie", "a100-pcie-8-bridged"),
-    NodeSpec("h200-nvl", "h200-nvl-2x4"),
+    *(SimulatedNode(f"hgx-h100-{number}", "hgx-h100") for number in range(1, 5)),
+    SimulatedNode("dgx-a100", "dgx-a100"),
+    SimulatedNode("dgx1-v100", "dgx1-v100"),
+    SimulatedNode("a100-pcie", "a100-pcie-8-bridged"),
+    SimulatedNode("h200-nvl", "h200-nvl-2x4"),
 )
 """A mixed cluster: NVSwitch of two ages, a mesh of NVLinks, pairs and islands of four."""
 
@@ -47,13 +47,13 @@ class _InterruptedError(BaseException):
         self.number = number
 
 
-class _Node(click.ParamType[NodeSpec]):
+class _Node(click.ParamType[SimulatedNode]):
     name = "name=machine"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> NodeSpec:
-        if isinstance(value, NodeSpec):
+    ) -> SimulatedNode:
+        if isinstance(value, SimulatedNode):
             return value
         name, equals, machine = str(value).partition("=")
         if not equals:
@@ -65,7 +65,7 @@ class _Node(click.ParamType[NodeSpec]):
             recorded_machine(machine)
         except MachineError as error:
             self.fail(f"{value!r}: {error}", param, ctx)
-        return NodeSpec(name, machine)
+        return SimulatedNode(name, machine)
 
 
 @click.command(context_settings={"auto_envvar_prefix": "LINKWISE_SIMULATOR", "show_default": True})
@@ -101,7 +101,7 @@ class _Node(click.ParamType[NodeSpec]):
 @click.version_option(package_name="linkwise")
 def command(
     files: Sequence[str],
-    nodes: Sequence[NodeSpec],
+    nodes: Sequence[SimulatedNode],
     report: Path | None,
     seed: int,
     draws: int,
@@ -137,7 +137,7 @@ def command(
         signal.signal(number, _interrupt)
     try:
         good = simulation.run()
-    except (ChildError, NotReadyError, ApiError, OSError) as error:
+    except (ChildError, ClusterTimeoutError, ApiError, OSError) as error:
         _end(str(error), 1)
     except _InterruptedError as interrupt:
         _end(f"{interrupt}: ended, nothing is left running", 128 + interrupt.number)

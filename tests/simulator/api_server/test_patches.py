@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linkwise.simulator.api_server.patches import json_patch, merge, strategic
-from linkwise.simulator.api_server.refusals import RefusedError
+from linkwise.simulator.api_server.refusals import RequestRefusedError
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=3),
@@ -86,7 +86,7 @@ def test_json_patches(old: Any, operation: Any, new: Any) -> None:
     ],
 )
 def test_a_json_patch_that_cannot_be_done_is_refused(operation: Any) -> None:
-    with pytest.raises(RefusedError) as error:
+    with pytest.raises(RequestRefusedError) as error:
         json_patch({"foo": "bar", "list": []}, [operation])
     assert error.value.code == 422
 
@@ -114,5 +114,5 @@ def test_a_strategic_patch_replaces_lists_without_keys_and_merges_objects() -> N
 
 
 def test_an_entry_without_its_merge_key_is_refused() -> None:
-    with pytest.raises(RefusedError, match="merge key: name"):
+    with pytest.raises(RequestRefusedError, match="merge key: name"):
         strategic({}, {"containers": [{"image": "x"}]})

@@ -10,7 +10,7 @@ import pytest
 
 from linkwise.simulator.api_server.kinds import EVENT, JOB, NODE, POD
 from linkwise.simulator.api_server.patches import MERGE
-from linkwise.simulator.api_server.refusals import Object, RefusedError
+from linkwise.simulator.api_server.refusals import Object, RequestRefusedError
 from linkwise.simulator.api_server.selectors import read_selector
 from linkwise.simulator.api_server.store import Store
 
@@ -57,7 +57,7 @@ def merge(store: Store, patch: Object, name: str = "w", *, status: bool = False)
     return store.patch(POD, "ml", name, patch, MERGE, status=status).obj
 
 
-def refusal(error: pytest.ExceptionInfo[RefusedError]) -> tuple[int, str]:
+def refusal(error: pytest.ExceptionInfo[RequestRefusedError]) -> tuple[int, str]:
     return error.value.code, error.value.reason
 
 
@@ -117,7 +117,7 @@ def test_generated_names_differ() -> None:
     ],
 )
 def test_what_is_no_pod_is_refused_with_the_field(body: Any, code: int, part: str) -> None:
-    with pytest.raises(RefusedError, match=part) as error:
+    with pytest.raises(RequestRefusedError, match=part) as error:
         new_store().create(POD, "ml", body)
     assert error.value.code == code
 
@@ -133,7 +133,7 @@ def test_what_is_no_pod_is_refused_with_the_field(body: Any, code: int, part: st
 )
 def test_labels_and_annotations_that_kubernetes_forbids_are_refused(metadata: Object) -> None:
     store = store_with(pod())
-    with pytest.raises(RefusedError) as error:
+    with pytest.raises(RequestRefusedError) as error:
         merge(store, {"metadata": metadata})
     assert refusal(error) == (422, "Invalid")
 
@@ -141,7 +141,7 @@ def test_labels_and_annotations_that_kubernetes_forbids_are_refused(metadata: Ob
 def test_a_name_is_taken_once_per_namespace() -> None:
     store = store_with(pod())
     store.create(POD, "other", pod())
-    with pytest.raises(RefusedError) as error:
+    with pytest.raises(RequestRefusedError) as error:
         store.create(POD, "ml", pod())
     assert refusal(error) == (409, "AlreadyExists")
 
@@ -161,7 +161,7 @@ def test_tolerations_can_only_be_added() -> None:
     old, more = {"key": "a", "operator": "Exists"}, {"key": "b", "operator": "Exists"}
     store = store_with(pod(tolerations=[old]))
     merge(store, {"spec": {"tolerations": [old, more]}})
-    with pytest.raises(RefusedError, match="existing toleration"):
+    with pytest.raises(RequestRefusedError, match="existing toleration"):
         merge(store, {"spec": {"tolerations": [more]}})
 
 
@@ -194,7 +194,7 @@ def test_finalizers_keep_an_object_until_the_last_is_gone() -> None:
     store.create(JOB, "ml", {"metadata": {"name": "j", "finalizers": ["a"]}})
     assert not store.delete(JOB, "ml", "j")[1]
     store.patch(JOB, "ml", "j", {"metadata": {"finalizers": None}}, MERGE)
-    with pytest.raises(RefusedError, match="not found"):
+    with pytest.raises(RequestRefusedError, match="not found"):
         store.get(JOB, "ml", "j")
 
 
@@ -215,7 +215,7 @@ def test_a_page_can_be_asked_for_again_and_the_oldest_are_forgotten_first() -> N
     # The test's uids come in pairs, so every other list takes the token of the one before.
     tokens = [store.page(store.list(POD), limit=1).rest for _ in range(200)]
     assert store.rest_of_list(tokens[-1]) == store.rest_of_list(tokens[-1])
-    with pytest.raises(RefusedError, match="too old"):
+    with pytest.raises(RequestRefusedError, match="too old"):
         store.rest_of_list(tokens[0])
 
 
@@ -226,7 +226,7 @@ def test_history_before_a_compaction_is_expired_and_after_it_whole() -> None:
     at = store.version
     store.create(POD, "ml", pod("b"))
     assert events(store, at) == ["ADDED b"]
-    with pytest.raises(RefusedError) as error:
+    with pytest.raises(RequestRefusedError) as error:
         store.since(POD, before)
     assert refusal(error) == (410, "Expired")
 
@@ -238,7 +238,7 @@ def test_history_is_bounded() -> None:
     for step in range(100):
         merge(store, {"metadata": {"labels": {"step": str(step)}}})
         assert len(store.since(POD, store.version - min(step, 10))) == min(step, 10)
-    with pytest.raises(RefusedError, match="too old resource version"):
+    with pytest.raises(RequestRefusedError, match="too old resource version"):
         store.since(POD, first)
 
 
@@ -273,6 +273,6 @@ def test_field_selectors_of_nodes_and_events() -> None:
     ("labels", "fields"), [("", "spec.colour=red"), ("", "metadata.name"), ("a of (b)", "")]
 )
 def test_a_selector_that_does_not_parse_is_refused(labels: str, fields: str) -> None:
-    with pytest.raises(RefusedError) as error:
+    with pytest.raises(RequestRefusedError) as error:
         read_selector(POD, labels, fields)
     assert refusal(error) == (400, "BadRequest")

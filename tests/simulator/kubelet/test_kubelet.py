@@ -22,7 +22,7 @@ from linkwise.plugin.kubelet import podresources_pb2 as resources
 from linkwise.plugin.kubelet.podresources_pb2_grpc import PodResourcesListerStub
 from linkwise.simulator.api_server import ApiServer
 from linkwise.simulator.kubelet import Kubelet, KubeletSettings, statuses
-from linkwise.simulator.kubelet.outbox import Outbox
+from linkwise.simulator.kubelet.outbox import StatusOutbox
 from linkwise.simulator.kubelet.servers import wipe_sockets
 from linkwise.simulator.manifests.read_manifests import RUN_SECONDS, STOP_SECONDS
 from tests.simulator.kubelet.tiny_plugin import RESOURCE, Allocated, Preferred, TinyPlugin
@@ -328,16 +328,18 @@ def test_what_the_api_server_did_not_take_is_told_again(start: Start) -> None:
 
 
 @pytest.fixture
-def told(start: Start) -> tuple[World, Outbox, Pod]:
+def told(start: Start) -> tuple[World, StatusOutbox, Pod]:
     """A pod of a node without kubelet, and the outbox of one."""
     world = start()
     world.registered()
     world.kubelet.stop()
     world.create("p")
-    return world, Outbox(world.client), world.pod("p")
+    return world, StatusOutbox(world.client), world.pod("p")
 
 
-def test_a_pod_is_not_deleted_before_its_end_was_told(told: tuple[World, Outbox, Pod]) -> None:
+def test_a_pod_is_not_deleted_before_its_end_was_told(
+    told: tuple[World, StatusOutbox, Pod],
+) -> None:
     world, outbox, pod = told
     world.server.fail_next("PATCH", "/pods/p/status", 503)
     outbox.say(pod, statuses.ended(pod, "2026-01-02T00:00:00Z", well=False))
@@ -351,7 +353,7 @@ def test_a_pod_is_not_deleted_before_its_end_was_told(told: tuple[World, Outbox,
 
 
 def test_nothing_is_told_of_a_pod_whose_name_another_has_now(
-    told: tuple[World, Outbox, Pod],
+    told: tuple[World, StatusOutbox, Pod],
 ) -> None:
     world, outbox, pod = told
     world.client.delete("/api/v1/namespaces/ml/pods/p", grace_seconds=0)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from linkwise.simulator.report.build_report import report_of
-from linkwise.simulator.report.model import NodeReport, Report, Seen
+from linkwise.simulator.report.model import NodeReport, Report, SeenPod
 from linkwise.topology.model import Machine
 from linkwise.topology.recorded import recorded_machine
 from tests.machines import MIXED_5
@@ -24,10 +24,10 @@ def uuids(machine: Machine, *indices: int) -> tuple[str, ...]:
     return tuple(machine.gpus[index].uuid for index in indices)
 
 
-def on(node: str, *indices: int, pod: str, workload: str, member: str, needed: int = 0) -> Seen:
+def on(node: str, *indices: int, pod: str, workload: str, member: str, needed: int = 0) -> SeenPod:
     """A pod that holds, as planned, these GPUs."""
     gpus = {"trainer": uuids(_MACHINES[node], *indices)}
-    return Seen(
+    return SeenPod(
         f"default/{pod}",
         workload,
         needed,
@@ -39,15 +39,17 @@ def on(node: str, *indices: int, pod: str, workload: str, member: str, needed: i
     )
 
 
-def off(*, pod: str, workload: str, member: str, needed: int = 0, waits: str = "") -> Seen:
-    return Seen(f"default/{pod}", workload, needed, member, waits=waits)
+def off(*, pod: str, workload: str, member: str, needed: int = 0, waits: str = "") -> SeenPod:
+    return SeenPod(f"default/{pod}", workload, needed, member, waits=waits)
 
 
 OURS = (
     on("bridged", 0, 1, pod="train-x", workload="train", member="0", needed=2),
     on("bridged", 2, 3, pod="train-y", workload="train", member="1", needed=2),
     on("odd", 0, pod="lone", workload="lone", member="0"),
-    Seen("default/done-z", "done", 0, "0", node="odd", had=frozenset(uuids(ODD_5, 1)), ended=True),
+    SeenPod(
+        "default/done-z", "done", 0, "0", node="odd", had=frozenset(uuids(ODD_5, 1)), ended=True
+    ),
     off(pod="big-u", workload="big", member="0", needed=2, waits="No node has 9 GPUs."),
     off(pod="big-v", workload="big", member="1", needed=2, waits="No node has 9 GPUs."),
 )

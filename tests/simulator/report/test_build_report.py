@@ -7,8 +7,8 @@ import pytest
 
 from linkwise.kube.objects import Pod
 from linkwise.simulator.jobs.job_rules import INDEX
-from linkwise.simulator.report.build_report import gather
-from linkwise.simulator.report.model import Seen
+from linkwise.simulator.report.build_report import seen_pods
+from linkwise.simulator.report.model import SeenPod
 from linkwise.simulator.report.pod_recorder import Sighting
 
 GPU = {"limits": {"nvidia.com/gpu": 2}}
@@ -42,9 +42,9 @@ def gang(name: str, size: str) -> dict[str, str]:
     return {"linkwise.dev/gang": name, "linkwise.dev/gang-size": size}
 
 
-def seen(*pods: Pod) -> tuple[Seen, ...]:
+def seen(*pods: Pod) -> tuple[SeenPod, ...]:
     sightings = [Sighting(pod, order, {}) for order, pod in enumerate(pods)]
-    return gather(sightings, {}, {}, {}, {})
+    return seen_pods(sightings, {}, {}, {}, {})
 
 
 def members(*pods: Pod) -> list[tuple[str, str]]:
@@ -107,7 +107,7 @@ def test_what_each_holds_held_and_waits_for_is_its_own() -> None:
         Sighting(pod("waits", node="", phase="Pending"), 3, {}),
     ]
 
-    runs, ended, waits = gather(
+    runs, ended, waits = seen_pods(
         sightings,
         {"default/runs": {"main": ("G1", "G0")}},
         {"default/runs": frozenset({"G0", "G1"}), "default/ended": frozenset({"G2", "G3"})},

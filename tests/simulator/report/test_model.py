@@ -6,7 +6,7 @@ from itertools import islice
 import pytest
 
 from linkwise.simulator.report.build_report import report_of
-from linkwise.simulator.report.model import Seen, faults, letters, stock_tenants, tenants
+from linkwise.simulator.report.model import SeenPod, faults, letters, stock_tenants, tenants
 from linkwise.topology.model import LinkClass
 from tests.simulator.report.small_report import NODES, OURS, off, on, small_report
 
@@ -22,18 +22,18 @@ def test_no_pods_have_no_fault() -> None:
 
 
 def test_other_gpus_than_planned_are_a_fault_that_names_both() -> None:
-    pod = Seen("ml/a", "a", 0, node="n", planned={"c": ("G1", "G0")}, held={"c": ("G0", "G2")})
+    pod = SeenPod("ml/a", "a", 0, node="n", planned={"c": ("G1", "G0")}, held={"c": ("G0", "G2")})
 
     assert faults([pod]) == ("ml/a, container c: planned G0, G1, holds G0, G2",)
 
 
 def test_the_order_of_the_gpus_is_no_fault() -> None:
-    assert not faults([Seen("a", "a", 0, planned={"c": ("G1", "G0")}, held={"c": ("G0", "G1")})])
+    assert not faults([SeenPod("a", "a", 0, planned={"c": ("G1", "G0")}, held={"c": ("G0", "G1")})])
 
 
 def test_fewer_or_more_gpus_than_planned_are_a_fault() -> None:
-    fewer = Seen("a", "a", 0, planned={"c": ("G0", "G1")}, held={"c": ("G0",)})
-    more = Seen("b", "b", 0, planned={"c": ("G2",)}, held={"c": ("G2", "G3")})
+    fewer = SeenPod("a", "a", 0, planned={"c": ("G0", "G1")}, held={"c": ("G0",)})
+    more = SeenPod("b", "b", 0, planned={"c": ("G2",)}, held={"c": ("G2", "G3")})
 
     assert faults([fewer, more]) == (
         "a, container c: planned G0, G1, holds G0",
@@ -42,13 +42,15 @@ def test_fewer_or_more_gpus_than_planned_are_a_fault() -> None:
 
 
 def test_gpus_without_a_plan_are_a_fault() -> None:
-    assert faults([Seen("a", "a", 0, held={"c": ("G1", "G0")})]) == (
+    assert faults([SeenPod("a", "a", 0, held={"c": ("G1", "G0")})]) == (
         "a, container c: holds G0, G1 without a plan",
     )
 
 
 def test_two_containers_with_each_others_gpus_are_two_faults() -> None:
-    pod = Seen("a", "a", 0, planned={"c": ("G0",), "d": ("G1",)}, held={"c": ("G1",), "d": ("G0",)})
+    pod = SeenPod(
+        "a", "a", 0, planned={"c": ("G0",), "d": ("G1",)}, held={"c": ("G1",), "d": ("G0",)}
+    )
 
     assert faults([pod]) == (
         "a, container c: planned G0, holds G1",
@@ -58,13 +60,13 @@ def test_two_containers_with_each_others_gpus_are_two_faults() -> None:
 
 def test_an_init_container_that_has_ended_is_no_fault() -> None:
     assert not faults(
-        [Seen("a", "a", 0, planned={"init": ("G0",), "c": ("G0",)}, held={"c": ("G0",)})]
+        [SeenPod("a", "a", 0, planned={"init": ("G0",), "c": ("G0",)}, held={"c": ("G0",)})]
     )
 
 
 def test_a_gpu_held_twice_is_a_fault_that_names_both_pods() -> None:
-    first = Seen("a", "a", 0, node="n", planned={"c": ("G0", "G1")}, held={"c": ("G0", "G1")})
-    second = Seen("b", "b", 0, node="n", planned={"c": ("G1",)}, held={"c": ("G1",)})
+    first = SeenPod("a", "a", 0, node="n", planned={"c": ("G0", "G1")}, held={"c": ("G0", "G1")})
+    second = SeenPod("b", "b", 0, node="n", planned={"c": ("G1",)}, held={"c": ("G1",)})
 
     assert faults([first, second]) == ("G1 on n: held by a and by b",)
 
@@ -89,10 +91,10 @@ def test_a_job_without_gang_may_run_in_part() -> None:
     assert not faults([replace(seen, needed=0) for seen in _gang(3)])
 
 
-def _gang(running: int) -> list[Seen]:
+def _gang(running: int) -> list[SeenPod]:
     """Five pods of a gang of four, of which so many run."""
     return [
-        Seen(
+        SeenPod(
             f"ml/g-{number}",
             "g",
             4,

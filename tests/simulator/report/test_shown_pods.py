@@ -11,13 +11,13 @@ from linkwise.kube.objects import (
     Quantity,
     Resources,
 )
-from linkwise.simulator.report.build_report import gather
-from linkwise.simulator.report.model import Seen
+from linkwise.simulator.report.build_report import seen_pods
+from linkwise.simulator.report.model import SeenPod
 from linkwise.simulator.report.pod_recorder import Sighting
 from linkwise.topology.names import DEFAULT_RESOURCE
 
 
-def seen(quantity: Quantity, *, waits: str = "") -> tuple[Seen, ...]:
+def seen(quantity: Quantity, *, waits: str = "") -> tuple[SeenPod, ...]:
     """What is told of a running pod that asks for so many GPUs and holds none."""
     asks = Resources(limits={DEFAULT_RESOURCE: quantity})
     pod = Pod(
@@ -25,7 +25,7 @@ def seen(quantity: Quantity, *, waits: str = "") -> tuple[Seen, ...]:
         spec=PodSpec(node_name="n1", containers=(Container("main", asks),)),
         status=PodStatus(phase="Running"),
     )
-    return gather([Sighting(pod, 1, {})], {}, {}, {"ml/p": waits}, {})
+    return seen_pods([Sighting(pod, 1, {})], {}, {}, {"ml/p": waits}, {})
 
 
 @pytest.mark.parametrize("quantity", [0, "0"])

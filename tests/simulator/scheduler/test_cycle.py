@@ -9,9 +9,9 @@ import pytest
 
 from linkwise.kube.objects import Node, Pod
 from linkwise.simulator.scheduler import preemption, words
-from linkwise.simulator.scheduler.cluster import Cluster
+from linkwise.simulator.scheduler.cache import SchedulerCache
 from linkwise.simulator.scheduler.cycle import Cycle, Unfit
-from linkwise.simulator.scheduler.extender import Extender
+from linkwise.simulator.scheduler.extender import ExtenderClient
 from linkwise.simulator.scheduler.feasible import Rejection
 from tests.simulator.scheduler.recording_extender import RecordingExtender
 
@@ -36,8 +36,8 @@ def pod(name: str, gpus: int = 1, *, on: str = "", **more: Any) -> Pod:
     return msgspec.convert(body, Pod)
 
 
-def cluster_of(nodes: Iterable[Node], *pods: Pod) -> Cluster:
-    cluster = Cluster()
+def cluster_of(nodes: Iterable[Node], *pods: Pod) -> SchedulerCache:
+    cluster = SchedulerCache()
     for one in nodes:
         cluster.set_node(one)
     for running in pods:
@@ -45,7 +45,9 @@ def cluster_of(nodes: Iterable[Node], *pods: Pod) -> Cluster:
     return cluster
 
 
-def cycle_of(cluster: Cluster, extender: Extender | None = None, *, weight: int = 1) -> Cycle:
+def cycle_of(
+    cluster: SchedulerCache, extender: ExtenderClient | None = None, *, weight: int = 1
+) -> Cycle:
     return Cycle(
         cluster,
         Lock(),
@@ -56,7 +58,7 @@ def cycle_of(cluster: Cluster, extender: Extender | None = None, *, weight: int 
     )
 
 
-def unfit(cluster: Cluster, one: Pod) -> Unfit:
+def unfit(cluster: SchedulerCache, one: Pod) -> Unfit:
     found = cycle_of(cluster).schedule(one)
     assert isinstance(found, Unfit)
     return found
@@ -69,7 +71,7 @@ def test_in_a_large_cluster_the_extender_sees_a_window_that_moves_on() -> None:
     names = [f"n{number:03}" for number in range(250)]
     cluster = cluster_of(node(name) for name in names)
     with RecordingExtender() as recording:
-        cycle = cycle_of(cluster, Extender(recording.url, managed_resources=[GPU]))
+        cycle = cycle_of(cluster, ExtenderClient(recording.url, managed_resources=[GPU]))
         for number in range(3):
             cycle.schedule(pod(f"p{number}"))
         windows = [call.nodes for call in recording.of("filter")]
@@ -83,7 +85,7 @@ def test_the_window_moves_on_by_all_it_looked_at() -> None:
     names = [f"n{number:03}" for number in range(250)]
     cluster = cluster_of(node(name, gpus=0 if name < "n010" else 8) for name in names)
     with RecordingExtender() as recording:
-        cycle = cycle_of(cluster, Extender(recording.url, managed_resources=[GPU]))
+        cycle = cycle_of(cluster, ExtenderClient(recording.url, managed_resources=[GPU]))
         cycle.schedule(pod("p"))
         cycle.schedule(pod("q"))
         windows = [call.nodes for call in recording.of("filter")]
@@ -100,7 +102,7 @@ def test_a_score_counts_ten_times_its_weight(score: int, weight: int, chosen: st
     assert cluster.score(pod("p"), "a") - cluster.score(pod("p"), "b") == 12
     with RecordingExtender() as recording:
         recording.answers["prioritize"] = lambda _: [{"Host": "b", "Score": score}]
-        extender = Extender(recording.url, managed_resources=[GPU])
+        extender = ExtenderClient(recording.url, managed_resources=[GPU])
         assert cycle_of(cluster, extender, weight=weight).schedule(pod("p")) == chosen
 
 
@@ -108,7 +110,7 @@ def test_scores_of_unknown_hosts_are_ignored() -> None:
     cluster = cluster_of([node("a"), node("b")])
     with RecordingExtender() as recording:
         recording.answers["prioritize"] = lambda _: [{"Host": "c", "Score": 10}]
-        extender = Extender(recording.url, managed_resources=[GPU])
+        extender = ExtenderClient(recording.url, managed_resources=[GPU])
         assert cycle_of(cluster, extender).schedule(pod("p")) in ("a", "b")
 
 
@@ -120,7 +122,7 @@ def test_a_score_that_is_no_whole_number_drops_the_whole_answer(score: object) -
             {"Host": "b", "Score": 100},
             {"Host": "a", "Score": score},
         ]
-        extender = Extender(recording.url, managed_resources=[GPU])
+        extender = ExtenderClient(recording.url, managed_resources=[GPU])
         assert cycle_of(cluster, extender).schedule(pod("p")) == "a"
 
 
@@ -148,7 +150,7 @@ def test_the_extender_is_asked_about_pods_that_name_a_managed_resource(
 ) -> None:
     named = {field: [{"name": "c", **c} for c in found] for field, found in spec.items()}
     one = msgspec.convert({"spec": named}, Pod)
-    extender = Extender("http://127.0.0.1:1", managed_resources=managed)
+    extender = ExtenderClient("http://127.0.0.1:1", managed_resources=managed)
     assert extender.is_interested(one) is interested
 
 
@@ -160,7 +162,7 @@ def test_the_extender_s_unresolvable_counts_where_it_says_both() -> None:
             "FailedNodes": {"a": "not now"},
             "FailedAndUnresolvableNodes": {"a": "never"},
         }
-        extender = Extender(recording.url, managed_resources=[GPU])
+        extender = ExtenderClient(recording.url, managed_resources=[GPU])
         found = cycle_of(cluster, extender).schedule(pod("p"))
     assert isinstance(found, Unfit)
     assert found.reasons == {"a": ("never",)}
@@ -172,7 +174,7 @@ def test_a_node_dropped_without_a_word_counts_as_refused_by_the_extender() -> No
     cluster = cluster_of([node("full", gpus=0), node("b")])
     with RecordingExtender() as recording:
         recording.answers["filter"] = lambda _: {"NodeNames": []}
-        extender = Extender(recording.url, managed_resources=[GPU])
+        extender = ExtenderClient(recording.url, managed_resources=[GPU])
         found = cycle_of(cluster, extender).schedule(pod("p"))
     assert isinstance(found, Unfit)
     assert found.rejected_by == {"Extender", "NodeResourcesFit"}
@@ -245,7 +247,7 @@ def test_a_nomination_is_left_cleared_or_set(nomination: str | None, written: ob
 # Who would have to go
 
 
-def victims(cluster: Cluster, one: Pod) -> dict[str, list[str]]:
+def victims(cluster: SchedulerCache, one: Pod) -> dict[str, list[str]]:
     found = preemption.candidates(one, cluster, unfit(cluster, one).rejections)
     return {name: [v.metadata.name for v in pods] for name, pods in found.items()}
 

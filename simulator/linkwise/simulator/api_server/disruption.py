@@ -7,7 +7,7 @@ status as well.
 from collections.abc import Iterable
 from datetime import datetime
 
-from linkwise.simulator.api_server.refusals import Object, RefusedError
+from linkwise.simulator.api_server.refusals import Object, RequestRefusedError
 from linkwise.simulator.api_server.rules import timestamp
 from linkwise.simulator.api_server.selectors import reads_labels
 
@@ -17,7 +17,7 @@ _NEED_NO_BUDGET = ("Pending", "Succeeded", "Failed")
 def use_budget(pod: Object, budgets: Iterable[Object], now: datetime) -> Object | None:
     """The budget of *pod* with its eviction counted, or None where none has to be asked.
 
-    Raises RefusedError: 429 where it does not allow one, 500 where several would have to.
+    Raises RequestRefusedError: 429 where it does not allow one, 500 where several would have to.
     """
     if pod["status"].get("phase") in _NEED_NO_BUDGET or "deletionTimestamp" in pod["metadata"]:
         return None
@@ -29,7 +29,7 @@ def use_budget(pod: Object, budgets: Iterable[Object], now: datetime) -> Object 
             "This pod has more than one PodDisruptionBudget, which the eviction subresource does "
             "not support."
         )
-        raise RefusedError(500, "InternalError", message)
+        raise RequestRefusedError(500, "InternalError", message)
     (budget,) = found
     status = budget["status"]
     healthy, desired = status.get("currentHealthy", 0), status.get("desiredHealthy", 0)
@@ -48,11 +48,11 @@ def _is_ready(pod: Object) -> bool:
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
 
-def _not_now(budget: str, healthy: int, desired: int) -> RefusedError:
+def _not_now(budget: str, healthy: int, desired: int) -> RequestRefusedError:
     why = "does not allow evicting pods currently"
     if healthy <= desired:
         why = f"needs {desired} healthy pods and has {healthy} currently"
-    return RefusedError(
+    return RequestRefusedError(
         429,
         "TooManyRequests",
         "Cannot evict pod as it would violate the pod's disruption budget.",

@@ -26,7 +26,7 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class StoredChange:
     """`before` is None for what was created; a deleted object's `after` is its last state."""
 
     type: str  # ADDED, MODIFIED, DELETED
@@ -55,21 +55,21 @@ class Change:
         return "DELETED", self.before.at(self.version)
 
 
-class History:
+class ChangeHistory:
     """`limit` changes at least, twice as many at most."""
 
     def __init__(self, limit: int, start: int) -> None:
         self._limit = limit
-        self._changes: list[Change] = []
+        self._changes: list[StoredChange] = []
         self._forgotten = start  # the version of the newest change that is no longer here
 
-    def add(self, change: Change) -> None:
+    def add(self, change: StoredChange) -> None:
         self._changes.append(change)
         if len(self._changes) > 2 * self._limit:
             self.forget(self._changes[-self._limit - 1].version)
 
-    def since(self, version: int) -> Sequence[Change]:
-        """The changes after *version*. Raises RefusedError 410 where some are forgotten."""
+    def since(self, version: int) -> Sequence[StoredChange]:
+        """The changes after *version*. Raises RequestRefusedError 410 where some are forgotten."""
         if version < self._forgotten:
             raise expired(f"too old resource version: {version} ({self._forgotten})")
         return self._changes[bisect_right(self._changes, version, key=attrgetter("version")) :]

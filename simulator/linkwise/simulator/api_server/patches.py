@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
-from linkwise.simulator.api_server.refusals import Object, RefusedError, bad_request
+from linkwise.simulator.api_server.refusals import Object, RequestRefusedError, bad_request
 
 MERGE = "application/merge-patch+json"
 JSON = "application/json-patch+json"
@@ -88,7 +88,7 @@ def json_patch(old: Any, operations: Any) -> Any:
         except (KeyError, IndexError, TypeError, ValueError) as error:
             why = f"{type(error).__name__}: {error}"
             message = f"the server rejected our request due to an error in our request: {why}"
-            raise RefusedError(422, "Invalid", message) from error
+            raise RequestRefusedError(422, "Invalid", message) from error
     return document[""]
 
 

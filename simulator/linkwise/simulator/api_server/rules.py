@@ -8,7 +8,7 @@ pkg/registry/core/{pod,node}, pkg/registry/batch/job and staging/src/k8s.io/apis
 from datetime import datetime, timedelta
 from typing import Any
 
-from linkwise.simulator.api_server.kinds import BUDGET, EVENT, JOB, LEASE, NODE, POD, Kind
+from linkwise.simulator.api_server.kinds import BUDGET, EVENT, JOB, LEASE, NODE, POD, ResourceKind
 from linkwise.simulator.api_server.metadata import (
     SUBDOMAIN_RULE,
     check_preconditions,
@@ -39,8 +39,8 @@ def set_condition(status: Object, condition: Object) -> Object:
 # Creation
 
 
-def prepare_new(kind: Kind, obj: Object, now: datetime) -> Object:
-    """Defaults, and a status of the server's making. Raises RefusedError 422."""
+def prepare_new(kind: ResourceKind, obj: Object, now: datetime) -> Object:
+    """Defaults, and a status of the server's making. Raises RequestRefusedError 422."""
     if kind is POD:
         return _new_pod(obj, now)
     if kind is JOB:
@@ -128,8 +128,8 @@ def _quantities(amounts: Any) -> dict[str, str]:
 # Updates
 
 
-def prepare_update(kind: Kind, old: Object, new: Object) -> Object:
-    """*new* as an update of the object itself: its status stays. Raises RefusedError 422."""
+def prepare_update(kind: ResourceKind, old: Object, new: Object) -> Object:
+    """*new* as an update of the object itself: its status stays. Raises RequestRefusedError 422."""
     if kind.has_status:
         new = {field: value for field, value in new.items() if field != "status"}
         if "status" in old:
@@ -187,7 +187,7 @@ def _fixed(spec: Object, free: set[str]) -> Object:
     return fixed
 
 
-def prepare_status_update(kind: Kind, old: Object, new: Object) -> Object:
+def prepare_status_update(kind: ResourceKind, old: Object, new: Object) -> Object:
     """*new* as an update of the status: labels and annotations may come along, nothing else."""
     metadata = new["metadata"]
     if "ownerReferences" in old["metadata"]:
@@ -214,7 +214,10 @@ def _check_nomination(old: Object, status: Object) -> None:
 
 
 def bind(pod: Object, binding: Object, now: datetime) -> Object:
-    """The pod on its node, with the Binding's labels and annotations. Raises RefusedError."""
+    """Return the pod on its node, with the Binding's labels and annotations.
+
+    Raises RequestRefusedError.
+    """
     metadata, spec = pod["metadata"], pod["spec"]
     name, told = metadata["name"], binding["metadata"]
     target = binding.get("target") or {}
@@ -266,7 +269,7 @@ def disrupted(pod: Object, now: datetime) -> Object:
     return pod | {"status": set_condition(pod["status"], condition)}
 
 
-def grace_seconds(kind: Kind, obj: Object, asked: int | None) -> int:
+def grace_seconds(kind: ResourceKind, obj: Object, asked: int | None) -> int:
     """How long a deleted object stays: a pod on a node until its kubelet confirms, at most this;
     a pod that is nowhere, or at its end, and every other object not at all."""
     if kind is not POD or not obj["spec"].get("nodeName"):
@@ -277,7 +280,7 @@ def grace_seconds(kind: Kind, obj: Object, asked: int | None) -> int:
     return int(seconds) if seconds >= 0 else 1
 
 
-def mark_deleted(kind: Kind, obj: Object, asked: int | None, now: datetime) -> Object:
+def mark_deleted(kind: ResourceKind, obj: Object, asked: int | None, now: datetime) -> Object:
     """The object marked as deleted; of one already marked, the grace can only become shorter."""
     metadata = obj["metadata"]
     before = metadata.get("deletionGracePeriodSeconds")

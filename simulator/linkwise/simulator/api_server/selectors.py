@@ -4,10 +4,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from linkwise.simulator.api_server.kinds import EVENT, NODE, POD, Kind
+from linkwise.simulator.api_server.kinds import EVENT, NODE, POD, ResourceKind
 from linkwise.simulator.api_server.refusals import Object, bad_request
 
-_FIELDS: dict[Kind, frozenset[str]] = {
+_FIELDS: dict[ResourceKind, frozenset[str]] = {
     POD: frozenset({"spec.nodeName", "status.phase", "spec.schedulerName", "status.podIP"}),
     NODE: frozenset({"spec.unschedulable"}),
     EVENT: frozenset({"involvedObject.name", "involvedObject.uid", "reason", "type"}),
@@ -32,8 +32,8 @@ class Selector:
         return bool(self.tests)
 
 
-def read_selector(kind: Kind, labels: str, fields: str) -> Selector:
-    """Raises RefusedError 400 where one of them does not parse, or the kind has no such field."""
+def read_selector(kind: ResourceKind, labels: str, fields: str) -> Selector:
+    """Raises RequestRefusedError 400 if one does not parse, or if the kind has no such field."""
     tests = [_label_test(part) for part in _COMMA_OUTSIDE_BRACKETS.split(labels) if part.strip()]
     tests += [_field_test(kind, part) for part in fields.split(",") if part.strip()]
     return Selector(tuple(tests))
@@ -82,7 +82,7 @@ def _labels(obj: Object) -> dict[str, str]:
     return obj["metadata"].get("labels") or {}
 
 
-def _field_test(kind: Kind, text: str) -> Test:
+def _field_test(kind: ResourceKind, text: str) -> Test:
     for sign, wanted in (("!=", False), ("==", True), ("=", True)):
         if sign in text:
             path, value = text.split(sign, 1)

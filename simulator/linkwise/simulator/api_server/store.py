@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from linkwise.simulator.api_server import disruption, metadata, rules
-from linkwise.simulator.api_server.history import Change, History, Stored
-from linkwise.simulator.api_server.kinds import BUDGET, KINDS, LEASE, POD, Kind
+from linkwise.simulator.api_server.history import ChangeHistory, Stored, StoredChange
+from linkwise.simulator.api_server.kinds import BUDGET, KINDS, LEASE, POD, ResourceKind
 from linkwise.simulator.api_server.patches import PATCHES
 from linkwise.simulator.api_server.refusals import (
     Object,
@@ -35,7 +35,7 @@ _TOKEN = "page-"
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ListPage:
     items: tuple[Stored, ...]
     version: int
     rest: str = ""  # the token that asks for the next page
@@ -56,22 +56,22 @@ class Store:
     ) -> None:
         self.version = first_version
         self._now, self._new_uid = now, new_uid
-        self._objects: dict[Kind, dict[Key, Stored]] = {kind: {} for kind in KINDS}
-        self._histories = {kind: History(history_limit, self.version) for kind in KINDS}
-        self._open_lists: OrderedDict[str, Page] = OrderedDict()
+        self._objects: dict[ResourceKind, dict[Key, Stored]] = {kind: {} for kind in KINDS}
+        self._histories = {kind: ChangeHistory(history_limit, self.version) for kind in KINDS}
+        self._open_lists: OrderedDict[str, ListPage] = OrderedDict()
 
     # Reading
 
-    def get(self, kind: Kind, namespace: str, name: str) -> Stored:
-        """Raises RefusedError 404."""
+    def get(self, kind: ResourceKind, namespace: str, name: str) -> Stored:
+        """Raises RequestRefusedError 404."""
         try:
             return self._objects[kind][namespace, name]
         except KeyError:
             raise not_found(kind.plural, name) from None
 
     def list(
-        self, kind: Kind, namespace: str | None = None, selector: Selector | None = None
-    ) -> Page:
+        self, kind: ResourceKind, namespace: str | None = None, selector: Selector | None = None
+    ) -> ListPage:
         """All that match, by namespace and name; *namespace* None or empty is every one."""
         items = tuple(
             stored
@@ -79,21 +79,23 @@ class Store:
             if (not namespace or key[0] == namespace)
             and (selector is None or selector.matches(stored.obj))
         )
-        return Page(items, self.version)
+        return ListPage(items, self.version)
 
-    def page(self, full: Page, limit: int) -> Page:
+    def page(self, full: ListPage, limit: int) -> ListPage:
         """The first *limit* of a list; the rest waits, as it is now, for its token."""
         if not limit or len(full.items) <= limit:
             return full
         token = _TOKEN + self._new_uid()
-        self._open_lists[token] = Page(full.items[limit:], full.version)
+        self._open_lists[token] = ListPage(full.items[limit:], full.version)
         if len(self._open_lists) > _MAX_OPEN_LISTS:
             self._open_lists.popitem(last=False)
-        return Page(full.items[:limit], full.version, token, len(full.items) - limit)
+        return ListPage(full.items[:limit], full.version, token, len(full.items) - limit)
 
-    def rest_of_list(self, token: str) -> Page:
-        """The same however often it is asked for, as an answer may be lost. Raises RefusedError
-        410 where it has been waited for too long."""
+    def rest_of_list(self, token: str) -> ListPage:
+        """Return the page of *token*; every call returns the same page, as an answer may be lost.
+
+        Raises RequestRefusedError 410 if the page has expired.
+        """
         found = self._open_lists.get(token)
         if found is None:
             if not token.startswith(_TOKEN):
@@ -101,10 +103,10 @@ class Store:
             raise expired("The provided continue parameter is too old to display a consistent list")
         return found
 
-    def since(self, kind: Kind, version: int) -> "tuple[Change, ...]":
+    def since(self, kind: ResourceKind, version: int) -> "tuple[StoredChange, ...]":
         """The changes of a kind after *version*; none while it is yet to come.
 
-        Raises RefusedError 410 where it is too old.
+        Raises RequestRefusedError 410 where it is too old.
         """
         return tuple(self._histories[kind].since(version))
 
@@ -116,7 +118,7 @@ class Store:
 
     # Writing
 
-    def create(self, kind: Kind, namespace: str, body: Any) -> Stored:
+    def create(self, kind: ResourceKind, namespace: str, body: Any) -> Stored:
         obj = metadata.read_object(kind, body)
         meta = {k: v for k, v in obj["metadata"].items() if v is not None}
         if meta.pop("resourceVersion", ""):
@@ -141,7 +143,7 @@ class Store:
         metadata.check(kind, obj)
         return self._write(kind, key, obj, None)
 
-    def _generate_name(self, kind: Kind, namespace: str, meta: Object) -> str:
+    def _generate_name(self, kind: ResourceKind, namespace: str, meta: Object) -> str:
         prefix = meta.get("generateName")
         if not prefix:
             why = "Required value: name or generateName is required"
@@ -154,7 +156,7 @@ class Store:
         return name
 
     def replace(
-        self, kind: Kind, namespace: str, name: str, body: Any, *, status: bool = False
+        self, kind: ResourceKind, namespace: str, name: str, body: Any, *, status: bool = False
     ) -> Stored:
         """PUT: with a uid or resourceVersion in it, only over that one; but a Lease that is not
         there is created, whatever version is named, unless a uid is."""
@@ -171,7 +173,7 @@ class Store:
 
     def patch(
         self,
-        kind: Kind,
+        kind: ResourceKind,
         namespace: str,
         name: str,
         patch: Any,
@@ -185,7 +187,7 @@ class Store:
         new = metadata.read_patched(kind, PATCHES[content_type](old.obj, patch))
         return self._update(kind, old, new, status=status)
 
-    def _update(self, kind: Kind, old: Stored, new: Object, *, status: bool) -> Stored:
+    def _update(self, kind: ResourceKind, old: Stored, new: Object, *, status: bool) -> Stored:
         new = metadata.keep_identity(kind, old.obj, new)
         prepare = rules.prepare_status_update if status else rules.prepare_update
         new = prepare(kind, old.obj, new)
@@ -194,7 +196,7 @@ class Store:
 
     def delete(
         self,
-        kind: Kind,
+        kind: ResourceKind,
         namespace: str,
         name: str,
         *,
@@ -214,7 +216,7 @@ class Store:
 
     def bind(self, namespace: str, name: str, body: Any) -> Stored:
         old = self.get(POD, namespace, name)
-        binding = metadata.read_object(Kind("Binding", "pods/binding"), body)
+        binding = metadata.read_object(ResourceKind("Binding", "pods/binding"), body)
         new = rules.bind(old.obj, binding, self._now())
         metadata.check(POD, new)
         return self._store(POD, old, new)
@@ -222,7 +224,9 @@ class Store:
     def evict(self, namespace: str, name: str, body: Any) -> None:
         """Delete the pod as its owner would; `deleteOptions` as in a DELETE."""
         old = self.get(POD, namespace, name)
-        eviction = metadata.read_object(Kind("Eviction", "pods/eviction", "policy/v1"), body)
+        eviction = metadata.read_object(
+            ResourceKind("Eviction", "pods/eviction", "policy/v1"), body
+        )
         if eviction["metadata"].get("name") != name:
             raise bad_request("name in URL does not match name in Eviction object")
         options = eviction.get("deleteOptions") or {}
@@ -232,7 +236,7 @@ class Store:
         self.delete(POD, namespace, name, grace_seconds=options.get("gracePeriodSeconds"))
 
     def _use_budget(self, pod: Object) -> None:
-        """Raises RefusedError 429 where a PodDisruptionBudget does not let this pod go."""
+        """Raises RequestRefusedError 429 where a PodDisruptionBudget does not let this pod go."""
         budgets = [b.obj for b in self.list(BUDGET, pod["metadata"]["namespace"]).items]
         used = disruption.use_budget(pod, budgets, self._now())
         if used is not None:
@@ -241,7 +245,7 @@ class Store:
 
     # The only two that change anything
 
-    def _store(self, kind: Kind, old: Stored, new: Object) -> Stored:
+    def _store(self, kind: ResourceKind, old: Stored, new: Object) -> Stored:
         if new == old.obj:
             return old  # no new version, and nobody is told
         if rules.is_gone(new):  # its last finalizer was taken away
@@ -249,18 +253,18 @@ class Store:
         meta = new["metadata"]
         return self._write(kind, (meta.get("namespace", ""), meta["name"]), new, old)
 
-    def _write(self, kind: Kind, key: Key, obj: Object, old: Stored | None) -> Stored:
+    def _write(self, kind: ResourceKind, key: Key, obj: Object, old: Stored | None) -> Stored:
         stored = self._at_next_version(obj)
         self._objects[kind][key] = stored
-        change = Change("MODIFIED" if old else "ADDED", stored.version, old, stored)
+        change = StoredChange("MODIFIED" if old else "ADDED", stored.version, old, stored)
         self._histories[kind].add(change)
         return stored
 
-    def _remove(self, kind: Kind, old: Stored, last: Object) -> Stored:
+    def _remove(self, kind: ResourceKind, old: Stored, last: Object) -> Stored:
         stored = self._at_next_version(last)
         meta = last["metadata"]
         del self._objects[kind][meta.get("namespace", ""), meta["name"]]
-        self._histories[kind].add(Change("DELETED", stored.version, old, stored))
+        self._histories[kind].add(StoredChange("DELETED", stored.version, old, stored))
         return stored
 
     def _at_next_version(self, obj: Object) -> Stored:

@@ -6,29 +6,29 @@ one run says little: each draw has its own seed.
 
 from collections.abc import Callable, Sequence
 
-from linkwise.simulator.demo.cluster import Cluster
-from linkwise.simulator.demo.run import Run
+from linkwise.simulator.demo.cluster import SimulatedCluster
+from linkwise.simulator.demo.run import ManifestRun
 from linkwise.simulator.manifests.read_manifests import Manifest
-from linkwise.simulator.report.model import Seen
+from linkwise.simulator.report.model import SeenPod
 
 
 def draw(
-    cluster: Cluster,
+    cluster: SimulatedCluster,
     manifests: Sequence[Manifest],
     *,
     draws: int,
     seed: int,
     seconds: float,
     say: Callable[[str], None],
-) -> tuple[tuple[Seen, ...], ...]:
+) -> tuple[tuple[SeenPod, ...], ...]:
     """Run the manifests *draws* times without Linkwise, and leave the cluster as it was.
 
-    Raises ChildError, and NotReadyError where a draw takes longer than *seconds*.
+    Raises ChildError, and ClusterTimeoutError where a draw takes longer than *seconds*.
     """
     outcomes = []
     for number in range(draws):
         say(f"draw {number + 1} of {draws}")
-        with Run(cluster, manifests, seed=seed + number, linkwise=False) as run:
+        with ManifestRun(cluster, manifests, seed=seed + number, linkwise=False) as run:
             run.settle(seconds)
             outcomes.append(run.seen())
             run.clean_away(seconds)

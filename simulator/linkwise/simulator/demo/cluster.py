@@ -40,16 +40,16 @@ _CALLS, _STATUS = "serving kube-scheduler on ", "serving everybody on "
 T = TypeVar("T")
 
 
-class NotReadyError(Exception):
+class ClusterTimeoutError(Exception):
     """Something did not come about in time; says what, and what was missing."""
 
 
-class _Nodes(msgspec.Struct):
+class _NodeItems(msgspec.Struct):
     items: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class NodeSpec:
+class SimulatedNode:
     """A node to simulate: its name, and the recorded machine it is."""
 
     name: str
@@ -60,12 +60,14 @@ class NodeSpec:
         return recorded_machine(self.machine_name, node=self.name)
 
 
-class Cluster:
-    """`with Cluster(nodes) as cluster:` has all nodes ready. *tell* is handed the programs' log
-    lines, with their names, as `look` finds them."""
+class SimulatedCluster:
+    """Inside `with SimulatedCluster(nodes) as cluster:` all nodes are ready.
+
+    `look` calls *tell* with the name of a program and each new line of its log.
+    """
 
     def __init__(
-        self, nodes: Sequence[NodeSpec], *, tell: Callable[[str, str], None] | None = None
+        self, nodes: Sequence[SimulatedNode], *, tell: Callable[[str, str], None] | None = None
     ) -> None:
         self.nodes = tuple(nodes)
         self.machines: Mapping[str, Machine] = {node.name: node.machine for node in nodes}
@@ -132,7 +134,7 @@ class Cluster:
             self._start_child(f"linkwise-plugin on {node.name}", "linkwise.plugin", arguments)
 
     def start_extender(self) -> None:
-        """Returns when its books are complete. Raises ChildError, NotReadyError."""
+        """Returns when its books are complete. Raises ChildError, ClusterTimeoutError."""
         arguments = {
             "api-server": self.server.url,
             "listen-address": "127.0.0.1",
@@ -184,7 +186,7 @@ class Cluster:
         while lacking := lacks():
             self.look()
             if time.monotonic() > deadline:
-                raise NotReadyError(f"{what}: out of time: {lacking}")
+                raise ClusterTimeoutError(f"{what}: out of time: {lacking}")
             time.sleep(_LOOK_SECONDS)
 
     def _nodes_lack(self) -> str:
@@ -228,7 +230,7 @@ class Cluster:
     # Asking
 
     def read_nodes(self) -> tuple[Node, ...]:
-        return self.client.get("/api/v1/nodes", _Nodes).items
+        return self.client.get("/api/v1/nodes", _NodeItems).items
 
     def ask_extender(self, path: str, kind: type[T]) -> T | None:
         """Its JSON answer; None where it knows no such thing. Raises ChildError where it is

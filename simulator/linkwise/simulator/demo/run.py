@@ -18,13 +18,13 @@ from typing import Any, Self
 import msgspec
 
 from linkwise.kube.client import ApiError
-from linkwise.simulator.demo.cluster import Cluster
+from linkwise.simulator.demo.cluster import SimulatedCluster
 from linkwise.simulator.demo.nvidia_preference import nvidias_choice
 from linkwise.simulator.jobs.controller import JobController
 from linkwise.simulator.manifests.read_manifests import Manifest
-from linkwise.simulator.report.build_report import gather, key_of
-from linkwise.simulator.report.model import Seen
-from linkwise.simulator.report.pod_recorder import Sighting, Witness
+from linkwise.simulator.report.build_report import key_of, seen_pods
+from linkwise.simulator.report.model import SeenPod
+from linkwise.simulator.report.pod_recorder import PodRecorder, Sighting
 from linkwise.simulator.scheduler import SchedulerLoop, SchedulerSettings
 from linkwise.topology import names
 
@@ -85,7 +85,7 @@ class _Items(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class RunCounts:
     """How far a run is; `of` is how many pods there will be."""
 
     running: int
@@ -97,17 +97,17 @@ class Counts:
         return f"{self.running} of {self.of} pods run{waits}"
 
 
-class Run:
-    """`with Run(cluster, manifests, …) as run:` has kube-scheduler and the Job controller running;
-    `settle` creates what the manifests say."""
+class ManifestRun:
+    """Inside `with ManifestRun(cluster, …) as run:` kube-scheduler and the Job controller
+    run. `settle` creates the objects of the manifests."""
 
     def __init__(
-        self, cluster: Cluster, manifests: Sequence[Manifest], *, seed: int, linkwise: bool
+        self, cluster: SimulatedCluster, manifests: Sequence[Manifest], *, seed: int, linkwise: bool
     ) -> None:
         self._cluster, self._manifests, self._linkwise = cluster, manifests, linkwise
         self._of = sum(_pods_of(manifest) for manifest in manifests)
         self._expected = 0  # pods of what has been created so far
-        self._witness = Witness(cluster.client)
+        self._recorder = PodRecorder(cluster.client)
         self._jobs = JobController(cluster.client, seed=seed)
         self._scheduler = SchedulerLoop(
             cluster.client,
@@ -126,7 +126,7 @@ class Run:
 
     def __enter__(self) -> Self:
         with ExitStack() as things:
-            for thing in (self._witness, self._jobs, self._scheduler):
+            for thing in (self._recorder, self._jobs, self._scheduler):
                 things.callback(thing.stop)
                 thing.start()
             self._things = things.pop_all()
@@ -142,11 +142,11 @@ class Run:
 
     # Waiting
 
-    def settle(self, seconds: float, say: Callable[[Counts], None] = lambda _: None) -> None:
+    def settle(self, seconds: float, say: Callable[[RunCounts], None] = lambda _: None) -> None:
         """Apply the manifests, and wait until every pod runs, has ended, or waits for something
         that nobody is doing.
 
-        Raises ApiError, ChildError, and NotReadyError after *seconds*.
+        Raises ApiError, ChildError, and ClusterTimeoutError after *seconds*.
         """
         deadline = time.monotonic() + seconds
         quiet_seconds = _APPLIED_SECONDS
@@ -171,11 +171,11 @@ class Run:
         name = f"{metadata['generateName']}{self._manifests.index(manifest):05}"
         return {**manifest.body, "metadata": {**metadata, "name": name}}
 
-    def counts(self) -> Counts:
-        pods = [sighting.pod for sighting in self._witness.sightings()]
+    def counts(self) -> RunCounts:
+        pods = [sighting.pod for sighting in self._recorder.sightings()]
         running = sum(1 for pod in pods if pod.status.phase in ("Running", "Succeeded"))
         waiting = sum(1 for pod in pods if not pod.spec.node_name and _was_refused(pod))
-        return Counts(running, waiting, max(self._of, len(pods)))
+        return RunCounts(running, waiting, max(self._of, len(pods)))
 
     def _moves(self, quiet_seconds: float) -> str:
         """What goes on; empty once nothing has for a while."""
@@ -185,14 +185,14 @@ class Run:
             self._changes = -1
             return going_on
         now = time.monotonic()
-        if self._changes != self._witness.changes:
-            self._changes, self._changed_at = self._witness.changes, now
+        if self._changes != self._recorder.changes:
+            self._changes, self._changed_at = self._recorder.changes, now
         if now - self._changed_at < quiet_seconds:
             return "things have just become quiet"
         return "a gang is on its way" if self._linkwise and self._gangs_move() else ""
 
     def _goes_on(self) -> str:
-        sightings = self._witness.sightings()
+        sightings = self._recorder.sightings()
         if len(sightings) < self._expected:
             return f"{len(sightings)} of {self._expected} pods are created"
         for sighting in sightings:
@@ -221,9 +221,9 @@ class Run:
                 found[f"{pod.namespace}/{pod.name}"] = {c: g for c, g in shares.items() if g}
         return found
 
-    def seen(self) -> tuple[Seen, ...]:
+    def seen(self) -> tuple[SeenPod, ...]:
         """What became of the pods; for those that wait, why."""
-        sightings = self._witness.sightings()
+        sightings = self._recorder.sightings()
         waits = {
             key_of(s.pod): self._why(s.pod.metadata.namespace, s.pod.metadata.name)
             for s in sightings
@@ -236,7 +236,7 @@ class Run:
         }
         gangs = self._gangs() if self._linkwise else ()
         needed = {f"{g.namespace}/{m.pod}": g.minimum for g in gangs for m in g.members}
-        return gather(sightings, self.held(), self._had, waits, needed)
+        return seen_pods(sightings, self.held(), self._had, waits, needed)
 
     def _why(self, namespace: str, name: str) -> str:
         explained = self._cluster.ask_extender(f"/explain/{namespace}/{name}", _Explained)
@@ -250,7 +250,7 @@ class Run:
             self._delete_all(collection)
 
         def remains() -> str:
-            pods = self._witness.sightings()
+            pods = self._recorder.sightings()
             if pods:
                 return f"{key_of(pods[0].pod)} is still there"
             return next(iter(self.held()), "") or self._cluster.holders()

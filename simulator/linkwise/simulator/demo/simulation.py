@@ -9,13 +9,13 @@ from pathlib import Path
 from rich.console import Console
 
 from linkwise.simulator.demo import baseline
-from linkwise.simulator.demo.cluster import Cluster, NodeSpec
+from linkwise.simulator.demo.cluster import SimulatedCluster, SimulatedNode
 from linkwise.simulator.demo.progress import Progress
-from linkwise.simulator.demo.run import Run
+from linkwise.simulator.demo.run import ManifestRun
 from linkwise.simulator.manifests.read_manifests import Manifest
 from linkwise.simulator.report.build_report import report_of
 from linkwise.simulator.report.html import render_html
-from linkwise.simulator.report.model import NodeReport, Report, Seen
+from linkwise.simulator.report.model import NodeReport, Report, SeenPod
 from linkwise.simulator.report.text import render
 from linkwise.topology.recorded import records
 
@@ -27,7 +27,7 @@ class Simulation:
     """What was asked for on the command line. `draws` 0: no baseline."""
 
     manifests: Sequence[Manifest]
-    nodes: Sequence[NodeSpec]
+    nodes: Sequence[SimulatedNode]
     report_file: Path | None
     seed: int
     draws: int
@@ -36,9 +36,9 @@ class Simulation:
     verbose: bool
 
     def run(self) -> bool:
-        """Whether all is as it must be.
+        """Return False if the report found a fault.
 
-        Raises ChildError, NotReadyError, ApiError, and OSError where the report cannot be written.
+        Raises ChildError, ClusterTimeoutError, ApiError, and OSError if it cannot write the report.
         """
         began = time.monotonic()
         # The report alone is for standard output.
@@ -47,11 +47,11 @@ class Simulation:
             nodes = "1 node" if len(self.nodes) == 1 else f"{len(self.nodes)} nodes"
             with progress.step(f"Start {nodes}, a linkwise-plugin on each"):
                 tell = _teller(progress) if self.verbose else None
-                cluster = things.enter_context(Cluster(self.nodes, tell=tell))
+                cluster = things.enter_context(SimulatedCluster(self.nodes, tell=tell))
             stock = self._draw(cluster, progress)
             with progress.step("Start linkwise-extender"):
                 cluster.start_extender()
-            run = Run(cluster, self.manifests, seed=self.seed, linkwise=True)
+            run = ManifestRun(cluster, self.manifests, seed=self.seed, linkwise=True)
             with progress.step("Run the manifests with Linkwise") as say:
                 things.enter_context(run)
                 run.settle(self.timeout, lambda counts: say(str(counts)))
@@ -62,7 +62,9 @@ class Simulation:
                 _stay(cluster, progress)
         return not report.faults
 
-    def _draw(self, cluster: Cluster, progress: Progress) -> tuple[tuple[Seen, ...], ...]:
+    def _draw(
+        self, cluster: SimulatedCluster, progress: Progress
+    ) -> tuple[tuple[SeenPod, ...], ...]:
         if not self.draws:
             return ()
         with progress.step("Run them with kube-scheduler and kubelet alone") as say:
@@ -85,7 +87,7 @@ class Simulation:
             progress.line(f"The same with drawings: {self.report_file}")
 
 
-def _reports(nodes: Sequence[NodeSpec]) -> tuple[NodeReport, ...]:
+def _reports(nodes: Sequence[SimulatedNode]) -> tuple[NodeReport, ...]:
     recorded = records()
     return tuple(
         NodeReport(node.name, recorded[node.machine_name].title, node.machine) for node in nodes
@@ -96,7 +98,7 @@ def _teller(progress: Progress) -> Callable[[str, str], None]:
     return lambda program, line: progress.line(f"{program}: {line}")
 
 
-def _stay(cluster: Cluster, progress: Progress) -> None:
+def _stay(cluster: SimulatedCluster, progress: Progress) -> None:
     """Until a signal comes; programs that end meanwhile are named."""
     progress.line(
         f"""Everything still runs; Ctrl-C ends it. Ask it:

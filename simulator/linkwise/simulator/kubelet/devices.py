@@ -22,7 +22,7 @@ class AdmissionError(Exception):
     """The pod cannot have its devices; the text is the kubelet's own."""
 
 
-class Plugin(Protocol):
+class DevicePluginEndpoint(Protocol):
     """What the device manager asks of the plugin behind a resource. Each raises AdmissionError."""
 
     def preferred(
@@ -58,7 +58,7 @@ Held = dict[str, dict[str, tuple[str, ...]]]
 @dataclass(slots=True)
 class _Resource:
     devices: dict[str, Device] = field(default_factory=dict)
-    plugin: Plugin | None = None
+    plugin: DevicePluginEndpoint | None = None
     listed: bool = False  # ever: until then nobody has heard of this resource
 
     def healthy(self) -> set[str]:
@@ -101,7 +101,7 @@ class DeviceManager:
 
     # What the plugins say
 
-    def set_plugin(self, resource: str, plugin: Plugin) -> None:
+    def set_plugin(self, resource: str, plugin: DevicePluginEndpoint) -> None:
         """A plugin has registered; its devices come with its first ListAndWatch message."""
         with self._lock:
             self._resources.setdefault(resource, _Resource()).plugin = plugin

@@ -30,7 +30,7 @@ from linkwise.simulator.kubelet.devices import (
     container_requests,
 )
 from linkwise.simulator.kubelet.endpoint import Adviser, Endpoint
-from linkwise.simulator.kubelet.outbox import Outbox
+from linkwise.simulator.kubelet.outbox import StatusOutbox
 from linkwise.simulator.kubelet.pods import age_of, listed_containers, seconds_in
 from linkwise.simulator.kubelet.servers import PodDevices, RegistrationError
 from linkwise.simulator.kubelet.settings import KubeletSettings
@@ -95,7 +95,7 @@ class Kubelet:
         self._replaced: list[Endpoint] = []  # by a second registration of their resource
         self._gone_since: dict[str, float] = {}
         self._over: set[str] = set()  # pods that ended here, until the API server drops them
-        self._outbox = Outbox(client)
+        self._outbox = StatusOutbox(client)
         self._written: dict[str, tuple[int, int]] = {}  # the devices in the Node's status
         self._registered = False
         self._heard = False  # which pods there are, since the last start

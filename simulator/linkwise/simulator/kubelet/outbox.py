@@ -15,7 +15,7 @@ from linkwise.simulator.kubelet.statuses import Body
 log = logging.getLogger(__name__)
 
 
-class Outbox:
+class StatusOutbox:
     """Used by the kubelet's worker alone."""
 
     def __init__(self, client: KubeClient) -> None:

@@ -35,7 +35,7 @@ class RegistrationError(Exception):
     """The kubelet does not take this plugin."""
 
 
-class Registrar(Protocol):
+class PluginRegistrar(Protocol):
     def register(self, resource: str, socket_name: str) -> None:
         """Take a plugin. Raises RegistrationError, DialError."""
 
@@ -56,7 +56,7 @@ class Bookkeeper(Protocol):
     def devices(self) -> dict[str, tuple[Device, ...]]: ...
 
 
-def serve_registration(socket: Path, registrar: Registrar) -> grpc.Server:
+def serve_registration(socket: Path, registrar: PluginRegistrar) -> grpc.Server:
     server = _server(socket)
     add_RegistrationServicer_to_server(_Registration(registrar), server)
     server.start()
@@ -87,7 +87,7 @@ def _server(socket: Path) -> grpc.Server:
 
 
 class _Registration(RegistrationServicer):
-    def __init__(self, registrar: Registrar) -> None:
+    def __init__(self, registrar: PluginRegistrar) -> None:
         self._registrar = registrar
 
     def Register(self, request: api.RegisterRequest, context: grpc.ServicerContext) -> api.Empty:

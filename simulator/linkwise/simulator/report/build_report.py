@@ -13,10 +13,10 @@ from linkwise.kube.objects import Pod
 from linkwise.simulator.jobs.job_rules import INDEX
 from linkwise.simulator.report.model import (
     NodeReport,
-    Place,
+    PodPlace,
     PodReport,
     Report,
-    Seen,
+    SeenPod,
     WorkloadReport,
     faults,
     letters,
@@ -43,18 +43,18 @@ def takes_gpus(pod: Pod) -> bool:
     )
 
 
-def gather(
+def seen_pods(
     sightings: Sequence[Sighting],
     held: Held,
     had: Mapping[str, frozenset[str]],
     waits: Mapping[str, str],
     gangs: Mapping[str, int],
-) -> tuple[Seen, ...]:
+) -> tuple[SeenPod, ...]:
     """What became of every pod that takes GPUs, in the order of *sightings*. By namespace/name:
     what it holds, all that it was seen to hold, why it has no node, and how many of its gang have
     to run together, where it does not say so itself."""
     found = [
-        Seen(
+        SeenPod(
             pod=key_of(sighting.pod),
             workload=_workload(sighting.pod),
             needed=_needed(sighting.pod) or gangs.get(key_of(sighting.pod), 0),
@@ -74,8 +74,8 @@ def gather(
 
 def report_of(
     nodes: Sequence[NodeReport],
-    ours: Sequence[Seen],
-    draws: Sequence[Sequence[Seen]],
+    ours: Sequence[SeenPod],
+    draws: Sequence[Sequence[SeenPod]],
     *,
     seed: int,
 ) -> Report:
@@ -119,14 +119,14 @@ def report_of(
     )
 
 
-def place_of(seen: Seen, machines: Mapping[str, Machine]) -> Place | None:
+def place_of(seen: SeenPod, machines: Mapping[str, Machine]) -> PodPlace | None:
     """What the pod's GPUs are worth together; None where it never had any."""
     gpus = seen.held_gpus or (seen.had if seen.ended else frozenset())
     if not gpus:
         return None
     machine = machines[seen.node]
     mask = machine.mask_of(gpus)
-    return Place(
+    return PodPlace(
         node=seen.node,
         gpus=machine.indices_of(mask),
         link=ring_class(machine, mask),
@@ -135,7 +135,7 @@ def place_of(seen: Seen, machines: Mapping[str, Machine]) -> Place | None:
 
 
 def _worth(
-    places: Sequence[Place | None], machines: Mapping[str, Machine], *, is_gang: bool
+    places: Sequence[PodPlace | None], machines: Mapping[str, Machine], *, is_gang: bool
 ) -> float | None:
     """GB/s of a gang's all-reduce (docs/topology.md; the simulated nodes share one network), or of
     the slowest of several pods; None where nobody talks to anybody."""
@@ -193,7 +193,7 @@ def _was_replaced(sighting: Sighting, others: Sequence[Sighting]) -> bool:
     )
 
 
-def _with_members(found: Sequence[Seen]) -> Iterator[Seen]:
+def _with_members(found: Sequence[SeenPod]) -> Iterator[SeenPod]:
     """Where completion indices do not tell the pods of a workload apart, their order does."""
     counted = Counter((seen.workload, seen.member) for seen in found)
     by_order = {seen.workload for seen in found if counted[seen.workload, seen.member] > 1}
@@ -206,6 +206,6 @@ def _with_members(found: Sequence[Seen]) -> Iterator[Seen]:
             yield seen
 
 
-def _rank(seen: Seen) -> tuple[int, str]:
+def _rank(seen: SeenPod) -> tuple[int, str]:
     """By completion index; a pod's own annotation may say anything there."""
     return (int(seen.member), "") if seen.member.isdecimal() else (-1, seen.member)

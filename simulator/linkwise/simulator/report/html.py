@@ -5,7 +5,7 @@
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from linkwise.simulator.report.model import Place, Report, Tenant, stock_tenants, tenants
+from linkwise.simulator.report.model import GpuTenant, PodPlace, Report, stock_tenants, tenants
 from linkwise.simulator.report.svg import Drawing, draw
 from linkwise.simulator.report.text import place_words, workload_words
 
@@ -29,7 +29,7 @@ def render_html(report: Report) -> str:
         fastest=_fastest(report),
         place_words=place_words,
         workload_words=workload_words,
-        short=lambda workload, pod: Tenant(workload, pod).short,
+        short=lambda workload, pod: GpuTenant(workload, pod).short,
     )
 
 
@@ -44,7 +44,7 @@ def _drawings(report: Report, number: int, colours: dict[str, int]) -> tuple[Dra
 
 def _fastest(report: Report) -> float:
     """The longest bar of the table, in GB/s."""
-    places: list[Place | None] = []
+    places: list[PodPlace | None] = []
     for _, pod in report.pods:
         places += [pod.place, *pod.stock[:1]]
     return max((p.gbytes_per_s for p in places if p and p.talks), default=1.0)

@@ -15,7 +15,7 @@ FREE = "·"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PodPlace:
     """The GPUs that a pod really holds, by index, and the ring through them."""
 
     node: str
@@ -35,10 +35,10 @@ class PodReport:
 
     pod: str  # namespace/name
     member: str  # completion index, or what else tells it from the workload's other pods
-    place: Place | None
+    place: PodPlace | None
     waits: str = ""  # why there is no place, in words
     ended: bool = False  # it has run to its end: the place is where it ran
-    stock: tuple[Place | None, ...] = ()
+    stock: tuple[PodPlace | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class WorkloadReport:
         return tuple(pod for pod in self.pods if not pod.place and not pod.ended)
 
     @property
-    def stock_draws(self) -> tuple[tuple[Place | None, ...], ...]:
+    def stock_draws(self) -> tuple[tuple[PodPlace | None, ...], ...]:
         """The places of all pods, draw by draw."""
         return tuple(zip(*(pod.stock for pod in self.pods), strict=True))
 
@@ -121,7 +121,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Tenant:
+class GpuTenant:
     """Who holds a GPU: the workload and its member."""
 
     workload: WorkloadReport
@@ -135,20 +135,20 @@ class Tenant:
         return f"{self.workload.letter}{self.pod.member}"
 
 
-def tenants(report: Report, node: str) -> dict[int, Tenant]:
+def tenants(report: Report, node: str) -> dict[int, GpuTenant]:
     """GPU index -> who holds it on *node*."""
     return {
-        gpu: Tenant(workload, pod)
+        gpu: GpuTenant(workload, pod)
         for workload, pod in report.pods
         if pod.place and pod.place.node == node and not pod.ended
         for gpu in pod.place.gpus
     }
 
 
-def stock_tenants(report: Report, node: str, draw: int = 0) -> dict[int, Tenant]:
+def stock_tenants(report: Report, node: str, draw: int = 0) -> dict[int, GpuTenant]:
     """The same for one draw of the baseline."""
     return {
-        gpu: Tenant(workload, pod)
+        gpu: GpuTenant(workload, pod)
         for workload, pod in report.pods
         if draw < len(pod.stock) and (place := pod.stock[draw]) and place.node == node
         for gpu in place.gpus
@@ -164,7 +164,7 @@ def letters() -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenPod:
     """What was seen of one pod: what was planned at its binding, and what the kubelet lists."""
 
     pod: str
@@ -183,13 +183,13 @@ class Seen:
         return frozenset(uuid for uuids in self.held.values() for uuid in uuids)
 
 
-def faults(seen: Iterable[Seen]) -> tuple[str, ...]:
+def faults(seen: Iterable[SeenPod]) -> tuple[str, ...]:
     """All that must never be: a pod on other GPUs than planned, a GPU held twice, half a gang."""
     pods = tuple(seen)
     return (*_unplanned(pods), *_held_twice(pods), *_half_gangs(pods))
 
 
-def _unplanned(pods: tuple[Seen, ...]) -> Iterator[str]:
+def _unplanned(pods: tuple[SeenPod, ...]) -> Iterator[str]:
     for pod in pods:
         # An ended init container is in the plan and no longer in the kubelet's list.
         for container, gpus in pod.held.items():
@@ -203,7 +203,7 @@ def _unplanned(pods: tuple[Seen, ...]) -> Iterator[str]:
                 )
 
 
-def _held_twice(pods: tuple[Seen, ...]) -> Iterator[str]:
+def _held_twice(pods: tuple[SeenPod, ...]) -> Iterator[str]:
     holders: dict[str, str] = {}
     for pod in pods:
         for gpu in sorted(pod.held_gpus):
@@ -212,8 +212,8 @@ def _held_twice(pods: tuple[Seen, ...]) -> Iterator[str]:
             holders[gpu] = pod.pod
 
 
-def _half_gangs(pods: tuple[Seen, ...]) -> Iterator[str]:
-    gangs: dict[str, list[Seen]] = {}
+def _half_gangs(pods: tuple[SeenPod, ...]) -> Iterator[str]:
+    gangs: dict[str, list[SeenPod]] = {}
     for pod in pods:
         if pod.needed:
             gangs.setdefault(pod.workload, []).append(pod)
@@ -228,5 +228,5 @@ def _list(gpus: Iterable[str]) -> str:
     return ", ".join(sorted(gpus))
 
 
-def _placed(places: Iterable[Place | None]) -> int:
+def _placed(places: Iterable[PodPlace | None]) -> int:
     return sum(1 for place in places if place)

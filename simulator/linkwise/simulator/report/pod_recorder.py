@@ -24,7 +24,7 @@ class Sighting:
     planned: ContainerGpus
 
 
-class Witness:
+class PodRecorder:
     def __init__(self, client: KubeClient) -> None:
         self._lock = Lock()
         self._sightings: dict[str, Sighting] = {}

@@ -10,7 +10,7 @@ from itertools import groupby
 from math import log2
 
 from linkwise.simulator.report.layout import Island, islands, numa_title
-from linkwise.simulator.report.model import Tenant
+from linkwise.simulator.report.model import GpuTenant
 from linkwise.topology.model import Gpu, Link, LinkClass, Machine
 
 _BOX_WIDTH, _BOX_HEIGHT = 46, 44
@@ -32,7 +32,7 @@ class GpuBox:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class NvlinkPath:
     """An NVLink: an SVG path, thicker for more links; coloured where one pod has both ends."""
 
     path: str
@@ -59,19 +59,19 @@ class Drawing:
     box_width: float
     box_height: float
     gpus: tuple[GpuBox, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[NvlinkPath, ...]
     nvswitches: tuple[Bar, ...]
     pcie_switches: tuple[Bar, ...]
     numa_nodes: tuple[Bar, ...]
 
 
-def draw(machine: Machine, holders: Mapping[int, Tenant], colours: Mapping[str, int]) -> Drawing:
+def draw(machine: Machine, holders: Mapping[int, GpuTenant], colours: Mapping[str, int]) -> Drawing:
     """*holders* by GPU index; *colours* are the numbers of the workloads, by name."""
     order = drawing_order(machine)
     place = _places(machine, order)
     groups = islands(machine)
     above = _height_above(groups, order, machine)
-    lines: list[Line] = []
+    lines: list[NvlinkPath] = []
     bars: list[Bar] = []
     for island in groups:
         if island.switched:
@@ -145,16 +145,16 @@ def _switch_lines(
     island: Island,
     place: Mapping[int, float],
     bottom: float,
-    holders: Mapping[int, Tenant],
+    holders: Mapping[int, GpuTenant],
     colours: Mapping[str, int],
-) -> list[Line]:
+) -> list[NvlinkPath]:
     lines = []
     for position in island.positions:
         gpu = machine.gpus[position]
         links = max(machine.link(position, q).nvlinks for q in island.positions if q != position)
         holder = holders.get(gpu.index)
         lines.append(
-            Line(
+            NvlinkPath(
                 path=f"M{_middle(place[position]):g} 28V{bottom:g}",
                 width=_width(links),
                 colour=colours[holder.workload.name] if holder else None,
@@ -169,9 +169,9 @@ def _direct_lines(
     order: tuple[int, ...],
     place: Mapping[int, float],
     bottom: float,
-    holders: Mapping[int, Tenant],
+    holders: Mapping[int, GpuTenant],
     colours: Mapping[str, int],
-) -> list[Line]:
+) -> list[NvlinkPath]:
     lines = []
     for a, b, link in machine.pairs():
         if not link.nvlinks or link.through_switch:
@@ -183,7 +183,7 @@ def _direct_lines(
         holder = holders.get(first)
         shared = holder is not None and holder == holders.get(second)
         lines.append(
-            Line(
+            NvlinkPath(
                 path=f"M{left:g} {bottom:g}C{left:g} {handle:g} {right:g} {handle:g} "
                 f"{right:g} {bottom:g}",
                 width=_width(link.nvlinks),
@@ -238,7 +238,9 @@ def _numa_nodes(
     return tuple(bars)
 
 
-def _box(gpu: Gpu, x: float, y: float, holder: Tenant | None, colours: Mapping[str, int]) -> GpuBox:
+def _box(
+    gpu: Gpu, x: float, y: float, holder: GpuTenant | None, colours: Mapping[str, int]
+) -> GpuBox:
     words = [f"GPU {gpu.index}", gpu.model]
     if gpu.memory_mib:
         words.append(f"{gpu.memory_mib} MiB")

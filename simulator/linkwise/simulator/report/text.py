@@ -11,10 +11,10 @@ from rich.text import Text
 from linkwise.simulator.report.layout import Island, islands, numa_runs, written
 from linkwise.simulator.report.model import (
     FREE,
-    Place,
+    GpuTenant,
+    PodPlace,
     PodReport,
     Report,
-    Tenant,
     WorkloadReport,
     tenants,
 )
@@ -40,7 +40,7 @@ def render(report: Report) -> Text:
     return Text("\n\n").join(blocks)
 
 
-def place_words(place: Place) -> tuple[str, str, str, str]:
+def place_words(place: PodPlace) -> tuple[str, str, str, str]:
     """Node, GPUs, link and GB/s; a lone GPU has no link and no bandwidth to tell."""
     gpus = written(place.gpus)
     if not place.talks:
@@ -119,7 +119,7 @@ def _table(report: Report) -> Text:
 def _pod_line(workload: WorkloadReport, pod: PodReport, widths: Sequence[int], draws: int) -> Text:
     none = "ended" if pod.ended else "waits"
     ours = _row(place_words(pod.place) if pod.place else (none,), widths)
-    line = f"  {Tenant(workload, pod).short:<3} {ours}"
+    line = f"  {GpuTenant(workload, pod).short:<3} {ours}"
     if draws:
         stock = pod.stock[0] if pod.stock else None
         line += "  " + (_row(place_words(stock), widths) if stock else "waits")
@@ -151,7 +151,7 @@ def _pictures(report: Report) -> Iterator[Text]:
 
 
 def picture(
-    machine: Machine, holders: Mapping[int, Tenant], styles: Mapping[int, str]
+    machine: Machine, holders: Mapping[int, GpuTenant], styles: Mapping[int, str]
 ) -> list[Text]:
     """One node: a box for every island, in it each GPU's index and below it who holds it."""
     rows: list[list[list[Text]]] = [[]]
@@ -164,7 +164,7 @@ def picture(
 
 
 def _box(
-    machine: Machine, island: Island, holders: Mapping[int, Tenant], styles: Mapping[int, str]
+    machine: Machine, island: Island, holders: Mapping[int, GpuTenant], styles: Mapping[int, str]
 ) -> list[Text]:
     left, right, bottom_left, bottom_right, rule = "╭╮╰╯─" if island.nvlinked else "┌┐└┘╌"
     inside: list[Text] = []
@@ -185,7 +185,7 @@ def _box(
 def _cells(
     machine: Machine,
     positions: Sequence[int],
-    holders: Mapping[int, Tenant],
+    holders: Mapping[int, GpuTenant],
     styles: Mapping[int, str],
 ) -> list[Text]:
     """Three lines: indices, holders, NUMA nodes; neighbours on other NUMA nodes stand apart."""

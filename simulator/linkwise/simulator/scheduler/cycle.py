@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from linkwise.kube.objects import Pod
 from linkwise.simulator.scheduler import scoring
-from linkwise.simulator.scheduler.cluster import Cluster
-from linkwise.simulator.scheduler.extender import Extender, ExtenderError
+from linkwise.simulator.scheduler.cache import SchedulerCache
+from linkwise.simulator.scheduler.extender import ExtenderClient, ExtenderError
 from linkwise.simulator.scheduler.feasible import Rejection
 from linkwise.simulator.scheduler.queue import EXTENDER
 
@@ -44,9 +44,9 @@ class Cycle:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: SchedulerCache,
         lock: AbstractContextManager[object],
-        extender: Extender | None,
+        extender: ExtenderClient | None,
         *,
         seed: int,
         percentage_of_nodes_to_score: int,

@@ -64,7 +64,7 @@ class Filtered:
     unresolvable: Mapping[str, str]
 
 
-class Extender:
+class ExtenderClient:
     def __init__(
         self, url: str, *, managed_resources: Iterable[str], timeout_seconds: float = 5.0
     ) -> None:

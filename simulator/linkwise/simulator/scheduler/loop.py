@@ -19,9 +19,9 @@ from linkwise.kube.client import ApiError, KubeClient
 from linkwise.kube.objects import Node, Pod
 from linkwise.kube.reflector import Reflector
 from linkwise.simulator.scheduler import preemption, words
-from linkwise.simulator.scheduler.cluster import Cluster
+from linkwise.simulator.scheduler.cache import SchedulerCache
 from linkwise.simulator.scheduler.cycle import Cycle, Unfit
-from linkwise.simulator.scheduler.extender import Extender, ExtenderError
+from linkwise.simulator.scheduler.extender import ExtenderClient, ExtenderError
 from linkwise.simulator.scheduler.feasible import requests_of
 from linkwise.simulator.scheduler.queue import (
     ClusterEvent,
@@ -52,7 +52,7 @@ class SchedulerLoop:
         self._settings = settings = settings or SchedulerSettings()
         self._client = client
         self._extender = (
-            Extender(
+            ExtenderClient(
                 extender_url,
                 managed_resources=settings.managed_resources,
                 timeout_seconds=settings.extender_timeout_seconds,
@@ -61,7 +61,7 @@ class SchedulerLoop:
             else None
         )
         self._changed = Condition()  # its lock guards all that follows
-        self._cluster = Cluster()
+        self._cluster = SchedulerCache()
         self._queue = SchedulingQueue(
             initial_backoff_seconds=settings.initial_backoff_seconds,
             max_backoff_seconds=settings.max_backoff_seconds,

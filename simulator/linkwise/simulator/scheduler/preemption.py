@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from linkwise.kube.objects import Pod
-from linkwise.simulator.scheduler.cluster import Cluster
+from linkwise.simulator.scheduler.cache import SchedulerCache
 from linkwise.simulator.scheduler.extender import ExtenderError
 from linkwise.simulator.scheduler.feasible import Rejection
 
@@ -17,7 +17,7 @@ Victims = Mapping[str, Sequence[Pod]]
 """node -> the pods to evict there, most important first."""
 
 
-def is_eligible(pod: Pod, cluster: Cluster, rejections: Mapping[str, Rejection]) -> bool:
+def is_eligible(pod: Pod, cluster: SchedulerCache, rejections: Mapping[str, Rejection]) -> bool:
     """Not while pods that make room for it on its nominated node are still ending."""
     name = pod.status.nominated_node_name
     refused = rejections.get(name)
@@ -30,7 +30,7 @@ def is_eligible(pod: Pod, cluster: Cluster, rejections: Mapping[str, Rejection])
 
 
 def candidates(
-    pod: Pod, cluster: Cluster, rejections: Mapping[str, Rejection]
+    pod: Pod, cluster: SchedulerCache, rejections: Mapping[str, Rejection]
 ) -> dict[str, tuple[Pod, ...]]:
     """Every node where evicting less important pods would satisfy the plugins."""
     found = {}
@@ -42,7 +42,7 @@ def candidates(
     return found
 
 
-def _victims(pod: Pod, cluster: Cluster, name: str) -> tuple[Pod, ...]:
+def _victims(pod: Pod, cluster: SchedulerCache, name: str) -> tuple[Pod, ...]:
     """All less important pods go; then each that need not have gone stays, the most important and
     oldest first."""
     others = [other for other, _ in cluster.info(name).pods.values()]
@@ -61,7 +61,7 @@ def _victims(pod: Pod, cluster: Cluster, name: str) -> tuple[Pod, ...]:
 
 
 def agreed_victims(
-    answer: Mapping[str, Sequence[str]], cluster: Cluster
+    answer: Mapping[str, Sequence[str]], cluster: SchedulerCache
 ) -> dict[str, tuple[Pod, ...]]:
     """The pods that an extender's preempt *answer* names by uid, for each node.
 

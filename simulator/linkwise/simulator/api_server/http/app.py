@@ -14,13 +14,13 @@ from linkwise.simulator.api_server.http.routes import Target, read_path
 from linkwise.simulator.api_server.http.watch import WatchCall, Watches
 from linkwise.simulator.api_server.refusals import (
     Object,
-    RefusedError,
+    RequestRefusedError,
     bad_request,
     method_not_allowed,
     success,
 )
 from linkwise.simulator.api_server.selectors import read_selector
-from linkwise.simulator.api_server.store import Page, Store
+from linkwise.simulator.api_server.store import ListPage, Store
 
 _MAX_BODY_BYTES = 3 << 20  # as the real one
 _DEFAULT_WATCH_SECONDS = 1800
@@ -28,7 +28,7 @@ _VERSION = {"major": "1", "minor": "35", "gitVersion": "v1.35.0-linkwise"}
 
 
 @dataclass(slots=True)
-class Api:
+class ApiApplication:
     store: Store
     watches: Watches
     faults: Faults = field(default_factory=Faults)
@@ -61,7 +61,7 @@ class Api:
             if request.method == "GET":
                 return await self._read(request, target)
             answer = self._write(request, target, await _read_body(request))
-        except RefusedError as error:
+        except RequestRefusedError as error:
             return _json(error.as_status(), error.code)
         self.watches.wake(target.kind)
         return answer
@@ -171,7 +171,7 @@ async def _read_body(request: web.Request) -> bytes:
         return await request.read()
     except web.HTTPRequestEntityTooLarge:
         message = f"Request entity too large: limit is {_MAX_BODY_BYTES}"
-        raise RefusedError(413, "RequestEntityTooLarge", message) from None
+        raise RequestRefusedError(413, "RequestEntityTooLarge", message) from None
 
 
 def _decode(body: bytes) -> Any:
@@ -190,7 +190,7 @@ def _json(answer: Object, status: int = 200) -> web.Response:
     return web.Response(body=body, status=status, content_type="application/json")
 
 
-def _list_answer(target: Target, page: Page, *, counted: bool) -> web.Response:
+def _list_answer(target: Target, page: ListPage, *, counted: bool) -> web.Response:
     meta: Object = {"resourceVersion": str(page.version)}
     if page.rest:
         meta["continue"] = page.rest
@@ -204,7 +204,7 @@ def _list_answer(target: Target, page: Page, *, counted: bool) -> web.Response:
 
 def _fail(request: web.Request, status: int, reason: str) -> web.Response:
     if status:
-        return _json(RefusedError(status, reason, "ordered by a test").as_status(), status)
+        return _json(RequestRefusedError(status, reason, "ordered by a test").as_status(), status)
     if request.transport is not None:
         request.transport.abort()
     return web.Response()

@@ -15,7 +15,7 @@ _REASONS = {
 
 
 @dataclass(slots=True)
-class Fault:
+class ApiFault:
     """`status` 0 closes the connection without an answer. `carry_out`: the request is done all
     the same, and only its answer is lost."""
 
@@ -32,12 +32,12 @@ class Fault:
 
 class Faults:
     def __init__(self) -> None:
-        self._ordered: list[Fault] = []
+        self._ordered: list[ApiFault] = []
 
-    def order(self, fault: Fault) -> None:
+    def order(self, fault: ApiFault) -> None:
         self._ordered.append(fault)
 
-    def take(self, method: str, path: str) -> Fault | None:
+    def take(self, method: str, path: str) -> ApiFault | None:
         """The fault that befalls this request, if one is ordered; each counts once."""
         for fault in self._ordered:
             if fault.method == method and fault.path_part in path:

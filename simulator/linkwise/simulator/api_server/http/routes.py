@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from linkwise.simulator.api_server.kinds import KINDS, POD, Kind
+from linkwise.simulator.api_server.kinds import KINDS, POD, ResourceKind
 from linkwise.simulator.api_server.refusals import unknown_route
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    kind: Kind
+    kind: ResourceKind
     namespace: str  # "" for all of them, or for a kind without
     name: str = ""  # "" for the collection
     subresource: str = ""
@@ -22,7 +22,7 @@ _SUBRESOURCES = {
 
 
 def read_path(path: str) -> Target:
-    """Raises RefusedError 404 where no such resource is held."""
+    """Raises RequestRefusedError 404 where no such resource is held."""
     for kind in KINDS:
         if path.startswith(f"{kind.root}/"):
             found = _below(kind, path[len(kind.root) + 1 :].split("/"))
@@ -31,7 +31,7 @@ def read_path(path: str) -> Target:
     raise unknown_route()
 
 
-def _below(kind: Kind, steps: list[str]) -> Target | None:
+def _below(kind: ResourceKind, steps: list[str]) -> Target | None:
     namespace = ""
     if kind.namespaced and len(steps) > 2 and steps[0] == "namespaces":
         namespace, steps = steps[1], steps[2:]

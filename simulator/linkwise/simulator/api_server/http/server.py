@@ -11,8 +11,8 @@ from typing import Any, Self, TypeVar
 
 from aiohttp import web
 
-from linkwise.simulator.api_server.http.app import Api
-from linkwise.simulator.api_server.http.faults import Fault
+from linkwise.simulator.api_server.http.app import ApiApplication
+from linkwise.simulator.api_server.http.faults import ApiFault
 from linkwise.simulator.api_server.http.watch import Watches
 from linkwise.simulator.api_server.store import Store
 
@@ -39,7 +39,7 @@ class ApiServer:
             # Who has seen a server at this port before finds that all it knows is too old.
             first_version=time.time_ns() // 1_000_000,
         )
-        self._api = Api(store, Watches(store, bookmark_seconds=bookmark_seconds))
+        self._api = ApiApplication(store, Watches(store, bookmark_seconds=bookmark_seconds))
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name="api-server", daemon=True)
         self._runner: web.AppRunner | None = None
@@ -108,7 +108,7 @@ class ApiServer:
         """The next *times* requests of this method whose path holds *path_part* fail with
         *status*; 0 breaks the connection. With *carry_out* they are done and only the answer is
         lost."""
-        fault = Fault(method, path_part, status, times, carry_out)
+        fault = ApiFault(method, path_part, status, times, carry_out)
         self._ask(lambda: self._api.faults.order(fault))
 
     def clear_faults(self) -> None:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import msgspec
 from aiohttp import web
 
-from linkwise.simulator.api_server.kinds import Kind
-from linkwise.simulator.api_server.refusals import RefusedError
+from linkwise.simulator.api_server.kinds import ResourceKind
+from linkwise.simulator.api_server.refusals import RequestRefusedError
 from linkwise.simulator.api_server.selectors import Selector
 from linkwise.simulator.api_server.store import Store
 
@@ -21,7 +21,7 @@ _LAST_BOOKMARK_SECONDS = 2.0  # before the end, as in the real one
 
 @dataclass(frozen=True, slots=True)
 class WatchCall:
-    kind: Kind
+    kind: ResourceKind
     namespace: str
     selector: Selector
     version: int | None  # None: everything there is first, as ADDED
@@ -35,7 +35,7 @@ class Watches:
         self._bookmark_seconds = bookmark_seconds
         self._open: set[_Watch] = set()
 
-    def wake(self, kind: Kind) -> None:
+    def wake(self, kind: ResourceKind) -> None:
         """Something of this kind has changed."""
         for watch in self._open:
             if watch.call.kind is kind:
@@ -101,7 +101,7 @@ class _Watch:
             self.woken.clear()
             try:
                 version = await self._send_changes(version)
-            except RefusedError as error:
+            except RequestRefusedError as error:
                 await self._response.write(_event("ERROR", msgspec.json.encode(error.as_status())))
                 return
             if self.bookmark_due or clock() >= next_bookmark:

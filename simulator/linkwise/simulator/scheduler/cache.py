@@ -28,7 +28,7 @@ class NodeInfo:
     presumed: dict[str, int] = field(default_factory=dict)  # see scoring.presumed
 
 
-class Cluster:
+class SchedulerCache:
     def __init__(self) -> None:
         self._infos: dict[str, NodeInfo] = {}
         self._node_of: dict[str, str] = {}  # pod uid -> node
