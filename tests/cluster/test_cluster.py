@@ -15,15 +15,15 @@ import yaml
 
 from tests.cluster.support.api.control_plane import ControlPlane, KubectlError
 from tests.cluster.support.host.waiting import wait_for
-from tests.cluster.support.nodes.cluster import Cluster
+from tests.cluster.support.nodes.cluster import RealCluster
 from tests.cluster.support.programs import busybox
 
 SERVING = "echo serving; echo hello > /tmp/index.html; exec httpd -f -p 80 -h /tmp"
 
 
 @pytest.fixture(scope="module")
-def cluster(run_directory: Path) -> Iterator[Cluster]:
-    cluster = Cluster(run_directory / "cluster")
+def cluster(run_directory: Path) -> Iterator[RealCluster]:
+    cluster = RealCluster(run_directory / "cluster")
     cluster.start()
     yield cluster
     cluster.stop()
@@ -31,7 +31,7 @@ def cluster(run_directory: Path) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def control(cluster: Cluster) -> ControlPlane:
+def control(cluster: RealCluster) -> ControlPlane:
     """With a web server on the first node and a client on the second."""
     web = pod("web", "node-1", SERVING) | {
         "metadata": {"name": "web", "labels": {"app": "web"}},
@@ -53,7 +53,7 @@ def control(cluster: Cluster) -> ControlPlane:
     return cluster.control
 
 
-def test_both_nodes_are_ready_at_their_own_addresses(cluster: Cluster) -> None:
+def test_both_nodes_are_ready_at_their_own_addresses(cluster: RealCluster) -> None:
     rows = cluster.control.kubectl("get", "nodes", "--no-headers", "-o", "wide").splitlines()
     found = {name: (status, address) for name, status, _, _, _, address, *_ in map(str.split, rows)}
     assert found == {"node-1": ("Ready", "172.31.0.11"), "node-2": ("Ready", "172.31.0.12")}
@@ -85,7 +85,7 @@ def test_pods_reach_the_api_server_at_its_service_address(control: ControlPlane)
 
 
 def test_each_node_has_its_own_disk_and_its_pods_see_that_one(
-    cluster: Cluster, control: ControlPlane
+    cluster: RealCluster, control: ControlPlane
 ) -> None:
     for node in cluster.nodes.values():
         (node.root / "var/lib/kubelet/device-plugins/whose").write_text(node.name)
@@ -103,7 +103,7 @@ def test_each_node_has_its_own_disk_and_its_pods_see_that_one(
 
 
 def test_containers_outlive_their_kubelet_and_their_containerd(
-    cluster: Cluster, control: ControlPlane
+    cluster: RealCluster, control: ControlPlane
 ) -> None:
     node, before = cluster.nodes["node-2"], container_of(control, "client")
     node.kubelet.kill()
@@ -116,7 +116,7 @@ def test_containers_outlive_their_kubelet_and_their_containerd(
 
 
 def test_a_power_cut_ends_every_process_and_the_disk_stays(
-    cluster: Cluster, control: ControlPlane
+    cluster: RealCluster, control: ControlPlane
 ) -> None:
     node, before = cluster.nodes["node-1"], container_of(control, "web")
     kept = node.root / "var/lib/kept"
@@ -138,7 +138,7 @@ def test_a_power_cut_ends_every_process_and_the_disk_stays(
     wait_for(lambda: says(control, "client", f"wget -qO- http://{address}"), "it answers again")
 
 
-def test_the_logs_of_programs_and_pods_are_kept_together(cluster: Cluster) -> None:
+def test_the_logs_of_programs_and_pods_are_kept_together(cluster: RealCluster) -> None:
     logs = cluster.control.logs
     found = {str(path.relative_to(logs)) for path in logs.rglob("*.log")}
     assert {"kube-apiserver.log", "node-1.kubelet.log", "node-2.containerd.log"} <= found

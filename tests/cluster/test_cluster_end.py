@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.cluster.support.host import cgroups, sandbox
 from tests.cluster.support.host.waiting import wait_for
-from tests.cluster.support.nodes.cluster import Cluster
+from tests.cluster.support.nodes.cluster import RealCluster
 
 # Where the programs make directories unless they are told not to.
 USUAL_PLACES = (
@@ -42,10 +42,10 @@ spec:
 START = """
 from tests.cluster.support.host import sandbox
 from tests.cluster.test_cluster_end import run_pod
-from tests.cluster.support.nodes.cluster import Cluster
+from tests.cluster.support.nodes.cluster import RealCluster
 import time
 
-cluster = Cluster(sandbox.directory() / "killed", nodes=1)
+cluster = RealCluster(sandbox.directory() / "killed", nodes=1)
 cluster.start()
 run_pod(cluster)
 print(sandbox.directory(), flush=True)
@@ -55,7 +55,7 @@ time.sleep(600)
 
 def test_a_stopped_cluster_leaves_its_logs_and_nothing_else(run_directory: Path) -> None:
     before, places = traces(), used_places()
-    cluster = Cluster(run_directory / "stopped", nodes=1)
+    cluster = RealCluster(run_directory / "stopped", nodes=1)
     cluster.start()
     run_pod(cluster)
     during = traces()
@@ -79,7 +79,7 @@ def test_a_killed_cluster_leaves_nothing() -> None:
     wait_for(lambda: not [line for line in command_lines() if home.name in line], "all have ended")
 
 
-def run_pod(cluster: Cluster) -> None:
+def run_pod(cluster: RealCluster) -> None:
     cluster.control.kubectl("apply", "-f", "-", stdin=POD)
     cluster.control.kubectl("wait", "--for=condition=Ready", "--timeout=90s", "pod/one")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.support.host.processes import Process
+from tests.cluster.support.host.processes import LoggedProcess
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.programs.images import VERSION, base_image, linkwise_image, unpacked
 from tests.cluster.support.programs.oci import how_to_run, image_size
@@ -64,7 +64,7 @@ def image(run_directory: Path) -> Iterator[Image]:
 class Served:
     """A program of the image that serves HTTP here, at a port of its own choice."""
 
-    process: Process
+    process: LoggedProcess
 
     @property
     def port(self) -> int | None:
@@ -101,7 +101,7 @@ class Served:
 def serving(image: Image, logs: Path, *command: str) -> Iterator[Served]:
     log = logs / f"{command[0]}.log"
     argv = image.contained(*command, "--listen-port=0")
-    served = Served(Process(command[0], argv, log))
+    served = Served(LoggedProcess(command[0], argv, log))
     served.process.start()
     try:
         wait_for(lambda: served.port, "it says where it listens", of=served.process)

@@ -21,7 +21,7 @@ from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.scheduling.extender_process import (
     ADMISSION_OFF,
     GPU,
-    Extender,
+    ExtenderProcess,
     allow_extender,
     gpu_node,
 )
@@ -86,12 +86,12 @@ def control(run_directory: Path) -> Iterator[ControlPlane]:
 
 
 @pytest.fixture(scope="module")
-def extender(control: ControlPlane) -> Iterator[Extender]:
+def extender(control: ControlPlane) -> Iterator[ExtenderProcess]:
     control.kubectl("create", "namespace", "ml")
     allow_extender(control)
     client = control.client()
     client.post("/api/v1/nodes", gpu_node("n1"))
-    extender = Extender(control, address=ADDRESS)
+    extender = ExtenderProcess(control, address=ADDRESS)
     extender.start()
     port = int(extender.url.rpartition(":")[2])
     for path, body in _service(port):
@@ -103,7 +103,7 @@ def extender(control: ControlPlane) -> Iterator[Extender]:
 
 
 @pytest.fixture(scope="module")
-def kubectl(control: ControlPlane, extender: Extender, run_directory: Path) -> Kubectl:
+def kubectl(control: ControlPlane, extender: ExtenderProcess, run_directory: Path) -> Kubectl:
     assert extender.process.alive
     client = control.client()
     for name in ("busy", "second", "third"):
@@ -228,7 +228,7 @@ def test_who_may_not_is_told_which_right_it_takes(kubectl: Kubectl) -> None:
 
 
 def test_a_gang_that_waits_has_one_event_also_after_a_restart(
-    control: ControlPlane, kubectl: Kubectl, extender: Extender
+    control: ControlPlane, kubectl: Kubectl, extender: ExtenderProcess
 ) -> None:
     assert kubectl.says("gangs", "-n", "ml")
     client = control.client()

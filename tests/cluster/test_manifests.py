@@ -12,7 +12,7 @@ import yaml
 from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.api.schemas import write_schemas
 from tests.cluster.support.api.small_objects import pod
-from tests.cluster.support.host.processes import Process
+from tests.cluster.support.host.processes import LoggedProcess
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.programs import binaries
 from tests.manifests import (
@@ -160,7 +160,7 @@ def test_the_second_scheduler_needs_no_more_rights_than_it_is_given(
     file.write_text(yaml.safe_dump(config))
     program = str(control_plane.programs / "kube-scheduler")
     flags = [f"--config={file}", f"--authentication-kubeconfig={kubeconfig}"]
-    scheduler = Process(
+    scheduler = LoggedProcess(
         "linkwise-scheduler",
         [program, *flags, f"--authorization-kubeconfig={kubeconfig}", "--bind-address=127.0.0.1"],
         control_plane.logs / "linkwise-scheduler.log",

@@ -20,7 +20,7 @@ from tests.cluster.support.scheduling.scheduling_world import (
     NODES,
     PATIENCE_SECONDS,
     PODS,
-    World,
+    SchedulingWorld,
     started_world,
 )
 
@@ -33,22 +33,27 @@ STREAM_SECONDS = 120.0
 
 
 @pytest.fixture(scope="module")
-def started(run_directory: Path) -> Iterator[World]:
+def started(run_directory: Path) -> Iterator[SchedulingWorld]:
     directory = run_directory / "order"
     control = ControlPlane(directory, controllers=False, disable_admission=ADMISSION_OFF)
     control.start()
-    with started_world(World(control)) as world:
+    with started_world(SchedulingWorld(control)) as world:
         yield world
 
 
 @pytest.fixture
-def world(started: World) -> Iterator[World]:
+def world(started: SchedulingWorld) -> Iterator[SchedulingWorld]:
     yield started
     started.clear()
 
 
 def create_gang(
-    world: World, name: str, size: int, *, priority: int = 0, said: Mapping[str, str] | None = None
+    world: SchedulingWorld,
+    name: str,
+    size: int,
+    *,
+    priority: int = 0,
+    said: Mapping[str, str] | None = None,
 ) -> list[str]:
     annotations = {names.GANG: name, names.GANG_SIZE: str(size), **(said or {})}
     return [
@@ -57,12 +62,12 @@ def create_gang(
     ]
 
 
-def terminating(world: World) -> set[str]:
+def terminating(world: SchedulingWorld) -> set[str]:
     pods = world.pods()
     return {pod.metadata.name for pod in pods if pod.metadata.deletion_timestamp is not None}
 
 
-def guard(world: World, pod: str) -> None:
+def guard(world: SchedulingWorld, pod: str) -> None:
     """A budget that lets nobody evict this pod, which runs and is ready."""
     world.client.patch(f"{PODS}/{pod}", {"metadata": {"labels": {"app": "guarded"}}})
     ready = {"type": "Ready", "status": "True"}
@@ -88,18 +93,18 @@ def guard(world: World, pod: str) -> None:
     world.delete("witness")
 
 
-def is_known(world: World, pod: str) -> bool:
+def is_known(world: SchedulingWorld, pod: str) -> bool:
     return "state" in msgspec.json.decode(world.asked(f"/explain/{NAMESPACE}/{pod}"))
 
 
-def budgets_seen(world: World) -> float:
+def budgets_seen(world: SchedulingWorld) -> float:
     """How often the extender has heard of one: that it changed, or all there are."""
     told = re.escape('linkwise_extender_watch_events_total{kind="poddisruptionbudgets",type="')
     said = re.findall(rf'^{told}\w+"}} (\S+)$', world.asked("/metrics"), re.MULTILINE)
     return sum(map(float, said))
 
 
-def test_a_gang_evicts_whole_gangs_but_none_that_a_budget_forbids(world: World) -> None:
+def test_a_gang_evicts_whole_gangs_but_none_that_a_budget_forbids(world: SchedulingWorld) -> None:
     """Without the budget, the youngest single pods would go."""
     first = create_gang(world, "first", 2, said=YES)
     world.wait_bound(first)
@@ -120,7 +125,7 @@ def test_a_gang_evicts_whole_gangs_but_none_that_a_budget_forbids(world: World) 
         world.client.delete(f"{BUDGETS}/guard")
 
 
-def why_not(world: World) -> str:
+def why_not(world: SchedulingWorld) -> str:
     """What a later pod is told while one of the victims is terminating; it gets nothing meanwhile.
     kube-scheduler sees room for it where the other was."""
     world.delete(min(terminating(world)))
@@ -133,7 +138,7 @@ def why_not(world: World) -> str:
 
 
 def test_a_gang_that_waits_for_all_nodes_starts_under_a_stream_of_single_pods(
-    world: World,
+    world: SchedulingWorld,
 ) -> None:
     numbers = count()
     ends: dict[str, int] = {}
@@ -164,12 +169,12 @@ def test_a_gang_that_waits_for_all_nodes_starts_under_a_stream_of_single_pods(
     assert len({world.node_of(name) for name in gang}) == len(NODES)
 
 
-def bound(world: World, among: Mapping[str, int]) -> list[str]:
+def bound(world: SchedulingWorld, among: Mapping[str, int]) -> list[str]:
     pods = world.pods()
     return [p.metadata.name for p in pods if p.spec.node_name and p.metadata.name in among]
 
 
-def settle(world: World, among: Mapping[str, int]) -> None:
+def settle(world: SchedulingWorld, among: Mapping[str, int]) -> None:
     """Until kube-scheduler has had its say about every pod of the stream that it has not bound."""
     wait_for(
         lambda: all(world.node_of(name) or world.reason(name) for name in among),
@@ -178,7 +183,9 @@ def settle(world: World, among: Mapping[str, int]) -> None:
     )
 
 
-def test_two_gangs_that_would_each_take_half_start_one_after_the_other(world: World) -> None:
+def test_two_gangs_that_would_each_take_half_start_one_after_the_other(
+    world: SchedulingWorld,
+) -> None:
     said = [{names.GANG: name, names.GANG_SIZE: "3"} for name in ("one", "two")]
     for rank in range(3):
         for annotations in said:
@@ -197,7 +204,9 @@ def test_two_gangs_that_would_each_take_half_start_one_after_the_other(world: Wo
     world.wait_bound(gangs[second])
 
 
-def test_kube_scheduler_preempts_nobody_for_a_member_of_a_gang_that_waits(world: World) -> None:
+def test_kube_scheduler_preempts_nobody_for_a_member_of_a_gang_that_waits(
+    world: SchedulingWorld,
+) -> None:
     humble = [world.create(f"humble-{number}") for number in range(4)]
     world.wait_bound(humble)
     urgent = create_gang(world, "urgent", 5, priority=1000)
@@ -211,7 +220,7 @@ def test_kube_scheduler_preempts_nobody_for_a_member_of_a_gang_that_waits(world:
 
 
 def test_nobody_else_goes_while_a_node_has_not_given_back_the_gpus_of_the_victim(
-    world: World,
+    world: SchedulingWorld,
 ) -> None:
     """kube-scheduler sees room on it as soon as the victim is gone."""
     humble = [world.create(f"humble-{number}") for number in range(4)]
@@ -236,18 +245,18 @@ def test_nobody_else_goes_while_a_node_has_not_given_back_the_gpus_of_the_victim
             say_in_use(world, node, None)
 
 
-def running(world: World, pods: Iterable[str]) -> set[str]:
+def running(world: SchedulingWorld, pods: Iterable[str]) -> set[str]:
     """Those that nobody has evicted."""
     return {pod.metadata.name for pod in world.pods()} & set(pods) - terminating(world)
 
 
-def say_in_use(world: World, node: str, text: str | None) -> None:
+def say_in_use(world: SchedulingWorld, node: str, text: str | None) -> None:
     """As its plugin does."""
     annotations = {names.IN_USE: text}
     world.client.patch(f"/api/v1/nodes/{node}", {"metadata": {"annotations": annotations}})
 
 
-def states(world: World) -> set[str]:
+def states(world: SchedulingWorld) -> set[str]:
     """Of all GPUs in the extender's books."""
     nodes = msgspec.json.decode(world.asked("/nodes"))
     return {gpu["state"] for node in nodes for gpu in node["gpus"]}

@@ -17,9 +17,9 @@ import yaml
 from linkwise.topology import names
 from tests.cluster.support.api.control_plane import ControlPlane, KubectlError
 from tests.cluster.support.host.waiting import wait_for
-from tests.cluster.support.nodes.cluster import Cluster
+from tests.cluster.support.nodes.cluster import RealCluster
 from tests.cluster.support.nodes.deployment import wait_until_none
-from tests.cluster.support.nodes.node import Node
+from tests.cluster.support.nodes.node import RealNode
 from tests.cluster.support.programs import binaries, busybox, images
 from tests.manifests import DAEMONSET, STATIC_POD
 
@@ -35,9 +35,9 @@ KUBELETS_BOOKS = ("kubelet_internal_checkpoint", "allocated_pods_state", "actuat
 
 
 @pytest.fixture(scope="module")
-def cluster(run_directory: Path) -> Iterator[Cluster]:
+def cluster(run_directory: Path) -> Iterator[RealCluster]:
     """Two nodes with the images and the label that says what they play; no Linkwise yet."""
-    cluster = Cluster(run_directory / "overlays")
+    cluster = RealCluster(run_directory / "overlays")
     cluster.start()
     scheduler = run_directory / "kube-scheduler.tar"
     layer = busybox.layer_of({"kube-scheduler": cluster.control.programs / "kube-scheduler"})
@@ -53,13 +53,13 @@ def cluster(run_directory: Path) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def untouched(cluster: Cluster) -> set[str]:
+def untouched(cluster: RealCluster) -> set[str]:
     """What the nodes say and hold before anything is installed."""
     return traces(cluster)
 
 
 @pytest.fixture
-def control(cluster: Cluster) -> ControlPlane:
+def control(cluster: RealCluster) -> ControlPlane:
     return cluster.control
 
 
@@ -121,7 +121,7 @@ def write_overlay(
 
 
 def test_a_second_scheduler_places_pods_that_name_it_and_updates_and_a_removal_harm_nobody(
-    cluster: Cluster, control: ControlPlane, untouched: set[str], simulated: Path
+    cluster: RealCluster, control: ControlPlane, untouched: set[str], simulated: Path
 ) -> None:
     control.kubectl("apply", "-k", str(simulated))
     for part in (
@@ -151,7 +151,7 @@ def test_a_second_scheduler_places_pods_that_name_it_and_updates_and_a_removal_h
 
 
 def test_the_plugin_alone_gives_gpus_to_what_a_stock_scheduler_binds_and_goes_without_a_trace(
-    cluster: Cluster, control: ControlPlane, untouched: set[str], plugin_only: Path
+    cluster: RealCluster, control: ControlPlane, untouched: set[str], plugin_only: Path
 ) -> None:
     control.kubectl("apply", "-k", str(plugin_only))
     control.kubectl("rollout", "status", SYSTEM, "daemonset/linkwise-plugin", "--timeout=120s")
@@ -169,7 +169,7 @@ def test_the_plugin_alone_gives_gpus_to_what_a_stock_scheduler_binds_and_goes_wi
 
 
 def test_a_static_pod_of_kubeadm_is_told_of_the_extender_and_forgets_it_again(
-    cluster: Cluster, control: ControlPlane, untouched: set[str], kubeadm: Path
+    cluster: RealCluster, control: ControlPlane, untouched: set[str], kubeadm: Path
 ) -> None:
     control_plane_node = cluster.nodes["node-1"]
     with static_scheduler(cluster, control_plane_node):
@@ -209,7 +209,7 @@ def test_a_static_pod_of_kubeadm_is_told_of_the_extender_and_forgets_it_again(
 
 
 @contextmanager
-def static_scheduler(cluster: Cluster, node: Node) -> Iterator[None]:
+def static_scheduler(cluster: RealCluster, node: RealNode) -> Iterator[None]:
     """The cluster's scheduler is a static pod of *node* meanwhile, as kubeadm makes it."""
     control, etc = cluster.control, node.root / "etc/kubernetes"
     (etc / "admin.conf").write_text(flattened(control, "admin"))
@@ -234,7 +234,7 @@ def flattened(control: ControlPlane, user: str) -> str:
     return control.kubectl("config", as_user, "view", "--raw", "--flatten")
 
 
-def renew_scheduler_conf(control: ControlPlane, node: Node) -> None:
+def renew_scheduler_conf(control: ControlPlane, node: RealNode) -> None:
     """As `kubeadm certs renew scheduler.conf` does it: another certificate, and another key."""
     control.authority.client("system:kube-scheduler")
     renewed, conf = flattened(control, "system:kube-scheduler"), "etc/kubernetes/scheduler.conf"
@@ -269,7 +269,7 @@ def is_ready(pod: dict[str, Any]) -> bool:
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
-def type_in(node: Node, command: str) -> str:
+def type_in(node: RealNode, command: str) -> str:
     """As a person does in a copy of the overlay's directory; what it prints."""
     page = (DAEMONSET.parent / "docs" / "operating.md").read_text()
     assert f"`{command}`" in page
@@ -280,7 +280,7 @@ def type_in(node: Node, command: str) -> str:
     return ended.stdout
 
 
-def traces(cluster: Cluster) -> set[str]:
+def traces(cluster: RealCluster) -> set[str]:
     """What could be left of Linkwise on the nodes: on their objects, and among their files."""
     return {
         f"{node.name}: {trace}"
@@ -296,7 +296,7 @@ def written_on(control: ControlPlane, node: str) -> list[str]:
     return labels + [key for key in metadata["annotations"] if key.startswith(ours)]
 
 
-def files_of(node: Node) -> list[str]:
+def files_of(node: RealNode) -> list[str]:
     """Files and sockets where the kubelet has its own; those of pods come and go with them."""
     pods = f"{KUBELET_DIRECTORY}/pods/*"
     found = node.enter(["find", KUBELET_DIRECTORY, "-path", pods, "-prune", "-o", "-print"])
@@ -305,7 +305,7 @@ def files_of(node: Node) -> list[str]:
     return [path for path in found.stdout.split() if Path(path).name not in KUBELETS_BOOKS]
 
 
-def update(cluster: Cluster, control: ControlPlane) -> None:
+def update(cluster: RealCluster, control: ControlPlane) -> None:
     """Replace every plugin, and see that the nodes never stop saying what they are."""
     before = {name: written_on(control, name) for name in cluster.nodes}
     control.kubectl("rollout", "restart", SYSTEM, "daemonset/linkwise-plugin")

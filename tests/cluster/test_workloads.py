@@ -20,7 +20,11 @@ from linkwise.topology import names
 from tests.cluster.support.api.control_plane import ControlPlane, KubectlError
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF, GPU
-from tests.cluster.support.scheduling.scheduling_world import NAMESPACE, World, started_world
+from tests.cluster.support.scheduling.scheduling_world import (
+    NAMESPACE,
+    SchedulingWorld,
+    started_world,
+)
 from tests.extender.test_workloads import Group, groups
 
 NODES = tuple(f"n{number}" for number in range(8))
@@ -37,7 +41,7 @@ OF_OPERATORS = [
 
 
 @pytest.fixture(scope="module")
-def started(run_directory: Path) -> Iterator[World]:
+def started(run_directory: Path) -> Iterator[SchedulingWorld]:
     directory = run_directory / "workloads"
     control = ControlPlane(
         directory,
@@ -51,20 +55,20 @@ def started(run_directory: Path) -> Iterator[World]:
         "-f=-",
         stdin=json.dumps({"kind": "List", "apiVersion": "v1", "items": definitions}),
     )
-    with started_world(World(control), NODES) as world:
+    with started_world(SchedulingWorld(control), NODES) as world:
         control.kubectl("wait", "crd", "--all", "--for=condition=Established", "--timeout=60s")
         yield world
 
 
 @pytest.fixture
-def world(started: World) -> Iterator[World]:
+def world(started: SchedulingWorld) -> Iterator[SchedulingWorld]:
     yield started
     for kind in ("jobs", "statefulsets", "deployments"):
         started.control.kubectl("delete", kind, "--all", f"-n={NAMESPACE}", "--cascade=background")
     wait_for(lambda: is_empty(started), "no pods, and all GPUs are free")
 
 
-def is_empty(world: World) -> bool:
+def is_empty(world: SchedulingWorld) -> bool:
     """Once pods are gone that a controller makes before it has heard that their owner is."""
     for pod in world.pods():
         free(world, pod.metadata.name)
@@ -100,7 +104,7 @@ def definition(kind: Kind) -> dict[str, Any]:
     }
 
 
-def free(world: World, name: str) -> None:
+def free(world: SchedulingWorld, name: str) -> None:
     """Delete the pod; finalizers of a Job's pods wait for a Job that is gone."""
     world.client.patch(
         f"/api/v1/namespaces/{NAMESPACE}/pods/{name}", {"metadata": {"finalizers": None}}
@@ -118,7 +122,13 @@ def pod_template(name: str, gpus: int, **said: str) -> dict[str, Any]:
 
 
 def create_job(
-    world: World, name: str, pods: int, gpus: int = 8, *, indexed: bool = True, **said: str
+    world: SchedulingWorld,
+    name: str,
+    pods: int,
+    gpus: int = 8,
+    *,
+    indexed: bool = True,
+    **said: str,
 ) -> None:
     template = pod_template(name, gpus, **said)
     template["spec"]["restartPolicy"] = "Never"
@@ -133,7 +143,7 @@ def create_job(
     )
 
 
-def create_stateful_set(world: World, name: str, pods: int, policy: str) -> None:
+def create_stateful_set(world: SchedulingWorld, name: str, pods: int, policy: str) -> None:
     spec = {
         "replicas": pods,
         "serviceName": name,
@@ -147,22 +157,22 @@ def create_stateful_set(world: World, name: str, pods: int, policy: str) -> None
     )
 
 
-def pods_of(world: World, app: str) -> list[str]:
+def pods_of(world: SchedulingWorld, app: str) -> list[str]:
     return sorted(
         pod.metadata.name for pod in world.pods() if pod.metadata.labels.get("app") == app
     )
 
 
-def bound(world: World, app: str) -> list[str]:
+def bound(world: SchedulingWorld, app: str) -> list[str]:
     return [name for name in pods_of(world, app) if world.node_of(name)]
 
 
-def made(world: World, app: str, pods: int) -> list[str]:
+def made(world: SchedulingWorld, app: str, pods: int) -> list[str]:
     wait_for(lambda: len(pods_of(world, app)) == pods, f"{app} has {pods} pods")
     return pods_of(world, app)
 
 
-def test_an_indexed_job_starts_whole_or_not_at_all(world: World) -> None:
+def test_an_indexed_job_starts_whole_or_not_at_all(world: SchedulingWorld) -> None:
     world.create("occupant", gpus=8)
     world.wait_bound(["occupant"])
     create_job(world, "train", len(NODES))
@@ -181,7 +191,7 @@ def test_an_indexed_job_starts_whole_or_not_at_all(world: World) -> None:
     assert sorted(world.node_of(name) for name in members) == list(NODES)
 
 
-def test_ranks_of_an_indexed_job_are_its_completion_indices(world: World) -> None:
+def test_ranks_of_an_indexed_job_are_its_completion_indices(world: SchedulingWorld) -> None:
     create_job(world, "ring", 4, gpus=4)
     members = made(world, "ring", 4)
     world.wait_bound(members)
@@ -193,27 +203,33 @@ def test_ranks_of_an_indexed_job_are_its_completion_indices(world: World) -> Non
     assert by_index["2"] == by_index["3"]
 
 
-def test_pods_of_a_job_without_an_index_go_one_by_one(world: World) -> None:
+def test_pods_of_a_job_without_an_index_go_one_by_one(world: SchedulingWorld) -> None:
     create_job(world, "pool", len(NODES) + 2, indexed=False)
     made(world, "pool", len(NODES) + 2)
     wait_for(lambda: len(bound(world, "pool")) == len(NODES), "as many run as there is room for")
 
 
 @pytest.mark.parametrize("policy", ["OrderedReady", "Parallel"])
-def test_replicas_of_a_stateful_set_do_not_wait_for_each_other(world: World, policy: str) -> None:
+def test_replicas_of_a_stateful_set_do_not_wait_for_each_other(
+    world: SchedulingWorld, policy: str
+) -> None:
     create_stateful_set(world, "store", len(NODES) + 1, policy)
     wanted = 1 if policy == "OrderedReady" else len(NODES)
     wait_for(lambda: len(bound(world, "store")) == wanted, f"{wanted} run")
 
 
-def test_a_job_that_names_a_smaller_gang_than_it_runs_is_refused_with_both(world: World) -> None:
+def test_a_job_that_names_a_smaller_gang_than_it_runs_is_refused_with_both(
+    world: SchedulingWorld,
+) -> None:
     create_job(world, "torn", 3, gang="torn", gang_size="2")
     members = made(world, "torn", 3)
     for name in members:
         world.wait_waiting(name, "linkwise.dev/gang-size is 2, but Job.batch ml/torn runs 3 pods")
 
 
-def test_a_kind_that_may_not_be_read_costs_the_gang_and_not_the_pods(world: World) -> None:
+def test_a_kind_that_may_not_be_read_costs_the_gang_and_not_the_pods(
+    world: SchedulingWorld,
+) -> None:
     """As where somebody has taken the right away: single pods are better than none."""
     role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/linkwise-extender"
     whole = world.client.get(role, dict[str, Any])
@@ -231,7 +247,7 @@ def test_a_kind_that_may_not_be_read_costs_the_gang_and_not_the_pods(world: Worl
     assert log.count("no right to read Job.batch, so pods of these are taken for single ones") == 1
 
 
-def may_read_jobs(world: World) -> bool:
+def may_read_jobs(world: SchedulingWorld) -> bool:
     account = "--as=system:serviceaccount:kube-system:linkwise-extender"
     asked = ("get", "--raw", f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/none", account)
     try:
@@ -242,7 +258,7 @@ def may_read_jobs(world: World) -> bool:
 
 
 @pytest.mark.parametrize("group", OF_OPERATORS)
-def test_a_gang_as_its_operator_makes_it_starts_whole(world: World, group: Group) -> None:
+def test_a_gang_as_its_operator_makes_it_starts_whole(world: SchedulingWorld, group: Group) -> None:
     pods = as_here(world, group)
     *first, last = pods
     for pod in first:
@@ -255,7 +271,7 @@ def test_a_gang_as_its_operator_makes_it_starts_whole(world: World, group: Group
     world.wait_bound([pod["metadata"]["name"] for pod in pods])
 
 
-def wait_forming(world: World, name: str) -> None:
+def wait_forming(world: SchedulingWorld, name: str) -> None:
     """Until it has been tried, and its gang is known and not complete. What kube-scheduler was told
     may be from the moment before its owner was read."""
     wait_for(lambda: "linkwise: gang" in world.reason(name), f"{name} was tried", 60)
@@ -263,7 +279,7 @@ def wait_forming(world: World, name: str) -> None:
     wait_for(lambda: forming in world.extender.explain(NAMESPACE, name), f"{name} waits", 60)
 
 
-def as_here(world: World, group: Group) -> list[dict[str, Any]]:
+def as_here(world: SchedulingWorld, group: Group) -> list[dict[str, Any]]:
     """Create what the group's pods hang on, and name it in the pods by the uid that it got."""
     text = json.dumps(msgspec.to_builtins(list(group.members())))
     for made_for_it in group.objects:

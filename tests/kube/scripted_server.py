@@ -17,7 +17,7 @@ class ScriptedServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, *script: tuple[int, bytes]) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(("127.0.0.1", 0), _ScriptedHandler)
         self.script = list(script)
         self.asked: list[str] = []
         self.authorizations: list[str | None] = []
@@ -27,7 +27,7 @@ class ScriptedServer(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _ScriptedHandler(BaseHTTPRequestHandler):
     server: ScriptedServer
 
     def do_GET(self) -> None:

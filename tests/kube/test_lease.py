@@ -27,7 +27,7 @@ def wait_for(predicate: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
-class Clock:
+class ProcessClock:
     def __init__(self) -> None:
         self.now = 1000.0
 
@@ -39,7 +39,7 @@ class Candidate:
     """One process, as far as the Lease goes."""
 
     def __init__(self, server: ApiServer, name: str) -> None:
-        self.clock, self.lost = Clock(), list[str]()
+        self.clock, self.lost = ProcessClock(), list[str]()
         self.rounds = self.silences = self.failures = 0
         self.client = KubeClient.load(kubeconfig=None, server=server.url)
         self.elector = Elector(

@@ -62,7 +62,7 @@ def most_disjoint(links: Counter[Edge], found: list[Counter[Edge]]) -> int:
         times += 1
 
 
-class Judge:
+class BruteForceJudge:
     """All that can be said about one machine's sets, found once."""
 
     def __init__(self, machine: Machine, speeds: Speeds) -> None:
@@ -155,8 +155,8 @@ JUDGES = {
 
 
 @cache
-def judge_of(name: str) -> Judge:
-    return Judge(*JUDGES[name])
+def judge_of(name: str) -> BruteForceJudge:
+    return BruteForceJudge(*JUDGES[name])
 
 
 def _pcie_tree_16() -> Machine:

@@ -10,7 +10,14 @@ from linkwise.topology.errors import RequestError
 from linkwise.topology.model import Link, LinkClass, Machine, Nic
 from linkwise.topology.recorded import recorded_machine
 from tests.machines import BRIDGED_8, DGX_1V, DGX_2, HGX_H100, PCIE_8, TWO_ISLANDS
-from tests.topology.brute_force import JUDGES, PCIE_TREE_16, Judge, judge_of, members, subsets
+from tests.topology.brute_force import (
+    JUDGES,
+    PCIE_TREE_16,
+    BruteForceJudge,
+    judge_of,
+    members,
+    subsets,
+)
 
 ALL_8 = 0b11111111
 
@@ -66,7 +73,7 @@ def test_what_must_be_in_is_in_the_best_set_that_holds_it(name: str) -> None:
 
 
 def best_total(
-    judge: Judge, free: int, size: int, count: int, require: LinkClass
+    judge: BruteForceJudge, free: int, size: int, count: int, require: LinkClass
 ) -> tuple[int, int, float]:
     """Sets, sets of NVLinks, GB/s together: by trying every way to put sets side by side."""
 

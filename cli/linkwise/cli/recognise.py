@@ -122,13 +122,13 @@ class _PodJson(msgspec.Struct, frozen=True, omit_defaults=True):
     needs: str | None = None
 
 
-class _AnswerJson(msgspec.Struct, frozen=True):
+class _PodsJson(msgspec.Struct, frozen=True):
     pods: list[_PodJson]
 
 
 def _json(told: _Told) -> str:
     """`answer` is gang, none, needs-owner or refused; fields that say nothing are left out."""
-    written = _AnswerJson([_pod_json(pod, answer) for pod, answer in told])
+    written = _PodsJson([_pod_json(pod, answer) for pod, answer in told])
     return msgspec.json.format(msgspec.json.encode(written), indent=2).decode() + "\n"
 
 

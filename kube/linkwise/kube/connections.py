@@ -33,7 +33,7 @@ class UnsentError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     status: int
     body: bytes
 
@@ -70,7 +70,7 @@ class Connections:
         headers: Mapping[str, str],
         *,
         seconds: float = math.inf,
-    ) -> Answer:
+    ) -> HttpAnswer:
         """Ask once, and wait no longer than *seconds*. Raises UnsentError; HTTPException or OSError
         where it may have been done."""
         ends = time.monotonic() + seconds
@@ -83,7 +83,7 @@ class Connections:
             self._limit(connection.sock, left)
             connection.request(method, self._prefix.rstrip("/") + path, body, dict(headers))
             response = connection.getresponse()
-            answer = Answer(response.status, response.read())
+            answer = HttpAnswer(response.status, response.read())
         except TimeoutError:
             connection.close()
             _close(self._idle)  # they lead to the same place, and each would cost such a wait

@@ -13,7 +13,7 @@ from linkwise.topology import names
 from tests.cluster.support.api.control_plane import KubectlError
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.nodes import workloads
-from tests.cluster.support.nodes.deployment import PLUGIN_PODS, SYSTEM, Deployed
+from tests.cluster.support.nodes.deployment import PLUGIN_PODS, SYSTEM, DeployedLinkwise
 from tests.cluster.support.nodes.gpu_holders import (
     assert_agreed,
     assert_sound,
@@ -36,7 +36,7 @@ EXTENDER = "system:serviceaccount:kube-system:linkwise-extender"
     ],
 )
 def test_a_node_that_cannot_be_read_costs_its_own_gpus_only(
-    deployed: Deployed, key: str, mangled: str, said: str
+    deployed: DeployedLinkwise, key: str, mangled: str, said: str
 ) -> None:
     deployed.apply(workloads.pod("before", 2, node="node-1"))
     running_pod(deployed, "before")
@@ -55,7 +55,7 @@ def test_a_node_that_cannot_be_read_costs_its_own_gpus_only(
         assert_agreed(deployed, deployed.pod(name))
 
 
-def test_a_new_plugin_puts_its_node_right(deployed: Deployed) -> None:
+def test_a_new_plugin_puts_its_node_right(deployed: DeployedLinkwise) -> None:
     for key in (names.TOPOLOGY, names.IN_USE):
         deployed.kubectl("annotate", "--overwrite", "node", "node-1", f"{key}=nonsense")
     wait_for(deployed.missing, "the extender takes the node for one that cannot be read")
@@ -67,7 +67,9 @@ def test_a_new_plugin_puts_its_node_right(deployed: Deployed) -> None:
     assert_sound(deployed)
 
 
-def test_pods_that_are_annotated_wrongly_are_told_what_is_expected(deployed: Deployed) -> None:
+def test_pods_that_are_annotated_wrongly_are_told_what_is_expected(
+    deployed: DeployedLinkwise,
+) -> None:
     gang = {names.GANG: "train"}
     wrong = {
         "size": ({**gang, names.GANG_SIZE: "many"}, "gang-size: 'many': expected a whole number"),
@@ -91,12 +93,14 @@ def test_pods_that_are_annotated_wrongly_are_told_what_is_expected(deployed: Dep
 
 
 @pytest.mark.parametrize("key", names.BY_EXTENDER)
-def test_what_the_extender_decides_is_nobody_elses_to_write(deployed: Deployed, key: str) -> None:
+def test_what_the_extender_decides_is_nobody_elses_to_write(
+    deployed: DeployedLinkwise, key: str
+) -> None:
     with pytest.raises(KubectlError, match=f"{key}: only Linkwise's extender decides this"):
         deployed.apply(workloads.pod("forged", 1, annotations={key: "{}"}))
 
 
-def test_a_plan_of_a_newer_version_is_made_anew(deployed: Deployed) -> None:
+def test_a_plan_of_a_newer_version_is_made_anew(deployed: DeployedLinkwise) -> None:
     """As after a downgrade: a pod that waits may carry what this extender has never written."""
     gang = {names.GANG: "train", names.GANG_SIZE: "2"}
     deployed.apply(workloads.pod("first", 4, annotations=gang))
@@ -116,7 +120,7 @@ def test_a_plan_of_a_newer_version_is_made_anew(deployed: Deployed) -> None:
 
 
 def test_a_node_deleted_under_a_gang_costs_that_member_only(
-    deployed: Deployed, request: pytest.FixtureRequest
+    deployed: DeployedLinkwise, request: pytest.FixtureRequest
 ) -> None:
     (gone,) = deployed.nodes().keys() - {deployed.extender()["spec"]["nodeName"]}
     deployed.apply(workloads.job("train", 8, pods=2, gang=True))
@@ -145,7 +149,7 @@ def test_a_node_deleted_under_a_gang_costs_that_member_only(
     assert_sound(deployed)
 
 
-def bring_back(deployed: Deployed, name: str) -> None:
+def bring_back(deployed: DeployedLinkwise, name: str) -> None:
     """A kubelet makes its Node at its start; labels are for the administrator to set again."""
     if name in deployed.nodes():
         return
@@ -157,7 +161,7 @@ def bring_back(deployed: Deployed, name: str) -> None:
 
 
 @contextmanager
-def annotated(deployed: Deployed, node: str, key: str, value: str) -> Iterator[None]:
+def annotated(deployed: DeployedLinkwise, node: str, key: str, value: str) -> Iterator[None]:
     """A Node with this annotation, until somebody puts back what was there."""
     path = f"/api/v1/nodes/{node}"
     was = deployed.get(path)["metadata"]["annotations"][key]
@@ -168,12 +172,12 @@ def annotated(deployed: Deployed, node: str, key: str, value: str) -> Iterator[N
         deployed.client.patch(path, {"metadata": {"annotations": {key: was}}})
 
 
-def reason(deployed: Deployed, node: str) -> str:
+def reason(deployed: DeployedLinkwise, node: str) -> str:
     """Why the extender takes the node for one that cannot be used; empty where it can be."""
     views = deployed.ask_extender("/nodes")
     return "".join(view["reason"] for view in views if view["name"] == node)
 
 
-def others(deployed: Deployed, not_these: Collection[str]) -> list[str]:
+def others(deployed: DeployedLinkwise, not_these: Collection[str]) -> list[str]:
     found = (pod["metadata"]["name"] for pod in deployed.pods("job-name=train"))
     return [name for name in found if name not in not_these]

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.nodes import workloads
-from tests.cluster.support.nodes.deployment import Deployed, wait_until_none
+from tests.cluster.support.nodes.deployment import DeployedLinkwise, wait_until_none
 from tests.cluster.support.nodes.faults import (
     CONTAINERD,
     EXTENDER,
@@ -20,8 +20,8 @@ from tests.cluster.support.nodes.faults import (
     POWER,
     REFUSED,
     SCHEDULER,
-    Fault,
-    Phase,
+    AllocationPhase,
+    ClusterFault,
     Work,
     held,
     restarts,
@@ -30,13 +30,13 @@ from tests.cluster.support.nodes.faults import (
 )
 from tests.cluster.support.nodes.gpu_holders import assert_agreed, planned
 
-P = Phase
+P = AllocationPhase
 SECONDS = 60.0
 # kube-scheduler tries a pod again after 10 s at most, not after its 5 minutes; the rest is what a
 # busy machine takes.
 BACK_OFF_SECONDS = 10.0 + 20.0
 CELLS = [
-    *((fault, phase) for fault in (KUBELET, PLUGIN, EXTENDER) for phase in Phase),
+    *((fault, phase) for fault in (KUBELET, PLUGIN, EXTENDER) for phase in AllocationPhase),
     *((SCHEDULER, phase) for phase in (P.CREATED, P.PLANNED)),
     *((CONTAINERD, phase) for phase in (P.ALLOCATED, P.RUNNING)),
     *((POWER, phase) for phase in (P.BOUND, P.RUNNING)),
@@ -54,11 +54,11 @@ GANG_CELLS = [
 MAY_REFUSE = {
     KUBELET.name: {P.CREATED, P.PLANNED, P.BOUND, P.ASKED, P.ALLOCATED},
     PLUGIN.name: {P.CREATED, P.PLANNED, P.BOUND, P.ASKED},
-    POWER.name: set(Phase),
+    POWER.name: set(AllocationPhase),
 }
 
 
-def named(cells: Sequence[tuple[Fault, Phase]]) -> pytest.MarkDecorator:
+def named(cells: Sequence[tuple[ClusterFault, AllocationPhase]]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(
         ("fault", "phase"),
         [pytest.param(*cell, id=f"{cell[0].name}-{cell[1].name.lower()}") for cell in cells],
@@ -66,7 +66,9 @@ def named(cells: Sequence[tuple[Fault, Phase]]) -> pytest.MarkDecorator:
 
 
 @named(CELLS)
-def test_pods_that_share_a_node(deployed: Deployed, fault: Fault, phase: Phase) -> None:
+def test_pods_that_share_a_node(
+    deployed: DeployedLinkwise, fault: ClusterFault, phase: AllocationPhase
+) -> None:
     # Two that share the node, where the kubelet can be held between them and what they wait for.
     count = 1 if phase is P.ALLOCATED else 2
     pods = workloads.deployment(
@@ -81,12 +83,16 @@ def test_pods_that_share_a_node(deployed: Deployed, fault: Fault, phase: Phase) 
 
 
 @named(GANG_CELLS)
-def test_a_gang_of_two_whole_machines(deployed: Deployed, fault: Fault, phase: Phase) -> None:
+def test_a_gang_of_two_whole_machines(
+    deployed: DeployedLinkwise, fault: ClusterFault, phase: AllocationPhase
+) -> None:
     gang = workloads.job("train", 8, pods=2, gang=True)
     check(deployed, fault, phase, Work([gang], "job-name=train", 2))
 
 
-def check(deployed: Deployed, fault: Fault, phase: Phase, work: Work) -> None:
+def check(
+    deployed: DeployedLinkwise, fault: ClusterFault, phase: AllocationPhase, work: Work
+) -> None:
     try:
         with held(deployed, phase, work):
             before = work.uids(deployed)

@@ -6,7 +6,7 @@ from typing import Any
 from linkwise.topology import names
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.nodes import workloads
-from tests.cluster.support.nodes.deployment import Deployed, wait_until_none
+from tests.cluster.support.nodes.deployment import DeployedLinkwise, wait_until_none
 from tests.cluster.support.nodes.faults import (
     HERE,
     REFUSED,
@@ -34,7 +34,7 @@ DAEMONSET = "/apis/apps/v1/namespaces/kube-system/daemonsets/linkwise-plugin"
 LOAD = "/apis/apps/v1/namespaces/default/deployments/load"
 
 
-def test_an_api_server_that_is_away_for_a_minute(deployed: Deployed) -> None:
+def test_an_api_server_that_is_away_for_a_minute(deployed: DeployedLinkwise) -> None:
     runs, bound = bare("runs", 2, 4, node=HERE), bare("bound", 1, 4, node=THERE)
     train = bare("train", 2, 8, annotations={names.GANG: "train", names.GANG_SIZE: "2"})
     deployed.apply(*runs.manifests, workloads.pod("ends", 4, node=THERE))
@@ -66,7 +66,7 @@ def test_an_api_server_that_is_away_for_a_minute(deployed: Deployed) -> None:
         assert_agreed(deployed, pod)
 
 
-def test_a_plugin_that_is_upgraded_under_load(deployed: Deployed) -> None:
+def test_a_plugin_that_is_upgraded_under_load(deployed: DeployedLinkwise) -> None:
     steady = Work([workloads.job("steady", 2, pods=2, gang=True)], "job-name=steady", 2)
     load = Work([workloads.deployment("load", 2, replicas=1)], "app=load", 6)
     deployed.apply(*steady.manifests, *load.manifests)
@@ -95,13 +95,13 @@ def bare(name: str, count: int, gpus: int, **more: Any) -> Work:
     return Work(made, f"app={name}", count)
 
 
-def scale(deployed: Deployed, load: Work, replicas: int) -> None:
+def scale(deployed: DeployedLinkwise, load: Work, replicas: int) -> None:
     """Return once there are so many, whether they run or not."""
     deployed.client.patch(LOAD, {"spec": {"replicas": replicas}})
     wait_for(lambda: len(load.pods(deployed)) == replicas, f"{replicas} pods")
 
 
-def stands_still(deployed: Deployed, held: object, until: float) -> bool:
+def stands_still(deployed: DeployedLinkwise, held: object, until: float) -> bool:
     """Whether *until* has come; before, what runs has what it had."""
     assert podresources(deployed.cluster.nodes[HERE]) == held
     assert not taken_twice()
@@ -113,18 +113,18 @@ def undisturbed(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> bo
     return uids[0] == uids[1] and not any(map(restarts, after))
 
 
-def nodes_of(deployed: Deployed, work: Work) -> list[str]:
+def nodes_of(deployed: DeployedLinkwise, work: Work) -> list[str]:
     return [pod["spec"].get("nodeName", "") for pod in work.pods(deployed)]
 
 
-def plugin_pods(deployed: Deployed) -> set[str]:
+def plugin_pods(deployed: DeployedLinkwise) -> set[str]:
     return {
         pod["metadata"]["uid"]
         for pod in deployed.pods("app.kubernetes.io/name=linkwise-plugin", namespace="kube-system")
     }
 
 
-def rolled_out(deployed: Deployed) -> bool:
+def rolled_out(deployed: DeployedLinkwise) -> bool:
     found = deployed.get(DAEMONSET)
     status = found["status"]
     return bool(

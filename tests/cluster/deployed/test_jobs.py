@@ -13,7 +13,7 @@ from linkwise.topology.node_annotation import read_topology
 from tests.cluster.support.api.control_plane import KubectlError
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.nodes import workloads
-from tests.cluster.support.nodes.deployment import Deployed
+from tests.cluster.support.nodes.deployment import DeployedLinkwise
 from tests.cluster.support.nodes.gpu_holders import (
     advice,
     assert_agreed,
@@ -33,7 +33,7 @@ DOCUMENTED = (Path(__file__).parents[3] / "docs" / "annotations.md").read_text()
 ROUNDS, ROUNDS_TO_WARM_UP = 50, 10
 
 
-def test_a_node_says_what_the_documentation_says(deployed: Deployed) -> None:
+def test_a_node_says_what_the_documentation_says(deployed: DeployedLinkwise) -> None:
     for name, node in deployed.nodes().items():
         metadata, machine = node["metadata"], deployed.machine(name)
         assert read_topology(metadata["annotations"][names.TOPOLOGY]) == machine
@@ -44,7 +44,7 @@ def test_a_node_says_what_the_documentation_says(deployed: Deployed) -> None:
             assert f"`{key.removeprefix(names.PREFIX)}`" in DOCUMENTED, key
 
 
-def test_a_job_of_four_gpus_runs_on_the_best_four_and_ends(deployed: Deployed) -> None:
+def test_a_job_of_four_gpus_runs_on_the_best_four_and_ends(deployed: DeployedLinkwise) -> None:
     deployed.apply(workloads.job("four", 4))
     (pod,) = running(deployed, "job-name=four")
     assert_sound(deployed)
@@ -59,7 +59,7 @@ def test_a_job_of_four_gpus_runs_on_the_best_four_and_ends(deployed: Deployed) -
     assert not any(podresources(node) for node in deployed.cluster.nodes.values())
 
 
-def test_a_gang_of_two_whole_machines_starts_together(deployed: Deployed) -> None:
+def test_a_gang_of_two_whole_machines_starts_together(deployed: DeployedLinkwise) -> None:
     deployed.apply(workloads.job("train", 8, pods=2, gang=True))
     members = running(deployed, "job-name=train", 2)
     assert_sound(deployed)
@@ -70,7 +70,7 @@ def test_a_gang_of_two_whole_machines_starts_together(deployed: Deployed) -> Non
 
 
 def test_a_gang_without_room_says_so_and_starts_before_who_came_later_and_would_delay_it(
-    deployed: Deployed,
+    deployed: DeployedLinkwise,
 ) -> None:
     deployed.apply(workloads.job("before", 2, node="node-1"))  # no server: nobody waits for those
     running(deployed, "job-name=before", 1)
@@ -97,7 +97,7 @@ def test_a_gang_without_room_says_so_and_starts_before_who_came_later_and_would_
     assert_sound(deployed)
 
 
-def test_five_equal_pods_at_once_on_one_node(deployed: Deployed) -> None:
+def test_five_equal_pods_at_once_on_one_node(deployed: DeployedLinkwise) -> None:
     before = advice(deployed, "node-1")
     pods = [f"equal-{number}" for number in range(5)]
     deployed.apply(*(workloads.pod(name, 1, node="node-1") for name in pods))
@@ -113,7 +113,7 @@ def test_five_equal_pods_at_once_on_one_node(deployed: Deployed) -> None:
     assert {source: count for source, count in told.items() if count} == {"plan": 5}
 
 
-def test_each_of_two_containers_has_its_own_gpus(deployed: Deployed) -> None:
+def test_each_of_two_containers_has_its_own_gpus(deployed: DeployedLinkwise) -> None:
     deployed.apply(workloads.pod("pair", {"train": 2, "evaluate": 2}))
     pod = running_pod(deployed, "pair")
     assert_sound(deployed)
@@ -122,7 +122,7 @@ def test_each_of_two_containers_has_its_own_gpus(deployed: Deployed) -> None:
     assert not planned(pod)["train"] & planned(pod)["evaluate"]
 
 
-def test_init_containers_hand_their_gpus_on(deployed: Deployed) -> None:
+def test_init_containers_hand_their_gpus_on(deployed: DeployedLinkwise) -> None:
     deployed.apply(
         workloads.pod("phases", {"c1": 2, "c2": 1}, init={"i1": 2}, sidecars={"side": 1})
     )
@@ -145,7 +145,7 @@ def test_init_containers_hand_their_gpus_on(deployed: Deployed) -> None:
     assert held.keys() == {"side", "c1", "c2"}
 
 
-def test_a_deployment_scaled_up_and_down_leaks_nothing(deployed: Deployed) -> None:
+def test_a_deployment_scaled_up_and_down_leaks_nothing(deployed: DeployedLinkwise) -> None:
     deployed.apply(workloads.deployment("serve", 4, replicas=1))
     for _ in range(ROUNDS_TO_WARM_UP):
         up_and_down(deployed)
@@ -168,7 +168,7 @@ def test_a_deployment_scaled_up_and_down_leaks_nothing(deployed: Deployed) -> No
         assert now.mib <= was.mib + 4, name
 
 
-def up_and_down(deployed: Deployed) -> None:
+def up_and_down(deployed: DeployedLinkwise) -> None:
     """Both machines full, then half of one; who comes next waits for the GPUs of who goes."""
     for replicas in (4, 1):
         path = "/apis/apps/v1/namespaces/default/deployments/serve"

@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.nodes import workloads
-from tests.cluster.support.nodes.deployment import EXTENDER, EXTENDER_PODS, SYSTEM, Deployed
+from tests.cluster.support.nodes.deployment import EXTENDER, EXTENDER_PODS, SYSTEM, DeployedLinkwise
 from tests.cluster.support.nodes.faults import restarts
 from tests.cluster.support.nodes.gpu_holders import assert_agreed, assert_sound, running
 
@@ -15,7 +15,7 @@ PROXY = f"/api/v1/namespaces/{SYSTEM}/services/{EXTENDER}:http/proxy"
 SECONDS = 30.0
 
 
-def test_the_leaders_pod_is_deleted(deployed: Deployed) -> None:
+def test_the_leaders_pod_is_deleted(deployed: DeployedLinkwise) -> None:
     assert len(deployed.pods(EXTENDER_PODS, namespace=SYSTEM)) == 2
     deployed.apply(workloads.job("before", 4, pods=2, gang=True))
     before = running(deployed, "job-name=before", 2)
@@ -44,7 +44,7 @@ def test_the_leaders_pod_is_deleted(deployed: Deployed) -> None:
         assert_agreed(deployed, now)
 
 
-def led_to(deployed: Deployed) -> str:
+def led_to(deployed: DeployedLinkwise) -> str:
     """The address that the Service leads to; empty where to none."""
     endpoints: list[dict[str, Any]] = deployed.get(SLICE)["endpoints"] or []
     addresses = [address for endpoint in endpoints for address in endpoint["addresses"]]

@@ -11,7 +11,7 @@ from linkwise.topology import names
 from tests.cluster.support.api.control_plane import KubectlError
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.nodes import workloads
-from tests.cluster.support.nodes.deployment import SYSTEM, Deployed
+from tests.cluster.support.nodes.deployment import SYSTEM, DeployedLinkwise
 from tests.cluster.support.nodes.gpu_holders import assert_agreed, assert_sound, running
 from tests.manifests import DAEMONSET
 
@@ -22,7 +22,7 @@ HOOKS = {"mutating": 1, "validating": 2}  # how many each configuration has
 
 
 @pytest.fixture
-def webhook(deployed: Deployed, tmp_path: Path) -> Iterator[Deployed]:
+def webhook(deployed: DeployedLinkwise, tmp_path: Path) -> Iterator[DeployedLinkwise]:
     """Beside an overlay that runs already; gone afterwards.
 
     The API server is told to wait longer than the deployed 2 s, after which it lets everything in:
@@ -54,7 +54,7 @@ def patched(kind: str, field: str, value: object) -> dict[str, object]:
 
 
 def test_a_gang_waits_behind_its_gate_and_runs_and_a_wrong_one_is_refused(
-    webhook: Deployed,
+    webhook: DeployedLinkwise,
 ) -> None:
     webhook.apply(workloads.pod("half", 8, annotations=SAID))
     gates = webhook.pod("half")["spec"].get("schedulingGates")
@@ -72,7 +72,9 @@ def test_a_gang_waits_behind_its_gate_and_runs_and_a_wrong_one_is_refused(
         webhook.apply(wrong)
 
 
-def test_an_update_of_the_webhook_lets_no_pod_go_without_its_gate(webhook: Deployed) -> None:
+def test_an_update_of_the_webhook_lets_no_pod_go_without_its_gate(
+    webhook: DeployedLinkwise,
+) -> None:
     """As nothing is let in without an answer here, a pod that nobody answers for would show."""
     for kind in HOOKS:
         webhook.kubectl(
@@ -88,7 +90,7 @@ def test_an_update_of_the_webhook_lets_no_pod_go_without_its_gate(webhook: Deplo
     assert created > 5
 
 
-def _is_asked(deployed: Deployed) -> bool:
+def _is_asked(deployed: DeployedLinkwise) -> bool:
     """By either configuration, as the API server hears of each on its own; and of who is behind the
     Service by a third way."""
     try:
@@ -98,7 +100,7 @@ def _is_asked(deployed: Deployed) -> bool:
     return False
 
 
-def _is_gated(deployed: Deployed, said: dict[str, str]) -> bool:
+def _is_gated(deployed: DeployedLinkwise, said: dict[str, str]) -> bool:
     """Whether a pod that says so is given its gate. Raises KubectlError where it is refused."""
     pod = workloads.pod("probe", 8, annotations=said)
     told = deployed.kubectl(

@@ -17,7 +17,7 @@ from linkwise.simulator.api_server.store import Store
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
 
-class Clock:
+class SteppedClock:
     def __init__(self) -> None:
         self.now, self.uids = NOON, 0
 
@@ -29,7 +29,7 @@ class Clock:
         self.now += timedelta(seconds=seconds)
 
 
-CLOCK = Clock()
+CLOCK = SteppedClock()
 
 
 def new_store(*, history_limit: int = 1000) -> Store:

@@ -178,7 +178,7 @@ def test_the_status_counts_and_says_the_outcome() -> None:
 # The controller
 
 
-class World:
+class JobsOnApiServer:
     def __init__(self, server: ApiServer, controller: JobController, client: KubeClient) -> None:
         self.server, self.controller, self.client = server, controller, client
 
@@ -225,16 +225,16 @@ class World:
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
+def world() -> Iterator[JobsOnApiServer]:
     with ApiServer() as server:
         client = KubeClient.load(kubeconfig=None, server=server.url)
         controller = JobController(client, failure_backoff_seconds=0.0)
         controller.start()
-        yield World(server, controller, client)
+        yield JobsOnApiServer(server, controller, client)
         controller.stop()
 
 
-def test_a_gang_appears_each_index_once(world: World) -> None:
+def test_a_gang_appears_each_index_once(world: JobsOnApiServer) -> None:
     world.gang(4)
     names = world.lives("0", "1", "2", "3")
     assert all(name.startswith(f"train-{index}-") for index, name in names.items())
@@ -242,7 +242,9 @@ def test_a_gang_appears_each_index_once(world: World) -> None:
     assert len(world.pods()) == 4
 
 
-def test_a_deleted_pod_and_a_failed_one_come_back_under_another_name(world: World) -> None:
+def test_a_deleted_pod_and_a_failed_one_come_back_under_another_name(
+    world: JobsOnApiServer,
+) -> None:
     world.gang(2)
     before = world.lives("0", "1")
     world.client.delete(f"/api/v1/namespaces/ml/pods/{before['0']}")
@@ -252,7 +254,7 @@ def test_a_deleted_pod_and_a_failed_one_come_back_under_another_name(world: Worl
     wait_for(lambda: world.job()["status"].get("failed") == 2, "both counted")
 
 
-def test_a_job_whose_pods_succeed_is_complete(world: World) -> None:
+def test_a_job_whose_pods_succeed_is_complete(world: JobsOnApiServer) -> None:
     world.gang(2)
     for name in world.lives("0", "1").values():
         world.phase(name, "Succeeded")
@@ -261,7 +263,7 @@ def test_a_job_whose_pods_succeed_is_complete(world: World) -> None:
     assert len(world.pods()) == 2
 
 
-def test_a_job_whose_pods_keep_failing_gives_up(world: World) -> None:
+def test_a_job_whose_pods_keep_failing_gives_up(world: JobsOnApiServer) -> None:
     world.gang(1, backoffLimit=2)
     failed: set[str] = set()
     while len(failed) < 3:
@@ -273,21 +275,21 @@ def test_a_job_whose_pods_keep_failing_gives_up(world: World) -> None:
     assert world.live() == {}
 
 
-def test_pods_go_with_their_job(world: World) -> None:
+def test_pods_go_with_their_job(world: JobsOnApiServer) -> None:
     world.gang(3)
     world.lives("0", "1", "2")
     world.client.delete("/apis/batch/v1/namespaces/ml/jobs/train")
     wait_for(lambda: not world.pods(), "no pods left")
 
 
-def test_what_the_api_server_refused_is_tried_again(world: World) -> None:
+def test_what_the_api_server_refused_is_tried_again(world: JobsOnApiServer) -> None:
     world.server.fail_next("POST", "/pods", 503, times=2)
     world.gang(2)
     world.lives("0", "1")
     assert len(world.pods()) == 2
 
 
-def test_a_pod_that_is_not_seen_yet_is_not_created_twice(world: World) -> None:
+def test_a_pod_that_is_not_seen_yet_is_not_created_twice(world: JobsOnApiServer) -> None:
     world.server.fail_next("GET", "/api/v1/pods", 503, times=1000)
     world.server.cut_watches()
     world.gang(2)
@@ -299,7 +301,7 @@ def test_a_pod_that_is_not_seen_yet_is_not_created_twice(world: World) -> None:
     world.server.clear_faults()
 
 
-def test_pods_that_it_deletes_itself_are_no_failures(world: World) -> None:
+def test_pods_that_it_deletes_itself_are_no_failures(world: JobsOnApiServer) -> None:
     world.gang(2, backoffLimit=0)
     world.lives("0", "1")
     path = "/apis/batch/v1/namespaces/ml/jobs/train"
@@ -310,7 +312,7 @@ def test_pods_that_it_deletes_itself_are_no_failures(world: World) -> None:
     assert world.job()["status"]["failed"] == 0
 
 
-def test_after_a_failure_the_next_pod_waits(world: World) -> None:
+def test_after_a_failure_the_next_pod_waits(world: JobsOnApiServer) -> None:
     world.controller.stop()
     patient = JobController(world.client, failure_backoff_seconds=3600.0)
     patient.start()
@@ -321,7 +323,7 @@ def test_after_a_failure_the_next_pod_waits(world: World) -> None:
     patient.stop()
 
 
-def test_a_restarted_controller_adopts_what_is_there(world: World) -> None:
+def test_a_restarted_controller_adopts_what_is_there(world: JobsOnApiServer) -> None:
     world.gang(2)
     before = world.lives("0", "1")
     world.controller.stop()
@@ -333,7 +335,7 @@ def test_a_restarted_controller_adopts_what_is_there(world: World) -> None:
     again.stop()
 
 
-def test_pods_of_nobody_are_left_alone(world: World) -> None:
+def test_pods_of_nobody_are_left_alone(world: JobsOnApiServer) -> None:
     body = {"apiVersion": "v1", "kind": "Pod", **TEMPLATE, "metadata": {"name": "own"}}
     world.client.post("/api/v1/namespaces/ml/pods", body)
     world.gang(1)

@@ -17,7 +17,7 @@ GPU = "nvidia.com/gpu"
 EIGHT = tuple(str(n) for n in range(8))
 
 
-class Plugin:
+class ScriptedPlugin:
     """Answers from a list of answers; with none left, it prefers the highest ids."""
 
     def __init__(self, *answers: Sequence[str], refuses: str = "") -> None:
@@ -43,7 +43,9 @@ class Plugin:
             raise AdmissionError(self._refuses)
 
 
-def manager_of(plugin: Plugin, *, devices: Sequence[str] = EIGHT, seed: int = 1) -> DeviceManager:
+def manager_of(
+    plugin: ScriptedPlugin, *, devices: Sequence[str] = EIGHT, seed: int = 1
+) -> DeviceManager:
     manager = DeviceManager(seed)
     manager.set_plugin(GPU, plugin)
     manager.set_devices(GPU, [Device(device) for device in devices])
@@ -68,7 +70,7 @@ def admit(manager: DeviceManager, uid: str, wanted: Pod) -> dict[str, set[str]]:
 
 def test_init_containers_and_sidecars_get_what_the_real_kubelet_gave_them() -> None:
     """docs/simulator.md: i1 (2), side (1, restartable), c1 (2), c2 (1): four GPUs in all."""
-    plugin = Plugin()
+    plugin = ScriptedPlugin()
     manager = manager_of(plugin)
     init = ({"name": "i1", "gpus": 2}, {"name": "side", "gpus": 1, "restartPolicy": "Always"})
     held = admit(manager, "u", pod(init, c1=2, c2=1))
@@ -89,14 +91,14 @@ def test_init_containers_and_sidecars_get_what_the_real_kubelet_gave_them() -> N
 def test_which_reusable_device_the_sidecar_takes_is_chance() -> None:
     init = ({"name": "i1", "gpus": 2}, {"name": "side", "gpus": 1, "restartPolicy": "Always"})
     taken = {
-        next(iter(admit(manager_of(Plugin(), seed=seed), "u", pod(init, c1=1))["side"]))
+        next(iter(admit(manager_of(ScriptedPlugin(), seed=seed), "u", pod(init, c1=1))["side"]))
         for seed in range(20)
     }
     assert taken == {"6", "7"}
 
 
 def test_the_plugin_is_asked_even_if_all_free_devices_are_needed() -> None:
-    plugin = Plugin()
+    plugin = ScriptedPlugin()
     admit(manager_of(plugin), "u", pod(c=8))
     assert plugin.preferred_calls == [(set(EIGHT), set(), 8)]
 
@@ -104,7 +106,7 @@ def test_the_plugin_is_asked_even_if_all_free_devices_are_needed() -> None:
 def test_devices_to_allocate_come_in_random_order_too() -> None:
     orders = set()
     for seed in range(20):
-        plugin = Plugin(("6", "7"))
+        plugin = ScriptedPlugin(("6", "7"))
         admit(manager_of(plugin, seed=seed), "u", pod(c=2))
         orders.add(plugin.orders[-1])
     assert orders == {("6", "7"), ("7", "6")}
@@ -113,7 +115,7 @@ def test_devices_to_allocate_come_in_random_order_too() -> None:
 def test_free_devices_come_in_random_order_that_a_seed_repeats() -> None:
     orders = []
     for seed in (1, 2, 1):
-        plugin = Plugin()
+        plugin = ScriptedPlugin()
         admit(manager_of(plugin, seed=seed), "u", pod(c=2))
         orders.append(plugin.orders[0])
     assert orders[0] == orders[2] != orders[1]
@@ -132,7 +134,7 @@ def test_free_devices_come_in_random_order_that_a_seed_repeats() -> None:
 def test_a_short_or_wrong_answer_is_filled_up_at_random(
     answer: Sequence[str], surely: set[str]
 ) -> None:
-    manager = manager_of(Plugin(["0"], answer))
+    manager = manager_of(ScriptedPlugin(["0"], answer))
     admit(manager, "first", pod(c=1))
     (held,) = admit(manager, "second", pod(c=2)).values()
     assert len(held) == 2
@@ -143,19 +145,19 @@ def test_a_short_or_wrong_answer_is_filled_up_at_random(
 def test_chance_decides_what_the_advice_leaves_open(answer: Sequence[str]) -> None:
     drawn = set()
     for seed in range(20):
-        (held,) = admit(manager_of(Plugin(answer), seed=seed), "u", pod(c=2)).values()
+        (held,) = admit(manager_of(ScriptedPlugin(answer), seed=seed), "u", pod(c=2)).values()
         drawn.add(frozenset(held))
     assert len(drawn) >= 3
 
 
 def test_too_many_preferred_devices_are_cut_to_the_number_wanted() -> None:
-    (held,) = admit(manager_of(Plugin(["1", "2", "3"])), "u", pod(c=2)).values()
+    (held,) = admit(manager_of(ScriptedPlugin(["1", "2", "3"])), "u", pod(c=2)).values()
     assert len(held) == 2
     assert held < {"1", "2", "3"}
 
 
 def test_a_refusal_to_allocate_gives_back_what_earlier_containers_got() -> None:
-    plugin = Plugin()
+    plugin = ScriptedPlugin()
     manager = manager_of(plugin)
     plugin._refuses = "the driver is gone"
     with pytest.raises(AdmissionError, match="the driver is gone"):
@@ -166,7 +168,7 @@ def test_a_refusal_to_allocate_gives_back_what_earlier_containers_got() -> None:
 
 
 def test_too_few_free_devices_name_both_numbers() -> None:
-    manager = manager_of(Plugin())
+    manager = manager_of(ScriptedPlugin())
     admit(manager, "first", pod(c=7))
     refusal = "requested number of devices unavailable for nvidia.com/gpu. "
     with pytest.raises(AdmissionError, match=f"{refusal}Requested: 2, Available: 1"):
@@ -174,21 +176,21 @@ def test_too_few_free_devices_name_both_numbers() -> None:
 
 
 def test_released_devices_are_free_again() -> None:
-    manager = manager_of(Plugin())
+    manager = manager_of(ScriptedPlugin())
     admit(manager, "first", pod(c=8))
     manager.release("first")
     assert len(admit(manager, "second", pod(c=8))["c"]) == 8
 
 
 def test_unhealthy_devices_are_capacity_and_not_allocatable() -> None:
-    manager = manager_of(Plugin())
+    manager = manager_of(ScriptedPlugin())
     manager.set_devices(GPU, [Device("0"), Device("1", healthy=False)])
     assert manager.capacity() == {GPU: (2, 1)}
     assert admit(manager, "u", pod(c=1)) == {"c": {"0"}}
 
 
 def test_after_the_stream_s_end_nothing_may_be_allocated_and_capacity_stays() -> None:
-    manager = manager_of(Plugin())
+    manager = manager_of(ScriptedPlugin())
     manager.set_unhealthy(GPU)
     assert manager.capacity() == {GPU: (8, 0)}
     with pytest.raises(AdmissionError, match="no healthy devices present"):
@@ -196,7 +198,7 @@ def test_after_the_stream_s_end_nothing_may_be_allocated_and_capacity_stays() ->
 
 
 def test_a_device_that_turns_unhealthy_stays_with_its_pod_and_goes_to_no_other() -> None:
-    manager = manager_of(Plugin(["0"]))
+    manager = manager_of(ScriptedPlugin(["0"]))
     assert admit(manager, "u", pod(c=1)) == {"c": {"0"}}
     manager.set_devices(GPU, [Device(d, healthy=d not in "01") for d in EIGHT])
     assert manager.held("u") == {"c": {GPU: ("0",)}}
@@ -207,19 +209,19 @@ def test_a_device_that_turns_unhealthy_stays_with_its_pod_and_goes_to_no_other()
 
 
 def test_a_forgotten_resource_counts_zero() -> None:
-    manager = manager_of(Plugin())
+    manager = manager_of(ScriptedPlugin())
     manager.forget_resource(GPU)
     assert manager.capacity() == {GPU: (0, 0)}
 
 
 def test_a_restart_keeps_who_holds_what_and_counts_none_until_the_plugin_is_back() -> None:
-    manager = manager_of(Plugin())
+    manager = manager_of(ScriptedPlugin())
     before = admit(manager, "u", pod(c=2))
     manager.restart()
     assert manager.capacity() == {GPU: (0, 0)}
     with pytest.raises(AdmissionError, match="no healthy devices present"):
         admit(manager, "v", pod(c=1))
-    manager.set_plugin(GPU, Plugin())
+    manager.set_plugin(GPU, ScriptedPlugin())
     manager.set_devices(GPU, [Device(device) for device in EIGHT])
     assert {"c": set(manager.held("u")["c"][GPU])} == before
     assert not admit(manager, "v", pod(c=6))["c"] & before["c"]
@@ -238,7 +240,7 @@ def test_a_test_may_meddle_between_the_advice_and_what_is_taken() -> None:
         seen.append((sorted(chosen), sorted(spare)))
         return frozenset(sorted(spare)[: len(chosen)])
 
-    plugin = Plugin(["6", "7"])
+    plugin = ScriptedPlugin(["6", "7"])
     manager = DeviceManager(1, meddle=meddle)
     manager.set_plugin(GPU, plugin)
     manager.set_devices(GPU, [Device(device) for device in EIGHT])

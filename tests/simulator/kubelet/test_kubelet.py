@@ -25,14 +25,14 @@ from linkwise.simulator.kubelet import Kubelet, KubeletSettings, statuses
 from linkwise.simulator.kubelet.outbox import StatusOutbox
 from linkwise.simulator.kubelet.servers import wipe_sockets
 from linkwise.simulator.manifests.read_manifests import RUN_SECONDS, STOP_SECONDS
-from tests.simulator.kubelet.tiny_plugin import RESOURCE, Allocated, Preferred, TinyPlugin
+from tests.simulator.kubelet.tiny_plugin import RESOURCE, AllocateCall, PreferCall, TinyPlugin
 from tests.waiting import wait_for
 
 EIGHT = tuple(f"GPU-{n}" for n in range(8))
 HASTE = KubeletSettings(status_seconds=0.02, stop_seconds=0.0)
 
 
-class World:
+class NodeWithPlugins:
     """One node: API server, kubelet, and plugins as a test starts them."""
 
     def __init__(self, server: ApiServer, directory: Path, settings: KubeletSettings) -> None:
@@ -124,18 +124,18 @@ class _Lister:
         self._channel.close()
 
 
-Start = Callable[..., World]
+Start = Callable[..., NodeWithPlugins]
 
 
 @pytest.fixture
 def start() -> Iterator[Start]:
     """Starts a node; the settings are HASTE with what the test changes."""
     directory = Path(tempfile.mkdtemp(prefix="lw"))  # pytest's own is too long for a socket
-    worlds: list[World] = []
+    worlds: list[NodeWithPlugins] = []
     with ApiServer() as server:
 
-        def start(**settings: object) -> World:
-            world = World(server, directory, replace(HASTE, **settings))  # type: ignore[arg-type]
+        def start(**settings: object) -> NodeWithPlugins:
+            world = NodeWithPlugins(server, directory, replace(HASTE, **settings))  # type: ignore[arg-type]
             worlds.append(world)
             world.kubelet.start()
             return world
@@ -224,7 +224,7 @@ def test_pods_are_admitted_one_after_the_other_in_order(start: Start) -> None:
         world.create(name, 2)
     world.phase_is("d", "Running")
     kinds = [type(call) for call in plugin.calls]
-    assert kinds == [Preferred, Allocated] * 4
+    assert kinds == [PreferCall, AllocateCall] * 4
     assert world.held() == {
         "a": {"main": {"GPU-0", "GPU-1"}},
         "b": {"main": {"GPU-2", "GPU-3"}},
@@ -255,7 +255,7 @@ def test_a_kubelet_can_have_another_adviser_than_its_plugin(start: Start) -> Non
     world.create("r", 2)
     world.phase_is("r", "Running")
     kinds = [type(call) for call in plugin.calls]
-    assert kinds == [Allocated, Allocated, Allocated, Preferred, Allocated]
+    assert kinds == [AllocateCall, AllocateCall, AllocateCall, PreferCall, AllocateCall]
 
 
 def test_odd_words_of_a_pod_harm_neither_it_nor_others(start: Start) -> None:
@@ -287,7 +287,7 @@ def test_a_pod_that_ended_is_not_run_again_by_older_news_of_it(start: Start) -> 
     assert world.pod("p").status.phase == "Running"  # the API server is told only now
     world.server.clear_faults()
     world.phase_is("p", "Succeeded")
-    assert [type(call) for call in plugin.calls] == [Preferred, Allocated]
+    assert [type(call) for call in plugin.calls] == [PreferCall, AllocateCall]
 
 
 # Restart
@@ -328,7 +328,7 @@ def test_what_the_api_server_did_not_take_is_told_again(start: Start) -> None:
 
 
 @pytest.fixture
-def told(start: Start) -> tuple[World, StatusOutbox, Pod]:
+def told(start: Start) -> tuple[NodeWithPlugins, StatusOutbox, Pod]:
     """A pod of a node without kubelet, and the outbox of one."""
     world = start()
     world.registered()
@@ -338,7 +338,7 @@ def told(start: Start) -> tuple[World, StatusOutbox, Pod]:
 
 
 def test_a_pod_is_not_deleted_before_its_end_was_told(
-    told: tuple[World, StatusOutbox, Pod],
+    told: tuple[NodeWithPlugins, StatusOutbox, Pod],
 ) -> None:
     world, outbox, pod = told
     world.server.fail_next("PATCH", "/pods/p/status", 503)
@@ -353,7 +353,7 @@ def test_a_pod_is_not_deleted_before_its_end_was_told(
 
 
 def test_nothing_is_told_of_a_pod_whose_name_another_has_now(
-    told: tuple[World, StatusOutbox, Pod],
+    told: tuple[NodeWithPlugins, StatusOutbox, Pod],
 ) -> None:
     world, outbox, pod = told
     world.client.delete("/api/v1/namespaces/ml/pods/p", grace_seconds=0)

@@ -22,22 +22,22 @@ RESOURCE = "nvidia.com/gpu"
 
 
 @dataclass(frozen=True, slots=True)
-class Preferred:
+class PreferCall:
     available: tuple[str, ...]
     must_include: tuple[str, ...]
     size: int
 
 
 @dataclass(frozen=True, slots=True)
-class Allocated:
+class AllocateCall:
     devices: tuple[str, ...]
 
 
-Call = Preferred | Allocated
-Prefer = Callable[[Preferred], Sequence[str]]
+Call = PreferCall | AllocateCall
+Prefer = Callable[[PreferCall], Sequence[str]]
 
 
-def highest(asked: Preferred) -> Sequence[str]:
+def highest(asked: PreferCall) -> Sequence[str]:
     """Prefers what it must include, then the highest ids, as the plugin of the recording did."""
     rest = sorted(set(asked.available) - set(asked.must_include), reverse=True)
     return [*asked.must_include, *rest][: asked.size]
@@ -127,7 +127,7 @@ class TinyPlugin(DevicePluginServicer):
         self, request: api.PreferredAllocationRequest, context: grpc.ServicerContext
     ) -> api.PreferredAllocationResponse:
         (container,) = request.container_requests
-        asked = Preferred(
+        asked = PreferCall(
             tuple(container.available_deviceIDs),
             tuple(container.must_include_deviceIDs),
             container.allocation_size,
@@ -141,7 +141,7 @@ class TinyPlugin(DevicePluginServicer):
         self, request: api.AllocateRequest, context: grpc.ServicerContext
     ) -> api.AllocateResponse:
         (container,) = request.container_requests
-        self.calls.append(Allocated(tuple(container.devices_ids)))
+        self.calls.append(AllocateCall(tuple(container.devices_ids)))
         self._allocate(container.devices_ids)
         return api.AllocateResponse(container_responses=[api.ContainerAllocateResponse()])
 

@@ -15,7 +15,7 @@ _VOID = {"meta", "br", "hr", "img", "link", "input"}
 _NASTY = "<b>&\"x'"
 
 
-class Page(HTMLParser):
+class ParsedPage(HTMLParser):
     """Fails on a tag that is not closed in its turn."""
 
     def __init__(self, text: str) -> None:
@@ -52,20 +52,20 @@ class Page(HTMLParser):
 
 
 def test_there_is_a_drawing_of_every_node_for_every_run() -> None:
-    drawn = [svg["aria-label"] for svg in Page(render_html(small_report())).named("svg")]
+    drawn = [svg["aria-label"] for svg in ParsedPage(render_html(small_report())).named("svg")]
 
     assert drawn == ["bridged", "bridged", "odd", "odd"]
 
 
 def test_without_a_baseline_there_is_one_drawing_of_every_node() -> None:
-    page = Page(render_html(small_report(baseline=False)))
+    page = ParsedPage(render_html(small_report(baseline=False)))
 
     assert [svg["aria-label"] for svg in page.named("svg")] == ["bridged", "odd"]
     assert "kube-scheduler and kubelet alone" not in page.text
 
 
 def test_drawings_say_in_words_who_holds_a_gpu_and_which_are_free() -> None:
-    page = Page(render_html(small_report(baseline=False)))
+    page = ParsedPage(render_html(small_report(baseline=False)))
 
     assert "held by default/train-x (train)" in page.text
     assert page.text.count(", free") == 3
@@ -74,7 +74,7 @@ def test_drawings_say_in_words_who_holds_a_gpu_and_which_are_free() -> None:
 
 
 def test_the_table_the_reasons_and_the_verdict_are_there() -> None:
-    text = Page(render_html(small_report())).text
+    text = ParsedPage(render_html(small_report())).text
 
     assert "gang of 2 runs; together 16.0 GB/s; alone: 16.0 GB/s" in text
     assert "big 2 of 2 pods No node has 9 GPUs. " in text
@@ -84,14 +84,14 @@ def test_the_table_the_reasons_and_the_verdict_are_there() -> None:
 
 def test_a_pod_that_ended_before_anybody_saw_its_gpus_is_not_said_to_wait() -> None:
     ended = replace(OURS[3], had=frozenset())
-    page = Page(render_html(report_of(NODES, [ended], [], seed=1)))
+    page = ParsedPage(render_html(report_of(NODES, [ended], [], seed=1)))
 
     assert page.text.count("ended") == 2
     assert "waits" not in page.text
 
 
 def test_faults_are_listed_and_nothing_is_said_to_be_well() -> None:
-    text = Page(render_html(replace(small_report(), faults=("<1> of 2", "and more")))).text
+    text = ParsedPage(render_html(replace(small_report(), faults=("<1> of 2", "and more")))).text
 
     assert "Failed: <1> of 2 and more" in text
     assert "exactly the GPUs of their plan" not in text
@@ -104,7 +104,7 @@ def test_whatever_things_are_called_no_tag_comes_of_it() -> None:
     )  # fmt: skip
     waits = off(pod=f"{_NASTY}2", workload=f"{_NASTY}2", member=_NASTY, waits=_NASTY)
     fault = replace(pod, pod=f"{_NASTY}3", held={"<i>": pod.held["trainer"]})
-    page = Page(render_html(report_of([node], [pod, waits, fault], [[pod]], seed=1)))
+    page = ParsedPage(render_html(report_of([node], [pod, waits, fault], [[pod]], seed=1)))
 
     assert not page.named("b")
     assert not [tag for tag in page.named("i") if "class" not in tag]
@@ -114,7 +114,7 @@ def test_whatever_things_are_called_no_tag_comes_of_it() -> None:
 
 def test_nothing_is_loaded_and_nothing_is_run() -> None:
     text = render_html(small_report())
-    page = Page(text)
+    page = ParsedPage(text)
 
     assert "http:" not in text
     assert "https:" not in text
@@ -127,7 +127,7 @@ def test_nothing_is_loaded_and_nothing_is_run() -> None:
 @pytest.mark.parametrize("name", machine_names())
 def test_every_recorded_machine_is_drawn_inside_its_frame(name: str) -> None:
     node = NodeReport("n", name, recorded_machine(name))
-    page = Page(render_html(report_of([node], [], [], seed=1)))
+    page = ParsedPage(render_html(report_of([node], [], [], seed=1)))
     (svg,) = page.named("svg")
     width, height = (float(word) for word in str(svg["viewbox"]).split()[2:])
 
@@ -144,7 +144,9 @@ def test_every_recorded_machine_is_drawn_inside_its_frame(name: str) -> None:
 def test_more_workloads_than_colours_still_each_have_one() -> None:
     pods = [off(pod=f"p{number}", workload=f"w{number}", member="0") for number in range(20)]
     text = render_html(report_of(NODES, pods, [], seed=1))
-    used = {name for tag in Page(text).named("span") for name in str(tag.get("class")).split()}
+    used = {
+        name for tag in ParsedPage(text).named("span") for name in str(tag.get("class")).split()
+    }
 
     assert {name for name in used if name[0] == "b" and name != "badge"} == {
         f"b{number}" for number in range(8)

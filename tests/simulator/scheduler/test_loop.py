@@ -19,7 +19,7 @@ GPU = "nvidia.com/gpu"
 HASTE = SchedulerSettings(initial_backoff_seconds=0.02, max_backoff_seconds=0.1)
 
 
-class World:
+class SchedulerOnApiServer:
     def __init__(self, server: ApiServer, extender: RecordingExtender) -> None:
         self.server, self.extender = server, extender
         self.client = KubeClient.load(kubeconfig=None, server=server.url)
@@ -81,15 +81,15 @@ class World:
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
+def world() -> Iterator[SchedulerOnApiServer]:
     with ApiServer() as server, RecordingExtender() as extender:
-        world = World(server, extender)
+        world = SchedulerOnApiServer(server, extender)
         yield world
         for loop in world.loops:
             loop.stop()
 
 
-def test_alone_it_binds_where_the_pod_fits(world: World) -> None:
+def test_alone_it_binds_where_the_pod_fits(world: SchedulerOnApiServer) -> None:
     world.nodes("small", gpus=1)
     world.nodes("large", gpus=8)
     world.start(alone=True)
@@ -99,7 +99,7 @@ def test_alone_it_binds_where_the_pod_fits(world: World) -> None:
     assert conditions["PodScheduled"] == "True"
 
 
-def test_more_gpus_on_a_node_wake_it_too(world: World) -> None:
+def test_more_gpus_on_a_node_wake_it_too(world: SchedulerOnApiServer) -> None:
     world.nodes("n1", gpus=0)
     world.start(alone=True)
     world.create("p")
@@ -108,7 +108,7 @@ def test_more_gpus_on_a_node_wake_it_too(world: World) -> None:
     assert world.node_of("p") == "n1"
 
 
-def test_equal_nodes_are_drawn_by_the_seed(world: World) -> None:
+def test_equal_nodes_are_drawn_by_the_seed(world: SchedulerOnApiServer) -> None:
     names = [f"n{number}" for number in range(8)]
     world.nodes(*names)
     drawn = []
@@ -122,7 +122,7 @@ def test_equal_nodes_are_drawn_by_the_seed(world: World) -> None:
     assert len(set(drawn)) > 1
 
 
-def test_to_be_listed_anew_wakes_nobody(world: World) -> None:
+def test_to_be_listed_anew_wakes_nobody(world: SchedulerOnApiServer) -> None:
     world.nodes("n1")
     world.extender.answers["filter"] = refuse_all("gang waits")
     loop = world.start()
@@ -137,7 +137,9 @@ def test_to_be_listed_anew_wakes_nobody(world: World) -> None:
     assert world.extender.calls == []
 
 
-def test_nothing_is_forgotten_when_the_api_server_goes_and_comes_back(world: World) -> None:
+def test_nothing_is_forgotten_when_the_api_server_goes_and_comes_back(
+    world: SchedulerOnApiServer,
+) -> None:
     world.nodes("n1")
     loop = world.start(alone=True)
     world.create("before", 4)

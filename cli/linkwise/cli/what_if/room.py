@@ -46,7 +46,7 @@ class _Option:
 def fewest_to_go(trials: Trials, may_go: Callable[[PodRecord], bool]) -> Found | None:
     """Of the pods of which *may_go* is true; None: not even all of them are enough."""
     everybody = [record for record in trials.may_go() if may_go(record)]
-    choices = _Question(trials, everybody).choices()
+    choices = _EvictionSearch(trials, everybody).choices()
     least = len(choices[0]) if choices else len(everybody)
     chosen = [record.uid for record in everybody]
     with suppress(OutOfTrialsError):
@@ -78,7 +78,7 @@ def _without_needless(trials: Trials, chosen: list[str]) -> list[str]:
     return chosen
 
 
-class _Question:
+class _EvictionSearch:
     def __init__(self, trials: Trials, may_go: Sequence[PodRecord]) -> None:
         self._snapshot = trials.snapshot
         self._pool = trials.pool

@@ -18,7 +18,7 @@ NAMESPACE = "kube-system"
 
 
 @dataclass(frozen=True)
-class Answer:
+class ApiAnswer:
     status: int
     message: str
 
@@ -28,7 +28,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Request:
+class ApiRequest:
     """One thing to try. `says` is what its refusal has to name: it is refused for its reason."""
 
     what: str
@@ -58,7 +58,7 @@ class Account:
             timeout=30.0,
         )
 
-    def ask(self, request: Request) -> Answer:
+    def ask(self, request: ApiRequest) -> ApiAnswer:
         content_type = request.content_type if request.method == "PATCH" else "application/json"
         answer = self._pool.request(
             request.method,
@@ -69,8 +69,8 @@ class Account:
         )
         try:
             if answer.status < 300:  # a watch would never end
-                return Answer(answer.status, "")
-            return Answer(answer.status, _message(answer.read()))
+                return ApiAnswer(answer.status, "")
+            return ApiAnswer(answer.status, _message(answer.read()))
         finally:
             answer.close()
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import urllib3
 
 from linkwise.kube.client import KubeClient
-from tests.cluster.support.api.pki import Authority
-from tests.cluster.support.host.processes import Process
+from tests.cluster.support.api.pki import CertificateAuthority
+from tests.cluster.support.host.processes import LoggedProcess
 from tests.cluster.support.programs import binaries
 
 ADDRESS = "172.31.0.1"  # of the sandbox's bridge
@@ -52,11 +52,11 @@ class ControlPlane:
         self.logs.mkdir(parents=True, exist_ok=True)
         self.programs = binaries.kubernetes()
         self._older = binaries.kubernetes(version)
-        self.authority = Authority(directory / "pki")
+        self.authority = CertificateAuthority(directory / "pki")
         self._token_key = self.authority.signing_key("service-account-tokens")
         self._api_port, self._etcd_port = free_port(address), free_port("127.0.0.1")
         self.url = f"https://{address}:{self._api_port}"
-        self.parts: dict[str, Process] = {}
+        self.parts: dict[str, LoggedProcess] = {}
         self._add("etcd", self._etcd_flags())
         self._add(
             "kube-apiserver",
@@ -132,7 +132,7 @@ class ControlPlane:
         name: str = "kube-scheduler",
         flags: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
-    ) -> Process:
+    ) -> LoggedProcess:
         """Start a kube-scheduler with this KubeSchedulerConfiguration; without one, its defaults.
 
         It is one of `parts` from then on, so `stop` ends it as well.
@@ -175,11 +175,11 @@ class ControlPlane:
         *,
         program: str = "",
         env: Mapping[str, str] | None = None,
-    ) -> Process:
+    ) -> LoggedProcess:
         program = program or name
         older = self._older / program
         path = older if older.exists() else self.programs / program
-        process = Process(name, [str(path), *flags], self.logs / f"{name}.log", env)
+        process = LoggedProcess(name, [str(path), *flags], self.logs / f"{name}.log", env)
         self.parts[name] = process
         return process
 

@@ -8,7 +8,7 @@ from typing import Any
 from linkwise.extender.recognise.kinds import READ, Kind
 from linkwise.kube.client import JSON_PATCH, STRATEGIC_PATCH
 from linkwise.topology import names
-from tests.cluster.support.api.accounts import NAMESPACE, Request
+from tests.cluster.support.api.accounts import NAMESPACE, ApiRequest
 from tests.cluster.support.api.permissions import (
     ADMISSION,
     NODES,
@@ -54,28 +54,28 @@ def eviction_in(pod: str, term: str) -> dict[str, Any]:
 
 
 LATE_WRITES = (
-    Request(
+    ApiRequest(
         "bind in a term that is over",
         "POST",
         f"{PODS}/term-1/binding",
         binding("term-1", TERM_1),
         f"led in term 1, {TOO_LATE}",
     ),
-    Request(
+    ApiRequest(
         "evict in a term that is over",
         "POST",
         f"{PODS}/term-1/eviction",
         eviction_in("term-1", "1"),
         f"led in term 1, {TOO_LATE}",
     ),
-    Request(
+    ApiRequest(
         "evict without an election",
         "POST",
         f"{PODS}/term-1/eviction",
         eviction("term-1"),
         f"led in term 0, {TOO_LATE}",
     ),
-    Request(
+    ApiRequest(
         "bind without an election",
         "POST",
         f"{PODS}/term-1/binding",
@@ -94,26 +94,26 @@ NO_OTHER_GATE = "may lift the scheduling gate linkwise.dev/plan, and no other"
 NOTHING_ELSE_OF_A_POD = "its own scheduling gate of a pod, and nothing else of it"
 
 EXTENDER_MAY_ASK_FOR = tuple(
-    Request(f"read a {kind.kind} of {kind.group}", "GET", kind.paths("ml", "none")[0])
+    ApiRequest(f"read a {kind.kind} of {kind.group}", "GET", kind.paths("ml", "none")[0])
     for kind in READ
 )
 
 EXTENDER_MAY = (
-    Request("list nodes", "GET", NODES),
-    Request("watch nodes", "GET", f"{NODES}?watch=true"),
-    Request("list pods", "GET", "/api/v1/pods"),
-    Request("watch pods", "GET", "/api/v1/pods?watch=true"),
-    Request("list budgets", "GET", "/apis/policy/v1/poddisruptionbudgets?limit=1"),
-    Request("watch budgets", "GET", "/apis/policy/v1/poddisruptionbudgets?watch=true"),
+    ApiRequest("list nodes", "GET", NODES),
+    ApiRequest("watch nodes", "GET", f"{NODES}?watch=true"),
+    ApiRequest("list pods", "GET", "/api/v1/pods"),
+    ApiRequest("watch pods", "GET", "/api/v1/pods?watch=true"),
+    ApiRequest("list budgets", "GET", "/apis/policy/v1/poddisruptionbudgets?limit=1"),
+    ApiRequest("watch budgets", "GET", "/apis/policy/v1/poddisruptionbudgets?watch=true"),
     write_pod("write a plan with its nomination", "waiting/status", NOMINATED),
     write_pod("withdraw it", "waiting/status", WITHDRAWN),
     write_pod("plan a pod behind a gate", "gated/status", NOMINATED),
     write_pod("lift its gate", "gated", LIFTED, content_type=STRATEGIC_PATCH),
-    Request("bind with GPUs", "POST", f"{PODS}/waiting/binding", binding("waiting", PLAN)),
+    ApiRequest("bind with GPUs", "POST", f"{PODS}/waiting/binding", binding("waiting", PLAN)),
     write_pod("mark a started gang", "waiting/status", noted(gang_started="true")),
-    Request("evict", "POST", f"{PODS}/evictable/eviction", eviction("evictable")),
-    Request("tell of it in an event", "POST", "/api/v1/namespaces/ml/events", event("told")),
-    Request(
+    ApiRequest("evict", "POST", f"{PODS}/evictable/eviction", eviction("evictable")),
+    ApiRequest("tell of it in an event", "POST", "/api/v1/namespaces/ml/events", event("told")),
+    ApiRequest(
         "tell of it again",
         "PATCH",
         "/api/v1/namespaces/ml/events/told",
@@ -122,48 +122,54 @@ EXTENDER_MAY = (
 )
 
 EXTENDER_LEADS = (
-    Request("see who leads", "GET", f"{LEASES}/linkwise-extender"),
-    Request("see its Service", "GET", f"{SYSTEM}/services/linkwise-extender"),
-    Request("lead its Service to itself", "POST", SLICES, SLICE),
-    Request("see where it leads", "GET", f"{SLICES}/linkwise-extender-leader"),
-    Request("lead it elsewhere", "PUT", f"{SLICES}/linkwise-extender-leader", SLICE),
-    Request("tell the API server's proxy so", "POST", f"{SYSTEM}/endpoints", ENDPOINTS),
-    Request("see what the proxy knows", "GET", f"{SYSTEM}/endpoints/linkwise-extender"),
-    Request("tell the proxy more", "PUT", f"{SYSTEM}/endpoints/linkwise-extender", ENDPOINTS),
-    Request("read its authority", "GET", f"{SYSTEM}/secrets/linkwise-extender"),
-    Request("keep its authority", "PUT", f"{SYSTEM}/secrets/linkwise-extender", SECRET),
-    Request("see what it published", "GET", f"{SYSTEM}/configmaps/linkwise-extender"),
-    Request("publish it", "PUT", f"{SYSTEM}/configmaps/linkwise-extender", AUTHORITY),
-    Request("read its caller's certificate", "GET", f"{SYSTEM}/secrets/linkwise-scheduler"),
-    Request("keep its caller's certificate", "PUT", f"{SYSTEM}/secrets/linkwise-scheduler", CALLER),
-    Request("read whom the API server trusts", "GET", f"{SYSTEM}/configmaps/{CLUSTER_AUTHORITY}"),
-    Request("bind in its term", "POST", f"{PODS}/term-2/binding", binding("term-2", TERM_2)),
-    Request("evict in its term", "POST", f"{PODS}/term-2/eviction", eviction_in("term-2", "2")),
-    Request("make a lease where there is none", "POST", LEASES, {"metadata": {"name": "new"}}),
+    ApiRequest("see who leads", "GET", f"{LEASES}/linkwise-extender"),
+    ApiRequest("see its Service", "GET", f"{SYSTEM}/services/linkwise-extender"),
+    ApiRequest("lead its Service to itself", "POST", SLICES, SLICE),
+    ApiRequest("see where it leads", "GET", f"{SLICES}/linkwise-extender-leader"),
+    ApiRequest("lead it elsewhere", "PUT", f"{SLICES}/linkwise-extender-leader", SLICE),
+    ApiRequest("tell the API server's proxy so", "POST", f"{SYSTEM}/endpoints", ENDPOINTS),
+    ApiRequest("see what the proxy knows", "GET", f"{SYSTEM}/endpoints/linkwise-extender"),
+    ApiRequest("tell the proxy more", "PUT", f"{SYSTEM}/endpoints/linkwise-extender", ENDPOINTS),
+    ApiRequest("read its authority", "GET", f"{SYSTEM}/secrets/linkwise-extender"),
+    ApiRequest("keep its authority", "PUT", f"{SYSTEM}/secrets/linkwise-extender", SECRET),
+    ApiRequest("see what it published", "GET", f"{SYSTEM}/configmaps/linkwise-extender"),
+    ApiRequest("publish it", "PUT", f"{SYSTEM}/configmaps/linkwise-extender", AUTHORITY),
+    ApiRequest("read its caller's certificate", "GET", f"{SYSTEM}/secrets/linkwise-scheduler"),
+    ApiRequest(
+        "keep its caller's certificate", "PUT", f"{SYSTEM}/secrets/linkwise-scheduler", CALLER
+    ),
+    ApiRequest(
+        "read whom the API server trusts", "GET", f"{SYSTEM}/configmaps/{CLUSTER_AUTHORITY}"
+    ),
+    ApiRequest("bind in its term", "POST", f"{PODS}/term-2/binding", binding("term-2", TERM_2)),
+    ApiRequest("evict in its term", "POST", f"{PODS}/term-2/eviction", eviction_in("term-2", "2")),
+    ApiRequest("make a lease where there is none", "POST", LEASES, {"metadata": {"name": "new"}}),
 )
-RENEWAL = Request("renew its lease", "PUT", f"{LEASES}/linkwise-extender")  # as it was read
+RENEWAL = ApiRequest("renew its lease", "PUT", f"{LEASES}/linkwise-extender")  # as it was read
 
 EXTENDER_MUST_NOT = (
     *STRANGE,
-    Request("see who else leads", "GET", f"{LEASES}/kube-scheduler", says=RBAC),
-    Request("take another's lease", "PUT", f"{LEASES}/kube-scheduler", {}, says=RBAC),
-    Request("delete its lease", "DELETE", f"{LEASES}/linkwise-extender", says=RBAC),
-    Request("lead others astray", "PUT", f"{SLICES}/kube-dns", {}, says=RBAC),
-    Request("lead people astray", "PUT", f"{SYSTEM}/endpoints/kube-dns", {}, says=RBAC),
-    Request("read another's secret", "GET", f"{SYSTEM}/secrets/linkwise-webhook", says=RBAC),
-    Request("read all secrets", "GET", f"{SYSTEM}/secrets", says=RBAC),
-    Request("make a secret", "POST", f"{SYSTEM}/secrets", {"metadata": {"name": "x"}}, says=RBAC),
-    Request("delete its authority", "DELETE", f"{SYSTEM}/secrets/linkwise-extender", says=RBAC),
-    Request(
+    ApiRequest("see who else leads", "GET", f"{LEASES}/kube-scheduler", says=RBAC),
+    ApiRequest("take another's lease", "PUT", f"{LEASES}/kube-scheduler", {}, says=RBAC),
+    ApiRequest("delete its lease", "DELETE", f"{LEASES}/linkwise-extender", says=RBAC),
+    ApiRequest("lead others astray", "PUT", f"{SLICES}/kube-dns", {}, says=RBAC),
+    ApiRequest("lead people astray", "PUT", f"{SYSTEM}/endpoints/kube-dns", {}, says=RBAC),
+    ApiRequest("read another's secret", "GET", f"{SYSTEM}/secrets/linkwise-webhook", says=RBAC),
+    ApiRequest("read all secrets", "GET", f"{SYSTEM}/secrets", says=RBAC),
+    ApiRequest(
+        "make a secret", "POST", f"{SYSTEM}/secrets", {"metadata": {"name": "x"}}, says=RBAC
+    ),
+    ApiRequest("delete its authority", "DELETE", f"{SYSTEM}/secrets/linkwise-extender", says=RBAC),
+    ApiRequest(
         "say whom the API server trusts",
         "PUT",
         f"{SYSTEM}/configmaps/{CLUSTER_AUTHORITY}",
         {"metadata": {"name": CLUSTER_AUTHORITY}},
         says=RBAC,
     ),
-    Request("see another Service", "GET", f"{SYSTEM}/services/kube-dns", says=RBAC),
-    Request("read one pod", "GET", f"{PODS}/waiting", says=RBAC),
-    Request("read one node", "GET", f"{NODES}/node-1", says=RBAC),
+    ApiRequest("see another Service", "GET", f"{SYSTEM}/services/kube-dns", says=RBAC),
+    ApiRequest("read one pod", "GET", f"{PODS}/waiting", says=RBAC),
+    ApiRequest("read one node", "GET", f"{NODES}/node-1", says=RBAC),
     write_node("label a node", "node-1", labelled("linkwise.dev/nvlink", "x"), RBAC),
     write_node("annotate a node", "node-1", noted(topology="{}"), RBAC),
     write_pod("label a pod", "other", labelled("a", "b"), "may write no labels of a pod"),
@@ -179,7 +185,7 @@ EXTENDER_MUST_NOT = (
         {"metadata": {"annotations": {"example.com/a": "b"}}},
         ONLY_ITS_OWN,
     ),
-    Request(
+    ApiRequest(
         "annotate beyond a plan when it binds",
         "POST",
         f"{PODS}/other/binding",
@@ -220,26 +226,26 @@ EXTENDER_MUST_NOT = (
         {"metadata": {"finalizers": ["linkwise.dev/held"]}},
         NOTHING_ELSE_OF_A_POD,
     ),
-    Request(
+    ApiRequest(
         "ask what it may bind by the old route",
         "POST",
         "/api/v1/namespaces/ml/bindings",
         binding("other", PLAN),
         RBAC,
     ),
-    Request("read events", "GET", "/api/v1/events", says=RBAC),
+    ApiRequest("read events", "GET", "/api/v1/events", says=RBAC),
     *(
-        Request(f"list {kind.plural} of {kind.group}", "GET", collection(kind), says=RBAC)
+        ApiRequest(f"list {kind.plural} of {kind.group}", "GET", collection(kind), says=RBAC)
         for kind in READ
     ),
-    Request(
+    ApiRequest(
         "loosen a disruption budget",
         "PATCH",
         f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets/linkwise-extender",
         {"spec": {"maxUnavailable": 9}},
         RBAC,
     ),
-    Request(
+    ApiRequest(
         "lock others out with a policy",
         "GET",
         f"{ADMISSION}/validatingadmissionpolicies",
@@ -250,7 +256,7 @@ EXTENDER_MUST_NOT = (
 # By an administrator, whom RBAC refuses nothing.
 NOBODY_MAY = (
     *(
-        Request(
+        ApiRequest(
             f"create a pod with {key}",
             "POST",
             PODS,
@@ -260,8 +266,8 @@ NOBODY_MAY = (
         for key in names.BY_EXTENDER
     ),
     write_pod("plan a pod", "other", noted(plan="{}"), DECIDES),
-    Request("bind with GPUs", "POST", f"{PODS}/other/binding", binding("other", PLAN), DECIDES),
-    Request(
+    ApiRequest("bind with GPUs", "POST", f"{PODS}/other/binding", binding("other", PLAN), DECIDES),
+    ApiRequest(
         "bind with GPUs by the old route",
         "POST",
         "/api/v1/namespaces/ml/bindings",
@@ -279,7 +285,7 @@ NOBODY_MAY = (
 )
 
 ANYBODY_MAY = (
-    Request("create a pod of a gang", "POST", PODS, pod("new", annotations={names.GANG: "g"})),
+    ApiRequest("create a pod of a gang", "POST", PODS, pod("new", annotations={names.GANG: "g"})),
     write_pod("annotate a planned pod otherwise", "planned", noted(rank="3")),
     write_pod("label a planned pod", "planned", labelled("a", "b")),
     write_pod(
@@ -289,11 +295,11 @@ ANYBODY_MAY = (
         content_type=STRATEGIC_PATCH,
     ),
     write_pod("lift the gate by hand", "twice-gated", LIFTED, content_type=STRATEGIC_PATCH),
-    Request(
+    ApiRequest(
         "bind a planned pod, as a scheduler does",
         "POST",
         f"{PODS}/planned/binding",
         binding("planned"),
     ),
-    Request("evict a planned pod", "POST", f"{PODS}/planned/eviction", eviction("planned")),
+    ApiRequest("evict a planned pod", "POST", f"{PODS}/planned/eviction", eviction("planned")),
 )

@@ -7,7 +7,7 @@ name its reason: RBAC's says what its subject "cannot" do, a policy's is in the 
 
 from linkwise.kube.client import MERGE_PATCH
 from linkwise.topology import names
-from tests.cluster.support.api.accounts import NAMESPACE, Request
+from tests.cluster.support.api.accounts import NAMESPACE, ApiRequest
 from tests.cluster.support.api.small_objects import (
     binding,
     event,
@@ -29,85 +29,85 @@ RIGHTS = "/apis/rbac.authorization.k8s.io/v1"
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 
 
-def write_node(what: str, node: str, patch: object, says: str = "") -> Request:
-    return Request(what, "PATCH", f"{NODES}/{node}", patch, says)
+def write_node(what: str, node: str, patch: object, says: str = "") -> ApiRequest:
+    return ApiRequest(what, "PATCH", f"{NODES}/{node}", patch, says)
 
 
 def write_pod(
     what: str, name: str, patch: object, says: str = "", content_type: str = MERGE_PATCH
-) -> Request:
-    return Request(what, "PATCH", f"{PODS}/{name}", patch, says, content_type)
+) -> ApiRequest:
+    return ApiRequest(what, "PATCH", f"{PODS}/{name}", patch, says, content_type)
 
 
 # What none of the programs has any business with.
 STRANGE = (
-    Request("read secrets", "GET", f"{SYSTEM}/secrets", says=RBAC),
-    Request("read configuration", "GET", f"{SYSTEM}/configmaps", says=RBAC),
-    Request("run a command in a pod", "POST", f"{PODS}/waiting/exec?command=id", says=RBAC),
-    Request("attach to a pod", "POST", f"{PODS}/waiting/attach", says=RBAC),
-    Request("read a pod's log", "GET", f"{PODS}/waiting/log", says=RBAC),
-    Request("create a pod", "POST", PODS, pod("mine"), says=RBAC),
-    Request("delete a pod", "DELETE", f"{PODS}/waiting", says=RBAC),
-    Request("replace a pod", "PUT", f"{PODS}/waiting", pod("waiting"), says=RBAC),
-    Request("delete all pods", "DELETE", PODS, says=RBAC),
-    Request("create a node", "POST", NODES, {"metadata": {"name": "node-3"}}, says=RBAC),
-    Request("delete a node", "DELETE", f"{NODES}/node-1", says=RBAC),
-    Request("write a node's status", "PATCH", f"{NODES}/node-1/status", noted(x="1"), says=RBAC),
-    Request("reach a kubelet", "GET", f"{NODES}/node-1/proxy/pods", says=RBAC),
-    Request(
+    ApiRequest("read secrets", "GET", f"{SYSTEM}/secrets", says=RBAC),
+    ApiRequest("read configuration", "GET", f"{SYSTEM}/configmaps", says=RBAC),
+    ApiRequest("run a command in a pod", "POST", f"{PODS}/waiting/exec?command=id", says=RBAC),
+    ApiRequest("attach to a pod", "POST", f"{PODS}/waiting/attach", says=RBAC),
+    ApiRequest("read a pod's log", "GET", f"{PODS}/waiting/log", says=RBAC),
+    ApiRequest("create a pod", "POST", PODS, pod("mine"), says=RBAC),
+    ApiRequest("delete a pod", "DELETE", f"{PODS}/waiting", says=RBAC),
+    ApiRequest("replace a pod", "PUT", f"{PODS}/waiting", pod("waiting"), says=RBAC),
+    ApiRequest("delete all pods", "DELETE", PODS, says=RBAC),
+    ApiRequest("create a node", "POST", NODES, {"metadata": {"name": "node-3"}}, says=RBAC),
+    ApiRequest("delete a node", "DELETE", f"{NODES}/node-1", says=RBAC),
+    ApiRequest("write a node's status", "PATCH", f"{NODES}/node-1/status", noted(x="1"), says=RBAC),
+    ApiRequest("reach a kubelet", "GET", f"{NODES}/node-1/proxy/pods", says=RBAC),
+    ApiRequest(
         "make itself an administrator",
         "POST",
         f"{RIGHTS}/clusterrolebindings",
         role_binding("mine", "linkwise-plugin"),
         says=RBAC,
     ),
-    Request(
+    ApiRequest(
         "give its own role more",
         "PATCH",
         f"{RIGHTS}/clusterroles/linkwise-plugin",
         {"rules": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]},
         says=RBAC,
     ),
-    Request(
+    ApiRequest(
         "act as an administrator",
         "GET",
         NODES,
         headers=(("Impersonate-User", "admin"), ("Impersonate-Group", "system:masters")),
         says="cannot impersonate",
     ),
-    Request(
+    ApiRequest(
         "ask for another account's token",
         "POST",
         f"{SYSTEM}/serviceaccounts/linkwise-scheduler/token",
         {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}},
         says=RBAC,
     ),
-    Request(
+    ApiRequest(
         "ask for a certificate",
         "GET",
         "/apis/certificates.k8s.io/v1/certificatesigningrequests",
         says=RBAC,
     ),
-    Request(
+    ApiRequest(
         "switch a policy off",
         "DELETE",
         f"{ADMISSION}/validatingadmissionpolicybindings/linkwise-plugin-own-node",
         says=RBAC,
     ),
-    Request(
+    ApiRequest(
         "change what is deployed",
         "PATCH",
         f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/linkwise-extender",
         {"spec": {"replicas": 0}},
         says=RBAC,
     ),
-    Request("read leases", "GET", "/apis/coordination.k8s.io/v1/leases", says=RBAC),
+    ApiRequest("read leases", "GET", "/apis/coordination.k8s.io/v1/leases", says=RBAC),
 )
 
 PLUGIN_MAY = (
-    Request("read its Node", "GET", f"{NODES}/node-1"),
-    Request("list its Node", "GET", f"{NODES}?fieldSelector=metadata.name%3Dnode-1"),
-    Request("watch its Node", "GET", f"{NODES}?watch=true&fieldSelector=metadata.name%3Dnode-1"),
+    ApiRequest("read its Node", "GET", f"{NODES}/node-1"),
+    ApiRequest("list its Node", "GET", f"{NODES}?fieldSelector=metadata.name%3Dnode-1"),
+    ApiRequest("watch its Node", "GET", f"{NODES}?watch=true&fieldSelector=metadata.name%3Dnode-1"),
     write_node("publish its topology", "node-1", noted(topology="{}")),
     write_node(
         "publish what is in use, and its labels",
@@ -129,11 +129,11 @@ PLUGIN_MAY = (
             }
         },
     ),
-    Request("list its pods", "GET", "/api/v1/pods?fieldSelector=spec.nodeName%3Dnode-1"),
-    Request(
+    ApiRequest("list its pods", "GET", "/api/v1/pods?fieldSelector=spec.nodeName%3Dnode-1"),
+    ApiRequest(
         "watch its pods", "GET", "/api/v1/pods?watch=true&fieldSelector=spec.nodeName%3Dnode-1"
     ),
-    Request(
+    ApiRequest(
         "ask for its DaemonSet",
         "GET",
         f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/linkwise-plugin",
@@ -207,23 +207,25 @@ PLUGIN_MUST_NOT = (
         f"{OWN_NOTES} node.alpha.kubernetes.io/ttl",
     ),
     write_node("decide in the extender's place", "node-1", noted(plan="{}"), OWN_NOTES),
-    Request("replace its node", "PUT", f"{NODES}/node-1", {"metadata": {"name": "node-1"}}, RBAC),
-    Request("read one pod", "GET", f"{PODS}/waiting", says=RBAC),
+    ApiRequest(
+        "replace its node", "PUT", f"{NODES}/node-1", {"metadata": {"name": "node-1"}}, RBAC
+    ),
+    ApiRequest("read one pod", "GET", f"{PODS}/waiting", says=RBAC),
     write_pod("annotate a pod", "waiting", noted(gang="x"), RBAC),
     write_pod("write a pod's status", "waiting/status", noted(plan="{}"), RBAC),
-    Request("bind a pod", "POST", f"{PODS}/waiting/binding", binding("waiting"), RBAC),
-    Request("evict a pod", "POST", f"{PODS}/waiting/eviction", eviction("waiting"), RBAC),
-    Request("create an event", "POST", "/api/v1/namespaces/ml/events", event("e"), RBAC),
-    Request(
+    ApiRequest("bind a pod", "POST", f"{PODS}/waiting/binding", binding("waiting"), RBAC),
+    ApiRequest("evict a pod", "POST", f"{PODS}/waiting/eviction", eviction("waiting"), RBAC),
+    ApiRequest("create an event", "POST", "/api/v1/namespaces/ml/events", event("e"), RBAC),
+    ApiRequest(
         "list DaemonSets", "GET", f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets", says=RBAC
     ),
-    Request(
+    ApiRequest(
         "read another DaemonSet",
         "GET",
         f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/kube-proxy",
         says=RBAC,
     ),
-    Request(
+    ApiRequest(
         "update its own DaemonSet",
         "PATCH",
         f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/linkwise-plugin",
@@ -248,35 +250,37 @@ CONFIGURATIONS = tuple(
 )
 
 WEBHOOK_MAY = (
-    Request("read its certificates", "GET", f"{SECRETS}/linkwise-webhook"),
-    Request("renew them", "PUT", f"{SECRETS}/linkwise-webhook", ITS_SECRET),
-    *(Request(f"read {path}", "GET", f"{path}/linkwise") for path in CONFIGURATIONS),
+    ApiRequest("read its certificates", "GET", f"{SECRETS}/linkwise-webhook"),
+    ApiRequest("renew them", "PUT", f"{SECRETS}/linkwise-webhook", ITS_SECRET),
+    *(ApiRequest(f"read {path}", "GET", f"{path}/linkwise") for path in CONFIGURATIONS),
     *(
-        Request(f"say in {path} whom to trust", "PATCH", f"{path}/linkwise", labelled("a", "b"))
+        ApiRequest(f"say in {path} whom to trust", "PATCH", f"{path}/linkwise", labelled("a", "b"))
         for path in CONFIGURATIONS
     ),
 )
 
 WEBHOOK_MUST_NOT = (
     *STRANGE,
-    Request("read another secret", "GET", f"{SECRETS}/another", says=RBAC),
-    Request("create a secret", "POST", SECRETS, {"metadata": {"name": "mine"}}, RBAC),
-    Request("change another secret", "PUT", f"{SECRETS}/another", ITS_SECRET, RBAC),
-    Request("delete its secret", "DELETE", f"{SECRETS}/linkwise-webhook", says=RBAC),
-    *(Request(f"list {path}", "GET", path, says=RBAC) for path in CONFIGURATIONS),
+    ApiRequest("read another secret", "GET", f"{SECRETS}/another", says=RBAC),
+    ApiRequest("create a secret", "POST", SECRETS, {"metadata": {"name": "mine"}}, RBAC),
+    ApiRequest("change another secret", "PUT", f"{SECRETS}/another", ITS_SECRET, RBAC),
+    ApiRequest("delete its secret", "DELETE", f"{SECRETS}/linkwise-webhook", says=RBAC),
+    *(ApiRequest(f"list {path}", "GET", path, says=RBAC) for path in CONFIGURATIONS),
     *(
-        Request(f"change another of {path}", "PATCH", f"{path}/another", labelled("a", "b"), RBAC)
+        ApiRequest(
+            f"change another of {path}", "PATCH", f"{path}/another", labelled("a", "b"), RBAC
+        )
         for path in CONFIGURATIONS
     ),
     *(
-        Request(f"delete from {path}", "DELETE", f"{path}/linkwise", says=RBAC)
+        ApiRequest(f"delete from {path}", "DELETE", f"{path}/linkwise", says=RBAC)
         for path in CONFIGURATIONS
     ),
-    Request("list pods", "GET", "/api/v1/pods", says=RBAC),
+    ApiRequest("list pods", "GET", "/api/v1/pods", says=RBAC),
     write_pod("annotate a pod", "waiting", noted(gang="x"), RBAC),
     write_pod("write a pod's status", "waiting/status", noted(plan="{}"), RBAC),
-    Request("bind a pod", "POST", f"{PODS}/waiting/binding", binding("waiting"), RBAC),
-    Request("evict a pod", "POST", f"{PODS}/waiting/eviction", eviction("waiting"), RBAC),
-    Request("list nodes", "GET", NODES, says=RBAC),
+    ApiRequest("bind a pod", "POST", f"{PODS}/waiting/binding", binding("waiting"), RBAC),
+    ApiRequest("evict a pod", "POST", f"{PODS}/waiting/eviction", eviction("waiting"), RBAC),
+    ApiRequest("list nodes", "GET", NODES, says=RBAC),
     write_node("label a node", "node-1", labelled("linkwise.dev/nvlink", "x"), RBAC),
 )

@@ -10,7 +10,7 @@ import trustme
 import yaml
 
 
-class Authority:
+class CertificateAuthority:
     """Files in *directory*."""
 
     def __init__(self, directory: Path) -> None:

@@ -18,7 +18,7 @@ class ProcessError(Exception):
     """A program ended that should run: which, how, and the end of its log."""
 
 
-class Process:
+class LoggedProcess:
     """Not started until `start`; started again after each stop the same way, its log appended."""
 
     def __init__(

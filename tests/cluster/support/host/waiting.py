@@ -3,13 +3,13 @@
 import time
 from collections.abc import Callable
 
-from tests.cluster.support.host.processes import Process
+from tests.cluster.support.host.processes import LoggedProcess
 
 _EVERY_SECONDS = 0.05
 
 
 def wait_for(
-    so: Callable[[], object], what: str, seconds: float = 60.0, *, of: Process | None = None
+    so: Callable[[], object], what: str, seconds: float = 60.0, *, of: LoggedProcess | None = None
 ) -> None:
     """Return once *so* holds. Raises AssertionError after *seconds*, and ProcessError as soon as
     *of*, the process it depends on, has ended."""

@@ -16,14 +16,14 @@ from typing import Any
 
 from tests.cluster.support.api.control_plane import API_SERVICE_ADDRESS, ControlPlane
 from tests.cluster.support.host import cgroups, sandbox
-from tests.cluster.support.host.processes import Process
+from tests.cluster.support.host.processes import LoggedProcess
 from tests.cluster.support.host.waiting import wait_for
-from tests.cluster.support.nodes.node import Node
+from tests.cluster.support.nodes.node import RealNode
 
 POD_RANGE = "10.244.0.0/16"
 
 
-class Cluster:
+class RealCluster:
     """`nodes` of them: node-1, node-2, …"""
 
     def __init__(self, directory: Path, *, nodes: int = 2) -> None:
@@ -32,9 +32,9 @@ class Cluster:
             raise RuntimeError("a cluster needs the sandbox: python -m tests.cluster run -- …")
         self._cgroup = run.name  # the sandbox's sweeper knows it by this name
         self.control = ControlPlane(directory)
-        made = [Node(self.control, number + 1, cgroup=self._cgroup) for number in range(nodes)]
-        self.nodes: Mapping[str, Node] = {node.name: node for node in made}
-        self.kube_proxy = Process(
+        made = [RealNode(self.control, number + 1, cgroup=self._cgroup) for number in range(nodes)]
+        self.nodes: Mapping[str, RealNode] = {node.name: node for node in made}
+        self.kube_proxy = LoggedProcess(
             "kube-proxy",
             [str(self.control.programs / "kube-proxy"), f"--config={self._write_proxy()}"],
             self.control.logs / "kube-proxy.log",
@@ -48,7 +48,7 @@ class Cluster:
         self.control.start()
         self.kube_proxy.start()
         with ThreadPoolExecutor() as pool:
-            list(pool.map(Node.start, self.nodes.values()))
+            list(pool.map(RealNode.start, self.nodes.values()))
         wait_for(self._has_default_account, "pods can be made in the namespace default")
         wait_for(_service_answers, "the API server has its Service address", of=self.kube_proxy)
 

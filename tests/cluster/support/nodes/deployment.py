@@ -20,7 +20,7 @@ from linkwise.kube.client import KubeClient
 from linkwise.topology import names
 from linkwise.topology.model import Machine
 from linkwise.topology.recorded import recorded_machine
-from tests.cluster.support.nodes.cluster import Cluster
+from tests.cluster.support.nodes.cluster import RealCluster
 from tests.cluster.support.programs import images
 from tests.cluster.support.scheduling.extender_process import (
     scheduler_config,
@@ -39,11 +39,11 @@ _OVERLAY = _MANIFESTS / "overlays" / "kubeadm"
 _MACHINE_LABEL = "linkwise.dev/simulated-machine"
 
 
-class Deployed:
+class DeployedLinkwise:
     """`start` takes about a minute. What is asked of it is asked as the cluster's administrator."""
 
     def __init__(self, directory: Path) -> None:
-        self.cluster = Cluster(directory)
+        self.cluster = RealCluster(directory)
         self.control = self.cluster.control
         self.client: KubeClient = self.control.client()
         self.directory = directory / "linkwise"

@@ -20,7 +20,12 @@ import urllib3
 
 from linkwise.kube.errors import ApiError
 from tests.cluster.support.host.waiting import wait_for
-from tests.cluster.support.nodes.deployment import EXTENDER_PODS, PLUGIN_PODS, SYSTEM, Deployed
+from tests.cluster.support.nodes.deployment import (
+    EXTENDER_PODS,
+    PLUGIN_PODS,
+    SYSTEM,
+    DeployedLinkwise,
+)
 from tests.cluster.support.nodes.gpu_holders import (
     key_of,
     podresources,
@@ -29,7 +34,7 @@ from tests.cluster.support.nodes.gpu_holders import (
     staying,
     unsound,
 )
-from tests.cluster.support.nodes.node import Node
+from tests.cluster.support.nodes.node import RealNode
 from tests.cluster.support.nodes.workloads import GIVEN
 
 HERE, THERE = "node-1", "node-2"  # what strikes one node strikes the first
@@ -38,7 +43,7 @@ REFUSED = "UnexpectedAdmissionError"
 _POD_UID = re.compile(r"/pod([0-9a-f-]{36})")
 
 
-class Phase(Enum):
+class AllocationPhase(Enum):
     """How far an allocation has come; each ends with what the next one begins with."""
 
     CREATED = "created"
@@ -59,25 +64,25 @@ class Work:
     selector: str
     count: int
 
-    def pods(self, deployed: Deployed) -> list[dict[str, Any]]:
+    def pods(self, deployed: DeployedLinkwise) -> list[dict[str, Any]]:
         """Those that live, and are not ending."""
         found = staying(deployed, self.selector)
         return [pod for pod in found if pod["status"]["phase"] in ("Pending", "Running")]
 
-    def uids(self, deployed: Deployed) -> set[str]:
+    def uids(self, deployed: DeployedLinkwise) -> set[str]:
         return {pod["metadata"]["uid"] for pod in self.pods(deployed)}
 
-    def unbound(self, deployed: Deployed) -> list[str]:
+    def unbound(self, deployed: DeployedLinkwise) -> list[str]:
         """Those that no scheduler has put anywhere."""
         found = self.pods(deployed)
         return [key_of(pod) for pod in found if not pod["spec"].get("nodeName")]
 
-    def refused(self, deployed: Deployed) -> list[str]:
+    def refused(self, deployed: DeployedLinkwise) -> list[str]:
         """Why the kubelet did not take those that it did not."""
         found = deployed.pods(self.selector)
         return [p["status"].get("reason", "?") for p in found if p["status"]["phase"] == "Failed"]
 
-    def waiting(self, deployed: Deployed) -> list[str]:
+    def waiting(self, deployed: DeployedLinkwise) -> list[str]:
         """What of it does not run yet."""
         phases = [pod["status"]["phase"] for pod in self.pods(deployed)]
         return [] if phases == ["Running"] * self.count else [f"{self.selector}: {phases}"]
@@ -87,16 +92,16 @@ class Work:
 
 
 @contextmanager
-def held(deployed: Deployed, phase: Phase, work: Work) -> Iterator[None]:
+def held(deployed: DeployedLinkwise, phase: AllocationPhase, work: Work) -> Iterator[None]:
     """Have *work* made, and stay at *phase* on the first node."""
     node = deployed.cluster.nodes[HERE]
-    if phase is Phase.ENDING:
+    if phase is AllocationPhase.ENDING:
         deployed.apply(*work.manifests)
         running(deployed, work.selector, work.count)
-    if phase is Phase.ALLOCATED:
+    if phase is AllocationPhase.ALLOCATED:
         # A kubelet that finds containerd standing still when it cleans up, every 2 s, looks at no
         # pod any more. So it is stopped while the kubelet waits for the plugin's answer.
-        with held(deployed, Phase.ASKED, work), ExitStack() as standing_still:
+        with held(deployed, AllocationPhase.ASKED, work), ExitStack() as standing_still:
             standing_still.enter_context(stopped(node.containerd.pid))
             carried_over = standing_still.pop_all()
         with carried_over:
@@ -104,7 +109,7 @@ def held(deployed: Deployed, phase: Phase, work: Work) -> Iterator[None]:
             yield
         return
     with stopped(_who_acts_next(deployed, phase)):
-        if phase is Phase.ENDING:
+        if phase is AllocationPhase.ENDING:
             doomed = {key_of(pod) for pod in work.pods(deployed)}
             # Long enough to be seen ending on a busy machine.
             ending = ("--wait=false", "--grace-period=10")
@@ -122,20 +127,20 @@ def held(deployed: Deployed, phase: Phase, work: Work) -> Iterator[None]:
         yield
 
 
-def _who_acts_next(deployed: Deployed, phase: Phase) -> int | None:
+def _who_acts_next(deployed: DeployedLinkwise, phase: AllocationPhase) -> int | None:
     node = deployed.cluster.nodes[HERE]
     match phase:
-        case Phase.CREATED | Phase.PLANNED:
+        case AllocationPhase.CREATED | AllocationPhase.PLANNED:
             return deployed.control.parts["kube-scheduler"].pid
-        case Phase.BOUND:
+        case AllocationPhase.BOUND:
             return node.kubelet.pid
-        case Phase.ASKED:
+        case AllocationPhase.ASKED:
             return plugin_of(deployed, HERE)
         case _:  # they stay so for long enough
             return None
 
 
-def _is_at(deployed: Deployed, phase: Phase, work: Work) -> bool:
+def _is_at(deployed: DeployedLinkwise, phase: AllocationPhase, work: Work) -> bool:
     pods = work.pods(deployed)
     if len(pods) != work.count:
         return False
@@ -144,18 +149,18 @@ def _is_at(deployed: Deployed, phase: Phase, work: Work) -> bool:
     # Members on the other node run already.
     bound = all(key_of(pod) in here or pod["status"]["phase"] == "Running" for pod in pods)
     match phase:
-        case Phase.CREATED:
+        case AllocationPhase.CREATED:
             return True
-        case Phase.PLANNED:
+        case AllocationPhase.PLANNED:
             return all(
                 pod["status"].get("nominatedNodeName") and not pod["spec"].get("schedulingGates")
                 for pod in pods
             )
-        case Phase.BOUND:
+        case AllocationPhase.BOUND:
             return bound
-        case Phase.ASKED:
+        case AllocationPhase.ASKED:
             return bound and "getPreferredAllocation" in stacks(deployed, node)
-        case Phase.ALLOCATED:
+        case AllocationPhase.ALLOCATED:
             return bound and here <= podresources(node).keys()
         case _:
             return not work.waiting(deployed)
@@ -175,7 +180,7 @@ def stopped(pid: int | None) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
-def stacks(deployed: Deployed, node: Node) -> str:
+def stacks(deployed: DeployedLinkwise, node: RealNode) -> str:
     """Where each goroutine of the kubelet is."""
     path = f"/api/v1/nodes/{node.name}/proxy/debug/pprof/goroutine?debug=2"
     return deployed.kubectl("get", "--raw", path)
@@ -185,13 +190,13 @@ def stacks(deployed: Deployed, node: Node) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ClusterFault:
     """`strike` ends something at one moment; `mend` is what the machine does then, or somebody who
     operates it, and returns when that is done. It is called whether or not `strike` was reached."""
 
     name: str
-    strike: Callable[[Deployed], None]
-    mend: Callable[[Deployed], None] = field(default=lambda _: None)
+    strike: Callable[[DeployedLinkwise], None]
+    mend: Callable[[DeployedLinkwise], None] = field(default=lambda _: None)
 
 
 def kill(pid: int) -> None:
@@ -200,48 +205,50 @@ def kill(pid: int) -> None:
     wait_for(lambda: not Path(f"/proc/{pid}/root").exists(), f"process {pid} ends")
 
 
-def _start_kubelet(deployed: Deployed) -> None:
+def _start_kubelet(deployed: DeployedLinkwise) -> None:
     node = deployed.cluster.nodes[HERE]
     if not node.kubelet.alive:
         node.kubelet.start()
     node.wait_ready()
 
 
-def _start_containerd(deployed: Deployed) -> None:
+def _start_containerd(deployed: DeployedLinkwise) -> None:
     node = deployed.cluster.nodes[HERE]
     if not node.containerd.alive:
         node.containerd.start()
     node.wait_containerd()
 
 
-def _start_scheduler(deployed: Deployed) -> None:
+def _start_scheduler(deployed: DeployedLinkwise) -> None:
     scheduler = deployed.control.parts["kube-scheduler"]
     if not scheduler.alive:
         scheduler.start()
 
 
-def _wait_extender(deployed: Deployed) -> None:
+def _wait_extender(deployed: DeployedLinkwise) -> None:
     wait_for(lambda: deployed.ask_extender("/nodes"), "the extender answers again", 60)
 
 
-def _start_node(deployed: Deployed) -> None:
+def _start_node(deployed: DeployedLinkwise) -> None:
     node = deployed.cluster.nodes[HERE]
     if not node.kubelet.alive:
         node.start()
 
 
-KUBELET = Fault("kubelet", lambda d: d.cluster.nodes[HERE].kubelet.kill(), _start_kubelet)
-CONTAINERD = Fault(
+KUBELET = ClusterFault("kubelet", lambda d: d.cluster.nodes[HERE].kubelet.kill(), _start_kubelet)
+CONTAINERD = ClusterFault(
     "containerd", lambda d: d.cluster.nodes[HERE].containerd.kill(), _start_containerd
 )
-SCHEDULER = Fault("scheduler", lambda d: d.control.parts["kube-scheduler"].kill(), _start_scheduler)
-POWER = Fault("power", lambda d: d.cluster.nodes[HERE].stop(), _start_node)
+SCHEDULER = ClusterFault(
+    "scheduler", lambda d: d.control.parts["kube-scheduler"].kill(), _start_scheduler
+)
+POWER = ClusterFault("power", lambda d: d.cluster.nodes[HERE].stop(), _start_node)
 # Their containers are started again by the kubelet.
-PLUGIN = Fault("plugin", lambda d: kill(plugin_of(d, HERE)))
-EXTENDER = Fault("extender", lambda d: kill(extender_of(d)), _wait_extender)
+PLUGIN = ClusterFault("plugin", lambda d: kill(plugin_of(d, HERE)))
+EXTENDER = ClusterFault("extender", lambda d: kill(extender_of(d)), _wait_extender)
 
 
-def plugin_of(deployed: Deployed, node: str) -> int:
+def plugin_of(deployed: DeployedLinkwise, node: str) -> int:
     """Its process, on *node*."""
     (pod,) = (
         pod
@@ -251,7 +258,7 @@ def plugin_of(deployed: Deployed, node: str) -> int:
     return _process(pod, "linkwise-plugin")
 
 
-def extender_of(deployed: Deployed) -> int:
+def extender_of(deployed: DeployedLinkwise) -> int:
     """The process of the one that leads."""
     return _process(deployed.extender(), "linkwise-extender")
 
@@ -264,7 +271,7 @@ def _process(pod: Mapping[str, Any], program: str) -> int:
 # What must hold again.
 
 
-def unsettled(deployed: Deployed, *works: Work) -> list[str]:
+def unsettled(deployed: DeployedLinkwise, *works: Work) -> list[str]:
     """What does not run, does not agree or is still on its way; asked while kubelets restart."""
     try:
         assert not (twice := taken_twice()), twice
@@ -278,7 +285,7 @@ def unsettled(deployed: Deployed, *works: Work) -> list[str]:
         return [f"somebody does not answer: {error}"]
 
 
-def unready(deployed: Deployed) -> list[str]:
+def unready(deployed: DeployedLinkwise) -> list[str]:
     """Which of our programs say that they are not, or nothing; known before the kubelet asks."""
     programs = [
         pod

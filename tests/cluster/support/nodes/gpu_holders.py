@@ -26,10 +26,10 @@ from tests.cluster.support.nodes.deployment import (
     GPU,
     PLUGIN_PODS,
     SYSTEM,
-    Deployed,
+    DeployedLinkwise,
     wait_until_none,
 )
-from tests.cluster.support.nodes.node import Node
+from tests.cluster.support.nodes.node import RealNode
 from tests.cluster.support.nodes.workloads import GIVEN
 
 Shares = dict[str, frozenset[str]]  # container -> GPU uuids
@@ -41,7 +41,7 @@ _DEVICE_PLUGINS = "var/lib/kubelet/device-plugins"
 _DEFECTS = ("linkwise_extender_broken_invariants", "linkwise_extender_errors_total")
 
 
-def assert_sound(deployed: Deployed, seconds: float = 60.0) -> None:
+def assert_sound(deployed: DeployedLinkwise, seconds: float = 60.0) -> None:
     """Wait until nothing is on its way, all places agree, and no defect was counted.
 
     A GPU that two pods have fails at once: that must not be even for a moment.
@@ -49,7 +49,7 @@ def assert_sound(deployed: Deployed, seconds: float = 60.0) -> None:
     wait_until_none(lambda: unsound(deployed), seconds)
 
 
-def unsound(deployed: Deployed) -> list[str]:
+def unsound(deployed: DeployedLinkwise) -> list[str]:
     """What does not agree, or is still on its way."""
     held = {name: podresources(node) for name, node in deployed.cluster.nodes.items()}
     for node, holders in held.items():
@@ -65,7 +65,7 @@ def unsound(deployed: Deployed) -> list[str]:
     ]
 
 
-def left_behind(deployed: Deployed) -> list[str]:
+def left_behind(deployed: DeployedLinkwise) -> list[str]:
     """What is still there although every pod with GPUs was deleted."""
     found = [f"pod {key_of(pod)}" for pod in deployed.items("/api/v1/pods") if takes_gpus(pod)]
     for name, node in deployed.cluster.nodes.items():
@@ -80,7 +80,7 @@ def left_behind(deployed: Deployed) -> list[str]:
 # What each place says.
 
 
-def podresources(node: Node) -> Holders:
+def podresources(node: RealNode) -> Holders:
     """What the kubelet says; one entry per device, so those of a container are added up."""
     holders: Holders = {}
     with grpc.insecure_channel(
@@ -111,7 +111,7 @@ def plan(pod: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def given(deployed: Deployed, pod: str, container: str) -> frozenset[str]:
+def given(deployed: DeployedLinkwise, pod: str, container: str) -> frozenset[str]:
     """What the container itself found in its environment when it started; a pod is called running
     before its containers have said anything."""
     found: list[str] = []
@@ -135,17 +135,17 @@ def told_by_node(node: Mapping[str, Any]) -> Holders:
     }
 
 
-def described(deployed: Deployed, pod: str) -> str:
+def described(deployed: DeployedLinkwise, pod: str) -> str:
     """Where a user looks who wonders why a pod waits."""
     return deployed.kubectl("describe", "pod", pod)
 
 
-def wait_described(deployed: Deployed, pod: str, text: str) -> None:
+def wait_described(deployed: DeployedLinkwise, pod: str, text: str) -> None:
     """Where a user looks first."""
     wait_for(lambda: text in described(deployed, pod), f"`kubectl describe pod {pod}`: {text}")
 
 
-def running(deployed: Deployed, selector: str, count: int = 1) -> list[dict[str, Any]]:
+def running(deployed: DeployedLinkwise, selector: str, count: int = 1) -> list[dict[str, Any]]:
     """The pods with these labels, once there are *count* and all of them run."""
 
     def so() -> bool:
@@ -157,13 +157,13 @@ def running(deployed: Deployed, selector: str, count: int = 1) -> list[dict[str,
     return staying(deployed, selector)
 
 
-def staying(deployed: Deployed, selector: str) -> list[dict[str, Any]]:
+def staying(deployed: DeployedLinkwise, selector: str) -> list[dict[str, Any]]:
     """Those that are not ending."""
     found = deployed.pods(selector)
     return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
 
-def running_pod(deployed: Deployed, name: str) -> dict[str, Any]:
+def running_pod(deployed: DeployedLinkwise, name: str) -> dict[str, Any]:
     def so() -> bool:
         return bool(deployed.pod(name)["status"]["phase"] == "Running")
 
@@ -174,7 +174,7 @@ def running_pod(deployed: Deployed, name: str) -> dict[str, Any]:
 # What must hold of a pod, or of several.
 
 
-def assert_agreed(deployed: Deployed, pod: Mapping[str, Any]) -> None:
+def assert_agreed(deployed: DeployedLinkwise, pod: Mapping[str, Any]) -> None:
     """Each container of *pod* found in its environment what the plan says, and the kubelet says so
     too, of those that still run."""
     name, node = pod["metadata"]["name"], pod["spec"]["nodeName"]
@@ -188,7 +188,7 @@ def assert_agreed(deployed: Deployed, pod: Mapping[str, Any]) -> None:
     assert held.keys() >= {c["name"] for c in pod["spec"]["containers"] if _gpus(c)}
 
 
-def assert_best(deployed: Deployed, pods: Iterable[Mapping[str, Any]]) -> None:
+def assert_best(deployed: DeployedLinkwise, pods: Iterable[Mapping[str, Any]]) -> None:
     """Each pod has the set that is the best one when its turn comes, on a node that was idle; in
     which order they came is not known, but at each turn only one of them can be the next."""
     by_node: dict[str, list[frozenset[str]]] = {}
@@ -232,7 +232,7 @@ def wanted(pod: Mapping[str, Any]) -> dict[str, int]:
     return {c["name"]: _gpus(c) for c in containers if _gpus(c)}
 
 
-def stray_sockets(node: Node) -> list[str]:
+def stray_sockets(node: RealNode) -> list[str]:
     """Sockets beside the kubelet's but for one: that of the plugin that runs."""
     directory = node.root / _DEVICE_PLUGINS
     found = sorted(path.name for path in directory.iterdir() if path.is_socket())
@@ -250,7 +250,7 @@ class Usage:
     series: int  # of its metrics: one for every pod that is remembered, where one is
 
 
-def usage(deployed: Deployed) -> dict[str, Usage]:
+def usage(deployed: DeployedLinkwise) -> dict[str, Usage]:
     """Of each program that runs, by what it is and where."""
     found = {}
     for selector in (PLUGIN_PODS, EXTENDER_PODS):
@@ -270,7 +270,7 @@ def usage(deployed: Deployed) -> dict[str, Usage]:
     return found
 
 
-def _written(node: Node, pod: Mapping[str, Any]) -> Iterator[Path]:
+def _written(node: RealNode, pod: Mapping[str, Any]) -> Iterator[Path]:
     volumes = node.root / f"var/lib/kubelet/pods/{pod['metadata']['uid']}/volumes"
     for directory in (node.root / _DEVICE_PLUGINS, *volumes.glob("kubernetes.io~empty-dir/*")):
         yield from directory.rglob("*")
@@ -306,7 +306,7 @@ def metric(url: str, name: str, label: str = "") -> dict[str, float]:
     return sums
 
 
-def advice(deployed: Deployed, node: str) -> dict[str, float]:
+def advice(deployed: DeployedLinkwise, node: str) -> dict[str, float]:
     """How often the kubelet was told which GPUs to take, by where that was known from."""
     for pod in deployed.pods(PLUGIN_PODS, namespace=SYSTEM):
         if pod["spec"]["nodeName"] == node:
@@ -346,13 +346,13 @@ def _not_as_planned(
                 yield f"{node}: {key_of(pod)}: {container} has {gpus}, the plan: {shares}"
 
 
-def _nodes_differ(deployed: Deployed, held: Mapping[str, Holders]) -> Iterator[str]:
+def _nodes_differ(deployed: DeployedLinkwise, held: Mapping[str, Holders]) -> Iterator[str]:
     for name, node in deployed.nodes().items():
         if told_by_node(node) != held.get(name):
             yield f"{name}: its annotation: {told_by_node(node)}, the kubelet: {held.get(name)}"
 
 
-def _books_differ(deployed: Deployed, held: Mapping[str, Holders]) -> Iterator[str]:
+def _books_differ(deployed: DeployedLinkwise, held: Mapping[str, Holders]) -> Iterator[str]:
     views = {view["name"]: view for view in deployed.ask_extender("/nodes")}
     for name in deployed.nodes():
         if name not in views:
@@ -374,7 +374,7 @@ def _books_differ(deployed: Deployed, held: Mapping[str, Holders]) -> Iterator[s
             yield f"{name}: the extender's books: {books}, the kubelet: {kubelet}"
 
 
-def _defects(deployed: Deployed) -> Iterator[str]:
+def _defects(deployed: DeployedLinkwise) -> Iterator[str]:
     for name in _DEFECTS:
         counted = sum(metric(f"{deployed.extender_url}/metrics", name).values())
         if counted:

@@ -19,7 +19,7 @@ import grpc
 
 from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.host import cgroups
-from tests.cluster.support.host.processes import Process
+from tests.cluster.support.host.processes import LoggedProcess
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.nodes import node_files
 from tests.cluster.support.programs import binaries, busybox
@@ -32,7 +32,7 @@ class NodeError(Exception):
     """A node did not take what it was given: which node, what, and why."""
 
 
-class Node:
+class RealNode:
     """`number` makes it `node-1`, 172.31.0.11, with pods in 10.244.1.0/24."""
 
     def __init__(self, control: ControlPlane, number: int, *, cgroup: str) -> None:
@@ -162,8 +162,8 @@ class Node:
             "--v=2",
         ]
 
-    def _process(self, name: str, command: Sequence[str]) -> Process:
-        return Process(
+    def _process(self, name: str, command: Sequence[str]) -> LoggedProcess:
+        return LoggedProcess(
             f"{name} of {self.name}",
             cgroups.joined(f"{self._cgroup}/system", command),
             self._control.logs / f"{self.name}.{name}.log",
@@ -211,7 +211,7 @@ class Node:
         link.symlink_to(target)
 
 
-def _started_at(process: Process) -> float:
+def _started_at(process: LoggedProcess) -> float:
     """When *process* began, in seconds of the clock."""
     uptime = float(Path("/proc/uptime").read_text().split()[0])
     ticks = int(Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19])

@@ -14,7 +14,7 @@ import yaml
 
 from tests.cluster.support.host import sandbox
 from tests.cluster.support.nodes import workloads
-from tests.cluster.support.nodes.deployment import MACHINE, SYSTEM, Deployed
+from tests.cluster.support.nodes.deployment import MACHINE, SYSTEM, DeployedLinkwise
 from tests.cluster.support.programs.busybox import WORKLOAD
 
 # Through the API server, as on any cluster where nobody but the scheduler reaches it.
@@ -41,7 +41,7 @@ Logs of everything are in $LOGS. Leave with `exit`: the cluster goes with the sh
 """
 
 
-def run_shell(deployed: Deployed, stdin: IO[str] | None = None) -> int:
+def run_shell(deployed: DeployedLinkwise, stdin: IO[str] | None = None) -> int:
     """Its exit status. With *stdin* it does what is read there, and asks nobody."""
     home = deployed.directory / "shell"
     home.mkdir(exist_ok=True)
@@ -65,7 +65,7 @@ def main() -> None:
     directory = sandbox.directory()
     assert directory, "run it as `python -m tests.cluster shell`"
     click.echo("Starting a cluster with Linkwise: about a minute.")
-    deployed = Deployed(directory / "deployed")
+    deployed = DeployedLinkwise(directory / "deployed")
     try:
         deployed.start()
         click.echo(_WELCOME)

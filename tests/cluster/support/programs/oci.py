@@ -19,19 +19,19 @@ class Index(msgspec.Struct):
     manifests: list[Descriptor]
 
 
-class Manifest(msgspec.Struct):
+class ImageManifest(msgspec.Struct):
     config: Descriptor
     layers: list[Descriptor]
 
 
-class Run(msgspec.Struct, rename="pascal"):
+class ImageRun(msgspec.Struct, rename="pascal"):
     user: str = ""
     env: list[str] = []
     cmd: list[str] = []
 
 
 class Config(msgspec.Struct):
-    config: Run
+    config: ImageRun
 
 
 def image_digest(archive: Path) -> str:
@@ -49,12 +49,12 @@ def image_name(archive: Path) -> str:
     return _index(archive).annotations["org.opencontainers.image.ref.name"]
 
 
-def how_to_run(archive: Path) -> Run:
+def how_to_run(archive: Path) -> ImageRun:
     return _blob(archive, _manifest(archive).config.digest, Config).config
 
 
-def _manifest(archive: Path) -> Manifest:
-    return _blob(archive, image_digest(archive), Manifest)
+def _manifest(archive: Path) -> ImageManifest:
+    return _blob(archive, image_digest(archive), ImageManifest)
 
 
 def _index(archive: Path) -> Descriptor:

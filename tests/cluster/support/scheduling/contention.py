@@ -17,7 +17,7 @@ from linkwise.extender.scheduler import CoreSettings, Scheduler
 from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Node, Pod
 from linkwise.topology import names
-from tests.cluster.support.scheduling.scheduling_world import PODS, World
+from tests.cluster.support.scheduling.scheduling_world import PODS, SchedulingWorld
 
 # Members and GPUs of each; most gangs are small, and one in twelve takes whole nodes.
 SHAPES = ((2, 1), (4, 1), (8, 1), (2, 2), (3, 2), (4, 2), (2, 4), (3, 4), (2, 8), (4, 8))
@@ -27,18 +27,18 @@ _ENDED = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class DrawnGang:
     name: str
     size: int
     gpus: int  # of each member
 
 
-def draw_jobs(draw: random.Random, count: int) -> tuple[Job, ...]:
+def draw_jobs(draw: random.Random, count: int) -> tuple[DrawnGang, ...]:
     shapes = draw.choices(SHAPES, _LIKELY, k=count)
-    return tuple(Job(f"gang-{n:02}", size, gpus) for n, (size, gpus) in enumerate(shapes))
+    return tuple(DrawnGang(f"gang-{n:02}", size, gpus) for n, (size, gpus) in enumerate(shapes))
 
 
-class _Nodes(msgspec.Struct):
+class _NodeList(msgspec.Struct):
     items: tuple[Node, ...]
 
 
@@ -46,8 +46,8 @@ class _Nodes(msgspec.Struct):
 class Played:
     """The pods' life after their binding, and what was seen of it."""
 
-    world: World
-    jobs: Sequence[Job]
+    world: SchedulingWorld
+    jobs: Sequence[DrawnGang]
     draw: random.Random
     dying: float  # the share of members that die once
     ran_whole: set[str] = field(default_factory=set)
@@ -73,7 +73,7 @@ class Played:
             if job.name not in self.finished:
                 self._play(job, of_gang[job.name])
 
-    def _play(self, job: Job, pods: Sequence[Pod]) -> None:
+    def _play(self, job: DrawnGang, pods: Sequence[Pod]) -> None:
         live = [pod for pod in pods if pod.status.phase not in _ENDED]
         bound = [pod for pod in live if pod.spec.node_name]
         for pod in bound:
@@ -92,14 +92,14 @@ class Played:
                     self._say(pod, "Succeeded")
                 self.finished.add(job.name)
 
-    def _kill(self, job: Job, pod: Pod) -> None:
+    def _kill(self, job: DrawnGang, pod: Pod) -> None:
         name = pod.metadata.name
         self._doomed.discard(name)
         self.died += 1
         self._say(pod, "Failed")
         self._create(job, f"{name}-again")
 
-    def _create(self, job: Job, name: str) -> None:
+    def _create(self, job: DrawnGang, name: str) -> None:
         said = {names.GANG: job.name, names.GANG_SIZE: str(job.size)}
         self.world.create(name, gpus=job.gpus, annotations=said)
 
@@ -131,7 +131,7 @@ class Overdue:
 
     def _due(self, pods: Sequence[Pod], now: float) -> Iterable[Pod]:
         core = Scheduler(CoreSettings())
-        core.replace_nodes(self.client.get("/api/v1/nodes", _Nodes).items, now)
+        core.replace_nodes(self.client.get("/api/v1/nodes", _NodeList).items, now)
         core.replace_pods(pods, now)
         planned = {a.pod.uid for a in core.decide(now) if isinstance(a, WritePlan)}
         for pod in pods:

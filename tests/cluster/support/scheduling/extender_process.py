@@ -24,7 +24,7 @@ from linkwise.topology.node_annotation import write_topology
 from linkwise.topology.recorded import recorded_machine
 from tests.cluster.support.api.accounts import token
 from tests.cluster.support.api.control_plane import ControlPlane, free_port
-from tests.cluster.support.host.processes import Process
+from tests.cluster.support.host.processes import LoggedProcess
 from tests.cluster.support.host.waiting import wait_for
 
 GPU = names.DEFAULT_RESOURCE
@@ -69,7 +69,7 @@ def gpu_node(
     }
 
 
-class Extender:
+class ExtenderProcess:
     """The program, started as in its Deployment: with a token of its account, which must be there
     (`allow_extender`), and no right beyond its role. kube-scheduler asks it at `calls`, everybody
     else at `url`. *plain*: without TLS, so that it can be seen what TLS costs."""
@@ -87,7 +87,7 @@ class Extender:
         kubeconfig = control.directory / "linkwise-extender.kubeconfig"
         bearer = {"token": token(control, ACCOUNT)}
         kubeconfig.write_text(control.authority.kubeconfig_text(control.url, ACCOUNT, bearer))
-        self.process = Process(
+        self.process = LoggedProcess(
             "linkwise-extender",
             [
                 str(Path(sys.executable).parent / ACCOUNT),

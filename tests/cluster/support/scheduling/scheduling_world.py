@@ -14,11 +14,11 @@ from linkwise.kube.objects import Pod
 from linkwise.topology import names
 from linkwise.topology.plan import read_gpus, read_plan
 from tests.cluster.support.api.control_plane import ControlPlane
-from tests.cluster.support.host.processes import Process
+from tests.cluster.support.host.processes import LoggedProcess
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.scheduling.extender_process import (
     GPU,
-    Extender,
+    ExtenderProcess,
     allow_extender,
     gpu_node,
     guard_plans,
@@ -34,20 +34,20 @@ ZONE = "topology.kubernetes.io/zone"  # as every cloud's nodes have one
 PATIENCE_SECONDS = 60.0
 
 
-class Pods(msgspec.Struct):
+class PodItems(msgspec.Struct):
     items: tuple[Pod, ...]
 
 
-class Event(msgspec.Struct):
+class EventText(msgspec.Struct):
     reason: str = ""
     message: str = ""
 
 
-class Events(msgspec.Struct):
-    items: tuple[Event, ...]
+class EventItems(msgspec.Struct):
+    items: tuple[EventText, ...]
 
 
-class World:
+class SchedulingWorld:
     """On a started control plane, without controllers that judge nodes."""
 
     def __init__(
@@ -61,12 +61,12 @@ class World:
         self.control, self._scheduler_flags = control, scheduler_flags
         self._labels = labels or {}
         self.client = control.client()
-        self.scheduler: Process | None = None
+        self.scheduler: LoggedProcess | None = None
 
     def start(self, nodes: Sequence[str] = NODES) -> None:
         self.control.kubectl("create", "namespace", NAMESPACE)
         allow_extender(self.control)
-        self.extender = Extender(self.control)
+        self.extender = ExtenderProcess(self.control)
         guard_plans(self.control)
         self._nodes = sorted(nodes)
         for name in nodes:
@@ -141,7 +141,7 @@ class World:
     # What became of it
 
     def pods(self) -> tuple[Pod, ...]:
-        return self.client.get(PODS, Pods).items
+        return self.client.get(PODS, PodItems).items
 
     def read(self, name: str) -> Pod:
         return self.client.get(f"{PODS}/{name}", Pod)
@@ -173,7 +173,9 @@ class World:
 
     def events(self, name: str) -> list[str]:
         path = f"/api/v1/namespaces/{NAMESPACE}/events?fieldSelector=involvedObject.name%3D{name}"
-        return [f"{event.reason}: {event.message}" for event in self.client.get(path, Events).items]
+        return [
+            f"{event.reason}: {event.message}" for event in self.client.get(path, EventItems).items
+        ]
 
     def gpus_of(self, name: str) -> tuple[str, ...]:
         """The GPUs that its plan gives a bound pod; its plan is for the node it is on."""
@@ -204,7 +206,9 @@ class World:
 
 
 @contextmanager
-def started_world(world: World, nodes: Sequence[str] = NODES) -> Iterator[World]:
+def started_world(
+    world: SchedulingWorld, nodes: Sequence[str] = NODES
+) -> Iterator[SchedulingWorld]:
     """*world* from its start to its end, which is its control plane's too; of what did not start,
     the logs are kept."""
     try:

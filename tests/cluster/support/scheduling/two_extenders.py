@@ -7,7 +7,7 @@ from linkwise.topology import names
 from tests.cluster.support.api.accounts import NAMESPACE as SYSTEM
 from tests.cluster.support.api.accounts import token
 from tests.cluster.support.api.control_plane import ControlPlane, free_port
-from tests.cluster.support.host.processes import Process
+from tests.cluster.support.host.processes import LoggedProcess
 from tests.cluster.support.scheduling.extender_process import (
     ACCOUNT,
     allow_extender,
@@ -16,14 +16,14 @@ from tests.cluster.support.scheduling.extender_process import (
     scheduler_config,
     scheduler_env,
 )
-from tests.cluster.support.scheduling.scheduling_world import NAMESPACE, NODES, World
+from tests.cluster.support.scheduling.scheduling_world import NAMESPACE, NODES, SchedulingWorld
 from tests.end_to_end.replicas import Replica, Service, Wire, leader_of, wait_for
 
 _DENIED = "apiserver_validating_admission_policy_check_total"
 _FENCE = "linkwise-extender-leads"
 
 
-class Pair:
+class ExtenderPair:
     """Two extenders behind a Service, each with a wire of its own to the API server.
 
     kubectl's proxy speaks TLS for them, with their account's token, so that the wires can read.
@@ -35,7 +35,7 @@ class Pair:
         bearer = {"token": token(control, ACCOUNT)}
         kubeconfig.write_text(control.authority.kubeconfig_text(control.url, ACCOUNT, bearer))
         port = free_port("127.0.0.1")
-        self._proxy = Process(
+        self._proxy = LoggedProcess(
             "kubectl-proxy",
             [
                 str(control.programs / "kubectl"),
@@ -91,11 +91,11 @@ class Pair:
         self._proxy.stop()
 
 
-class SwitchWorld(World):
+class SwitchWorld(SchedulingWorld):
     def start(self, nodes: Sequence[str] = NODES) -> None:
         self.control.kubectl("create", "namespace", NAMESPACE)
         allow_extender(self.control)
-        self.pair = Pair(self.control)
+        self.pair = ExtenderPair(self.control)
         guard_plans(self.control)
         for name in nodes:
             self.client.post("/api/v1/nodes", gpu_node(name))

@@ -15,7 +15,7 @@ import yaml
 
 from tests.cluster.support.api.accounts import token
 from tests.cluster.support.api.control_plane import ControlPlane, KubectlError, free_port
-from tests.cluster.support.host.processes import Process
+from tests.cluster.support.host.processes import LoggedProcess
 from tests.cluster.support.host.waiting import wait_for
 from tests.manifests import DAEMONSET, documents
 
@@ -34,7 +34,7 @@ class Webhook:
         kubeconfig = control.directory / f"{ACCOUNT}.kubeconfig"
         bearer = {"token": token(control, ACCOUNT)}
         kubeconfig.write_text(control.authority.kubeconfig_text(control.url, ACCOUNT, bearer))
-        self.process = Process(
+        self.process = LoggedProcess(
             name,
             [
                 *(sys.executable, "-m", "linkwise.extender.admission"),

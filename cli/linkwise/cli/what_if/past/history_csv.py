@@ -38,7 +38,7 @@ def read_history(path: str, resource: str) -> list[PastPod]:
         lines = [(rows.line_num, row) for row in rows]
     except csv.Error as error:
         raise BadInputError(f"{where}: line {rows.reader.line_num}: {error}") from None
-    read = [_Row(f"{where}: line {line}", row) for line, row in lines]
+    read = [_HistoryRow(f"{where}: line {line}", row) for line, row in lines]
     members = Counter((row.text("namespace"), row.text("gang")) for row in read)
     pods = [row.pod(resource, members) for row in read]
     seen: dict[str, str] = {}
@@ -50,7 +50,7 @@ def read_history(path: str, resource: str) -> list[PastPod]:
     return pods
 
 
-class _Row:
+class _HistoryRow:
     def __init__(self, where: str, texts: Mapping[str, str | None]) -> None:
         self.where, self._texts = where, texts
 
