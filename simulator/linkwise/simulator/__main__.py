@@ -1,8 +1,9 @@
-"""`linkwise-simulator`: a simulated cluster, the real programs, and the user's manifests on it; and
-`linkwise-simulator replay`: a trace in simulated time.
+"""`linkwise-simulator` runs the user's manifests on a simulated cluster with the real programs.
+`linkwise-simulator replay` runs a trace in simulated time.
 
-The only place that exits: 0 when all is as planned, 1 when it is not or a program failed, 2 for
-what was asked wrongly, 130 and the like when a signal ended it. Nothing is left running.
+Only this module exits. The exit status is 0 if everything is as planned, 1 if it is not or if a
+program failed, 2 if the command line or a manifest is wrong, and 128 + N after signal N. No process
+is left running.
 """
 
 import logging
@@ -33,14 +34,14 @@ DEFAULT_NODES = (
     SimulatedNode("a100-pcie", "a100-pcie-8-bridged"),
     SimulatedNode("h200-nvl", "h200-nvl-2x4"),
 )
-"""A mixed cluster: NVSwitch of two ages, a mesh of NVLinks, pairs and islands of four."""
+"""A mixed cluster: NVSwitch of two generations, a mesh of NVLinks, pairs and islands of four."""
 
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _NODE_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?")
 
 
 class _InterruptedError(BaseException):
-    """A signal asks us to end; not an Exception, so that nobody takes it for a fault."""
+    """A signal ends the program. A BaseException, so that no `except Exception` catches it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -110,8 +111,8 @@ def command(
     timeout: float,
     verbose: bool,
 ) -> None:
-    """Run Kubernetes manifests on a simulated GPU cluster with the real Linkwise programs, and
-    show who got which GPUs. `linkwise-simulator replay --help`: traces in simulated time."""
+    """Run Kubernetes manifests on a simulated GPU cluster with the real Linkwise programs, and show
+    which pod got which GPUs. `linkwise-simulator replay --help`: traces in simulated time."""
     if twice := next((n.name for n in nodes if [m.name for m in nodes].count(n.name) > 1), ""):
         raise click.BadParameter(f"{twice} stands there twice", param_hint="--node")
     try:
@@ -145,7 +146,7 @@ def command(
 
 
 def _make_writable(file: Path) -> None:
-    """Better now than after the run."""
+    """Create the report's folder and try to write there before the run, not after it."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         if file.exists():
@@ -159,7 +160,7 @@ def _make_writable(file: Path) -> None:
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> NoReturn:
-    # Once is enough: what follows is the ending, and it must not be interrupted.
+    # The first signal starts the cleanup. Ignore later ones, so that they cannot interrupt it.
     for each in _ENDING_SIGNALS:
         signal.signal(each, signal.SIG_IGN)
     raise _InterruptedError(number)

@@ -1,7 +1,7 @@
-"""What the same manifests would get from kube-scheduler and kubelet alone, drawn several times.
+"""Draws what kube-scheduler and kubelet alone give the same manifests, several times.
 
-Stock Kubernetes decides much by chance (nodes of equal score, the kubelet's order of devices), so
-one run says little: each draw has its own seed.
+Stock Kubernetes decides much by chance (nodes of equal score, the kubelet's order of devices). One
+run therefore says little, and each draw has its own seed.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,9 +21,9 @@ def draw(
     seconds: float,
     say: Callable[[str], None],
 ) -> tuple[tuple[SeenPod, ...], ...]:
-    """Run the manifests *draws* times without Linkwise, and leave the cluster as it was.
+    """Run the manifests *draws* times without Linkwise. Leave the cluster as it was.
 
-    Raises ChildError, and ClusterTimeoutError where a draw takes longer than *seconds*.
+    Raises ChildError, and ClusterTimeoutError if a draw takes longer than *seconds*.
     """
     outcomes = []
     for number in range(draws):

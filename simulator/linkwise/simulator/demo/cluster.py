@@ -1,7 +1,7 @@
-"""A simulated cluster with the real programs in it, and nothing left of it afterwards.
+"""A simulated cluster that runs the real programs and cleans up after them.
 
-The API server and the kubelets are threads of this process; the plugins and the extender are
-processes, started as an operator would start them, and talk to ours over sockets.
+The API server and the kubelets are threads of this process. The plugins and the extender are
+processes, started as an operator would start them; they reach the threads over sockets.
 """
 
 import os
@@ -28,10 +28,10 @@ from linkwise.topology.model import Machine
 from linkwise.topology.plan import read_in_use
 from linkwise.topology.recorded import recorded_machine
 
-_LOOK_SECONDS = 0.03  # between two looks at something that is waited for
+_LOOK_SECONDS = 0.03  # between two polls
 _READY_SECONDS = 60.0
-# For all programs together, once they are asked to end. Nothing of theirs outlives the cluster, so
-# nobody need wait for gRPC's own farewell, which takes seconds after the program is done.
+# Shared by all programs, from the request to end. Gives up on gRPC's own shutdown, which takes
+# seconds after a program is done, because no output of the programs outlives the cluster.
 _END_SECONDS = 1.0
 _LONGEST_TEMP = 60  # of TMPDIR; a unix socket's path has room for 107 bytes
 _HASTE = KubeletSettings(status_seconds=0.1, stop_seconds=0.02)
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class ClusterTimeoutError(Exception):
-    """Something did not come about in time; says what, and what was missing."""
+    """The cluster did not reach a state in time. The text names the state and what is missing."""
 
 
 class _NodeItems(msgspec.Struct):
@@ -73,7 +73,7 @@ class SimulatedCluster:
         self.machines: Mapping[str, Machine] = {node.name: node.machine for node in nodes}
         self.server = ApiServer()
         self.kubelets: tuple[Kubelet, ...] = ()
-        self.extender_url = self.status_url = ""  # for kube-scheduler; for everybody
+        self.extender_url = self.status_url = ""  # for kube-scheduler; for people
         self._tell = tell
         self._children: list[Child] = []
         self._http = urllib3.PoolManager(retries=False, timeout=5.0)
@@ -87,7 +87,7 @@ class SimulatedCluster:
                     TemporaryDirectory(
                         prefix="lw-",
                         dir="/tmp" if len(temp) > _LONGEST_TEMP else temp,
-                        # A program on its way out may still write its log.
+                        # A program that is ending may still write its log.
                         ignore_cleanup_errors=True,
                     )
                 )
@@ -109,7 +109,7 @@ class SimulatedCluster:
     ) -> None:
         self._things.close()
 
-    # Life
+    # Start and stop
 
     def _start_kubelets(self) -> None:
         for number, node in enumerate(self.nodes, 1):
@@ -134,7 +134,7 @@ class SimulatedCluster:
             self._start_child(f"linkwise-plugin on {node.name}", "linkwise.plugin", arguments)
 
     def start_extender(self) -> None:
-        """Returns when its books are complete. Raises ChildError, ClusterTimeoutError."""
+        """Return when the extender is ready. Raises ChildError, ClusterTimeoutError."""
         arguments = {
             "api-server": self.server.url,
             "listen-address": "127.0.0.1",
@@ -148,7 +148,7 @@ class SimulatedCluster:
     def _start_child(self, name: str, module: str, arguments: Mapping[str, object]) -> Child:
         log_file = self.directory / f"{name.replace(' ', '-')}.log"
         flags = [word for flag, value in arguments.items() for word in (f"--{flag}", str(value))]
-        # Settings of somebody's own plugin or extender are not meant for these.
+        # The user's environment may configure another plugin or extender; do not pass that on.
         environment = {k: v for k, v in os.environ.items() if not k.startswith("LINKWISE_")}
         child = Child(name, module, flags, log_file, environment)
         self._children.append(child)
@@ -160,14 +160,14 @@ class SimulatedCluster:
         deadline = time.monotonic() + _END_SECONDS
         for child in self._children:
             child.end(max(0.0, deadline - time.monotonic()))
-        for kubelet in self.kubelets:  # after the plugins, which may be asking them something
+        for kubelet in self.kubelets:  # after the plugins, which may be calling them
             kubelet.stop()
         self._http.clear()
 
     # Waiting
 
     def look(self) -> None:
-        """Raises ChildError where a program has ended; hands on what they logged."""
+        """Pass new log lines to *tell*. Raises ChildError if a program has ended."""
         if self._tell is not None:
             for child in self._children:
                 for line in child.new_lines():
@@ -181,7 +181,8 @@ class SimulatedCluster:
     def wait_for(
         self, lacks: Callable[[], str], what: str, seconds: float = _READY_SECONDS
     ) -> None:
-        """Poll until nothing is lacking, and see to it that all programs run meanwhile."""
+        """Poll until *lacks* returns "", and check that all programs run. Raises
+        ClusterTimeoutError."""
         deadline = time.monotonic() + seconds
         while lacking := lacks():
             self.look()
@@ -203,7 +204,7 @@ class SimulatedCluster:
         return ""
 
     def holders(self) -> str:
-        """Which node still lists a pod as a user of its GPUs; empty where none does."""
+        """Name a node that still lists pods as users of its GPUs; "" if there is none."""
         for node in self.read_nodes():
             text = node.metadata.annotations.get(names.IN_USE)
             try:
@@ -227,14 +228,16 @@ class SimulatedCluster:
             return str(error)
         return "" if status == 200 else body.decode(errors="replace").strip()
 
-    # Asking
+    # Queries
 
     def read_nodes(self) -> tuple[Node, ...]:
         return self.client.get("/api/v1/nodes", _NodeItems).items
 
     def ask_extender(self, path: str, kind: type[T]) -> T | None:
-        """Its JSON answer; None where it knows no such thing. Raises ChildError where it is
-        silent or says what cannot be read."""
+        """Return the extender's JSON answer, or None if it answers 404.
+
+        Raises ChildError if the answer has another status or does not decode.
+        """
         status, body = self._get(path)
         if status == 404:
             return None

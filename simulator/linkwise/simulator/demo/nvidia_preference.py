@@ -1,7 +1,7 @@
-"""Which devices NVIDIA's device plugin would prefer, for runs without Linkwise.
+"""Which devices NVIDIA's device plugin prefers. Used for runs without Linkwise.
 
-It answers GetPreferredAllocation by go-gpuallocator's best-effort policy (NVIDIA/k8s-device-plugin
-`internal/rm/allocate.go`).
+NVIDIA's plugin answers GetPreferredAllocation by go-gpuallocator's best-effort policy
+(NVIDIA/k8s-device-plugin `internal/rm/allocate.go`).
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Says what goes on: a spinner with a clock where somebody watches, plain lines in a CI log."""
+"""Shows progress: a spinner with a clock on a terminal, plain lines in a CI log."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -16,8 +16,11 @@ class Progress:
 
     @contextmanager
     def step(self, what: str) -> Iterator[Say]:
-        """One step, with its time once it is done; the block is handed a function that says how
-        far it is, for a terminal alone, where the last word is enough."""
+        """Show one step, and its duration when it ends.
+
+        The block receives a function that shows how far the step is. A log shows only its last
+        text.
+        """
         began = time.monotonic()
         latest = ""
 

@@ -1,9 +1,10 @@
-"""One run of the user's manifests on a cluster: create, wait until nothing moves, look, clean away.
+"""One run of the user's manifests on a cluster: create, wait, look, clean up.
 
-Files are applied one after the other, each once the pods of the one before have been tried, as
-people do; what stands in one file is created at once.
-With the extender and the plugins' advice it is the real thing. Without both it is what
-kube-scheduler does alone, on nodes with NVIDIA's device plugin. Everything else is the same.
+The run applies the files one after the other. It waits until the scheduler has tried the pods of
+one file before it applies the next. It creates all objects of one file at once.
+
+With Linkwise, kube-scheduler calls the extender and the plugins advise the kubelets. Without it,
+kube-scheduler decides alone and NVIDIA's policy advises the kubelets. All else is equal.
 """
 
 import time
@@ -28,8 +29,8 @@ from linkwise.simulator.report.pod_recorder import PodRecorder, Sighting
 from linkwise.simulator.scheduler import SchedulerLoop, SchedulerSettings
 from linkwise.topology import names
 
-_QUIET_SECONDS = 0.4  # nothing has happened for so long: nothing will
-_APPLIED_SECONDS = 0.1  # the same between two files, where a mistake only changes their order
+_QUIET_SECONDS = 0.4  # after so long without a change, the cluster is at rest
+_APPLIED_SECONDS = 0.1  # the same between two files; too short a wait only changes their order
 _ENDED = ("Succeeded", "Failed")
 _HASTE = SchedulerSettings(
     extender_weight=2,  # as in daemonset/overlays/*/scheduler-config.yaml
@@ -50,7 +51,7 @@ class _Gang(msgspec.Struct):
 
 
 class _Explained(msgspec.Struct):
-    """The part of /explain that says why a pod waits."""
+    """The fields of /explain that say why a pod waits."""
 
     class OfGang(msgspec.Struct):
         class Gang(msgspec.Struct):
@@ -86,7 +87,7 @@ class _Items(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class RunCounts:
-    """How far a run is; `of` is how many pods there will be."""
+    """Progress of a run; `of` is the number of pods that will exist."""
 
     running: int
     waiting: int
@@ -106,7 +107,7 @@ class ManifestRun:
     ) -> None:
         self._cluster, self._manifests, self._linkwise = cluster, manifests, linkwise
         self._of = sum(_pods_of(manifest) for manifest in manifests)
-        self._expected = 0  # pods of what has been created so far
+        self._expected = 0  # pods of the manifests created so far
         self._recorder = PodRecorder(cluster.client)
         self._jobs = JobController(cluster.client, seed=seed)
         self._scheduler = SchedulerLoop(
@@ -143,8 +144,8 @@ class ManifestRun:
     # Waiting
 
     def settle(self, seconds: float, say: Callable[[RunCounts], None] = lambda _: None) -> None:
-        """Apply the manifests, and wait until every pod runs, has ended, or waits for something
-        that nobody is doing.
+        """Apply the manifests. Wait until every pod runs, has ended, or waits with no program
+        working on it.
 
         Raises ApiError, ChildError, and ClusterTimeoutError after *seconds*.
         """
@@ -164,7 +165,7 @@ class ManifestRun:
         self._cluster.wait_for(moves, "the pods", deadline - time.monotonic())
 
     def _body(self, manifest: Manifest) -> Mapping[str, object]:
-        """Under a name of ours where one is to be generated: the same in every run."""
+        """Return the object to create; `generateName` becomes the same name in every run."""
         metadata: Any = manifest.body["metadata"]
         if manifest.name:
             return manifest.body
@@ -178,7 +179,7 @@ class ManifestRun:
         return RunCounts(running, waiting, max(self._of, len(pods)))
 
     def _moves(self, quiet_seconds: float) -> str:
-        """What goes on; empty once nothing has for a while."""
+        """Say what is going on; "" once nothing has happened for *quiet_seconds*."""
         for key, shares in self.held().items():
             self._had[key] |= {uuid for uuids in shares.values() for uuid in uuids}
         if going_on := self._goes_on():
@@ -206,7 +207,7 @@ class ManifestRun:
     def _gangs(self) -> Sequence[_Gang]:
         return self._cluster.ask_extender("/gangs", list[_Gang]) or []
 
-    # Looking
+    # Results
 
     def held(self) -> dict[str, dict[str, tuple[str, ...]]]:
         """namespace/name -> container -> GPU uuids, as the kubelets list them."""
@@ -222,7 +223,7 @@ class ManifestRun:
         return found
 
     def seen(self) -> tuple[SeenPod, ...]:
-        """What became of the pods; for those that wait, why."""
+        """Return the state of every pod, with a reason for each pod that waits."""
         sightings = self._recorder.sightings()
         waits = {
             key_of(s.pod): self._why(s.pod.metadata.namespace, s.pod.metadata.name)
@@ -242,7 +243,7 @@ class ManifestRun:
         explained = self._cluster.ask_extender(f"/explain/{namespace}/{name}", _Explained)
         return explained.words() if explained else "The extender does not know this pod."
 
-    # Cleaning
+    # Cleanup
 
     def clean_away(self, seconds: float) -> None:
         """Delete all jobs, pods and events, and wait until every node is free again."""
@@ -284,7 +285,7 @@ def _was_refused(pod: Any) -> bool:
 
 
 def _pods_of(manifest: Manifest) -> int:
-    """How many pods it makes at first."""
+    """Return how many pods the manifest creates first."""
     if manifest.kind == "Pod":
         return 1
     spec: Any = manifest.body["spec"]

@@ -1,4 +1,4 @@
-"""The main job, step by step: start the cluster, draw the baseline, run with Linkwise, show it."""
+"""One simulation, step by step: start the cluster, draw the baseline, run with Linkwise, report."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ _KEEP_LOOK_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """What was asked for on the command line. `draws` 0: no baseline."""
+    """What the command line asks for. `draws` 0: no baseline."""
 
     manifests: Sequence[Manifest]
     nodes: Sequence[SimulatedNode]
@@ -41,7 +41,7 @@ class Simulation:
         Raises ChildError, ClusterTimeoutError, ApiError, and OSError if it cannot write the report.
         """
         began = time.monotonic()
-        # The report alone is for standard output.
+        # Progress goes to standard error; standard output holds the report alone.
         progress = Progress(Console(stderr=True))
         with ExitStack() as things:
             nodes = "1 node" if len(self.nodes) == 1 else f"{len(self.nodes)} nodes"
@@ -99,7 +99,7 @@ def _teller(progress: Progress) -> Callable[[str, str], None]:
 
 
 def _stay(cluster: SimulatedCluster, progress: Progress) -> None:
-    """Until a signal comes; programs that end meanwhile are named."""
+    """Wait for a signal. Name each program that ends meanwhile."""
     progress.line(
         f"""Everything still runs; Ctrl-C ends it. Ask it:
   curl {cluster.status_url}/gangs

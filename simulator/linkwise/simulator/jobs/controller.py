@@ -1,7 +1,7 @@
-"""Turns Jobs into Pods and keeps them so, as kube-controller-manager does beside a scheduler.
+"""Creates and deletes the pods of Jobs, as kube-controller-manager does.
 
-One thread looks at one job at a time; what is to be done is decided in `jobs`. Pods of a job that
-is gone go too: here the controller does the garbage collector's work.
+One thread handles one job at a time; `job_rules` decides. The controller also deletes the pods of a
+deleted job, which is the garbage collector's work on a real cluster.
 """
 
 import logging
@@ -22,13 +22,13 @@ from linkwise.simulator.jobs.job_rules import Decision, Job, Ledger
 
 log = logging.getLogger(__name__)
 
-_LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # those of Kubernetes' generated names
+_LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # the alphabet of Kubernetes' generated names
 _RETRY_SECONDS = 0.5
 
 
 class JobController:
-    """*seed* decides the last five letters of pod names. After a pod failed, the next one waits
-    for *failure_backoff_seconds*, doubled with each failure; Kubernetes' is 10."""
+    """*seed* decides the last five letters of pod names. After a pod fails, the next one waits
+    *failure_backoff_seconds* (10 in Kubernetes), doubled with each failure."""
 
     def __init__(
         self, client: KubeClient, *, seed: int = 0, failure_backoff_seconds: float = 10.0
@@ -36,15 +36,17 @@ class JobController:
         self._client = client
         self._random = random.Random(seed)
         self._backoff = failure_backoff_seconds
-        self._changed = Condition()  # its lock guards all that follows
+        self._changed = Condition()  # its lock guards everything below
         self._jobs: dict[str, Job] = {}
         self._pods: defaultdict[str, dict[str, Pod]] = defaultdict(dict)  # job uid -> pod uid
-        self._created: defaultdict[str, dict[str, Pod]] = defaultdict(dict)  # not yet seen, by name
-        self._deleted: set[str] = set()  # uids, until they are seen to go
+        # created, but not seen in the watch yet; by name
+        self._created: defaultdict[str, dict[str, Pod]] = defaultdict(dict)
+        self._deleted: set[str] = set()  # uids of pods deleted here, until the watch reports it
         self._ledgers: defaultdict[str, Ledger] = defaultdict(Ledger)
-        self._not_before: dict[str, float] = {}  # after failures, when the next pod may come
-        self._due: dict[str, float] = {}  # job uid -> when to look at it
-        self._written: dict[str, dict[str, object]] = {}  # the worker's alone
+        # job uid -> earliest time of the next pod after failures
+        self._not_before: dict[str, float] = {}
+        self._due: dict[str, float] = {}  # job uid -> when to handle it
+        self._written: dict[str, dict[str, object]] = {}  # used by the worker alone
         self._stopping = False
         self._reflectors = (
             Reflector(
@@ -65,8 +67,8 @@ class JobController:
         self._thread = Thread(target=self._run, name="jobs", daemon=True)
 
     def start(self) -> None:
-        """Returns once it has seen all jobs and pods. Raises TimeoutError after 30 s."""
-        for reflector in self._reflectors:  # jobs before pods: else pods would seem orphans
+        """Start, and return when all jobs and pods are known. Raises TimeoutError after 30 s."""
+        for reflector in self._reflectors:  # jobs before pods, or the pods would look orphaned
             reflector.start()
             if not reflector.synced.wait(30):
                 raise TimeoutError("the API server has not been heard for 30 s")
@@ -81,7 +83,7 @@ class JobController:
         if self._thread.is_alive():
             self._thread.join()
 
-    # What the API server says
+    # Events from the API server
 
     def _replace_jobs(self, found: list[Job]) -> None:
         there = {job.metadata.uid for job in found}
@@ -121,7 +123,7 @@ class JobController:
             else:
                 self._pods[job][pod.metadata.uid] = pod
             self._created[job].pop(pod.metadata.name, None)
-            given_up = pod.metadata.uid in self._deleted  # by ourselves: no failure
+            given_up = pod.metadata.uid in self._deleted  # the controller deleted it: not a failure
             if gone:
                 self._deleted.discard(pod.metadata.uid)
             ledger = self._ledgers[job]
@@ -186,12 +188,13 @@ class JobController:
         suffix = "".join(self._random.choices(_LETTERS, k=5))
         body = job_rules.pod_of(job, index, suffix)
         name, uid = body["metadata"]["name"], job.metadata.uid
-        with self._changed:  # before it can be seen, so that it is not created twice
+        with self._changed:  # before the watch can report it, so that it is not created twice
             self._created[uid][name] = msgspec.convert(body, Pod)
         try:
             self._client.post(f"/api/v1/namespaces/{job.metadata.namespace}/pods", body)
         except ApiError:
-            # Where it was created all the same, the watch will show it, and one too many goes.
+            # If the API server created it nevertheless, the watch reports it and `decide` deletes
+            # one.
             with self._changed:
                 self._created[uid].pop(name, None)
             raise
@@ -237,7 +240,7 @@ class JobController:
 
 
 def _owner_of(pod: Pod) -> str:
-    """The uid of the Job that controls the pod, or ""."""
+    """Return the uid of the Job that controls the pod, or ""."""
     owners = pod.metadata.owner_references
     return next((o.uid for o in owners if o.kind == "Job" and o.controller), "")
 

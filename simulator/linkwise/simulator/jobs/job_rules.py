@@ -1,8 +1,8 @@
-"""What becomes of a Job: which pods it lacks, which it has too many, and whether it is over.
+"""Decides what happens to a Job: which pods to create, which to delete, and whether it is over.
 
-The rules of kube-controller-manager's job controller for the fields that training jobs use:
-completions, parallelism, Indexed and NonIndexed, backoffLimit, suspend. PURE: jobs, pods and what
-was seen of them before go in, pods to create and to delete and the status come out.
+Follows kube-controller-manager's job controller for the fields that training jobs use: completions,
+parallelism, Indexed and NonIndexed, backoffLimit, suspend. Pure: takes a job, its pods and their
+history; returns the pods to create and to delete, and the status.
 """
 
 from collections.abc import Iterable, Sequence
@@ -46,14 +46,16 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Ledger:
-    """What has become of the job's pods, by uid; a pod counts though it is deleted later."""
+    """Outcome of the job's pods by uid. A pod still counts after its deletion."""
 
     failed: set[str] = field(default_factory=set)
     succeeded: dict[str, int | None] = field(default_factory=dict)  # uid -> completion index
 
     def note(self, pod: Pod, *, gone: bool = False) -> bool:
-        """Count the pod if it is over; True where it has just failed. One that is deleted before
-        it succeeds has failed, since it will be replaced."""
+        """Count the pod if it is over. Return True if it has just failed.
+
+        A pod that is deleted before it succeeds has failed, since the controller replaces it.
+        """
         uid = pod.metadata.uid
         if pod.status.phase == "Succeeded":
             self.succeeded[uid] = index_of(pod)
@@ -86,7 +88,7 @@ def _is_active(pod: Pod) -> bool:
 
 
 def decide(job: Job, pods: Iterable[Pod], ledger: Ledger) -> Decision:
-    """What to do now. *pods*: the job's own, as last seen, with those just created."""
+    """Decide what to do now. *pods*: the job's own, as last seen, with those just created."""
     active = [pod for pod in pods if _is_active(pod)]
     if job.is_over:
         return Decision(delete=tuple(active))
@@ -120,7 +122,7 @@ def _indexed(spec: JobSpec, active: Sequence[Pod], ledger: Ledger) -> Decision:
 def _counted(spec: JobSpec, active: Sequence[Pod], ledger: Ledger) -> Decision:
     succeeded = len(ledger.succeeded)
     if spec.completions is None and spec.parallelism is not None:
-        # A work queue: the first success says that no more are needed; the others finish.
+        # A work queue: after the first success no new pods are needed, and the others finish.
         if succeeded:
             return Decision(active=len(active), outcome="" if active else "Complete")
         wanted = _parallelism(spec)
@@ -139,13 +141,13 @@ def _parallelism(spec: JobSpec) -> int:
 
 
 def seconds_after(failures: int, *, first: float) -> float:
-    """How long the next pod waits after so many failures: *first* seconds, doubled each time."""
+    """Return how long the next pod waits: *first* seconds, doubled with each failure."""
     doublings = min(failures - 1, 16)  # far beyond the longest wait
     return min(first * 2.0**doublings, _LONGEST_BACKOFF_SECONDS)
 
 
 def pod_of(job: Job, index: int | None, suffix: str) -> dict[str, Any]:
-    """The body of one of the job's pods, from its template, named `<job>[-<index>]-<suffix>`."""
+    """Return the body of one of the job's pods, named `<job>[-<index>]-<suffix>`."""
     meta, template = job.metadata, job.spec.template
     given = template.get("metadata") or {}
     labels = {
@@ -184,7 +186,7 @@ def pod_of(job: Job, index: int | None, suffix: str) -> dict[str, Any]:
 
 
 def status_of(job: Job, decision: Decision, ledger: Ledger, moment: str) -> dict[str, Any]:
-    """The job's status; *moment* is RFC 3339."""
+    """Return the job's status; *moment* is RFC 3339."""
     status: dict[str, Any] = {
         "startTime": job.status.start_time or moment,
         "active": 0 if decision.outcome else decision.active + len(decision.create),

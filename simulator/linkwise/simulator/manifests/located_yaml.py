@@ -1,7 +1,7 @@
-"""YAML whose every value still knows its line.
+"""Reads YAML and keeps the line of every value.
 
-A manifest that is refused has to be found again by a person, so plain `yaml.safe_load` is not
-enough: it forgets where things stood, and of two equal keys it silently keeps the second.
+A refusal has to name the line for the user. `yaml.safe_load` forgets lines, and if a mapping has
+two equal keys it silently keeps the second one.
 """
 
 from collections.abc import Iterator
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 import yaml
 
-_MOST_VALUES = 100_000  # in one document: a few aliases of aliases make far more
+_MOST_VALUES = 100_000  # per document; a few aliases of aliases expand to far more
 
 Path = tuple[str | int, ...]
 """Keys and list positions from the top of a document: ("spec", "containers", 0, "name")."""
 
 
 class LocatedYamlError(Exception):
-    """The text is no YAML that we read; *line* counts from 1, *document* too."""
+    """The text is not YAML that this module accepts; *line* and *document* count from 1."""
 
     def __init__(self, line: int, document: int, field: str, problem: str) -> None:
         super().__init__(f"line {line}: {problem}")
@@ -32,14 +32,14 @@ class Document:
     lines: dict[Path, int]
 
     def line_of(self, path: Path) -> int:
-        """The line of the value at *path*, or of the nearest value around it."""
+        """Return the line of the value at *path*, or of the nearest value around it."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines[path]
 
 
 def dotted(path: Path) -> str:
-    """`spec.containers[0].name`, as the API server writes a field."""
+    """Return `spec.containers[0].name`, as the API server writes a field."""
     text = ""
     for step in path:
         if isinstance(step, int) or "." in step or "/" in step:
@@ -50,7 +50,7 @@ def dotted(path: Path) -> str:
 
 
 def read_documents(text: str) -> Iterator[Document]:
-    """Every document that is not empty. Raises LocatedYamlError."""
+    """Return every document that is not empty. Raises LocatedYamlError."""
     number = 1
     loader: yaml.SafeLoader | None = None
     try:
@@ -79,7 +79,7 @@ def read_documents(text: str) -> Iterator[Document]:
 
 
 class _Builder:
-    """Turns one document's nodes into plain values, noting lines on the way."""
+    """Turns one document's nodes into plain values and notes their lines."""
 
     def __init__(self, loader: yaml.SafeLoader, number: int, lines: dict[Path, int]) -> None:
         self._loader, self._number, self._lines = loader, number, lines
@@ -96,7 +96,7 @@ class _Builder:
             items = enumerate(node.value)
             return [self.build(item, (*path, n), (*inside, node)) for n, item in items]
         if node.tag == "tag:yaml.org,2002:timestamp":
-            return str(node.value)  # Kubernetes has no dates, only texts
+            return str(node.value)  # Kubernetes has no dates, only strings
         try:
             return self._loader.construct_object(node)
         except ValueError as error:
@@ -106,12 +106,13 @@ class _Builder:
         self, node: yaml.MappingNode, path: Path, inside: tuple[yaml.Node, ...]
     ) -> dict[str, object]:
         self._refuse_equal_keys(node, path)
-        self._loader.flatten_mapping(node)  # writes out what `<<` brings in
+        self._loader.flatten_mapping(node)  # expands `<<`
         mapping: dict[str, object] = {}
         for key_node, value_node in node.value:
             key = self._key(key_node, path)
             mapping[key] = self.build(value_node, (*path, key), inside)
-            # A missing value stands on the next key's line; the key itself is the better place.
+            # YAML puts a missing value on the next key's line; the key's own line is the better
+            # one.
             self._lines[(*path, key)] = key_node.start_mark.line + 1
         return mapping
 

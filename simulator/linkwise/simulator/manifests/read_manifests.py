@@ -1,9 +1,9 @@
-"""Manifests: the user's YAML files, checked, as objects to create.
+"""Reads the user's YAML files, checks them, and returns the objects to create.
 
-kubectl leaves most checks to the API server, and that one knows neither file nor line. Here every
-refusal names file, line, document, field and what was expected. Checked is what the simulator and
-Linkwise read; other fields pass as they are. `linkwise.dev/` annotations are the extender's to
-judge, so that a bad one shows up where it would on a real cluster.
+kubectl leaves most checks to the API server, which knows neither file nor line. Here every refusal
+names file, line, document, field and what was expected. The checks cover the fields that the
+simulator and Linkwise read. Other fields pass unchanged, and so do `linkwise.dev/` annotations: the
+extender judges them, so a bad one shows up where it would on a real cluster.
 """
 
 import re
@@ -24,15 +24,15 @@ from linkwise.simulator.manifests.located_yaml import (
 )
 
 RUN_SECONDS = "simulator.linkwise.dev/run-seconds"
-"""Pod annotation: how long the pod's containers run until they end well; without it, for ever."""
+"""Pod annotation: how long the containers run before they succeed; without it, forever."""
 STOP_SECONDS = "simulator.linkwise.dev/stop-seconds"
-"""Pod annotation: how long its containers take to end once they are told to."""
+"""Pod annotation: how long the containers take to end after they are asked to."""
 
 _API_VERSIONS = {"Pod": "v1", "Job": "batch/v1", "List": "v1"}
 _COLLECTIONS = {"Pod": "/api/v1", "Job": "/apis/batch/v1"}
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-_JOB_NAME_LENGTH = 57  # "-0-xxxxx" follows in the names of its pods, which are at most 63 long
+_JOB_NAME_LENGTH = 57  # names of its pods add "-0-xxxxx", and have at most 63 characters
 _LARGEST = {"completions": 100_000, "parallelism": 100_000, "backoffLimit": 2**31 - 1}
 _RESOURCE = re.compile(r"([a-z0-9][-.a-z0-9]*/)?[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?")
 _MSGSPEC_PATH = re.compile(r" - at `\$(?P<path>[^`]*)`$")
@@ -63,19 +63,20 @@ class Manifest:
 
     @property
     def collection(self) -> str:
-        """The API path of its kind and namespace."""
+        """Return the API path of its kind and namespace."""
         return f"{_COLLECTIONS[self.kind]}/namespaces/{self.namespace}/{self.kind.lower()}s"
 
 
 def read_manifest_files(files: Sequence[str | FilePath]) -> tuple[Manifest, ...]:
-    """All objects of all *files*, in order. Raises ManifestError, also where one stands twice."""
+    """Return all objects of *files* in order. Raises ManifestError, also if an object appears
+    twice."""
     manifests = [manifest for file in files for manifest in _read_file(FilePath(file))]
     _refuse_twice(manifests)
     return tuple(manifests)
 
 
 def read_manifests(text: str, file: str = "-") -> tuple[Manifest, ...]:
-    """All objects of one text; *file* is what a refusal calls it. Raises ManifestError."""
+    """Return all objects of *text*; refusals call it *file*. Raises ManifestError."""
     manifests = list(_read_text(text, file))
     if not manifests:
         raise ManifestError(file, 1, 0, "", "no object in it: expected a Pod or a Job")
@@ -107,7 +108,7 @@ def _read_text(text: str, file: str) -> Iterator[Manifest]:
 def _refuse_twice(manifests: Iterable[Manifest]) -> None:
     seen: dict[tuple[str, str, str], Manifest] = {}
     for manifest in manifests:
-        if not manifest.name:  # generateName: each gets its own
+        if not manifest.name:  # generateName: every object gets its own name
             continue
         key = (manifest.kind, manifest.namespace, manifest.name)
         first = seen.setdefault(key, manifest)
@@ -120,7 +121,7 @@ def _refuse_twice(manifests: Iterable[Manifest]) -> None:
 
 
 class _Reader:
-    """Checks one document; every check is handed the path of what it looks at."""
+    """Checks one document. Every check receives the path of the value that it looks at."""
 
     def __init__(self, file: str, document: Document) -> None:
         self._file, self._document = file, document
@@ -148,7 +149,7 @@ class _Reader:
         self._as_the_programs_read_it(given, path, Pod if kind == "Pod" else Job)
         yield Manifest(kind, namespace, name, given, self._file, self._document.line_of(path))
 
-    # What every object has
+    # Every object
 
     def _metadata(self, body: dict[str, object], path: Path, kind: str) -> tuple[str, str]:
         metadata = self._child(body, path, "metadata", "a mapping with a name")
@@ -168,7 +169,8 @@ class _Reader:
         return namespace, "" if generated else name
 
     def _texts(self, metadata: dict[str, object], path: Path) -> None:
-        """Labels and annotations hold texts: an unquoted 4 or true is the commonest slip."""
+        """Check that labels and annotations are strings. An unquoted 4 or true is the most common
+        slip."""
         for field in ("labels", "annotations"):
             mapping = self._child(metadata, path, field, "a mapping of texts", default=True)
             for key, value in mapping.items():
@@ -272,7 +274,7 @@ class _Reader:
                 raise self._error(place, "more than the limit: expected at most the limit")
 
     def _quantities(self, resources: dict[str, object], path: Path, field: str) -> dict[str, int]:
-        """Resource -> thousandths of a CPU, or units; extended resources are whole numbers."""
+        """Return resource -> thousandths of a CPU, or units (extended resources: whole numbers)."""
         mapping = self._child(
             resources, path, field, "resource names with quantities", default=True
         )
@@ -299,7 +301,7 @@ class _Reader:
     def _as_the_programs_read_it(
         self, body: dict[str, object], path: Path, kind: type[Pod | Job]
     ) -> None:
-        """The last net: whatever else the programs read has to have its type."""
+        """Check last that every other field that the programs read has its type."""
         try:
             msgspec.convert(body, type=kind)
         except msgspec.ValidationError as error:
@@ -373,7 +375,7 @@ def _is_extended(resource: str) -> bool:
 
 
 def _without_nulls(body: dict[str, object]) -> dict[str, object]:
-    """To the API server a field that is null is a field that is not there."""
+    """Remove nulls: the API server treats a null field as absent."""
     return {key: _pruned(value) for key, value in body.items() if value is not None}
 
 
@@ -384,7 +386,7 @@ def _pruned(value: object) -> object:
 
 
 def _shown(value: object) -> str:
-    """What a value is, in YAML's words, with the value itself where it is short."""
+    """Name a value's type in YAML's words, with the value itself if it is short."""
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list):
@@ -393,6 +395,6 @@ def _shown(value: object) -> str:
 
 
 def _steps(path: str) -> Path:
-    """msgspec's `.spec.containers[0]` as a Path; its `[...]` (some key) ends it."""
+    """Turn msgspec's `.spec.containers[0]` into a Path; `[...]` (any key) ends it."""
     matches = _STEP.finditer(path.split("[...]")[0])
     return tuple(int(match["index"]) if match["index"] else match["key"] for match in matches)

@@ -1,4 +1,7 @@
-"""A real program as a process of ours: its log in a file, its end noticed, and never an orphan."""
+"""A real program as a child process, with its log in a file.
+
+The program ends when this process ends. If it ends earlier, the caller can see that.
+"""
 
 import os
 import signal
@@ -12,12 +15,15 @@ _TAIL_LINES = 12
 
 
 class ChildError(Exception):
-    """A program ended that should run; its text says which, how, and what it said last."""
+    """A program ended early. The text says which one, how, and its last log lines."""
 
 
 class Child:
-    """`python -m MODULE ARGUMENTS`. Start it from the main thread: it ends with the thread that
-    started it (exec_with_parent.py)."""
+    """Runs `python -m MODULE ARGUMENTS`.
+
+    Start it from the main thread: the program ends with the thread that started it
+    (exec_with_parent.py).
+    """
 
     def __init__(
         self,
@@ -28,8 +34,8 @@ class Child:
         environment: Mapping[str, str],
     ) -> None:
         self.name, self.log_file = name, log_file
-        self._read = 0  # bytes of the log that `new_lines` has handed out
-        # Isolated and without site: the first interpreter only asks the kernel for one thing.
+        self._read = 0  # bytes of the log that `new_lines` has returned
+        # `-I -S`: the first interpreter needs no packages, it only sets the signal and execs.
         with_parent = [sys.executable, "-I", "-S", str(_EXEC_WITH_PARENT), str(os.getpid())]
         with log_file.open("wb") as log:
             self._process = subprocess.Popen(
@@ -38,7 +44,7 @@ class Child:
                 stdout=log,
                 stderr=log,
                 env=dict(environment),
-                # A Ctrl-C in the terminal is for us alone: we end them in order.
+                # Ctrl-C in a terminal signals the whole group; only this process should get it.
                 process_group=0,
             )
 
@@ -51,12 +57,12 @@ class Child:
         return self._process.poll() is None
 
     def check(self) -> None:
-        """Raises ChildError where it has ended."""
+        """Raises ChildError if the program has ended."""
         if not self.runs:
             raise ChildError(self.obituary())
 
     def obituary(self) -> str:
-        """How it ended, and the last lines of its log."""
+        """Say how it ended, with the last lines of its log."""
         tail = "\n".join(f"    {line}" for line in self.log().splitlines()[-_TAIL_LINES:])
         return f"{self.name} (pid {self.pid}) ended {_how(self._process.poll())}" + (
             f"; the end of its log:\n{tail}" if tail else "; its log is empty"
@@ -66,7 +72,7 @@ class Child:
         return self.log_file.read_text(errors="replace")
 
     def new_lines(self) -> list[str]:
-        """What it has logged since the last call, whole lines only."""
+        """Return the whole lines that it has logged since the last call."""
         with self.log_file.open("rb") as log:
             log.seek(self._read)
             fresh = log.read()
@@ -79,7 +85,7 @@ class Child:
             self._process.terminate()
 
     def end(self, timeout_seconds: float) -> None:
-        """Wait for its end so long, then make it so."""
+        """Wait up to *timeout_seconds* for the program to end, then kill it."""
         try:
             self._process.wait(timeout_seconds)
         except subprocess.TimeoutExpired:

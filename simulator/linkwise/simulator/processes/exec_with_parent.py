@@ -9,7 +9,8 @@ import os
 import signal
 import sys
 
-_PR_SET_PDEATHSIG = 1  # prctl(2); counts for the thread that started us, so for its main thread
+# prctl(2); applies to the thread that forked, so that must be the main thread
+_PR_SET_PDEATHSIG = 1
 
 
 def main(parent: int, program: list[str]) -> None:
@@ -17,7 +18,7 @@ def main(parent: int, program: list[str]) -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it ended before we could ask
+        if os.getppid() != parent:  # it ended before the signal was set
             sys.exit(1)
     os.execv(program[0], program)
 

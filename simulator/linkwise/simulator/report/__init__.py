@@ -1,1 +1,1 @@
-"""Records what became of every pod, and shows it as text and as HTML."""
+"""Records what happened to every pod, and shows it as text and as HTML."""

@@ -1,8 +1,8 @@
-"""From what was seen of pods to a report: which belong together, what their GPUs are worth.
+"""Builds a report from the recorded pods: workloads, places, and what their GPUs are worth.
 
-Pods with the same `linkwise.dev/gang` are one workload, then pods of one Job, then each pod alone.
-The same pod of another run (a draw of the baseline) is the one with the same workload and member,
-as names end in random letters. Pure.
+Pods with the same `linkwise.dev/gang` form one workload, else pods of one Job, else each pod alone.
+Pod names end in random letters, so a pod and its counterpart in a draw of the baseline are matched
+by workload and member. Pure.
 """
 
 from collections import Counter
@@ -50,9 +50,11 @@ def seen_pods(
     waits: Mapping[str, str],
     gangs: Mapping[str, int],
 ) -> tuple[SeenPod, ...]:
-    """What became of every pod that takes GPUs, in the order of *sightings*. By namespace/name:
-    what it holds, all that it was seen to hold, why it has no node, and how many of its gang have
-    to run together, where it does not say so itself."""
+    """Return the record of every pod that takes GPUs, in the order of *sightings*.
+
+    The mappings are by namespace/name. *held*: its GPUs now. *had*: all GPUs it was seen with.
+    *waits*: why it has no node. *gangs*: the minimum of its gang, used if the pod does not say.
+    """
     found = [
         SeenPod(
             pod=key_of(sighting.pod),
@@ -120,7 +122,7 @@ def report_of(
 
 
 def place_of(seen: SeenPod, machines: Mapping[str, Machine]) -> PodPlace | None:
-    """What the pod's GPUs are worth together; None where it never had any."""
+    """Return the pod's GPUs and what they are worth; None if it never had any."""
     gpus = seen.held_gpus or (seen.had if seen.ended else frozenset())
     if not gpus:
         return None
@@ -137,8 +139,11 @@ def place_of(seen: SeenPod, machines: Mapping[str, Machine]) -> PodPlace | None:
 def _worth(
     places: Sequence[PodPlace | None], machines: Mapping[str, Machine], *, is_gang: bool
 ) -> float | None:
-    """GB/s of a gang's all-reduce (docs/topology.md; the simulated nodes share one network), or of
-    the slowest of several pods; None where nobody talks to anybody."""
+    """Return a gang's all-reduce GB/s, or that of the slowest of several pods.
+
+    None if no GPU has another one to talk to. docs/topology.md has the model; all simulated nodes
+    share one network.
+    """
     found = [place for place in places if place]
     if not is_gang:
         return min((place.gbytes_per_s for place in found if place.talks), default=None)
@@ -166,7 +171,7 @@ def _workload(pod: Pod) -> str:
 
 
 def _needed(pod: Pod) -> int:
-    """The size of its gang as it says; 0 where it says none, or says it wrongly."""
+    """Return the gang size in the pod's annotation; 0 if it is absent or wrong."""
     if names.GANG not in pod.metadata.annotations:
         return 0
     size = pod.metadata.annotations.get(names.GANG_SIZE, "")
@@ -174,13 +179,13 @@ def _needed(pod: Pod) -> int:
 
 
 def _holds_none(pod: Pod) -> str:
-    """In case that it does hold none, though it has a node: init containers give theirs back."""
+    """Say why a pod with a node holds no GPU: init containers give theirs back when they end."""
     where = f" on {pod.spec.node_name}" if pod.spec.node_name else ""
     return f"{pod.status.phase or 'Pending'}{where}, and holds no GPU."
 
 
 def _was_replaced(sighting: Sighting, others: Sequence[Sighting]) -> bool:
-    """A failed pod of a Job for which the Job has made another one."""
+    """True for a failed pod of a Job that has created another one for it."""
     if sighting.pod.status.phase != "Failed":
         return False
     uids = {owner.uid for owner in sighting.pod.metadata.owner_references}
@@ -194,7 +199,7 @@ def _was_replaced(sighting: Sighting, others: Sequence[Sighting]) -> bool:
 
 
 def _with_members(found: Sequence[SeenPod]) -> Iterator[SeenPod]:
-    """Where completion indices do not tell the pods of a workload apart, their order does."""
+    """Number the pods of a workload in order of creation if completion indices are not unique."""
     counted = Counter((seen.workload, seen.member) for seen in found)
     by_order = {seen.workload for seen in found if counted[seen.workload, seen.member] > 1}
     numbers: Counter[str] = Counter()
@@ -207,5 +212,5 @@ def _with_members(found: Sequence[SeenPod]) -> Iterator[SeenPod]:
 
 
 def _rank(seen: SeenPod) -> tuple[int, str]:
-    """By completion index; a pod's own annotation may say anything there."""
+    """Sort by completion index. A pod's own annotation may hold any text."""
     return (int(seen.member), "") if seen.member.isdecimal() else (-1, seen.member)

@@ -1,6 +1,6 @@
-"""The report as one HTML file: no script, nothing to load, an SVG drawing of every node.
+"""Renders the report as one HTML file with an SVG drawing of every node; it loads nothing.
 
-`report_svg` says where the shapes stand and the template how they look.
+`svg` computes the shapes and the template styles them.
 """
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -9,11 +9,11 @@ from linkwise.simulator.report.model import GpuTenant, PodPlace, Report, stock_t
 from linkwise.simulator.report.svg import Drawing, draw
 from linkwise.simulator.report.text import place_words, workload_words
 
-COLOURS = 8  # how many the template's style sheet has
+COLOURS = 8  # number of colours in the template's style sheet
 
 
 def render_html(report: Report) -> str:
-    """The whole file as text."""
+    """Return the text of the file."""
     environment = Environment(
         loader=PackageLoader("linkwise.simulator.report"),
         autoescape=True,
@@ -34,7 +34,7 @@ def render_html(report: Report) -> str:
 
 
 def _drawings(report: Report, number: int, colours: dict[str, int]) -> tuple[Drawing, ...]:
-    """A node with us, and beside it with the first draw of the baseline if there is one."""
+    """Draw a node with Linkwise and, if there is a baseline, its first draw beside it."""
     node = report.nodes[number]
     ours = draw(node.machine, tenants(report, node.name), colours)
     if not report.draws:
@@ -43,7 +43,7 @@ def _drawings(report: Report, number: int, colours: dict[str, int]) -> tuple[Dra
 
 
 def _fastest(report: Report) -> float:
-    """The longest bar of the table, in GB/s."""
+    """Return the GB/s of the longest bar in the table."""
     places: list[PodPlace | None] = []
     for _, pod in report.pods:
         places += [pod.place, *pod.stock[:1]]

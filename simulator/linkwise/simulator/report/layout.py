@@ -1,7 +1,7 @@
-"""In which order and in which groups the GPUs of a machine are drawn.
+"""The order and the groups in which a machine's GPUs are drawn.
 
-GPUs that NVLinks join stand together in one island, whatever their indices; those without NVLink
-stand with their NUMA node. Both pictures (terminal and HTML) are drawn from this. Pure.
+GPUs that NVLinks join form one island, whatever their indices. GPUs without NVLink are grouped by
+NUMA node. The terminal and the HTML drawings both use this. Pure.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,7 +13,7 @@ from linkwise.topology.model import Gpu, Link, Machine
 
 @dataclass(frozen=True, slots=True)
 class Island:
-    """Positions in `Machine.gpus`, in drawing order, and what joins them in words."""
+    """Positions in `Machine.gpus` in drawing order, and a title for what joins them."""
 
     positions: tuple[int, ...]
     title: str
@@ -22,7 +22,7 @@ class Island:
 
 
 def islands(machine: Machine) -> tuple[Island, ...]:
-    """All GPUs of the machine, each in one island; islands by NUMA node, then by index."""
+    """Return all GPUs, each in one island; islands are sorted by NUMA node, then by index."""
     joined = [group for group in _joined_by_nvlink(machine) if len(group) > 1]
     alone = sorted(set(range(len(machine.gpus))) - {p for group in joined for p in group})
     drawn = [_nvlink_island(machine, group) for group in joined]
@@ -33,23 +33,23 @@ def islands(machine: Machine) -> tuple[Island, ...]:
 
 
 def numa_runs(machine: Machine, positions: Iterable[int]) -> tuple[tuple[str, int], ...]:
-    """Neighbours on one NUMA node, as (what to write below them, how many GPUs)."""
+    """Group neighbours by NUMA node: (text below them, number of GPUs)."""
     runs = groupby(positions, key=lambda position: numa_title(machine.gpus[position]))
     return tuple((title, len(list(group))) for title, group in runs)
 
 
 def numa_title(gpu: Gpu) -> str:
-    """`NUMA 0`; empty where it is not known."""
+    """Return `NUMA 0`; "" if the node is unknown."""
     return "" if gpu.numa_node is None else f"NUMA {gpu.numa_node}"
 
 
 def links_within(machine: Machine, positions: Iterable[int]) -> tuple[Link, ...]:
-    """The link of every pair of these GPUs."""
+    """Return the link of every pair of these GPUs."""
     return tuple(machine.link(a, b) for a, b in combinations(sorted(positions), 2))
 
 
 def written(indices: Iterable[int]) -> str:
-    """GPU indices as an operator writes them: `0-2,5`."""
+    """Return GPU indices as an operator writes them: `0-2,5`."""
     runs: list[list[int]] = []
     for index in sorted(indices):
         if runs and index == runs[-1][-1] + 1:
@@ -60,7 +60,7 @@ def written(indices: Iterable[int]) -> str:
 
 
 def _joined_by_nvlink(machine: Machine) -> list[tuple[int, ...]]:
-    """The connected components of the graph of NVLinks."""
+    """Return the connected components of the graph of NVLinks."""
     group_of = {position: {position} for position in range(len(machine.gpus))}
     for first, second, link in machine.pairs():
         if link.nvlinks and group_of[first] is not group_of[second]:
@@ -89,7 +89,7 @@ def _pcie_island(machine: Machine, group: tuple[int, ...]) -> Island:
 
 
 def _by_numa(machine: Machine) -> Callable[[int], tuple[int, int]]:
-    """A sort key: by NUMA node, those without one first; then by position."""
+    """Return a sort key: by NUMA node (GPUs without one first), then by position."""
 
     def key(position: int) -> tuple[int, int]:
         numa = machine.gpus[position].numa_node

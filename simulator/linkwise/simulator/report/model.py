@@ -1,7 +1,7 @@
-"""What a run of the simulator shows: who got which GPUs, what they are worth, and what is wrong.
+"""The result of a run: which pod holds which GPUs, what they are worth, and what is wrong.
 
-Two printers (`report_text`, `report_html`) show the same `Report`, so they cannot disagree. GPUs
-are those that the kubelet's podresources names, never those that were planned. Pure.
+`text` and `html` print the same `Report`, so they cannot disagree. GPUs come from the kubelet's
+podresources, never from the plan. Pure.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +16,7 @@ FREE = "·"
 
 @dataclass(frozen=True, slots=True)
 class PodPlace:
-    """The GPUs that a pod really holds, by index, and the ring through them."""
+    """The GPUs that a pod holds, by index, and the ring through them."""
 
     node: str
     gpus: tuple[int, ...]
@@ -25,33 +25,33 @@ class PodPlace:
 
     @property
     def talks(self) -> bool:
-        """A lone GPU has no other to talk to, so its bandwidth says nothing."""
+        """False for a lone GPU: its bandwidth means nothing."""
         return len(self.gpus) > 1
 
 
 @dataclass(frozen=True, slots=True)
 class PodReport:
-    """One pod. `stock` has a place (or None: it got none) for each draw of the baseline."""
+    """One pod. `stock` has a place, or None, for each draw of the baseline."""
 
     pod: str  # namespace/name
-    member: str  # completion index, or what else tells it from the workload's other pods
+    member: str  # completion index, or another text that is unique in the workload
     place: PodPlace | None
-    waits: str = ""  # why there is no place, in words
-    ended: bool = False  # it has run to its end: the place is where it ran
+    waits: str = ""  # why there is no place
+    ended: bool = False  # it has succeeded; the place is where it ran
     stock: tuple[PodPlace | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadReport:
-    """A gang, a Job or a lone Pod, with the letter that stands for it in the pictures."""
+    """A gang, a Job or a lone Pod, with its letter in the drawings."""
 
     name: str
     letter: str
     pods: tuple[PodReport, ...]
-    needed: int = 0  # members that a gang must have to start; 0: not a gang
-    # GB/s of a gang as one communicator, else of the slowest pod; None where none talks to others
+    needed: int = 0  # members that a gang needs to start; 0: not a gang
+    # GB/s of a gang as one communicator, else of the slowest pod; None for lone GPUs only.
     gbytes_per_s: float | None = None
-    stock_gbytes_per_s: tuple[float | None, ...] = ()  # the same, draw by draw
+    stock_gbytes_per_s: tuple[float | None, ...] = ()  # the same for each draw
 
     @property
     def running(self) -> int:
@@ -67,12 +67,12 @@ class WorkloadReport:
 
     @property
     def stock_draws(self) -> tuple[tuple[PodPlace | None, ...], ...]:
-        """The places of all pods, draw by draw."""
+        """Return the places of all pods for each draw."""
         return tuple(zip(*(pod.stock for pod in self.pods), strict=True))
 
     @property
     def stock_mean(self) -> float | None:
-        """GB/s, the mean over the draws in which all that are needed have a place."""
+        """Return the mean GB/s over the draws in which enough pods have a place."""
         speeds = [
             speed
             for running, speed in zip(self.stock_running, self.stock_gbytes_per_s, strict=True)
@@ -82,12 +82,12 @@ class WorkloadReport:
 
     @property
     def stock_running(self) -> tuple[int, ...]:
-        """How many pods have a place, draw by draw."""
+        """Return how many pods have a place in each draw."""
         return tuple(_placed(places) for places in self.stock_draws)
 
     @property
     def stock_halves(self) -> int:
-        """In how many draws the gang runs with some of its members and not with enough."""
+        """Return in how many draws the gang runs with some of its members but not enough."""
         return sum(1 for count in self.stock_running if 0 < count < self.needed)
 
     @property
@@ -98,7 +98,7 @@ class WorkloadReport:
 @dataclass(frozen=True, slots=True)
 class NodeReport:
     name: str
-    title: str  # the machine in words
+    title: str  # of the machine
     machine: Machine
 
     @property
@@ -110,8 +110,8 @@ class NodeReport:
 class Report:
     nodes: tuple[NodeReport, ...]
     workloads: tuple[WorkloadReport, ...]
-    compared: int = 0  # pods whose plan was held against what the kubelet says
-    faults: tuple[str, ...] = ()  # what must never be: empty, or the run has failed
+    compared: int = 0  # pods whose plan was compared with the kubelet's list
+    faults: tuple[str, ...] = ()  # violations; if there are any, the run has failed
     draws: int = 0  # of the baseline
     seed: int = 0
 
@@ -122,21 +122,21 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class GpuTenant:
-    """Who holds a GPU: the workload and its member."""
+    """The pod that holds a GPU, and its workload."""
 
     workload: WorkloadReport
     pod: PodReport
 
     @property
     def short(self) -> str:
-        """The workload's letter, and the member where there are several: `A3`."""
+        """Return the workload's letter, with the member if there are several: `A3`."""
         if len(self.workload.pods) == 1:
             return self.workload.letter
         return f"{self.workload.letter}{self.pod.member}"
 
 
 def tenants(report: Report, node: str) -> dict[int, GpuTenant]:
-    """GPU index -> who holds it on *node*."""
+    """Return the holder of each GPU index on *node*."""
     return {
         gpu: GpuTenant(workload, pod)
         for workload, pod in report.pods
@@ -146,7 +146,7 @@ def tenants(report: Report, node: str) -> dict[int, GpuTenant]:
 
 
 def stock_tenants(report: Report, node: str, draw: int = 0) -> dict[int, GpuTenant]:
-    """The same for one draw of the baseline."""
+    """Return the same for one draw of the baseline."""
     return {
         gpu: GpuTenant(workload, pod)
         for workload, pod in report.pods
@@ -156,7 +156,7 @@ def stock_tenants(report: Report, node: str, draw: int = 0) -> dict[int, GpuTena
 
 
 def letters() -> Iterator[str]:
-    """A, B … Z, AA, AB … : a letter for each workload, in the order of the manifests."""
+    """Yield A, B … Z, AA, AB …: a letter for each workload, in the order of the manifests."""
     yield from ascii_uppercase
     for first in letters():
         for second in ascii_uppercase:
@@ -165,7 +165,7 @@ def letters() -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class SeenPod:
-    """What was seen of one pod: what was planned at its binding, and what the kubelet lists."""
+    """The record of one pod: its plan at the binding, and the kubelet's list."""
 
     pod: str
     workload: str
@@ -174,9 +174,9 @@ class SeenPod:
     node: str = ""
     planned: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # container -> GPU uuids
     held: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    had: frozenset[str] = frozenset()  # all GPUs it was ever seen to hold
-    ended: bool = False  # well: it has given them back
-    waits: str = ""  # why it holds none, in words
+    had: frozenset[str] = frozenset()  # all GPUs that it was seen to hold
+    ended: bool = False  # succeeded, and gave its GPUs back
+    waits: str = ""  # why it holds none
 
     @property
     def held_gpus(self) -> frozenset[str]:
@@ -184,14 +184,14 @@ class SeenPod:
 
 
 def faults(seen: Iterable[SeenPod]) -> tuple[str, ...]:
-    """All that must never be: a pod on other GPUs than planned, a GPU held twice, half a gang."""
+    """Return every violation: GPUs that differ from the plan, a GPU held twice, half a gang."""
     pods = tuple(seen)
     return (*_unplanned(pods), *_held_twice(pods), *_half_gangs(pods))
 
 
 def _unplanned(pods: tuple[SeenPod, ...]) -> Iterator[str]:
     for pod in pods:
-        # An ended init container is in the plan and no longer in the kubelet's list.
+        # The plan still names an ended init container; the kubelet's list does not.
         for container, gpus in pod.held.items():
             planned = pod.planned.get(container)
             if planned is None:

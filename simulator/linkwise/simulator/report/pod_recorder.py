@@ -1,7 +1,7 @@
-"""Sees every pod from its creation on, and what was planned for it when it was bound.
+"""Records every pod from its creation on, with its plan at the moment of the binding.
 
-A plan's annotation is corrected later, where the kubelet took other GPUs; what was decided is what
-stood there with the Binding.
+The plugin later corrects the plan's annotation if the kubelet took other GPUs. The record keeps
+what the extender wrote with the Binding.
 """
 
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from linkwise.topology.plan import ContainerGpus, read_gpus
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """One pod: as last seen, when it was first seen among the others, and its plan."""
+    """One pod as last seen, its place in the order of appearance, and its plan."""
 
     pod: Pod
     order: int
@@ -40,13 +40,13 @@ class PodRecorder:
         self._reflector.stop()
 
     def sightings(self) -> tuple[Sighting, ...]:
-        """All pods that exist, in the order in which they were first seen."""
+        """Return all existing pods in the order in which they appeared."""
         with self._lock:
             return tuple(sorted(self._sightings.values(), key=lambda s: s.order))
 
     @property
     def changes(self) -> int:
-        """A number that grows with everything that happens to a pod."""
+        """A counter that grows with every event of any pod."""
         with self._lock:
             return self._changes
 
@@ -76,7 +76,7 @@ class PodRecorder:
 
 
 def _plan(pod: Pod) -> ContainerGpus:
-    """Empty without a plan, and where it cannot be read: either way the GPUs are unplanned."""
+    """Return the plan; empty if the pod has none, or one that does not parse."""
     text = pod.metadata.annotations.get(names.GPUS)
     if not text or not pod.spec.node_name:
         return {}

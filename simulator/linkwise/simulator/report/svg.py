@@ -1,7 +1,7 @@
-"""Where everything of a node's drawing stands: GPUs in a row, what joins them above and below.
+"""Computes the shapes of a node's drawing: a row of GPUs, and the links above and below it.
 
-NVLinks are arcs above the GPUs, or lines to a bar where an NVSwitch joins them; PCIe switches and
-NUMA nodes are below. The template only writes these shapes down. Lengths in pixels. Pure.
+NVLinks are arcs above the GPUs, or lines to a bar if an NVSwitch joins them. PCIe switches and NUMA
+nodes are below. The template only writes these shapes down. Lengths in pixels. Pure.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from linkwise.topology.model import Gpu, Link, LinkClass, Machine
 _BOX_WIDTH, _BOX_HEIGHT = 46, 44
 _GAP, _NUMA_GAP = 9, 20
 _MARGIN = 14
-_ARC_BASE, _ARC_STEP = 15, 11  # height of an arc between neighbours, and for each one farther
+_ARC_BASE, _ARC_STEP = 15, 11  # height of an arc between neighbours; what each further GPU adds
 _SWITCH_HEIGHT = 46
 
 
@@ -33,7 +33,7 @@ class GpuBox:
 
 @dataclass(frozen=True, slots=True)
 class NvlinkPath:
-    """An NVLink: an SVG path, thicker for more links; coloured where one pod has both ends."""
+    """An NVLink as an SVG path: thicker for more links, coloured if one pod holds both ends."""
 
     path: str
     width: float
@@ -43,7 +43,7 @@ class NvlinkPath:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A switch, or the ground of a NUMA node."""
+    """A switch, or the background of a NUMA node."""
 
     x: float
     y: float
@@ -66,7 +66,7 @@ class Drawing:
 
 
 def draw(machine: Machine, holders: Mapping[int, GpuTenant], colours: Mapping[str, int]) -> Drawing:
-    """*holders* by GPU index; *colours* are the numbers of the workloads, by name."""
+    """Draw *machine*. *holders* by GPU index; *colours* are the workloads' numbers, by name."""
     order = drawing_order(machine)
     place = _places(machine, order)
     groups = islands(machine)
@@ -96,7 +96,7 @@ def draw(machine: Machine, holders: Mapping[int, GpuTenant], colours: Mapping[st
 
 
 def drawing_order(machine: Machine) -> tuple[int, ...]:
-    """Positions from left to right: by NUMA node, islands together within each."""
+    """Return positions from left to right: by NUMA node, islands together within each."""
     order = [position for island in islands(machine) for position in island.positions]
     numas = [machine.gpus[position].numa_node for position in order]
     first_seen = {numa: numas.index(numa) for numa in numas}
@@ -104,7 +104,7 @@ def drawing_order(machine: Machine) -> tuple[int, ...]:
 
 
 def _places(machine: Machine, order: tuple[int, ...]) -> dict[int, float]:
-    """The left edge of every GPU; NUMA nodes stand apart."""
+    """Return the left edge of every GPU, with a gap between NUMA nodes."""
     place: dict[int, float] = {}
     x: float = _MARGIN
     for before, position in zip((None, *order), order, strict=False):
@@ -116,7 +116,7 @@ def _places(machine: Machine, order: tuple[int, ...]) -> dict[int, float]:
 
 
 def _height_above(groups: tuple[Island, ...], order: tuple[int, ...], machine: Machine) -> float:
-    """Room over the GPUs for the highest arc, or for the switch."""
+    """Return the height that the highest arc or the switch needs."""
     reach = [
         abs(order.index(a) - order.index(b))
         for a, b, link in machine.pairs()
@@ -177,7 +177,7 @@ def _direct_lines(
         if not link.nvlinks or link.through_switch:
             continue
         left, right = sorted((_middle(place[a]), _middle(place[b])))
-        # The top of a cubic Bézier is at three quarters of its handles' height.
+        # A cubic Bézier reaches three quarters of its handles' height.
         handle = bottom - _arc_height(abs(order.index(a) - order.index(b))) * 4 / 3
         first, second = machine.gpus[a].index, machine.gpus[b].index
         holder = holders.get(first)
@@ -200,14 +200,14 @@ def _link_words(first: int, second: int, link: Link) -> str:
 
 
 def _width(nvlinks: int) -> float:
-    """Grows with the links, but eighteen of them are no wall."""
+    """Grow with the links, but keep eighteen of them readable."""
     return round(0.6 + 1.1 * log2(nvlinks + 1), 2)
 
 
 def _pcie_switches(
     machine: Machine, order: tuple[int, ...], place: Mapping[int, float], above: float
 ) -> tuple[Bar, ...]:
-    """Neighbours that one PCIe switch joins."""
+    """Return a bar for each run of neighbours behind one PCIe switch."""
     bars: list[Bar] = []
     group: list[int] = []
     for position in (*order, None):

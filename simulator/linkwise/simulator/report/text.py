@@ -1,7 +1,8 @@
-"""The report for a terminal: a table of all pods, a picture of every node, and why pods wait.
+"""Renders the report for a terminal: a table of all pods, a drawing of every node, and why pods
+wait.
 
-Made to be read at 80 columns and without colour (a CI log): a letter stands for each workload,
-colour only repeats it.
+Readable at 80 columns and without colour (a CI log): a letter stands for each workload, and colour
+only repeats it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,13 +24,13 @@ from linkwise.topology.model import Machine
 WIDTH = 79
 _CELL = 4  # columns for one GPU
 _BROKEN = "×"
-_SHORTEST_NODE = 9  # columns of the table, however wide the others are
-_IN_A_ROW = 8  # GPUs side by side in one island
+_SHORTEST_NODE = 9  # columns of the table that the node's name always gets
+_IN_A_ROW = 8  # GPUs in one row of an island
 _COLOURS = ("cyan", "yellow", "green", "magenta", "bright_blue", "red", "white")
 
 
 def render(report: Report) -> Text:
-    """Everything that there is to say after a run."""
+    """Return the whole report."""
     blocks = [_table(report), *_pictures(report), _legend(report)]
     waiting = [_waiting(workload) for workload in report.workloads if workload.waiting]
     if waiting:
@@ -41,7 +42,7 @@ def render(report: Report) -> Text:
 
 
 def place_words(place: PodPlace) -> tuple[str, str, str, str]:
-    """Node, GPUs, link and GB/s; a lone GPU has no link and no bandwidth to tell."""
+    """Return node, GPUs, link and GB/s; a lone GPU has no link and no bandwidth."""
     gpus = written(place.gpus)
     if not place.talks:
         return place.node, gpus, "", ""
@@ -49,7 +50,7 @@ def place_words(place: PodPlace) -> tuple[str, str, str, str]:
 
 
 def workload_words(workload: WorkloadReport, draws: int) -> str:
-    """What became of a workload, in one line."""
+    """Describe a workload's result in one line."""
     pods, one = len(workload.pods), _is_one(workload)
     kind = f"gang of {pods}" if workload.needed else f"{pods} pods" if pods > 1 else "pod"
     parts = [f"{kind} {_running(workload.running, pods, one=one)}"]
@@ -69,7 +70,7 @@ def _is_one(workload: WorkloadReport) -> bool:
 
 
 def _running(running: int, pods: int, *, one: bool) -> str:
-    """A verb for *one* thing (a pod, a gang), or for several pods."""
+    """Choose the verb for *one* thing (a pod, a gang) or for several pods."""
     if 0 < running < pods:
         return f"{'runs' if one else 'run'} {running} of them"
     verb = "run" if running else "wait"
@@ -134,7 +135,7 @@ def _row(words: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _clipped(name: str, width: int) -> str:
-    """Both ends of a long name, as nodes may differ in either; the pictures have it in full."""
+    """Shorten a long name but keep both ends, as names may differ in either."""
     if len(name) <= width:
         return name
     end = (width - 1) // 2
@@ -153,7 +154,7 @@ def _pictures(report: Report) -> Iterator[Text]:
 def picture(
     machine: Machine, holders: Mapping[int, GpuTenant], styles: Mapping[int, str]
 ) -> list[Text]:
-    """One node: a box for every island, in it each GPU's index and below it who holds it."""
+    """Draw one node: a box for every island, with each GPU's index and its holder below."""
     rows: list[list[list[Text]]] = [[]]
     for island in islands(machine):
         box = _box(machine, island, holders, styles)
@@ -188,7 +189,7 @@ def _cells(
     holders: Mapping[int, GpuTenant],
     styles: Mapping[int, str],
 ) -> list[Text]:
-    """Three lines: indices, holders, NUMA nodes; neighbours on other NUMA nodes stand apart."""
+    """Return three lines: indices, holders, NUMA nodes; a gap separates NUMA nodes."""
     indices, who, numa = Text(), Text(), Text()
     start = 0
     for title, count in numa_runs(machine, positions):
@@ -237,7 +238,7 @@ def _waiting(workload: WorkloadReport) -> Text:
     return Text.assemble(
         (f"  {workload.name}", "bold"),
         f" ({len(workload.waiting)} of {len(workload.pods)} pods): ",
-        # Members of a gang wait for the same reason: say it once.
+        # Members of a gang wait for the same reason: print it once.
         "\n    ".join(dict.fromkeys(pod.waits for pod in workload.waiting)),
     )
 
@@ -264,7 +265,7 @@ def _verdict(report: Report) -> Text:
 
 
 def colour_of(report: Report, workload: WorkloadReport) -> str:
-    """A rich style: the workload's own colour as far as there are enough."""
+    """Return a rich style: the workload's colour while there are enough colours."""
     position = report.workloads.index(workload)
     return f"black on {_COLOURS[position % len(_COLOURS)]}"
 
