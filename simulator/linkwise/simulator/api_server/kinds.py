@@ -1,4 +1,4 @@
-"""Which kinds of object the stand-in holds, and where: one row each."""
+"""The kinds of objects that the stand-in stores, and their paths: one row each."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ class ResourceKind:
     plural: str
     api_version: str = "v1"
     namespaced: bool = True
-    has_status: bool = True  # `/status` is written apart from the rest
+    has_status: bool = True  # clients write `/status` separately
 
     @property
     def root(self) -> str:
@@ -33,7 +33,7 @@ ENDPOINT_SLICE = ResourceKind(
 )
 LEASE = ResourceKind("Lease", "leases", "coordination.k8s.io/v1", has_status=False)
 
-# What pods may hang on, so that whoever reads it finds it; nothing makes pods of these.
+# Owners of pods, which the extender reads. No controller here creates pods from them.
 OWNERS = (
     ResourceKind("StatefulSet", "statefulsets", "apps/v1"),
     ResourceKind("Deployment", "deployments", "apps/v1"),

@@ -1,4 +1,4 @@
-"""The part of an object that all kinds share: who it is, checked and kept from being changed."""
+"""The metadata that all kinds share: checked, and protected from changes."""
 
 import re
 from collections.abc import Mapping
@@ -32,12 +32,13 @@ _VALUE_RULE = (
 )
 MAX_ANNOTATION_BYTES = 256 << 10
 
-# Set by the server alone; what a client sends of these is put aside.
+# Only the server sets these; a client's values are ignored.
 _OURS = ("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "uid")
 
 
 def read_object(kind: ResourceKind, body: Any) -> Object:
-    """A body that is an object of this kind with sound metadata. Raises RequestRefusedError 400."""
+    """Return *body* as an object of this kind with sound metadata. Raises RequestRefusedError
+    400."""
     if not isinstance(body, dict):
         raise bad_request(f"the body is no JSON object: expected a {kind.name}")
     for field, expected in (("kind", kind.name), ("apiVersion", kind.api_version)):
@@ -60,9 +61,9 @@ def read_object(kind: ResourceKind, body: Any) -> Object:
 
 
 def read_patched(kind: ResourceKind, body: Any) -> Object:
-    """As `read_object`, for the result of a patch.
+    """Check the result of a patch, as `read_object` checks a body.
 
-    Raises RequestRefusedError 422: the patch itself was readable, its result is not sound.
+    Raises RequestRefusedError 422: the patch parsed, but its result is not sound.
     """
     try:
         return read_object(kind, body)
@@ -77,7 +78,7 @@ def _mapping(kind: ResourceKind, field: str, value: Any) -> Mapping[str, Any]:
 
 
 def check(kind: ResourceKind, obj: Object) -> None:
-    """Names, labels and annotations as Kubernetes allows them. Raises RequestRefusedError 422."""
+    """Check names, labels and annotations by Kubernetes' rules. Raises RequestRefusedError 422."""
     metadata = obj["metadata"]
     name = metadata["name"]
     if not is_subdomain(name):
@@ -108,9 +109,9 @@ def _bad_value(
 
 
 def keep_identity(kind: ResourceKind, old: Object, new: Object) -> Object:
-    """*new* with what only the server sets taken from *old*.
+    """Return *new* with the server's own fields taken from *old*.
 
-    Raises RequestRefusedError where *new* claims another version (409), uid (422) or name (400).
+    Raises RequestRefusedError if *new* names another version (409), uid (422) or name (400).
     """
     before, after = old["metadata"], dict(new["metadata"])
     name = before["name"]
@@ -138,7 +139,8 @@ def keep_identity(kind: ResourceKind, old: Object, new: Object) -> Object:
 
 
 def check_preconditions(kind: ResourceKind, obj: Object, conditions: Mapping[str, Any]) -> None:
-    """Of a deletion or a binding: this uid, this version. Raises RequestRefusedError 409."""
+    """Check the uid and version that a deletion or binding expects. Raises
+    RequestRefusedError 409."""
     metadata = obj["metadata"]
     uid = conditions.get("uid") or metadata["uid"]
     if uid != metadata["uid"]:

@@ -1,10 +1,10 @@
-"""What the API server says no with: meta/v1 Status, in its own codes, reasons and words."""
+"""The API server's refusals: meta/v1 Status with its codes, reasons and messages."""
 
 from collections.abc import Mapping
 from typing import Any
 
 Object = dict[str, Any]
-"""A Kubernetes object as JSON. Once stored it is never changed, only replaced."""
+"""A Kubernetes object as JSON. The store never changes it in place, it only replaces it."""
 
 
 class RequestRefusedError(Exception):
@@ -29,7 +29,7 @@ class RequestRefusedError(Exception):
 
 
 def success(name: str = "", plural: str = "", uid: str = "", code: int = 200) -> Object:
-    """The Status that says yes where there is no object to show."""
+    """Return the Status of a success that has no object to show."""
     details = {"name": name, "kind": plural, "uid": uid}
     return {
         "kind": "Status",

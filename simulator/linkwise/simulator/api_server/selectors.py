@@ -1,4 +1,4 @@
-"""Label and field selectors: which objects of a kind a list or watch is about."""
+"""Label and field selectors: which objects a list or watch returns."""
 
 import re
 from collections.abc import Callable
@@ -33,14 +33,15 @@ class Selector:
 
 
 def read_selector(kind: ResourceKind, labels: str, fields: str) -> Selector:
-    """Raises RequestRefusedError 400 if one does not parse, or if the kind has no such field."""
+    """Return the selector. Raises RequestRefusedError 400 if it does not parse or names a field
+    that the kind does not have."""
     tests = [_label_test(part) for part in _COMMA_OUTSIDE_BRACKETS.split(labels) if part.strip()]
     tests += [_field_test(kind, part) for part in fields.split(",") if part.strip()]
     return Selector(tuple(tests))
 
 
 def reads_labels(selector: Object) -> Selector:
-    """A selector as it stands in an object: `matchLabels` and `matchExpressions`."""
+    """Return a selector from its form in an object: `matchLabels` and `matchExpressions`."""
     tests = [
         _membership(key, {value}, wanted=True)
         for key, value in (selector.get("matchLabels") or {}).items()
@@ -74,7 +75,7 @@ def _label_test(text: str) -> Test:
 
 
 def _membership(key: str, values: set[str], *, wanted: bool) -> Test:
-    # An object without the label is in no set of values: `!=` and `notin` match it.
+    # `!=` and `notin` match an object without the label.
     return lambda obj: (_labels(obj).get(key) in values) is wanted
 
 

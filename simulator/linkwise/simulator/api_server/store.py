@@ -1,7 +1,7 @@
-"""What the stand-in's API server holds, and every change to it. Pure: no I/O, no clock, no thread.
+"""The stand-in's objects and every change to them. Pure: no I/O, no clock, no thread.
 
-One counter gives every write its resourceVersion, over all kinds, as etcd does. Stored objects
-are never changed in place, so a list, a page and a watch event can share them.
+One counter gives every write of any kind its resourceVersion, as in etcd. Stored objects never
+change in place, so lists, pages and watch events share them.
 """
 
 from collections import OrderedDict
@@ -28,7 +28,7 @@ from linkwise.simulator.api_server.refusals import (
 )
 from linkwise.simulator.api_server.selectors import Selector
 
-Key = tuple[str, str]  # namespace ("" for kinds without), name
+Key = tuple[str, str]  # namespace ("" for kinds without one), name
 
 _MAX_OPEN_LISTS = 64
 _TOKEN = "page-"
@@ -43,8 +43,11 @@ class ListPage:
 
 
 class Store:
-    """`now` and `new_uid` are asked whenever one is needed. `first_version` is where versions
-    begin: in a store that takes another's place beyond all of that one's."""
+    """The store calls `now` and `new_uid` whenever it needs a value.
+
+    `first_version` is where versions begin. A store that replaces another one begins beyond that
+    one's last version.
+    """
 
     def __init__(
         self,
@@ -63,7 +66,7 @@ class Store:
     # Reading
 
     def get(self, kind: ResourceKind, namespace: str, name: str) -> Stored:
-        """Raises RequestRefusedError 404."""
+        """Return the object. Raises RequestRefusedError 404."""
         try:
             return self._objects[kind][namespace, name]
         except KeyError:
@@ -72,7 +75,7 @@ class Store:
     def list(
         self, kind: ResourceKind, namespace: str | None = None, selector: Selector | None = None
     ) -> ListPage:
-        """All that match, by namespace and name; *namespace* None or empty is every one."""
+        """Return all that match, by namespace and name; *namespace* None or "" means all."""
         items = tuple(
             stored
             for key, stored in sorted(self._objects[kind].items())
@@ -82,7 +85,7 @@ class Store:
         return ListPage(items, self.version)
 
     def page(self, full: ListPage, limit: int) -> ListPage:
-        """The first *limit* of a list; the rest waits, as it is now, for its token."""
+        """Return the first *limit* entries of a list. A token keeps the rest as it is now."""
         if not limit or len(full.items) <= limit:
             return full
         token = _TOKEN + self._new_uid()
@@ -92,9 +95,10 @@ class Store:
         return ListPage(full.items[:limit], full.version, token, len(full.items) - limit)
 
     def rest_of_list(self, token: str) -> ListPage:
-        """Return the page of *token*; every call returns the same page, as an answer may be lost.
+        """Return the rest of the list behind *token*. An answer may be lost, so every call returns
+        the same.
 
-        Raises RequestRefusedError 410 if the page has expired.
+        Raises RequestRefusedError 410 if the token has expired.
         """
         found = self._open_lists.get(token)
         if found is None:
@@ -104,14 +108,14 @@ class Store:
         return found
 
     def since(self, kind: ResourceKind, version: int) -> "tuple[StoredChange, ...]":
-        """The changes of a kind after *version*; none while it is yet to come.
+        """Return the changes of a kind after *version*; none if that version is in the future.
 
-        Raises RequestRefusedError 410 where it is too old.
+        Raises RequestRefusedError 410 if it is too old.
         """
         return tuple(self._histories[kind].since(version))
 
     def compact(self) -> None:
-        """Forget every change so far: watches from an older version and open lists get 410."""
+        """Forget all changes: watches from an older version and open lists get 410."""
         for history in self._histories.values():
             history.forget(self.version)
         self._open_lists.clear()
@@ -149,7 +153,7 @@ class Store:
             why = "Required value: name or generateName is required"
             raise invalid(kind.name, "", "metadata.name", why)
         name = ""
-        for _ in range(8):  # as often as the real one, before it gives up with AlreadyExists
+        for _ in range(8):  # as often as the real API server, before AlreadyExists
             name = prefix + self._new_uid().replace("-", "")[-5:]
             if (namespace, name) not in self._objects[kind]:
                 break
@@ -158,8 +162,11 @@ class Store:
     def replace(
         self, kind: ResourceKind, namespace: str, name: str, body: Any, *, status: bool = False
     ) -> Stored:
-        """PUT: with a uid or resourceVersion in it, only over that one; but a Lease that is not
-        there is created, whatever version is named, unless a uid is."""
+        """Carry out a PUT: a uid or resourceVersion in *body* must match.
+
+        A PUT of a Lease that does not exist creates it, whatever version *body* names, unless it
+        names a uid.
+        """
         new = metadata.read_object(kind, body)
         if kind is LEASE and (namespace, name) not in self._objects[kind]:
             metadata.check_preconditions(
@@ -203,13 +210,13 @@ class Store:
         grace_seconds: int | None = None,
         preconditions: Mapping[str, Any] | None = None,
     ) -> tuple[Stored, bool]:
-        """The object as it is now, and whether it is gone."""
+        """Return the object after the deletion, and whether it is gone."""
         old = self.get(kind, namespace, name)
         metadata.check_preconditions(kind, old.obj, preconditions or {})
         marked = rules.mark_deleted(kind, old.obj, grace_seconds, self._now())
         if not rules.is_gone(marked):
             return self._store(kind, old, marked), False
-        if kind is POD:  # marked first even where nothing is waited for, and watchers are told
+        if kind is POD:  # watchers see the mark even if nothing delays the removal
             key = (namespace, name)
             old = self._write(kind, key, marked, old)
         return self._remove(kind, old, old.obj), True
@@ -236,19 +243,19 @@ class Store:
         self.delete(POD, namespace, name, grace_seconds=options.get("gracePeriodSeconds"))
 
     def _use_budget(self, pod: Object) -> None:
-        """Raises RequestRefusedError 429 where a PodDisruptionBudget does not let this pod go."""
+        """Raises RequestRefusedError 429 if a PodDisruptionBudget forbids the eviction."""
         budgets = [b.obj for b in self.list(BUDGET, pod["metadata"]["namespace"]).items]
         used = disruption.use_budget(pod, budgets, self._now())
         if used is not None:
             meta = used["metadata"]
             self._store(BUDGET, self.get(BUDGET, meta["namespace"], meta["name"]), used)
 
-    # The only two that change anything
+    # The only two methods that change the state
 
     def _store(self, kind: ResourceKind, old: Stored, new: Object) -> Stored:
         if new == old.obj:
-            return old  # no new version, and nobody is told
-        if rules.is_gone(new):  # its last finalizer was taken away
+            return old  # no new version, no event
+        if rules.is_gone(new):  # its last finalizer is gone
             return self._remove(kind, old, new)
         meta = new["metadata"]
         return self._write(kind, (meta.get("namespace", ""), meta["name"]), new, old)

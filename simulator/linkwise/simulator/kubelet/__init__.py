@@ -1,4 +1,4 @@
-"""A stand-in for the kubelet: real gRPC on unix sockets, its device rules, no containers."""
+"""A stand-in for the kubelet: real gRPC on unix sockets and its device rules, but no containers."""
 
 from linkwise.simulator.kubelet.endpoint import Adviser
 from linkwise.simulator.kubelet.node import Kubelet

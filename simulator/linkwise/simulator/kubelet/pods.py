@@ -1,4 +1,4 @@
-"""What the kubelet reads from a pod. PURE, but for a warning in the log."""
+"""What the kubelet reads from a pod. PURE, except for a warning in the log."""
 
 import logging
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 def listed_containers(pod: Pod) -> Iterable[str]:
-    """The containers that podresources lists: of the init containers, the sidecars alone."""
+    """Yield the containers that podresources lists; of the init containers, only sidecars."""
     for container in pod.spec.init_containers:
         if container.restart_policy == "Always":
             yield container.name
@@ -21,7 +21,7 @@ def listed_containers(pod: Pod) -> Iterable[str]:
 
 
 def seconds_in(pod: Pod, key: str) -> float | None:
-    """What the pod says about itself; what is no number counts as not said."""
+    """Return the seconds in an annotation of the pod; None if it is absent or not a number."""
     text = pod.metadata.annotations.get(key)
     if text is None:
         return None

@@ -1,4 +1,4 @@
-"""What the stand-in for the kubelet lets its user set. PURE."""
+"""Settings of the kubelet stand-in. PURE."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeletSettings:
-    """The defaults are a real kubelet's where it has any; tests and the demo make haste."""
+    """Defaults are the real kubelet's, if it has any; tests and the demo use shorter times."""
 
     capacity: Mapping[str, str] = field(
         default_factory=lambda: {"cpu": "192", "memory": "2Ti", "pods": "110"}
     )
     labels: Mapping[str, str] = field(default_factory=dict)
-    status_seconds: float = 10.0  # a new count of devices shows in the Node at the next one
-    init_seconds: float = 0.0  # how long each pod's init containers take together
-    stop_seconds: float = 0.1  # how long containers take to end, where their pod does not say
-    endpoint_grace_seconds: float = 300.0  # a plugin gone for longer: the resource counts 0
+    # interval of the Node's status, so the delay until new devices show there
+    status_seconds: float = 10.0
+    init_seconds: float = 0.0  # duration of each pod's init containers together
+    stop_seconds: float = 0.1  # time that containers take to end, unless their pod says
+    endpoint_grace_seconds: float = 300.0  # after so long without its plugin, a resource counts 0

@@ -1,6 +1,7 @@
-"""What the scheduler believes: nodes, what their pods take, and who is nominated where.
+"""The scheduler's view: nodes, the requests of their pods, and nominations.
 
-A pod that was given a node counts there at once ("assumed"), before the API server says so. PURE.
+A pod that the scheduler has placed counts there at once ("assumed"), before the API server confirms
+it. PURE.
 """
 
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from linkwise.simulator.scheduler.feasible import (
 
 @dataclass(slots=True)
 class NodeInfo:
-    """A node and its pods. `node` is None while only pods on it are known."""
+    """A node and its pods. `node` is None while only pods of it are known."""
 
     node: Node | None = None
     allocatable: dict[str, int] = field(default_factory=dict)
@@ -39,13 +40,13 @@ class SchedulerCache:
     # Nodes
 
     def set_node(self, node: Node) -> None:
-        """Raises ValueError where an amount of the node is none."""
+        """Add or replace a node. Raises ValueError if one of its amounts does not parse."""
         allocatable = {r: amount(r, q) for r, q in node.status.allocatable.items()}
         info = self._infos.setdefault(node.metadata.name, NodeInfo())
         info.node, info.allocatable = node, allocatable
 
     def remove_node(self, name: str) -> None:
-        """Its pods are still known: they go when they themselves are deleted."""
+        """Remove a node. Its pods stay known until they are deleted themselves."""
         info = self._infos.get(name)
         if info is not None:
             info.node = None
@@ -59,18 +60,18 @@ class SchedulerCache:
         return self._infos[name]
 
     def names(self) -> list[str]:
-        """Nodes in the order in which they were first seen."""
+        """Return the nodes in order of appearance."""
         return [name for name, info in self._infos.items() if info.node is not None]
 
     # Pods that have a node
 
     def add_pod(self, pod: Pod) -> None:
-        """The API server says where it runs."""
+        """Count a pod on the node that the API server names."""
         self._place(pod, pod.spec.node_name)
         self._assumed.discard(pod.metadata.uid)
 
     def assume_pod(self, pod: Pod, node: str) -> None:
-        """The scheduler has decided; the bind is on its way."""
+        """Count a pod on *node* while its binding is under way."""
         self._place(pod, node)
         self._assumed.add(pod.metadata.uid)
 
@@ -78,7 +79,7 @@ class SchedulerCache:
         return uid in self._assumed
 
     def remove_pod(self, uid: str) -> bool:
-        """False where it counted nowhere."""
+        """Return False if the pod counted nowhere."""
         self._assumed.discard(uid)
         name = self._node_of.pop(uid, None)
         if name is None:
@@ -107,10 +108,10 @@ class SchedulerCache:
         if info.node is None and not info.pods:
             del self._infos[name]
 
-    # Pods that wait
+    # Waiting pods
 
     def nominate(self, pod: Pod) -> None:
-        """A waiting pod, as it is now: with `status.nominatedNodeName` it counts on that node."""
+        """Count a waiting pod on the node that its `status.nominatedNodeName` names."""
         self.forget_nomination(pod.metadata.uid)
         if node := pod.status.nominated_node_name:
             self._nominated.setdefault(node, {})[pod.metadata.uid] = pod
@@ -121,7 +122,7 @@ class SchedulerCache:
                 del self._nominated[node]
 
     def requests(self, pod: Pod) -> dict[str, int]:
-        """What a waiting pod would take; worked out once per version of it."""
+        """Return the requests of a waiting pod, computed once per version of its spec."""
         known = self._requests.get(pod.metadata.uid)
         if known is None or known[0].spec != pod.spec:
             known = (pod, requests_of(pod))
@@ -129,12 +130,12 @@ class SchedulerCache:
         return known[1]
 
     def forget_pod(self, uid: str) -> None:
-        """It no longer exists."""
+        """Drop a pod that no longer exists."""
         self.forget_nomination(uid)
         self._requests.pop(uid, None)
 
     def nominated_below(self, node: str, priority: int) -> list[Pod]:
-        """The less important pods that are nominated to *node*."""
+        """Return the pods of lower priority that are nominated to *node*."""
         pods = self._nominated.get(node, {}).values()
         return [pod for pod in pods if pod.spec.priority < priority]
 
@@ -143,8 +144,8 @@ class SchedulerCache:
     def rejection(
         self, pod: Pod, name: str, *, without: frozenset[str] = frozenset()
     ) -> Rejection | None:
-        """Why *pod* may not run on *name* beside what counts there, or None; *without* leaves
-        pods out, as if they were gone."""
+        """Say why *pod* may not run on *name* beside the pods that count there, or return None. The
+        pods *without* do not count."""
         info = self._infos[name]
         assert info.node is not None, name
         used = dict(info.used)
@@ -155,7 +156,7 @@ class SchedulerCache:
         return rejection(pod, self.requests(pod), info.node, info.allocatable, used)
 
     def score(self, pod: Pod, name: str) -> int:
-        """What the score plugins give the node with *pod* on it, 0 to 200."""
+        """Return the score plugins' score of the node with *pod* on it, 0 to 200."""
         info = self._infos[name]
         used, presumed = dict(info.used), dict(info.presumed)
         _add(used, self.requests(pod))
@@ -165,7 +166,7 @@ class SchedulerCache:
         )
 
     def _beside(self, pod: Pod, name: str) -> Iterator[Pod]:
-        """Pods nominated to the node that are at least as important."""
+        """Yield the pods nominated to the node with at least the pod's priority."""
         for uid, other in self._nominated.get(name, {}).items():
             if uid != pod.metadata.uid and other.spec.priority >= pod.spec.priority:
                 yield other

@@ -1,8 +1,8 @@
-"""Which less important pods would have to go for a pod to fit: kube-scheduler's DefaultPreemption.
+"""Finds the pods of lower priority to evict so that a pod fits: kube-scheduler's DefaultPreemption.
 
-Only the plugins are asked in this dry run, never the extender's filter. A node on which the plugins
-object to nothing therefore needs no victim and is no candidate: where the extender alone refuses,
-nobody is evicted (kube-scheduler up to 1.37). PodDisruptionBudgets are not modelled. PURE.
+The dry run asks the plugins, never the extender's filter. A node that the plugins accept needs no
+victim, so it is no candidate. If only the extender refuses, nothing is evicted (kube-scheduler up
+to 1.37). PodDisruptionBudgets are not modelled. PURE.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ Victims = Mapping[str, Sequence[Pod]]
 
 
 def is_eligible(pod: Pod, cluster: SchedulerCache, rejections: Mapping[str, Rejection]) -> bool:
-    """Not while pods that make room for it on its nominated node are still ending."""
+    """False while victims on the pod's nominated node are still ending."""
     name = pod.status.nominated_node_name
     refused = rejections.get(name)
     if not name or cluster.node(name) is None or (refused and not refused.resolvable):
@@ -32,7 +32,7 @@ def is_eligible(pod: Pod, cluster: SchedulerCache, rejections: Mapping[str, Reje
 def candidates(
     pod: Pod, cluster: SchedulerCache, rejections: Mapping[str, Rejection]
 ) -> dict[str, tuple[Pod, ...]]:
-    """Every node where evicting less important pods would satisfy the plugins."""
+    """Return every node where evicting pods of lower priority would satisfy the plugins."""
     found = {}
     for name, rejection in rejections.items():
         if rejection.resolvable and cluster.node(name) is not None:
@@ -43,7 +43,7 @@ def candidates(
 
 
 def _victims(pod: Pod, cluster: SchedulerCache, name: str) -> tuple[Pod, ...]:
-    """All less important pods go; then each that need not have gone stays, the most important and
+    """Remove all pods of lower priority, then restore each that need not go, the most important and
     oldest first."""
     others = [other for other, _ in cluster.info(name).pods.values()]
     lower = [other for other in others if other.spec.priority < pod.spec.priority]
@@ -63,9 +63,9 @@ def _victims(pod: Pod, cluster: SchedulerCache, name: str) -> tuple[Pod, ...]:
 def agreed_victims(
     answer: Mapping[str, Sequence[str]], cluster: SchedulerCache
 ) -> dict[str, tuple[Pod, ...]]:
-    """The pods that an extender's preempt *answer* names by uid, for each node.
+    """Return the pods that an extender's preempt *answer* names by uid, for each node.
 
-    Raises ExtenderError where a node has no victims, or one that does not run on it.
+    Raises ExtenderError if a node has no victims, or one that does not run on it.
     """
     agreed = {}
     for node, uids in answer.items():
@@ -79,8 +79,8 @@ def agreed_victims(
 
 
 def pick(found: Victims) -> str:
-    """The node whose victims are least important, then least important together, then fewest,
-    then those that have run for the shortest time."""
+    """Return the node whose victims have the lowest top priority, then the lowest sum of
+    priorities, then the smallest number, then the shortest run time."""
 
     def cost(name: str) -> tuple[int, int, int, float]:
         priorities = [victim.spec.priority for victim in found[name]]

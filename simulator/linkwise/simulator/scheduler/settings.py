@@ -1,11 +1,11 @@
-"""What an operator of kube-scheduler can set, as far as the stand-in follows it. PURE."""
+"""The settings of kube-scheduler that the stand-in supports. PURE."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerSettings:
-    """The defaults are kube-scheduler's; tests and the demo shorten the back-off."""
+    """Defaults are kube-scheduler's; tests and the demo shorten the back-off."""
 
     scheduler_name: str = "default-scheduler"
     managed_resources: tuple[str, ...] = ("nvidia.com/gpu",)
@@ -14,5 +14,5 @@ class SchedulerSettings:
     initial_backoff_seconds: float = 1.0
     max_backoff_seconds: float = 10.0
     max_unschedulable_seconds: float = 300.0
-    percentage_of_nodes_to_score: int = 0  # 0: the default rule, a share that falls with the size
+    percentage_of_nodes_to_score: int = 0  # 0: the default rule, see scoring.nodes_to_find
     bind_threads: int = 16

@@ -1,4 +1,4 @@
-"""The HTTP face of the store: reads a request, asks, writes the answer."""
+"""Serves the store over HTTP: reads a request, calls the store, writes the answer."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from linkwise.simulator.api_server.refusals import (
 from linkwise.simulator.api_server.selectors import read_selector
 from linkwise.simulator.api_server.store import ListPage, Store
 
-_MAX_BODY_BYTES = 3 << 20  # as the real one
+_MAX_BODY_BYTES = 3 << 20  # as in the real API server
 _DEFAULT_WATCH_SECONDS = 1800
 _VERSION = {"major": "1", "minor": "35", "gitVersion": "v1.35.0-linkwise"}
 
@@ -123,7 +123,7 @@ class ApiApplication:
         last, gone = self.store.delete(
             *_key(target), grace_seconds=asked, preconditions=options.get("preconditions")
         )
-        if gone and target.kind.name != "Pod":  # of these the last state is not shown
+        if gone and target.kind.name != "Pod":  # for other kinds the last state is not shown
             uid = last.obj["metadata"]["uid"]
             return _json(success(target.name, target.kind.plural, uid))
         return _object(last)

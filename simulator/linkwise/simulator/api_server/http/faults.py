@@ -1,4 +1,4 @@
-"""Faults a test orders: the next requests of a kind fail, before or after they are carried out."""
+"""Faults that a test orders: the next matching requests fail, before or after they take effect."""
 
 from dataclasses import dataclass
 
@@ -16,8 +16,10 @@ _REASONS = {
 
 @dataclass(slots=True)
 class ApiFault:
-    """`status` 0 closes the connection without an answer. `carry_out`: the request is done all
-    the same, and only its answer is lost."""
+    """One ordered fault. `status` 0 closes the connection without an answer.
+
+    With `carry_out` the request takes effect and only its answer is lost.
+    """
 
     method: str
     path_part: str
@@ -38,7 +40,7 @@ class Faults:
         self._ordered.append(fault)
 
     def take(self, method: str, path: str) -> ApiFault | None:
-        """The fault that befalls this request, if one is ordered; each counts once."""
+        """Return the fault for this request, if a test ordered one, and count it."""
         for fault in self._ordered:
             if fault.method == method and fault.path_part in path:
                 fault.times -= 1

@@ -1,4 +1,4 @@
-"""Which object or collection a path is about."""
+"""Reads which object or collection a path names."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from linkwise.simulator.api_server.refusals import unknown_route
 @dataclass(frozen=True, slots=True)
 class Target:
     kind: ResourceKind
-    namespace: str  # "" for all of them, or for a kind without
+    namespace: str  # "" for all namespaces, or for a kind without them
     name: str = ""  # "" for the collection
     subresource: str = ""
 
@@ -22,7 +22,8 @@ _SUBRESOURCES = {
 
 
 def read_path(path: str) -> Target:
-    """Raises RequestRefusedError 404 where no such resource is held."""
+    """Return what *path* names. Raises RequestRefusedError 404 if the stand-in has no such
+    resource."""
     for kind in KINDS:
         if path.startswith(f"{kind.root}/"):
             found = _below(kind, path[len(kind.root) + 1 :].split("/"))

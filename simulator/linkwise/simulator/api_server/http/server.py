@@ -1,4 +1,4 @@
-"""Runs the stand-in in a thread of its own, and takes orders from any other."""
+"""Runs the stand-in in its own thread; any other thread may control it."""
 
 import asyncio
 import time
@@ -23,9 +23,9 @@ T = TypeVar("T")
 
 
 class ApiServer:
-    """`with ApiServer() as server:` serves at `server.url` until the block ends.
+    """Inside `with ApiServer() as server:` the stand-in serves at `server.url`.
 
-    Port 0 takes a free one, and keeps it over `pause` and `resume`.
+    Port 0 takes a free port and keeps it over `pause` and `resume`.
     """
 
     def __init__(
@@ -36,7 +36,8 @@ class ApiServer:
             now=lambda: datetime.now(UTC),
             new_uid=lambda: str(uuid.uuid4()),
             history_limit=history_limit,
-            # Who has seen a server at this port before finds that all it knows is too old.
+            # Versions beyond those of any earlier server at this port: its clients' versions are
+            # too old.
             first_version=time.time_ns() // 1_000_000,
         )
         self._api = ApiApplication(store, Watches(store, bookmark_seconds=bookmark_seconds))
@@ -49,7 +50,7 @@ class ApiServer:
         return f"http://{_HOST}:{self._port}"
 
     def start(self) -> None:
-        """Returns once it answers. Raises OSError where the port is taken."""
+        """Start, and return when it answers. Raises OSError if the port is taken."""
         self._thread.start()
         try:
             self._order(self._listen())
@@ -58,7 +59,7 @@ class ApiServer:
             raise
 
     def stop(self) -> None:
-        """For good; what it held is lost."""
+        """Stop for good. The objects are lost."""
         if self._thread.is_alive():
             self._order(self._close())
             self._end_loop()
@@ -78,7 +79,7 @@ class ApiServer:
     # Faults
 
     def pause(self) -> None:
-        """Break all connections and refuse new ones; what it holds stays."""
+        """Break all connections and refuse new ones. The objects stay."""
         self._order(self._close())
 
     def resume(self) -> None:
@@ -86,11 +87,11 @@ class ApiServer:
         self._order(self._listen())
 
     def cut_watches(self) -> int:
-        """Break the connection of every watch; how many there were."""
+        """Break the connection of every watch; return how many there were."""
         return self._ask(self._api.watches.cut)
 
     def compact(self) -> None:
-        """Forget the history: who watches from an older version is told 410."""
+        """Forget the history: a watch from an older version gets 410."""
         self._ask(self._api.store.compact)
 
     def send_bookmarks(self) -> None:
@@ -105,19 +106,21 @@ class ApiServer:
         times: int = 1,
         carry_out: bool = False,
     ) -> None:
-        """The next *times* requests of this method whose path holds *path_part* fail with
-        *status*; 0 breaks the connection. With *carry_out* they are done and only the answer is
-        lost."""
+        """Make the next *times* requests of this method fail whose path contains *path_part*.
+
+        They fail with *status*; 0 breaks the connection. With *carry_out* they take effect and only
+        the answer is lost.
+        """
         fault = ApiFault(method, path_part, status, times, carry_out)
         self._ask(lambda: self._api.faults.order(fault))
 
     def clear_faults(self) -> None:
         self._ask(self._api.faults.clear)
 
-    # Looking in from outside
+    # What tests ask
 
     def requests(self) -> dict[str, int]:
-        """How many of each have come so far, such as {"PATCH pods/status": 12}."""
+        """Return how many requests of each kind came, such as {"PATCH pods/status": 12}."""
         return self._ask(lambda: dict(self._api.requests))
 
     def watch_count(self) -> int:
@@ -126,13 +129,13 @@ class ApiServer:
     # The loop
 
     async def _listen(self) -> None:
-        # No grace for open answers: they are watches, and end when they are cut.
+        # Open answers need no grace: they are watches, and end when the server cuts them.
         self._runner = web.AppRunner(
             self._api.create_app(),
             access_log=None,
             handle_signals=False,
             handler_cancellation=True,
-            shutdown_timeout=0.1,  # not 0: to aiohttp that means for ever
+            shutdown_timeout=0.1,  # not 0, which aiohttp takes for "wait forever"
         )
         await self._runner.setup()
         answers = self._runner.server
@@ -148,8 +151,8 @@ class ApiServer:
 
     async def _close(self) -> None:
         if self._runner is not None:
-            # What is accepted and not yet served when a server closes, asyncio drops half made
-            # (`Server._attach` asserts that it is open); so it is served first.
+            # asyncio drops a connection half made that was accepted but not served when a server
+            # closes (`Server._attach` asserts that the server is open). So serve it first.
             for listening in self._listener.sockets:
                 self._loop.remove_reader(listening.fileno())
             await asyncio.sleep(0)

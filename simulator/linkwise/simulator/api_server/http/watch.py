@@ -1,7 +1,7 @@
-"""Watches: an open answer per watcher, fed from the history of its kind.
+"""Watches: one open answer per watcher, fed from the history of its kind.
 
-A watcher is only a version: it reads the history from there whenever it is woken, so a slow one
-holds no queue, and one that fell behind the history is told 410 as it would be by the real one.
+A watcher is only a version. It reads the history from there whenever it is woken, so a slow watcher
+needs no queue. One that fell behind the history gets 410, as from the real API server.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from linkwise.simulator.api_server.refusals import RequestRefusedError
 from linkwise.simulator.api_server.selectors import Selector
 from linkwise.simulator.api_server.store import Store
 
-_LAST_BOOKMARK_SECONDS = 2.0  # before the end, as in the real one
+_LAST_BOOKMARK_SECONDS = 2.0  # before the end, as in the real API server
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class WatchCall:
     kind: ResourceKind
     namespace: str
     selector: Selector
-    version: int | None  # None: everything there is first, as ADDED
+    version: int | None  # None: all existing objects first, as ADDED
     bookmarks: bool
     timeout_seconds: float
 
@@ -36,19 +36,20 @@ class Watches:
         self._open: set[_Watch] = set()
 
     def wake(self, kind: ResourceKind) -> None:
-        """Something of this kind has changed."""
+        """Wake every watcher of this kind after a change."""
         for watch in self._open:
             if watch.call.kind is kind:
                 watch.woken.set()
 
     def send_bookmarks(self) -> None:
-        """To every watcher that wants them, now."""
+        """Send a bookmark to every watcher that wants them."""
         for watch in self._open:
             watch.bookmark_due = True
             watch.woken.set()
 
     def cut(self) -> int:
-        """Break every connection in the middle, as a network does; how many there were."""
+        """Break every connection in the middle, as a network fault does; return how many there
+        were."""
         for watch in self._open:
             if watch.request.transport is not None:
                 watch.request.transport.abort()
@@ -68,7 +69,7 @@ class Watches:
             await watch.run()
             await response.write_eof()
         except ConnectionError:
-            pass  # the other side has gone
+            pass  # the client has gone
         finally:
             self._open.discard(watch)
         return response
@@ -93,7 +94,7 @@ class _Watch:
     async def run(self) -> None:
         clock = asyncio.get_running_loop().time
         end = clock() + self.call.timeout_seconds
-        # One comes shortly before the end, so that little is lost to who watches on.
+        # Send one shortly before the end, so that the client loses little when it watches on.
         last_bookmark = end - _LAST_BOOKMARK_SECONDS
         next_bookmark = min(clock() + self._bookmark_seconds, last_bookmark)
         version = shown = await self._begin()
@@ -119,7 +120,8 @@ class _Watch:
         return min(regular, last) if now < last else math.inf
 
     async def _begin(self) -> int:
-        """The version to go on from, after what exists where that was asked for."""
+        """Return the version to go on from; first send what exists, if the client asked for
+        that."""
         if self.call.version is not None:
             return self.call.version
         page = self._store.list(self.call.kind, self.call.namespace, self.call.selector)
