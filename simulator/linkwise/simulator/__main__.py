@@ -78,27 +78,29 @@ class _Node(click.ParamType[SimulatedNode]):
     multiple=True,
     default=DEFAULT_NODES,
     show_default="a mixed cluster of eight",
-    help="A node and the recorded machine it is (`linkwise machines` lists them); once for each.",
+    help="A node and its recorded machine (`linkwise machines` lists them). Repeat for more nodes.",
 )
 @click.option(
-    "--report", type=click.Path(dir_okay=False, path_type=Path), help="Write the pictures as HTML."
+    "--report",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Also write the report as HTML.",
 )
-@click.option("--seed", default=1, help="Decides all that is random in the simulated world.")
+@click.option("--seed", default=1, help="Seed of all random choices in the simulation.")
 @click.option(
     "--draws",
     type=click.IntRange(1),
     default=3,
-    help="How often the manifests are also run with kube-scheduler and kubelet alone.",
+    help="Number of runs with kube-scheduler and kubelet alone.",
 )
-@click.option("--no-baseline", is_flag=True, help="Do not run them without Linkwise.")
+@click.option("--no-baseline", is_flag=True, help="Skip the runs without Linkwise.")
 @click.option("--keep", is_flag=True, help="Leave everything running until Ctrl-C.")
 @click.option(
     "--timeout",
     type=click.FloatRange(min=1),
     default=60.0,
-    help="Seconds for each run of the manifests, until nothing moves any more.",
+    help="Longest time for each run until nothing changes any more, in seconds.",
 )
-@click.option("-v", "--verbose", is_flag=True, help="Show what the programs log.")
+@click.option("-v", "--verbose", is_flag=True, help="Show the logs of the programs.")
 @click.version_option(package_name="linkwise")
 def command(
     files: Sequence[str],
@@ -114,7 +116,7 @@ def command(
     """Run Kubernetes manifests on a simulated GPU cluster with the real Linkwise programs, and show
     which pod got which GPUs. `linkwise-simulator replay --help`: traces in simulated time."""
     if twice := next((n.name for n in nodes if [m.name for m in nodes].count(n.name) > 1), ""):
-        raise click.BadParameter(f"{twice} stands there twice", param_hint="--node")
+        raise click.BadParameter(f"{twice} is given twice", param_hint="--node")
     try:
         manifests = read_manifest_files(files)
     except ManifestError as error:

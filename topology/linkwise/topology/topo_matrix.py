@@ -142,7 +142,7 @@ def _read_header(line: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     names = _AFFINITIES.split(line)[0].split()
     twice = {name for name in names if names.count(name) > 1}
     if twice:
-        raise MachineError(f"table, header: column {sorted(twice)[0]} stands there twice")
+        raise MachineError(f"table, header: column {sorted(twice)[0]} appears twice")
     return tuple(names), tuple(_AFFINITIES.findall(line))
 
 
@@ -154,7 +154,7 @@ def _check_row(
     rows: Mapping[str, object],
 ) -> None:
     if name in rows:
-        raise MachineError(f"table: row {name} stands there twice")
+        raise MachineError(f"table: row {name} appears twice")
     if name not in devices:
         raise MachineError(f"table: row {name}: expected one of the columns {' '.join(devices)}")
     if len(cells) < len(devices):

@@ -84,7 +84,7 @@ class Simulation:
         out.print()
         if self.report_file is not None:
             self.report_file.write_text(render_html(report), encoding="utf-8")
-            progress.line(f"The same with drawings: {self.report_file}")
+            progress.line(f"Report with drawings: {self.report_file}")
 
 
 def _reports(nodes: Sequence[SimulatedNode]) -> tuple[NodeReport, ...]:
@@ -101,7 +101,7 @@ def _teller(progress: Progress) -> Callable[[str, str], None]:
 def _stay(cluster: SimulatedCluster, progress: Progress) -> None:
     """Wait for a signal. Name each program that ends meanwhile."""
     progress.line(
-        f"""Everything still runs; Ctrl-C ends it. Ask it:
+        f"""Everything still runs; Ctrl-C ends it. Try:
   curl {cluster.status_url}/gangs
   curl {cluster.status_url}/nodes
   curl '{cluster.status_url}/explain/NAMESPACE/POD?format=text'

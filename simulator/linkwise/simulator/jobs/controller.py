@@ -71,7 +71,7 @@ class JobController:
         for reflector in self._reflectors:  # jobs before pods, or the pods would look orphaned
             reflector.start()
             if not reflector.synced.wait(30):
-                raise TimeoutError("the API server has not been heard for 30 s")
+                raise TimeoutError("no answer from the API server for 30 s")
         self._thread.start()
 
     def stop(self) -> None:

@@ -103,7 +103,7 @@ class SchedulerLoop:
         for reflector in self._reflectors:
             reflector.start()
             if not reflector.synced.wait(30):
-                raise TimeoutError("the API server has not been heard for 30 s")
+                raise TimeoutError("no answer from the API server for 30 s")
         self._thread.start()
 
     def stop(self) -> None:
