@@ -81,7 +81,7 @@ class Connections:
         left = ends - time.monotonic()
         if left <= 0:
             self._keep(connection)
-            raise UnsentError("no time was left for the request")
+            raise UnsentError("no time left for the request")
         try:
             self._limit(connection.sock, left)
             connection.request(method, self._prefix.rstrip("/") + path, body, dict(headers))

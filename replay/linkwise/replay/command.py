@@ -144,7 +144,7 @@ def jobs(
 
 @dataclass(frozen=True)
 class _Question:
-    """All but the trace and the scheduler; its `repr` tells one from another."""
+    """All options except the trace and the scheduler. Its `repr` is part of a checkpoint's key."""
 
     machine: str
     reading: Reading

@@ -1,14 +1,14 @@
-"""How well a set of GPUs can talk to each other: estimated all-reduce bus bandwidth, in GB/s.
+"""The value of a GPU set: its estimated all-reduce bus bandwidth, in GB/s.
 
-The number is one that nccl-tests prints (*busbw*), so a user can check it. It is that of the best
+nccl-tests prints this number as *busbw*, so a user can check it. It is the bandwidth of the best
 ring, or rings, through the set:
 - two or more GPUs: the slowest hop of the best ring through them. A hop is worth its NVLinks or its
-  PCIe path, whichever is faster. NVSwitch is this case: each GPU reaches every other at full speed.
+  PCIe path, whichever is faster. With NVSwitch each GPU reaches every other at full speed.
 - three or more joined by NVLinks without a switch: each ring that uses NVLinks of its own counts
   twice, once each way round (`rings.disjoint_rings`).
-- a lone GPU waits for nobody.
+- a lone GPU uses no link.
 
-This is the definition, one set at a time; `tables.py` holds it for all sets of a machine.
+This is the definition, for one set; `tables.py` computes it for all sets of a machine.
 Sources: docs/topology.md.
 """
 
@@ -17,7 +17,7 @@ from linkwise.topology.model import Gpu, LinkClass, Machine
 from linkwise.topology.rings import MOST_GPUS, Counts, best_bottleneck, disjoint_rings
 
 LOCAL_GBYTES_PER_S = 5000.0
-"""A lone GPU: NCCL's "local", finite so that it fits into JSON."""
+"""The value of a lone GPU: NCCL's "local", finite so that it fits into JSON."""
 
 ROOT_COST = 1.2  # NCCL: peer to peer through an Intel root costs 6/5; no node tells its CPU
 
@@ -34,21 +34,21 @@ def _pcie_gbytes_per_s(pcie: LinkClass, first: Gpu, second: Gpu) -> float:
 
 
 def pair_gbytes_per_s(machine: Machine, first: int, second: int) -> float:
-    """The GB/s between the GPUs at two different positions of `machine.gpus`; of mixed models,
-    the slower one's."""
+    """Return the GB/s between the GPUs at two different positions of `machine.gpus`; the slower
+    model's if they differ."""
     link, ends = machine.link(first, second), (machine.gpus[first], machine.gpus[second])
     nvlink = link.nvlinks * min(facts_of_gpu(gpu).nvlink_gbytes_per_s for gpu in ends)
     return max(nvlink, _pcie_gbytes_per_s(link.pcie, *ends))
 
 
 def direct_nvlinks(machine: Machine, first: int, second: int) -> int:
-    """NVLinks between two GPUs that no switch shares out."""
+    """Return the NVLinks between two GPUs that pass no switch."""
     link = machine.link(first, second)
     return 0 if link.through_switch else link.nvlinks
 
 
 def islands(machine: Machine) -> tuple[int, ...]:
-    """The sets of GPUs that direct NVLinks join, over others if need be; lone GPUs too."""
+    """Return the sets of GPUs that direct NVLinks join, in a chain if need be; lone GPUs too."""
     found = [1 << position for position in range(len(machine.gpus))]
     for first, second, link in machine.pairs():
         if link.nvlinks and not link.through_switch:
@@ -59,15 +59,15 @@ def islands(machine: Machine) -> tuple[int, ...]:
 
 
 def positions_of(gpus: int) -> tuple[int, ...]:
-    """The positions in a bitmask, rising."""
+    """Return the positions in a bitmask, rising."""
     return tuple(position for position in range(gpus.bit_length()) if gpus >> position & 1)
 
 
 def value(machine: Machine, gpus: int) -> float:
-    """The GB/s of a set (bitmask over `machine.gpus`), to 0.1 MB/s; 0 of the empty one.
+    """Return the GB/s of a set (bitmask over `machine.gpus`), to 0.1 MB/s; 0 for the empty one.
 
-    Exact, except that in an island of more than `MOST_GPUS` GPUs without a switch, which nobody
-    builds, only copies of one ring are counted. Slow: for one set, not for a search.
+    Exact, with one exception: in an island of more than `MOST_GPUS` GPUs without a switch, which no
+    vendor builds, only copies of one ring count. Slow: for one set, not for a search.
     """
     members = positions_of(gpus)
     if len(members) < 2:
@@ -89,16 +89,16 @@ def _nvlink_rings(machine: Machine, members: tuple[int, ...]) -> int:
 
 
 def nvlink_counts(machine: Machine, members: tuple[int, ...]) -> Counts:
-    """Direct NVLinks between the GPUs at these positions, as a symmetric matrix."""
+    """Return the direct NVLinks between the GPUs at these positions, as a symmetric matrix."""
     return tuple(
         tuple(0 if a == b else direct_nvlinks(machine, a, b) for b in members) for a in members
     )
 
 
 def ring_class(machine: Machine, gpus: int) -> LinkClass:
-    """The closest class that some ring through all of the set keeps to, hop by hop.
+    """Return the closest class that some ring through all of the set keeps to, hop by hop.
 
-    Of two GPUs that is the kind of their link; a lone GPU, and none, cannot do better: NVLINK.
+    For two GPUs that is the kind of their link; NVLINK for a lone GPU and the empty set.
     """
     members = positions_of(gpus)
     if len(members) < 2:
