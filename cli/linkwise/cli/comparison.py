@@ -1,5 +1,5 @@
-"""Why one GPU set was taken and another was not: the first step of the choice's order at which
-the two differ (docs/topology.md has the order)."""
+"""Why one GPU set was chosen over another: the first step of the choice's order at which the two
+differ (docs/topology.md has the order)."""
 
 from linkwise.topology.choose import Choice
 from linkwise.topology.model import LINK_WORDS, LinkClass, Machine
@@ -9,15 +9,15 @@ _WORDS = {link: word for word, link in LINK_WORDS.items()}
 
 
 def word_for(link: LinkClass) -> str:
-    """What a pod would write to ask for this class: PIX counts as `switch`."""
+    """Return the word with which a pod asks for this class: PIX counts as `switch`."""
     return _WORDS.get(link, _WORDS[LinkClass.PXB])
 
 
 def why_not(machine: Machine, taken: Choice, other: Choice, prefer: LinkClass) -> str:
-    """Why *other*, the runner-up, lost against *taken*."""
+    """Say why *other*, the runner-up, lost against *taken*."""
     if taken.ring_class >= prefer > other.ring_class:
         return f"its link is {other.ring_class.name}, and {word_for(prefer)} or closer is preferred"
-    # A pod that asks for less than NVLink has enough once its class holds: speed is not weighed.
+    # If a pod prefers less than NVLink and the class holds, speed does not count.
     speed_counts = prefer is LinkClass.NVLINK or taken.ring_class < prefer
     if speed_counts and other.gbytes_per_s < taken.gbytes_per_s:
         return f"it is slower: {other.gbytes_per_s:.1f} GB/s against {taken.gbytes_per_s:.1f}"

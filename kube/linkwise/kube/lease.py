@@ -330,7 +330,7 @@ class Elector:
 
     def _lose(self, found: _Lease | None) -> None:
         self._lost, self._may_until = True, -math.inf
-        who = "it is gone" if found is None else f"{found.holder or 'nobody'} has it"
+        who = "it is gone" if found is None else f"{found.holder or 'no process'} has it"
         why = f"lease {self._name}: lost: {who}, term {found.term if found else 0}"
         log.error("%s", why)
         Thread(target=self._on_lost, args=(why,), name="lease lost", daemon=True).start()

@@ -36,22 +36,31 @@ class _Curve(msgspec.Struct, frozen=True):
 
 @click.command(context_settings={"show_default": True})
 @click.argument("data", type=click.Path(file_okay=False, path_type=Path))
-@click.option("--trace", default="default", help="Which one: openb_pod_list_<trace>.csv.")
+@click.option("--trace", default="default", help="Name of the trace: openb_pod_list_<trace>.csv.")
 @click.option(
     "--policy",
     "policies",
     type=click.Choice([*POLICIES]),
     multiple=True,
     default=[*PUBLISHED],
-    help="What to replay it with; once for each.",
+    help="A policy to replay with. Repeat for more policies.",
 )
 @click.option(
-    "--seed", "seeds", type=int, multiple=True, default=[42], help="Orders of arrival; once each."
+    "--seed",
+    "seeds",
+    type=int,
+    multiple=True,
+    default=[42],
+    help="Seed of an order of arrival. Repeatable.",
 )
 @click.option("--check", is_flag=True, help="Compare with the published curves; status 1 if off.")
-@click.option("--csv", "csv_file", type=_FILE, help="Write the curves as CSV.")
-@click.option("--plot", type=_FILE, help="Draw the curves, as SVG; with --check beside published.")
-@click.option("--resume", type=_FILE, help="Keep results in this file, and take up those it has.")
+@click.option("--csv", "csv_file", type=_FILE, help="Also write the curves as CSV.")
+@click.option(
+    "--plot", type=_FILE, help="Also draw the curves as SVG; with --check, the published ones too."
+)
+@click.option(
+    "--resume", type=_FILE, help="Keep results in this file, and reuse those that it has."
+)
 def openb(
     data: Path,
     trace: str,
