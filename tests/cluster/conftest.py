@@ -1,4 +1,4 @@
-"""Control planes for the tests, and their logs where a test fails."""
+"""Control planes for the tests, and their logs if a test fails."""
 
 import shutil
 from collections.abc import Generator, Iterator
@@ -13,7 +13,7 @@ from tests.cluster.support.host.logs import keep, tails
 
 @pytest.fixture(scope="session")
 def run_directory() -> Path:
-    """Where everything of this run lies; outside a sandbox an error, as nothing here can work."""
+    """Return the directory of this run. Fails outside a sandbox, where no test can work."""
     directory = sandbox.directory()
     if directory is None:
         pytest.fail("needs the sandbox; run: python -m tests.cluster test", pytrace=False)

@@ -1,8 +1,8 @@
-"""Asking a real API server as somebody in particular, and what it answers.
+"""Calls to a real API server under a certain account, and the answers.
 
-A program in a pod has a token that the kubelet asked for: it names the account, the pod and the
-pod's node, and the API server hands all three to its policies. Neither a certificate nor
-impersonation can stand in for it.
+A program in a pod has a token from the kubelet. The token names the account, the pod and the pod's
+node, and the API server passes all three to its policies. Neither a certificate nor impersonation
+can replace it.
 """
 
 import json
@@ -29,7 +29,8 @@ class ApiAnswer:
 
 @dataclass(frozen=True)
 class ApiRequest:
-    """One thing to try. `says` is what its refusal has to name: it is refused for its reason."""
+    """One request to try. Its refusal must contain `says`, which shows that the reason is the right
+    one."""
 
     what: str
     method: str
@@ -41,7 +42,7 @@ class ApiRequest:
 
 
 class Account:
-    """Somebody with a bearer token, or with a certificate."""
+    """A user with a bearer token or a certificate."""
 
     def __init__(
         self, control: ControlPlane, *, token: str = "", certificate_of: tuple[str, str] = ("", "")
@@ -76,12 +77,12 @@ class Account:
 
 
 def _message(body: bytes) -> str:
-    """Of what it does not serve at all, the API server answers a bare text."""
+    """Return the message; a path that the API server does not serve has a plain text."""
     return str(json.loads(body).get("message", "")) if body[:1] == b"{" else body.decode().strip()
 
 
 def pod_of(account: str, node: str, *, name: str, namespace: str = NAMESPACE) -> dict[str, Any]:
-    """A pod that runs under *account* on *node*; nothing has to run it."""
+    """Return a pod that runs under *account* on *node*. It need not run."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -95,7 +96,8 @@ def pod_of(account: str, node: str, *, name: str, namespace: str = NAMESPACE) ->
 
 
 def token(control: ControlPlane, account: str, *, pod: str = "") -> str:
-    """What the kubelet asks for when it starts *pod*; without a pod, a token of no node."""
+    """Return the token that the kubelet gets when it starts *pod*; without a pod, a token of no
+    node."""
     spec: dict[str, Any] = {"expirationSeconds": 3600}
     if pod:
         uid = control.kubectl("get", "pod", pod, f"-n={NAMESPACE}", "-o=jsonpath={.metadata.uid}")

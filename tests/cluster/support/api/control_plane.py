@@ -1,7 +1,7 @@
-"""etcd, kube-apiserver and kube-controller-manager, as on any cluster; kube-scheduler beside.
+"""A real control plane: etcd, kube-apiserver and kube-controller-manager; kube-scheduler optional.
 
-Alone it serves the tests of the API, of the scheduler and of scale, where nodes are only objects;
-`cluster.Cluster` adds kubelets. It runs inside the sandbox, whose network is its own, so every
+Alone it serves tests of the API, of the scheduler and of scale, in which nodes are only objects.
+`cluster.RealCluster` adds kubelets. It runs inside the sandbox, whose network is separate, so every
 address and port is free.
 """
 
@@ -26,15 +26,15 @@ SERVICE_RANGE = "10.96.0.0/16"
 API_SERVICE_ADDRESS = "10.96.0.1"
 READY_SECONDS = 120.0
 SERVER = ("etcd", "kube-apiserver")
-_PORTS = iter(range(20000, 30000))  # below what Linux gives to connections, and to NodePorts
+_PORTS = iter(range(20000, 30000))  # below Linux's ephemeral ports, and below NodePorts
 
 
 class KubectlError(Exception):
-    """kubectl ended with another status than 0: the command, and what it said."""
+    """kubectl failed: the command, and its output."""
 
 
 class ControlPlane:
-    """With `controllers` off nothing taints nodes, makes pods or collects garbage."""
+    """Without `controllers` nothing taints nodes, creates pods or collects garbage."""
 
     def __init__(
         self,
@@ -79,16 +79,16 @@ class ControlPlane:
         return self.authority.certificate
 
     def start(self) -> None:
-        """Return once the API server says it is ready; 5 s on a quiet machine."""
+        """Return when the API server is ready; 5 s on a quiet machine."""
         for name in SERVER:
             self.parts[name].start()
         self.wait_ready()
-        # Controllers give up on an API server that is not ready 10 s after they have started.
+        # Controllers give up if the API server is not ready 10 s after their start.
         for name in self.parts.keys() - SERVER:
             self.parts[name].start()
 
     def wait_ready(self) -> None:
-        """Raises ProcessError with the end of its log where a part of the server has ended."""
+        """Raises ProcessError with the end of its log if a part of the server has ended."""
         deadline = time.monotonic() + READY_SECONDS
         while not self._ready():
             for name in SERVER:
@@ -112,7 +112,7 @@ class ControlPlane:
         return KubeClient.load(kubeconfig=str(self.kubeconfig(user, group)))
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
-        """What kubectl printed, as the cluster's administrator. Raises KubectlError."""
+        """Run kubectl as the cluster's administrator and return its output. Raises KubectlError."""
         ended = subprocess.run(
             [self.programs / "kubectl", f"--kubeconfig={self.kubeconfig()}", *arguments],
             input=stdin,
@@ -133,9 +133,9 @@ class ControlPlane:
         flags: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
     ) -> LoggedProcess:
-        """Start a kube-scheduler with this KubeSchedulerConfiguration; without one, its defaults.
+        """Start a kube-scheduler with this KubeSchedulerConfiguration, or with its defaults.
 
-        It is one of `parts` from then on, so `stop` ends it as well.
+        It becomes one of `parts`, so `stop` ends it too.
         """
         whole = {
             "apiVersion": "kubescheduler.config.k8s.io/v1",
@@ -144,7 +144,7 @@ class ControlPlane:
             "leaderElection": {"leaderElect": False},
             "clientConnection": {
                 "kubeconfig": str(self.kubeconfig("system:kube-scheduler", group="")),
-                # The client's own limits (50 and 100) would be what is measured.
+                # The client's own limits (50 and 100) would dominate the measurement.
                 "qps": 5000,
                 "burst": 5000,
             },
@@ -162,7 +162,7 @@ class ControlPlane:
 
     def _ready(self) -> bool:
         try:
-            # /readyz is open to everyone, so the certificate is all there is to check.
+            # /readyz needs no account, so the certificate is all there is to check.
             with urllib3.PoolManager(ca_certs=str(self.ca), retries=False, timeout=2.0) as pool:
                 return pool.request("GET", f"{self.url}/readyz").status == 200
         except urllib3.exceptions.HTTPError:
@@ -241,7 +241,7 @@ class ControlPlane:
             f"--root-ca-file={self.ca}",
             f"--service-account-private-key-file={self._token_key}",
             "--use-service-account-credentials",
-            # It makes this directory, by default below /usr/libexec.
+            # It creates this directory, by default below /usr/libexec.
             f"--flex-volume-plugin-dir={self.directory / 'volume-plugins'}",
             "--leader-elect=false",
             "--secure-port=0",
@@ -249,8 +249,8 @@ class ControlPlane:
 
 
 def free_port(address: str) -> int:
-    """One that nobody listens on now, and that no connection will have at its own end by chance:
-    its server may start, or start again, much later."""
+    """Return a port without a listener that no connection gets as its ephemeral port, since its
+    server may start, or restart, much later."""
     for port in _PORTS:
         with socket.socket() as probe, suppress(OSError):
             probe.bind((address, port))

@@ -1,6 +1,6 @@
-"""Who may do what, request by request: the extender's account, and everybody else.
+"""What the extender's account may do, and what every other account may not, request by request.
 
-Requests that are allowed are carried out, in the order in which they stand here.
+Tests carry out the allowed requests in this order.
 """
 
 from typing import Any
@@ -41,7 +41,7 @@ def collection(kind: Kind) -> str:
 
 
 PLAN = {names.GPUS: '{"main":["GPU-1"]}', names.PLAN: '{"v":1}'}
-# As leaders of the second term and of the first write it.
+# As leaders of the second and of the first term write it.
 TERM_2 = {names.PLAN: '{"v":1,"id":"x","node":"node-1","leader":2,"epoch":1}'}
 TERM_1 = {names.PLAN: '{"v":1,"id":"x","node":"node-1","leader":1,"epoch":9}'}
 NO_TERM = {names.PLAN: '{"v":1,"id":"x","node":"node-1","epoch":9}'}
@@ -145,7 +145,7 @@ EXTENDER_LEADS = (
     ApiRequest("evict in its term", "POST", f"{PODS}/term-2/eviction", eviction_in("term-2", "2")),
     ApiRequest("make a lease where there is none", "POST", LEASES, {"metadata": {"name": "new"}}),
 )
-RENEWAL = ApiRequest("renew its lease", "PUT", f"{LEASES}/linkwise-extender")  # as it was read
+RENEWAL = ApiRequest("renew its lease", "PUT", f"{LEASES}/linkwise-extender")  # as read before
 
 EXTENDER_MUST_NOT = (
     *STRANGE,
@@ -253,7 +253,7 @@ EXTENDER_MUST_NOT = (
     ),
 )
 
-# By an administrator, whom RBAC refuses nothing.
+# Sent as an administrator, to whom RBAC refuses nothing.
 NOBODY_MAY = (
     *(
         ApiRequest(

@@ -1,8 +1,8 @@
-"""Who may do what, request by request: the plugin's account and the webhook's. The extender's, and
-everybody else, are in `extender_permissions`.
+"""What the plugin's and the webhook's accounts may do, request by request. `extender_permissions`
+has the extender's account and all others.
 
-Requests that are allowed are carried out, in the order in which they stand here. A refusal has to
-name its reason: RBAC's says what its subject "cannot" do, a policy's is in the policy's words.
+Tests carry out the allowed requests in this order. A refusal must name its reason: RBAC's says what
+the subject "cannot" do, a policy's has the policy's text.
 """
 
 from linkwise.kube.client import MERGE_PATCH
@@ -39,7 +39,7 @@ def write_pod(
     return ApiRequest(what, "PATCH", f"{PODS}/{name}", patch, says, content_type)
 
 
-# What none of the programs has any business with.
+# What none of the programs needs.
 STRANGE = (
     ApiRequest("read secrets", "GET", f"{SYSTEM}/secrets", says=RBAC),
     ApiRequest("read configuration", "GET", f"{SYSTEM}/configmaps", says=RBAC),
@@ -234,7 +234,7 @@ PLUGIN_MUST_NOT = (
     ),
 )
 
-# Token without a pod: anybody who may create tokens for the account could ask for it.
+# A token without a pod, which any user may request who may create tokens for the account.
 NODELESS_MUST_NOT = (
     write_node(
         "label a node",

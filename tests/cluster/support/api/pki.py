@@ -1,6 +1,7 @@
-"""Who is who in a cluster of the tests: one certificate authority, and what it says of each part.
+"""Certificates of a test cluster: one authority, and the identity of each component.
 
-Kubernetes takes a user's name from a certificate's common name and the group from its organisation.
+Kubernetes takes a user's name from a certificate's common name, and the group from its
+organisation.
 """
 
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ import yaml
 
 
 class CertificateAuthority:
-    """Files in *directory*."""
+    """The authority, with its files in *directory*."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -21,21 +22,22 @@ class CertificateAuthority:
         self._ca.cert_pem.write_to_path(self.certificate)
 
     def server(self, name: str, *hosts: str) -> tuple[Path, Path]:
-        """Certificate and key of a server that is called by *hosts* (names and addresses)."""
+        """Return certificate and key of a server at *hosts* (names and addresses)."""
         return self._issue(name, self._ca.issue_cert(*hosts))
 
     def client(self, user: str, group: str = "") -> tuple[Path, Path]:
-        """Certificate and key of *user*, member of *group*."""
-        # Kubernetes asks for no host name of a client; Go refuses a certificate that has none.
+        """Return certificate and key of *user*, a member of *group*."""
+        # Kubernetes ignores a client's host name, but Go refuses a certificate without one.
         leaf = self._ca.issue_cert("client.test", common_name=user, organization_name=group or None)
         return self._issue(user.replace(":", "-"), leaf)
 
     def signing_key(self, name: str) -> Path:
-        """A private key for signing tokens; its certificate is not needed."""
+        """Return a private key for signing tokens; its certificate is not used."""
         return self.server(name, name)[1]
 
     def kubeconfig(self, url: str, user: str, group: str = "") -> Path:
-        """A kubeconfig file, made once, by which *user* reaches the API server at *url*."""
+        """Return a kubeconfig file with which *user* reaches the API server at *url*; created
+        once."""
         path = self.directory / f"{user.replace(':', '-')}.kubeconfig"
         if path.exists():
             return path
@@ -45,7 +47,7 @@ class CertificateAuthority:
         return path
 
     def kubeconfig_text(self, url: str, user: str, credentials: Mapping[str, str]) -> str:
-        """What a kubeconfig file says by which *user* proves itself with *credentials*."""
+        """Return the text of a kubeconfig file for *user* with these *credentials*."""
         cluster = {"server": url, "certificate-authority": str(self.certificate)}
         return yaml.safe_dump(
             {

@@ -1,8 +1,8 @@
-"""JSON schemas for kubeconform, made of what the API server itself says about its kinds.
+"""JSON schemas for kubeconform, from the API server's own description of its kinds.
 
-Schemas that somebody else publishes have to be downloaded and may be of another version; the API
-server under test has them at /openapi/v3. What it leaves open is closed here: a field that a kind
-does not have is an error, where the API server itself would drop it without a word.
+Published schemas need a download and may be of another version. The API server under test has them
+at /openapi/v3. These are stricter: an unknown field is an error, while the API server drops it
+silently.
 """
 
 import json
@@ -17,7 +17,7 @@ _REFERENCE = "#/components/schemas/"
 
 
 def write_schemas(control: ControlPlane, directory: Path) -> str:
-    """Write a file for every kind; return kubeconform's -schema-location for them."""
+    """Write a file for every kind. Return kubeconform's -schema-location for them."""
     directory.mkdir(parents=True)
     index = json.loads(control.kubectl("get", "--raw=/openapi/v3"))
     for path, where in index["paths"].items():
@@ -29,18 +29,18 @@ def write_schemas(control: ControlPlane, directory: Path) -> str:
 
 
 def schemas_of(definitions: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """File name and schema of each kind that *definitions* have."""
+    """Return file name and schema of each kind in *definitions*."""
     closed = {name: _closed(definition) for name, definition in definitions.items()}
     for name, definition in definitions.items():
         for kind in definition.get("x-kubernetes-group-version-kind", ()):
-            # Of what is in no group kubeconform takes the version for one.
+            # For a kind without a group, kubeconform uses the version as the group.
             group = kind["group"] or kind["version"]
             file = f"{group}_{kind['version']}_{kind['kind'].lower()}.json"
             yield file, {"$ref": f"#/definitions/{name}", "definitions": closed}
 
 
 def _closed(schema: Any) -> Any:
-    """*schema* with references within one file, and no fields but those that it names."""
+    """Return *schema* with references within one file, and without additional fields."""
     if isinstance(schema, list):
         return [_closed(each) for each in schema]
     if not isinstance(schema, dict):

@@ -1,4 +1,4 @@
-"""Pods, Bindings and patches just big enough for an API server to take them."""
+"""Minimal Pods, Bindings and patches that an API server accepts."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from tests.cluster.support.api.accounts import NAMESPACE
 
 
 def noted(**annotations: str | None) -> dict[str, Any]:
-    """A patch of annotations below our prefix."""
+    """Return a patch of annotations below `linkwise.dev/`."""
     notes = {names.PREFIX + key.replace("_", "-"): text for key, text in annotations.items()}
     return {"metadata": {"annotations": notes}}
 

@@ -1,8 +1,7 @@
-"""The cgroups of a run's nodes: one tree per run, in every hierarchy the machine has.
+"""The cgroups of a run's nodes: one tree per run, in every hierarchy of the machine.
 
-Everything that runs on a node is in the node's cgroup, kubelet and containers alike. So a power cut
-has an exact meaning: the cgroup is frozen, everything in it killed, and no program lives to notice
-that another has ended before it.
+All processes of a node, kubelet and containers alike, are in the node's cgroup. A power cut freezes
+the cgroup and kills everything in it, so no program sees another one end first.
 """
 
 import os
@@ -15,26 +14,27 @@ from pathlib import Path
 
 HIERARCHIES = Path("/sys/fs/cgroup")
 _PATIENCE_SECONDS = 20.0
-# A cgroup competes as one process does; a whole node must not have to.
+# A cgroup gets the share of one process by default; a whole node needs more.
 _SHARES = {"cpu.shares": "8192", "cpu.weight": "800"}
 
 
 class CgroupError(Exception):
-    """Processes of a cgroup are still there when they should have ended: which cgroup, which."""
+    """Processes of a cgroup did not end: names the cgroup and the processes."""
 
 
 def create(path: str) -> None:
-    """Make the cgroup *path* and those above it, each with all the processors and memory nodes."""
+    """Create the cgroup *path* and its parents, each with all processors and memory nodes."""
     for hierarchy in _hierarchies():
         above = hierarchy
         for step in Path(path).parts:
             cgroup = above / step
             cgroup.mkdir(exist_ok=True)
-            # In version 2 a cgroup has the controllers that the one above hands down.
+            # In version 2 a cgroup has the controllers that its parent hands down.
             if (above / "cgroup.controllers").exists():
                 handed = (f"+{name}" for name in (above / "cgroup.controllers").read_text().split())
                 (above / "cgroup.subtree_control").write_text(" ".join(handed))
-            # In version 1 a cgroup starts with none, and takes no process before it has some.
+            # In version 1 a cgroup starts with no processors, and cannot take a process before it
+            # has some.
             for name in ("cpuset.cpus", "cpuset.mems"):
                 if (cgroup / name).exists() and not (cgroup / name).read_text().strip():
                     (cgroup / name).write_text((above / name).read_text())
@@ -45,26 +45,26 @@ def create(path: str) -> None:
 
 
 def joined(path: str, command: Sequence[str]) -> list[str]:
-    """*command*, as one that is in the cgroup *path* before its first instruction."""
+    """Return a command that runs *command* in the cgroup *path* from its first instruction on."""
     files = [shlex.quote(str(root / path / "cgroup.procs")) for root in _hierarchies()]
     joining = " && ".join(f"echo $$ > {file}" for file in files)
     return ["/bin/sh", "-c", f'{joining} && exec "$@"', "join", *command]
 
 
 def processes(path: str) -> set[int]:
-    """Who is in the cgroup *path* or below it; those that have ended are not."""
+    """Return the live processes in the cgroup *path* and below."""
     found: set[int] = set()
     for root in _hierarchies():
         for file in (root / path).rglob("cgroup.procs"):
-            with suppress(OSError):  # removed, since it was listed
+            with suppress(OSError):  # removed since the listing
                 found.update(map(int, file.read_text().split()))
     return found
 
 
 def kill(path: str) -> None:
-    """End everything in the cgroup *path* at one moment; return when it is gone.
+    """Kill everything in the cgroup *path* at one moment. Return when it is gone.
 
-    Raises CgroupError where something does not end.
+    Raises CgroupError if a process does not end.
     """
     at_once = HIERARCHIES / path / "cgroup.kill"
     if at_once.exists():
@@ -76,7 +76,7 @@ def kill(path: str) -> None:
 
 
 def remove_cgroups(path: str) -> None:
-    """Remove the cgroup *path* and all below it; what was killed there may still be ending."""
+    """Remove the cgroup *path* and all below it. Killed processes may still be ending."""
     roots = [*HIERARCHIES.glob(f"*/{path}"), HIERARCHIES / path]
     _within_patience(lambda: not [root for root in roots if not _removed(root)])
 
@@ -84,9 +84,9 @@ def remove_cgroups(path: str) -> None:
 def _kill_frozen(path: str) -> None:
     state = HIERARCHIES / "freezer" / path / "freezer.state"
     if not state.exists():
-        return  # nothing was ever started here
+        return  # nothing was started here
     state.write_text("FROZEN")
-    # One that the kernel cannot freeze now, as it waits for a disk, dies all the same.
+    # A process that waits for a disk cannot be frozen now, but the kill still ends it.
     _within_patience(lambda: state.read_text().strip() == "FROZEN", seconds=2.0)
     for pid in processes(path):
         with suppress(ProcessLookupError):
@@ -95,7 +95,8 @@ def _kill_frozen(path: str) -> None:
 
 
 def _hierarchies() -> list[Path]:
-    """The root of each: one in version 2; in version 1 those that carry a controller or a name."""
+    """Return the root of each hierarchy: one in version 2; in version 1 those with a controller or
+    a name."""
     if (HIERARCHIES / "cgroup.controllers").exists():
         return [HIERARCHIES]
     return [

@@ -1,5 +1,4 @@
-"""What is sent to an address, or comes from it, gets lost, and nobody is told: as when a machine
-or a switch has died."""
+"""Drops all packets to and from an address, as if a machine or a switch had died."""
 
 import subprocess
 from collections.abc import Iterator
@@ -10,10 +9,10 @@ _TABLE = "linkwise-swallowing"
 
 @contextmanager
 def swallowed(address: str) -> Iterator[None]:
-    """Of the sandbox's network, and of all pods in it."""
+    """Drop the packets inside the block, in the sandbox's network and in all pods."""
     chains = "\n".join(
         f"chain {hook} {{ type filter hook {hook} priority {priority}; ip {side} {address} drop; }}"
-        # Before any Service is looked up for what comes from it; after, for what goes there.
+        # Before Services are resolved for packets from the address, and after for packets to it.
         for hook, priority, side in (("prerouting", -500, "saddr"), ("postrouting", 500, "daddr"))
     )
     _nft("-f", "-", stdin=f"table ip {_TABLE} {{\n{chains}\n}}")

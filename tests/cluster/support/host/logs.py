@@ -1,4 +1,4 @@
-"""Every program's log of a failed test: kept where a person finds it, its end in the report."""
+"""The logs of all programs of a failed test: copied to a folder, their ends in the report."""
 
 import re
 import shutil
@@ -9,7 +9,7 @@ _TAIL_LINES = 15
 
 
 def keep(run_directory: Path, test: str) -> Path:
-    """Copy every log below *run_directory* as it is now; return where to."""
+    """Copy every log below *run_directory*. Return the copies' folder."""
     target = KEPT / re.sub(r"[^\w.-]+", "-", test)
     shutil.rmtree(target, ignore_errors=True)
     for log in run_directory.glob("*/logs/**/*"):

@@ -1,4 +1,4 @@
-"""What a machine must have before a cluster can run on it: said first, and all at once."""
+"""What a machine needs to run a cluster, checked first and reported all at once."""
 
 import os
 import platform
@@ -10,7 +10,7 @@ from pathlib import Path
 
 GO_AT_LEAST = (1, 26)
 CNI_PLUGINS = Path("/usr/lib/cni")
-# Program or file -> the Debian package that brings it.
+# Program or file -> its Debian package.
 PACKAGES = {
     "runc": "runc",
     "buildah": "buildah",
@@ -24,7 +24,7 @@ PACKAGES = {
 
 
 def missing() -> list[str]:
-    """What is not here, each with what to do about it; empty where a cluster can be built."""
+    """Return what is missing, each with a remedy; empty if a cluster can be built."""
     lacks = []
     if sys.platform != "linux":
         lacks.append(f"Linux is needed, this is {sys.platform}")
@@ -52,7 +52,7 @@ def missing_packages() -> list[str]:
 
 
 def search_path() -> str:
-    """With the directories of root's programs, which `su` leaves out."""
+    """Return PATH with the directories of root's programs, which `su` leaves out."""
     return f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
 

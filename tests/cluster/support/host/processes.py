@@ -1,7 +1,7 @@
-"""A program of the cluster as a process: its log in a file, restarted and killed at will.
+"""A program of the cluster as a process, with its log in a file. Tests restart and kill it.
 
-Whoever starts it need not be the main thread, and need not end it: the sandbox's pid namespace ends
-with its first process, and everything in it with that.
+Any thread may start it, and the program need not be ended: the sandbox's pid namespace ends with
+its first process, and with it everything inside.
 """
 
 import os
@@ -15,11 +15,11 @@ _PATIENCE_SECONDS = 15.0
 
 
 class ProcessError(Exception):
-    """A program ended that should run: which, how, and the end of its log."""
+    """A program ended early: names it, and shows how it ended and the end of its log."""
 
 
 class LoggedProcess:
-    """Not started until `start`; started again after each stop the same way, its log appended."""
+    """Starts with `start`. A restart repeats the same command and appends to the log."""
 
     def __init__(
         self,
@@ -38,13 +38,13 @@ class LoggedProcess:
 
     @property
     def pid(self) -> int:
-        """Raises ProcessError where it does not run."""
+        """Raises ProcessError if it does not run."""
         self.check()
         assert self._process is not None
         return self._process.pid
 
     def check(self) -> None:
-        """Raises ProcessError where it does not run."""
+        """Raises ProcessError if it does not run."""
         if not self.alive:
             code = None if self._process is None else self._process.returncode
             state = "was not started" if self._process is None else f"ended with status {code}"
@@ -60,11 +60,11 @@ class LoggedProcess:
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **self._env} if self._env is not None else None,
-                process_group=0,  # a Ctrl-C in the terminal is for the tests alone
+                process_group=0,  # Ctrl-C in the terminal must reach only the tests
             )
 
     def stop(self) -> None:
-        """Ask it to end, and make it so where it does not within 15 seconds."""
+        """Ask it to end, and kill it after 15 seconds."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -75,7 +75,7 @@ class LoggedProcess:
         self.start()
 
     def pause(self) -> None:
-        """Stop it where it stands; everyone who talks to it waits."""
+        """Freeze it; its clients wait."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:

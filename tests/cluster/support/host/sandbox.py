@@ -1,9 +1,9 @@
-"""Namespaces of their own for a cluster and the tests that talk to it.
+"""Separate namespaces for a cluster and the tests that talk to it.
 
-Network, mounts and processes are the sandbox's: no port clashes with anything, several may run side
-by side, and when its first process ends, however that was, everything in it ends. What the kernel
-does not take back by itself, the run's directory and its cgroups, is removed by a sweeper outside,
-which waits for nothing but the end of a pipe; so not even a SIGKILL leaves anything behind.
+Network, mounts and processes belong to the sandbox. Ports cannot clash, several sandboxes may run
+side by side, and when the first process ends in any way, everything inside ends. The kernel does
+not remove the run's directory and cgroups. A sweeper outside does; it waits only for the end of a
+pipe, so even a SIGKILL leaves nothing behind.
 """
 
 import os
@@ -24,15 +24,15 @@ GATEWAY = "172.31.0.1/24"
 
 
 def directory() -> Path | None:
-    """The run's directory, when this process is inside a sandbox."""
+    """Return the run's directory. Only inside a sandbox."""
     here = os.environ.get(DIRECTORY)
     return Path(here) if here else None
 
 
 def run(command: Sequence[str], env: Mapping[str, str] | None = None) -> int:
-    """Run *command* in a new sandbox and return its exit status; nothing of it is left then."""
+    """Run *command* in a new sandbox, remove the sandbox, and return the exit status."""
     home = Path(tempfile.mkdtemp(prefix="linkwise-cluster-"))
-    # Pods of any user look into it through their mounts.
+    # Pods of any user read it through their mounts.
     home.chmod(0o755)
     until_we_end, our_end = os.pipe()
     sweeper = subprocess.Popen(
@@ -45,7 +45,8 @@ def run(command: Sequence[str], env: Mapping[str, str] | None = None) -> int:
         unshare = shutil.which("unshare") or "/usr/bin/unshare"
         namespaces = ["--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child=KILL"]
         ended = subprocess.run(
-            # Tied, since unshare takes its child with it but would itself outlive us.
+            # exec_with_parent, because unshare ends its child with itself but would survive this
+            # process.
             [
                 *(sys.executable, "-I", "-S", exec_with_parent.__file__, str(os.getpid())),
                 *(unshare, *namespaces),
@@ -61,23 +62,24 @@ def run(command: Sequence[str], env: Mapping[str, str] | None = None) -> int:
 
 
 def _without_proxies(env: Mapping[str, str]) -> dict[str, str]:
-    """A sandbox reaches none: kubectl, kubelets and the clients would wait for it in vain."""
+    """Remove proxies: a sandbox reaches none, and clients would wait for them in vain."""
     return {name: text for name, text in env.items() if not name.lower().endswith("_proxy")}
 
 
 def _first(command: Sequence[str]) -> int:
-    """Process 1 of the sandbox: makes the network, runs *command*, and buries orphans meanwhile."""
+    """Act as process 1 of the sandbox: create the network, run *command*, and reap orphans."""
     for line in (
         "link set lo up",
         f"link add {BRIDGE} type bridge",
         f"addr add {GATEWAY} dev {BRIDGE}",
         f"link set {BRIDGE} up",
-        f"route add default dev {BRIDGE}",  # without one kube-proxy and kubelet find no address
+        f"route add default dev {BRIDGE}",  # without one, kube-proxy and kubelet find no address
     ):
         subprocess.run(["ip", *line.split()], check=True)
     main = subprocess.Popen(command)
     for number in (signal.SIGTERM, signal.SIGINT):
-        # Not by `main.send_signal`, which would bury a command that has just ended, unseen by us.
+        # Not `main.send_signal`: it would reap a command that has just ended, and hide that from
+        # the loop.
         signal.signal(number, lambda number, _frame: os.kill(main.pid, number))
     while True:
         pid, status = os.wait()

@@ -1,7 +1,7 @@
-"""All tests that need a cluster, in several sandboxes at once, as much of each is waiting.
+"""Runs all tests that need a cluster in several sandboxes at once, as each mostly waits.
 
-What is costly to start is started once: the tests on a deployed Linkwise share a sandbox, and so do
-the contract's. Of the rest each module has its own, so that no two meet on a port or an address.
+The tests on a deployed Linkwise share a sandbox, and so do the contract's, because starting theirs
+is slow. Every other module has its own, so that no two share a port or an address.
 """
 
 import os
@@ -16,7 +16,7 @@ import click
 from linkwise.simulator.processes import exec_with_parent
 
 TESTS = ("tests/cluster", "tests/contract")
-# One more than the processors of a small machine: at each moment one of them is waiting.
+# One more than the processors of a small machine, because one of them is always waiting.
 AT_ONCE = 3
 
 
@@ -33,8 +33,8 @@ class Ended:
 
 
 def run() -> int:
-    """Run them all, show what each sandbox's tests said, and return 0 where all passed. To be
-    called in the checkout."""
+    """Run all tests, show each sandbox's output, and return 0 if all passed. Call it in the
+    checkout."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         ended = list(pool.map(_run_shown, _sandboxes()))
     click.echo("\n" + "\n".join(one.line for one in ended))
@@ -42,7 +42,7 @@ def run() -> int:
 
 
 def _sandboxes() -> list[str]:
-    """The tests of each; the longest first."""
+    """Return the tests of each sandbox, the longest first."""
     modules = sorted(map(str, Path("tests/cluster").glob("test_*.py")))
     return ["tests/cluster/deployed", "tests/contract", *modules]
 

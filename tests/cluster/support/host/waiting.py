@@ -1,4 +1,4 @@
-"""Waiting for what takes as long as it takes: polled, with a deadline, saying what was missed."""
+"""Waits for a condition by polling, up to a deadline, and says what was missing."""
 
 import time
 from collections.abc import Callable
@@ -11,7 +11,7 @@ _EVERY_SECONDS = 0.05
 def wait_for(
     so: Callable[[], object], what: str, seconds: float = 60.0, *, of: LoggedProcess | None = None
 ) -> None:
-    """Return once *so* holds. Raises AssertionError after *seconds*, and ProcessError as soon as
+    """Return once *so* is true. Raises AssertionError after *seconds*, and ProcessError as soon as
     *of*, the process it depends on, has ended."""
     deadline = time.monotonic() + seconds
     while not so():

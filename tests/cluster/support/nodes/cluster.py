@@ -1,7 +1,7 @@
-"""A whole cluster: control plane and nodes with real kubelets, containers and Service addresses.
+"""A whole cluster: control plane, and nodes with real kubelets, containers and Service addresses.
 
-It takes the sandbox's one network, so a sandbox has one of it at a time. Nothing schedules until
-`control.start_scheduler` is called, as how the scheduler is configured is what tests are about.
+It uses the sandbox's network, so a sandbox has one cluster at a time. Nothing schedules until a
+test calls `control.start_scheduler`, because tests differ in the scheduler's configuration.
 """
 
 import json
@@ -24,13 +24,13 @@ POD_RANGE = "10.244.0.0/16"
 
 
 class RealCluster:
-    """`nodes` of them: node-1, node-2, …"""
+    """A cluster with nodes node-1, node-2, …"""
 
     def __init__(self, directory: Path, *, nodes: int = 2) -> None:
         run = sandbox.directory()
         if run is None:
             raise RuntimeError("a cluster needs the sandbox: python -m tests.cluster run -- …")
-        self._cgroup = run.name  # the sandbox's sweeper knows it by this name
+        self._cgroup = run.name  # the sandbox's sweeper finds it by this name
         self.control = ControlPlane(directory)
         made = [RealNode(self.control, number + 1, cgroup=self._cgroup) for number in range(nodes)]
         self.nodes: Mapping[str, RealNode] = {node.name: node for node in made}
@@ -41,7 +41,7 @@ class RealCluster:
         )
 
     def start(self) -> None:
-        """Return once every node is ready; about 8 s on two idle cores."""
+        """Return when every node is ready; about 8 s on two idle cores."""
         for node in self.nodes.values():
             _ip(f"addr add {node.address}/24 dev {sandbox.BRIDGE}")
         Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
@@ -53,7 +53,7 @@ class RealCluster:
         wait_for(_service_answers, "the API server has its Service address", of=self.kube_proxy)
 
     def stop(self) -> None:
-        """Leave nothing but the logs: no process, mount, cgroup, address or rule."""
+        """Remove everything except the logs: processes, mounts, cgroups, addresses and rules."""
         for node in self.nodes.values():
             node.stop()
         self.kube_proxy.stop()
@@ -70,7 +70,8 @@ class RealCluster:
         return any(account["metadata"]["name"] == "default" for account in accounts)
 
     def _write_proxy(self) -> Path:
-        """One for all nodes, as they share a network; its rules serve the scheduler as well."""
+        """Write kube-proxy's configuration. One serves all nodes and the scheduler, as they share a
+        network."""
         path = self.control.directory / "kube-proxy.json"
         config = {
             "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
@@ -79,7 +80,7 @@ class RealCluster:
             "mode": "nftables",
             "clusterCIDR": POD_RANGE,
             "hostnameOverride": next(iter(self.nodes)),
-            # Each would be set by a sysctl that only the machine's own network has.
+            # Each would set a sysctl that only the machine's own network has.
             "conntrack": {
                 "maxPerCore": 0,
                 "tcpEstablishedTimeout": "0s",

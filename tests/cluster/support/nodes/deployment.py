@@ -1,7 +1,7 @@
-"""Linkwise on a real cluster as a user puts it there: image, manifests, a scheduler told of it.
+"""Linkwise on a real cluster, deployed as a user does: image, manifests, scheduler configuration.
 
-Every node plays a DGX-1V, whose GPUs are not all alike to each other; so that a set was chosen well
-can be told from that it was chosen at all.
+Every node simulates a DGX-1V, whose GPUs are not all alike, so tests can distinguish a good set
+from any set.
 """
 
 import json
@@ -40,7 +40,7 @@ _MACHINE_LABEL = "linkwise.dev/simulated-machine"
 
 
 class DeployedLinkwise:
-    """`start` takes about a minute. What is asked of it is asked as the cluster's administrator."""
+    """`start` takes about a minute. Queries use the cluster administrator's account."""
 
     def __init__(self, directory: Path) -> None:
         self.cluster = RealCluster(directory)
@@ -50,11 +50,11 @@ class DeployedLinkwise:
         self.directory.mkdir(parents=True)
         config = yaml.safe_load((_OVERLAY / "scheduler-config.yaml").read_text())
         self.calls = str(config["extenders"][0]["urlPrefix"])
-        # The same address, and the port of everybody.
+        # The same address, with the status port.
         self.extender_url = f"http://{urlsplit(self.calls).hostname}:{Settings().status_port}"
 
     def start(self) -> None:
-        """Return once every node offers its GPUs and the extender has them in its books."""
+        """Return when every node offers its GPUs and the extender knows them."""
         self.cluster.start()
         image = images.linkwise_image()
         for node in self.cluster.nodes.values():
@@ -71,18 +71,19 @@ class DeployedLinkwise:
         self.cluster.stop()
 
     def install(self) -> None:
-        """`kubectl apply -k`, with the one component more by which nodes play machines."""
+        """Run `kubectl apply -k`, with an additional component that makes nodes simulate
+        machines."""
         for name in self.cluster.nodes:
             self.kubectl("label", "--overwrite", "node", name, f"{_MACHINE_LABEL}={MACHINE}")
         self.kubectl("apply", f"--kustomize={self.write_overlay()}")
 
     def write_overlay(self) -> Path:
-        """The kubeadm overlay as somebody without GPUs would use it."""
+        """Write the kubeadm overlay for users without GPUs."""
         component = _MANIFESTS / "components" / "simulated-machines"
         overlay = {
             "apiVersion": "kustomize.config.k8s.io/v1beta1",
             "kind": "Kustomization",
-            # kustomize takes no absolute paths.
+            # kustomize accepts no absolute paths.
             "resources": [os.path.relpath(_OVERLAY, self.directory)],
             "components": [os.path.relpath(component, self.directory)],
         }
@@ -90,11 +91,11 @@ class DeployedLinkwise:
         return self.directory
 
     def clear(self) -> None:
-        """Delete everything that tests make; what that leaves is for them to see."""
+        """Delete everything that tests create. Tests check what that leaves."""
         self.kubectl("delete", "deployments,jobs,pods", "--all", "--wait=false")
 
     def wait_ready(self) -> None:
-        """Return once GPU pods can be placed on every node there is, and by nobody else."""
+        """Return when GPU pods can be placed on every node, and only by Linkwise."""
         self._wait_rolled_out()
         wait_guarded(self.control)
         wait_until_none(self.missing)
@@ -104,7 +105,7 @@ class DeployedLinkwise:
             self.kubectl("rollout", "status", f"-n={SYSTEM}", kind, "--timeout=120s")
 
     def missing(self) -> list[str]:
-        """What keeps the cluster from taking GPU pods; empty when nothing does."""
+        """Return what prevents the cluster from taking GPU pods; empty if nothing does."""
         known = {node["name"]: node for node in self.ask_extender("/nodes")}
         found = []
         for name, node in self.nodes().items():
@@ -120,11 +121,11 @@ class DeployedLinkwise:
         return recorded_machine(MACHINE, node=node)
 
     def nodes(self) -> dict[str, dict[str, Any]]:
-        """The Node objects by name."""
+        """Return the Node objects by name."""
         return {node["metadata"]["name"]: node for node in self.items("/api/v1/nodes")}
 
     def pods(self, selector: str = "", *, namespace: str = "default") -> list[dict[str, Any]]:
-        """The Pods with these labels, in the order of their names."""
+        """Return the Pods with these labels, by name."""
         found = self.items(f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector)
         return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
 
@@ -139,7 +140,7 @@ class DeployedLinkwise:
         return found
 
     def extender(self) -> dict[str, Any]:
-        """The Pod of the extender that leads, or led last."""
+        """Return the Pod of the extender that leads, or led last."""
         lease = self.get(f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/{EXTENDER}")
         name = str(lease["spec"]["holderIdentity"]).partition("_")[0]
         return self.get(f"/api/v1/namespaces/{SYSTEM}/pods/{name}")
@@ -151,7 +152,7 @@ class DeployedLinkwise:
         self.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(manifests))
 
     def ask_extender(self, path: str) -> list[dict[str, Any]]:
-        """What it answers at *path*; an empty list where it does not, as while it starts."""
+        """Return the answer at *path*; an empty list if there is none, as during a start."""
         try:
             answer = urllib3.request("GET", f"{self.extender_url}{path}", timeout=5, retries=False)
         except urllib3.exceptions.HTTPError:
@@ -159,13 +160,13 @@ class DeployedLinkwise:
         return list(json.loads(answer.data)) if answer.status == 200 else []
 
     def explain(self, pod: str) -> str:
-        """The extender's own words on why a pod is where it is, or why it waits."""
+        """Return the extender's text on why a pod is where it is, or why it waits."""
         url = f"{self.extender_url}/explain/default/{pod}?format=text"
         return urllib3.request("GET", url, timeout=5).data.decode()
 
 
 def wait_until_none(problems: Callable[[], list[str]], seconds: float = 60.0) -> None:
-    """Poll until *problems* finds none; what it finds last is what the error says."""
+    """Poll until *problems* returns none. The error shows what it returned last."""
     deadline = time.monotonic() + seconds
     while found := problems():
         if time.monotonic() > deadline:

@@ -1,8 +1,8 @@
-"""What can go wrong on a cluster, and the moments of an allocation at which it can.
+"""Faults of a cluster, and the moments of an allocation at which they strike.
 
-An allocation takes milliseconds. A moment of it is held by stopping (SIGSTOP) who acts next: the
-scheduler, the kubelet, the plugin or containerd. Everyone else goes on, so that what strikes then
-strikes exactly there; and what held it is let go afterwards, or has been struck itself.
+An allocation takes milliseconds. To hold a moment, a test stops (SIGSTOP) the program that acts
+next: the scheduler, the kubelet, the plugin or containerd. All others go on, so a fault strikes
+exactly there. Afterwards the stopped program continues, unless the fault has killed it.
 """
 
 import os
@@ -37,14 +37,14 @@ from tests.cluster.support.nodes.gpu_holders import (
 from tests.cluster.support.nodes.node import RealNode
 from tests.cluster.support.nodes.workloads import GIVEN
 
-HERE, THERE = "node-1", "node-2"  # what strikes one node strikes the first
-# Why a kubelet did not take a pod, for good: its devices were not there, or not free.
+HERE, THERE = "node-1", "node-2"  # faults of one node strike the first
+# Why a kubelet refused a pod for good: its devices were missing, or not free.
 REFUSED = "UnexpectedAdmissionError"
 _POD_UID = re.compile(r"/pod([0-9a-f-]{36})")
 
 
 class AllocationPhase(Enum):
-    """How far an allocation has come; each ends with what the next one begins with."""
+    """The progress of an allocation. Each phase ends where the next one begins."""
 
     CREATED = "created"
     PLANNED = "planned and nominated"
@@ -57,15 +57,15 @@ class AllocationPhase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Pods that take every GPU of the first node, or of both; others are made for those that are
-    lost, as any controller does."""
+    """Pods that take every GPU of the first node, or of both. New ones replace lost ones, as with
+    any controller."""
 
     manifests: Sequence[Mapping[str, Any]]
     selector: str
     count: int
 
     def pods(self, deployed: DeployedLinkwise) -> list[dict[str, Any]]:
-        """Those that live, and are not ending."""
+        """Return the pods that are not ending."""
         found = staying(deployed, self.selector)
         return [pod for pod in found if pod["status"]["phase"] in ("Pending", "Running")]
 
@@ -73,34 +73,34 @@ class Work:
         return {pod["metadata"]["uid"] for pod in self.pods(deployed)}
 
     def unbound(self, deployed: DeployedLinkwise) -> list[str]:
-        """Those that no scheduler has put anywhere."""
+        """Return the pods without a node."""
         found = self.pods(deployed)
         return [key_of(pod) for pod in found if not pod["spec"].get("nodeName")]
 
     def refused(self, deployed: DeployedLinkwise) -> list[str]:
-        """Why the kubelet did not take those that it did not."""
+        """Return the kubelet's reasons for the pods that it refused."""
         found = deployed.pods(self.selector)
         return [p["status"].get("reason", "?") for p in found if p["status"]["phase"] == "Failed"]
 
     def waiting(self, deployed: DeployedLinkwise) -> list[str]:
-        """What of it does not run yet."""
+        """Return the pods that do not run yet."""
         phases = [pod["status"]["phase"] for pod in self.pods(deployed)]
         return [] if phases == ["Running"] * self.count else [f"{self.selector}: {phases}"]
 
 
-# The moments.
+# Moments
 
 
 @contextmanager
 def held(deployed: DeployedLinkwise, phase: AllocationPhase, work: Work) -> Iterator[None]:
-    """Have *work* made, and stay at *phase* on the first node."""
+    """Create *work*, and hold *phase* on the first node."""
     node = deployed.cluster.nodes[HERE]
     if phase is AllocationPhase.ENDING:
         deployed.apply(*work.manifests)
         running(deployed, work.selector, work.count)
     if phase is AllocationPhase.ALLOCATED:
-        # A kubelet that finds containerd standing still when it cleans up, every 2 s, looks at no
-        # pod any more. So it is stopped while the kubelet waits for the plugin's answer.
+        # A kubelet that meets a stopped containerd during its cleanup, every 2 s, stops handling
+        # pods. So stop containerd while the kubelet waits for the plugin's answer.
         with held(deployed, AllocationPhase.ASKED, work), ExitStack() as standing_still:
             standing_still.enter_context(stopped(node.containerd.pid))
             carried_over = standing_still.pop_all()
@@ -111,7 +111,7 @@ def held(deployed: DeployedLinkwise, phase: AllocationPhase, work: Work) -> Iter
     with stopped(_who_acts_next(deployed, phase)):
         if phase is AllocationPhase.ENDING:
             doomed = {key_of(pod) for pod in work.pods(deployed)}
-            # Long enough to be seen ending on a busy machine.
+            # Long enough to be seen while ending on a busy machine.
             ending = ("--wait=false", "--grace-period=10")
             deployed.kubectl("delete", "pods", f"--selector={work.selector}", *ending)
             wait_for(
@@ -136,7 +136,7 @@ def _who_acts_next(deployed: DeployedLinkwise, phase: AllocationPhase) -> int | 
             return node.kubelet.pid
         case AllocationPhase.ASKED:
             return plugin_of(deployed, HERE)
-        case _:  # they stay so for long enough
+        case _:  # these phases last long enough
             return None
 
 
@@ -168,7 +168,7 @@ def _is_at(deployed: DeployedLinkwise, phase: AllocationPhase, work: Work) -> bo
 
 @contextmanager
 def stopped(pid: int | None) -> Iterator[None]:
-    """It stands still meanwhile, unless it is killed."""
+    """Stop the process inside the block, unless it is killed."""
     if pid is None:
         yield
         return
@@ -181,18 +181,18 @@ def stopped(pid: int | None) -> Iterator[None]:
 
 
 def stacks(deployed: DeployedLinkwise, node: RealNode) -> str:
-    """Where each goroutine of the kubelet is."""
+    """Return the stack of each goroutine of the kubelet."""
     path = f"/api/v1/nodes/{node.name}/proxy/debug/pprof/goroutine?debug=2"
     return deployed.kubectl("get", "--raw", path)
 
 
-# What strikes.
+# Faults
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterFault:
-    """`strike` ends something at one moment; `mend` is what the machine does then, or somebody who
-    operates it, and returns when that is done. It is called whether or not `strike` was reached."""
+    """`strike` ends something at one moment. `mend` does what the machine, or its operator, does
+    then, and returns when that is done. It runs whether or not `strike` was reached."""
 
     name: str
     strike: Callable[[DeployedLinkwise], None]
@@ -200,7 +200,7 @@ class ClusterFault:
 
 
 def kill(pid: int) -> None:
-    """Return when it is gone, or only its parent still knows of it."""
+    """Kill it. Return when it is gone, or when only its parent still knows it."""
     os.kill(pid, signal.SIGKILL)
     wait_for(lambda: not Path(f"/proc/{pid}/root").exists(), f"process {pid} ends")
 
@@ -243,13 +243,13 @@ SCHEDULER = ClusterFault(
     "scheduler", lambda d: d.control.parts["kube-scheduler"].kill(), _start_scheduler
 )
 POWER = ClusterFault("power", lambda d: d.cluster.nodes[HERE].stop(), _start_node)
-# Their containers are started again by the kubelet.
+# The kubelet restarts their containers.
 PLUGIN = ClusterFault("plugin", lambda d: kill(plugin_of(d, HERE)))
 EXTENDER = ClusterFault("extender", lambda d: kill(extender_of(d)), _wait_extender)
 
 
 def plugin_of(deployed: DeployedLinkwise, node: str) -> int:
-    """Its process, on *node*."""
+    """Return the plugin's process on *node*."""
     (pod,) = (
         pod
         for pod in deployed.pods(PLUGIN_PODS, namespace=SYSTEM)
@@ -259,7 +259,7 @@ def plugin_of(deployed: DeployedLinkwise, node: str) -> int:
 
 
 def extender_of(deployed: DeployedLinkwise) -> int:
-    """The process of the one that leads."""
+    """Return the process of the leading extender."""
     return _process(deployed.extender(), "linkwise-extender")
 
 
@@ -268,11 +268,12 @@ def _process(pod: Mapping[str, Any], program: str) -> int:
     return int(process.name)
 
 
-# What must hold again.
+# What must hold afterwards
 
 
 def unsettled(deployed: DeployedLinkwise, *works: Work) -> list[str]:
-    """What does not run, does not agree or is still on its way; asked while kubelets restart."""
+    """Return what does not run, does not agree or is still in progress. Works while kubelets
+    restart."""
     try:
         assert not (twice := taken_twice()), twice
         return [
@@ -286,7 +287,8 @@ def unsettled(deployed: DeployedLinkwise, *works: Work) -> list[str]:
 
 
 def unready(deployed: DeployedLinkwise) -> list[str]:
-    """Which of our programs say that they are not, or nothing; known before the kubelet asks."""
+    """Return which Linkwise programs report that they are not ready, or do not answer; earlier than
+    the kubelet sees it."""
     programs = [
         pod
         for selector in (PLUGIN_PODS, EXTENDER_PODS)
@@ -307,15 +309,15 @@ def _says_ready(pod: Mapping[str, Any]) -> bool:
 
 
 def taken_twice() -> list[str]:
-    """GPUs that running processes of two pods were given, whatever anybody has written about it."""
+    """Return GPUs that running processes of two pods got, whatever the records say."""
     return [f"{gpu} was given to pods {uids}" for gpu, uids in takers().items() if len(uids) > 1]
 
 
 def takers() -> dict[str, set[str]]:
-    """Of each GPU, the uids of the pods whose running processes were given it."""
+    """Return for each GPU the uids of the pods whose running processes got it."""
     found: dict[str, set[str]] = {}
     for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # ended, since it was listed
+        with suppress(OSError):  # ended since the listing
             if pod := _POD_UID.search((process / "cgroup").read_text()):
                 for gpu in _given(process):
                     found.setdefault(gpu, set()).add(pod[1])
@@ -323,7 +325,7 @@ def takers() -> dict[str, set[str]]:
 
 
 def _given(process: Path) -> list[str]:
-    """What its environment says, as its container's first process handed it on."""
+    """Return the GPUs in its environment, as inherited from the container's first process."""
     entries = (process / "environ").read_text(errors="replace").split("\0")
     values = [entry.removeprefix(f"{GIVEN}=") for entry in entries if entry.startswith(f"{GIVEN}=")]
     return [gpu for value in values for gpu in value.split(",") if gpu.startswith("GPU-")]

@@ -1,7 +1,7 @@
-"""Who has which GPU, as each place tells it on its own: container, kubelet, plan, Node, extender.
+"""The holders of each GPU, from each source: container, kubelet, plan, Node, extender.
 
-`assert_sound` says of the whole cluster that they agree. It is asked after everything that is done
-to a cluster, so each thing that it looks at is one that no test has to name.
+`assert_sound` checks that they agree in the whole cluster. It runs after every action on a cluster,
+so no test has to name what it checks.
 """
 
 import json
@@ -37,20 +37,20 @@ Holders = dict[str, Shares]  # namespace/pod -> its shares
 _POD_RESOURCES = "var/lib/kubelet/pod-resources/kubelet.sock"
 _PLUGIN_PORT = 9401
 _DEVICE_PLUGINS = "var/lib/kubelet/device-plugins"
-# What the extender counts when something is wrong with itself; 0 whatever is done to the cluster.
+# Metrics of the extender that count its own defects; 0 whatever a test does to the cluster.
 _DEFECTS = ("linkwise_extender_broken_invariants", "linkwise_extender_errors_total")
 
 
 def assert_sound(deployed: DeployedLinkwise, seconds: float = 60.0) -> None:
-    """Wait until nothing is on its way, all places agree, and no defect was counted.
+    """Wait until nothing is in progress and all sources agree. Check that no defect was counted.
 
-    A GPU that two pods have fails at once: that must not be even for a moment.
+    A GPU that two pods hold fails at once: that must never happen, even briefly.
     """
     wait_until_none(lambda: unsound(deployed), seconds)
 
 
 def unsound(deployed: DeployedLinkwise) -> list[str]:
-    """What does not agree, or is still on its way."""
+    """Return what does not agree, or is still in progress."""
     held = {name: podresources(node) for name, node in deployed.cluster.nodes.items()}
     for node, holders in held.items():
         twice = list(held_twice(holders))
@@ -66,7 +66,7 @@ def unsound(deployed: DeployedLinkwise) -> list[str]:
 
 
 def left_behind(deployed: DeployedLinkwise) -> list[str]:
-    """What is still there although every pod with GPUs was deleted."""
+    """Return what is left although every pod with GPUs was deleted."""
     found = [f"pod {key_of(pod)}" for pod in deployed.items("/api/v1/pods") if takes_gpus(pod)]
     for name, node in deployed.cluster.nodes.items():
         found += [f"{name}: the kubelet says that {key} has GPUs" for key in podresources(node)]
@@ -77,11 +77,11 @@ def left_behind(deployed: DeployedLinkwise) -> list[str]:
     return [*found, *unsound(deployed)]
 
 
-# What each place says.
+# Sources
 
 
 def podresources(node: RealNode) -> Holders:
-    """What the kubelet says; one entry per device, so those of a container are added up."""
+    """Return the kubelet's view. It has one entry per device, so a container's are added up."""
     holders: Holders = {}
     with grpc.insecure_channel(
         f"unix:{node.root / _POD_RESOURCES}",
@@ -99,21 +99,21 @@ def podresources(node: RealNode) -> Holders:
 
 
 def planned(pod: Mapping[str, Any]) -> Shares:
-    """What the extender wrote on the pod."""
+    """Return what the extender wrote on the pod."""
     text = pod["metadata"].get("annotations", {}).get(names.GPUS, "{}")
     return {name: frozenset(gpus) for name, gpus in json.loads(text).items()}
 
 
 def plan(pod: Mapping[str, Any]) -> dict[str, Any]:
-    """Which decision that was; empty without one."""
+    """Return the id of the plan; "" without one."""
     text = pod["metadata"].get("annotations", {}).get(names.PLAN, "{}")
     found: dict[str, Any] = json.loads(text)
     return found
 
 
 def given(deployed: DeployedLinkwise, pod: str, container: str) -> frozenset[str]:
-    """What the container itself found in its environment when it started; a pod is called running
-    before its containers have said anything."""
+    """Return what the container found in its environment when it started. A pod counts as running
+    before its containers have printed that."""
     found: list[str] = []
 
     def said() -> bool:
@@ -127,7 +127,7 @@ def given(deployed: DeployedLinkwise, pod: str, container: str) -> frozenset[str
 
 
 def told_by_node(node: Mapping[str, Any]) -> Holders:
-    """What the plugin wrote on its Node."""
+    """Return what the plugin wrote on its Node."""
     text = node["metadata"].get("annotations", {}).get(names.IN_USE, '{"pods":{}}')
     return {
         key: {container: frozenset(gpus) for container, gpus in shares.items()}
@@ -136,17 +136,17 @@ def told_by_node(node: Mapping[str, Any]) -> Holders:
 
 
 def described(deployed: DeployedLinkwise, pod: str) -> str:
-    """Where a user looks who wonders why a pod waits."""
+    """Return what a user sees who asks why a pod waits."""
     return deployed.kubectl("describe", "pod", pod)
 
 
 def wait_described(deployed: DeployedLinkwise, pod: str, text: str) -> None:
-    """Where a user looks first."""
+    """Wait until *text* is in what a user sees first."""
     wait_for(lambda: text in described(deployed, pod), f"`kubectl describe pod {pod}`: {text}")
 
 
 def running(deployed: DeployedLinkwise, selector: str, count: int = 1) -> list[dict[str, Any]]:
-    """The pods with these labels, once there are *count* and all of them run."""
+    """Return the pods with these labels once there are *count* and all of them run."""
 
     def so() -> bool:
         return [pod["status"]["phase"] for pod in staying(deployed, selector)] == [
@@ -158,7 +158,7 @@ def running(deployed: DeployedLinkwise, selector: str, count: int = 1) -> list[d
 
 
 def staying(deployed: DeployedLinkwise, selector: str) -> list[dict[str, Any]]:
-    """Those that are not ending."""
+    """Return the pods that are not ending."""
     found = deployed.pods(selector)
     return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
@@ -171,12 +171,12 @@ def running_pod(deployed: DeployedLinkwise, name: str) -> dict[str, Any]:
     return deployed.pod(name)
 
 
-# What must hold of a pod, or of several.
+# What must hold of pods
 
 
 def assert_agreed(deployed: DeployedLinkwise, pod: Mapping[str, Any]) -> None:
-    """Each container of *pod* found in its environment what the plan says, and the kubelet says so
-    too, of those that still run."""
+    """Check that each container of *pod* found the plan's GPUs in its environment, and that the
+    kubelet agrees for those that still run."""
     name, node = pod["metadata"]["name"], pod["spec"]["nodeName"]
     shares = planned(deployed.pod(name))
     assert plan(pod)["node"] == node
@@ -189,8 +189,8 @@ def assert_agreed(deployed: DeployedLinkwise, pod: Mapping[str, Any]) -> None:
 
 
 def assert_best(deployed: DeployedLinkwise, pods: Iterable[Mapping[str, Any]]) -> None:
-    """Each pod has the set that is the best one when its turn comes, on a node that was idle; in
-    which order they came is not known, but at each turn only one of them can be the next."""
+    """Check that each pod has the best set for its turn, on a node that was idle. The order of the
+    turns is unknown, but at each turn only one of the pods can be the next."""
     by_node: dict[str, list[frozenset[str]]] = {}
     for pod in pods:
         gpus = frozenset[str]().union(*planned(pod).values())
@@ -226,14 +226,14 @@ def takes_gpus(pod: Mapping[str, Any]) -> bool:
 
 
 def wanted(pod: Mapping[str, Any]) -> dict[str, int]:
-    """Container -> GPUs, of those that want some."""
+    """Return container -> GPUs, for containers that request some."""
     spec = pod["spec"]
     containers = [*spec.get("initContainers", ()), *spec["containers"]]
     return {c["name"]: _gpus(c) for c in containers if _gpus(c)}
 
 
 def stray_sockets(node: RealNode) -> list[str]:
-    """Sockets beside the kubelet's but for one: that of the plugin that runs."""
+    """Return sockets beside the kubelet's other than that of the running plugin."""
     directory = node.root / _DEVICE_PLUGINS
     found = sorted(path.name for path in directory.iterdir() if path.is_socket())
     return [name for name in found if name != "kubelet.sock"][1:]
@@ -241,17 +241,17 @@ def stray_sockets(node: RealNode) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one of our programs takes of its node, and how much it has to tell."""
+    """Resources that a Linkwise program uses on its node, and the size of its metrics."""
 
     descriptors: int
     threads: int
     mib: float  # resident
-    files: int  # where it may write any
-    series: int  # of its metrics: one for every pod that is remembered, where one is
+    files: int  # in directories where it may write
+    series: int  # of its metrics; grows if the program keeps one for every pod
 
 
 def usage(deployed: DeployedLinkwise) -> dict[str, Usage]:
-    """Of each program that runs, by what it is and where."""
+    """Return the usage of each running program, by kind and place."""
     found = {}
     for selector in (PLUGIN_PODS, EXTENDER_PODS):
         for pod in deployed.pods(selector, namespace=SYSTEM):
@@ -277,9 +277,9 @@ def _written(node: RealNode, pod: Mapping[str, Any]) -> Iterator[Path]:
 
 
 def processes_of(pod: Mapping[str, Any], program: str) -> Iterator[Path]:
-    """Of all that this sandbox sees, those in the pod's cgroup."""
+    """Return the processes in the pod's cgroup, of those that this sandbox sees."""
     for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # ended since it was listed
+        with suppress(OSError):  # ended since the listing
             in_pod = pod["metadata"]["uid"] in (process / "cgroup").read_text()
             if in_pod and program in (process / "cmdline").read_text():
                 yield process
@@ -296,7 +296,7 @@ def _metrics_text(url: str) -> list[str]:
 
 
 def metric(url: str, name: str, label: str = "") -> dict[str, float]:
-    """The samples of *name* at *url* by the value of *label*, added up where others differ."""
+    """Return the samples of *name* at *url* by the value of *label*, summed over other labels."""
     sums: dict[str, float] = {}
     for family in text_string_to_metric_families("\n".join(_metrics_text(url))):
         for sample in family.samples:
@@ -307,7 +307,7 @@ def metric(url: str, name: str, label: str = "") -> dict[str, float]:
 
 
 def advice(deployed: DeployedLinkwise, node: str) -> dict[str, float]:
-    """How often the kubelet was told which GPUs to take, by where that was known from."""
+    """Return how often the plugin advised the kubelet, by the source of the advice."""
     for pod in deployed.pods(PLUGIN_PODS, namespace=SYSTEM):
         if pod["spec"]["nodeName"] == node:
             url = f"http://{pod['status']['podIP']}:{_PLUGIN_PORT}/metrics"
@@ -367,7 +367,7 @@ def _books_differ(deployed: DeployedLinkwise, held: Mapping[str, Holders]) -> It
         books = {
             gpu["uuid"]: (gpu["holder"], gpu["state"])
             for gpu in views[name]["gpus"]
-            # What is reserved is kept for who waits, and nobody has it.
+            # A reserved GPU waits for its gang: no pod holds it.
             if gpu["state"] not in ("free", "reserved", "unhealthy")
         }
         if books != kubelet:

@@ -1,9 +1,8 @@
-"""A node: kubelet and containerd in a mount namespace of their own, on a machine shared by all.
+"""A node: kubelet and containerd in a separate mount namespace, on a shared machine.
 
-The kubelet's device plugins are in `/var/lib/kubelet` whatever it is told, and a hostPath is
-resolved by containerd; so what two nodes must not share is mounted over for each: its disk at
-`/var/lib` and `/etc`, its logs at `/var/log`, and a `/run` that a power cut forgets. The network is
-the sandbox's.
+The kubelet's device plugins are always in `/var/lib/kubelet`, and containerd resolves a hostPath.
+So every node mounts its own: its disk at `/var/lib` and `/etc`, its logs at `/var/log`, and a
+`/run` that a power cut erases. The network is the sandbox's.
 """
 
 import os
@@ -29,11 +28,11 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class NodeError(Exception):
-    """A node did not take what it was given: which node, what, and why."""
+    """A node refused something: names the node, the thing, and why."""
 
 
 class RealNode:
-    """`number` makes it `node-1`, 172.31.0.11, with pods in 10.244.1.0/24."""
+    """`number` 1 is `node-1`, 172.31.0.11, with pods in 10.244.1.0/24."""
 
     def __init__(self, control: ControlPlane, number: int, *, cgroup: str) -> None:
         self.name = f"node-{number}"
@@ -46,7 +45,7 @@ class RealNode:
         self._cgroup = f"{cgroup}/{self.name}"
         for directory in (self._disk, self._etc, self.logs):
             directory.mkdir(parents=True)
-        # Links to what is there only while the node is on, so that they can be named before.
+        # Links to paths that exist only while the node is on, so that tests can name them before.
         self.root = self.directory / "root"
         self._namespace = self.directory / "namespace"
         self._on = self._process("node", ["unshare", "--mount", "/bin/sh", "-euc", self._mounts()])
@@ -54,7 +53,7 @@ class RealNode:
         self.kubelet = self._process("kubelet", self._kubelet_command())
 
     def start(self) -> None:
-        """Switch it on; return once the API server knows it as ready."""
+        """Switch the node on. Return when the API server reports it ready."""
         for part in ("system", "pods"):
             cgroups.create(f"{self._cgroup}/{part}")
         self._on.start()
@@ -77,26 +76,26 @@ class RealNode:
     def stop(self) -> None:
         """Cut its power: kubelet, containerd, shims and all pods' processes end at one moment.
 
-        Its disk stays, its `/run` does not, and nobody tells the API server.
+        Its disk stays, its `/run` does not, and the API server hears nothing.
         """
         cgroups.kill(self._cgroup)
         for process in (self.kubelet, self.containerd, self._on):
-            process.kill()  # dead already: this only takes note of it
+            process.kill()  # already dead: this only records it
         cgroups.remove_cgroups(self._cgroup)
         for link in (self.root, self._namespace):
             link.unlink(missing_ok=True)
 
     def wait_containerd(self) -> None:
-        """Return once containerd takes calls."""
+        """Return when containerd accepts calls."""
         what = f"containerd of {self.name} answers"
         wait_for(self._containerd_answers, what, _READY_SECONDS, of=self.containerd)
 
     def wait_ready(self) -> None:
-        """Return once the kubelet of this start has told the API server that the node is ready."""
+        """Return when the kubelet of this start has reported the node ready."""
         wait_for(self._is_ready, f"{self.name} is ready", _READY_SECONDS, of=self.kubelet)
 
     def import_image(self, archive: Path) -> None:
-        """Give it the images of an OCI archive. Raises NodeError."""
+        """Import the images of an OCI archive. Raises NodeError."""
         ended = self.enter(
             [str(binaries.containerd() / "ctr"), "-n=k8s.io", "images", "import", str(archive)]
         )
@@ -104,7 +103,7 @@ class RealNode:
             raise NodeError(f"{self.name}: {archive} was not imported: {ended.stderr}")
 
     def enter(self, command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
-        """Run *command* where the node's files are; files alone can be had below `root`, too."""
+        """Run *command* in the node's mount namespace. For files alone, use `root`."""
         return subprocess.run(
             [*self._entered(), *command], capture_output=True, text=True, check=False
         )
@@ -122,8 +121,8 @@ class RealNode:
         return self.directory / "busybox.tar"
 
     def _mounts(self) -> str:
-        """Made private before, so that nothing of it is seen outside; shared then among its own,
-        as containers may ask for mounts to be handed on in both directions."""
+        """Make the mounts private first, so that none is visible outside. Then share them inside,
+        as containers may request mount propagation in both directions."""
         return f"""
             mount --no-mtab -t tmpfs -o mode=755 tmpfs /run
             mount --bind {self._disk} /var/lib
@@ -174,7 +173,7 @@ class RealNode:
         return ["nsenter", f"--mount={self._namespace}", "--"]
 
     def _containerd_answers(self) -> bool:
-        """Asked as the kubelet does first, which ends where containerd is not there yet."""
+        """Make the kubelet's first call, after which it ends if containerd is not there yet."""
         address = f"unix://{self.root}{node_files.CONTAINERD_SOCKET}"
         with grpc.insecure_channel(address) as channel, suppress(grpc.RpcError):
             version: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
@@ -185,7 +184,8 @@ class RealNode:
         return False
 
     def _is_ready(self) -> bool:
-        """A node that was cut off is called ready for a while, so its lease has to be new, too."""
+        """True if the node is ready and its lease is recent: a node that was cut off stays ready
+        for a while."""
         found = self._get(f"/api/v1/nodes?fieldSelector=metadata.name={self.name}")
         leases = self._get("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases")
         conditions = [
@@ -212,7 +212,7 @@ class RealNode:
 
 
 def _started_at(process: LoggedProcess) -> float:
-    """When *process* began, in seconds of the clock."""
+    """Return when *process* started, in seconds of the clock."""
     uptime = float(Path("/proc/uptime").read_text().split()[0])
     ticks = int(Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19])
     return time.time() - uptime + ticks / os.sysconf("SC_CLK_TCK")

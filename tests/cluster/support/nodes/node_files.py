@@ -1,8 +1,8 @@
-"""What containerd, its network plugin and the kubelet of one node are told.
+"""The configuration of one node's containerd, network plugin and kubelet.
 
-Each setting that is not the default is here because of a small machine that is already running
-something: no systemd, perhaps cgroup version 1, perhaps no right to lower an OOM score, and several
-nodes beside each other. What a pod can notice is as on any cluster.
+Settings differ from the defaults because of a small machine in use: no systemd, perhaps cgroup
+version 1, perhaps no right to lower an OOM score, and several nodes beside each other. A pod sees
+what it sees on any cluster.
 """
 
 import json
@@ -13,14 +13,14 @@ from tests.cluster.support.programs import busybox
 
 NETWORK_PLUGINS = "/usr/lib/cni"
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
-STATIC_PODS = "/etc/kubernetes/manifests"  # as kubeadm has it
-# The pod itself, where nobody listens: there are no names here, and a look-up says so at once.
+STATIC_PODS = "/etc/kubernetes/manifests"  # as in kubeadm
+# The pod itself, without a listener: the cluster has no DNS, and a look-up fails at once.
 _NO_NAMES = "127.0.0.1"
 
 
 def write_containerd(directory: Path) -> Path:
     path = directory / "containerd.toml"
-    # restrict_oom_score_adj: without CAP_SYS_RESOURCE runc dies where it may not lower a score.
+    # restrict_oom_score_adj: without CAP_SYS_RESOURCE runc fails if it may not lower a score.
     path.write_text(f"""\
 version = 3
 imports = []
@@ -42,12 +42,12 @@ imports = []
 
 
 def write_network(directory: Path, pods: str) -> None:
-    """Every pod is routed, not bridged: a bridge would send answers past kube-proxy's rules."""
+    """Route every pod. A bridge would send answers past kube-proxy's rules."""
     address_management = {
         "type": "host-local",
         "ranges": [[{"subnet": pods}]],
         "routes": [{"dst": "0.0.0.0/0"}],
-        "dataDir": "/run/cni",  # as good as forgotten in a power cut
+        "dataDir": "/run/cni",  # lost in a power cut
     }
     path = directory / "network" / "pods.conflist"
     path.parent.mkdir(exist_ok=True)
@@ -72,7 +72,7 @@ def write_kubelet(
         "address": address,
         "healthzPort": 0,
         "containerRuntimeEndpoint": f"unix://{CONTAINERD_SOCKET}",
-        # With these `kubectl logs` and `exec` work.
+        # For `kubectl logs` and `exec`.
         "tlsCertFile": str(certificate),
         "tlsPrivateKeyFile": str(key),
         "authentication": {
@@ -88,7 +88,7 @@ def write_kubelet(
         "cgroupRoot": f"/{cgroup}",
         "failCgroupV1": False,
         "failSwapOn": False,
-        # The machine's disk is not the node's: nothing is evicted or collected because of it.
+        # The machine's disk is not the node's, so it must not cause eviction or garbage collection.
         "evictionHard": {
             "memory.available": "0%",
             "nodefs.available": "0%",
@@ -100,7 +100,7 @@ def write_kubelet(
         "makeIPTablesUtilChains": False,
         "volumePluginDir": "/var/lib/kubelet/volume-plugins",
         "serializeImagePulls": False,
-        # 10 s and up to 5 min by default, which tests would spend waiting.
+        # The default is 10 s, up to 5 min, which tests would spend waiting.
         "nodeStatusUpdateFrequency": "1s",
         "crashLoopBackOff": {"maxContainerRestartPeriod": "1s"},
     }

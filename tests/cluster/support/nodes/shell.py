@@ -1,6 +1,6 @@
-"""A shell with kubectl on a real cluster with Linkwise, for a person who wants to try or to look.
+"""A shell with kubectl on a real cluster with Linkwise, for people.
 
-Run inside the sandbox, as `python -m tests.cluster shell` does: what is done there ends with it.
+`python -m tests.cluster shell` runs it inside the sandbox: everything done there ends with it.
 """
 
 import os
@@ -17,7 +17,7 @@ from tests.cluster.support.nodes import workloads
 from tests.cluster.support.nodes.deployment import MACHINE, SYSTEM, DeployedLinkwise
 from tests.cluster.support.programs.busybox import WORKLOAD
 
-# Through the API server, as on any cluster where nobody but the scheduler reaches it.
+# Through the API server, as on any cluster where only the scheduler reaches the extender directly.
 _EXTENDER = f"/api/v1/namespaces/{SYSTEM}/services/linkwise-extender:http/proxy"
 _JOBS = {
     "four.yaml": workloads.job("four", 4),
@@ -42,7 +42,8 @@ Logs of everything are in $LOGS. Leave with `exit`: the cluster goes with the sh
 
 
 def run_shell(deployed: DeployedLinkwise, stdin: IO[str] | None = None) -> int:
-    """Its exit status. With *stdin* it does what is read there, and asks nobody."""
+    """Run the shell and return its exit status. With *stdin* it runs those commands without a
+    prompt."""
     home = deployed.directory / "shell"
     home.mkdir(exist_ok=True)
     for name, job in _JOBS.items():

@@ -1,4 +1,5 @@
-"""Jobs as people write them; each container says what it was given, and runs until it is ended."""
+"""Jobs as users write them. Each container prints the GPUs that it got, and runs until it is
+stopped."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,9 +10,8 @@ from tests.cluster.support.programs.busybox import WORKLOAD
 GPU = names.DEFAULT_RESOURCE
 GIVEN = "NVIDIA_VISIBLE_DEVICES"
 _SAY = f'echo "{GIVEN}=${GIVEN}"'
-# Process 1 ignores signals unless it says otherwise; then every end would take the grace period. To
-# be ended from outside is no success; SIGUSR1 says that the work is done. Who has said what it was
-# given hears both.
+# Process 1 ignores signals by default, so every end would take the grace period. SIGTERM is a
+# failure; SIGUSR1 says that the work is done. A container that has printed its GPUs handles both.
 _RUN = f"trap 'exit 143' TERM; trap 'exit 0' USR1; {_SAY}; sleep 2147483647 & wait"
 _STUBBORN = f"{_SAY}; exec sleep 2147483647"
 Manifest = dict[str, Any]
@@ -27,8 +27,8 @@ def pod(
     annotations: Mapping[str, str] | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> Manifest:
-    """*gpus* of a container called main, or of each container by name. *sidecars* are init
-    containers that go on running, declared after those of *init*."""
+    """Return a pod. *gpus*: of a container called main, or of each container by name. *sidecars*
+    are restartable init containers, declared after those of *init*."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -42,7 +42,7 @@ def pod(
 
 
 def job(name: str, gpus: int, *, pods: int = 1, gang: bool = False, node: str = "") -> Manifest:
-    """An indexed Job; with *gang* its pods start together or not at all."""
+    """Return an indexed Job; with *gang* its pods start together or not at all."""
     annotations = {names.GANG: name, names.GANG_SIZE: str(pods)} if gang else {}
     return {
         "apiVersion": "batch/v1",
@@ -69,8 +69,8 @@ def deployment(
     gated: bool = False,
     stubborn: bool = False,
 ) -> Manifest:
-    """Pods that are *gated* are planned before the scheduler tries them; *stubborn* ones end only
-    when their grace period does."""
+    """Return a Deployment. *gated* pods are planned before the scheduler tries them; *stubborn*
+    ones end only with their grace period."""
     labels = {"app": name}
     spec = _pod_spec(gpus, node=node, stubborn=stubborn)
     if gated:

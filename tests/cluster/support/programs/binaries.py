@@ -1,9 +1,8 @@
-"""The real Kubernetes, built from its Go modules into a cache outside the checkout.
+"""Builds the real Kubernetes from its Go modules into a cache outside the checkout.
 
-Release binaries are not reachable from every place where the tests run; the Go module proxy is,
-with `k8s.io/kubernetes` as source, its hashes checked against the checksum database. Each build
-lands in a directory named after everything it is made of: a changed version, flag or source is
-another directory, and a finished one is never built again.
+Release binaries are not reachable everywhere. The Go module proxy is; it has `k8s.io/kubernetes` as
+source, with hashes in the checksum database. The directory of a build is named after all its
+inputs: another version, flag or source gives another directory, and a finished build is reused.
 """
 
 import fcntl
@@ -18,12 +17,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 NEWEST = "v1.36.3"
-# Not each version has all its parts on the module proxy; of 1.31, 1.31.4 is the last that has.
+# Not every version has all its parts on the module proxy; 1.31.4 is the last of 1.31 that has.
 OLDER = ("v1.34.4", "v1.31.4")
 CONTAINERD = "v2.2.8"
 KUBECONFORM = "v0.7.0"
 
-# The hashes of `k8s.io/kubernetes` itself; what it stands on is named in its own go.sum.
+# The hashes of `k8s.io/kubernetes` itself; its go.sum has those of its dependencies.
 SUMS = {
     "v1.36.3": "h1:qDQdoMiluAE2Eab6Fa52YV+WjiGz9mZFFoagEA6cI+o=",
     "v1.34.4": "h1:Yy6R4QB8C9kJPp25GFqEvX5XQwY5qzKeqD0Xx6oAcmk=",
@@ -44,7 +43,7 @@ PARTS_OF_OLDER = ("kube-apiserver", "kube-scheduler")
 
 
 class BuildError(Exception):
-    """A program could not be built: names the program and ends with what the Go tool said."""
+    """A program could not be built: names it, and ends with the Go tool's output."""
 
 
 def cache_directory() -> Path:
@@ -54,9 +53,9 @@ def cache_directory() -> Path:
 
 
 def kubernetes(version: str = NEWEST) -> Path:
-    """Return the directory that holds the parts of *version*, built if they are not there yet.
+    """Return the directory with the parts of *version*; build them if necessary.
 
-    The newest version comes whole, an older one as the two parts Linkwise talks to. Raises
+    The newest version is complete, an older one has the two parts that Linkwise talks to. Raises
     `BuildError`. About 4 minutes on 2 cores for the newest, 2 for an older one.
     """
     newest = version == NEWEST
@@ -96,10 +95,10 @@ def _installed(name: str, packages: Sequence[str], flags: Sequence[str] = ()) ->
 
 
 def _build_kubernetes(version: str, source: Path, program: Path) -> None:
-    """Build *source* as a module of its own that stands exactly on what *version* stands on.
+    """Build *source* as a module with exactly the dependencies of *version*.
 
-    `k8s.io/kubernetes` cannot be installed by its name, since it replaces its staging modules by
-    folders; here they are replaced by the same modules as they are published.
+    `k8s.io/kubernetes` cannot be installed by name, since it replaces its staging modules by
+    folders. Here the same modules as published replace them.
     """
     download = _go(["mod", "download", "-json", f"k8s.io/kubernetes@{version}"], program.parent)
     upstream = json.loads(download)
@@ -136,7 +135,8 @@ def _build_kubernetes(version: str, source: Path, program: Path) -> None:
 
 
 def _ldflags(version: str) -> str:
-    """Without these every part calls itself v0.0.0-master and refuses what it thinks is newer."""
+    """Return the linker flags. Without them every part reports v0.0.0-master and refuses newer
+    versions."""
     major, minor, _ = version.removeprefix("v").split(".")
     package = "k8s.io/component-base/version"
     values = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
@@ -147,7 +147,7 @@ def _go(arguments: Sequence[str], directory: Path, env: Mapping[str, str] | None
     ended = subprocess.run(
         ["go", *arguments],
         cwd=directory,
-        # Without a HOME it would not know where to keep what it has built.
+        # Without HOME, Go has no build cache.
         env={
             "HOME": str(Path.home()),
             **os.environ,
@@ -170,17 +170,17 @@ def _cached(name: str, made_of: Sequence[str], build: Callable[[Path], None]) ->
 
 
 def cached(name: str, made_of: Sequence[str], build: Callable[[Path], None]) -> Path:
-    """Return the directory named after *made_of*; *build* fills it where it is not there yet."""
+    """Return the directory named after *made_of*; *build* fills it if it does not exist."""
     key = hashlib.sha256("\0".join(made_of).encode()).hexdigest()
     target = cache_directory() / f"{name}-{key[:16]}"
     if target.is_dir():
         return target
     with _lock(cache_directory() / f"{name}.lock"):
-        if target.is_dir():  # another process built it while this one waited
+        if target.is_dir():  # another process built it in the meantime
             return target
         for killed in cache_directory().glob(f".{name}-*"):
             shutil.rmtree(killed, ignore_errors=True)
-        # Beside the target, so that the rename is one step: a killed build leaves no half directory
+        # Beside the target, so that the rename is atomic: a killed build leaves no half directory
         # under the final name.
         partial = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=cache_directory()))
         try:

@@ -1,7 +1,7 @@
-"""The two images that every node has: what holds a pod's namespaces, and a workload with a shell.
+"""The two images of every node: one holds a pod's namespaces, one is a workload with a shell.
 
-Both are the machine's own static busybox, written as an OCI archive in a few lines; so they need no
-registry and no builder, and importing them costs a node a tenth of a second.
+Both are the machine's static busybox in an OCI archive. They need no registry and no builder, and
+importing them takes a tenth of a second.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ WORKLOAD = "localhost/workload:test"
 _FOR_EVER = ["/bin/sleep", "2147483647"]
 _COMMANDS = {PAUSE: _FOR_EVER, WORKLOAD: _FOR_EVER}
 _ACCOUNTS = "root:x:0:0::/:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n"
-# Debian's busybox is built without it.
+# Debian's busybox lacks it.
 _PRINTENV = """\
 #!/bin/sh
 if [ $# = 0 ]; then exec env; fi
@@ -29,12 +29,12 @@ _OCI = "application/vnd.oci.image"
 
 
 def write_images(archive: Path) -> None:
-    """Write both into *archive*, as `ctr images import` takes it."""
+    """Write both images into *archive*, in the format of `ctr images import`."""
     write_archive(archive, _layer(), _COMMANDS)
 
 
 def write_archive(archive: Path, layer: bytes, commands: Mapping[str, Sequence[str]]) -> None:
-    """Write images of this one *layer*, a tar: each name with its command."""
+    """Write images with this one *layer*, a tar: each name with its command."""
     blobs = {_digest(layer): layer}
     entries = []
     for name, command in commands.items():
@@ -62,7 +62,7 @@ def write_archive(archive: Path, layer: bytes, commands: Mapping[str, Sequence[s
 
 
 def layer_of(programs: Mapping[str, Path]) -> bytes:
-    """A layer with these *programs* in /bin, and the directory /tmp."""
+    """Return a layer with these *programs* in /bin, and the directory /tmp."""
     target = io.BytesIO()
     with tarfile.open(fileobj=target, mode="w") as tar:
         for directory, mode in (("bin", 0o755), ("tmp", 0o1777)):

@@ -1,9 +1,8 @@
-"""Linkwise's image, built as a user builds it, where no registry can be reached.
+"""Builds Linkwise's image as a user does, without a registry.
 
-The base is made of Debian packages, everything else is what `buildah build .` does with the
-Containerfile. Both are kept as OCI archives in the cache, named after what they are made of, so
-that an image is built again only when a file in it has changed. Layers are not compressed:
-every node unpacks them, on the same cores.
+The base consists of Debian packages; `buildah build .` does the rest with the Containerfile. The
+cache keeps both as OCI archives named after their inputs, so an image is built again only if one of
+its files has changed. Layers are not compressed, because every node unpacks them on the same cores.
 """
 
 import hashlib
@@ -22,11 +21,11 @@ from tests.cluster.support.programs.binaries import BuildError, cache_directory,
 
 CHECKOUT = Path(__file__).parents[4]
 VERSION: str = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["version"]
-# What a kubelet makes of the manifests' `linkwise:VERSION`.
+# The full name of the manifests' `linkwise:VERSION`.
 NAME = f"docker.io/library/linkwise:{VERSION}"
 
 _SUITE = "bookworm"
-# usr-is-merged, because the other way to have that in bookworm brings 50 MB of perl.
+# usr-is-merged, because the alternative in bookworm brings 50 MB of perl.
 _PACKAGES = ("usr-is-merged", "python3", "python3-venv", "ca-certificates")
 _BASE_OPTIONS = (
     "--variant=minbase",
@@ -39,13 +38,13 @@ _BASE_OPTIONS = (
 _CERTIFICATES = "/etc/ssl/certs"
 _KEPT_IMAGES = 4
 _LONGEST_RUN_SECONDS = 2 * 3600
-# Set to the archive that a run uses, so that all of it uses the same one, whatever is edited
-# meanwhile; in a sandbox there would be no way to the package index anyway.
+# The archive of this run, so that all of the run uses the same one although files change. A sandbox
+# could not build one, as it cannot reach the package index.
 _OF_THIS_RUN = "LINKWISE_IMAGE"
 
 
 def base_image() -> Path:
-    """Return the OCI archive of a small Debian with Python 3.11; half a minute where it is new."""
+    """Return the OCI archive of a small Debian with Python 3.11; a build takes half a minute."""
 
     def build(target: Path) -> None:
         _needs_network()
@@ -65,13 +64,13 @@ def base_image() -> Path:
 
 
 def linkwise_image() -> Path:
-    """Return the OCI archive of the checkout's image, `NAME`; under a minute where it is new."""
+    """Return the OCI archive of the checkout's image, `NAME`; a build takes up to a minute."""
     chosen = Path(os.environ.get(_OF_THIS_RUN) or "-")
     if chosen.is_file():
         return chosen
     with tempfile.TemporaryDirectory(prefix="linkwise-image-") as scratch:
         context = Path(scratch)
-        # A copy, so that what is built is what the key names while somebody goes on editing.
+        # A copy, so that the key matches what is built although files change meanwhile.
         made_of = [_copied(path, context) for path in _context_files()]
 
         def build(target: Path) -> None:
@@ -89,7 +88,7 @@ def linkwise_image() -> Path:
 
 @contextmanager
 def unpacked(archive: Path, storage: Path) -> Iterator[Path]:
-    """The image's file system as a directory below *storage*, for as long as the block lasts."""
+    """Unpack the image's file system below *storage* for the duration of the block."""
     with _buildah(storage) as buildah:
         container = buildah("from", "--pull-never", f"oci-archive:{archive}")
         yield Path(buildah("mount", container))
@@ -97,7 +96,7 @@ def unpacked(archive: Path, storage: Path) -> Iterator[Path]:
 
 
 def _build_command() -> tuple[str, ...]:
-    """A user's `buildah build`, and what it takes to run it as root without systemd."""
+    """Return a user's `buildah build` with what it needs to run as root without systemd."""
     return (
         "build",
         "--quiet",
@@ -105,12 +104,12 @@ def _build_command() -> tuple[str, ...]:
         "--timestamp=0",
         "--isolation=chroot",
         "--network=host",
-        f"--volume={_CERTIFICATES}:{_CERTIFICATES}:ro",  # whatever this machine trusts
+        f"--volume={_CERTIFICATES}:{_CERTIFICATES}:ro",  # the certificates that this machine trusts
     )
 
 
 def _context_files() -> list[Path]:
-    """What `.dockerignore` lets through, and the two files that say what is done with it."""
+    """Return what `.dockerignore` lets through, and the two files that control the build."""
     lines = (CHECKOUT / ".dockerignore").read_text().splitlines()
     found = {CHECKOUT / "Containerfile", CHECKOUT / ".dockerignore"}
     for pattern in (line.removeprefix("!") for line in lines if line.startswith("!")):
@@ -128,7 +127,7 @@ def _copied(path: Path, context: Path) -> str:
 
 
 def _forget_old_images() -> None:
-    """Each edit of the sources makes an image of 240 MB; a few are enough, and those in use."""
+    """Each edit of the sources makes an image of 240 MB. Keep a few, and those in use."""
     changed = {path: path.stat().st_mtime for path in cache_directory().glob("linkwise-image-*/")}
     for path in sorted(changed, key=lambda path: changed[path])[:-_KEPT_IMAGES]:
         if changed[path] < time.time() - _LONGEST_RUN_SECONDS:
@@ -140,7 +139,7 @@ def _archive(target: Path) -> Path:
 
 
 class _Buildah:
-    """buildah with a storage of its own."""
+    """buildah with its own storage."""
 
     def __init__(self, storage: Path) -> None:
         self._options = (
@@ -156,7 +155,7 @@ class _Buildah:
 
 @contextmanager
 def _buildah(storage: Path) -> Iterator[_Buildah]:
-    """It keeps every layer whole, several times: its storage goes as soon as it is not needed."""
+    """Its storage keeps several copies of every layer, so remove it as soon as possible."""
     try:
         yield _Buildah(storage)
     finally:

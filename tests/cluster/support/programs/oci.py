@@ -1,4 +1,4 @@
-"""What an OCI image says about itself, read from the archive that it is kept in."""
+"""Reads what an OCI image's archive says about the image."""
 
 import tarfile
 from pathlib import Path
@@ -35,17 +35,17 @@ class Config(msgspec.Struct):
 
 
 def image_digest(archive: Path) -> str:
-    """The digest of its manifest: equal for images that are equal."""
+    """Return the digest of its manifest: equal for equal images."""
     return _index(archive).digest
 
 
 def image_size(archive: Path) -> int:
-    """The bytes of its layers, which are not compressed in our archives."""
+    """Return the bytes of its layers, which these archives do not compress."""
     return sum(layer.size for layer in _manifest(archive).layers)
 
 
 def image_name(archive: Path) -> str:
-    """The name a container runtime gives it on import."""
+    """Return the name that a container runtime gives it on import."""
     return _index(archive).annotations["org.opencontainers.image.ref.name"]
 
 

@@ -1,8 +1,8 @@
-"""Many gangs on few GPUs, and what kubelets and operators do to their pods, played by hand.
+"""Many gangs on few GPUs; the test plays kubelets and operators.
 
-Every gang runs for a moment once it is whole and then ends well. Some members die on the way, and
-their operator makes them anew. What happens is read from the API server alone, over and over, so
-that whatever a scheduler or an extender forgets is seen here.
+Every gang runs for a moment once it is whole, and then succeeds. Some members die on the way, and
+their operator creates new ones. The test reads everything from the API server, over and over, so it
+sees whatever a scheduler or an extender forgets.
 """
 
 import random
@@ -19,10 +19,10 @@ from linkwise.kube.objects import Node, Pod
 from linkwise.topology import names
 from tests.cluster.support.scheduling.scheduling_world import PODS, SchedulingWorld
 
-# Members and GPUs of each; most gangs are small, and one in twelve takes whole nodes.
+# Members, and GPUs of each. Most gangs are small; one in twelve takes whole nodes.
 SHAPES = ((2, 1), (4, 1), (8, 1), (2, 2), (3, 2), (4, 2), (2, 4), (3, 4), (2, 8), (4, 8))
 _LIKELY = (5, 5, 3, 5, 4, 4, 5, 3, 3, 1)
-_ROUNDS_OF_A_RUN = 5  # that often a gang is seen whole before it ends
+_ROUNDS_OF_A_RUN = 5  # number of looks at a whole gang before it ends
 _ENDED = ("Succeeded", "Failed")
 
 
@@ -44,12 +44,12 @@ class _NodeList(msgspec.Struct):
 
 @dataclass(slots=True)
 class Played:
-    """The pods' life after their binding, and what was seen of it."""
+    """What happens to pods after their binding, and what the test saw."""
 
     world: SchedulingWorld
     jobs: Sequence[DrawnGang]
     draw: random.Random
-    dying: float  # the share of members that die once
+    dying: float  # share of members that die once
     ran_whole: set[str] = field(default_factory=set)
     finished: set[str] = field(default_factory=set)
     died: int = 0
@@ -57,7 +57,7 @@ class Played:
     _rounds: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     def create_all(self) -> None:
-        """The members of all gangs in any order, as many operators make them."""
+        """Create the members of all gangs in random order, as many operators do."""
         members = [(job, f"{job.name}-{rank}") for job in self.jobs for rank in range(job.size)]
         self._doomed = {name for _, name in members if self.draw.random() < self.dying}
         self.draw.shuffle(members)
@@ -65,7 +65,7 @@ class Played:
             self._create(job, name)
 
     def step(self, pods: Sequence[Pod]) -> None:
-        """What kubelets and operators do about *pods*, all there are."""
+        """Act on *pods*, the complete list, as kubelets and operators do."""
         of_gang = defaultdict(list)
         for pod in pods:
             of_gang[pod.metadata.annotations[names.GANG]].append(pod)
@@ -81,7 +81,7 @@ class Played:
                 self._say(pod, "Running")
         dying = [pod for pod in bound if pod.metadata.name in self._doomed]
         whole = len(bound) == job.size
-        # Some die while the others still come, the rest once all are there.
+        # Some die while others still come, the rest once all are there.
         if dying and (whole or self.draw.random() < 0.3):
             self._kill(job, dying[0])
         elif whole:
@@ -110,8 +110,8 @@ class Played:
 
 @dataclass(slots=True)
 class Overdue:
-    """How long pods waited although they were due: planned and not bound, or not planned although
-    an extender that starts now, from the same objects, plans them."""
+    """How long pods waited although they were due: planned but not bound, or not planned although a
+    new extender plans them from the same objects."""
 
     client: KubeClient
     longest: float = 0.0  # seconds
@@ -126,7 +126,7 @@ class Overdue:
                 self.longest, self.whose = now - since, due[uid]
 
     def start_anew(self) -> None:
-        """Nobody could act for a while: what was due is due from now on."""
+        """Restart the waits after a time in which no program could act."""
         self._since.clear()
 
     def _due(self, pods: Sequence[Pod], now: float) -> Iterable[Pod]:
@@ -142,7 +142,7 @@ class Overdue:
 
 
 def given_twice(pods: Sequence[Pod]) -> list[str]:
-    """GPUs that the plans of two bound, live pods have."""
+    """Return GPUs that are in the plans of two bound, live pods."""
     holders: defaultdict[str, list[str]] = defaultdict(list)
     for pod in pods:
         if pod.spec.node_name and pod.status.phase not in _ENDED:

@@ -1,8 +1,8 @@
-"""What the scheduler needs to be tried without a single kubelet: nodes that are only objects, the
-extender as its own process with its own rights, and the configuration that `daemonset/` deploys.
+"""The scheduler and the extender without kubelets: nodes that are only objects, the extender as a
+process with its deployed rights, and the configuration from `daemonset/`.
 
-A Node may be created with its status, and a control plane without controllers leaves it alone; so
-five thousand GPU machines cost seconds, and kube-scheduler sees no difference.
+A client may create a Node with its status, and a control plane without controllers leaves it alone.
+So five thousand GPU machines take seconds, and kube-scheduler sees no difference.
 """
 
 import re
@@ -29,8 +29,8 @@ from tests.cluster.support.host.waiting import wait_for
 
 GPU = names.DEFAULT_RESOURCE
 DEPLOYED = Path(__file__).parents[4] / "daemonset/overlays/kubeadm"
-# Who would taint nodes that no controller takes the taint from, want an account in each namespace,
-# and know no class of priority.
+# These plugins taint nodes (and no controller removes that), need an account in each namespace, and
+# reject a priority without a class.
 ADMISSION_OFF = ("TaintNodesByCondition", "ServiceAccount", "Priority")
 ACCOUNT = "linkwise-extender"
 _PUBLISHED = "/api/v1/namespaces/kube-system/configmaps/linkwise-extender"
@@ -49,7 +49,7 @@ _POLICIES = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 def gpu_node(
     name: str, machine: str = "hgx-h100", labels: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """A Node of a recorded machine, as the kubelet and the plugin would have filled it in."""
+    """Return a Node of a recorded machine, as the kubelet and the plugin would fill it in."""
     recorded = recorded_machine(machine, node=name)
     amounts = {"cpu": "192", "memory": "2Ti", "pods": "110", GPU: str(len(recorded.gpus))}
     hostname = {"kubernetes.io/hostname": name}
@@ -70,9 +70,9 @@ def gpu_node(
 
 
 class ExtenderProcess:
-    """The program, started as in its Deployment: with a token of its account, which must be there
-    (`allow_extender`), and no right beyond its role. kube-scheduler asks it at `calls`, everybody
-    else at `url`. *plain*: without TLS, so that it can be seen what TLS costs."""
+    """The program as in its Deployment: with a token of its account, which must exist
+    (`allow_extender`), and only the rights of its role. kube-scheduler uses `calls`, people use
+    `url`. *plain*: without TLS, to measure what TLS costs."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class ExtenderProcess:
         )
 
     def start(self) -> float:
-        """Return once its books are complete: the seconds that took."""
+        """Return when the extender is ready, with the seconds that it took."""
         began = time.monotonic()
         self.process.start()
         wait_for(self._ready, "the extender is ready", 120, of=self.process)
@@ -115,7 +115,7 @@ class ExtenderProcess:
         return urllib3.request("GET", f"{self.url}{path}", timeout=30).data.decode()
 
     def resident_mib(self, what: str = "VmRSS") -> float:
-        """What of it is in memory; `VmHWM`: the most there ever was."""
+        """Return its resident memory; `VmHWM`: the peak."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         found = re.search(rf"{what}:\s+(\d+) kB", status)
         assert found, status
@@ -132,24 +132,24 @@ class ExtenderProcess:
 
 
 def allow_extender(control: ControlPlane) -> None:
-    """Give the extender's account the rights that are deployed with it, and no other; and the
-    objects that it may write, but not make."""
+    """Create the extender's account with its deployed rights, and the objects that it may write but
+    not create."""
     _apply(control, "apply", _RIGHTS)
 
 
 def guard_plans(control: ControlPlane) -> None:
-    """Let nobody but the extender write what it decides; return once the API server does so."""
+    """Let only the extender write its decisions. Return when the API server enforces that."""
     _apply(control, "apply", _POLICIES)
     wait_guarded(control)
 
 
 def wait_guarded(control: ControlPlane) -> None:
-    """A policy counts from some moment after it has been created."""
+    """Wait for the policies, which take effect some time after their creation."""
     wait_for(lambda: _is_guarded(control), "the admission policies are in force")
 
 
 def leave_plans_unguarded(control: ControlPlane) -> None:
-    """A cluster as it was before Linkwise was installed; the extender's rights hurt nobody."""
+    """Remove the policies, as on a cluster without Linkwise. The extender's rights stay."""
     _apply(control, "delete", _POLICIES)
     wait_for(lambda: not _is_guarded(control), "the admission policies are gone")
 
@@ -174,14 +174,14 @@ def _is_guarded(control: ControlPlane) -> bool:
     try:
         control.client().post("/api/v1/namespaces/default/pods?dryRun=All", pod)
     except ApiError as error:
-        # Else it is the account that a new namespace lacks for a moment.
+        # Other refusals come from the default account, which a new namespace lacks for a moment.
         return "linkwise-extender-decides" in str(error)
     return False
 
 
 def scheduler_config(control: ControlPlane, calls: str) -> dict[str, Any]:
-    """What is deployed for kube-scheduler, with what each cluster has to change: where the extender
-    is, and the files by which the two know each other. The extender has to be ready."""
+    """Return kube-scheduler's deployed configuration with what every cluster changes: the
+    extender's address, and the files for mutual TLS. The extender must be ready."""
     config = yaml.safe_load((DEPLOYED / "scheduler-config.yaml").read_text())
     (extender,) = config["extenders"]
     extender = {**extender, "urlPrefix": calls}
@@ -193,14 +193,14 @@ def scheduler_config(control: ControlPlane, calls: str) -> dict[str, Any]:
 
 
 def scheduler_env() -> dict[str, str]:
-    """What is deployed for kube-scheduler's environment."""
+    """Return the deployed environment of kube-scheduler."""
     patch = yaml.safe_load((DEPLOYED / "kube-scheduler1+strategic.yaml").read_text())
     (container,) = patch["spec"]["containers"]
     return {each["name"]: each["value"] for each in container["env"]}
 
 
 def trust_files(control: ControlPlane) -> dict[str, str]:
-    """As install.sh makes them on a control plane node, by their names in `tlsConfig`."""
+    """Write the files as install.sh does on a control plane node; by their names in `tlsConfig`."""
     published = control.client().get(_PUBLISHED, dict[str, Any])
     trusted = control.directory / "linkwise-extender.crt"
     trusted.write_text(published["data"]["ca.crt"])

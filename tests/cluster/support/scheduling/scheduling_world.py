@@ -1,6 +1,6 @@
 """A cluster of nodes that are only objects, with the real extender and the real kube-scheduler.
 
-What kubelets do to pods, the tests do by hand: nothing here ever runs.
+The tests do what kubelets do to pods; no container runs.
 """
 
 import shutil
@@ -29,8 +29,8 @@ from tests.cluster.support.scheduling.extender_process import (
 NAMESPACE = "ml"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 NODES = ("n1", "n2", "n3", "n4")
-ZONE = "topology.kubernetes.io/zone"  # as every cloud's nodes have one
-# kube-scheduler tries again what went wrong after at most 10 s, and the machine may be busy.
+ZONE = "topology.kubernetes.io/zone"  # as every cloud labels its nodes
+# kube-scheduler retries after at most 10 s, and the machine may be busy.
 PATIENCE_SECONDS = 60.0
 
 
@@ -48,7 +48,7 @@ class EventItems(msgspec.Struct):
 
 
 class SchedulingWorld:
-    """On a started control plane, without controllers that judge nodes."""
+    """The cluster, on a started control plane without node controllers."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class SchedulingWorld:
         scheduler_flags: Sequence[str] = (),
         labels: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
-        """All nodes are in one zone, but for those of whose *labels* something else is said."""
+        """All nodes are in one zone, except where *labels* give another."""
         self.control, self._scheduler_flags = control, scheduler_flags
         self._labels = labels or {}
         self.client = control.client()
@@ -80,7 +80,7 @@ class SchedulingWorld:
         )
 
     def clear(self) -> None:
-        """As before the first test: no pods, those nodes, both programs running."""
+        """Restore the initial state: no pods, the same nodes, both programs running."""
         for pod in self.pods():
             self.client.delete(f"{PODS}/{pod.metadata.name}", grace_seconds=0)
         assert self.scheduler is not None
@@ -91,7 +91,7 @@ class SchedulingWorld:
         wait_for(lambda: not self.taken(), "the extender has seen that all GPUs are free")
         wait_for(lambda: sorted(self.known()) == self._nodes, "and which nodes there are")
 
-    # What people and kubelets do
+    # Actions of users and kubelets
 
     def create(
         self,
@@ -108,7 +108,8 @@ class SchedulingWorld:
             "containers": [{"name": "main", "image": "none", "resources": resources}],
             "priority": priority,
             "schedulerName": scheduler,
-            "restartPolicy": "Never",  # else it is a server, and nobody waits for its GPUs
+            # else the pod is a server, which frees no GPUs that others could wait for
+            "restartPolicy": "Never",
         }
         if gated:
             spec["schedulingGates"] = [{"name": names.GATE}]
@@ -123,14 +124,14 @@ class SchedulingWorld:
         ]
 
     def place(self, name: str, node: str, gpus: int) -> None:
-        """A pod that somebody puts on a node past every scheduler."""
+        """Create a pod on a node, past every scheduler."""
         resources = {"limits": {GPU: str(gpus)}}
         container = {"name": "main", "image": "none", "resources": resources}
         spec = {"containers": [container], "nodeName": node, "restartPolicy": "Never"}
         self.client.post(PODS, {"metadata": {"name": name}, "spec": spec})
 
     def delete(self, name: str) -> None:
-        """Gone at once, as if its node's kubelet had ended it."""
+        """Delete the pod at once, as if its kubelet had ended it."""
         self.client.delete(f"{PODS}/{name}", grace_seconds=0)
 
     def bury_terminating(self) -> None:
@@ -138,7 +139,7 @@ class SchedulingWorld:
             if pod.metadata.deletion_timestamp is not None:
                 self.delete(pod.metadata.name)
 
-    # What became of it
+    # Results
 
     def pods(self) -> tuple[Pod, ...]:
         return self.client.get(PODS, PodItems).items
@@ -160,11 +161,11 @@ class SchedulingWorld:
         )
 
     def wait_waiting(self, name: str, why: str) -> None:
-        """Until kube-scheduler has said on the pod that it waits, and *why* is in the reason."""
+        """Wait until kube-scheduler's reason on the pod contains *why*."""
         wait_for(lambda: why in self.reason(name), f"{name} waits: {why}", PATIENCE_SECONDS)
 
     def reason(self, name: str) -> str:
-        """What `kubectl describe pod` says under the condition PodScheduled."""
+        """Return what `kubectl describe pod` shows under the condition PodScheduled."""
         return " ".join(
             condition.message
             for condition in self.read(name).status.conditions
@@ -178,18 +179,18 @@ class SchedulingWorld:
         ]
 
     def gpus_of(self, name: str) -> tuple[str, ...]:
-        """The GPUs that its plan gives a bound pod; its plan is for the node it is on."""
+        """Return a bound pod's planned GPUs. Checks that the plan is for its node."""
         pod = self.read(name)
         said = pod.metadata.annotations
         assert read_plan(said[names.PLAN]).node == pod.spec.node_name
         return read_gpus(said[names.GPUS])["main"]
 
     def known(self) -> list[str]:
-        """The nodes in the extender's books."""
+        """Return the nodes that the extender knows."""
         return [str(view["name"]) for view in self._books()]
 
     def taken(self) -> list[str]:
-        """GPUs that are not free in the extender's books."""
+        """Return the GPUs that are not free according to the extender."""
         return [
             f"{view['name']}/{gpu['index']}"
             for view in self._books()
@@ -198,7 +199,7 @@ class SchedulingWorld:
         ]
 
     def asked(self, path: str) -> str:
-        """What the extender answers to people."""
+        """Return the extender's answer at its status port."""
         return self.extender.get(path)
 
     def _books(self) -> list[dict[str, Any]]:
@@ -209,8 +210,8 @@ class SchedulingWorld:
 def started_world(
     world: SchedulingWorld, nodes: Sequence[str] = NODES
 ) -> Iterator[SchedulingWorld]:
-    """*world* from its start to its end, which is its control plane's too; of what did not start,
-    the logs are kept."""
+    """Start *world*, and stop it and its control plane afterwards. Keep the logs if it does not
+    start."""
     try:
         world.start(nodes)
         yield world

@@ -1,4 +1,4 @@
-"""Two extenders of which one leads, with the real control plane and the real scheduler."""
+"""Two extenders with leader election, on the real control plane with the real scheduler."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,9 +24,9 @@ _FENCE = "linkwise-extender-leads"
 
 
 class ExtenderPair:
-    """Two extenders behind a Service, each with a wire of its own to the API server.
+    """Two extenders behind a Service, each with its own wire to the API server.
 
-    kubectl's proxy speaks TLS for them, with their account's token, so that the wires can read.
+    kubectl's proxy does TLS for them with their account's token, so that the wires can read.
     """
 
     def __init__(self, control: ControlPlane) -> None:
@@ -64,13 +64,13 @@ class ExtenderPair:
         return next(each for each in self.replicas if each is not replica)
 
     def renew(self) -> None:
-        """Both run, as new; one leads."""
+        """Restart both, and wait until one leads."""
         for wire in self.wires.values():
             wire.mend()
             wire.let_go()
         for replica in self.replicas:
             replica.kill()
-        # Nobody has to wait until it has run out: who held it has ended.
+        # The holder has ended, so there is no need to wait until the Lease runs out.
         lease = ("lease", ACCOUNT, f"-n={SYSTEM}")
         self._control.kubectl("delete", *lease, "--ignore-not-found")
         for replica in self.replicas:
@@ -112,7 +112,7 @@ class SwitchWorld(SchedulingWorld):
         return self.pair.leader.text(path)
 
     def create_small_gang(self, name: str) -> list[str]:
-        """Four members of two GPUs each."""
+        """Create four members of two GPUs each."""
         said = {names.GANG: name, names.GANG_SIZE: "4"}
         return [self.create(f"{name}-{rank}", 2, annotations=said) for rank in range(4)]
 
@@ -131,7 +131,7 @@ class SwitchWorld(SchedulingWorld):
         assert len(given) == len(set(given)), "a GPU was given twice"
 
     def refused_bindings(self) -> int:
-        """How many Bindings of terms that are over the API server has refused."""
+        """Return how many Bindings of past terms the API server has refused."""
         text = self.control.kubectl("get", "--raw=/metrics")
         lines = [line for line in text.splitlines() if line.startswith(_DENIED) and _FENCE in line]
         return sum(int(float(line.rpartition(" ")[2])) for line in lines if '"deny"' in line)

@@ -1,7 +1,7 @@
-"""The admission webhook as a process of its own, registered with a real API server.
+"""The admission webhook as a process, registered with a real API server.
 
-With the deployed rights and configurations; only where the API server finds it differs: by an
-address, as there is no pod behind the Service.
+Rights and configurations are the deployed ones. Only the URL differs, as there is no pod behind the
+Service.
 """
 
 import re
@@ -25,7 +25,7 @@ _HOST = "127.0.0.1"
 
 
 class Webhook:
-    """Several share their certificates; the API server asks the one that was registered."""
+    """Several webhooks share certificates. The API server calls the registered one."""
 
     def __init__(self, control: ControlPlane, *flags: str, name: str = ACCOUNT) -> None:
         self._control = control
@@ -48,7 +48,7 @@ class Webhook:
         )
 
     def register(self, **changes: object) -> None:
-        """With the API server; *changes* are of every webhook."""
+        """Register it with the API server; *changes* apply to every webhook."""
         configurations = _of("configurations.yaml")
         for hook in (hook for each in configurations for hook in each["webhooks"]):
             path = hook["clientConfig"]["service"]["path"]
@@ -60,19 +60,19 @@ class Webhook:
         self.process.start()
 
     def wait_asked(self) -> None:
-        """Until the API server asks: it hears of a registration when it does."""
+        """Wait until the API server calls it, which takes a moment after the registration."""
         wait_for(self._is_asked, "the webhook is asked", of=self.process)
 
     def wait_serves(self) -> None:
-        """Until it has a certificate, whoever is asked."""
+        """Wait until it has a certificate, whether or not it is registered."""
         wait_for(self._serves, "the webhook serves a certificate", of=self.process)
 
     def certificate(self) -> str:
-        """What it serves now, as PEM."""
+        """Return the certificate that it serves now, as PEM."""
         return ssl.get_server_certificate((_HOST, self.port), timeout=30)
 
     def asked(self) -> dict[str, int]:
-        """How often it has been asked, by verb."""
+        """Return how many requests it got, by verb."""
         with urllib3.PoolManager(ca_cert_data=self.certificate()) as pool:
             text = pool.request("GET", f"https://{_HOST}:{self.port}/metrics").data.decode()
         counted: dict[str, int] = {}
@@ -81,7 +81,7 @@ class Webhook:
         return counted
 
     def _serves(self) -> bool:
-        with suppress(OSError):  # it does not listen yet, or hangs up
+        with suppress(OSError):  # it does not listen yet, or closes the connection
             return bool(self.certificate())
         return False
 
@@ -91,7 +91,7 @@ class Webhook:
                 *("create", "--dry-run=server", "-f=-", "-o=jsonpath={.spec.schedulingGates}"),
                 stdin=yaml.safe_dump(_PROBE),
             )
-        except KubectlError:  # where nothing is let in without an answer
+        except KubectlError:  # if the API server refuses everything without the webhook's answer
             return False
         return "linkwise.dev/plan" in said
 
