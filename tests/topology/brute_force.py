@@ -104,7 +104,7 @@ class BruteForceJudge:
         return -len(nodes), max(common, default=-1)
 
     @cached_property
-    def future(self) -> list[float]:
+    def remaining_value(self) -> list[float]:
         total = [0.0] * len(self.everything)
         sizes = [size for size in (2, 4, 8) if size <= len(self.machine.gpus)]
         for size in sizes:
@@ -114,7 +114,7 @@ class BruteForceJudge:
         return [round(share, 9) for share in total]
 
     @cached_property
-    def future_gbytes_per_s(self) -> list[float]:
+    def remaining_gbytes_per_s(self) -> list[float]:
         packed = [self.packed(size) for size in (2, 4, 8) if size <= len(self.machine.gpus)]
         return [sum(row[gpus] for row in packed) / 4 for gpus in self.everything]
 
@@ -141,7 +141,13 @@ class BruteForceJudge:
             enough = preferred and prefer is not LinkClass.NVLINK
             worth = 0.0 if enough else self.values[gpus]
             models = {gpu.model for p, gpu in enumerate(self.machine.gpus) if gpus >> p & 1}
-            return preferred, worth, -len(models), self.future[free & ~gpus], self.tidiness[gpus]
+            return (
+                preferred,
+                worth,
+                -len(models),
+                self.remaining_value[free & ~gpus],
+                self.tidiness[gpus],
+            )
 
         return sorted(sets, key=key, reverse=True)  # stable: equals stay by lowest indices
 

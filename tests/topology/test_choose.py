@@ -57,7 +57,9 @@ def test_no_set_is_better_than_the_chosen_one(
             for choice in found:
                 assert choice.gbytes_per_s == pytest.approx(judge.values[choice.gpus])
                 assert choice.ring_class is judge.classes[choice.gpus]
-                assert choice.future == pytest.approx(judge.future[free & ~choice.gpus], abs=2e-9)
+                assert choice.remaining_value == pytest.approx(
+                    judge.remaining_value[free & ~choice.gpus], abs=2e-9
+                )
 
 
 @pytest.mark.parametrize("name", JUDGES)
@@ -107,7 +109,10 @@ def test_no_sets_side_by_side_are_better_together(
             assert not choice.gpus & ~(free & ~taken)
             assert choice.ring_class >= require
             taken |= choice.gpus
-        assert all(c.future == pytest.approx(judge.future[free & ~taken], abs=2e-9) for c in found)
+        assert all(
+            c.remaining_value == pytest.approx(judge.remaining_value[free & ~taken], abs=2e-9)
+            for c in found
+        )
         nvlink = sum(choice.ring_class is LinkClass.NVLINK for choice in found)
         total = sum(judge.values[choice.gpus] for choice in found)
         best = best_total(judge, free, size, count, require)
@@ -121,8 +126,10 @@ def test_single_gpus_side_by_side_leave_the_most(name: str, count: int) -> None:
     judge = judge_of(name)
     for free in judge.everything:
         found = pack(judge.machine, free, 1, count)
-        left = [judge.future[free & ~taken] for taken in subsets(free, min(count, len(found)))]
-        assert all(choice.future == pytest.approx(max(left), abs=2e-9) for choice in found)
+        left = [
+            judge.remaining_value[free & ~taken] for taken in subsets(free, min(count, len(found)))
+        ]
+        assert all(choice.remaining_value == pytest.approx(max(left), abs=2e-9) for choice in found)
 
 
 # --- what an operator would expect -----------------------------------------------------------

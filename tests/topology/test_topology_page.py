@@ -68,6 +68,6 @@ def test_what_one_gpu_taken_loses_is_the_codes(name: str, lost: float, share: fl
     machine = recorded_machine(name)
     chosen = choose(machine, machine.all_gpus, 1)
     assert chosen is not None
-    left = table_of(machine).future_gbytes_per_s
+    left = table_of(machine).remaining_gbytes_per_s
     assert left[-1] - left[machine.all_gpus & ~chosen.gpus] == pytest.approx(lost)
-    assert 1 - chosen.future == pytest.approx(share, abs=5e-4)
+    assert 1 - chosen.remaining_value == pytest.approx(share, abs=5e-4)

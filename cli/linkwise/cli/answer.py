@@ -88,7 +88,7 @@ def _row(machine: Machine, name: str, choice: Choice) -> tuple[str, ...]:
         choice.ring_class.name,
         # a lone GPU has no bandwidth
         f"{choice.gbytes_per_s:.1f}" if choice.gpus.bit_count() > 1 else "-",
-        f"{choice.future:.3f}",
+        f"{choice.remaining_value:.3f}",
     )
 
 
@@ -134,5 +134,5 @@ def _choice_json(machine: Machine, choice: Choice | None) -> _ChoiceJson | None:
         gpus=machine.indices_of(choice.gpus),
         link=choice.ring_class.name,
         gbytes_per_s=round(choice.gbytes_per_s, 3),
-        future=round(choice.future, 6),
+        future=round(choice.remaining_value, 6),
     )

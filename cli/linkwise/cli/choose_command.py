@@ -237,7 +237,7 @@ def _as_choice(machine: Machine, free: int, gpus: int) -> Choice:
         gpus=gpus,
         gbytes_per_s=float(table.values[gpus]),
         ring_class=LinkClass(int(table.ring_classes[gpus])),
-        future=float(table.future[free & ~gpus]),
+        remaining_value=float(table.remaining_value[free & ~gpus]),
     )
 
 

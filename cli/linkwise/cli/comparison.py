@@ -25,11 +25,11 @@ def why_not(machine: Machine, taken: Choice, other: Choice, prefer: LinkClass) -
     mixed, pure = table.models[other.gpus], table.models[taken.gpus]
     if mixed > pure:
         return f"as fast, but of {mixed} GPU models against {pure}"
-    if other.future < taken.future:
+    if other.remaining_value < taken.remaining_value:
         so_far = "equally fast" if speed_counts else "good enough"
         return (
             f"{so_far}, but what it leaves free is worth less: "
-            f"{other.future:.3f} of the idle machine against {taken.future:.3f}"
+            f"{other.remaining_value:.3f} of the idle machine against {taken.remaining_value:.3f}"
         )
     spread, least = table.numa_nodes[other.gpus], table.numa_nodes[taken.gpus]
     if spread > least:

@@ -24,13 +24,14 @@ from linkwise.topology.tables import Floats, MachineTable, table_of
 class Choice:
     """A set of GPUs (bitmask over `Machine.gpus`), its value, and what it leaves.
 
-    `future` is `MachineTable.future` of the GPUs that stay free; for `pack`, after all of its sets.
+    `remaining_value` is `MachineTable.remaining_value` of the GPUs that stay free; for `pack`,
+    after all of its sets.
     """
 
     gpus: int
     gbytes_per_s: float
     ring_class: LinkClass
-    future: float
+    remaining_value: float
 
 
 def choose(
@@ -51,9 +52,9 @@ def choose(
     keeps to it, bandwidth does not count.
 
     *running* are the GPU sets that come free as a whole, one per pod or gang. If they are known,
-    `outlook` judges what is left, in place of `MachineTable.future`. Raises RequestError for a size
-    below 1, for GPUs that the machine does not have, and for a running set that shares a GPU with
-    another one or with *free*.
+    `outlook` judges what is left, in place of `MachineTable.remaining_value`. Raises RequestError
+    for a size below 1, for GPUs that the machine does not have, and for a running set that shares a
+    GPU with another one or with *free*.
     """
     found = ranked(
         machine, free, size, must=must, require=require, prefer=prefer, running=running, limit=1
@@ -186,7 +187,7 @@ def _left(table: MachineTable, sets: Masks, free: int, running: Running) -> Floa
     outlook = None if running is None else outlook_of(table)
     if outlook is not None and running is not None:
         return outlook.after(sets, free, running)
-    left: Floats = table.future[free & ~sets]
+    left: Floats = table.remaining_value[free & ~sets]
     return left
 
 
@@ -200,7 +201,7 @@ def _choice(table: MachineTable, gpus: int, left: int) -> Choice:
         gpus=gpus,
         gbytes_per_s=float(table.values[gpus]),
         ring_class=LinkClass(int(table.ring_classes[gpus])),
-        future=float(table.future[left]),
+        remaining_value=float(table.remaining_value[left]),
     )
 
 

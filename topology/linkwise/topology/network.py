@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkwise.topology import subsets
+from linkwise.topology.bandwidth import ROOT_COST
 from linkwise.topology.hardware import ModelFacts, facts_of_gpu
 from linkwise.topology.model import LinkClass, Machine, Nic
-from linkwise.topology.value import ROOT_COST
 
 Floats = NDArray[np.float64]
 

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkwise.topology import subsets
+from linkwise.topology.bandwidth import positions_of
 from linkwise.topology.subsets import Masks
 from linkwise.topology.tables import USUAL_SIZES, MachineTable
-from linkwise.topology.value import positions_of
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]

@@ -12,10 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkwise.topology import subsets
-from linkwise.topology.hardware import facts_of_gpu
-from linkwise.topology.model import LinkClass, Machine
-from linkwise.topology.rings import MOST_GPUS, disjoint_rings
-from linkwise.topology.value import (
+from linkwise.topology.bandwidth import (
     LOCAL_GBYTES_PER_S,
     direct_nvlinks,
     islands,
@@ -23,6 +20,9 @@ from linkwise.topology.value import (
     pair_gbytes_per_s,
     positions_of,
 )
+from linkwise.topology.hardware import facts_of_gpu
+from linkwise.topology.model import LinkClass, Machine
+from linkwise.topology.rings import MOST_GPUS, disjoint_rings
 
 Floats = NDArray[np.float64]
 
@@ -43,11 +43,11 @@ class MachineTable:
     one more. `nic_classes` [2^n] is the closeness of the nearest common NIC. `models` [2^n] counts
     the GPU models in a set.
 
-    `future` [2^n] is what a set of free GPUs is worth to the jobs to come, from 0 to 1 of the idle
-    machine: for each usual job size from 2 on, the best total value of disjoint sets of that size;
-    then the mean. `future_gbytes_per_s` [2^n], which compares machines, is the mean of the same
-    totals in GB/s over all of `USUAL_SIZES`; sizes that the machine cannot hold count as 0. A
-    superset never has less of either.
+    `remaining_value` [2^n] is what a set of free GPUs is worth to the jobs to come, from 0 to 1 of
+    the idle machine: for each usual job size from 2 on, the best total value of disjoint sets of
+    that size; then the mean. `remaining_gbytes_per_s` [2^n], which compares machines, is the mean of
+    the same totals in GB/s over all of `USUAL_SIZES`; sizes that the machine cannot hold count as 0.
+    A superset never has less of either.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -59,13 +59,13 @@ class MachineTable:
         self.models = _models(machine)
         self.units = np.rint(self.values * UNITS_PER_GBYTE).astype(np.int64)
         packed = _packed(self.units, self.count)
-        self.future = _future(packed)
-        self.future_gbytes_per_s = _future_gbytes_per_s(packed)
+        self.remaining_value = _remaining_value(packed)
+        self.remaining_gbytes_per_s = _remaining_gbytes_per_s(packed)
         self._best: dict[LinkClass, Floats] = {}
         for array in (self.ring_classes, self.values, self.numa_nodes, self.nic_classes):
             array.flags.writeable = False
-        self.units.flags.writeable = self.future.flags.writeable = False
-        self.future_gbytes_per_s.flags.writeable = self.models.flags.writeable = False
+        self.units.flags.writeable = self.remaining_value.flags.writeable = False
+        self.remaining_gbytes_per_s.flags.writeable = self.models.flags.writeable = False
 
     @property
     def best(self) -> Floats:
@@ -164,7 +164,7 @@ def _ring_classes(machine: Machine) -> NDArray[np.int8]:
 
 
 def _values(machine: Machine) -> Floats:
-    """See `value.value`."""
+    """See `bandwidth.bandwidth`."""
     count = len(machine.gpus)
     pairs = [(first, second) for first, second, _ in machine.pairs()]
     hops = _symmetric(machine, [pair_gbytes_per_s(machine, *pair) for pair in pairs])
@@ -243,13 +243,13 @@ def _packed(units: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     return packed
 
 
-def _future(packed: NDArray[np.int64]) -> Floats:
+def _remaining_value(packed: NDArray[np.int64]) -> Floats:
     if not len(packed):  # a lone GPU
         return np.array([0.0, 1.0])
     mean: Floats = (packed / packed[:, -1:]).mean(axis=0)
     return np.round(mean, 9)  # sums of shares that are equal on paper become equal here
 
 
-def _future_gbytes_per_s(packed: NDArray[np.int64]) -> Floats:
+def _remaining_gbytes_per_s(packed: NDArray[np.int64]) -> Floats:
     total: Floats = packed.sum(axis=0) / (len(USUAL_SIZES) * UNITS_PER_GBYTE)
     return total

@@ -23,9 +23,9 @@ from linkwise.simulator.report.model import (
 )
 from linkwise.simulator.report.pod_recorder import Sighting
 from linkwise.topology import names
+from linkwise.topology.bandwidth import bandwidth, ring_class
 from linkwise.topology.model import Machine
 from linkwise.topology.network import network_gbytes_per_s
-from linkwise.topology.value import ring_class, value
 
 Held = Mapping[str, Mapping[str, tuple[str, ...]]]
 """namespace/name -> container -> GPU uuids, as the kubelets list them."""
@@ -132,7 +132,7 @@ def place_of(seen: SeenPod, machines: Mapping[str, Machine]) -> PodPlace | None:
         node=seen.node,
         gpus=machine.indices_of(mask),
         link=ring_class(machine, mask),
-        gbytes_per_s=value(machine, mask),
+        gbytes_per_s=bandwidth(machine, mask),
     )
 
 
@@ -153,7 +153,7 @@ def _worth(
     parts = [(machines[node], _mask(machines[node], gpus)) for node, gpus in on_node.items()]
     if sum(mask.bit_count() for _, mask in parts) < 2:
         return None
-    inside = min(value(machine, mask) for machine, mask in parts)
+    inside = min(bandwidth(machine, mask) for machine, mask in parts)
     if len(parts) == 1:
         return inside
     return min(inside, *(float(network_gbytes_per_s(machine)[mask]) for machine, mask in parts))

@@ -63,7 +63,7 @@ def positions_of(gpus: int) -> tuple[int, ...]:
     return tuple(position for position in range(gpus.bit_length()) if gpus >> position & 1)
 
 
-def value(machine: Machine, gpus: int) -> float:
+def bandwidth(machine: Machine, gpus: int) -> float:
     """Return the GB/s of a set (bitmask over `machine.gpus`), to 0.1 MB/s; 0 for the empty one.
 
     Exact, with one exception: in an island of more than `MOST_GPUS` GPUs without a switch, which no

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from linkwise.topology.bandwidth import bandwidth, islands, pair_gbytes_per_s, ring_class
 from linkwise.topology.model import Gpu, Link, LinkClass, Machine
 from linkwise.topology.recorded import machine_names, recorded_machine
 from linkwise.topology.rings import disjoint_rings
 from linkwise.topology.tables import table_of
-from linkwise.topology.value import islands, pair_gbytes_per_s, ring_class, value
 from tests.machines import BRIDGED_8, DGX_1V, DGX_2, DGX_A100, HGX_H100, PCIE_8, TWO_ISLANDS
 from tests.topology.brute_force import JUDGES, judge_of, subsets
 
@@ -35,14 +35,14 @@ from tests.topology.brute_force import JUDGES, judge_of, subsets
     ],
 )
 def test_known_values(machine: Machine, gpus: int, gbytes_per_s: float) -> None:
-    assert value(machine, gpus) == pytest.approx(gbytes_per_s)
+    assert bandwidth(machine, gpus) == pytest.approx(gbytes_per_s)
 
 
 @pytest.mark.parametrize("name", JUDGES)
 def test_every_set_is_worth_what_trying_all_rings_says(name: str) -> None:
     judge = judge_of(name)
     for gpus in judge.everything:
-        assert value(judge.machine, gpus) == pytest.approx(judge.values[gpus])
+        assert bandwidth(judge.machine, gpus) == pytest.approx(judge.values[gpus])
         assert ring_class(judge.machine, gpus) is judge.classes[gpus]
 
 
@@ -65,7 +65,7 @@ def test_a_dgx_1v_under_mapas_constants(
     theirs = []
     for gpus in subsets(DGX_1V.all_gpus, size):
         nvlink = ring_class(DGX_1V, gpus) is LinkClass.NVLINK
-        theirs.append(value(DGX_1V, gpus) * 25 / 20 if nvlink else 10.0)
+        theirs.append(bandwidth(DGX_1V, gpus) * 25 / 20 if nvlink else 10.0)
     assert len(theirs) == sets
     assert max(theirs) == best
     assert sum(theirs) / sets == pytest.approx(mean, abs=0.05)
@@ -97,7 +97,7 @@ def test_of_two_models_the_slower_ones_nvlinks_count_for_a_whole_ring() -> None:
     models = ("NVIDIA H100", "NVIDIA H100", "NVIDIA A40")
     gpus = tuple(Gpu(f"GPU-{index}", index, model, 1) for index, model in enumerate(models))
     machine = Machine(gpus, (Link(LinkClass.PIX, nvlinks=4),) * 3)
-    assert value(machine, 0b111) == 2 * 4 * 12.0
+    assert bandwidth(machine, 0b111) == 2 * 4 * 12.0
     assert table_of(machine).values[0b111] == 2 * 4 * 12.0
 
 
@@ -123,8 +123,8 @@ def test_a_gpu_with_fewer_links_into_the_switch_slows_every_set_it_is_in() -> No
         for first, second, link in HGX_H100.pairs()
     )
     machine = replace(HGX_H100, links=links)
-    assert value(machine, 0b1111) == pytest.approx(12 * 20.6)
-    assert value(machine, 0b1110) == pytest.approx(18 * 20.6)
+    assert bandwidth(machine, 0b1111) == pytest.approx(12 * 20.6)
+    assert bandwidth(machine, 0b1110) == pytest.approx(18 * 20.6)
 
 
 def test_a_gpu_that_lost_its_nvlinks_takes_its_ring_down_to_pcie() -> None:
@@ -134,8 +134,8 @@ def test_a_gpu_that_lost_its_nvlinks_takes_its_ring_down_to_pcie() -> None:
     )
     machine = replace(HGX_H100, links=links)
     assert ring_class(machine, 0b1111) is LinkClass.NODE
-    assert value(machine, 0b1111) == 40.0
-    assert value(machine, 0b1110) == pytest.approx(370.8)
+    assert bandwidth(machine, 0b1111) == 40.0
+    assert bandwidth(machine, 0b1110) == pytest.approx(370.8)
 
 
 def test_the_pieces_that_nvlinks_hold_together() -> None:
@@ -150,7 +150,7 @@ def test_the_table_of_a_machine_holds_the_definition(name: str) -> None:
     table = table_of(machine)
     step = 1 if len(machine.gpus) <= 8 else 4999
     for gpus in range(0, 1 << len(machine.gpus), step):
-        assert table.values[gpus] == value(machine, gpus)
+        assert table.values[gpus] == bandwidth(machine, gpus)
         assert table.ring_classes[gpus] == ring_class(machine, gpus)
 
 
@@ -183,7 +183,7 @@ def test_in_an_island_of_nine_only_copies_of_one_ring_count() -> None:
     gpus = tuple(Gpu(f"GPU-{index}", index, "NVIDIA A100", 1) for index in range(9))
     machine = Machine(gpus, (Link(LinkClass.SYS, nvlinks=2),) * 36)
     assert disjoint_rings(mesh(4, 2)) == 3  # as of an island of four
-    assert value(machine, 0b1111) == table_of(machine).values[0b1111] == 2 * 2 * 20.0
+    assert bandwidth(machine, 0b1111) == table_of(machine).values[0b1111] == 2 * 2 * 20.0
 
 
 def test_a_mesh_that_nobody_builds_ends_all_the_same() -> None:

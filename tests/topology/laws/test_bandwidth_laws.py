@@ -8,10 +8,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from linkwise.topology.bandwidth import bandwidth, pair_gbytes_per_s, ring_class
 from linkwise.topology.model import LinkClass, Machine
 from linkwise.topology.rings import disjoint_rings
 from linkwise.topology.tables import MachineTable, fingerprint
-from linkwise.topology.value import pair_gbytes_per_s, ring_class, value
 from tests.topology.brute_force import members, most_disjoint, rings
 from tests.topology.laws.strategies import machines, renamed, renamed_set
 
@@ -20,7 +20,7 @@ from tests.topology.laws.strategies import machines, renamed, renamed_set
 def test_the_table_holds_the_definition(machine: Machine) -> None:
     table = MachineTable(machine)
     for gpus in range(machine.all_gpus + 1):
-        assert table.values[gpus] == value(machine, gpus)
+        assert table.values[gpus] == bandwidth(machine, gpus)
         assert table.ring_classes[gpus] == ring_class(machine, gpus)
 
 
@@ -29,7 +29,7 @@ def test_renaming_gpus_changes_no_value(machine: Machine, data: st.DataObject) -
     order = data.draw(st.permutations(range(len(machine.gpus))))
     before, after = MachineTable(machine), MachineTable(renamed(machine, order))
     new_names = [renamed_set(gpus, order) for gpus in range(machine.all_gpus + 1)]
-    for what in ("values", "ring_classes", "future", "numa_nodes", "nic_classes"):
+    for what in ("values", "ring_classes", "remaining_value", "numa_nodes", "nic_classes"):
         assert np.array_equal(getattr(before, what), getattr(after, what)[new_names]), what
 
 
@@ -41,7 +41,9 @@ def test_machines_with_one_fingerprint_have_one_table(
     other = renamed(machine, order)
     if fingerprint(other) == fingerprint(machine):
         assert np.array_equal(MachineTable(other).values, MachineTable(machine).values)
-        assert np.array_equal(MachineTable(other).future, MachineTable(machine).future)
+        assert np.array_equal(
+            MachineTable(other).remaining_value, MachineTable(machine).remaining_value
+        )
 
 
 @given(machines(fewest=2), st.data())
@@ -81,7 +83,7 @@ def test_a_ring_of_a_class_is_worth_at_least_the_slowest_link_of_that_class(
             for b in inside
             if a < b and machine.link(a, b).kind >= kept
         ]
-        assert value(machine, gpus) >= round(min(speeds), 4)
+        assert bandwidth(machine, gpus) >= round(min(speeds), 4)
 
 
 @given(machines(fewest=2))
@@ -89,18 +91,18 @@ def test_a_pair_keeps_to_the_kind_of_its_link(machine: Machine) -> None:
     for first, second, link in machine.pairs():
         pair = 1 << first | 1 << second
         assert ring_class(machine, pair) is link.kind
-        assert value(machine, pair) == round(pair_gbytes_per_s(machine, first, second), 4)
+        assert bandwidth(machine, pair) == round(pair_gbytes_per_s(machine, first, second), 4)
 
 
 @given(machines())
 def test_what_more_gpus_leave_is_never_worth_less(machine: Machine) -> None:
     table = MachineTable(machine)
     for gpus in range(machine.all_gpus + 1):
-        assert 0 <= table.future[gpus] <= 1
+        assert 0 <= table.remaining_value[gpus] <= 1
         for gone in members(gpus):
             fewer = gpus & ~(1 << gone)
-            assert table.future[fewer] <= table.future[gpus]
-            assert 0 <= table.future_gbytes_per_s[fewer] <= table.future_gbytes_per_s[gpus]
+            assert table.remaining_value[fewer] <= table.remaining_value[gpus]
+            assert 0 <= table.remaining_gbytes_per_s[fewer] <= table.remaining_gbytes_per_s[gpus]
 
 
 @given(machines(), st.sampled_from(LinkClass))
