@@ -45,9 +45,9 @@ class MachineTable:
 
     `remaining_value` [2^n] is what a set of free GPUs is worth to the jobs to come, from 0 to 1 of
     the idle machine: for each usual job size from 2 on, the best total value of disjoint sets of
-    that size; then the mean. `remaining_gbytes_per_s` [2^n], which compares machines, is the mean of
-    the same totals in GB/s over all of `USUAL_SIZES`; sizes that the machine cannot hold count as 0.
-    A superset never has less of either.
+    that size; then the mean. `remaining_gbytes_per_s` [2^n], which compares machines, is the mean
+    of the same totals in GB/s over all of `USUAL_SIZES`; sizes that the machine cannot hold count
+    as 0. A superset never has less of either.
     """
 
     def __init__(self, machine: Machine) -> None:
