@@ -1,6 +1,6 @@
-"""The cluster of the tests is one: pods run, talk and outlive what they outlive anywhere else.
+"""The test cluster is a real one: pods run, communicate and survive what they survive elsewhere.
 
-Every other test with real kubelets stands on this; where one of these fails, look no further.
+All other tests with real kubelets depend on this. If one of these fails, fix it first.
 """
 
 import shutil
@@ -32,7 +32,7 @@ def cluster(run_directory: Path) -> Iterator[RealCluster]:
 
 @pytest.fixture(scope="module")
 def control(cluster: RealCluster) -> ControlPlane:
-    """With a web server on the first node and a client on the second."""
+    """A control plane with a web server on the first node and a client on the second."""
     web = pod("web", "node-1", SERVING) | {
         "metadata": {"name": "web", "labels": {"app": "web"}},
     }
@@ -126,7 +126,7 @@ def test_a_power_cut_ends_every_process_and_the_disk_stays(
     node.stop()
     assert not running("httpd")
     assert not node.kubelet.alive
-    assert running("/bin/sleep")  # the other node's
+    assert running("/bin/sleep")  # on the other node
     node.start()
     assert kept.read_text() == "yes"
     assert not (node.root / "run/forgotten").exists()
@@ -174,7 +174,7 @@ def inside(control: ControlPlane, name: str, script: str) -> str:
 
 
 def says(control: ControlPlane, name: str, script: str) -> str:
-    """As `inside`, and nothing while that cannot be asked."""
+    """Return the result as `inside`; "" while the pod cannot be reached."""
     try:
         return inside(control, name, script)
     except KubectlError:
@@ -187,7 +187,7 @@ def is_ready(control: ControlPlane, name: str) -> bool:
 
 
 def container_of(control: ControlPlane, name: str) -> tuple[str, str]:
-    """Its container's id, empty while there is none, and how often it was started again."""
+    """Return its container's id ("" if there is none), and its number of restarts."""
     path = "{.status.containerStatuses[0].containerID} {.status.containerStatuses[0].restartCount}"
     said = control.kubectl("get", "pod", name, "-o", f"jsonpath={path}")
     identity, _, restarts = said.partition(" ")
@@ -199,7 +199,7 @@ def address_of_web(control: ControlPlane) -> str:
 
 
 def running(program: str) -> bool:
-    """Whether any process of the sandbox is *program*; all of them are seen from here."""
+    """True if a process of the sandbox runs *program*; all of them are visible here."""
     return any(command[0] == program for command in commands())
 
 
@@ -207,6 +207,6 @@ def commands() -> Iterator[list[str]]:
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = file.read_text().split("\0")
-        except OSError:  # ended, since it was listed
+        except OSError:  # ended since the listing
             continue
         yield words

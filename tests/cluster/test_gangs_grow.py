@@ -1,7 +1,7 @@
 """Gangs that start with their minimum, lose members and wait, before the real kube-scheduler.
 
-What wakes a pod here is our nomination, or kube-scheduler's own flush after five minutes: so every
-wait below is far shorter than that.
+Only Linkwise's nomination wakes a pod here, or kube-scheduler's own flush after five minutes, so
+every wait below is far shorter than that.
 """
 
 import time
@@ -16,7 +16,7 @@ from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF
 from tests.cluster.support.scheduling.scheduling_world import SchedulingWorld, started_world
 
-SOON_SECONDS = 30.0  # also on a busy machine; kube-scheduler itself would come after 300
+SOON_SECONDS = 30.0  # also on a busy machine; kube-scheduler's flush would come after 300
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def create(
     name: str = "",
     scheduler: str = "default-scheduler",
 ) -> str:
-    """A member of the gang `train`."""
+    """Create a member of the gang `train`."""
     words = {names.GANG: "train", names.GANG_SIZE: str(size), names.RANK: str(rank)}
     if least is not None:
         words[names.GANG_MIN] = str(least)
@@ -60,7 +60,7 @@ def fill(world: SchedulingWorld, *pods: str) -> None:
 
 
 def wait_running(world: SchedulingWorld, members: Sequence[str]) -> None:
-    """Also for the extender, which may hear of the last Binding after us."""
+    """Wait for the extender too, which may hear of the last Binding later than the test."""
     world.wait_bound(members)
     wait_for(lambda: '"phase":"running"' in world.asked("/gangs"), "the extender has seen it start")
 
@@ -133,10 +133,10 @@ def test_a_gang_without_room_for_its_next_member_is_reported_and_goes_on(
 
 
 def test_what_a_plan_kept_is_room_again_the_moment_it_is_taken_back(world: SchedulingWorld) -> None:
-    """Nothing of kube-scheduler's own tells it so: no pod and no node has changed."""
+    """No event of kube-scheduler's own says so: no pod and no node has changed."""
     members = [
         create(world, rank, size=4, gpus=8, timeout="5s", scheduler="nobody") for rank in range(4)
-    ]  # three plans, in which time the single pod is tried
+    ]  # three plans, during which the scheduler tries the single pod
     wait_for(lambda: all(world.nominated(member) for member in members), "all are planned")
     world.create("single", 8)
     world.wait_waiting("single", "linkwise:")

@@ -1,7 +1,7 @@
-"""`kubectl linkwise` with the real kubectl and the real API server, which passes it on to the
-extender; and the one Event that says why a gang waits.
+"""`kubectl linkwise` with the real kubectl, through the real API server; and the Event that says
+why a gang waits.
 
-No scheduler is needed for either: what is asked and told here is the extender's alone.
+Neither needs a scheduler: the extender answers and reports alone.
 """
 
 import os
@@ -54,7 +54,7 @@ class Kubectl:
         directory.mkdir()
         self._control = control
         self._path = f"{directory}{os.pathsep}{os.environ['PATH']}"
-        plugin = directory / "kubectl-linkwise"  # what the package installs
+        plugin = directory / "kubectl-linkwise"  # as the package installs it
         plugin.write_text(f"#!{sys.executable}\nfrom linkwise.cli.kubectl import main\n\nmain()\n")
         plugin.chmod(0o755)
 
@@ -112,7 +112,8 @@ def kubectl(control: ControlPlane, extender: ExtenderProcess, run_directory: Pat
     for rank in range(2):
         client.post(PODS, _pod(f"train-{rank}", 8, **{names.GANG: "train", names.GANG_SIZE: "2"}))
     made = Kubectl(control, run_directory / "kubectl-path")
-    # Each on its own, the API server hears of right and Service, and the extender of the pods.
+    # The API server learns of the role and of the Service, and the extender of the pods, each in
+    # its own time.
     wait_for(lambda: "held by   8 GPUs: ml/busy" in made.run(*SECOND).stdout, "it is answered")
     everything = "1 gang and 2 pods in no gang wait"
     wait_for(lambda: everything in made.run("explain", "-A").stdout, "all pods are known")
@@ -120,8 +121,8 @@ def kubectl(control: ControlPlane, extender: ExtenderProcess, run_directory: Pat
 
 
 def _service(port: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """A Service of the extender's process, and who may ask it: verb get alone, so that nobody can
-    call /bind by it. The API server sends nothing to an address that is not of a pod."""
+    """Create a Service of the extender's process, and a role with verb get alone, so that no user
+    can call /bind through it. The API server sends nothing to an address that is not a pod's."""
     name = "linkwise-extender"
     port_of = {"name": "http", "protocol": "TCP"}
     main = {"name": "main", "image": "none"}

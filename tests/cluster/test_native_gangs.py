@@ -1,8 +1,8 @@
-"""Kubernetes' own gangs (PodGroup, alpha in 1.36), switched on in the real kube-scheduler, with our
-extender behind it: the group goes to the places of our plan, whole or not at all.
+"""Kubernetes' own gangs (PodGroup, alpha in 1.36) in the real kube-scheduler with Linkwise's
+extender: the group goes to the nodes of the plan, whole or not at all.
 
-kube-scheduler tries such a group in one go: it asks the extender about each pod, takes the answers
-for given, and binds only if enough pods of the group have a node.
+kube-scheduler tries such a group in one step: it asks the extender about each pod, assumes the
+answers, and binds only if enough pods of the group have a node.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from tests.cluster.support.scheduling.scheduling_world import (
 )
 
 GATES = "--feature-gates=GenericWorkload=true,GangScheduling=true"
-# With this gate the Job controller makes a PodGroup for each Job whose pods all run at once.
+# With this gate the Job controller creates a PodGroup for each Job whose pods all run at once.
 OF_JOBS = f"{GATES},WorkloadWithJob=true"
 GROUPS = f"/apis/scheduling.k8s.io/v1alpha2/namespaces/{NAMESPACE}/podgroups"
 
@@ -49,7 +49,7 @@ def world(started: SchedulingWorld) -> Iterator[SchedulingWorld]:
 
 
 def is_empty(world: SchedulingWorld) -> bool:
-    """Once pods are gone that a controller makes before it has heard that their Job is."""
+    """Wait for pods to go that a controller creates before it learns that their Job is deleted."""
     for pod in world.pods():
         unheld = {"metadata": {"finalizers": None}}
         world.client.patch(f"/api/v1/namespaces/{NAMESPACE}/pods/{pod.metadata.name}", unheld)
@@ -73,7 +73,7 @@ def create_member(world: SchedulingWorld, name: str, group: str, gpus: int = 8) 
 
 
 def scheduled(world: SchedulingWorld, group: str) -> str:
-    """What kube-scheduler says of the group as such; empty before it has tried it as one."""
+    """Return kube-scheduler's status of the group; "" before it has tried the group."""
     status = world.client.get(f"{GROUPS}/{group}", dict[str, Any]).get("status", {})
     told = {each["type"]: str(each["status"]) for each in status.get("conditions", ())}
     return told.get("PodGroupScheduled", "")

@@ -1,5 +1,5 @@
-"""Order, holds and preemption with the real kube-scheduler, which asks when it likes, and preempts
-by itself if it is let."""
+"""Order, holds and preemption with the real kube-scheduler, which asks when it likes, and may
+preempt by itself."""
 
 import re
 import time
@@ -26,9 +26,9 @@ from tests.cluster.support.scheduling.scheduling_world import (
 
 BUDGETS = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets"
 YES = {names.PREEMPTIBLE: "true"}
-LONGEST_ROUNDS = 4  # that the longest of the stream runs
-# What is kept for a gang is looked at every 30 s. A busy kube-scheduler may refuse a planned node,
-# as it has not heard yet that it is free; then it takes until such a look.
+LONGEST_ROUNDS = 4  # of the longest pods of the stream
+# The extender reviews reservations every 30 s. A busy kube-scheduler may refuse a planned node
+# before it learns that the node is free; then the pod waits for the next review.
 STREAM_SECONDS = 120.0
 
 
@@ -68,7 +68,7 @@ def terminating(world: SchedulingWorld) -> set[str]:
 
 
 def guard(world: SchedulingWorld, pod: str) -> None:
-    """A budget that lets nobody evict this pod, which runs and is ready."""
+    """Create a budget that forbids the eviction of this running, ready pod."""
     world.client.patch(f"{PODS}/{pod}", {"metadata": {"labels": {"app": "guarded"}}})
     ready = {"type": "Ready", "status": "True"}
     world.client.patch(
@@ -86,7 +86,7 @@ def guard(world: SchedulingWorld, pod: str) -> None:
     }
     seen = budgets_seen(world)
     world.client.patch(f"{BUDGETS}/guard/status", {"status": status})
-    # Budgets and pods come by two watches: who is guarded must be known before anybody is evicted.
+    # Budgets and pods come in two watches: the budget must be known before the first eviction.
     wait_for(lambda: budgets_seen(world) > seen, "the extender has seen the budget")
     world.create("witness", gpus=1, scheduler="nobody")
     wait_for(lambda: is_known(world, "witness"), "and all that happened to pods before")
@@ -98,7 +98,7 @@ def is_known(world: SchedulingWorld, pod: str) -> bool:
 
 
 def budgets_seen(world: SchedulingWorld) -> float:
-    """How often the extender has heard of one: that it changed, or all there are."""
+    """Return how often the extender received budgets, as an event or as a list."""
     told = re.escape('linkwise_extender_watch_events_total{kind="poddisruptionbudgets",type="')
     said = re.findall(rf'^{told}\w+"}} (\S+)$', world.asked("/metrics"), re.MULTILINE)
     return sum(map(float, said))
@@ -126,8 +126,8 @@ def test_a_gang_evicts_whole_gangs_but_none_that_a_budget_forbids(world: Schedul
 
 
 def why_not(world: SchedulingWorld) -> str:
-    """What a later pod is told while one of the victims is terminating; it gets nothing meanwhile.
-    kube-scheduler sees room for it where the other was."""
+    """Return a later pod's refusal while one of the victims is terminating. It gets no GPU
+    meanwhile, although kube-scheduler sees room where the other victim was."""
     world.delete(min(terminating(world)))
     wait_for(lambda: "reserved" in states(world), "the extender has seen that it is gone")
     world.create("later", gpus=8)
@@ -175,7 +175,7 @@ def bound(world: SchedulingWorld, among: Mapping[str, int]) -> list[str]:
 
 
 def settle(world: SchedulingWorld, among: Mapping[str, int]) -> None:
-    """Until kube-scheduler has had its say about every pod of the stream that it has not bound."""
+    """Wait until kube-scheduler has tried every unbound pod of the stream."""
     wait_for(
         lambda: all(world.node_of(name) or world.reason(name) for name in among),
         "all were tried",
@@ -222,7 +222,7 @@ def test_kube_scheduler_preempts_nobody_for_a_member_of_a_gang_that_waits(
 def test_nobody_else_goes_while_a_node_has_not_given_back_the_gpus_of_the_victim(
     world: SchedulingWorld,
 ) -> None:
-    """kube-scheduler sees room on it as soon as the victim is gone."""
+    """kube-scheduler sees room on the node as soon as the victim is gone."""
     humble = [world.create(f"humble-{number}") for number in range(4)]
     world.wait_bound(humble)
     nodes = {name: world.node_of(name) for name in humble}
@@ -246,17 +246,17 @@ def test_nobody_else_goes_while_a_node_has_not_given_back_the_gpus_of_the_victim
 
 
 def running(world: SchedulingWorld, pods: Iterable[str]) -> set[str]:
-    """Those that nobody has evicted."""
+    """Return the pods that were not evicted."""
     return {pod.metadata.name for pod in world.pods()} & set(pods) - terminating(world)
 
 
 def say_in_use(world: SchedulingWorld, node: str, text: str | None) -> None:
-    """As its plugin does."""
+    """Annotate the node as its plugin does."""
     annotations = {names.IN_USE: text}
     world.client.patch(f"/api/v1/nodes/{node}", {"metadata": {"annotations": annotations}})
 
 
 def states(world: SchedulingWorld) -> set[str]:
-    """Of all GPUs in the extender's books."""
+    """Return the states of all GPUs that the extender knows."""
     nodes = msgspec.json.decode(world.asked("/nodes"))
     return {gpu["state"] for node in nodes for gpu in node["gpus"]}

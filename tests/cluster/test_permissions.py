@@ -1,6 +1,5 @@
-"""What the programs may do, what they must not, and what nobody else may: asked of a real API
-server with the deployed manifests, each request for real and with the token of a pod on a node.
-"""
+"""What the programs may do, what they must not, and what no other account may. The tests send every
+request to a real API server with the deployed manifests and the token of a pod on a node."""
 
 import json
 from collections.abc import Iterator
@@ -47,7 +46,7 @@ VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
 
 @pytest.fixture(scope="module", params=[binaries.NEWEST, *binaries.OLDER])
 def deployed(run_directory: Path, request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
-    """The accounts, what they may, and pods for them to meddle with; no controller does so too."""
+    """The accounts with their rights, and pods to modify; no controller modifies them."""
     directory = run_directory / f"permissions-{request.param}"
     control = ControlPlane(directory, version=request.param, controllers=False)
     control.start()
@@ -77,7 +76,7 @@ def deployed(run_directory: Path, request: pytest.FixtureRequest) -> Iterator[Co
 
 
 def in_force(account: Account, refused: ApiRequest) -> None:
-    """A policy counts from some moment after it has been created."""
+    """Wait for a policy, which takes effect some time after its creation."""
     harmless = replace(refused, path=f"{refused.path}?dryRun=All")
     wait_for(lambda: refused.says in account.ask(harmless).message, f"a refusal: {refused.what}")
 
@@ -96,7 +95,7 @@ def plugin(deployed: ControlPlane) -> Account:
 
 @pytest.fixture(scope="module")
 def extender(deployed: ControlPlane, administrator: Account) -> Account:
-    """It has planned the pod that others then meddle with."""
+    """The extender's account, after it has planned the pod that others then try to modify."""
     in_force(administrator, NOBODY_MAY[0])
     account = Account(deployed, token=token(deployed, "linkwise-extender", pod="extender"))
     in_force(account, next(each for each in EXTENDER_MUST_NOT if each.what == "label a pod"))
@@ -107,7 +106,7 @@ def extender(deployed: ControlPlane, administrator: Account) -> Account:
 
 @pytest.fixture(scope="module")
 def webhook(deployed: ControlPlane) -> Account:
-    """Beside configurations that ask about nothing: it does not run."""
+    """The webhook's account. Its configurations match nothing, as it does not run."""
     deployed.kubectl("apply", f"-f={WEBHOOK / 'account.yaml'}")
     for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
         body = {
@@ -156,7 +155,7 @@ def test_the_extender_may(extender: Account, asked: ApiRequest) -> None:
 
 @pytest.fixture(scope="module")
 def second_term(deployed: ControlPlane, extender: Account) -> Account:
-    """The extender, while its Lease says that the second term has begun."""
+    """The extender's account, while its Lease says that the second term has begun."""
     said = json.dumps({"spec": {"holderIdentity": "other", "leaseTransitions": 2}})
     deployed.kubectl("patch", f"-n={NAMESPACE}", "lease", "linkwise-extender", f"--patch={said}")
     in_force(extender, LATE_WRITES[0])
@@ -180,7 +179,7 @@ def test_the_extender_may_renew_its_lease(second_term: Account, deployed: Contro
 
 @pytest.mark.parametrize("asked", EXTENDER_MAY_ASK_FOR, ids=named)
 def test_the_extender_may_ask_for_what_pods_hang_on(extender: Account, asked: ApiRequest) -> None:
-    """A right to what is not there answers 404; so does a kind that the cluster does not have."""
+    """With the right, a missing object is 404; so is a kind that the cluster does not have."""
     assert extender.ask(asked).status == 404
 
 
@@ -249,7 +248,7 @@ def test_what_the_plugin_needs_to_clean_its_node_stays_as_long_as_a_node_is_labe
 
 
 def test_an_account_of_that_name_elsewhere_is_another(deployed: ControlPlane) -> None:
-    """Who may create accounts in some namespace becomes nobody by it."""
+    """A user who may create accounts in some namespace gains nothing."""
     deployed.kubectl("create", "serviceaccount", "linkwise-extender", "-n=ml")
     name = "system:serviceaccount:ml:linkwise-extender"
     deployed.kubectl(
@@ -272,7 +271,7 @@ def allowed(account: Account, request: ApiRequest) -> None:
 
 
 def right(request: ApiRequest) -> tuple[str, str]:
-    """(resource, verb), as a role has it."""
+    """Return (resource, verb), as a role has them."""
     path, _, query = request.path.removeprefix("/").partition("?")
     words = path.split("/")[2 if path.startswith("api/") else 3 :]
     if words[0] == "namespaces":

@@ -1,6 +1,6 @@
-"""The scheduler and the API server of every version that Linkwise supports, with the real extender.
+"""The scheduler and the API server of every supported version, with the real extender.
 
-The same scenarios on each; where a version behaves otherwise, a table in docs/operating.md says so.
+The same scenarios on each. If a version differs, a table in docs/operating.md says so.
 """
 
 from collections.abc import Iterator
@@ -27,12 +27,12 @@ from tests.cluster.support.scheduling.scheduling_world import (
 
 @dataclass(frozen=True)
 class Differs:
-    nomination_after_bind: bool  # whether status.nominatedNodeName stays on a bound pod
-    zone_on_pod: bool  # whether the API server gives a bound pod its node's zone as a label
+    nomination_after_bind: bool  # True if status.nominatedNodeName stays on a bound pod
+    zone_on_pod: bool  # True if the API server labels a bound pod with its node's zone
 
 
 def documented(version: str) -> Differs:
-    """What the table says of *version*, which has to be there."""
+    """Return the table's row for *version*, which must exist."""
     lines = iter((Path(__file__).parents[2] / "docs" / "operating.md").read_text().splitlines())
     head = next(line for line in lines if line.startswith("| what differs |"))
     column = cells(head).index(version)
@@ -155,7 +155,7 @@ def test_a_refused_pod_waits_with_the_reason_until_a_node_has_what_it_wants(
 def test_a_pod_that_nobody_asks_for_again_is_nominated_when_room_appears(
     world: SchedulingWorld,
 ) -> None:
-    """A scheduler that has stopped asks no more, as one that asked too early."""
+    """A stopped scheduler sends no call, like one that asked too early."""
     assert world.scheduler is not None
     world.create("picky", gpus=8, annotations={names.GPU_MODEL: "A100"})
     world.wait_waiting("picky", "linkwise: GPU model or memory does not match")
@@ -186,8 +186,8 @@ def test_a_pod_waits_for_gpus_and_gets_them_when_they_are_freed(world: Schedulin
 
 def test_a_gang_that_does_not_fit_takes_nothing_and_says_why(world: SchedulingWorld) -> None:
     too_large = world.create_gang("huge", 5)
-    # What was true when a member was tried may stand in its condition for good: that some are
-    # missing, where the extender had not seen all of them yet. The Event is the truth.
+    # A member's condition may keep for good what was true when it was tried: that members are
+    # missing, if the extender had not seen all of them. The Event is up to date.
     no_room = f"GangWaiting: gang {NAMESPACE}/huge: no room for the whole gang"
     wait_for(lambda: any(no_room in world.events(name) for name in too_large), no_room)
     for name in too_large:

@@ -28,7 +28,7 @@ def started(run_directory: Path) -> Iterator[tuple[SchedulingWorld, Webhook]]:
     world, webhook = SchedulingWorld(control), Webhook(control)
     try:
         world.start()
-        # The tests are about what is answered: on a busy machine too.
+        # The tests are about the answers, on a busy machine too.
         webhook.register(timeoutSeconds=30)
         webhook.start()
         webhook.wait_asked()
@@ -37,7 +37,7 @@ def started(run_directory: Path) -> Iterator[tuple[SchedulingWorld, Webhook]]:
         webhook.process.stop()
         world.extender.process.stop()
         control.stop()
-    shutil.rmtree(directory, ignore_errors=True)  # of what did not start the logs are kept
+    shutil.rmtree(directory, ignore_errors=True)  # if it did not start, the logs are kept
 
 
 @pytest.fixture
@@ -118,8 +118,8 @@ def test_without_the_webhook_a_gang_is_placed_all_the_same(
 
 
 def indexed(world: SchedulingWorld, name: str, pods: int, at_once: int) -> list[str]:
-    """An Indexed Job without a word for us, and its first pods as its controller would make them:
-    behind the gate, as nobody asks their owner so early."""
+    """Create an Indexed Job without annotations, and its first pods as its controller does: behind
+    the gate, as the extender cannot read their owner so early."""
     made = job({}, pods=pods, name=name)
     made["spec"] |= {"completionMode": "Indexed", "parallelism": at_once, "suspend": True}
     apply(world, made)
@@ -167,7 +167,7 @@ def pod(name: str, annotations: Mapping[str, str], **metadata: Any) -> dict[str,
 
 
 def refusal(world: SchedulingWorld, thing: Mapping[str, Any], *flags: str) -> str:
-    """What kubectl prints."""
+    """Return kubectl's output."""
     with pytest.raises(KubectlError) as refused:
         apply(world, thing, *flags)
     return str(refused.value)
@@ -297,8 +297,8 @@ def test_it_is_asked_about_nothing_that_is_none_of_its_business(
 def test_certificates_change_while_pods_are_created_and_none_goes_without_its_gate(
     world: SchedulingWorld, webhook: Webhook
 ) -> None:
-    """Of a minute each, with two replicas that share them; whoever cannot be asked would show,
-    as nothing is let in without an answer here."""
+    """Certificates live a minute, and two replicas share them. The API server admits nothing
+    without an answer, so a missing answer would show."""
     control = world.control
     flags = ("--certificate-lifetime=60s",)
     webhook.process.stop()
@@ -326,8 +326,8 @@ def test_certificates_change_while_pods_are_created_and_none_goes_without_its_ga
             *("get", "validatingwebhookconfiguration", "linkwise"),
             "-o=go-template={{range .webhooks}}{{.clientConfig.caBundle|base64decode}}{{end}}",
         )
-        assert created > 2  # many more where the machine is not busy
-        # And so that the API server has to ask by a new connection:
+        assert created > 2  # many more on an idle machine
+        # Also, the API server must open a new connection:
         asked.process.stop()
         asked.start()
         asked.wait_asked()

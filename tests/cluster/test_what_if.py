@@ -1,6 +1,6 @@
-"""`linkwise what-if` with what the real kubectl lists: what it says is what then happens.
+"""`linkwise what-if` with the real kubectl's listing: its prediction comes true.
 
-Kubernetes' own controllers make the pods, kube-scheduler binds them as the extender says.
+Kubernetes' own controllers create the pods, and kube-scheduler binds them as the extender says.
 """
 
 import json
@@ -111,7 +111,7 @@ def deployment(name: str, pods: int, gpus: int) -> dict[str, Any]:
 
 
 def occupy(world: SchedulingWorld) -> None:
-    """Some GPUs of each machine."""
+    """Take some GPUs of each machine."""
     for name, node, gpus in (("o1", "n1", 3), ("o2", "n2", 5), ("o3", "a1", 2), ("o4", "a2", 1)):
         resources = {"limits": {"nvidia.com/gpu": str(gpus)}}
         container = {"name": "main", "image": "none", "resources": resources}

@@ -1,8 +1,8 @@
-"""Jobs of all sorts on a real control plane, without a word for us: gangs start whole or not at
-all, and pods that are no gang never wait for each other.
+"""Jobs of all sorts on a real control plane, without annotations: gangs start whole or not at all,
+and pods in no gang never wait for each other.
 
-Kubernetes' own controllers make the pods of Kubernetes' own kinds. Operators' kinds are there as
-custom resources; their pods are created here, as those operators label them.
+Kubernetes' own controllers create the pods of Kubernetes' own kinds. Operators' kinds exist as
+custom resources; the tests create their pods with the operators' labels.
 """
 
 import json
@@ -28,8 +28,8 @@ from tests.cluster.support.scheduling.scheduling_world import (
 from tests.extender.test_workloads import Group, groups
 
 NODES = tuple(f"n{number}" for number in range(8))
-# Nobody who judges nodes, as these have no kubelets; nor who deletes what has no owner, as some of
-# the owners are not there.
+# No controller that judges nodes, as these have no kubelets, and no garbage collector, as some
+# owners do not exist.
 CONTROLLERS = "job-controller,statefulset-controller,replicaset-controller,deployment-controller"
 BUILT_IN = frozenset({"batch", "apps", "scheduling.k8s.io"})
 OPERATORS = [kind for kind in READ if kind.group not in BUILT_IN]
@@ -69,14 +69,15 @@ def world(started: SchedulingWorld) -> Iterator[SchedulingWorld]:
 
 
 def is_empty(world: SchedulingWorld) -> bool:
-    """Once pods are gone that a controller makes before it has heard that their owner is."""
+    """Wait for pods to go that a controller creates before it learns that their owner is
+    deleted."""
     for pod in world.pods():
         free(world, pod.metadata.name)
     return not world.taken()
 
 
 def definition(kind: Kind) -> dict[str, Any]:
-    """A custom resource of this kind that may say anything."""
+    """Return a custom resource of this kind without a schema."""
     anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     versions = [
         {
@@ -92,7 +93,7 @@ def definition(kind: Kind) -> dict[str, Any]:
         "kind": "CustomResourceDefinition",
         "metadata": {
             "name": f"{kind.plural}.{kind.group}",
-            # Asked for of groups that end in k8s.io.
+            # Required for groups that end in k8s.io.
             "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"},
         },
         "spec": {
@@ -105,7 +106,7 @@ def definition(kind: Kind) -> dict[str, Any]:
 
 
 def free(world: SchedulingWorld, name: str) -> None:
-    """Delete the pod; finalizers of a Job's pods wait for a Job that is gone."""
+    """Delete the pod. Finalizers of a Job's pods wait for a Job that is gone."""
     world.client.patch(
         f"/api/v1/namespaces/{NAMESPACE}/pods/{name}", {"metadata": {"finalizers": None}}
     )
@@ -230,7 +231,7 @@ def test_a_job_that_names_a_smaller_gang_than_it_runs_is_refused_with_both(
 def test_a_kind_that_may_not_be_read_costs_the_gang_and_not_the_pods(
     world: SchedulingWorld,
 ) -> None:
-    """As where somebody has taken the right away: single pods are better than none."""
+    """As when an administrator has removed the right: single pods are better than none."""
     role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/linkwise-extender"
     whole = world.client.get(role, dict[str, Any])
     less = [rule for rule in whole["rules"] if "jobs" not in rule["resources"]]
@@ -272,24 +273,24 @@ def test_a_gang_as_its_operator_makes_it_starts_whole(world: SchedulingWorld, gr
 
 
 def wait_forming(world: SchedulingWorld, name: str) -> None:
-    """Until it has been tried, and its gang is known and not complete. What kube-scheduler was told
-    may be from the moment before its owner was read."""
+    """Wait until the member has been tried and its incomplete gang is known. kube-scheduler's
+    answer may be from before the extender read the owner."""
     wait_for(lambda: "linkwise: gang" in world.reason(name), f"{name} was tried", 60)
     forming = "waits for its members"
     wait_for(lambda: forming in world.extender.explain(NAMESPACE, name), f"{name} waits", 60)
 
 
 def as_here(world: SchedulingWorld, group: Group) -> list[dict[str, Any]]:
-    """Create what the group's pods hang on, and name it in the pods by the uid that it got."""
+    """Create the owners of the group's pods, and refer to them by the uids that they got."""
     text = json.dumps(msgspec.to_builtins(list(group.members())))
     for made_for_it in group.objects:
         kind = next((k for k in OPERATORS if (k.group, k.kind) == kind_of(made_for_it)), None)
         if kind is None:
-            continue  # nobody reads it
+            continue  # no program reads it
         name = made_for_it["metadata"]["name"]
         path = kind.paths(NAMESPACE, name, made_for_it["apiVersion"].rpartition("/")[2])[0]
         body = {**made_for_it, "metadata": {"name": name, "namespace": NAMESPACE}}
-        with suppress(ApiError):  # one of two gangs of the same set has made it
+        with suppress(ApiError):  # another gang of the same set has created it
             world.client.post(path.removesuffix(f"/{name}"), body)
         uid = world.client.get(path, dict[str, Any])["metadata"]["uid"]
         text = text.replace(made_for_it["metadata"]["uid"], uid)
@@ -301,7 +302,7 @@ def kind_of(made_for_it: dict[str, Any]) -> tuple[str, str]:
 
 
 def slim(pod: dict[str, Any]) -> dict[str, Any]:
-    """What decides about its gang, for our scheduler, on these nodes."""
+    """Return what decides about the pod's gang, for Linkwise's scheduler, on these nodes."""
     meta = pod["metadata"]
     kept = {
         key: meta[key]

@@ -20,7 +20,7 @@ def wait_for(predicate: Callable[[], bool], seconds: float = 5.0) -> None:
 
 
 class Owner:
-    """Remembers what it was told, as a word each: =a,b for a list, +a ~a -a for an event."""
+    """Records every call as one word: =a,b for a list, +a ~a -a for an event."""
 
     def __init__(self) -> None:
         self.told: list[str] = []

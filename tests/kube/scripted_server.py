@@ -1,6 +1,6 @@
-"""An HTTP server that answers each GET with the next line of a script, and notes who asked.
+"""An HTTP server that answers each GET with the next line of a script, and records its clients.
 
-For what the stand-in never says: mangled bytes, a proxy's page, an answer that breaks off.
+For answers that the stand-in never gives: mangled bytes, a proxy's page, an answer that breaks off.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ _HEADERS = {302: ("location", "/elsewhere"), 429: ("retry-after", "5")}
 
 
 class ScriptedServer(ThreadingHTTPServer):
-    """`script` holds (status, body) pairs; when it is used up, the answer is 503."""
+    """`script` holds (status, body) pairs. After the last one, the answer is 503."""
 
     daemon_threads = True
 

@@ -1,4 +1,4 @@
-"""Connections that writes go over: kept, given up when the server has closed them, and trusted."""
+"""Connections for writes: kept, dropped when the server has closed them, and trusted."""
 
 import math
 import select
@@ -40,12 +40,12 @@ class _ConnectionHandler(BaseHTTPRequestHandler):
 
     def do_PATCH(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
-        self.server.asked.append((self.path, self.client_address[1]))  # before anybody is answered
+        self.server.asked.append((self.path, self.client_address[1]))  # before any answer
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
-        self.close_connection = body == b"and close"  # without saying so
+        self.close_connection = body == b"and close"  # without a header that says so
 
     def log_message(self, *_: object) -> None:
         """Silent."""
@@ -84,7 +84,7 @@ def connections(
 
 
 def patch_twice(made: Connections, server: _Server) -> bool:
-    """Whether over the same connection."""
+    """True if both requests used the same connection."""
     for body in (b"one", b"two"):
         assert made.request("PATCH", "/x", body, HEADERS) == HttpAnswer(200, body)
     (_, first), (_, second) = server.asked[-2:]
@@ -240,7 +240,7 @@ def test_a_client_s_certificate_is_shown_and_read_anew_for_each_connection(
             ssl_ca_cert=str(tmp_path / "ca"),
             cert_file=str(file),
         )
-        with pytest.raises((ssl.SSLError, ConnectionError)):  # what it says, is a race
+        with pytest.raises((ssl.SSLError, ConnectionError)):  # which error it is depends on a race
             made.request("PATCH", "/x", b"one", HEADERS)
         authority.issue_cert("linkwise").private_key_and_cert_chain_pem.write_to_path(file)
         assert made.request("PATCH", "/x", b"two", HEADERS) == HttpAnswer(200, b"two")

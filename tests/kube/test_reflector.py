@@ -1,4 +1,4 @@
-"""A reflector against a real server: its owner hears everything, in order, whatever happens."""
+"""A reflector against a real server: its owner gets everything, in order, in every case."""
 
 import time
 from typing import TypeVar
@@ -113,7 +113,7 @@ def test_bookmarks_alone_carry_the_version_on(server: ApiServer, client: KubeCli
     with reflecting(client, owner, field_selector="metadata.name=a") as reflector:
         wait_for(lambda: server.watch_count() == 1)
         before = reflector.version
-        add(client, "b", "c", "d")  # none of which it is told about
+        add(client, "b", "c", "d")  # it sees none of these
         server.send_bookmarks()
         wait_for(lambda: reflector.version != before)
         server.compact()
@@ -167,7 +167,7 @@ def test_an_object_that_does_not_decode_is_skipped_and_named(client: KubeClient)
     with reflecting(client, owner) as reflector:
         before = reflector.version
         client.patch(f"{NODES}/odd", {"spec": {"taints": "more"}})
-        wait_for(lambda: reflector.version != before)  # it is not watched from again
+        wait_for(lambda: reflector.version != before)  # it does not watch from there again
         label(client, "a", 1)
         wait_for(lambda: "~a" in owner.told)
     assert owner.told == ["=a", "~a"]
@@ -319,7 +319,7 @@ def test_asked_to_it_lists_everything_anew_and_says_when_that_is_done(client: Ku
 def test_a_list_that_had_begun_before_is_not_the_one_that_was_asked_for(
     client: KubeClient,
 ) -> None:
-    """What it shows may be of before."""
+    """It may show an earlier state."""
     add(client, "a")
     owner = Owner()
     with reflecting(client, owner) as reflector:

@@ -97,7 +97,7 @@ class TwoNodes:
 
 @pytest.fixture
 def world() -> Iterator[TwoNodes]:
-    directory = Path(tempfile.mkdtemp(prefix="lw"))  # pytest's own is too long for a socket
+    directory = Path(tempfile.mkdtemp(prefix="lw"))  # pytest's own path is too long for a socket
     with ApiServer() as server:
         world = TwoNodes(server, directory)
         world.start()

@@ -1,4 +1,4 @@
-"""What a GPU set is worth, on machines an operator recognises."""
+"""The value of a GPU set, on machines that an operator recognises."""
 
 from dataclasses import replace
 
@@ -187,7 +187,7 @@ def test_in_an_island_of_nine_only_copies_of_one_ring_count() -> None:
 
 
 def test_a_mesh_that_nobody_builds_ends_all_the_same() -> None:
-    """No cut forbids five rings, and no search has found them: it gives up and says four."""
+    """No cut forbids five rings, and no search has found them: it gives up at four."""
     links = (
         (0, 2, 4, 0, 3, 2, 4, 3),
         (2, 0, 2, 0, 0, 5, 1, 0),

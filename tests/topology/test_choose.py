@@ -1,4 +1,4 @@
-"""Which set is taken: the best one there is, for every free set and every size."""
+"""The chosen set is the best one, for every free set and every size."""
 
 from dataclasses import replace
 from functools import cache
@@ -77,7 +77,7 @@ def test_what_must_be_in_is_in_the_best_set_that_holds_it(name: str) -> None:
 def best_total(
     judge: BruteForceJudge, free: int, size: int, count: int, require: LinkClass
 ) -> tuple[int, int, float]:
-    """Sets, sets of NVLinks, GB/s together: by trying every way to put sets side by side."""
+    """Return sets, sets of NVLinks, and GB/s together, by trying every way to place the sets."""
 
     @cache
     def best(left: int, count: int) -> tuple[int, int, float]:
@@ -187,7 +187,7 @@ def test_one_numa_node_counts_for_more_than_a_near_nic() -> None:
 
 
 def test_what_is_left_counts_for_more_than_one_numa_node() -> None:
-    """Each GPU of the broken island is on a NUMA node of its own; the whole one is on one."""
+    """Each GPU of the broken island is on its own NUMA node; the whole island is on one."""
     gpus = tuple(replace(g, numa_nodes=(min(g.index, 4),)) for g in TWO_ISLANDS.gpus)
     machine, free = replace(TWO_ISLANDS, gpus=gpus), ALL_8 & ~set_of(3)
     assert indices(choose(machine, free, 2)) == (0, 1)
@@ -195,7 +195,7 @@ def test_what_is_left_counts_for_more_than_one_numa_node() -> None:
 
 
 def test_bandwidth_counts_where_the_preferred_class_cannot_be_had() -> None:
-    """No two of GPUs 0, 8 and 12 share a switch; 8 and 12 at least a socket."""
+    """No two of GPUs 0, 8 and 12 share a switch; 8 and 12 share a socket."""
     gpus = tuple(replace(gpu, numa_nodes=()) for gpu in PCIE_TREE_16.gpus)
     machine = replace(PCIE_TREE_16, gpus=gpus)
     assert indices(choose(machine, set_of(0, 8, 12), 2, prefer=LinkClass.PXB)) == (8, 12)

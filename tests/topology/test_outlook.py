@@ -36,7 +36,7 @@ def test_every_cut_of_every_set_of_busy_gpus_is_a_state(count: int) -> None:
 
 
 def expected(machine: Machine, running: frozenset[int], requests: int) -> float:
-    """By trying every choice, every size and every order in which sets can end."""
+    """Compute it by trying every choice, every size and every order in which sets can end."""
     table, chances = table_of(machine), expected_sizes(len(machine.gpus))
 
     def share(gpus: int) -> float:

@@ -1,4 +1,4 @@
-"""The tables of a kind of machine, against the judge that tries everything."""
+"""The tables of a kind of machine, compared with the exhaustive judge."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace

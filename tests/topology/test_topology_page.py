@@ -1,4 +1,4 @@
-"""docs/topology.md is true: its numbers are the code's, its commands print what it shows."""
+"""docs/topology.md is true: its numbers are the code's, and its commands print what it shows."""
 
 import re
 import shlex
@@ -17,7 +17,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "topology.md").read_text(encoding="
 
 
 def examples() -> list[tuple[str, list[str]]]:
-    """Each command of the page with the lines shown below it."""
+    """Yield each command of the page with the output shown below it."""
     found: list[tuple[str, list[str]]] = []
     for block in re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL):
         for line in block.splitlines():

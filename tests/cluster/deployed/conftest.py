@@ -11,7 +11,7 @@ from tests.cluster.support.nodes.gpu_holders import left_behind
 
 @pytest.fixture(scope="session")
 def deployment(run_directory: Path) -> Iterator[DeployedLinkwise]:
-    """One for all tests, a minute once; it takes the sandbox's network."""
+    """One deployment for all tests, as it takes a minute and the sandbox's network."""
     deployed = DeployedLinkwise(run_directory / "deployed")
     try:
         deployed.start()
@@ -22,7 +22,7 @@ def deployment(run_directory: Path) -> Iterator[DeployedLinkwise]:
 
 @pytest.fixture
 def deployed(deployment: DeployedLinkwise) -> Iterator[DeployedLinkwise]:
-    """Two nodes with Linkwise, all GPUs free; after the test nothing of it may be left."""
+    """Two nodes with Linkwise and all GPUs free. After the test nothing of it may be left."""
     yield deployment
     deployment.clear()
     wait_until_none(lambda: left_behind(deployment))

@@ -1,7 +1,8 @@
-"""Mistakes on a real cluster: who makes one is told what is wrong where he looks, nobody else is.
+"""Mistakes on a real cluster: their author sees what is wrong in the usual place, other users see
+nothing.
 
-What each reader says of every kind of nonsense is in `tests/bad_input`; here is what becomes of it
-in `kubectl describe pod`, and that jobs beside it go on.
+`tests/bad_input` has every reader's answer to every kind of nonsense. These tests show the result
+in `kubectl describe pod`, and that other jobs go on.
 """
 
 from collections.abc import Collection, Iterator
@@ -48,7 +49,7 @@ def test_a_node_that_cannot_be_read_costs_its_own_gpus_only(
         )
         running_pod(deployed, "there")
         wait_described(deployed, "here", "linkwise: topology or in-use annotation cannot be read")
-    # Put right, it is a node as before, and what ran there has run on.
+    # Once corrected, the node is as before, and its pods have run on.
     running_pod(deployed, "here")
     assert_sound(deployed)
     for name in ("before", "here", "there"):
@@ -101,7 +102,7 @@ def test_what_the_extender_decides_is_nobody_elses_to_write(
 
 
 def test_a_plan_of_a_newer_version_is_made_anew(deployed: DeployedLinkwise) -> None:
-    """As after a downgrade: a pod that waits may carry what this extender has never written."""
+    """As after a downgrade: a waiting pod may carry what this extender has never written."""
     gang = {names.GANG: "train", names.GANG_SIZE: "2"}
     deployed.apply(workloads.pod("first", 4, annotations=gang))
     deployed.kubectl(
@@ -130,7 +131,7 @@ def test_a_node_deleted_under_a_gang_costs_that_member_only(
 
     request.addfinalizer(lambda: bring_back(deployed, gone))
     deployed.kubectl("delete", "node", gone)
-    # Kubernetes would do so itself, a minute later.
+    # Kubernetes would do this itself, a minute later.
     on_it = ("--all-namespaces", f"--field-selector=spec.nodeName={gone}")
     deployed.kubectl("delete", "pods", *on_it, "--force", "--grace-period=0")
     names_of_others = (lost, kept["metadata"]["name"])
@@ -140,7 +141,7 @@ def test_a_node_deleted_under_a_gang_costs_that_member_only(
     wait_for(lambda: "room for 0 of 1 members" in deployed.explain(waiting), "explained as well")
     assert not planned(deployed.pod(waiting))
 
-    # Who has started is not sent away because another has lost its node.
+    # A member that has started stays although another has lost its node.
     kept_now = running_pod(deployed, kept["metadata"]["name"])
     assert kept_now["metadata"]["uid"] == kept["metadata"]["uid"]
     assert_agreed(deployed, kept_now)
@@ -150,7 +151,8 @@ def test_a_node_deleted_under_a_gang_costs_that_member_only(
 
 
 def bring_back(deployed: DeployedLinkwise, name: str) -> None:
-    """A kubelet makes its Node at its start; labels are for the administrator to set again."""
+    """Restart the kubelet, which creates its Node at its start. The administrator sets labels
+    again."""
     if name in deployed.nodes():
         return
     node = deployed.cluster.nodes[name]
@@ -162,7 +164,7 @@ def bring_back(deployed: DeployedLinkwise, name: str) -> None:
 
 @contextmanager
 def annotated(deployed: DeployedLinkwise, node: str, key: str, value: str) -> Iterator[None]:
-    """A Node with this annotation, until somebody puts back what was there."""
+    """Annotate a Node, and restore the annotation afterwards."""
     path = f"/api/v1/nodes/{node}"
     was = deployed.get(path)["metadata"]["annotations"][key]
     deployed.client.patch(path, {"metadata": {"annotations": {key: value}}})
@@ -173,7 +175,7 @@ def annotated(deployed: DeployedLinkwise, node: str, key: str, value: str) -> It
 
 
 def reason(deployed: DeployedLinkwise, node: str) -> str:
-    """Why the extender takes the node for one that cannot be used; empty where it can be."""
+    """Return why the extender does not use the node; "" if it does."""
     views = deployed.ask_extender("/nodes")
     return "".join(view["reason"] for view in views if view["name"] == node)
 

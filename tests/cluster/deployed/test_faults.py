@@ -1,7 +1,7 @@
-"""Each part of a cluster is killed at each moment of an allocation, and all comes right again.
+"""Kills each component at each moment of an allocation; the cluster recovers.
 
-After each: no GPU is anybody's twice, nothing is left that nobody uses, and kubelet, plan, Node and
-books agree.
+Afterwards no two pods have the same GPU, no unused object is left, and kubelet, plan, Node and the
+extender agree.
 """
 
 from collections.abc import Sequence
@@ -32,8 +32,8 @@ from tests.cluster.support.nodes.gpu_holders import assert_agreed, planned
 
 P = AllocationPhase
 SECONDS = 60.0
-# kube-scheduler tries a pod again after 10 s at most, not after its 5 minutes; the rest is what a
-# busy machine takes.
+# kube-scheduler retries a pod after at most 10 s, not after its 5 minutes; the rest is for a busy
+# machine.
 BACK_OFF_SECONDS = 10.0 + 20.0
 CELLS = [
     *((fault, phase) for fault in (KUBELET, PLUGIN, EXTENDER) for phase in AllocationPhase),
@@ -41,7 +41,7 @@ CELLS = [
     *((CONTAINERD, phase) for phase in (P.ALLOCATED, P.RUNNING)),
     *((POWER, phase) for phase in (P.BOUND, P.RUNNING)),
 ]
-# Of two members each on a node of its own, what happens to one of them.
+# What happens to one of two members on different nodes.
 GANG_CELLS = [
     (EXTENDER, P.PLANNED),
     (KUBELET, P.BOUND),
@@ -49,8 +49,8 @@ GANG_CELLS = [
     (EXTENDER, P.BOUND),
     (POWER, P.RUNNING),
 ]
-# A kubelet that has lost its devices' plugin, or its own memory, refuses a pod for good that it has
-# not admitted; whoever made the pod makes another. Everywhere else the pods stay the same.
+# A kubelet without its plugin, or without its own memory, refuses for good a pod that it has not
+# admitted; the pod's controller creates another. Everywhere else the pods stay the same.
 MAY_REFUSE = {
     KUBELET.name: {P.CREATED, P.PLANNED, P.BOUND, P.ASKED, P.ALLOCATED},
     PLUGIN.name: {P.CREATED, P.PLANNED, P.BOUND, P.ASKED},
@@ -69,7 +69,8 @@ def named(cells: Sequence[tuple[ClusterFault, AllocationPhase]]) -> pytest.MarkD
 def test_pods_that_share_a_node(
     deployed: DeployedLinkwise, fault: ClusterFault, phase: AllocationPhase
 ) -> None:
-    # Two that share the node, where the kubelet can be held between them and what they wait for.
+    # Two that share the node, where the test can hold the kubelet between them and what they wait
+    # for.
     count = 1 if phase is P.ALLOCATED else 2
     pods = workloads.deployment(
         "work",

@@ -1,4 +1,4 @@
-"""An API server that is away for a minute, and a plugin that is upgraded while pods come and go."""
+"""An API server that is away for a minute, and a plugin upgrade while pods come and go."""
 
 import time
 from typing import Any
@@ -28,7 +28,7 @@ from tests.cluster.support.nodes.gpu_holders import (
 )
 
 OUTAGE_SECONDS = 60.0
-# Kubernetes' own programs try again after a minute, by then; each of them at its own moment.
+# By then Kubernetes' own programs have retried: each after a minute, at its own moment.
 HEARD_OF_SECONDS = 120.0
 DAEMONSET = "/apis/apps/v1/namespaces/kube-system/daemonsets/linkwise-plugin"
 LOAD = "/apis/apps/v1/namespaces/default/deployments/load"
@@ -41,7 +41,7 @@ def test_an_api_server_that_is_away_for_a_minute(deployed: DeployedLinkwise) -> 
     before = running(deployed, runs.selector, runs.count)
     running_pod(deployed, "ends")
     server, extender = deployed.control.parts["kube-apiserver"], extender_of(deployed)
-    # When it goes, one pod is bound and one ending, and their kubelet knows of neither.
+    # When the API server goes, one pod is bound and one is ending, and their kubelet knows neither.
     with stopped(deployed.cluster.nodes[THERE].kubelet.pid):
         deployed.apply(*bound.manifests, *train.manifests)
         wait_for(lambda: nodes_of(deployed, bound) == [THERE], "a pod is bound")
@@ -49,7 +49,7 @@ def test_an_api_server_that_is_away_for_a_minute(deployed: DeployedLinkwise) -> 
         deployed.kubectl("delete", "pod", "ends", "--wait=false")
         server.kill()
     try:
-        kill(extender)  # started again, it has to wait for the API server
+        kill(extender)  # after its restart it has to wait for the API server
         held = podresources(deployed.cluster.nodes[HERE])
         back = time.monotonic() + OUTAGE_SECONDS
         wait_for(lambda: stands_still(deployed, held, back), "it is over", OUTAGE_SECONDS + 5)
@@ -87,7 +87,7 @@ def test_a_plugin_that_is_upgraded_under_load(deployed: DeployedLinkwise) -> Non
 
 
 def bare(name: str, count: int, gpus: int, **more: Any) -> Work:
-    """Pods that no controller looks after: those would hear too late that the server is back."""
+    """Return pods without a controller, which would notice too late that the server is back."""
     made = [
         workloads.pod(f"{name}-{number}", gpus, labels={"app": name}, **more)
         for number in range(count)
@@ -96,13 +96,13 @@ def bare(name: str, count: int, gpus: int, **more: Any) -> Work:
 
 
 def scale(deployed: DeployedLinkwise, load: Work, replicas: int) -> None:
-    """Return once there are so many, whether they run or not."""
+    """Return once there are so many, running or not."""
     deployed.client.patch(LOAD, {"spec": {"replicas": replicas}})
     wait_for(lambda: len(load.pods(deployed)) == replicas, f"{replicas} pods")
 
 
 def stands_still(deployed: DeployedLinkwise, held: object, until: float) -> bool:
-    """Whether *until* has come; before, what runs has what it had."""
+    """Return whether *until* has come; before that, check that running pods keep their GPUs."""
     assert podresources(deployed.cluster.nodes[HERE]) == held
     assert not taken_twice()
     return time.monotonic() > until

@@ -1,4 +1,4 @@
-"""A node without power for so long that Kubernetes gives it up; then it comes back."""
+"""A node without power for so long that Kubernetes gives it up; then it returns."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from tests.cluster.support.nodes.deployment import DeployedLinkwise, wait_until_
 from tests.cluster.support.nodes.faults import Work, restarts, unsettled
 from tests.cluster.support.nodes.gpu_holders import assert_agreed, planned, running
 
-# The node's lease counts for 50 s; nobody tells the API server that there is no power.
+# The node's lease counts for 50 s. The API server hears nothing of the power cut.
 GIVEN_UP_SECONDS = 120.0
 BACK_SECONDS = 90.0
 
@@ -45,7 +45,8 @@ def test_a_node_that_was_given_up_takes_no_pod_until_it_is_back(deployed: Deploy
 
 
 def not_told_of(deployed: DeployedLinkwise, work: Work, was: Mapping[str, Any]) -> list[str]:
-    """The pod as it was before its kubelet started anew, which tells of it some seconds later."""
+    """Return the pod as it was before its kubelet restarted, which reports it some seconds
+    later."""
     uid = was["metadata"]["uid"]
     return [
         f"{pod['metadata']['name']} is as it was"

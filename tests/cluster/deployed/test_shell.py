@@ -1,4 +1,4 @@
-"""The shell for people: what its greeting says to try can be done there."""
+"""The shell for people: its greeting's suggestions work."""
 
 from pathlib import Path
 

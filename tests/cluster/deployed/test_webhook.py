@@ -1,4 +1,4 @@
-"""The webhook as it is deployed: from its image, behind its Service, on real nodes."""
+"""The webhook as deployed: from its image, behind its Service, on real nodes."""
 
 import os
 from collections.abc import Iterator
@@ -18,15 +18,15 @@ from tests.manifests import DAEMONSET
 DEPLOYMENT = "deployment/linkwise-webhook"
 SAID = {names.GANG: "two", names.GANG_SIZE: "2"}
 WRONG = {**SAID, names.GANG_SIZE: "two"}
-HOOKS = {"mutating": 1, "validating": 2}  # how many each configuration has
+HOOKS = {"mutating": 1, "validating": 2}  # number in each configuration
 
 
 @pytest.fixture
 def webhook(deployed: DeployedLinkwise, tmp_path: Path) -> Iterator[DeployedLinkwise]:
-    """Beside an overlay that runs already; gone afterwards.
+    """Deploy the webhook beside a running overlay, and remove it afterwards.
 
-    The API server is told to wait longer than the deployed 2 s, after which it lets everything in:
-    the tests are about what is answered, on a busy machine too.
+    The API server waits longer than the deployed 2 s, after which it admits everything: the tests
+    are about the answers, on a busy machine too.
     """
     components = (DAEMONSET / "components" / name for name in ("webhook", "image"))
     made = {
@@ -44,7 +44,8 @@ def webhook(deployed: DeployedLinkwise, tmp_path: Path) -> Iterator[DeployedLink
 
 
 def patched(kind: str, field: str, value: object) -> dict[str, object]:
-    """As an entry of a kustomization: in every webhook of that configuration."""
+    """Return an entry of a kustomization that sets a field in every webhook of that
+    configuration."""
     patch = [
         {"op": "replace", "path": f"/webhooks/{number}/{field}", "value": value}
         for number in range(HOOKS[kind])
@@ -75,7 +76,7 @@ def test_a_gang_waits_behind_its_gate_and_runs_and_a_wrong_one_is_refused(
 def test_an_update_of_the_webhook_lets_no_pod_go_without_its_gate(
     webhook: DeployedLinkwise,
 ) -> None:
-    """As nothing is let in without an answer here, a pod that nobody answers for would show."""
+    """The API server admits nothing without an answer here, so a missing answer would show."""
     for kind in HOOKS:
         webhook.kubectl(
             *("patch", f"{kind}webhookconfiguration", "linkwise", "--type=json"),
@@ -91,8 +92,8 @@ def test_an_update_of_the_webhook_lets_no_pod_go_without_its_gate(
 
 
 def _is_asked(deployed: DeployedLinkwise) -> bool:
-    """By either configuration, as the API server hears of each on its own; and of who is behind the
-    Service by a third way."""
+    """True once both configurations and the Service's endpoints have reached the API server, each
+    of which takes its own time."""
     try:
         _is_gated(deployed, WRONG)
     except KubectlError:
@@ -101,7 +102,8 @@ def _is_asked(deployed: DeployedLinkwise) -> bool:
 
 
 def _is_gated(deployed: DeployedLinkwise, said: dict[str, str]) -> bool:
-    """Whether a pod that says so is given its gate. Raises KubectlError where it is refused."""
+    """Return whether a pod with these annotations gets its gate. Raises KubectlError if it is
+    refused."""
     pod = workloads.pod("probe", 8, annotations=said)
     told = deployed.kubectl(
         *("create", "--dry-run=server", "-f=-", "-o=jsonpath={.spec.schedulingGates}"),

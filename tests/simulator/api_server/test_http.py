@@ -123,7 +123,7 @@ def test_a_paused_server_refuses_connections_and_keeps_what_it_holds(
 
 
 def test_no_connection_is_left_half_made_by_a_pause(server: ApiServer) -> None:
-    """It would be warned of whenever Python collects it, in whatever test that is."""
+    """Python would warn when it collects the connection, in any later test."""
     address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
     ended = Event()
 

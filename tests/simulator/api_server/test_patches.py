@@ -1,4 +1,4 @@
-"""Patches by the examples of their own specifications, and by their laws."""
+"""The patch formats: examples of their specifications, and laws."""
 
 from copy import deepcopy
 from typing import Any

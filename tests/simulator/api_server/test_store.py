@@ -1,6 +1,6 @@
 """What the stand-in's store does that no client can see or wait for, and its finer rules.
 
-What it shares with the real API server stands in tests/contract, and is held against both.
+tests/contract has what it shares with the real API server, and runs against both.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -23,7 +23,7 @@ class SteppedClock:
 
     def new_uid(self) -> str:
         self.uids += 1
-        return f"uid-{self.uids // 2:08d}"  # each twice: names collide
+        return f"uid-{self.uids // 2:08d}"  # each one twice: names collide
 
     def pass_seconds(self, seconds: int) -> None:
         self.now += timedelta(seconds=seconds)
@@ -212,7 +212,7 @@ def test_a_list_is_by_namespace_and_name() -> None:
 
 def test_a_page_can_be_asked_for_again_and_the_oldest_are_forgotten_first() -> None:
     store = store_with(pod("a"), pod("b"))
-    # The test's uids come in pairs, so every other list takes the token of the one before.
+    # The test's uids come in pairs, so every other list gets the token of the one before.
     tokens = [store.page(store.list(POD), limit=1).rest for _ in range(200)]
     assert store.rest_of_list(tokens[-1]) == store.rest_of_list(tokens[-1])
     with pytest.raises(RequestRefusedError, match="too old"):

@@ -1,4 +1,4 @@
-"""Jobs become pods: the rules as values, then the controller against the API server stand-in."""
+"""Jobs become pods: the rules as values, then the controller with the API server stand-in."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -201,7 +201,7 @@ class JobsOnApiServer:
         return self.client.get("/api/v1/namespaces/ml/pods", Pods).items
 
     def live(self) -> dict[str, str]:
-        """index -> name of the pods that have not ended."""
+        """Return index -> name of the pods that have not ended."""
         return {
             p.metadata.annotations.get(INDEX, ""): p.metadata.name
             for p in self.pods()

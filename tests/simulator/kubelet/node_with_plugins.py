@@ -18,7 +18,7 @@ HASTE = KubeletSettings(status_seconds=0.02, stop_seconds=0.0)
 
 
 class NodeWithPlugins:
-    """One node: API server, kubelet, and plugins as a test starts them."""
+    """The API server, the kubelet, and the plugins that a test starts."""
 
     def __init__(self, server: ApiServer, directory: Path, settings: KubeletSettings) -> None:
         self.server = server
@@ -82,7 +82,7 @@ class NodeWithPlugins:
         self.client.delete(f"/api/v1/namespaces/ml/pods/{name}")
 
     def held(self) -> dict[str, dict[str, set[str]]]:
-        """pod -> container -> devices, as podresources lists them."""
+        """Return pod -> container -> devices, as podresources lists them."""
         with self.pod_resources() as lister:
             pods = lister.List(resources.ListPodResourcesRequest()).pod_resources
         return {

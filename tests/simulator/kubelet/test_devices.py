@@ -1,4 +1,4 @@
-"""The device manager's rules, as seen in kubelet v1.36.3, without any wire."""
+"""The device manager's rules, as seen in kubelet v1.36.3, without gRPC."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ EIGHT = tuple(str(n) for n in range(8))
 
 
 class ScriptedPlugin:
-    """Answers from a list of answers; with none left, it prefers the highest ids."""
+    """Answers from a list; when the list is empty, it prefers the highest ids."""
 
     def __init__(self, *answers: Sequence[str], refuses: str = "") -> None:
         self.preferred_calls: list[tuple[set[str], set[str], int]] = []
@@ -79,7 +79,7 @@ def test_init_containers_and_sidecars_get_what_the_real_kubelet_gave_them() -> N
     (left,) = {"6", "7"} - held["side"]
     assert of_side in {"6", "7"}
     assert held == {"i1": {"6", "7"}, "side": {of_side}, "c1": {left, "5"}, "c2": {"4"}}
-    # side needed no new device, so the plugin was asked three times only.
+    # side needed no new device, so the plugin got only three calls.
     assert plugin.preferred_calls == [
         (set(EIGHT), set(), 2),
         (set(EIGHT) - {of_side}, {left}, 2),
@@ -233,7 +233,7 @@ def test_resources_that_the_node_does_not_name_are_dropped_from_the_pod() -> Non
 
 
 def test_a_test_may_meddle_between_the_advice_and_what_is_taken() -> None:
-    """As the real one may: CPU and Topology Manager have a say in it."""
+    """As in the real kubelet, where CPU and Topology Manager take part."""
     seen: list[tuple[list[str], list[str]]] = []
 
     def meddle(chosen: frozenset[str], spare: frozenset[str]) -> frozenset[str]:

@@ -1,6 +1,6 @@
-"""What the kubelet stand-in has beyond a kubelet, and what it outlives.
+"""What the kubelet stand-in has beyond a kubelet, and which faults it survives.
 
-What the two share, above all which calls a plugin gets and when, stands in tests/contract.
+tests/contract has what the two share, above all which calls a plugin gets and when.
 """
 
 import shutil
@@ -31,8 +31,8 @@ Start = Callable[..., NodeWithPlugins]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts a node; the settings are HASTE with what the test changes."""
-    directory = Path(tempfile.mkdtemp(prefix="lw"))  # pytest's own is too long for a socket
+    """Start a node; the settings are HASTE with the test's changes."""
+    directory = Path(tempfile.mkdtemp(prefix="lw"))  # pytest's own path is too long for a socket
     worlds: list[NodeWithPlugins] = []
     with ApiServer() as server:
 
@@ -186,7 +186,7 @@ def test_a_pod_that_ended_is_not_run_again_by_older_news_of_it(start: Start) -> 
     world.server.fail_next("PATCH", "/pods/p/status", 503, times=1000)
     wait_for(lambda: not world.held(), "p ended")
     world.client.patch("/api/v1/namespaces/ml/pods/p", {"metadata": {"annotations": {"a": "b"}}})
-    assert world.pod("p").status.phase == "Running"  # the API server is told only now
+    assert world.pod("p").status.phase == "Running"  # the API server hears it only now
     world.server.clear_faults()
     world.phase_is("p", "Succeeded")
     assert [type(call) for call in plugin.calls] == [PreferCall, AllocateCall]
@@ -211,7 +211,7 @@ def test_a_pod_in_the_middle_of_allocate_is_admitted_anew_after_a_restart(start:
     leave.set()
     assert world.pod("p").status.phase == "Pending"
     world.kubelet.restart()
-    failed = world.phase_is("p", "Failed")  # for its plugin has not registered again
+    failed = world.phase_is("p", "Failed")  # its plugin has not registered again
     assert "no healthy devices present" in failed.status.message
 
 
@@ -231,7 +231,7 @@ def test_what_the_api_server_did_not_take_is_told_again(start: Start) -> None:
 
 @pytest.fixture
 def told(start: Start) -> tuple[NodeWithPlugins, StatusOutbox, Pod]:
-    """A pod of a node without kubelet, and the outbox of one."""
+    """A pod of a node without a kubelet, and an outbox."""
     world = start()
     world.registered()
     world.kubelet.stop()
@@ -297,7 +297,7 @@ def test_a_pod_that_went_while_nobody_watched_gives_its_devices_back(start: Star
 def test_sockets_that_vanish_while_they_are_wiped_are_no_error(tmp_path: Path) -> None:
     class Changing(type(tmp_path)):  # type: ignore[misc]
         def iterdir(self) -> Iterator[Path]:
-            yield tmp_path / "gone.sock"  # a plugin that ends removes its own
+            yield tmp_path / "gone.sock"  # an ending plugin removes its own socket
             yield from tmp_path.iterdir()
 
     with sockets.socket(sockets.AF_UNIX) as left, (tmp_path / "a-file").open("w"):

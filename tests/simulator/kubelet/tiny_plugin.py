@@ -1,4 +1,4 @@
-"""The smallest device plugin that a kubelet takes, with every call it gets written down."""
+"""The smallest device plugin that a kubelet accepts; it records every call."""
 
 # ruff: noqa: ARG002, N802 - gRPC gives a servicer's methods their names and arguments
 
@@ -38,7 +38,7 @@ Prefer = Callable[[PreferCall], Sequence[str]]
 
 
 def highest(asked: PreferCall) -> Sequence[str]:
-    """Prefers what it must include, then the highest ids, as the plugin of the recording did."""
+    """Prefer what must be included, then the highest ids, as the recorded plugin did."""
     rest = sorted(set(asked.available) - set(asked.must_include), reverse=True)
     return [*asked.must_include, *rest][: asked.size]
 
@@ -46,8 +46,8 @@ def highest(asked: PreferCall) -> Sequence[str]:
 class TinyPlugin(DevicePluginServicer):
     """`devices` are ids, all healthy unless they begin with `bad`.
 
-    What it says in its registration about its options is the contrary of what it answers when it
-    is asked for them: the answer counts.
+    Its registration claims the opposite of its options. The kubelet must use the options that it
+    asks for.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The user's YAML files: what is read, and how each slip is refused with its place."""
+"""The user's YAML files: what is read, and how each mistake is refused with its place."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -278,7 +278,7 @@ MALFORMED = {
 
 
 def test_a_field_that_is_null_is_a_field_that_is_not_there() -> None:
-    """So the API server reads it, and templates leave such fields behind."""
+    """The API server reads it so, and templates leave such fields behind."""
     text = POD.replace("  namespace: ml\n", "  namespace:\n  labels:\n  annotations: null\n")
     (pod,) = read_manifests(text + "  initContainers:\n  tolerations: ~\n")
     (plain,) = read_manifests(POD.replace("  namespace: ml\n", ""))

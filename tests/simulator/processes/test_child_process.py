@@ -1,4 +1,4 @@
-"""Programs as processes: their end is noticed and told, and they never outlive who started them."""
+"""Programs as child processes: their end is noticed and reported, and none outlives its starter."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ ON = "print('on', flush=True); import time; time.sleep(60)"
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts a module of this source."""
+    """Start a module with this source."""
     children: list[Child] = []
 
     def started(source: str) -> Child:
@@ -87,7 +87,7 @@ def test_lines_of_the_log_are_handed_out_once_and_whole(start: Start) -> None:
 
 
 def test_a_tied_program_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
-    """The starter prints the pid of the program, and is killed as by `kill -9`."""
+    """The starter prints the program's pid, and gets `kill -9`."""
     starter = (
         "import os, subprocess, sys\n"
         f"tied = [sys.executable, {exec_with_parent.__file__!r}, str(os.getpid())]\n"
@@ -119,7 +119,7 @@ def test_a_program_whose_starter_has_ended_already_does_not_begin() -> None:
 
 
 def _has_ended(process: Path) -> bool:
-    try:  # one that nobody waits for stays as a zombie
+    try:  # without a parent that waits, it stays as a zombie
         return (process / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
         return True

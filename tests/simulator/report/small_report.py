@@ -1,4 +1,4 @@
-"""One small run for the tests of the printers: who got which GPUs, and why others wait."""
+"""One small run for the tests of the printers: which pod has which GPUs, and why others wait."""
 
 from dataclasses import replace
 
@@ -20,12 +20,12 @@ _MACHINES = {node.name: node.machine for node in NODES}
 
 
 def uuids(machine: Machine, *indices: int) -> tuple[str, ...]:
-    """Of the GPUs at these positions."""
+    """Return the uuids of the GPUs at these positions."""
     return tuple(machine.gpus[index].uuid for index in indices)
 
 
 def on(node: str, *indices: int, pod: str, workload: str, member: str, needed: int = 0) -> SeenPod:
-    """A pod that holds, as planned, these GPUs."""
+    """Return a pod that holds these GPUs, as planned."""
     gpus = {"trainer": uuids(_MACHINES[node], *indices)}
     return SeenPod(
         f"default/{pod}",

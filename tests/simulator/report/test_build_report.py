@@ -1,4 +1,4 @@
-"""Which pods belong together, and what was seen of them: on pods as the API server has them."""
+"""Which pods form a workload, and their record, from pods as the API server has them."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The HTML file: whole, safe whatever pods are called, and with nothing to load."""
+"""The HTML file: complete, safe for any name of a pod, and with nothing to load."""
 
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -16,7 +16,7 @@ _NASTY = "<b>&\"x'"
 
 
 class ParsedPage(HTMLParser):
-    """Fails on a tag that is not closed in its turn."""
+    """Fails on a tag that is closed out of order."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a run's report calls a fault, and how it counts: on pods made by hand."""
+"""What a run's report calls a fault, and how it counts: on handmade pods."""
 
 from dataclasses import replace
 from itertools import islice
@@ -92,7 +92,7 @@ def test_a_job_without_gang_may_run_in_part() -> None:
 
 
 def _gang(running: int) -> list[SeenPod]:
-    """Five pods of a gang of four, of which so many run."""
+    """Return five pods of a gang of four, of which this many run."""
     return [
         SeenPod(
             f"ml/g-{number}",
@@ -164,7 +164,7 @@ def test_members_stand_in_the_order_of_their_indices_not_of_their_letters() -> N
 
 
 def test_a_completion_index_that_is_no_number_is_shown_as_it_is() -> None:
-    """A user's own pod may carry the annotation, with anything in it."""
+    """A user's own pod may have the annotation, with any text."""
     pod = off(pod="p", workload="p", member="<first>")
 
     assert report_of(NODES, [pod], [], seed=1).workloads[0].pods[0].member == "<first>"
@@ -184,5 +184,5 @@ def test_a_gang_over_nodes_is_as_fast_as_what_is_between_them() -> None:
     ]
     alone = replace(members[1], needed=0, workload="alone")
     gang, pod = report_of(NODES, [*members, alone], [], seed=1).workloads
-    assert gang.gbytes_per_s == 12.0  # the slot of the older machine
+    assert gang.gbytes_per_s == 12.0  # the older machine's slot
     assert pod.gbytes_per_s is None

@@ -1,4 +1,4 @@
-"""Which pods a report shows: those that take GPUs, and a reason for each that holds none."""
+"""Which pods a report shows: those that take GPUs, with a reason for each that holds none."""
 
 import pytest
 
@@ -18,7 +18,7 @@ from linkwise.topology.names import DEFAULT_RESOURCE
 
 
 def seen(quantity: Quantity, *, waits: str = "") -> tuple[SeenPod, ...]:
-    """What is told of a running pod that asks for so many GPUs and holds none."""
+    """Return the record of a running pod that requests GPUs and holds none."""
     asks = Resources(limits={DEFAULT_RESOURCE: quantity})
     pod = Pod(
         metadata=ObjectMeta(name="p", namespace="ml"),
@@ -37,7 +37,7 @@ def test_a_pod_that_asks_for_no_gpu_in_so_many_words_is_left_out(quantity: Quant
 def test_a_pod_that_runs_without_the_gpus_it_asked_for_is_shown_with_that(
     quantity: Quantity,
 ) -> None:
-    """Its init container has given them back; or something is wrong, and then it must be seen."""
+    """Its init container has given them back, or something is wrong and must show."""
     assert [each.waits for each in seen(quantity)] == ["Running on n1, and holds no GPU."]
 
 

@@ -1,4 +1,4 @@
-"""What the terminal shows, to the letter; every line fits and nothing is told by colour alone."""
+"""The terminal report, to the letter: every line fits, and no information is in colour alone."""
 
 from dataclasses import replace
 from io import StringIO
@@ -58,7 +58,7 @@ runs half.
 
 
 def shown(report: Report) -> str:
-    """As a CI log has it: no terminal, so no colours, and eighty columns."""
+    """Return it as in a CI log: no terminal, so no colours, and eighty columns."""
     out = StringIO()
     Console(file=out, width=80, highlight=False).print(render(report))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"

@@ -1,7 +1,7 @@
-"""An extender over real HTTP that writes down every call and answers as the test says.
+"""An extender over real HTTP that records every call and answers as the test says.
 
-A call is written down before its answer is thought of: what the answer does, as a bind, is seen by
-the test at once, and the call has to be there by then.
+It records a call before it computes the answer. The test sees an answer's effect, such as a bind,
+at once, and needs the record by then.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ import msgspec
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """`nodes`: those asked about; of a bind, the one to bind to."""
+    """`nodes`: the candidates; for a bind, the node to bind to."""
 
     verb: str
     pod: str

@@ -1,4 +1,4 @@
-"""One try of one pod: the search that moves on, the draw, what is said, who would have to go."""
+"""One try of one pod: the moving search, the draw, the messages, the victims."""
 
 from collections.abc import Iterable
 from threading import Lock
@@ -96,7 +96,7 @@ def test_the_window_moves_on_by_all_it_looked_at() -> None:
     ("score", "weight", "chosen"), [(1, 1, "a"), (2, 1, "b"), (1, 2, "b"), (10, 1, "b")]
 )
 def test_a_score_counts_ten_times_its_weight(score: int, weight: int, chosen: str) -> None:
-    """So ten of them with weight 1 are a plugin's hundred. The plugins give `a` 12 more."""
+    """So ten with weight 1 equals a plugin's hundred. The plugins give `a` 12 more."""
     running = (pod(f"x{number}", 0, on="b") for number in range(20))
     cluster = cluster_of([node("a"), node("b")], *running)
     assert cluster.score(pod("p"), "a") - cluster.score(pod("p"), "b") == 12

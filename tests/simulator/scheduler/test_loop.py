@@ -1,6 +1,6 @@
-"""What the loop has beyond kube-scheduler, and what it outlives.
+"""What the loop has beyond kube-scheduler, and which faults it survives.
 
-What the two share, above all which calls an extender gets and when, stands in tests/contract.
+tests/contract has what the two share, above all which calls an extender gets and when.
 """
 
 from collections.abc import Iterator
@@ -53,12 +53,12 @@ class SchedulerOnApiServer:
         return self.client.get(f"/api/v1/namespaces/ml/pods/{name}", Pod)
 
     def node_of(self, name: str) -> str:
-        """Waits until the pod has one."""
+        """Wait until the pod has a node, and return it."""
         wait_for(lambda: self.pod(name).spec.node_name, f"{name} bound")
         return self.pod(name).spec.node_name
 
     def says(self, name: str, reason: str) -> str:
-        """Waits until the pod's PodScheduled condition gives *reason*; its message."""
+        """Wait until the pod's PodScheduled condition has *reason*; return its message."""
 
         def messages() -> list[str]:
             conditions = self.pod(name).status.conditions
@@ -70,7 +70,7 @@ class SchedulerOnApiServer:
         return messages()[0]
 
     def quiet(self, loop: SchedulerLoop) -> None:
-        """Waits until nothing is tried any more, the pod's own condition having been heard."""
+        """Wait until no pod is tried any more, after the loop has seen its own condition."""
         seen: list[int] = []
 
         def unchanged() -> bool:

@@ -38,7 +38,7 @@ def names(queue: SchedulingQueue, now: float) -> list[str]:
 
 
 def refused(by: frozenset[str], *, times: int = 1) -> SchedulingQueue:
-    """A queue with the one pod `a`, refused *times* times in a row at second 0."""
+    """Return a queue with the pod `a`, refused *times* times in a row at second 0."""
     queue = queue_of(pod("a"))
     for number in range(times):
         queued = popped(queue, 0.0)

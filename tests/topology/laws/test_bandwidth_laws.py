@@ -1,4 +1,4 @@
-"""What holds of the value of GPU sets on every machine, however odd."""
+"""Laws of the value of GPU sets, on every machine, however odd."""
 
 from collections import Counter
 from dataclasses import replace

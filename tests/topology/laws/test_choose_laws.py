@@ -1,4 +1,4 @@
-"""What holds of every choice on every machine, however odd."""
+"""Laws of every choice, on every machine, however odd."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -65,7 +65,7 @@ def test_renaming_gpus_changes_which_are_chosen_but_not_what_they_are_worth(
     other = choose(renamed(machine, order), renamed_set(free, order), size)
     assert (one is None) == (other is None)
     if one and other:
-        # Of sets that are as fast, the index may choose another class below the preferred one.
+        # Among equally fast sets, the index may choose another class below the preferred one.
         by_nvlink = [choice.ring_class is LinkClass.NVLINK for choice in (one, other)]
         assert by_nvlink[0] == by_nvlink[1]
         assert one.gbytes_per_s == other.gbytes_per_s
