@@ -143,7 +143,7 @@ def test_what_a_plan_kept_is_room_again_the_moment_it_is_taken_back(world: Sched
 
     wait_for(
         lambda: not any(world.nominated(member) for member in members),
-        "it is given up after three plans that nobody bound",
+        "it is given up after three plans without a binding",
     )
     began = time.monotonic()
     wait_for(lambda: world.node_of("single"), "the single pod has the room", SOON_SECONDS)

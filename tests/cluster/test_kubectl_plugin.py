@@ -243,5 +243,5 @@ def test_a_gang_that_waits_has_one_event_also_after_a_restart(
     extender.process.kill()
     extender.start()
     done = 'linkwise_extender_actions_total{action="Emit",outcome="done"} 1.0'
-    wait_for(lambda: done in extender.get("/metrics"), "the new extender has told it again")
+    wait_for(lambda: done in extender.get("/metrics"), "the new extender has reported it again")
     assert told() == only

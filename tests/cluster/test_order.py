@@ -131,7 +131,7 @@ def why_not(world: SchedulingWorld) -> str:
     world.delete(min(terminating(world)))
     wait_for(lambda: "reserved" in states(world), "the extender has seen that it is gone")
     world.create("later", gpus=8)
-    wait_for(lambda: "held for" in world.reason("later"), "it is told", PATIENCE_SECONDS)
+    wait_for(lambda: "held for" in world.reason("later"), "its refusal says so", PATIENCE_SECONDS)
     reason = world.reason("later")
     world.delete("later")
     return reason

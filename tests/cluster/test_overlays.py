@@ -256,7 +256,7 @@ def wait_scheduler(control: ControlPlane, *, asks_extender: bool) -> None:
         told = [any("linkwise" in word for word in command_of(pod)) for pod in found]
         return told == [asks_extender] and all(map(is_ready, found))
 
-    wait_for(so, f"a ready kube-scheduler, told of the extender: {asks_extender}", 120)
+    wait_for(so, f"a ready kube-scheduler that calls the extender: {asks_extender}", 120)
 
 
 def command_of(pod: dict[str, Any]) -> list[str]:

@@ -135,7 +135,7 @@ def test_a_node_deleted_under_a_gang_costs_that_member_only(
     on_it = ("--all-namespaces", f"--field-selector=spec.nodeName={gone}")
     deployed.kubectl("delete", "pods", *on_it, "--force", "--grace-period=0")
     names_of_others = (lost, kept["metadata"]["name"])
-    wait_for(lambda: others(deployed, names_of_others), "the Job has made the lost member anew")
+    wait_for(lambda: others(deployed, names_of_others), "the Job has replaced the lost member")
     (waiting,) = others(deployed, names_of_others)
     wait_described(deployed, waiting, "0/1 nodes are available: 1 Insufficient nvidia.com/gpu")
     wait_for(lambda: "room for 0 of 1 members" in deployed.explain(waiting), "explained as well")

@@ -219,10 +219,8 @@ class World:
 
 
 def known_end(pod: Pod, now: float) -> float | None:
-    """Return when a pod on a node is gone, if it says so or is ending.
-
-    None: unknown, or it has run longer than it said. Counts as `linkwise.extender.tenants` does.
-    """
+    """When a pod on a node is gone, where it has said so or is ending; None: it is not known, or it
+    has broken its word. As `linkwise.extender.tenants` counts."""
     if not pod.spec.node_name or pod.status.phase in ("Succeeded", "Failed"):
         return None
     leaving = pod.metadata.deletion_timestamp

@@ -283,7 +283,7 @@ def unsettled(deployed: DeployedLinkwise, *works: Work) -> list[str]:
             *unsound(deployed),
         ]
     except (grpc.RpcError, ApiError, urllib3.exceptions.HTTPError) as error:
-        return [f"somebody does not answer: {error}"]
+        return [f"no answer: {error}"]
 
 
 def unready(deployed: DeployedLinkwise) -> list[str]:

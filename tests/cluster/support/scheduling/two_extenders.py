@@ -57,7 +57,7 @@ class ExtenderPair:
     @property
     def leader(self) -> Replica:
         found = leader_of(self.replicas)
-        assert found is not None, "nobody leads, or two do"
+        assert found is not None, "no extender leads, or both do"
         return found
 
     def other(self, replica: Replica) -> Replica:
