@@ -156,8 +156,7 @@ def _answer_by_ring(named: NamedMachine, question: Question) -> Answer:
 
 
 def _answer_for_a_gang(named: NamedMachine, question: Question, gang: tuple[int, int]) -> Answer:
-    """Choose for a gang. All its GPUs are one communicator, so the ring through all of them counts
-    first."""
+    """All its GPUs are one communicator, so the ring through all of them counts first."""
     from linkwise.extender.kinds import Kind  # a tenth of a second that others do not wait for
     from linkwise.extender.placement.one_machine import gang_on
 
