@@ -25,6 +25,7 @@ import numpy as np
 
 from bench.figures import print_table
 from linkwise.topology import subsets
+from linkwise.topology.bandwidth import pair_gbytes_per_s
 from linkwise.topology.choose import choose
 from linkwise.topology.model import LinkClass, Machine
 from linkwise.topology.outlook import (
@@ -39,7 +40,6 @@ from linkwise.topology.outlook import (
 from linkwise.topology.partition import choose_partition, lowest_indices
 from linkwise.topology.recorded import machine_names, recorded_machine
 from linkwise.topology.tables import MachineTable, table_of
-from linkwise.topology.value import pair_gbytes_per_s
 
 Running = tuple[int, ...]
 Policy = Callable[[int, int, Running], int]

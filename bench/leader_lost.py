@@ -23,14 +23,20 @@ from typing import Any
 import click
 
 from bench.figures import print_table, this_machine
-from tests.cluster import sandbox, workloads
 from tests.cluster.__main__ import build_all
 from tests.cluster.deployed.test_leader_switch import led_to
-from tests.cluster.deployment import EXTENDER, SYSTEM, Deployed, wait_until_none
-from tests.cluster.looking import left_behind, running
-from tests.cluster.scheduling import scheduler_config, scheduler_env
-from tests.cluster.swallowing import swallowed
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.host import sandbox
+from tests.cluster.support.host.dropped_packets import swallowed
+from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.nodes import workloads
+from tests.cluster.support.nodes.deployment import (
+    EXTENDER,
+    SYSTEM,
+    DeployedLinkwise,
+    wait_until_none,
+)
+from tests.cluster.support.nodes.gpu_holders import left_behind, running
+from tests.cluster.support.scheduling.extender_process import scheduler_config, scheduler_env
 
 GPU_PODS = tuple(f"gpu-{number}" for number in range(8))
 _EVERY_SECONDS = 0.2
@@ -51,7 +57,7 @@ class Times:
         return max(self.waits[name] for name in GPU_PODS)
 
 
-def lose_leader(deployed: Deployed) -> Times:
+def lose_leader(deployed: DeployedLinkwise) -> Times:
     """All pods have a node when it returns."""
     times = Times()
     address = led_to(deployed)
@@ -94,7 +100,7 @@ def main(http_timeout: str | None, retry_period: str | None, rounds: int) -> Non
         build_all()
         sys.exit(sandbox.run([sys.executable, "-m", "bench.leader_lost", *sys.argv[1:]]))
     click.echo(f"Seconds: {this_machine()}\n")
-    deployed = Deployed(Path(directory) / "deployed")
+    deployed = DeployedLinkwise(Path(directory) / "deployed")
     try:
         deployed.start()
         configure(deployed, http_timeout, retry_period)
@@ -109,7 +115,9 @@ def main(http_timeout: str | None, retry_period: str | None, rounds: int) -> Non
         deployed.stop()
 
 
-def configure(deployed: Deployed, http_timeout: str | None, retry_period: str | None) -> None:
+def configure(
+    deployed: DeployedLinkwise, http_timeout: str | None, retry_period: str | None
+) -> None:
     if retry_period:
         patch = (
             '[{"op": "add", "path": "/spec/template/spec/containers/0/args/-", '
@@ -126,7 +134,7 @@ def configure(deployed: Deployed, http_timeout: str | None, retry_period: str | 
         control.start_scheduler(config, env=scheduler_env())
 
 
-def settle(deployed: Deployed) -> None:
+def settle(deployed: DeployedLinkwise) -> None:
     """As before: both extenders run, and nothing of the round is left."""
     deployed.clear()
     wait_until_none(lambda: left_behind(deployed))

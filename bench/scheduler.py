@@ -23,8 +23,8 @@ import click
 from bench.figures import print_table, ratio, this_machine
 from bench.scheduler_pods import Kind, Length
 from bench.scheduler_world import Round, World, world
-from tests.cluster import sandbox
-from tests.cluster.binaries import NEWEST, kubernetes
+from tests.cluster.support.host import sandbox
+from tests.cluster.support.programs.binaries import NEWEST, kubernetes
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ import click
 from bench.figures import this_machine
 from bench.scheduler_pods import Length
 from bench.scheduler_world import Memory, world
-from tests.cluster import sandbox
-from tests.cluster.binaries import NEWEST, kubernetes
+from tests.cluster.support.host import sandbox
+from tests.cluster.support.programs.binaries import NEWEST, kubernetes
 
 BAR_MIB = 300.0
 

@@ -14,7 +14,7 @@ import msgspec
 from linkwise.topology import names
 from linkwise.topology.plan import Plan, write_gpus, write_plan
 from linkwise.topology.recorded import recorded_machine
-from tests.cluster.scheduling import GPU, gpu_node
+from tests.cluster.support.scheduling.extender_process import GPU, gpu_node
 
 NAMESPACE = "ml"
 MACHINE = "hgx-h100"

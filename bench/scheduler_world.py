@@ -17,19 +17,19 @@ import msgspec
 from bench import scheduler_pods as pods
 from bench.scheduler_load import Load
 from linkwise.kube.objects import Pod
-from tests.cluster.control_plane import ControlPlane
-from tests.cluster.logs import tails
-from tests.cluster.processes import Process
-from tests.cluster.scheduling import (
+from tests.cluster.support.api.control_plane import ControlPlane
+from tests.cluster.support.host.logs import tails
+from tests.cluster.support.host.processes import LoggedProcess
+from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.scheduling.extender_process import (
     ADMISSION_OFF,
-    Extender,
+    ExtenderProcess,
     allow_extender,
     guard_plans,
     leave_plans_unguarded,
     scheduler_config,
     scheduler_env,
 )
-from tests.cluster.waiting import wait_for
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PODS = f"/api/v1/namespaces/{pods.NAMESPACE}/pods"
@@ -132,7 +132,7 @@ class World:
         """With *count* pods, those on the free nodes scheduled while it is looked at."""
         used = self._nodes - free_nodes
         await self.load.create(pods.running(used, count - free_nodes))
-        extender = Extender(self.control)
+        extender = ExtenderProcess(self.control)
         seconds = extender.start()
         try:
             when_ready = extender.resident_mib()
@@ -164,7 +164,7 @@ class World:
         )
 
     @contextmanager
-    def _extender(self, ours: bool, plain: bool = False) -> Iterator[Extender | None]:
+    def _extender(self, ours: bool, plain: bool = False) -> Iterator[ExtenderProcess | None]:
         """With what is installed beside it: its admission policies cost the API server time."""
         if ours != self._guarded:
             (guard_plans if ours else leave_plans_unguarded)(self.control)
@@ -172,7 +172,7 @@ class World:
         if not ours:
             yield None
             return
-        extender = Extender(self.control, plain=plain)
+        extender = ExtenderProcess(self.control, plain=plain)
         extender.start()
         try:
             yield extender
@@ -180,7 +180,7 @@ class World:
             extender.process.stop()
 
     @contextmanager
-    def _scheduler(self, extender: Extender | None) -> Iterator[Process]:
+    def _scheduler(self, extender: ExtenderProcess | None) -> Iterator[LoggedProcess]:
         config = scheduler_config(self.control, extender.calls) if extender is not None else None
         scheduler = self.control.start_scheduler(config, env=scheduler_env())
         try:
@@ -188,7 +188,9 @@ class World:
         finally:
             scheduler.stop()
 
-    def _programs(self, extender: Extender | None, scheduler: Process) -> dict[str, int]:
+    def _programs(
+        self, extender: ExtenderProcess | None, scheduler: LoggedProcess
+    ) -> dict[str, int]:
         parts = self.control.parts
         return {
             "etcd": parts["etcd"].pid,

@@ -15,12 +15,12 @@ import click
 
 from bench.figures import milliseconds, percentile, print_table, this_machine
 from linkwise.topology import names
-from tests.cluster import sandbox
-from tests.cluster.binaries import NEWEST, kubernetes
-from tests.cluster.control_plane import ControlPlane
-from tests.cluster.scheduling import ADMISSION_OFF
-from tests.cluster.scheduling_world import NODES, World
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.api.control_plane import ControlPlane
+from tests.cluster.support.host import sandbox
+from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.programs.binaries import NEWEST, kubernetes
+from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF
+from tests.cluster.support.scheduling.scheduling_world import NODES, SchedulingWorld
 
 BAR_SECONDS = 5.0
 _LOOK_SECONDS = 0.003
@@ -28,7 +28,7 @@ _PATIENCE_SECONDS = 60.0
 _SAID = {names.GANG: "g", names.GANG_SIZE: str(len(NODES))}
 
 
-def last_member(world: World) -> float:
+def last_member(world: SchedulingWorld) -> float:
     """The others have been told that they wait for it."""
     gang = [world.create(f"g-{rank}", annotations=_SAID) for rank in range(len(NODES) - 1)]
     _wait_told(world, gang)
@@ -36,23 +36,23 @@ def last_member(world: World) -> float:
     return _seconds_until_bound(world, gang)
 
 
-def room_for_a_gang(world: World) -> float:
+def room_for_a_gang(world: SchedulingWorld) -> float:
     return _when_freed(world, NODES, lambda: world.create_gang("g", len(NODES)))
 
 
-def room_for_a_gated_gang(world: World) -> float:
+def room_for_a_gated_gang(world: SchedulingWorld) -> float:
     return _when_freed(world, NODES, lambda: world.create_gang("g", len(NODES), gated=True))
 
 
-def room_for_a_pod(world: World) -> float:
+def room_for_a_pod(world: SchedulingWorld) -> float:
     return _when_freed(world, NODES[:1], lambda: [world.create("single")])
 
 
-def room_for_a_gated_pod(world: World) -> float:
+def room_for_a_gated_pod(world: SchedulingWorld) -> float:
     return _when_freed(world, NODES[:1], lambda: [world.create("single", gated=True)])
 
 
-EVENTS: dict[str, Callable[[World], float]] = {
+EVENTS: dict[str, Callable[[SchedulingWorld], float]] = {
     "the last member of a gang comes": last_member,
     "room for a gang": room_for_a_gang,
     "room for a gang behind our gate": room_for_a_gated_gang,
@@ -61,7 +61,9 @@ EVENTS: dict[str, Callable[[World], float]] = {
 }
 
 
-def _when_freed(world: World, freed: Sequence[str], create: Callable[[], Iterable[str]]) -> float:
+def _when_freed(
+    world: SchedulingWorld, freed: Sequence[str], create: Callable[[], Iterable[str]]
+) -> float:
     for node in NODES:
         world.place(f"on-{node}", node, 8)
     wait_for(lambda: len(world.taken()) == 8 * len(NODES), "the extender has seen all of them")
@@ -72,12 +74,12 @@ def _when_freed(world: World, freed: Sequence[str], create: Callable[[], Iterabl
     return _seconds_until_bound(world, waiting)
 
 
-def _wait_told(world: World, pods: Sequence[str]) -> None:
+def _wait_told(world: SchedulingWorld, pods: Sequence[str]) -> None:
     """Until kube-scheduler has said of each that it waits: also one behind a gate is told so."""
     wait_for(lambda: all(map(world.reason, pods)), "all were tried", _PATIENCE_SECONDS)
 
 
-def _seconds_until_bound(world: World, pods: Sequence[str]) -> float:
+def _seconds_until_bound(world: SchedulingWorld, pods: Sequence[str]) -> float:
     began = time.perf_counter()
     while True:
         nodes = {pod.metadata.name: pod.spec.node_name for pod in world.pods()}
@@ -96,7 +98,7 @@ def measure(rounds: int) -> dict[str, list[float]]:
         directory / "wake-ups", controllers=False, disable_admission=ADMISSION_OFF
     )
     control.start()
-    world = World(control)
+    world = SchedulingWorld(control)
     seconds: dict[str, list[float]] = {what: [] for what in EVENTS}
     try:
         world.start()

@@ -1,5 +1,5 @@
-"""An API server as far as the plugin needs one: it passes GETs on to the Service of the extender,
-to whoever has the right token."""
+"""A minimal API server for the kubectl plugin: it proxies GETs to the extender's Service, for
+clients with the right token."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -15,7 +15,7 @@ SERVICE = "/api/v1/namespaces/kube-system/services/linkwise-extender:http"
 
 
 class Proxy:
-    """`refusal` is what it answers in place of the extender: status, reason, message."""
+    """`refusal` replaces the extender's answer: status, reason, message."""
 
     def __init__(self, extender: WSGIApplication) -> None:
         self._extender = extender
@@ -52,7 +52,7 @@ def served(extender: WSGIApplication) -> Iterator[Proxy]:
 
 
 def write_kubeconfig(path: Path, url: str, token: str = TOKEN) -> Path:
-    """Two contexts: `here`, whose namespace is `ml`, and `away`, where nobody answers."""
+    """Two contexts: `here`, whose namespace is `ml`, and `away`, where no server answers."""
     config = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -67,5 +67,5 @@ def write_kubeconfig(path: Path, url: str, token: str = TOKEN) -> Path:
             {"name": "away", "context": {"cluster": "nowhere", "user": "u"}},
         ],
     }
-    path.write_text(json.dumps(config))  # which is YAML too
+    path.write_text(json.dumps(config))  # which is valid YAML too
     return path

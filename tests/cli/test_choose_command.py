@@ -149,7 +149,7 @@ def test_must_holds_for_what_the_ring_policy_would_take_too() -> None:
 
 
 def test_where_ring_differs_from_partition_both_are_shown() -> None:
-    """Partition likes (0,2) beside (4,5) better than (0,4) beside (2,5), which has no NVLink."""
+    """Partition prefers (0,2) beside (4,5) to (0,4) beside (2,5), which has no NVLink."""
     words = ("--machine", "dgx1-v100", "--free", "0,2,4,5", "--size", "2", "--policy", "partition")
     assert choose(*words).stdout.splitlines()[3:8] == [
         "        GPUs  link    GB/s   left",
@@ -206,7 +206,7 @@ TABLE = write_matrix(BRIDGED_8)
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 def test_a_printed_table_is_read_from_a_file(tmp_path: Path, encoding: str) -> None:
-    """PowerShell writes UTF-16, editors on Windows a byte-order mark."""
+    """PowerShell writes UTF-16, and editors on Windows a byte-order mark."""
     file = tmp_path / "topo.txt"
     file.write_text(TABLE, encoding=encoding)
     answer = as_json("--machine", str(file), "--size", "2", "--model", "NVIDIA A100-PCIE-40GB")

@@ -34,7 +34,7 @@ def running() -> Iterator[Proxy]:
         wait_for(lambda: not shell.waits_for())
         world.add_gang("train", 1, 6)
         wait_for(lambda: world.is_planned("train-0"))
-        world.add_gang("huge", 3)  # of the same second, and by its name it would come first
+        world.add_gang("huge", 3)  # of the same second, so its name would come first
         world.add_pod("lonely", 8)
         app = create_app(shell, metrics)
         client = app.test_client()
@@ -55,7 +55,7 @@ def proxy(running: Proxy) -> Iterator[Proxy]:
 def _kubeconfig(proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_kubeconfig(tmp_path / "config", proxy.url)
     monkeypatch.setenv("KUBECONFIG", str(path))
-    # The kubernetes package looks at the environment when it is imported.
+    # The kubernetes package reads the environment when it is imported.
     monkeypatch.setattr("linkwise.cli.proxied.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
     monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
 

@@ -1,4 +1,4 @@
-"""`linkwise recognise` tells which gangs pods are in, and where its input is wrong."""
+"""`linkwise recognise` names the gangs of pods, and the place of an error in its input."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`python -m tests.cluster`: what a person, `make e2e` and CI call."""
+"""`python -m tests.cluster`: the commands for people, `make e2e` and CI."""
 
 import os
 import shutil
@@ -7,19 +7,20 @@ from pathlib import Path
 
 import click
 
-from tests.cluster import binaries, images, logs, needs, sandbox, side_by_side
+from tests.cluster.support.host import logs, needs, sandbox, side_by_side
+from tests.cluster.support.programs import binaries, images
 
 CHECKOUT = Path(__file__).parents[2]
 
 
 @click.group()
 def main() -> None:
-    """A real Kubernetes, built here, run in namespaces of its own."""
+    """Build a real Kubernetes and run it in separate namespaces."""
     os.environ["PATH"] = needs.search_path()
 
 
 def check_needs() -> None:
-    """Raises ClickException with everything that is missing."""
+    """Raises ClickException with everything that the machine lacks."""
     if lacks := needs.missing():
         listed = "\n".join(f"  - {lack}" for lack in lacks)
         raise click.ClickException(f"this machine cannot run a cluster:\n{listed}")
@@ -28,7 +29,7 @@ def check_needs() -> None:
 @main.command(context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def test(arguments: tuple[str, ...]) -> None:
-    """Run the tests that need a cluster, or those that ARGUMENTS, which are pytest's, choose."""
+    """Run the tests that need a cluster, or those that pytest's ARGUMENTS choose."""
     check_needs()
     build_all()
     if arguments:
@@ -41,17 +42,17 @@ def test(arguments: tuple[str, ...]) -> None:
 @main.command()
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
 def run(command: tuple[str, ...]) -> None:
-    """Run COMMAND inside a sandbox; what it uses must have been built."""
+    """Run COMMAND inside a sandbox. Everything that it uses must be built."""
     check_needs()
     sys.exit(sandbox.run(command))
 
 
 @main.command()
 def shell() -> None:
-    """Open a shell with kubectl on a cluster with Linkwise; everything ends with it."""
+    """Open a shell with kubectl on a cluster with Linkwise. Everything ends with the shell."""
     check_needs()
     build_all()
-    sys.exit(sandbox.run([sys.executable, "-m", "tests.cluster.shell"]))
+    sys.exit(sandbox.run([sys.executable, "-m", "tests.cluster.support.nodes.shell"]))
 
 
 @main.command()
@@ -68,7 +69,7 @@ def build() -> None:
 
 
 def build_all() -> None:
-    """Inside the sandbox there is no way to the network, so what is built is built before."""
+    """Build everything first: the sandbox has no network."""
     for version in (binaries.NEWEST, *binaries.OLDER):
         binaries.kubernetes(version)
     binaries.containerd()

@@ -1,4 +1,4 @@
-"""Control planes for the tests, and their logs where a test fails."""
+"""Control planes for the tests, and their logs if a test fails."""
 
 import shutil
 from collections.abc import Generator, Iterator
@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import sandbox
-from tests.cluster.control_plane import ControlPlane
-from tests.cluster.logs import keep, tails
+from tests.cluster.support.api.control_plane import ControlPlane
+from tests.cluster.support.host import sandbox
+from tests.cluster.support.host.logs import keep, tails
 
 
 @pytest.fixture(scope="session")
 def run_directory() -> Path:
-    """Where everything of this run lies; outside a sandbox an error, as nothing here can work."""
+    """Return the directory of this run. Fails outside a sandbox, where no test can work."""
     directory = sandbox.directory()
     if directory is None:
         pytest.fail("needs the sandbox; run: python -m tests.cluster test", pytrace=False)

@@ -1,14 +1,14 @@
-"""A node's cgroup is ready for its kubelet, by either version of cgroups.
+"""A node's cgroup is ready for its kubelet, in either version of cgroups.
 
-The version that this machine has is tried by everything that runs on a node; the other one is known
-here by its files alone.
+Everything that runs on a node tries this machine's version; the other one is known only from its
+files.
 """
 
 from pathlib import Path
 
 import pytest
 
-from tests.cluster import cgroups
+from tests.cluster.support.host import cgroups
 
 
 def test_in_version_1_a_cgroup_gets_the_processors_of_the_one_above(

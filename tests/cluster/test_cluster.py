@@ -1,6 +1,6 @@
-"""The cluster of the tests is one: pods run, talk and outlive what they outlive anywhere else.
+"""The test cluster is a real one: pods run, communicate and survive what they survive elsewhere.
 
-Every other test with real kubelets stands on this; where one of these fails, look no further.
+All other tests with real kubelets depend on this. If one of these fails, fix it first.
 """
 
 import shutil
@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cluster import busybox
-from tests.cluster.cluster import Cluster
-from tests.cluster.control_plane import ControlPlane, KubectlError
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.api.control_plane import ControlPlane, KubectlError
+from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.nodes.cluster import RealCluster
+from tests.cluster.support.programs import busybox
 
 SERVING = "echo serving; echo hello > /tmp/index.html; exec httpd -f -p 80 -h /tmp"
 
 
 @pytest.fixture(scope="module")
-def cluster(run_directory: Path) -> Iterator[Cluster]:
-    cluster = Cluster(run_directory / "cluster")
+def cluster(run_directory: Path) -> Iterator[RealCluster]:
+    cluster = RealCluster(run_directory / "cluster")
     cluster.start()
     yield cluster
     cluster.stop()
@@ -31,8 +31,8 @@ def cluster(run_directory: Path) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def control(cluster: Cluster) -> ControlPlane:
-    """With a web server on the first node and a client on the second."""
+def control(cluster: RealCluster) -> ControlPlane:
+    """A control plane with a web server on the first node and a client on the second."""
     web = pod("web", "node-1", SERVING) | {
         "metadata": {"name": "web", "labels": {"app": "web"}},
     }
@@ -53,7 +53,7 @@ def control(cluster: Cluster) -> ControlPlane:
     return cluster.control
 
 
-def test_both_nodes_are_ready_at_their_own_addresses(cluster: Cluster) -> None:
+def test_both_nodes_are_ready_at_their_own_addresses(cluster: RealCluster) -> None:
     rows = cluster.control.kubectl("get", "nodes", "--no-headers", "-o", "wide").splitlines()
     found = {name: (status, address) for name, status, _, _, _, address, *_ in map(str.split, rows)}
     assert found == {"node-1": ("Ready", "172.31.0.11"), "node-2": ("Ready", "172.31.0.12")}
@@ -85,7 +85,7 @@ def test_pods_reach_the_api_server_at_its_service_address(control: ControlPlane)
 
 
 def test_each_node_has_its_own_disk_and_its_pods_see_that_one(
-    cluster: Cluster, control: ControlPlane
+    cluster: RealCluster, control: ControlPlane
 ) -> None:
     for node in cluster.nodes.values():
         (node.root / "var/lib/kubelet/device-plugins/whose").write_text(node.name)
@@ -103,7 +103,7 @@ def test_each_node_has_its_own_disk_and_its_pods_see_that_one(
 
 
 def test_containers_outlive_their_kubelet_and_their_containerd(
-    cluster: Cluster, control: ControlPlane
+    cluster: RealCluster, control: ControlPlane
 ) -> None:
     node, before = cluster.nodes["node-2"], container_of(control, "client")
     node.kubelet.kill()
@@ -116,7 +116,7 @@ def test_containers_outlive_their_kubelet_and_their_containerd(
 
 
 def test_a_power_cut_ends_every_process_and_the_disk_stays(
-    cluster: Cluster, control: ControlPlane
+    cluster: RealCluster, control: ControlPlane
 ) -> None:
     node, before = cluster.nodes["node-1"], container_of(control, "web")
     kept = node.root / "var/lib/kept"
@@ -126,7 +126,7 @@ def test_a_power_cut_ends_every_process_and_the_disk_stays(
     node.stop()
     assert not running("httpd")
     assert not node.kubelet.alive
-    assert running("/bin/sleep")  # the other node's
+    assert running("/bin/sleep")  # on the other node
     node.start()
     assert kept.read_text() == "yes"
     assert not (node.root / "run/forgotten").exists()
@@ -138,7 +138,7 @@ def test_a_power_cut_ends_every_process_and_the_disk_stays(
     wait_for(lambda: says(control, "client", f"wget -qO- http://{address}"), "it answers again")
 
 
-def test_the_logs_of_programs_and_pods_are_kept_together(cluster: Cluster) -> None:
+def test_the_logs_of_programs_and_pods_are_kept_together(cluster: RealCluster) -> None:
     logs = cluster.control.logs
     found = {str(path.relative_to(logs)) for path in logs.rglob("*.log")}
     assert {"kube-apiserver.log", "node-1.kubelet.log", "node-2.containerd.log"} <= found
@@ -174,7 +174,7 @@ def inside(control: ControlPlane, name: str, script: str) -> str:
 
 
 def says(control: ControlPlane, name: str, script: str) -> str:
-    """As `inside`, and nothing while that cannot be asked."""
+    """Return the result as `inside`; "" while the pod cannot be reached."""
     try:
         return inside(control, name, script)
     except KubectlError:
@@ -187,7 +187,7 @@ def is_ready(control: ControlPlane, name: str) -> bool:
 
 
 def container_of(control: ControlPlane, name: str) -> tuple[str, str]:
-    """Its container's id, empty while there is none, and how often it was started again."""
+    """Return its container's id ("" if there is none), and its number of restarts."""
     path = "{.status.containerStatuses[0].containerID} {.status.containerStatuses[0].restartCount}"
     said = control.kubectl("get", "pod", name, "-o", f"jsonpath={path}")
     identity, _, restarts = said.partition(" ")
@@ -199,7 +199,7 @@ def address_of_web(control: ControlPlane) -> str:
 
 
 def running(program: str) -> bool:
-    """Whether any process of the sandbox is *program*; all of them are seen from here."""
+    """True if a process of the sandbox runs *program*; all of them are visible here."""
     return any(command[0] == program for command in commands())
 
 
@@ -207,6 +207,6 @@ def commands() -> Iterator[list[str]]:
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = file.read_text().split("\0")
-        except OSError:  # ended, since it was listed
+        except OSError:  # ended since the listing
             continue
         yield words

@@ -1,4 +1,4 @@
-"""Nothing of a cluster is left behind, whether it was stopped or whoever started it was killed."""
+"""Nothing of a cluster is left behind, after a stop and after a kill of its starter."""
 
 import subprocess
 import sys
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.cluster import cgroups, sandbox
-from tests.cluster.cluster import Cluster
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.host import cgroups, sandbox
+from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.nodes.cluster import RealCluster
 
-# Where the programs make directories unless they are told not to.
+# Where the programs create directories by default.
 USUAL_PLACES = (
     "/etc/cni",
     "/etc/kubernetes",
@@ -25,7 +25,7 @@ USUAL_PLACES = (
     "/var/lib/kubelet",
     "/var/log/pods",
 )
-# A pod with a mount of its own, so that there is something of every kind to leave behind.
+# A pod with a mount, so that there is something of every kind to leave behind.
 POD = """\
 apiVersion: v1
 kind: Pod
@@ -40,12 +40,12 @@ spec:
   volumes: [{name: memory, emptyDir: {medium: Memory}}]
 """
 START = """
-from tests.cluster import sandbox
+from tests.cluster.support.host import sandbox
 from tests.cluster.test_cluster_end import run_pod
-from tests.cluster.cluster import Cluster
+from tests.cluster.support.nodes.cluster import RealCluster
 import time
 
-cluster = Cluster(sandbox.directory() / "killed", nodes=1)
+cluster = RealCluster(sandbox.directory() / "killed", nodes=1)
 cluster.start()
 run_pod(cluster)
 print(sandbox.directory(), flush=True)
@@ -55,7 +55,7 @@ time.sleep(600)
 
 def test_a_stopped_cluster_leaves_its_logs_and_nothing_else(run_directory: Path) -> None:
     before, places = traces(), used_places()
-    cluster = Cluster(run_directory / "stopped", nodes=1)
+    cluster = RealCluster(run_directory / "stopped", nodes=1)
     cluster.start()
     run_pod(cluster)
     during = traces()
@@ -75,18 +75,19 @@ def test_a_killed_cluster_leaves_nothing() -> None:
         starter.kill()
         wait_for(lambda: not home.exists(), "its directory is gone")
     assert not [root for root in cgroups.HIERARCHIES.rglob(home.name) if root.is_dir()]
-    # The sweeper is the last, as it is who removed the rest.
+    # The sweeper ends last, as it removes the rest.
     wait_for(lambda: not [line for line in command_lines() if home.name in line], "all have ended")
 
 
-def run_pod(cluster: Cluster) -> None:
+def run_pod(cluster: RealCluster) -> None:
     cluster.control.kubectl("apply", "-f", "-", stdin=POD)
     cluster.control.kubectl("wait", "--for=condition=Ready", "--timeout=90s", "pod/one")
 
 
 @contextmanager
 def another_sandbox() -> Iterator[tuple["subprocess.Popen[str]", Path]]:
-    """Inside ours, with a cluster that runs a pod: who started it, and the run's directory."""
+    """Start a sandbox inside this one, with a cluster that runs a pod. Return its starter, and the
+    run's directory."""
     command = [sys.executable, "-m", "tests.cluster", "run", "--", sys.executable, "-c", START]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as starter:
         try:
@@ -97,7 +98,7 @@ def another_sandbox() -> Iterator[tuple["subprocess.Popen[str]", Path]]:
 
 
 def traces() -> dict[str, set[str]]:
-    """What a cluster could leave on the machine, by kind."""
+    """Return what a cluster could leave on the machine, by kind."""
     run = sandbox.directory()
     assert run
     links = subprocess.check_output(["ip", "-oneline", "addr"], text=True)
@@ -121,11 +122,11 @@ def used_places() -> list[str]:
 
 
 def command_lines() -> Iterator[str]:
-    """Of all who run in this sandbox, but for those that have ended and wait to be buried."""
+    """Return the command lines of all live processes in this sandbox."""
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = file.read_text().split("\0")
-        except OSError:  # ended, since it was listed
+        except OSError:  # ended since the listing
             continue
         if any(words):
             yield " ".join(words)

@@ -1,4 +1,4 @@
-"""Fifty gangs that ask for much more than there is: each runs whole, and nobody is forgotten."""
+"""Fifty gangs that request much more than there is: each runs whole, and none is forgotten."""
 
 import random
 import shutil
@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.contention import Overdue, Played, draw_jobs, given_twice
-from tests.cluster.control_plane import ControlPlane
-from tests.cluster.scheduling import ADMISSION_OFF
-from tests.cluster.two_extenders import SwitchWorld
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.api.control_plane import ControlPlane
+from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.scheduling.contention import Overdue, Played, draw_jobs, given_twice
+from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF
+from tests.cluster.support.scheduling.two_extenders import SwitchWorld
 
 GANGS = 50
-THERE_IS = 0.6  # GPUs, of what they ask for
-DYING = 0.2  # of the members
+THERE_IS = 0.6  # GPUs, as a share of what the gangs request
+DYING = 0.2  # share of the members
 _LOOK_SECONDS = 0.2
-# The bar is 5 s on a machine that is not busy with anything else. What must never happen is that
-# a pod waits for kube-scheduler's own flush, which comes after 5 minutes.
+# The goal is 5 s on an idle machine. A pod must never wait for kube-scheduler's own flush, which
+# comes after 5 minutes.
 FORGOTTEN_SECONDS = 60.0
 ALL_IN_SECONDS = 300.0
 
@@ -36,7 +36,7 @@ def world(run_directory: Path) -> Iterator[SwitchWorld]:
     finally:
         world.pair.stop()
         control.stop()
-    shutil.rmtree(directory, ignore_errors=True)  # of what did not start the logs are kept
+    shutil.rmtree(directory, ignore_errors=True)  # if it did not start, the logs are kept
 
 
 def test_gangs_that_contend_run_whole_and_nobody_is_forgotten(world: SwitchWorld) -> None:
@@ -47,7 +47,7 @@ def test_gangs_that_contend_run_whole_and_nobody_is_forgotten(world: SwitchWorld
     world.start(nodes)
     played = Played(world, jobs, draw, DYING)
     overdue = Overdue(world.client)
-    # Once so many gangs have finished.
+    # After this many gangs have finished.
     troubles = {GANGS // 4: restart_scheduler, GANGS // 2: kill_the_leader}
 
     played.create_all()

@@ -1,7 +1,7 @@
 """Gangs that start with their minimum, lose members and wait, before the real kube-scheduler.
 
-What wakes a pod here is our nomination, or kube-scheduler's own flush after five minutes: so every
-wait below is far shorter than that.
+Only Linkwise's nomination wakes a pod here, or kube-scheduler's own flush after five minutes, so
+every wait below is far shorter than that.
 """
 
 import time
@@ -11,31 +11,31 @@ from pathlib import Path
 import pytest
 
 from linkwise.topology import names
-from tests.cluster.control_plane import ControlPlane
-from tests.cluster.scheduling import ADMISSION_OFF
-from tests.cluster.scheduling_world import World, started_world
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.api.control_plane import ControlPlane
+from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF
+from tests.cluster.support.scheduling.scheduling_world import SchedulingWorld, started_world
 
-SOON_SECONDS = 30.0  # also on a busy machine; kube-scheduler itself would come after 300
+SOON_SECONDS = 30.0  # also on a busy machine; kube-scheduler's flush would come after 300
 
 
 @pytest.fixture(scope="module")
-def started(run_directory: Path) -> Iterator[World]:
+def started(run_directory: Path) -> Iterator[SchedulingWorld]:
     directory = run_directory / "gangs-grow"
     control = ControlPlane(directory, controllers=False, disable_admission=ADMISSION_OFF)
     control.start()
-    with started_world(World(control)) as world:
+    with started_world(SchedulingWorld(control)) as world:
         yield world
 
 
 @pytest.fixture
-def world(started: World) -> Iterator[World]:
+def world(started: SchedulingWorld) -> Iterator[SchedulingWorld]:
     yield started
     started.clear()
 
 
 def create(
-    world: World,
+    world: SchedulingWorld,
     rank: int,
     *,
     size: int,
@@ -45,7 +45,7 @@ def create(
     name: str = "",
     scheduler: str = "default-scheduler",
 ) -> str:
-    """A member of the gang `train`."""
+    """Create a member of the gang `train`."""
     words = {names.GANG: "train", names.GANG_SIZE: str(size), names.RANK: str(rank)}
     if least is not None:
         words[names.GANG_MIN] = str(least)
@@ -53,19 +53,19 @@ def create(
     return world.create(name or f"train-{rank}", gpus, annotations=words, scheduler=scheduler)
 
 
-def fill(world: World, *pods: str) -> None:
+def fill(world: SchedulingWorld, *pods: str) -> None:
     for pod in pods:
         world.create(pod, 8)
     world.wait_bound(pods)
 
 
-def wait_running(world: World, members: Sequence[str]) -> None:
-    """Also for the extender, which may hear of the last Binding after us."""
+def wait_running(world: SchedulingWorld, members: Sequence[str]) -> None:
+    """Wait for the extender too, which may hear of the last Binding later than the test."""
     world.wait_bound(members)
     wait_for(lambda: '"phase":"running"' in world.asked("/gangs"), "the extender has seen it start")
 
 
-def test_a_gang_starts_with_its_minimum_and_grows_as_room_comes(world: World) -> None:
+def test_a_gang_starts_with_its_minimum_and_grows_as_room_comes(world: SchedulingWorld) -> None:
     fill(world, "busy-0", "busy-1")
     members = [create(world, rank, size=4, gpus=8, least=2) for rank in range(4)]
 
@@ -84,7 +84,7 @@ def test_a_gang_starts_with_its_minimum_and_grows_as_room_comes(world: World) ->
     wait_for(lambda: world.node_of(members[3]), "and then the fourth", SOON_SECONDS)
 
 
-def test_members_that_come_later_go_next_to_those_that_run(world: World) -> None:
+def test_members_that_come_later_go_next_to_those_that_run(world: SchedulingWorld) -> None:
     first = [create(world, rank, size=4, gpus=2, least=2) for rank in range(2)]
     world.wait_bound(first)
     node = world.node_of(first[0])
@@ -95,7 +95,7 @@ def test_members_that_come_later_go_next_to_those_that_run(world: World) -> None
     assert {world.node_of(member) for member in (*first, *late)} == {node}
 
 
-def test_a_member_made_anew_has_the_gpus_of_the_one_that_died(world: World) -> None:
+def test_a_member_made_anew_has_the_gpus_of_the_one_that_died(world: SchedulingWorld) -> None:
     members = [create(world, rank, size=3, gpus=4) for rank in range(3)]
     wait_running(world, members)
     before = {member: (world.node_of(member), world.gpus_of(member)) for member in members}
@@ -109,7 +109,9 @@ def test_a_member_made_anew_has_the_gpus_of_the_one_that_died(world: World) -> N
         assert (world.node_of(name), world.gpus_of(name)) == before[members[rank]]
 
 
-def test_a_gang_without_room_for_its_next_member_is_reported_and_goes_on(world: World) -> None:
+def test_a_gang_without_room_for_its_next_member_is_reported_and_goes_on(
+    world: SchedulingWorld,
+) -> None:
     members = [create(world, rank, size=4, gpus=8) for rank in range(4)]
     wait_running(world, members)
     node = world.node_of(members[3])
@@ -130,18 +132,18 @@ def test_a_gang_without_room_for_its_next_member_is_reported_and_goes_on(world: 
     wait_for(lambda: world.node_of("again") == node, "it has the room", SOON_SECONDS)
 
 
-def test_what_a_plan_kept_is_room_again_the_moment_it_is_taken_back(world: World) -> None:
-    """Nothing of kube-scheduler's own tells it so: no pod and no node has changed."""
+def test_what_a_plan_kept_is_room_again_the_moment_it_is_taken_back(world: SchedulingWorld) -> None:
+    """No event of kube-scheduler's own says so: no pod and no node has changed."""
     members = [
         create(world, rank, size=4, gpus=8, timeout="5s", scheduler="nobody") for rank in range(4)
-    ]  # three plans, in which time the single pod is tried
+    ]  # three plans, during which the scheduler tries the single pod
     wait_for(lambda: all(world.nominated(member) for member in members), "all are planned")
     world.create("single", 8)
     world.wait_waiting("single", "linkwise:")
 
     wait_for(
         lambda: not any(world.nominated(member) for member in members),
-        "it is given up after three plans that nobody bound",
+        "it is given up after three plans without a binding",
     )
     began = time.monotonic()
     wait_for(lambda: world.node_of("single"), "the single pod has the room", SOON_SECONDS)

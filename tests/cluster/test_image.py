@@ -1,4 +1,4 @@
-"""The image as it is run: as nobody, on a read-only root, with nothing in it to spare."""
+"""The image in use: as user nobody, on a read-only root, with nothing superfluous in it."""
 
 import json
 import re
@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.images import VERSION, base_image, linkwise_image, unpacked
-from tests.cluster.oci import how_to_run, image_size
-from tests.cluster.processes import Process
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.host.processes import LoggedProcess
+from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.programs.images import VERSION, base_image, linkwise_image, unpacked
+from tests.cluster.support.programs.oci import how_to_run, image_size
 
 MOST_BYTES_OVER_BASE = 150_000_000
 PROGRAMS = ("linkwise", "linkwise-plugin", "linkwise-extender")
 NOBODY_LISTENS = "http://127.0.0.1:1"
-# What a container runtime does, as far as the programs can tell.
+# What a container runtime does, as far as the programs notice.
 CONTAIN = """
 set -e
 root=$1 user=$2
@@ -40,7 +40,8 @@ class Image:
     root: Path
 
     def contained(self, *command: str) -> list[str]:
-        """How to run *command* with the image's own user and environment, and no writable file."""
+        """Return a command that runs *command* with the image's user and environment, and no
+        writable file."""
         run = how_to_run(self.archive)
         inside = [str(self.root), run.user, *run.env, *command]
         return ["unshare", "--mount", "sh", "-c", CONTAIN, "contain", *inside]
@@ -62,9 +63,9 @@ def image(run_directory: Path) -> Iterator[Image]:
 
 @dataclass
 class Served:
-    """A program of the image that serves HTTP here, at a port of its own choice."""
+    """A program of the image that serves HTTP here, at a port that it chooses."""
 
-    process: Process
+    process: LoggedProcess
 
     @property
     def port(self) -> int | None:
@@ -73,7 +74,7 @@ class Served:
         return int(found[1]) if found else None
 
     def call(self, verb: str, body: bytes) -> tuple[int, str]:
-        """As kube-scheduler."""
+        """Call it as kube-scheduler does."""
         said = self.process.log.read_text()
         found = re.search(r"kube-scheduler on http://\S+:(\d+)$", said, re.MULTILINE)
         assert found, said
@@ -101,7 +102,7 @@ class Served:
 def serving(image: Image, logs: Path, *command: str) -> Iterator[Served]:
     log = logs / f"{command[0]}.log"
     argv = image.contained(*command, "--listen-port=0")
-    served = Served(Process(command[0], argv, log))
+    served = Served(LoggedProcess(command[0], argv, log))
     served.process.start()
     try:
         wait_for(lambda: served.port, "it says where it listens", of=served.process)
@@ -119,7 +120,7 @@ def logs(run_directory: Path, request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture
 def extender(image: Image, logs: Path) -> Iterator[Served]:
-    """Without an API server, which keeps the certificates."""
+    """The extender without an API server, which stores the certificates."""
     command = (
         "linkwise-extender",
         f"--api-server={NOBODY_LISTENS}",
@@ -161,7 +162,7 @@ def test_the_extender_lives_on_a_read_only_root_and_waits_for_an_api_server(
 
 
 def test_the_extender_takes_a_large_call_without_a_writable_file(extender: Served) -> None:
-    """Servers like to keep what is past 1 MiB in a file in /tmp."""
+    """Servers tend to buffer requests beyond 1 MiB in /tmp."""
     names = [f"node-{number:08d}" for number in range(100_000)]
     main = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
     meta = {"name": "p", "namespace": "default", "uid": "1"}
@@ -185,7 +186,7 @@ def test_the_plugin_plays_a_machine_without_a_writable_file(image: Image, logs: 
 
 
 def test_every_module_of_linkwise_can_be_imported_but_the_simulator(image: Image) -> None:
-    """What it stands on has been thinned out; nothing in use may be missing."""
+    """Its dependencies have been thinned out; nothing in use may be missing."""
     (packages,) = image.root.glob("opt/linkwise/lib/*/site-packages")
     modules = {
         ".".join(path.relative_to(packages).with_suffix("").parts).removesuffix(".__init__")
@@ -207,13 +208,13 @@ def test_the_driver_s_library_is_looked_for_and_its_absence_told(image: Image) -
 
 
 def test_all_byte_code_is_made_and_holds_whatever_the_time_stamps(image: Image) -> None:
-    """A read-only root file system keeps none, so each start would compile everything again."""
+    """A read-only root file system stores none, so each start would compile everything again."""
     sources = list((image.root / "opt/linkwise/lib").rglob("*.py"))
     assert len(sources) > 500
     checked_hash_or_time = [
         source
         for source in sources
-        # PEP 552: the second word is 1 where the source is not looked at.
+        # PEP 552: the second word is 1 if the source is not checked.
         if Path(cache_from_source(str(source), optimization="")).read_bytes()[4:8] != b"\1\0\0\0"
     ]
     assert not checked_hash_or_time

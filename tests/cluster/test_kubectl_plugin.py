@@ -1,7 +1,7 @@
-"""`kubectl linkwise` with the real kubectl and the real API server, which passes it on to the
-extender; and the one Event that says why a gang waits.
+"""`kubectl linkwise` with the real kubectl, through the real API server; and the Event that says
+why a gang waits.
 
-No scheduler is needed for either: what is asked and told here is the extender's alone.
+Neither needs a scheduler: the extender answers and reports alone.
 """
 
 import os
@@ -16,9 +16,15 @@ import msgspec
 import pytest
 
 from linkwise.topology import names
-from tests.cluster.control_plane import ADDRESS, ControlPlane
-from tests.cluster.scheduling import ADMISSION_OFF, GPU, Extender, allow_extender, gpu_node
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.api.control_plane import ADDRESS, ControlPlane
+from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.scheduling.extender_process import (
+    ADMISSION_OFF,
+    GPU,
+    ExtenderProcess,
+    allow_extender,
+    gpu_node,
+)
 
 PODS = "/api/v1/namespaces/ml/pods"
 SYSTEM = "/api/v1/namespaces/kube-system"
@@ -48,7 +54,7 @@ class Kubectl:
         directory.mkdir()
         self._control = control
         self._path = f"{directory}{os.pathsep}{os.environ['PATH']}"
-        plugin = directory / "kubectl-linkwise"  # what the package installs
+        plugin = directory / "kubectl-linkwise"  # as the package installs it
         plugin.write_text(f"#!{sys.executable}\nfrom linkwise.cli.kubectl import main\n\nmain()\n")
         plugin.chmod(0o755)
 
@@ -80,12 +86,12 @@ def control(run_directory: Path) -> Iterator[ControlPlane]:
 
 
 @pytest.fixture(scope="module")
-def extender(control: ControlPlane) -> Iterator[Extender]:
+def extender(control: ControlPlane) -> Iterator[ExtenderProcess]:
     control.kubectl("create", "namespace", "ml")
     allow_extender(control)
     client = control.client()
     client.post("/api/v1/nodes", gpu_node("n1"))
-    extender = Extender(control, address=ADDRESS)
+    extender = ExtenderProcess(control, address=ADDRESS)
     extender.start()
     port = int(extender.url.rpartition(":")[2])
     for path, body in _service(port):
@@ -97,7 +103,7 @@ def extender(control: ControlPlane) -> Iterator[Extender]:
 
 
 @pytest.fixture(scope="module")
-def kubectl(control: ControlPlane, extender: Extender, run_directory: Path) -> Kubectl:
+def kubectl(control: ControlPlane, extender: ExtenderProcess, run_directory: Path) -> Kubectl:
     assert extender.process.alive
     client = control.client()
     for name in ("busy", "second", "third"):
@@ -106,7 +112,8 @@ def kubectl(control: ControlPlane, extender: Extender, run_directory: Path) -> K
     for rank in range(2):
         client.post(PODS, _pod(f"train-{rank}", 8, **{names.GANG: "train", names.GANG_SIZE: "2"}))
     made = Kubectl(control, run_directory / "kubectl-path")
-    # Each on its own, the API server hears of right and Service, and the extender of the pods.
+    # The API server learns of the role and of the Service, and the extender of the pods, each in
+    # its own time.
     wait_for(lambda: "held by   8 GPUs: ml/busy" in made.run(*SECOND).stdout, "it is answered")
     everything = "1 gang and 2 pods in no gang wait"
     wait_for(lambda: everything in made.run("explain", "-A").stdout, "all pods are known")
@@ -114,8 +121,8 @@ def kubectl(control: ControlPlane, extender: Extender, run_directory: Path) -> K
 
 
 def _service(port: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """A Service of the extender's process, and who may ask it: verb get alone, so that nobody can
-    call /bind by it. The API server sends nothing to an address that is not of a pod."""
+    """Create a Service of the extender's process, and a role with verb get alone, so that no user
+    can call /bind through it. The API server sends nothing to an address that is not a pod's."""
     name = "linkwise-extender"
     port_of = {"name": "http", "protocol": "TCP"}
     main = {"name": "main", "image": "none"}
@@ -222,7 +229,7 @@ def test_who_may_not_is_told_which_right_it_takes(kubectl: Kubectl) -> None:
 
 
 def test_a_gang_that_waits_has_one_event_also_after_a_restart(
-    control: ControlPlane, kubectl: Kubectl, extender: Extender
+    control: ControlPlane, kubectl: Kubectl, extender: ExtenderProcess
 ) -> None:
     assert kubectl.says("gangs", "-n", "ml")
     client = control.client()
@@ -236,5 +243,5 @@ def test_a_gang_that_waits_has_one_event_also_after_a_restart(
     extender.process.kill()
     extender.start()
     done = 'linkwise_extender_actions_total{action="Emit",outcome="done"} 1.0'
-    wait_for(lambda: done in extender.get("/metrics"), "the new extender has told it again")
+    wait_for(lambda: done in extender.get("/metrics"), "the new extender has reported it again")
     assert told() == only

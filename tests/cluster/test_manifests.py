@@ -1,4 +1,4 @@
-"""Whatever is deployed is taken by real API servers and a real scheduler, word for word."""
+"""Real API servers and a real scheduler accept everything that is deployed, word for word."""
 
 import json
 import subprocess
@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cluster import binaries
-from tests.cluster.control_plane import ControlPlane
-from tests.cluster.processes import Process
-from tests.cluster.schemas import write_schemas
-from tests.cluster.small_objects import pod
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.api.control_plane import ControlPlane
+from tests.cluster.support.api.schemas import write_schemas
+from tests.cluster.support.api.small_objects import pod
+from tests.cluster.support.host.processes import LoggedProcess
+from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.programs import binaries
 from tests.manifests import (
     DAEMONSET,
     OVERLAYS,
@@ -33,7 +33,7 @@ def overlay(name: str) -> str:
 
 @pytest.fixture(scope="module", params=[binaries.NEWEST, *binaries.OLDER])
 def some_version(run_directory: Path, request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
-    """Without controllers, so that what is created is nothing but taken."""
+    """An API server of one version without controllers, so that objects are only stored."""
     directory = run_directory / f"manifests-{request.param}"
     control = ControlPlane(directory, version=request.param, controllers=False)
     control.start()
@@ -43,7 +43,7 @@ def some_version(run_directory: Path, request: pytest.FixtureRequest) -> Iterato
 
 @pytest.fixture(params=[*OVERLAYS, *(f"{name} and the webhook" for name in WEBHOOK)])
 def deployed(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The directory of what somebody deploys."""
+    """Return the directory of one deployment."""
     name, _, webhook = str(request.param).partition(" ")
     return write_overlay_with_webhook(name, tmp_path) if webhook else overlay(name)
 
@@ -55,7 +55,7 @@ def test_every_api_server_takes_every_overlay(some_version: ControlPlane, deploy
 
 
 def test_a_field_that_does_not_exist_would_be_refused(some_version: ControlPlane) -> None:
-    """So that what is taken above is known to have been looked at."""
+    """Shows that the tests above check fields."""
     wrong = some_version.kubectl("kustomize", overlay("kubeadm")).replace("maxSurge", "maxSurges")
     with pytest.raises(Exception, match=r'unknown field "spec\.updateStrategy.*maxSurges"'):
         some_version.kubectl(
@@ -67,7 +67,7 @@ def test_a_field_that_does_not_exist_would_be_refused(some_version: ControlPlane
 def conform(
     control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], dict[str, Any]]:
-    """kubeconform's judgement of a text of manifests, by the API server's own schemas."""
+    """Return kubeconform's judgement of manifests, by the API server's own schemas."""
     location = write_schemas(control_plane, tmp_path_factory.mktemp("made") / "schemas")
 
     def judge(manifests: str) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def test_kubeconform_would_find_what_is_wrong(
 
 
 def test_the_policies_expressions_fit_the_types_they_speak_of(control_plane: ControlPlane) -> None:
-    """The API server compiles them untyped; a controller tells what would not fit."""
+    """The API server compiles them untyped; a controller reports type errors."""
     control_plane.kubectl("apply", "-k", overlay("kubeadm"))
 
     def policies() -> list[dict[str, Any]]:
@@ -142,8 +142,8 @@ def test_the_policies_expressions_fit_the_types_they_speak_of(control_plane: Con
 def test_the_second_scheduler_needs_no_more_rights_than_it_is_given(
     control_plane: ControlPlane, tmp_path: Path
 ) -> None:
-    """With the deployed configuration; only where it finds the API server and its files differs,
-    and no extender is asked, since this pod wants no GPU."""
+    """With the deployed configuration. Only the API server's address and the files differ, and no
+    extender is called, since this pod requests no GPU."""
     control_plane.kubectl("apply", "-k", overlay("second-scheduler"))
     kubeconfig = control_plane.kubeconfig(SCHEDULER, "system:serviceaccounts")
     config = yaml.safe_load(
@@ -160,7 +160,7 @@ def test_the_second_scheduler_needs_no_more_rights_than_it_is_given(
     file.write_text(yaml.safe_dump(config))
     program = str(control_plane.programs / "kube-scheduler")
     flags = [f"--config={file}", f"--authentication-kubeconfig={kubeconfig}"]
-    scheduler = Process(
+    scheduler = LoggedProcess(
         "linkwise-scheduler",
         [program, *flags, f"--authorization-kubeconfig={kubeconfig}", "--bind-address=127.0.0.1"],
         control_plane.logs / "linkwise-scheduler.log",

@@ -1,8 +1,8 @@
-"""Kubernetes' own gangs (PodGroup, alpha in 1.36), switched on in the real kube-scheduler, with our
-extender behind it: the group goes to the places of our plan, whole or not at all.
+"""Kubernetes' own gangs (PodGroup, alpha in 1.36) in the real kube-scheduler with Linkwise's
+extender: the group goes to the nodes of the plan, whole or not at all.
 
-kube-scheduler tries such a group in one go: it asks the extender about each pod, takes the answers
-for given, and binds only if enough pods of the group have a node.
+kube-scheduler tries such a group in one step: it asks the extender about each pod, assumes the
+answers, and binds only if enough pods of the group have a node.
 """
 
 from collections.abc import Iterator
@@ -11,19 +11,24 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.control_plane import ControlPlane
-from tests.cluster.scheduling import ADMISSION_OFF, GPU
-from tests.cluster.scheduling_world import NAMESPACE, NODES, World, started_world
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.api.control_plane import ControlPlane
+from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF, GPU
+from tests.cluster.support.scheduling.scheduling_world import (
+    NAMESPACE,
+    NODES,
+    SchedulingWorld,
+    started_world,
+)
 
 GATES = "--feature-gates=GenericWorkload=true,GangScheduling=true"
-# With this gate the Job controller makes a PodGroup for each Job whose pods all run at once.
+# With this gate the Job controller creates a PodGroup for each Job whose pods all run at once.
 OF_JOBS = f"{GATES},WorkloadWithJob=true"
 GROUPS = f"/apis/scheduling.k8s.io/v1alpha2/namespaces/{NAMESPACE}/podgroups"
 
 
 @pytest.fixture(scope="module")
-def started(run_directory: Path) -> Iterator[World]:
+def started(run_directory: Path) -> Iterator[SchedulingWorld]:
     directory = run_directory / "native-gangs"
     control = ControlPlane(
         directory,
@@ -32,19 +37,19 @@ def started(run_directory: Path) -> Iterator[World]:
         controller_flags=("--controllers=job-controller,podgroup-protection-controller", OF_JOBS),
     )
     control.start()
-    with started_world(World(control, scheduler_flags=(GATES,))) as world:
+    with started_world(SchedulingWorld(control, scheduler_flags=(GATES,))) as world:
         yield world
 
 
 @pytest.fixture
-def world(started: World) -> Iterator[World]:
+def world(started: SchedulingWorld) -> Iterator[SchedulingWorld]:
     yield started
     started.control.kubectl("delete", "jobs", "--all", f"-n={NAMESPACE}", "--cascade=background")
     wait_for(lambda: is_empty(started), "no pods, and all GPUs are free")
 
 
-def is_empty(world: World) -> bool:
-    """Once pods are gone that a controller makes before it has heard that their Job is."""
+def is_empty(world: SchedulingWorld) -> bool:
+    """Wait for pods to go that a controller creates before it learns that their Job is deleted."""
     for pod in world.pods():
         unheld = {"metadata": {"finalizers": None}}
         world.client.patch(f"/api/v1/namespaces/{NAMESPACE}/pods/{pod.metadata.name}", unheld)
@@ -52,12 +57,12 @@ def is_empty(world: World) -> bool:
     return not world.taken()
 
 
-def create_group(world: World, name: str, policy: dict[str, Any]) -> None:
+def create_group(world: SchedulingWorld, name: str, policy: dict[str, Any]) -> None:
     spec = {"schedulingPolicy": policy}
     world.client.post(GROUPS, {"metadata": {"name": name}, "spec": spec})
 
 
-def create_member(world: World, name: str, group: str, gpus: int = 8) -> str:
+def create_member(world: SchedulingWorld, name: str, group: str, gpus: int = 8) -> str:
     resources = {"limits": {GPU: str(gpus)}}
     container = {"name": "main", "image": "none", "resources": resources}
     spec = {"containers": [container], "schedulingGroup": {"podGroupName": group}}
@@ -67,18 +72,18 @@ def create_member(world: World, name: str, group: str, gpus: int = 8) -> str:
     return name
 
 
-def scheduled(world: World, group: str) -> str:
-    """What kube-scheduler says of the group as such; empty before it has tried it as one."""
+def scheduled(world: SchedulingWorld, group: str) -> str:
+    """Return kube-scheduler's status of the group; "" before it has tried the group."""
     status = world.client.get(f"{GROUPS}/{group}", dict[str, Any]).get("status", {})
     told = {each["type"]: str(each["status"]) for each in status.get("conditions", ())}
     return told.get("PodGroupScheduled", "")
 
 
-def bound(world: World, names: list[str]) -> list[str]:
+def bound(world: SchedulingWorld, names: list[str]) -> list[str]:
     return [name for name in names if world.node_of(name)]
 
 
-def test_a_native_gang_starts_whole_at_the_places_of_our_plan(world: World) -> None:
+def test_a_native_gang_starts_whole_at_the_places_of_our_plan(world: SchedulingWorld) -> None:
     create_group(world, "train", {"gang": {"minCount": 4}})
     members = [create_member(world, f"train-{rank}", "train") for rank in range(4)]
     world.wait_bound(members)
@@ -87,7 +92,7 @@ def test_a_native_gang_starts_whole_at_the_places_of_our_plan(world: World) -> N
     wait_for(lambda: scheduled(world, "train") == "True", "kube-scheduler says it was one group")
 
 
-def test_a_native_gang_of_small_pods_shares_the_closest_gpus(world: World) -> None:
+def test_a_native_gang_of_small_pods_shares_the_closest_gpus(world: SchedulingWorld) -> None:
     create_group(world, "close", {"gang": {"minCount": 4}})
     members = [create_member(world, f"close-{rank}", "close", gpus=2) for rank in range(4)]
     world.wait_bound(members)
@@ -95,7 +100,9 @@ def test_a_native_gang_of_small_pods_shares_the_closest_gpus(world: World) -> No
     assert len({gpu for name in members for gpu in world.gpus_of(name)}) == 8
 
 
-def test_a_native_gang_without_room_takes_none_and_starts_once_there_is(world: World) -> None:
+def test_a_native_gang_without_room_takes_none_and_starts_once_there_is(
+    world: SchedulingWorld,
+) -> None:
     world.create("occupant", gpus=8)
     world.wait_bound(["occupant"])
     create_group(world, "large", {"gang": {"minCount": 4}})
@@ -114,7 +121,7 @@ def test_a_native_gang_without_room_takes_none_and_starts_once_there_is(world: W
     wait_for(lambda: scheduled(world, "large") == "True", "the group was scheduled as one")
 
 
-def test_a_native_gang_starts_with_its_minimum_and_grows(world: World) -> None:
+def test_a_native_gang_starts_with_its_minimum_and_grows(world: SchedulingWorld) -> None:
     world.create("occupant", gpus=8)
     world.wait_bound(["occupant"])
     create_group(world, "elastic", {"gang": {"minCount": 2}})
@@ -126,7 +133,7 @@ def test_a_native_gang_starts_with_its_minimum_and_grows(world: World) -> None:
     world.wait_bound(members)
 
 
-def test_members_of_a_group_that_is_not_there_yet_wait_for_it(world: World) -> None:
+def test_members_of_a_group_that_is_not_there_yet_wait_for_it(world: SchedulingWorld) -> None:
     members = [create_member(world, f"early-{rank}", "early") for rank in range(2)]
     wait_for(
         lambda: "does not exist" in world.extender.explain(NAMESPACE, members[0]),
@@ -136,13 +143,13 @@ def test_members_of_a_group_that_is_not_there_yet_wait_for_it(world: World) -> N
     world.wait_bound(members)
 
 
-def test_pods_of_a_basic_group_go_one_by_one(world: World) -> None:
+def test_pods_of_a_basic_group_go_one_by_one(world: SchedulingWorld) -> None:
     create_group(world, "shards", {"basic": {}})
     members = [create_member(world, f"shards-{rank}", "shards") for rank in range(6)]
     wait_for(lambda: len(bound(world, members)) == 4, "as many run as there is room for")
 
 
-def test_a_job_whose_controller_makes_the_group_is_one_gang(world: World) -> None:
+def test_a_job_whose_controller_makes_the_group_is_one_gang(world: SchedulingWorld) -> None:
     template = {
         "metadata": {"labels": {"app": "lm"}},
         "spec": {

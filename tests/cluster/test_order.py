@@ -1,5 +1,5 @@
-"""Order, holds and preemption with the real kube-scheduler, which asks when it likes, and preempts
-by itself if it is let."""
+"""Order, holds and preemption with the real kube-scheduler, which asks when it likes, and may
+preempt by itself."""
 
 import re
 import time
@@ -12,43 +12,48 @@ import pytest
 
 from linkwise.topology import names
 from linkwise.topology.plan import InUse, write_in_use
-from tests.cluster.control_plane import ControlPlane
-from tests.cluster.scheduling import ADMISSION_OFF
-from tests.cluster.scheduling_world import (
+from tests.cluster.support.api.control_plane import ControlPlane
+from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF
+from tests.cluster.support.scheduling.scheduling_world import (
     NAMESPACE,
     NODES,
     PATIENCE_SECONDS,
     PODS,
-    World,
+    SchedulingWorld,
     started_world,
 )
-from tests.cluster.waiting import wait_for
 
 BUDGETS = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets"
 YES = {names.PREEMPTIBLE: "true"}
-LONGEST_ROUNDS = 4  # that the longest of the stream runs
-# What is kept for a gang is looked at every 30 s. A busy kube-scheduler may refuse a planned node,
-# as it has not heard yet that it is free; then it takes until such a look.
+LONGEST_ROUNDS = 4  # of the longest pods of the stream
+# The extender reviews reservations every 30 s. A busy kube-scheduler may refuse a planned node
+# before it learns that the node is free; then the pod waits for the next review.
 STREAM_SECONDS = 120.0
 
 
 @pytest.fixture(scope="module")
-def started(run_directory: Path) -> Iterator[World]:
+def started(run_directory: Path) -> Iterator[SchedulingWorld]:
     directory = run_directory / "order"
     control = ControlPlane(directory, controllers=False, disable_admission=ADMISSION_OFF)
     control.start()
-    with started_world(World(control)) as world:
+    with started_world(SchedulingWorld(control)) as world:
         yield world
 
 
 @pytest.fixture
-def world(started: World) -> Iterator[World]:
+def world(started: SchedulingWorld) -> Iterator[SchedulingWorld]:
     yield started
     started.clear()
 
 
 def create_gang(
-    world: World, name: str, size: int, *, priority: int = 0, said: Mapping[str, str] | None = None
+    world: SchedulingWorld,
+    name: str,
+    size: int,
+    *,
+    priority: int = 0,
+    said: Mapping[str, str] | None = None,
 ) -> list[str]:
     annotations = {names.GANG: name, names.GANG_SIZE: str(size), **(said or {})}
     return [
@@ -57,13 +62,13 @@ def create_gang(
     ]
 
 
-def terminating(world: World) -> set[str]:
+def terminating(world: SchedulingWorld) -> set[str]:
     pods = world.pods()
     return {pod.metadata.name for pod in pods if pod.metadata.deletion_timestamp is not None}
 
 
-def guard(world: World, pod: str) -> None:
-    """A budget that lets nobody evict this pod, which runs and is ready."""
+def guard(world: SchedulingWorld, pod: str) -> None:
+    """Create a budget that forbids the eviction of this running, ready pod."""
     world.client.patch(f"{PODS}/{pod}", {"metadata": {"labels": {"app": "guarded"}}})
     ready = {"type": "Ready", "status": "True"}
     world.client.patch(
@@ -81,25 +86,25 @@ def guard(world: World, pod: str) -> None:
     }
     seen = budgets_seen(world)
     world.client.patch(f"{BUDGETS}/guard/status", {"status": status})
-    # Budgets and pods come by two watches: who is guarded must be known before anybody is evicted.
+    # Budgets and pods come in two watches: the budget must be known before the first eviction.
     wait_for(lambda: budgets_seen(world) > seen, "the extender has seen the budget")
     world.create("witness", gpus=1, scheduler="nobody")
     wait_for(lambda: is_known(world, "witness"), "and all that happened to pods before")
     world.delete("witness")
 
 
-def is_known(world: World, pod: str) -> bool:
+def is_known(world: SchedulingWorld, pod: str) -> bool:
     return "state" in msgspec.json.decode(world.asked(f"/explain/{NAMESPACE}/{pod}"))
 
 
-def budgets_seen(world: World) -> float:
-    """How often the extender has heard of one: that it changed, or all there are."""
+def budgets_seen(world: SchedulingWorld) -> float:
+    """Return how often the extender received budgets, as an event or as a list."""
     told = re.escape('linkwise_extender_watch_events_total{kind="poddisruptionbudgets",type="')
     said = re.findall(rf'^{told}\w+"}} (\S+)$', world.asked("/metrics"), re.MULTILINE)
     return sum(map(float, said))
 
 
-def test_a_gang_evicts_whole_gangs_but_none_that_a_budget_forbids(world: World) -> None:
+def test_a_gang_evicts_whole_gangs_but_none_that_a_budget_forbids(world: SchedulingWorld) -> None:
     """Without the budget, the youngest single pods would go."""
     first = create_gang(world, "first", 2, said=YES)
     world.wait_bound(first)
@@ -120,20 +125,20 @@ def test_a_gang_evicts_whole_gangs_but_none_that_a_budget_forbids(world: World) 
         world.client.delete(f"{BUDGETS}/guard")
 
 
-def why_not(world: World) -> str:
-    """What a later pod is told while one of the victims is terminating; it gets nothing meanwhile.
-    kube-scheduler sees room for it where the other was."""
+def why_not(world: SchedulingWorld) -> str:
+    """Return a later pod's refusal while one of the victims is terminating. It gets no GPU
+    meanwhile, although kube-scheduler sees room where the other victim was."""
     world.delete(min(terminating(world)))
     wait_for(lambda: "reserved" in states(world), "the extender has seen that it is gone")
     world.create("later", gpus=8)
-    wait_for(lambda: "held for" in world.reason("later"), "it is told", PATIENCE_SECONDS)
+    wait_for(lambda: "held for" in world.reason("later"), "its refusal says so", PATIENCE_SECONDS)
     reason = world.reason("later")
     world.delete("later")
     return reason
 
 
 def test_a_gang_that_waits_for_all_nodes_starts_under_a_stream_of_single_pods(
-    world: World,
+    world: SchedulingWorld,
 ) -> None:
     numbers = count()
     ends: dict[str, int] = {}
@@ -164,13 +169,13 @@ def test_a_gang_that_waits_for_all_nodes_starts_under_a_stream_of_single_pods(
     assert len({world.node_of(name) for name in gang}) == len(NODES)
 
 
-def bound(world: World, among: Mapping[str, int]) -> list[str]:
+def bound(world: SchedulingWorld, among: Mapping[str, int]) -> list[str]:
     pods = world.pods()
     return [p.metadata.name for p in pods if p.spec.node_name and p.metadata.name in among]
 
 
-def settle(world: World, among: Mapping[str, int]) -> None:
-    """Until kube-scheduler has had its say about every pod of the stream that it has not bound."""
+def settle(world: SchedulingWorld, among: Mapping[str, int]) -> None:
+    """Wait until kube-scheduler has tried every unbound pod of the stream."""
     wait_for(
         lambda: all(world.node_of(name) or world.reason(name) for name in among),
         "all were tried",
@@ -178,7 +183,9 @@ def settle(world: World, among: Mapping[str, int]) -> None:
     )
 
 
-def test_two_gangs_that_would_each_take_half_start_one_after_the_other(world: World) -> None:
+def test_two_gangs_that_would_each_take_half_start_one_after_the_other(
+    world: SchedulingWorld,
+) -> None:
     said = [{names.GANG: name, names.GANG_SIZE: "3"} for name in ("one", "two")]
     for rank in range(3):
         for annotations in said:
@@ -197,7 +204,9 @@ def test_two_gangs_that_would_each_take_half_start_one_after_the_other(world: Wo
     world.wait_bound(gangs[second])
 
 
-def test_kube_scheduler_preempts_nobody_for_a_member_of_a_gang_that_waits(world: World) -> None:
+def test_kube_scheduler_preempts_nobody_for_a_member_of_a_gang_that_waits(
+    world: SchedulingWorld,
+) -> None:
     humble = [world.create(f"humble-{number}") for number in range(4)]
     world.wait_bound(humble)
     urgent = create_gang(world, "urgent", 5, priority=1000)
@@ -211,9 +220,9 @@ def test_kube_scheduler_preempts_nobody_for_a_member_of_a_gang_that_waits(world:
 
 
 def test_nobody_else_goes_while_a_node_has_not_given_back_the_gpus_of_the_victim(
-    world: World,
+    world: SchedulingWorld,
 ) -> None:
-    """kube-scheduler sees room on it as soon as the victim is gone."""
+    """kube-scheduler sees room on the node as soon as the victim is gone."""
     humble = [world.create(f"humble-{number}") for number in range(4)]
     world.wait_bound(humble)
     nodes = {name: world.node_of(name) for name in humble}
@@ -236,18 +245,18 @@ def test_nobody_else_goes_while_a_node_has_not_given_back_the_gpus_of_the_victim
             say_in_use(world, node, None)
 
 
-def running(world: World, pods: Iterable[str]) -> set[str]:
-    """Those that nobody has evicted."""
+def running(world: SchedulingWorld, pods: Iterable[str]) -> set[str]:
+    """Return the pods that were not evicted."""
     return {pod.metadata.name for pod in world.pods()} & set(pods) - terminating(world)
 
 
-def say_in_use(world: World, node: str, text: str | None) -> None:
-    """As its plugin does."""
+def say_in_use(world: SchedulingWorld, node: str, text: str | None) -> None:
+    """Annotate the node as its plugin does."""
     annotations = {names.IN_USE: text}
     world.client.patch(f"/api/v1/nodes/{node}", {"metadata": {"annotations": annotations}})
 
 
-def states(world: World) -> set[str]:
-    """Of all GPUs in the extender's books."""
+def states(world: SchedulingWorld) -> set[str]:
+    """Return the states of all GPUs that the extender knows."""
     nodes = msgspec.json.decode(world.asked("/nodes"))
     return {gpu["state"] for node in nodes for gpu in node["gpus"]}

@@ -1,7 +1,7 @@
 """The overlays on real nodes, from `kubectl apply -k` to a removal that leaves nothing behind.
 
-The cluster's own scheduler is a stock one, until the kubeadm overlay's script makes its static pod
-ask the extender, and makes it stock again.
+The cluster's scheduler is a stock one. The kubeadm overlay's script makes its static pod call the
+extender, and restores it.
 """
 
 import json
@@ -15,12 +15,12 @@ import pytest
 import yaml
 
 from linkwise.topology import names
-from tests.cluster import binaries, busybox, images
-from tests.cluster.cluster import Cluster
-from tests.cluster.control_plane import ControlPlane, KubectlError
-from tests.cluster.deployment import wait_until_none
-from tests.cluster.nodes import Node
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.api.control_plane import ControlPlane, KubectlError
+from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.nodes.cluster import RealCluster
+from tests.cluster.support.nodes.deployment import wait_until_none
+from tests.cluster.support.nodes.node import RealNode
+from tests.cluster.support.programs import binaries, busybox, images
 from tests.manifests import DAEMONSET, STATIC_POD
 
 MACHINE = "dgx1-v100"
@@ -35,9 +35,9 @@ KUBELETS_BOOKS = ("kubelet_internal_checkpoint", "allocated_pods_state", "actuat
 
 
 @pytest.fixture(scope="module")
-def cluster(run_directory: Path) -> Iterator[Cluster]:
-    """Two nodes with the images and the label that says what they play; no Linkwise yet."""
-    cluster = Cluster(run_directory / "overlays")
+def cluster(run_directory: Path) -> Iterator[RealCluster]:
+    """Two nodes with the images and the label for their simulated machine; no Linkwise yet."""
+    cluster = RealCluster(run_directory / "overlays")
     cluster.start()
     scheduler = run_directory / "kube-scheduler.tar"
     layer = busybox.layer_of({"kube-scheduler": cluster.control.programs / "kube-scheduler"})
@@ -53,19 +53,19 @@ def cluster(run_directory: Path) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def untouched(cluster: Cluster) -> set[str]:
-    """What the nodes say and hold before anything is installed."""
+def untouched(cluster: RealCluster) -> set[str]:
+    """Return what the nodes contain before the installation."""
     return traces(cluster)
 
 
 @pytest.fixture
-def control(cluster: Cluster) -> ControlPlane:
+def control(cluster: RealCluster) -> ControlPlane:
     return cluster.control
 
 
 @pytest.fixture
 def simulated(tmp_path: Path) -> Path:
-    """The overlay as it is, but for the one thing that this cluster lacks: names of Services."""
+    """The overlay, changed only for this cluster, which has no DNS."""
     aliases = [{"ip": ADDRESS, "hostnames": [SERVICE]}]
     resolved = {
         "apiVersion": "apps/v1",
@@ -111,7 +111,7 @@ def write_overlay(
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "sortOptions": {"order": "legacy"},
-        # kustomize takes no absolute paths.
+        # kustomize accepts no absolute paths.
         "resources": [os.path.relpath(overlay, directory)],
         "components": [os.path.relpath(each, directory) for each in components or ()],
         "patches": [{"patch": yaml.safe_dump(each)} for each in patches or ()],
@@ -121,7 +121,7 @@ def write_overlay(
 
 
 def test_a_second_scheduler_places_pods_that_name_it_and_updates_and_a_removal_harm_nobody(
-    cluster: Cluster, control: ControlPlane, untouched: set[str], simulated: Path
+    cluster: RealCluster, control: ControlPlane, untouched: set[str], simulated: Path
 ) -> None:
     control.kubectl("apply", "-k", str(simulated))
     for part in (
@@ -151,7 +151,7 @@ def test_a_second_scheduler_places_pods_that_name_it_and_updates_and_a_removal_h
 
 
 def test_the_plugin_alone_gives_gpus_to_what_a_stock_scheduler_binds_and_goes_without_a_trace(
-    cluster: Cluster, control: ControlPlane, untouched: set[str], plugin_only: Path
+    cluster: RealCluster, control: ControlPlane, untouched: set[str], plugin_only: Path
 ) -> None:
     control.kubectl("apply", "-k", str(plugin_only))
     control.kubectl("rollout", "status", SYSTEM, "daemonset/linkwise-plugin", "--timeout=120s")
@@ -161,7 +161,7 @@ def test_the_plugin_alone_gives_gpus_to_what_a_stock_scheduler_binds_and_goes_wi
     assert len(given(control, "unplanned")) == 4
     control.kubectl("delete", "pod", "unplanned", "--grace-period=1")
 
-    # As documented: once the plugins have left, one command takes all the rest without a word.
+    # As documented: once the plugins have left, one command removes the rest silently.
     control.kubectl("delete", SYSTEM, "daemonset", "linkwise-plugin", "--cascade=foreground")
     assert traces(cluster) == untouched
     control.kubectl("delete", "-k", str(plugin_only), "--ignore-not-found")
@@ -169,7 +169,7 @@ def test_the_plugin_alone_gives_gpus_to_what_a_stock_scheduler_binds_and_goes_wi
 
 
 def test_a_static_pod_of_kubeadm_is_told_of_the_extender_and_forgets_it_again(
-    cluster: Cluster, control: ControlPlane, untouched: set[str], kubeadm: Path
+    cluster: RealCluster, control: ControlPlane, untouched: set[str], kubeadm: Path
 ) -> None:
     control_plane_node = cluster.nodes["node-1"]
     with static_scheduler(cluster, control_plane_node):
@@ -209,8 +209,8 @@ def test_a_static_pod_of_kubeadm_is_told_of_the_extender_and_forgets_it_again(
 
 
 @contextmanager
-def static_scheduler(cluster: Cluster, node: Node) -> Iterator[None]:
-    """The cluster's scheduler is a static pod of *node* meanwhile, as kubeadm makes it."""
+def static_scheduler(cluster: RealCluster, node: RealNode) -> Iterator[None]:
+    """Run the cluster's scheduler as a static pod of *node*, as kubeadm does."""
     control, etc = cluster.control, node.root / "etc/kubernetes"
     (etc / "admin.conf").write_text(flattened(control, "admin"))
     (etc / "scheduler.conf").write_text(flattened(control, "system:kube-scheduler"))
@@ -228,14 +228,14 @@ def static_scheduler(cluster: Cluster, node: Node) -> Iterator[None]:
 
 
 def flattened(control: ControlPlane, user: str) -> str:
-    """A kubeconfig file that names no other files, as kubeadm makes them."""
+    """Return a kubeconfig file without references to other files, as kubeadm creates it."""
     group = "system:masters" if user == "admin" else ""
     as_user = f"--kubeconfig={control.kubeconfig(user, group)}"
     return control.kubectl("config", as_user, "view", "--raw", "--flatten")
 
 
-def renew_scheduler_conf(control: ControlPlane, node: Node) -> None:
-    """As `kubeadm certs renew scheduler.conf` does it: another certificate, and another key."""
+def renew_scheduler_conf(control: ControlPlane, node: RealNode) -> None:
+    """Replace certificate and key as `kubeadm certs renew scheduler.conf` does."""
     control.authority.client("system:kube-scheduler")
     renewed, conf = flattened(control, "system:kube-scheduler"), "etc/kubernetes/scheduler.conf"
     assert renewed != (node.root / conf).read_text()
@@ -249,14 +249,14 @@ def schedulers(control: ControlPlane) -> list[dict[str, Any]]:
 
 
 def wait_scheduler(control: ControlPlane, *, asks_extender: bool) -> None:
-    """Until the API server shows the one static pod as ready, told of the extender or not."""
+    """Wait until the API server shows the one static pod as ready, with or without the extender."""
 
     def so() -> bool:
         found = schedulers(control)
         told = [any("linkwise" in word for word in command_of(pod)) for pod in found]
         return told == [asks_extender] and all(map(is_ready, found))
 
-    wait_for(so, f"a ready kube-scheduler, told of the extender: {asks_extender}", 120)
+    wait_for(so, f"a ready kube-scheduler that calls the extender: {asks_extender}", 120)
 
 
 def command_of(pod: dict[str, Any]) -> list[str]:
@@ -269,8 +269,8 @@ def is_ready(pod: dict[str, Any]) -> bool:
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
-def type_in(node: Node, command: str) -> str:
-    """As a person does in a copy of the overlay's directory; what it prints."""
+def type_in(node: RealNode, command: str) -> str:
+    """Run a command as a person does in a copy of the overlay's directory; return its output."""
     pages = (DAEMONSET.parent / "docs" / "operating").glob("*.md")
     assert any(f"`{command}`" in page.read_text() for page in pages)
     kubectl = f"PATH={binaries.kubernetes()}:/usr/bin:/bin"
@@ -280,8 +280,9 @@ def type_in(node: Node, command: str) -> str:
     return ended.stdout
 
 
-def traces(cluster: Cluster) -> set[str]:
-    """What could be left of Linkwise on the nodes: on their objects, and among their files."""
+def traces(cluster: RealCluster) -> set[str]:
+    """Return what could be left of Linkwise on the nodes: in their objects, and among their
+    files."""
     return {
         f"{node.name}: {trace}"
         for node in cluster.nodes.values()
@@ -296,17 +297,17 @@ def written_on(control: ControlPlane, node: str) -> list[str]:
     return labels + [key for key in metadata["annotations"] if key.startswith(ours)]
 
 
-def files_of(node: Node) -> list[str]:
-    """Files and sockets where the kubelet has its own; those of pods come and go with them."""
+def files_of(node: RealNode) -> list[str]:
+    """Return files and sockets in the kubelet's directories, without those of pods."""
     pods = f"{KUBELET_DIRECTORY}/pods/*"
     found = node.enter(["find", KUBELET_DIRECTORY, "-path", pods, "-prune", "-o", "-print"])
     assert found.returncode == 0, found.stderr
-    # The kubelet's own books of devices and pods are made with the first of them.
+    # The kubelet creates its checkpoints of devices and pods with the first of them.
     return [path for path in found.stdout.split() if Path(path).name not in KUBELETS_BOOKS]
 
 
-def update(cluster: Cluster, control: ControlPlane) -> None:
-    """Replace every plugin, and see that the nodes never stop saying what they are."""
+def update(cluster: RealCluster, control: ControlPlane) -> None:
+    """Replace every plugin, and check that the nodes never lose their topology."""
     before = {name: written_on(control, name) for name in cluster.nodes}
     control.kubectl("rollout", "restart", SYSTEM, "daemonset/linkwise-plugin")
 
@@ -319,7 +320,7 @@ def update(cluster: Cluster, control: ControlPlane) -> None:
 
 
 def left(control: ControlPlane) -> list[str]:
-    """Objects of ours, also those that no manifest names; Events go by themselves."""
+    """Return Linkwise's objects, also those that no manifest names; Events expire by themselves."""
     kinds = control.kubectl("api-resources", "--verbs=list", "-o=name").split()
     asked = ",".join(kind for kind in kinds if not kind.startswith("events"))
     found = control.kubectl("get", asked, "--all-namespaces", "-o=name", "--ignore-not-found")
@@ -352,12 +353,12 @@ def running(control: ControlPlane, name: str) -> dict[str, Any]:
 
 
 def given(control: ControlPlane, name: str) -> set[str]:
-    """The GPUs that the container was told of."""
+    """Return the GPUs in the container's environment."""
     told = control.kubectl("exec", name, "--", "printenv", "NVIDIA_VISIBLE_DEVICES")
     return set(told.strip().split(","))
 
 
 def started(pod: dict[str, Any]) -> str:
-    """Tells one life of the pod's container from the next."""
+    """Return what distinguishes one start of the pod's container from the next."""
     (status,) = pod["status"]["containerStatuses"]
     return str(status["containerID"])

@@ -1,6 +1,5 @@
-"""What the programs may do, what they must not, and what nobody else may: asked of a real API
-server with the deployed manifests, each request for real and with the token of a pod on a node.
-"""
+"""What the programs may do, what they must not, and what no other account may. The tests send every
+request to a real API server with the deployed manifests and the token of a pod on a node."""
 
 import json
 from collections.abc import Iterator
@@ -10,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from linkwise.topology import names
-from tests.cluster import binaries
-from tests.cluster.accounts import NAMESPACE, Account, Request, pod_of, token
-from tests.cluster.control_plane import ControlPlane
-from tests.cluster.extender_permissions import (
+from tests.cluster.support.api.accounts import NAMESPACE, Account, ApiRequest, pod_of, token
+from tests.cluster.support.api.control_plane import ControlPlane
+from tests.cluster.support.api.extender_permissions import (
     ANYBODY_MAY,
     DECIDES,
     EXTENDER_LEADS,
@@ -25,7 +23,7 @@ from tests.cluster.extender_permissions import (
     NOMINATED,
     RENEWAL,
 )
-from tests.cluster.permissions import (
+from tests.cluster.support.api.permissions import (
     NODELESS_MUST_NOT,
     NODES,
     PLUGIN_MAY,
@@ -37,8 +35,9 @@ from tests.cluster.permissions import (
     WEBHOOK_MAY,
     WEBHOOK_MUST_NOT,
 )
-from tests.cluster.small_objects import labelled, pod
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.api.small_objects import labelled, pod
+from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.programs import binaries
 from tests.manifests import BASE, DAEMONSET, granted, the
 
 WEBHOOK = DAEMONSET / "components" / "webhook"
@@ -47,7 +46,7 @@ VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
 
 @pytest.fixture(scope="module", params=[binaries.NEWEST, *binaries.OLDER])
 def deployed(run_directory: Path, request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
-    """The accounts, what they may, and pods for them to meddle with; no controller does so too."""
+    """The accounts with their rights, and pods to modify; no controller modifies them."""
     directory = run_directory / f"permissions-{request.param}"
     control = ControlPlane(directory, version=request.param, controllers=False)
     control.start()
@@ -76,8 +75,8 @@ def deployed(run_directory: Path, request: pytest.FixtureRequest) -> Iterator[Co
     control.stop()
 
 
-def in_force(account: Account, refused: Request) -> None:
-    """A policy counts from some moment after it has been created."""
+def in_force(account: Account, refused: ApiRequest) -> None:
+    """Wait for a policy, which takes effect some time after its creation."""
     harmless = replace(refused, path=f"{refused.path}?dryRun=All")
     wait_for(lambda: refused.says in account.ask(harmless).message, f"a refusal: {refused.what}")
 
@@ -96,18 +95,18 @@ def plugin(deployed: ControlPlane) -> Account:
 
 @pytest.fixture(scope="module")
 def extender(deployed: ControlPlane, administrator: Account) -> Account:
-    """It has planned the pod that others then meddle with."""
+    """The extender's account, after it has planned the pod that others then try to modify."""
     in_force(administrator, NOBODY_MAY[0])
     account = Account(deployed, token=token(deployed, "linkwise-extender", pod="extender"))
     in_force(account, next(each for each in EXTENDER_MUST_NOT if each.what == "label a pod"))
-    planned = account.ask(Request("plan", "PATCH", f"{PODS}/planned/status", NOMINATED))
+    planned = account.ask(ApiRequest("plan", "PATCH", f"{PODS}/planned/status", NOMINATED))
     assert planned.allowed, planned
     return account
 
 
 @pytest.fixture(scope="module")
 def webhook(deployed: ControlPlane) -> Account:
-    """Beside configurations that ask about nothing: it does not run."""
+    """The webhook's account. Its configurations match nothing, as it does not run."""
     deployed.kubectl("apply", f"-f={WEBHOOK / 'account.yaml'}")
     for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
         body = {
@@ -122,41 +121,41 @@ def webhook(deployed: ControlPlane) -> Account:
     return account
 
 
-def named(request: Request) -> str:
+def named(request: ApiRequest) -> str:
     return request.what
 
 
 @pytest.mark.parametrize("asked", PLUGIN_MUST_NOT, ids=named)
-def test_the_plugin_must_not(plugin: Account, asked: Request) -> None:
+def test_the_plugin_must_not(plugin: Account, asked: ApiRequest) -> None:
     refused(plugin, asked)
 
 
 @pytest.mark.parametrize("asked", PLUGIN_MAY, ids=named)
-def test_the_plugin_may(plugin: Account, asked: Request) -> None:
+def test_the_plugin_may(plugin: Account, asked: ApiRequest) -> None:
     allowed(plugin, asked)
 
 
 @pytest.mark.usefixtures("plugin")
 @pytest.mark.parametrize("asked", NODELESS_MUST_NOT, ids=named)
 def test_the_plugins_account_without_a_node_must_not(
-    deployed: ControlPlane, asked: Request
+    deployed: ControlPlane, asked: ApiRequest
 ) -> None:
     refused(Account(deployed, token=token(deployed, "linkwise-plugin")), asked)
 
 
 @pytest.mark.parametrize("asked", EXTENDER_MUST_NOT, ids=named)
-def test_the_extender_must_not(extender: Account, asked: Request) -> None:
+def test_the_extender_must_not(extender: Account, asked: ApiRequest) -> None:
     refused(extender, asked)
 
 
 @pytest.mark.parametrize("asked", EXTENDER_MAY, ids=named)
-def test_the_extender_may(extender: Account, asked: Request) -> None:
+def test_the_extender_may(extender: Account, asked: ApiRequest) -> None:
     allowed(extender, asked)
 
 
 @pytest.fixture(scope="module")
 def second_term(deployed: ControlPlane, extender: Account) -> Account:
-    """The extender, while its Lease says that the second term has begun."""
+    """The extender's account, while its Lease says that the second term has begun."""
     said = json.dumps({"spec": {"holderIdentity": "other", "leaseTransitions": 2}})
     deployed.kubectl("patch", f"-n={NAMESPACE}", "lease", "linkwise-extender", f"--patch={said}")
     in_force(extender, LATE_WRITES[0])
@@ -164,12 +163,12 @@ def second_term(deployed: ControlPlane, extender: Account) -> Account:
 
 
 @pytest.mark.parametrize("asked", LATE_WRITES, ids=named)
-def test_the_extender_must_not_once_another_leads(second_term: Account, asked: Request) -> None:
+def test_the_extender_must_not_once_another_leads(second_term: Account, asked: ApiRequest) -> None:
     refused(second_term, asked)
 
 
 @pytest.mark.parametrize("asked", EXTENDER_LEADS, ids=named)
-def test_the_extender_may_as_the_leader(second_term: Account, asked: Request) -> None:
+def test_the_extender_may_as_the_leader(second_term: Account, asked: ApiRequest) -> None:
     allowed(second_term, asked)
 
 
@@ -179,18 +178,18 @@ def test_the_extender_may_renew_its_lease(second_term: Account, deployed: Contro
 
 
 @pytest.mark.parametrize("asked", EXTENDER_MAY_ASK_FOR, ids=named)
-def test_the_extender_may_ask_for_what_pods_hang_on(extender: Account, asked: Request) -> None:
-    """A right to what is not there answers 404; so does a kind that the cluster does not have."""
+def test_the_extender_may_ask_for_what_pods_hang_on(extender: Account, asked: ApiRequest) -> None:
+    """With the right, a missing object is 404; so is a kind that the cluster does not have."""
     assert extender.ask(asked).status == 404
 
 
 @pytest.mark.parametrize("asked", WEBHOOK_MUST_NOT, ids=named)
-def test_the_webhook_must_not(webhook: Account, asked: Request) -> None:
+def test_the_webhook_must_not(webhook: Account, asked: ApiRequest) -> None:
     refused(webhook, asked)
 
 
 @pytest.mark.parametrize("asked", WEBHOOK_MAY, ids=named)
-def test_the_webhook_may(webhook: Account, asked: Request) -> None:
+def test_the_webhook_may(webhook: Account, asked: ApiRequest) -> None:
     allowed(webhook, asked)
 
 
@@ -204,7 +203,7 @@ def test_the_webhook_may(webhook: Account, asked: Request) -> None:
     ids=lambda each: each.name if isinstance(each, Path) else "",
 )
 def test_no_right_is_given_that_is_not_needed_here(
-    account: Path, needs: tuple[Request, ...]
+    account: Path, needs: tuple[ApiRequest, ...]
 ) -> None:
     rights = granted(the(account, "ClusterRole")) | granted(the(account, "Role"))
     assert {right(request) for request in needs} == rights
@@ -212,13 +211,13 @@ def test_no_right_is_given_that_is_not_needed_here(
 
 @pytest.mark.usefixtures("extender")
 @pytest.mark.parametrize("asked", NOBODY_MAY, ids=named)
-def test_nobody_else_may(administrator: Account, asked: Request) -> None:
+def test_nobody_else_may(administrator: Account, asked: ApiRequest) -> None:
     refused(administrator, asked)
 
 
 @pytest.mark.usefixtures("extender")
 @pytest.mark.parametrize("asked", ANYBODY_MAY, ids=named)
-def test_anybody_may(administrator: Account, asked: Request) -> None:
+def test_anybody_may(administrator: Account, asked: ApiRequest) -> None:
     allowed(administrator, asked)
 
 
@@ -235,19 +234,21 @@ def test_anybody_may(administrator: Account, asked: Request) -> None:
 def test_what_the_plugin_needs_to_clean_its_node_stays_as_long_as_a_node_is_labelled(
     plugin: Account, administrator: Account, path: str
 ) -> None:
-    delete = Request(f"delete {path}", "DELETE", path, says="node node-1 still carries Linkwise's")
+    delete = ApiRequest(
+        f"delete {path}", "DELETE", path, says="node node-1 still carries Linkwise's"
+    )
     mark = labelled("linkwise.dev/gpu.count", "8")
-    allowed(plugin, Request("label its node", "PATCH", f"{NODES}/node-1", mark))
+    allowed(plugin, ApiRequest("label its node", "PATCH", f"{NODES}/node-1", mark))
     in_force(administrator, delete)
     refused(administrator, delete)
     unmark = labelled("linkwise.dev/gpu.count", None)
-    allowed(plugin, Request("take the label off", "PATCH", f"{NODES}/node-1", unmark))
+    allowed(plugin, ApiRequest("take the label off", "PATCH", f"{NODES}/node-1", unmark))
     tried = replace(delete, path=f"{path}?dryRun=All")
     wait_for(lambda: administrator.ask(tried).allowed, f"{path} can be deleted")
 
 
 def test_an_account_of_that_name_elsewhere_is_another(deployed: ControlPlane) -> None:
-    """Who may create accounts in some namespace becomes nobody by it."""
+    """A user who may create accounts in some namespace gains nothing."""
     deployed.kubectl("create", "serviceaccount", "linkwise-extender", "-n=ml")
     name = "system:serviceaccount:ml:linkwise-extender"
     deployed.kubectl(
@@ -257,20 +258,20 @@ def test_an_account_of_that_name_elsewhere_is_another(deployed: ControlPlane) ->
     wait_for(lambda: DECIDES in account.ask(NOBODY_MAY[0]).message, "a refusal by the policy alone")
 
 
-def refused(account: Account, request: Request) -> None:
+def refused(account: Account, request: ApiRequest) -> None:
     answer = account.ask(request)
     assert answer.status == 403, f"{request.what}: {answer}"
     assert request.says, f"{request.what}: the table does not say why"
     assert request.says in answer.message
 
 
-def allowed(account: Account, request: Request) -> None:
+def allowed(account: Account, request: ApiRequest) -> None:
     answer = account.ask(request)
     assert answer.allowed, f"{request.what}: {answer}"
 
 
-def right(request: Request) -> tuple[str, str]:
-    """(resource, verb), as a role has it."""
+def right(request: ApiRequest) -> tuple[str, str]:
+    """Return (resource, verb), as a role has them."""
     path, _, query = request.path.removeprefix("/").partition("?")
     words = path.split("/")[2 if path.startswith("api/") else 3 :]
     if words[0] == "namespaces":

@@ -1,4 +1,5 @@
-"""What a sandbox promises: everything in it ends with it, and a machine's lacks are named first."""
+"""A sandbox's guarantees: everything inside ends with it, and missing requirements are reported
+first."""
 
 import os
 import shutil
@@ -11,33 +12,33 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import needs
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.host import needs
+from tests.cluster.support.host.waiting import wait_for
 
 CLUSTER = [sys.executable, "-m", "tests.cluster"]
 
 
 def _pids(*argv: str) -> list[int]:
-    """The processes that run exactly this, here and in every sandbox in here."""
+    """Return the processes with exactly this command line, here and in every sandbox inside."""
     wanted = "\0".join(argv).encode() + b"\0"
     found = []
     for directory in Path("/proc").glob("[0-9]*"):
-        with suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
             if (directory / "cmdline").read_bytes() == wanted:
                 found.append(int(directory.name))
     return found
 
 
 def _listens(pid: int) -> bool:
-    """Whether something in the process's network listens on port 8000."""
+    """True if a process in the same network listens on port 8000."""
     table = Path(f"/proc/{pid}/net/tcp").read_text()
     return any(line.split()[1].endswith(":1F40") for line in table.splitlines()[1:])
 
 
 def _start(home: Path, *command: str) -> subprocess.Popen[bytes]:
-    """Start a sandbox whose directory is made in *home*."""
+    """Start a sandbox with its directory in *home*."""
     environment = {**os.environ, "TMPDIR": str(home)}
-    # A shell that runs us in the background has us ignore it, and so would our children.
+    # A shell that runs the tests in the background ignores SIGINT for them and their children.
     heeding = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     return subprocess.Popen([*CLUSTER, "run", "--", *command], env=environment, preexec_fn=heeding)
 
@@ -45,8 +46,8 @@ def _start(home: Path, *command: str) -> subprocess.Popen[bytes]:
 @pytest.mark.usefixtures("run_directory")
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_whatever_ends_a_sandbox_nothing_of_it_is_left(how: signal.Signals, tmp_path: Path) -> None:
-    nap = f"{100_000 + how.value}"  # a duration nobody else sleeps
-    # Neither ends when asked, as a container's shim does not.
+    nap = f"{100_000 + how.value}"  # a duration that no other process uses
+    # Neither ends when asked, like a container's shim.
     script = f"trap '' TERM INT HUP; sleep {nap} & sleep {nap}"
     starter = _start(tmp_path, "sh", "-c", script)
     wait_for(lambda: len(_pids("sleep", nap)) == 2, "the sandbox runs")

@@ -1,6 +1,5 @@
-"""Domains above the node with the real kube-scheduler, which tries members one by one and knows
-nothing of cliques: only a plan for all keeps them within one.
-"""
+"""Domains above the node with the real kube-scheduler, which tries members one by one and knows no
+cliques. Only a plan for all of them keeps them within one."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,13 +8,19 @@ import pytest
 
 from linkwise.topology import names
 from linkwise.topology.plan import read_plan
-from tests.cluster.control_plane import ControlPlane
-from tests.cluster.scheduling import ADMISSION_OFF
-from tests.cluster.scheduling_world import NAMESPACE, PATIENCE_SECONDS, ZONE, World, started_world
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.api.control_plane import ControlPlane
+from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF
+from tests.cluster.support.scheduling.scheduling_world import (
+    NAMESPACE,
+    PATIENCE_SECONDS,
+    ZONE,
+    SchedulingWorld,
+    started_world,
+)
 
 CLIQUE = "nvidia.com/gpu.clique"
-# Clique B is over two zones, and two of zone west are in another clique.
+# Clique B spans two zones, and two nodes of zone west are in another clique.
 PLACES = {
     "a1": ("A", "east"),
     "a2": ("A", "east"),
@@ -28,23 +33,25 @@ PLACES = {
 
 
 @pytest.fixture(scope="module")
-def started(run_directory: Path) -> Iterator[World]:
+def started(run_directory: Path) -> Iterator[SchedulingWorld]:
     directory = run_directory / "spans"
     control = ControlPlane(directory, controllers=False, disable_admission=ADMISSION_OFF)
     control.start()
     labels = {name: {CLIQUE: clique, ZONE: zone} for name, (clique, zone) in PLACES.items()}
-    with started_world(World(control, labels=labels), sorted(PLACES)) as world:
+    with started_world(SchedulingWorld(control, labels=labels), sorted(PLACES)) as world:
         yield world
 
 
 @pytest.fixture
-def world(started: World) -> Iterator[World]:
+def world(started: SchedulingWorld) -> Iterator[SchedulingWorld]:
     yield started
     started.clear()
 
 
-def create_gang(world: World, name: str, size: int, gpus: int = 8, **said: str) -> list[str]:
-    """`require_span` and `prefer_span` as on the pod."""
+def create_gang(
+    world: SchedulingWorld, name: str, size: int, gpus: int = 8, **said: str
+) -> list[str]:
+    """Create a gang with `require_span` and `prefer_span` as pod annotations."""
     annotations = {
         names.GANG: name,
         names.GANG_SIZE: str(size),
@@ -53,17 +60,17 @@ def create_gang(world: World, name: str, size: int, gpus: int = 8, **said: str) 
     return [world.create(f"{name}-{rank}", gpus, annotations=annotations) for rank in range(size)]
 
 
-def remove(world: World, gang: list[str]) -> None:
+def remove(world: SchedulingWorld, gang: list[str]) -> None:
     for name in gang:
         world.delete(name)
 
 
-def nodes_of(world: World, gang: list[str]) -> set[str]:
+def nodes_of(world: SchedulingWorld, gang: list[str]) -> set[str]:
     world.wait_bound(gang)
     return {world.node_of(name) for name in gang}
 
 
-def wait_told(world: World, member: str, why: str) -> None:
+def wait_told(world: SchedulingWorld, member: str, why: str) -> None:
     wait_for(
         lambda: f"GangWaiting: {why}" in world.events(member),
         f"it is told: {why}",
@@ -71,21 +78,23 @@ def wait_told(world: World, member: str, why: str) -> None:
     )
 
 
-def span_of(world: World, member: str) -> str:
-    """What the plan says that all members share."""
+def span_of(world: SchedulingWorld, member: str) -> str:
+    """Return the span in the member's plan."""
     return read_plan(world.read(member).metadata.annotations[names.PLAN]).span
 
 
-def test_a_gang_goes_to_the_one_clique_that_holds_it_and_its_plans_name_it(world: World) -> None:
+def test_a_gang_goes_to_the_one_clique_that_holds_it_and_its_plans_name_it(
+    world: SchedulingWorld,
+) -> None:
     gang = create_gang(world, "train", 3, require_span="clique")
     assert nodes_of(world, gang) == {"b1", "b2", "b3"}
     assert {span_of(world, name) for name in gang} == {f"{CLIQUE}=B"}
 
 
 def test_a_gang_that_fits_no_clique_waits_is_told_the_nearest_and_goes_when_one_has_room(
-    world: World,
+    world: SchedulingWorld,
 ) -> None:
-    """The other six nodes would hold it twice over, and nobody but the extender wakes it."""
+    """The other six nodes would hold it twice over, and only the extender wakes it."""
     world.place("taken", "b2", 8)
     gang = create_gang(world, "train", 3, require_span="clique")
     no_room = f"gang {NAMESPACE}/train: no room for the whole gang within one {CLIQUE}"
@@ -98,8 +107,8 @@ def test_a_gang_that_fits_no_clique_waits_is_told_the_nearest_and_goes_when_one_
     assert nodes_of(world, gang) == {"b1", "b2", "b3"}
 
 
-def test_two_levels_in_one_request_must_both_be_met(world: World) -> None:
-    """Three nodes there are in a clique, and in a zone, but not in both."""
+def test_two_levels_in_one_request_must_both_be_met(world: SchedulingWorld) -> None:
+    """Three nodes are in a clique, and three in a zone, but no three in both."""
     both = create_gang(world, "both", 3, require_span=f"clique,{ZONE}")
     within = f"within one {CLIQUE} and one {ZONE}"
     wait_told(world, both[0], f"gang {NAMESPACE}/both: no room for the whole gang {within}")
@@ -109,9 +118,9 @@ def test_two_levels_in_one_request_must_both_be_met(world: World) -> None:
 
 
 def test_what_is_preferred_is_climbed_level_by_level_and_goes_before_fewest_nodes(
-    world: World,
+    world: SchedulingWorld,
 ) -> None:
-    """a1 and c1 are free, and half of b1, b2 and b3: as few nodes as can be are a1 and c1."""
+    """a1 and c1 are free, and half of b1, b2 and b3: the fewest nodes would be a1 and c1."""
     for node, gpus in {"a2": 8, "b1": 4, "b2": 4, "b3": 4, "c2": 8}.items():
         world.place(f"on-{node}", node, gpus)
     wish = f"clique,{ZONE}"
@@ -123,13 +132,13 @@ def test_what_is_preferred_is_climbed_level_by_level_and_goes_before_fewest_node
     assert nodes_of(world, four) == {"a1", "b1", "b2"}
     assert span_of(world, four[0]) == f"{ZONE}=east"
     remove(world, four)
-    # No zone holds five: it starts all the same.
+    # No zone holds five, and it starts nevertheless.
     five = create_gang(world, "five", 5, gpus=4, prefer_span=wish)
     assert nodes_of(world, five) >= {"a1", "c1"}
     assert span_of(world, five[0]) == ""
 
 
-def test_within_a_zone_and_in_one_clique_if_that_can_be(world: World) -> None:
-    """Clique B holds three, but not in one zone; what is required goes first."""
+def test_within_a_zone_and_in_one_clique_if_that_can_be(world: SchedulingWorld) -> None:
+    """Clique B holds three, but not in one zone; the requirement takes precedence."""
     gang = create_gang(world, "train", 3, require_span=ZONE, prefer_span="clique")
     assert len({PLACES[node][1] for node in nodes_of(world, gang)}) == 1

@@ -1,8 +1,8 @@
-"""Two extenders with the real control plane and the real scheduler: one leads, and is struck.
+"""Two extenders on the real control plane with the real scheduler: the leader is killed or cut off.
 
-What each phase of a gang comes to is in tests/end_to_end/test_leader_switch.py; here is what only
-the real programs can tell: their rights, kube-scheduler's connections to a leader that is gone, and
-the API server's refusal of what a former leader sends.
+tests/end_to_end/test_leader_switch.py covers each phase of a gang. These tests cover what only real
+programs show: rights, kube-scheduler's connections to a former leader, and the API server's refusal
+of what that one sends.
 """
 
 import shutil
@@ -14,10 +14,10 @@ import pytest
 
 from linkwise.topology import names
 from linkwise.topology.plan import read_plan
-from tests.cluster.control_plane import ControlPlane
-from tests.cluster.scheduling import ADMISSION_OFF
-from tests.cluster.scheduling_world import NAMESPACE, NODES
-from tests.cluster.two_extenders import SwitchWorld
+from tests.cluster.support.api.control_plane import ControlPlane
+from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF
+from tests.cluster.support.scheduling.scheduling_world import NAMESPACE, NODES
+from tests.cluster.support.scheduling.two_extenders import SwitchWorld
 from tests.end_to_end.replicas import Replica, wait_for
 
 BINDING = rf"POST /api/v1/namespaces/{NAMESPACE}/pods/\w+/binding"
@@ -35,7 +35,7 @@ def started(run_directory: Path) -> Iterator[SwitchWorld]:
     finally:
         world.pair.stop()
         control.stop()
-    shutil.rmtree(directory, ignore_errors=True)  # of what did not start the logs are kept
+    shutil.rmtree(directory, ignore_errors=True)  # if it did not start, the logs are kept
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_a_gang_that_is_planned_when_the_leader_is_struck(
 
 
 def test_a_binding_that_arrives_when_another_leads_is_refused(world: SwitchWorld) -> None:
-    """Frozen with its Binding on the wire, which no clock of its own can call back."""
+    """Frozen with its Binding on the wire, which the process cannot call back."""
     before, refused = world.pair.leader, world.refused_bindings()
     wire = world.pair.wires[before.name]
     wire.at(BINDING, 1, lambda: before.signal(signal.SIGSTOP))
@@ -119,7 +119,7 @@ def test_a_binding_that_arrives_when_another_leads_is_refused(world: SwitchWorld
 
 
 def test_kube_scheduler_does_not_stay_with_a_leader_that_lost(world: SwitchWorld) -> None:
-    """It keeps connections open, over which it would ask the standby for ever."""
+    """It keeps connections open, on which it would call the standby forever."""
     world.create("first")
     world.wait_bound(["first"])
     before = world.pair.leader

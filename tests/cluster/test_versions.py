@@ -1,7 +1,6 @@
-"""The scheduler and the API server of every version that Linkwise supports, with the real extender.
+"""The scheduler and the API server of every supported version, with the real extender.
 
-The same scenarios on each; where a version behaves otherwise, docs/operating/kubernetes-versions.md
-says so.
+The same scenarios on each. If a version differs, docs/operating/kubernetes-versions.md says so.
 """
 
 from collections.abc import Iterator
@@ -12,28 +11,28 @@ from pathlib import Path
 import pytest
 
 from linkwise.topology import names
-from tests.cluster import binaries
-from tests.cluster.control_plane import ControlPlane
-from tests.cluster.scheduling import ADMISSION_OFF, gpu_node
-from tests.cluster.scheduling_world import (
+from tests.cluster.support.api.control_plane import ControlPlane
+from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.programs import binaries
+from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF, gpu_node
+from tests.cluster.support.scheduling.scheduling_world import (
     NAMESPACE,
     NODES,
     PATIENCE_SECONDS,
     ZONE,
-    World,
+    SchedulingWorld,
     started_world,
 )
-from tests.cluster.waiting import wait_for
 
 
 @dataclass(frozen=True)
 class Differs:
-    nomination_after_bind: bool  # whether status.nominatedNodeName stays on a bound pod
-    zone_on_pod: bool  # whether the API server gives a bound pod its node's zone as a label
+    nomination_after_bind: bool  # True if status.nominatedNodeName stays on a bound pod
+    zone_on_pod: bool  # True if the API server labels a bound pod with its node's zone
 
 
 def documented(version: str) -> Differs:
-    """What the table says of *version*, which has to be there."""
+    """Return the table's row for *version*, which must exist."""
     page = Path(__file__).parents[2] / "docs" / "operating" / "kubernetes-versions.md"
     lines = iter(page.read_text().splitlines())
     head = next(line for line in lines if line.startswith("| what differs |"))
@@ -54,27 +53,27 @@ def version(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def started(run_directory: Path, version: str) -> Iterator[World]:
+def started(run_directory: Path, version: str) -> Iterator[SchedulingWorld]:
     directory = run_directory / f"scheduling-{version}"
     control = ControlPlane(
         directory, version=version, controllers=False, disable_admission=ADMISSION_OFF
     )
     control.start()
-    with started_world(World(control)) as world:
+    with started_world(SchedulingWorld(control)) as world:
         yield world
 
 
 @pytest.fixture
-def world(started: World) -> Iterator[World]:
+def world(started: SchedulingWorld) -> Iterator[SchedulingWorld]:
     yield started
     started.clear()
 
 
-def test_the_versions_are_what_they_say(world: World, version: str) -> None:
+def test_the_versions_are_what_they_say(world: SchedulingWorld, version: str) -> None:
     assert f"Server Version: {version}" in world.control.kubectl("version")
 
 
-def test_a_single_pod_gets_its_gpus_with_its_node(world: World) -> None:
+def test_a_single_pod_gets_its_gpus_with_its_node(world: SchedulingWorld) -> None:
     world.create("single", gpus=4)
 
     world.wait_bound(["single"])
@@ -83,7 +82,7 @@ def test_a_single_pod_gets_its_gpus_with_its_node(world: World) -> None:
     wait_for(lambda: len(world.taken()) == 4, "the extender's books have them")
 
 
-def test_pods_side_by_side_never_share_a_gpu(world: World) -> None:
+def test_pods_side_by_side_never_share_a_gpu(world: SchedulingWorld) -> None:
     pods = [world.create(f"half-{number}", gpus=4) for number in range(8)]
 
     world.wait_bound(pods)
@@ -92,7 +91,7 @@ def test_pods_side_by_side_never_share_a_gpu(world: World) -> None:
     assert len(given) == len(set(given)) == 32
 
 
-def test_a_gang_over_several_nodes_starts_whole(world: World) -> None:
+def test_a_gang_over_several_nodes_starts_whole(world: SchedulingWorld) -> None:
     gang = world.create_gang("train", 3)
 
     world.wait_bound(gang)
@@ -105,7 +104,9 @@ def test_a_gang_over_several_nodes_starts_whole(world: World) -> None:
     )
 
 
-def test_a_gated_gang_is_planned_let_go_and_bound_where_it_was_planned(world: World) -> None:
+def test_a_gated_gang_is_planned_let_go_and_bound_where_it_was_planned(
+    world: SchedulingWorld,
+) -> None:
     assert world.scheduler is not None
     world.scheduler.stop()
     gang = world.create_gang("gated", 3, gated=True)
@@ -124,7 +125,9 @@ def test_a_gated_gang_is_planned_let_go_and_bound_where_it_was_planned(world: Wo
     assert all(len(world.gpus_of(name)) == 8 for name in planned)
 
 
-def test_a_pod_behind_a_gate_that_fits_nowhere_stays_there_and_is_told_why(world: World) -> None:
+def test_a_pod_behind_a_gate_that_fits_nowhere_stays_there_and_is_told_why(
+    world: SchedulingWorld,
+) -> None:
     pods = world.create_gang("full", 4)
     world.wait_bound(pods)
 
@@ -137,7 +140,7 @@ def test_a_pod_behind_a_gate_that_fits_nowhere_stays_there_and_is_told_why(world
 
 
 def test_a_refused_pod_waits_with_the_reason_until_a_node_has_what_it_wants(
-    world: World,
+    world: SchedulingWorld,
 ) -> None:
     world.create("picky", gpus=8, annotations={names.GPU_MODEL: "A100"})
     world.wait_waiting("picky", "linkwise: GPU model or memory does not match")
@@ -150,8 +153,10 @@ def test_a_refused_pod_waits_with_the_reason_until_a_node_has_what_it_wants(
         world.client.delete("/api/v1/nodes/late")
 
 
-def test_a_pod_that_nobody_asks_for_again_is_nominated_when_room_appears(world: World) -> None:
-    """A scheduler that has stopped asks no more, as one that asked too early."""
+def test_a_pod_that_nobody_asks_for_again_is_nominated_when_room_appears(
+    world: SchedulingWorld,
+) -> None:
+    """A stopped scheduler sends no call, like one that asked too early."""
     assert world.scheduler is not None
     world.create("picky", gpus=8, annotations={names.GPU_MODEL: "A100"})
     world.wait_waiting("picky", "linkwise: GPU model or memory does not match")
@@ -167,7 +172,7 @@ def test_a_pod_that_nobody_asks_for_again_is_nominated_when_room_appears(world: 
         world.client.delete("/api/v1/nodes/late")
 
 
-def test_a_pod_waits_for_gpus_and_gets_them_when_they_are_freed(world: World) -> None:
+def test_a_pod_waits_for_gpus_and_gets_them_when_they_are_freed(world: SchedulingWorld) -> None:
     pods = [world.create(f"first-{number}", gpus=8) for number in range(4)]
     world.wait_bound(pods)
     world.create("second", gpus=8)
@@ -180,10 +185,10 @@ def test_a_pod_waits_for_gpus_and_gets_them_when_they_are_freed(world: World) ->
     assert world.node_of("second") == freed
 
 
-def test_a_gang_that_does_not_fit_takes_nothing_and_says_why(world: World) -> None:
+def test_a_gang_that_does_not_fit_takes_nothing_and_says_why(world: SchedulingWorld) -> None:
     too_large = world.create_gang("huge", 5)
-    # What was true when a member was tried may stand in its condition for good: that some are
-    # missing, where the extender had not seen all of them yet. The Event is the truth.
+    # A member's condition may keep for good what was true when it was tried: that members are
+    # missing, if the extender had not seen all of them. The Event is up to date.
     no_room = f"GangWaiting: gang {NAMESPACE}/huge: no room for the whole gang"
     wait_for(lambda: any(no_room in world.events(name) for name in too_large), no_room)
     for name in too_large:
@@ -196,7 +201,7 @@ def test_a_gang_that_does_not_fit_takes_nothing_and_says_why(world: World) -> No
     assert not any(names.PLAN in world.read(name).metadata.annotations for name in too_large)
 
 
-def test_while_the_extender_is_down_pods_wait_and_then_go_on(world: World) -> None:
+def test_while_the_extender_is_down_pods_wait_and_then_go_on(world: SchedulingWorld) -> None:
     world.extender.process.kill()
     pods = [world.create("single", gpus=2), *world.create_gang("train", 2)]
     wait_for(lambda: world.reason("single"), "kube-scheduler has tried", PATIENCE_SECONDS)
@@ -208,7 +213,7 @@ def test_while_the_extender_is_down_pods_wait_and_then_go_on(world: World) -> No
     assert len(world.gpus_of("single")) == 2
 
 
-def test_an_extender_killed_after_planning_finds_its_plans_again(world: World) -> None:
+def test_an_extender_killed_after_planning_finds_its_plans_again(world: SchedulingWorld) -> None:
     assert world.scheduler is not None
     world.scheduler.stop()
     gang = world.create_gang("train", 3)
@@ -225,7 +230,9 @@ def test_an_extender_killed_after_planning_finds_its_plans_again(world: World) -
     assert {name: world.read(name).metadata.annotations[names.PLAN] for name in gang} == planned
 
 
-def test_a_more_important_pod_takes_the_place_of_a_less_important_one(world: World) -> None:
+def test_a_more_important_pod_takes_the_place_of_a_less_important_one(
+    world: SchedulingWorld,
+) -> None:
     humble = [world.create(f"humble-{number}", gpus=8) for number in range(4)]
     world.wait_bound(humble)
 
@@ -243,7 +250,9 @@ def test_a_more_important_pod_takes_the_place_of_a_less_important_one(world: Wor
     assert len(world.pods()) == 4
 
 
-def test_what_differs_between_versions_is_as_documented(world: World, version: str) -> None:
+def test_what_differs_between_versions_is_as_documented(
+    world: SchedulingWorld, version: str
+) -> None:
     gang = world.create_gang("train", 2)
     world.wait_bound(gang)
 

@@ -11,24 +11,24 @@ import pytest
 import yaml
 
 from linkwise.topology import names
-from tests.cluster.control_plane import ControlPlane, KubectlError
-from tests.cluster.scheduling import ADMISSION_OFF, GPU
-from tests.cluster.scheduling_world import NAMESPACE, NODES, World
-from tests.cluster.waiting import wait_for
-from tests.cluster.webhook import Webhook
+from tests.cluster.support.api.control_plane import ControlPlane, KubectlError
+from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF, GPU
+from tests.cluster.support.scheduling.scheduling_world import NAMESPACE, NODES, SchedulingWorld
+from tests.cluster.support.scheduling.webhook import Webhook
 
 SAID = {names.GANG: "train", names.GANG_SIZE: "4"}
 
 
 @pytest.fixture(scope="module")
-def started(run_directory: Path) -> Iterator[tuple[World, Webhook]]:
+def started(run_directory: Path) -> Iterator[tuple[SchedulingWorld, Webhook]]:
     directory = run_directory / "webhook"
     control = ControlPlane(directory, controllers=False, disable_admission=ADMISSION_OFF)
     control.start()
-    world, webhook = World(control), Webhook(control)
+    world, webhook = SchedulingWorld(control), Webhook(control)
     try:
         world.start()
-        # The tests are about what is answered: on a busy machine too.
+        # The tests are about the answers, on a busy machine too.
         webhook.register(timeoutSeconds=30)
         webhook.start()
         webhook.wait_asked()
@@ -37,11 +37,11 @@ def started(run_directory: Path) -> Iterator[tuple[World, Webhook]]:
         webhook.process.stop()
         world.extender.process.stop()
         control.stop()
-    shutil.rmtree(directory, ignore_errors=True)  # of what did not start the logs are kept
+    shutil.rmtree(directory, ignore_errors=True)  # if it did not start, the logs are kept
 
 
 @pytest.fixture
-def world(started: tuple[World, Webhook]) -> Iterator[World]:
+def world(started: tuple[SchedulingWorld, Webhook]) -> Iterator[SchedulingWorld]:
     world, webhook = started
     if not webhook.process.alive:
         webhook.start()
@@ -51,7 +51,7 @@ def world(started: tuple[World, Webhook]) -> Iterator[World]:
 
 
 @pytest.fixture
-def webhook(started: tuple[World, Webhook]) -> Webhook:
+def webhook(started: tuple[SchedulingWorld, Webhook]) -> Webhook:
     return started[1]
 
 
@@ -72,11 +72,11 @@ def job(annotations: Mapping[str, str], pods: int = 4, name: str = "train") -> d
     }
 
 
-def apply(world: World, thing: Mapping[str, Any], *flags: str) -> str:
+def apply(world: SchedulingWorld, thing: Mapping[str, Any], *flags: str) -> str:
     return world.control.kubectl("apply", "-f=-", *flags, stdin=yaml.safe_dump(thing))
 
 
-def test_a_gang_is_given_its_gate_planned_let_go_and_bound(world: World) -> None:
+def test_a_gang_is_given_its_gate_planned_let_go_and_bound(world: SchedulingWorld) -> None:
     assert world.scheduler is not None
     world.scheduler.stop()
     gang = [world.create(f"train-{rank}", annotations=SAID) for rank in range(3)]
@@ -92,11 +92,11 @@ def test_a_gang_is_given_its_gate_planned_let_go_and_bound(world: World) -> None
     assert len(set(planned.values())) == 4
 
 
-def gates_of(world: World, name: str) -> list[str]:
+def gates_of(world: SchedulingWorld, name: str) -> list[str]:
     return [gate.name for gate in world.read(name).spec.scheduling_gates]
 
 
-def test_a_single_pod_goes_without_gate(world: World) -> None:
+def test_a_single_pod_goes_without_gate(world: SchedulingWorld) -> None:
     assert world.scheduler is not None
     world.scheduler.stop()
     world.create("single")
@@ -105,7 +105,9 @@ def test_a_single_pod_goes_without_gate(world: World) -> None:
     world.wait_bound(["single"])
 
 
-def test_without_the_webhook_a_gang_is_placed_all_the_same(world: World, webhook: Webhook) -> None:
+def test_without_the_webhook_a_gang_is_placed_all_the_same(
+    world: SchedulingWorld, webhook: Webhook
+) -> None:
     assert world.scheduler is not None
     webhook.process.kill()
     world.scheduler.stop()
@@ -115,9 +117,9 @@ def test_without_the_webhook_a_gang_is_placed_all_the_same(world: World, webhook
     world.wait_bound(gang)
 
 
-def indexed(world: World, name: str, pods: int, at_once: int) -> list[str]:
-    """An Indexed Job without a word for us, and its first pods as its controller would make them:
-    behind the gate, as nobody asks their owner so early."""
+def indexed(world: SchedulingWorld, name: str, pods: int, at_once: int) -> list[str]:
+    """Create an Indexed Job without annotations, and its first pods as its controller does: behind
+    the gate, as the extender cannot read their owner so early."""
     made = job({}, pods=pods, name=name)
     made["spec"] |= {"completionMode": "Indexed", "parallelism": at_once, "suspend": True}
     apply(world, made)
@@ -136,7 +138,7 @@ def indexed(world: World, name: str, pods: int, at_once: int) -> list[str]:
 
 
 def test_a_gang_that_only_its_owner_tells_waits_and_shards_that_are_none_go_one_by_one(
-    world: World,
+    world: SchedulingWorld,
 ) -> None:
     gang = indexed(world, "gang", pods=3, at_once=3)
     world.wait_bound(gang)
@@ -164,15 +166,17 @@ def pod(name: str, annotations: Mapping[str, str], **metadata: Any) -> dict[str,
     }
 
 
-def refusal(world: World, thing: Mapping[str, Any], *flags: str) -> str:
-    """What kubectl prints."""
+def refusal(world: SchedulingWorld, thing: Mapping[str, Any], *flags: str) -> str:
+    """Return kubectl's output."""
     with pytest.raises(KubectlError) as refused:
         apply(world, thing, *flags)
     return str(refused.value)
 
 
 @pytest.mark.parametrize("flags", [(), ("--dry-run=server",)])
-def test_a_wrong_job_is_refused_as_it_is_applied(world: World, flags: tuple[str, ...]) -> None:
+def test_a_wrong_job_is_refused_as_it_is_applied(
+    world: SchedulingWorld, flags: tuple[str, ...]
+) -> None:
     assert (
         refusal(world, job(WRONG), *flags)
         .strip()
@@ -188,7 +192,9 @@ def test_a_wrong_job_is_refused_as_it_is_applied(world: World, flags: tuple[str,
     ) in told
 
 
-def test_a_wrong_pod_is_refused_as_it_is_applied_and_as_it_is_annotated(world: World) -> None:
+def test_a_wrong_pod_is_refused_as_it_is_applied_and_as_it_is_annotated(
+    world: SchedulingWorld,
+) -> None:
     told = refusal(world, pod("wrong", {"linkwise.dev/gangsize": "4"}))
     assert 'admission webhook "pods.linkwise.dev" denied the request: ' in told
     assert "linkwise.dev/gangsize: '4': expected linkwise.dev/gang-size or another of" in told
@@ -201,7 +207,7 @@ def test_a_wrong_pod_is_refused_as_it_is_applied_and_as_it_is_annotated(world: W
 
 
 def test_what_was_wrong_before_the_webhook_came_can_still_be_changed(
-    world: World, webhook: Webhook
+    world: SchedulingWorld, webhook: Webhook
 ) -> None:
     webhook.process.kill()
     apply(world, job(WRONG, name="old"))
@@ -214,7 +220,9 @@ def test_what_was_wrong_before_the_webhook_came_can_still_be_changed(
     world.control.kubectl("delete", "job", "old", f"-n={NAMESPACE}")
 
 
-def test_a_kind_that_somebody_else_defines_is_judged_where_it_is_known(world: World) -> None:
+def test_a_kind_that_somebody_else_defines_is_judged_where_it_is_known(
+    world: SchedulingWorld,
+) -> None:
     world.control.kubectl("apply", "-f=-", stdin=yaml.safe_dump(JOB_SETS))
     world.control.kubectl("wait", "--for=condition=Established", "crd/jobsets.jobset.x-k8s.io")
     template = job(WRONG)["spec"]
@@ -252,7 +260,7 @@ JOB_SETS = {
 }
 
 
-def test_who_opted_out_is_left_alone(world: World) -> None:
+def test_who_opted_out_is_left_alone(world: SchedulingWorld) -> None:
     out = {"linkwise.dev/webhook": "ignore"}
     own_way = {"name": "own-way", "labels": out}
     apply(world, {"kind": "Namespace", "apiVersion": "v1", "metadata": own_way})
@@ -264,7 +272,7 @@ def test_who_opted_out_is_left_alone(world: World) -> None:
 
 
 def test_it_is_asked_about_nothing_that_is_none_of_its_business(
-    world: World, webhook: Webhook
+    world: SchedulingWorld, webhook: Webhook
 ) -> None:
     assert world.scheduler is not None
     world.scheduler.stop()
@@ -287,10 +295,10 @@ def test_it_is_asked_about_nothing_that_is_none_of_its_business(
 
 
 def test_certificates_change_while_pods_are_created_and_none_goes_without_its_gate(
-    world: World, webhook: Webhook
+    world: SchedulingWorld, webhook: Webhook
 ) -> None:
-    """Of a minute each, with two replicas that share them; whoever cannot be asked would show,
-    as nothing is let in without an answer here."""
+    """Certificates live a minute, and two replicas share them. The API server admits nothing
+    without an answer, so a missing answer would show."""
     control = world.control
     flags = ("--certificate-lifetime=60s",)
     webhook.process.stop()
@@ -318,8 +326,8 @@ def test_certificates_change_while_pods_are_created_and_none_goes_without_its_ga
             *("get", "validatingwebhookconfiguration", "linkwise"),
             "-o=go-template={{range .webhooks}}{{.clientConfig.caBundle|base64decode}}{{end}}",
         )
-        assert created > 2  # many more where the machine is not busy
-        # And so that the API server has to ask by a new connection:
+        assert created > 2  # many more on an idle machine
+        # Also, the API server must open a new connection:
         asked.process.stop()
         asked.start()
         asked.wait_asked()

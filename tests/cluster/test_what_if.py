@@ -1,6 +1,6 @@
-"""`linkwise what-if` with what the real kubectl lists: what it says is what then happens.
+"""`linkwise what-if` with the real kubectl's listing: its prediction comes true.
 
-Kubernetes' own controllers make the pods, kube-scheduler binds them as the extender says.
+Kubernetes' own controllers create the pods, and kube-scheduler binds them as the extender says.
 """
 
 import json
@@ -14,11 +14,15 @@ from click.testing import CliRunner
 
 from linkwise.cli.__main__ import main
 from linkwise.topology.recorded import recorded_machine
-from tests.cluster.control_plane import ControlPlane
-from tests.cluster.scheduling import ADMISSION_OFF, gpu_node
-from tests.cluster.scheduling_world import NAMESPACE, World, started_world
+from tests.cluster.support.api.control_plane import ControlPlane
+from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF, gpu_node
+from tests.cluster.support.scheduling.scheduling_world import (
+    NAMESPACE,
+    SchedulingWorld,
+    started_world,
+)
 from tests.cluster.test_workloads import CONTROLLERS, free, pod_template, pods_of
-from tests.cluster.waiting import wait_for
 
 MACHINES = {"a1": "dgx1-v100", "a2": "a100-pcie-8-bridged"}
 NODES = ("n1", "n2")
@@ -26,7 +30,7 @@ Places = list[tuple[str, tuple[int, ...]]]
 
 
 @pytest.fixture(scope="module")
-def started(run_directory: Path) -> Iterator[World]:
+def started(run_directory: Path) -> Iterator[SchedulingWorld]:
     directory = run_directory / "what-if"
     control = ControlPlane(
         directory,
@@ -34,7 +38,7 @@ def started(run_directory: Path) -> Iterator[World]:
         controller_flags=(f"--controllers={CONTROLLERS}",),
     )
     control.start()
-    with started_world(World(control), NODES) as world:
+    with started_world(SchedulingWorld(control), NODES) as world:
         for name, machine in MACHINES.items():
             world.client.post("/api/v1/nodes", gpu_node(name, machine))
         wait_for(lambda: len(world.known()) == len(MACHINES) + len(NODES), "all nodes are known")
@@ -43,20 +47,20 @@ def started(run_directory: Path) -> Iterator[World]:
 
 
 @pytest.fixture
-def world(started: World) -> Iterator[World]:
+def world(started: SchedulingWorld) -> Iterator[SchedulingWorld]:
     yield started
     for kind in ("jobs", "deployments"):
         started.control.kubectl("delete", kind, "--all", f"-n={NAMESPACE}", "--cascade=background")
     wait_for(lambda: is_empty(started), "no pods, and all GPUs are free")
 
 
-def is_empty(world: World) -> bool:
+def is_empty(world: SchedulingWorld) -> bool:
     for pod in world.pods():
         free(world, pod.metadata.name)
     return not world.taken()
 
 
-def told(world: World, manifest: object, tmp_path: Path) -> tuple[int, dict[str, Any]]:
+def told(world: SchedulingWorld, manifest: object, tmp_path: Path) -> tuple[int, dict[str, Any]]:
     path = tmp_path / "job.json"
     path.write_text(json.dumps(manifest))
     listed = world.control.kubectl("get", "nodes,pods", "-A", "-o", "json")
@@ -73,7 +77,7 @@ def places_told(found: dict[str, Any]) -> Places:
     )
 
 
-def places_got(world: World, pods: list[str]) -> Places:
+def places_got(world: SchedulingWorld, pods: list[str]) -> Places:
     machines = {**dict.fromkeys(NODES, "hgx-h100"), **MACHINES}
     got = []
     for name in pods:
@@ -106,8 +110,8 @@ def deployment(name: str, pods: int, gpus: int) -> dict[str, Any]:
     }
 
 
-def occupy(world: World) -> None:
-    """Some GPUs of each machine."""
+def occupy(world: SchedulingWorld) -> None:
+    """Take some GPUs of each machine."""
     for name, node, gpus in (("o1", "n1", 3), ("o2", "n2", 5), ("o3", "a1", 2), ("o4", "a2", 1)):
         resources = {"limits": {"nvidia.com/gpu": str(gpus)}}
         container = {"name": "main", "image": "none", "resources": resources}
@@ -126,7 +130,9 @@ def occupy(world: World) -> None:
     [job("train", 4, 2), job("wide", 2, 4), job("many", 6, 1), deployment("serve", 1, 3)],
     ids=lambda manifest: str(manifest["metadata"]["name"]),
 )
-def test_pods_go_where_it_said(world: World, manifest: dict[str, Any], tmp_path: Path) -> None:
+def test_pods_go_where_it_said(
+    world: SchedulingWorld, manifest: dict[str, Any], tmp_path: Path
+) -> None:
     occupy(world)
     status, found = told(world, manifest, tmp_path)
     assert (status, found["left_out"], found["guesses"]) == (0, [], [])
@@ -137,7 +143,9 @@ def test_pods_go_where_it_said(world: World, manifest: dict[str, Any], tmp_path:
     assert places_got(world, pods_of(world, name)) == places_told(found)
 
 
-def test_a_gang_starts_once_those_pods_end_that_it_named(world: World, tmp_path: Path) -> None:
+def test_a_gang_starts_once_those_pods_end_that_it_named(
+    world: SchedulingWorld, tmp_path: Path
+) -> None:
     occupy(world)
     manifest = job("large", 2, 8)
     status, found = told(world, manifest, tmp_path)

@@ -1,8 +1,8 @@
-"""Jobs of all sorts on a real control plane, without a word for us: gangs start whole or not at
-all, and pods that are no gang never wait for each other.
+"""Jobs of all sorts on a real control plane, without annotations: gangs start whole or not at all,
+and pods in no gang never wait for each other.
 
-Kubernetes' own controllers make the pods of Kubernetes' own kinds. Operators' kinds are there as
-custom resources; their pods are created here, as those operators label them.
+Kubernetes' own controllers create the pods of Kubernetes' own kinds. Operators' kinds exist as
+custom resources; the tests create their pods with the operators' labels.
 """
 
 import json
@@ -17,15 +17,19 @@ import pytest
 from linkwise.extender.podgrouper.workloads.kinds import READ, OwnerKind
 from linkwise.kube.errors import ApiError
 from linkwise.topology import names
-from tests.cluster.control_plane import ControlPlane, KubectlError
-from tests.cluster.scheduling import ADMISSION_OFF, GPU
-from tests.cluster.scheduling_world import NAMESPACE, World, started_world
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.api.control_plane import ControlPlane, KubectlError
+from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF, GPU
+from tests.cluster.support.scheduling.scheduling_world import (
+    NAMESPACE,
+    SchedulingWorld,
+    started_world,
+)
 from tests.extender.podgrouper.test_workloads import Group, groups
 
 NODES = tuple(f"n{number}" for number in range(8))
-# Nobody who judges nodes, as these have no kubelets; nor who deletes what has no owner, as some of
-# the owners are not there.
+# No controller that judges nodes, as these have no kubelets, and no garbage collector, as some
+# owners do not exist.
 CONTROLLERS = "job-controller,statefulset-controller,replicaset-controller,deployment-controller"
 BUILT_IN = frozenset({"batch", "apps", "scheduling.k8s.io"})
 OPERATORS = [kind for kind in READ if kind.group not in BUILT_IN]
@@ -37,7 +41,7 @@ OF_OPERATORS = [
 
 
 @pytest.fixture(scope="module")
-def started(run_directory: Path) -> Iterator[World]:
+def started(run_directory: Path) -> Iterator[SchedulingWorld]:
     directory = run_directory / "workloads"
     control = ControlPlane(
         directory,
@@ -51,28 +55,29 @@ def started(run_directory: Path) -> Iterator[World]:
         "-f=-",
         stdin=json.dumps({"kind": "List", "apiVersion": "v1", "items": definitions}),
     )
-    with started_world(World(control), NODES) as world:
+    with started_world(SchedulingWorld(control), NODES) as world:
         control.kubectl("wait", "crd", "--all", "--for=condition=Established", "--timeout=60s")
         yield world
 
 
 @pytest.fixture
-def world(started: World) -> Iterator[World]:
+def world(started: SchedulingWorld) -> Iterator[SchedulingWorld]:
     yield started
     for kind in ("jobs", "statefulsets", "deployments"):
         started.control.kubectl("delete", kind, "--all", f"-n={NAMESPACE}", "--cascade=background")
     wait_for(lambda: is_empty(started), "no pods, and all GPUs are free")
 
 
-def is_empty(world: World) -> bool:
-    """Once pods are gone that a controller makes before it has heard that their owner is."""
+def is_empty(world: SchedulingWorld) -> bool:
+    """Wait for pods to go that a controller creates before it learns that their owner is
+    deleted."""
     for pod in world.pods():
         free(world, pod.metadata.name)
     return not world.taken()
 
 
 def definition(kind: OwnerKind) -> dict[str, Any]:
-    """A custom resource of this kind that may say anything."""
+    """Return a custom resource of this kind without a schema."""
     anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     versions = [
         {
@@ -88,7 +93,7 @@ def definition(kind: OwnerKind) -> dict[str, Any]:
         "kind": "CustomResourceDefinition",
         "metadata": {
             "name": f"{kind.plural}.{kind.group}",
-            # Asked for of groups that end in k8s.io.
+            # Required for groups that end in k8s.io.
             "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"},
         },
         "spec": {
@@ -100,8 +105,8 @@ def definition(kind: OwnerKind) -> dict[str, Any]:
     }
 
 
-def free(world: World, name: str) -> None:
-    """Delete the pod; finalizers of a Job's pods wait for a Job that is gone."""
+def free(world: SchedulingWorld, name: str) -> None:
+    """Delete the pod. Finalizers of a Job's pods wait for a Job that is gone."""
     world.client.patch(
         f"/api/v1/namespaces/{NAMESPACE}/pods/{name}", {"metadata": {"finalizers": None}}
     )
@@ -118,7 +123,13 @@ def pod_template(name: str, gpus: int, **said: str) -> dict[str, Any]:
 
 
 def create_job(
-    world: World, name: str, pods: int, gpus: int = 8, *, indexed: bool = True, **said: str
+    world: SchedulingWorld,
+    name: str,
+    pods: int,
+    gpus: int = 8,
+    *,
+    indexed: bool = True,
+    **said: str,
 ) -> None:
     template = pod_template(name, gpus, **said)
     template["spec"]["restartPolicy"] = "Never"
@@ -133,7 +144,7 @@ def create_job(
     )
 
 
-def create_stateful_set(world: World, name: str, pods: int, policy: str) -> None:
+def create_stateful_set(world: SchedulingWorld, name: str, pods: int, policy: str) -> None:
     spec = {
         "replicas": pods,
         "serviceName": name,
@@ -147,22 +158,22 @@ def create_stateful_set(world: World, name: str, pods: int, policy: str) -> None
     )
 
 
-def pods_of(world: World, app: str) -> list[str]:
+def pods_of(world: SchedulingWorld, app: str) -> list[str]:
     return sorted(
         pod.metadata.name for pod in world.pods() if pod.metadata.labels.get("app") == app
     )
 
 
-def bound(world: World, app: str) -> list[str]:
+def bound(world: SchedulingWorld, app: str) -> list[str]:
     return [name for name in pods_of(world, app) if world.node_of(name)]
 
 
-def made(world: World, app: str, pods: int) -> list[str]:
+def made(world: SchedulingWorld, app: str, pods: int) -> list[str]:
     wait_for(lambda: len(pods_of(world, app)) == pods, f"{app} has {pods} pods")
     return pods_of(world, app)
 
 
-def test_an_indexed_job_starts_whole_or_not_at_all(world: World) -> None:
+def test_an_indexed_job_starts_whole_or_not_at_all(world: SchedulingWorld) -> None:
     world.create("occupant", gpus=8)
     world.wait_bound(["occupant"])
     create_job(world, "train", len(NODES))
@@ -181,7 +192,7 @@ def test_an_indexed_job_starts_whole_or_not_at_all(world: World) -> None:
     assert sorted(world.node_of(name) for name in members) == list(NODES)
 
 
-def test_ranks_of_an_indexed_job_are_its_completion_indices(world: World) -> None:
+def test_ranks_of_an_indexed_job_are_its_completion_indices(world: SchedulingWorld) -> None:
     create_job(world, "ring", 4, gpus=4)
     members = made(world, "ring", 4)
     world.wait_bound(members)
@@ -193,28 +204,34 @@ def test_ranks_of_an_indexed_job_are_its_completion_indices(world: World) -> Non
     assert by_index["2"] == by_index["3"]
 
 
-def test_pods_of_a_job_without_an_index_go_one_by_one(world: World) -> None:
+def test_pods_of_a_job_without_an_index_go_one_by_one(world: SchedulingWorld) -> None:
     create_job(world, "pool", len(NODES) + 2, indexed=False)
     made(world, "pool", len(NODES) + 2)
     wait_for(lambda: len(bound(world, "pool")) == len(NODES), "as many run as there is room for")
 
 
 @pytest.mark.parametrize("policy", ["OrderedReady", "Parallel"])
-def test_replicas_of_a_stateful_set_do_not_wait_for_each_other(world: World, policy: str) -> None:
+def test_replicas_of_a_stateful_set_do_not_wait_for_each_other(
+    world: SchedulingWorld, policy: str
+) -> None:
     create_stateful_set(world, "store", len(NODES) + 1, policy)
     wanted = 1 if policy == "OrderedReady" else len(NODES)
     wait_for(lambda: len(bound(world, "store")) == wanted, f"{wanted} run")
 
 
-def test_a_job_that_names_a_smaller_gang_than_it_runs_is_refused_with_both(world: World) -> None:
+def test_a_job_that_names_a_smaller_gang_than_it_runs_is_refused_with_both(
+    world: SchedulingWorld,
+) -> None:
     create_job(world, "torn", 3, gang="torn", gang_size="2")
     members = made(world, "torn", 3)
     for name in members:
         world.wait_waiting(name, "linkwise.dev/gang-size is 2, but Job.batch ml/torn runs 3 pods")
 
 
-def test_a_kind_that_may_not_be_read_costs_the_gang_and_not_the_pods(world: World) -> None:
-    """As where somebody has taken the right away: single pods are better than none."""
+def test_a_kind_that_may_not_be_read_costs_the_gang_and_not_the_pods(
+    world: SchedulingWorld,
+) -> None:
+    """As when an administrator has removed the right: single pods are better than none."""
     role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/linkwise-extender"
     whole = world.client.get(role, dict[str, Any])
     less = [rule for rule in whole["rules"] if "jobs" not in rule["resources"]]
@@ -231,7 +248,7 @@ def test_a_kind_that_may_not_be_read_costs_the_gang_and_not_the_pods(world: Worl
     assert log.count("no right to read Job.batch, so pods of these are taken for single ones") == 1
 
 
-def may_read_jobs(world: World) -> bool:
+def may_read_jobs(world: SchedulingWorld) -> bool:
     account = "--as=system:serviceaccount:kube-system:linkwise-extender"
     asked = ("get", "--raw", f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/none", account)
     try:
@@ -242,7 +259,7 @@ def may_read_jobs(world: World) -> bool:
 
 
 @pytest.mark.parametrize("group", OF_OPERATORS)
-def test_a_gang_as_its_operator_makes_it_starts_whole(world: World, group: Group) -> None:
+def test_a_gang_as_its_operator_makes_it_starts_whole(world: SchedulingWorld, group: Group) -> None:
     pods = as_here(world, group)
     *first, last = pods
     for pod in first:
@@ -255,25 +272,25 @@ def test_a_gang_as_its_operator_makes_it_starts_whole(world: World, group: Group
     world.wait_bound([pod["metadata"]["name"] for pod in pods])
 
 
-def wait_forming(world: World, name: str) -> None:
-    """Until it has been tried, and its gang is known and not complete. What kube-scheduler was told
-    may be from the moment before its owner was read."""
+def wait_forming(world: SchedulingWorld, name: str) -> None:
+    """Wait until the member has been tried and its incomplete gang is known. kube-scheduler's
+    answer may be from before the extender read the owner."""
     wait_for(lambda: "linkwise: gang" in world.reason(name), f"{name} was tried", 60)
     forming = "waits for its members"
     wait_for(lambda: forming in world.extender.explain(NAMESPACE, name), f"{name} waits", 60)
 
 
-def as_here(world: World, group: Group) -> list[dict[str, Any]]:
-    """Create what the group's pods hang on, and name it in the pods by the uid that it got."""
+def as_here(world: SchedulingWorld, group: Group) -> list[dict[str, Any]]:
+    """Create the owners of the group's pods, and refer to them by the uids that they got."""
     text = json.dumps(msgspec.to_builtins(list(group.members())))
     for made_for_it in group.objects:
         kind = next((k for k in OPERATORS if (k.group, k.kind) == kind_of(made_for_it)), None)
         if kind is None:
-            continue  # nobody reads it
+            continue  # no program reads it
         name = made_for_it["metadata"]["name"]
         path = kind.paths(NAMESPACE, name, made_for_it["apiVersion"].rpartition("/")[2])[0]
         body = {**made_for_it, "metadata": {"name": name, "namespace": NAMESPACE}}
-        with suppress(ApiError):  # one of two gangs of the same set has made it
+        with suppress(ApiError):  # another gang of the same set has created it
             world.client.post(path.removesuffix(f"/{name}"), body)
         uid = world.client.get(path, dict[str, Any])["metadata"]["uid"]
         text = text.replace(made_for_it["metadata"]["uid"], uid)
@@ -285,7 +302,7 @@ def kind_of(made_for_it: dict[str, Any]) -> tuple[str, str]:
 
 
 def slim(pod: dict[str, Any]) -> dict[str, Any]:
-    """What decides about its gang, for our scheduler, on these nodes."""
+    """Return what decides about the pod's gang, for Linkwise's scheduler, on these nodes."""
     meta = pod["metadata"]
     kept = {
         key: meta[key]

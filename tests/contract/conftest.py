@@ -14,7 +14,7 @@ from tests.contract.kubelet_world import World as KubeletWorld
 from tests.contract.kubelets import Kubelets, real_kubelets, stand_in_kubelets
 from tests.contract.scheduler_world import World, wipe
 from tests.contract.servers import Programs, real_programs, stand_ins
-from tests.simulator.recording_extender import RecordingExtender
+from tests.simulator.scheduler.recording_extender import RecordingExtender
 
 __all__ = ["pytest_runtest_makereport"]  # a failed scenario shows the real programs' logs
 

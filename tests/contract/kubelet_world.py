@@ -14,11 +14,11 @@ import grpc
 
 from linkwise.plugin.kubelet import podresources_pb2 as resources
 from linkwise.plugin.kubelet.podresources_pb2_grpc import PodResourcesListerStub
-from linkwise.simulator.manifests import RUN_SECONDS, STOP_SECONDS
-from tests.cluster.busybox import WORKLOAD
-from tests.cluster.waiting import wait_for
+from linkwise.simulator.manifests.read_manifests import RUN_SECONDS, STOP_SECONDS
+from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.programs.busybox import WORKLOAD
 from tests.contract.api_world import NODES, Api, Object
-from tests.simulator.tiny_plugin import TinyPlugin
+from tests.simulator.kubelet.tiny_plugin import TinyPlugin
 
 EIGHT = tuple(f"GPU-{number}" for number in range(8))
 INIT_SECONDS = 3.0

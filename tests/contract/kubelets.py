@@ -10,9 +10,9 @@ from unittest.mock import patch
 from linkwise.kube.client import KubeClient
 from linkwise.simulator.kubelet import Kubelet as StandIn
 from linkwise.simulator.kubelet import KubeletSettings, endpoint
-from tests.cluster import sandbox
-from tests.cluster.cluster import Cluster
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.host import sandbox
+from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.nodes.cluster import RealCluster
 from tests.contract.api_world import Api
 from tests.contract.kubelet_world import INIT_SECONDS, Kubelet
 from tests.contract.servers import server_of, stand_ins
@@ -59,7 +59,7 @@ def real_kubelets() -> Iterator[Kubelets]:
     if home is None:
         raise RuntimeError("real programs need a sandbox around them: python -m tests.cluster test")
     # A short name: the path of a socket may have 107 bytes.
-    cluster = Cluster(home / "kubelet", nodes=1)
+    cluster = RealCluster(home / "kubelet", nodes=1)
     try:
         cluster.start()
         server = server_of(cluster.control)

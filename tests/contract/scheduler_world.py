@@ -10,9 +10,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.host.waiting import wait_for
 from tests.contract.api_world import NODES, Api, Object
-from tests.simulator.recording_extender import RecordingExtender
+from tests.simulator.scheduler.recording_extender import RecordingExtender
 
 GPU = "nvidia.com/gpu"
 GATE = {"name": "linkwise.dev/plan"}

@@ -14,8 +14,8 @@ from kubernetes.config import load_kube_config
 from linkwise.kube.client import KubeClient
 from linkwise.simulator.api_server import ApiServer
 from linkwise.simulator.scheduler import SchedulerLoop, SchedulerSettings
-from tests.cluster import sandbox
-from tests.cluster.control_plane import ControlPlane
+from tests.cluster.support.api.control_plane import ControlPlane
+from tests.cluster.support.host import sandbox
 from tests.contract.api_world import Server
 from tests.contract.scheduler_world import Configured, Schedulers
 

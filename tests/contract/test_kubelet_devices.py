@@ -8,9 +8,9 @@ import pytest
 
 from linkwise.plugin.kubelet import deviceplugin_pb2 as api
 from linkwise.plugin.kubelet import podresources_pb2 as resources
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.host.waiting import wait_for
 from tests.contract.kubelet_world import EIGHT, INIT_SECONDS, World
-from tests.simulator.tiny_plugin import Allocated, Preferred, TinyPlugin
+from tests.simulator.kubelet.tiny_plugin import AllocateCall, PreferCall, TinyPlugin
 
 
 def kinds(plugin: TinyPlugin) -> list[type]:
@@ -23,8 +23,8 @@ def test_a_pod_gets_exactly_the_devices_that_the_plugin_preferred(node: World) -
     node.create("p", 2)
     node.phase_is("p", "Running")
     preferred, allocated = plugin.calls
-    assert isinstance(preferred, Preferred)
-    assert isinstance(allocated, Allocated)
+    assert isinstance(preferred, PreferCall)
+    assert isinstance(allocated, AllocateCall)
     assert set(preferred.available) == set(EIGHT)
     assert (preferred.must_include, preferred.size) == ((), 2)
     assert set(allocated.devices) == {"GPU-6", "GPU-7"}
@@ -38,7 +38,7 @@ def test_available_devices_come_in_no_order(node: World) -> None:
         node.create(f"p{number}", 1)
     node.phase_is("p3", "Running")
     wait_for(lambda: len(plugin.calls) == 8, "all four")
-    asked = [call.available for call in plugin.calls if isinstance(call, Preferred)]
+    asked = [call.available for call in plugin.calls if isinstance(call, PreferCall)]
     assert any(list(available) != sorted(available) for available in asked)
 
 
@@ -47,7 +47,7 @@ def test_the_plugin_is_asked_even_if_all_free_devices_are_needed(node: World) ->
     node.devices_are(8, 8)
     node.create("p", 8)
     node.phase_is("p", "Running")
-    assert kinds(plugin) == [Preferred, Allocated]
+    assert kinds(plugin) == [PreferCall, AllocateCall]
 
 
 def test_pods_are_admitted_one_after_the_other(node: World) -> None:
@@ -57,7 +57,7 @@ def test_pods_are_admitted_one_after_the_other(node: World) -> None:
         node.create(name, 2)
     for name in "abcd":
         node.phase_is(name, "Running")
-    assert kinds(plugin) == [Preferred, Allocated] * 4
+    assert kinds(plugin) == [PreferCall, AllocateCall] * 4
     held = [frozenset(node.held()[name]["main"]) for name in "abcd"]
     assert set(held) == {frozenset({f"GPU-{n}", f"GPU-{n + 1}"}) for n in (0, 2, 4, 6)}
 
@@ -67,7 +67,7 @@ def test_a_plugin_that_offers_no_preference_is_not_asked(node: World) -> None:
     node.devices_are(8, 8)
     node.create("p", 2)
     node.phase_is("p", "Running")
-    assert kinds(plugin) == [Allocated]
+    assert kinds(plugin) == [AllocateCall]
 
 
 @pytest.mark.parametrize(
@@ -107,10 +107,12 @@ def test_init_containers_lend_their_devices_and_sidecars_keep_them(node: World) 
     node.phase_is("p", "Running")
     assert node.held()["p"] == held
     of_i1, to_i1, to_side, of_c1, to_c1, of_c2, to_c2 = plugin.calls
-    assert isinstance(of_i1, Preferred)
-    assert isinstance(of_c1, Preferred)
-    assert isinstance(of_c2, Preferred)
-    given = [frozenset(c.devices) for c in (to_i1, to_side, to_c1, to_c2) if type(c) is Allocated]
+    assert isinstance(of_i1, PreferCall)
+    assert isinstance(of_c1, PreferCall)
+    assert isinstance(of_c2, PreferCall)
+    given = [
+        frozenset(c.devices) for c in (to_i1, to_side, to_c1, to_c2) if type(c) is AllocateCall
+    ]
     assert (of_i1.size, of_i1.must_include) == (2, ())
     assert given[0] == {"GPU-6", "GPU-7"}
     assert held["side"] < given[0]
@@ -136,7 +138,7 @@ def test_what_an_init_container_had_stays_the_pod_s_though_podresources_does_not
     assert held["c1"] < {"GPU-4", "GPU-5", "GPU-6", "GPU-7"}
     node.create("q", 4)
     node.phase_is("q", "Running")
-    (asked,) = [c for c in plugin.calls if type(c) is Preferred and c.size == 4][1:]
+    (asked,) = [c for c in plugin.calls if type(c) is PreferCall and c.size == 4][1:]
     assert set(asked.available) == set(EIGHT[:4])
     node.create("r", 1)
     assert "Available: 0" in node.phase_is("r", "Failed")["message"]
@@ -149,7 +151,7 @@ def test_a_main_container_that_needs_no_more_than_its_init_container_had_is_not_
     node.devices_are(8, 8)
     node.create_of("p", [node.container("c1", 2)], init=[node.container("i1", 2, seconds=0.1)])
     node.phase_is("p", "Running")
-    assert kinds(plugin) == [Preferred, Allocated, Allocated]
+    assert kinds(plugin) == [PreferCall, AllocateCall, AllocateCall]
     assert node.held()["p"] == {"c1": {"GPU-6", "GPU-7"}}
 
 
@@ -305,7 +307,7 @@ def test_after_a_restart_running_pods_keep_their_devices_without_a_new_allocate(
     assert plugin.calls == calls
     node.create("q", 6)
     node.phase_is("q", "Running")
-    assert kinds(again) == [Preferred, Allocated]
+    assert kinds(again) == [PreferCall, AllocateCall]
     assert node.held() == {**held, "q": {"main": set(EIGHT[:6])}}
     assert node.phase("p") == "Running"
 

@@ -7,9 +7,9 @@ import pytest
 
 from linkwise.plugin.kubelet import deviceplugin_pb2 as api
 from linkwise.plugin.kubelet.deviceplugin_pb2_grpc import RegistrationStub
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.host.waiting import wait_for
 from tests.contract.kubelet_world import EIGHT, World
-from tests.simulator.tiny_plugin import Allocated, Preferred
+from tests.simulator.kubelet.tiny_plugin import AllocateCall, PreferCall
 
 
 def test_the_plugin_is_reached_and_asked_its_options_while_it_registers(node: World) -> None:
@@ -58,7 +58,7 @@ def test_a_second_registration_takes_the_first_one_s_place(node: World) -> None:
     node.create("p", 1)
     node.phase_is("p", "Running")
     assert not first.calls
-    assert [type(call) for call in second.calls] == [Preferred, Allocated]
+    assert [type(call) for call in second.calls] == [PreferCall, AllocateCall]
 
 
 def test_the_end_of_a_replaced_plugin_s_stream_cuts_off_the_new_one(node: World) -> None:

@@ -7,10 +7,15 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.control_plane import free_port
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.api.control_plane import free_port
+from tests.cluster.support.host.waiting import wait_for
 from tests.contract.scheduler_world import GPU, World
-from tests.simulator.recording_extender import Call, RecordingExtender, pass_all, refuse_all
+from tests.simulator.scheduler.recording_extender import (
+    Call,
+    RecordingExtender,
+    pass_all,
+    refuse_all,
+)
 
 
 def test_an_extender_is_asked_to_filter_to_prioritize_and_to_bind(world: World) -> None:

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.host.waiting import wait_for
 from tests.contract.scheduler_world import GATE, World
-from tests.simulator.recording_extender import Call, pass_all, refuse_all
+from tests.simulator.scheduler.recording_extender import Call, pass_all, refuse_all
 
 
 def waiting(world: World, name: str = "p", *nodes: str) -> None:

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.host.waiting import wait_for
 from tests.contract.scheduler_world import World
-from tests.simulator.recording_extender import Call, refuse_all
+from tests.simulator.scheduler.recording_extender import Call, refuse_all
 
 
 def full(world: World) -> None:

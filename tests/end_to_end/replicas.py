@@ -17,7 +17,7 @@ from threading import Event, Lock, Thread
 
 import urllib3
 
-from linkwise.simulator.child import Child
+from linkwise.simulator.processes.child_process import Child
 
 # As short as a busy machine can keep to: a leader that was not heard for 6 s is given up.
 TIMES = ("--lease-duration=6s", "--renew-deadline=4s", "--retry-period=500ms")

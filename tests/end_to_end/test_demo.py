@@ -335,7 +335,7 @@ def test_an_unknown_machine_is_refused_with_the_names_of_all(directory: Path) ->
         (["absent.yaml"], "absent.yaml: No such file"),
         (["--node", "n1"], "'n1': expected NAME=MACHINE"),
         (["--node", "N_1=hgx-h100"], "node name 'N_1': expected lower-case letters"),
-        (["--node", "n=dgx-a100", "--node", "n=dgx-a100"], "n stands there twice"),
+        (["--node", "n=dgx-a100", "--node", "n=dgx-a100"], "n is given twice"),
         (["--report", "/proc/none/x.html"], "/proc/none/x.html: "),
         (["--draws", "0"], "'--draws'"),
         (["--timeout", "0"], "'--timeout'"),

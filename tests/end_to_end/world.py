@@ -22,7 +22,7 @@ from linkwise.kube.client import ApiError, KubeClient
 from linkwise.kube.objects import Node, ObjectMeta, Pod
 from linkwise.kube.reflector import Reflector
 from linkwise.simulator.api_server import ApiServer
-from linkwise.simulator.job_controller import JobController
+from linkwise.simulator.jobs.controller import JobController
 from linkwise.simulator.scheduler import SchedulerLoop, SchedulerSettings
 from linkwise.topology.names import DEFAULT_RESOURCE
 from tests.end_to_end.clients import AT_ONCE, Death, Pace

@@ -1,6 +1,6 @@
-"""An HTTP server that answers each GET with the next line of a script, and notes who asked.
+"""An HTTP server that answers each GET with the next line of a script, and records its clients.
 
-For what the stand-in never says: mangled bytes, a proxy's page, an answer that breaks off.
+For answers that the stand-in never gives: mangled bytes, a proxy's page, an answer that breaks off.
 """
 
 from collections.abc import Iterator
@@ -12,12 +12,12 @@ _HEADERS = {302: ("location", "/elsewhere"), 429: ("retry-after", "5")}
 
 
 class ScriptedServer(ThreadingHTTPServer):
-    """`script` holds (status, body) pairs; when it is used up, the answer is 503."""
+    """`script` holds (status, body) pairs. After the last one, the answer is 503."""
 
     daemon_threads = True
 
     def __init__(self, *script: tuple[int, bytes]) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(("127.0.0.1", 0), _ScriptedHandler)
         self.script = list(script)
         self.asked: list[str] = []
         self.authorizations: list[str | None] = []
@@ -27,7 +27,7 @@ class ScriptedServer(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _ScriptedHandler(BaseHTTPRequestHandler):
     server: ScriptedServer
 
     def do_GET(self) -> None:

@@ -1,4 +1,4 @@
-"""Requests to a real HTTP server: what is asked, what comes back, and every way to fail."""
+"""Requests to a real HTTP server: their form, their answers, and every way to fail."""
 
 import os
 import time
@@ -56,7 +56,7 @@ def test_an_object_is_replaced_only_over_the_version_it_names(client: KubeClient
 
 
 def test_a_patch_is_a_merge_patch_unless_said_otherwise(client: KubeClient) -> None:
-    """A strategic one would keep what a list no longer holds."""
+    """A strategic one would keep entries that the new list lacks."""
     labels, taint = {"pool": "a", "rack": "7"}, {"key": "b", "effect": "NoSchedule"}
     conditions = [{"type": "Ready", "status": "True"}, {"type": "Old", "status": "True"}]
     client.post(
@@ -141,7 +141,7 @@ def test_a_busy_server_is_reported_at_once_and_not_asked_again() -> None:
 
 
 def test_a_server_that_sends_us_elsewhere_is_not_followed() -> None:
-    """Our token is for this server alone."""
+    """The token is for this server alone."""
     with scripted((302, b""), (200, b"{}")) as server:
         client = KubeClient.load(kubeconfig=None, server=server.url)
         with pytest.raises(ApiError, match="302"):
@@ -218,7 +218,7 @@ users: [{name: u, user: {token: "sesame"}}]
 
 
 def test_a_kubeconfig_names_the_server_and_the_token(tmp_path: Path) -> None:
-    # The page is of a proxy in front of a server that is down.
+    # The page of a proxy in front of a server that is down.
     with scripted((502, b"<html>Bad gateway</html>")) as proxy:
         file = tmp_path / "config"
         file.write_text(KUBECONFIG % proxy.url)
@@ -302,7 +302,7 @@ def test_requests_within_a_time_are_over_in_it(server: ApiServer, client: KubeCl
         began = time.monotonic()
         with pytest.raises(ApiError), client.within(0.2):
             ask()
-        assert time.monotonic() - began < 2  # of the 10 s that they have else
+        assert time.monotonic() - began < 2  # of the 10 s that they would have
     server.resume()
     with pytest.raises(ApiError, match="no time left") as unsent, client.within(0):
         client.patch(f"{PODS}/worker-0", {})

@@ -1,4 +1,4 @@
-"""Connections that writes go over: kept, given up when the server has closed them, and trusted."""
+"""Connections for writes: kept, dropped when the server has closed them, and trusted."""
 
 import math
 import select
@@ -15,14 +15,14 @@ import pytest
 import trustme
 from kubernetes.client import Configuration
 
-from linkwise.kube.connections import Answer, Connections, UnsentError
+from linkwise.kube.connections import Connections, HttpAnswer, UnsentError
 
 HEADERS = {"content-type": "text/plain"}
 
 
 class _Server(ThreadingHTTPServer):
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(("127.0.0.1", 0), _ConnectionHandler)
         self.asked: list[tuple[str, int]] = []  # path, the client's port
 
 
@@ -30,22 +30,22 @@ class _Server6(_Server):
     address_family = socket.AF_INET6
 
     def __init__(self) -> None:
-        ThreadingHTTPServer.__init__(self, ("::1", 0), _Handler)
+        ThreadingHTTPServer.__init__(self, ("::1", 0), _ConnectionHandler)
         self.asked = []
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _ConnectionHandler(BaseHTTPRequestHandler):
     server: _Server
     protocol_version = "HTTP/1.1"
 
     def do_PATCH(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
-        self.server.asked.append((self.path, self.client_address[1]))  # before anybody is answered
+        self.server.asked.append((self.path, self.client_address[1]))  # before any answer
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
-        self.close_connection = body == b"and close"  # without saying so
+        self.close_connection = body == b"and close"  # without a header that says so
 
     def log_message(self, *_: object) -> None:
         """Silent."""
@@ -84,9 +84,9 @@ def connections(
 
 
 def patch_twice(made: Connections, server: _Server) -> bool:
-    """Whether over the same connection."""
+    """True if both requests used the same connection."""
     for body in (b"one", b"two"):
-        assert made.request("PATCH", "/x", body, HEADERS) == Answer(200, body)
+        assert made.request("PATCH", "/x", body, HEADERS) == HttpAnswer(200, body)
     (_, first), (_, second) = server.asked[-2:]
     return first == second
 
@@ -95,12 +95,12 @@ def test_a_connection_is_used_again_until_the_server_has_closed_it() -> None:
     with serving() as server:
         made = connections(f"http://127.0.0.1:{server.server_port}")
         for body in (b"one", b"and close"):
-            assert made.request("PATCH", "/x", body, HEADERS) == Answer(200, body)
+            assert made.request("PATCH", "/x", body, HEADERS) == HttpAnswer(200, body)
         ((kept, _),) = made._idle
         (_, first), (_, second) = server.asked
         assert first == second
         assert select.select([kept.sock], [], [], 5)[0]  # the end of it has arrived
-        assert made.request("PATCH", "/x", b"three", HEADERS) == Answer(200, b"three")
+        assert made.request("PATCH", "/x", b"three", HEADERS) == HttpAnswer(200, b"three")
         assert made._idle[0][0] is not kept
 
 
@@ -154,7 +154,7 @@ def test_the_prefix_of_a_proxy_comes_before_the_path() -> None:
 def test_addresses_of_ipv6_are_reached() -> None:
     with serving(kind=_Server6) as server:
         made = connections(f"http://[::1]:{server.server_port}")
-        assert made.request("PATCH", "/x", b"one", HEADERS) == Answer(200, b"one")
+        assert made.request("PATCH", "/x", b"one", HEADERS) == HttpAnswer(200, b"one")
 
 
 @pytest.mark.parametrize(("scheme", "port"), [("https", 443), ("http", 80)])
@@ -187,13 +187,13 @@ def test_only_a_server_of_the_named_authority_is_trusted(tmp_path: Path) -> None
     with serving(context) as server:
         url = f"https://127.0.0.1:{server.server_port}"
         trusting = connections(url, ssl_ca_cert=str(tmp_path / "ours"))
-        assert trusting.request("PATCH", "/x", b"one", HEADERS) == Answer(200, b"one")
+        assert trusting.request("PATCH", "/x", b"one", HEADERS) == HttpAnswer(200, b"one")
         with pytest.raises(UnsentError, match="CERTIFICATE_VERIFY_FAILED"):
             connections(url, ssl_ca_cert=str(tmp_path / "strangers")).request(
                 "PATCH", "/x", b"two", HEADERS
             )
         careless = connections(url, verify_ssl=False)
-        assert careless.request("PATCH", "/x", b"three", HEADERS) == Answer(200, b"three")
+        assert careless.request("PATCH", "/x", b"three", HEADERS) == HttpAnswer(200, b"three")
 
 
 @pytest.fixture
@@ -221,7 +221,7 @@ def test_the_name_of_a_server_counts_unless_told_otherwise(
         with pytest.raises(UnsentError, match=r"127\.0\.0\.1"):
             connections(url, ssl_ca_cert=file).request("PATCH", "/x", b"one", HEADERS)
         lenient = connections(url, ssl_ca_cert=file, assert_hostname=False)
-        assert lenient.request("PATCH", "/x", b"two", HEADERS) == Answer(200, b"two")
+        assert lenient.request("PATCH", "/x", b"two", HEADERS) == HttpAnswer(200, b"two")
 
 
 def test_a_client_s_certificate_is_shown_and_read_anew_for_each_connection(
@@ -240,10 +240,10 @@ def test_a_client_s_certificate_is_shown_and_read_anew_for_each_connection(
             ssl_ca_cert=str(tmp_path / "ca"),
             cert_file=str(file),
         )
-        with pytest.raises((ssl.SSLError, ConnectionError)):  # what it says, is a race
+        with pytest.raises((ssl.SSLError, ConnectionError)):  # which error it is depends on a race
             made.request("PATCH", "/x", b"one", HEADERS)
         authority.issue_cert("linkwise").private_key_and_cert_chain_pem.write_to_path(file)
-        assert made.request("PATCH", "/x", b"two", HEADERS) == Answer(200, b"two")
+        assert made.request("PATCH", "/x", b"two", HEADERS) == HttpAnswer(200, b"two")
 
 
 def test_neither_we_nor_the_kernel_ask_later_than_allowed() -> None:

@@ -1,7 +1,7 @@
-"""Who holds the Lease, from when and until when, on the stand-in API server.
+"""Which process holds the Lease, from when and until when, on the stand-in API server.
 
-Each elector has a clock of its own that stands still until a test moves it, so nothing here depends
-on how fast the machine is; only that something happens at all is waited for.
+Each elector has its own clock, which stands still until a test moves it, so nothing depends on the
+machine's speed. The tests only wait for things to happen.
 """
 
 import time
@@ -27,7 +27,7 @@ def wait_for(predicate: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
-class Clock:
+class ProcessClock:
     def __init__(self) -> None:
         self.now = 1000.0
 
@@ -36,10 +36,10 @@ class Clock:
 
 
 class Candidate:
-    """One process, as far as the Lease goes."""
+    """One process in the election."""
 
     def __init__(self, server: ApiServer, name: str) -> None:
-        self.clock, self.lost = Clock(), list[str]()
+        self.clock, self.lost = ProcessClock(), list[str]()
         self.rounds = self.silences = self.failures = 0
         self.client = KubeClient.load(kubeconfig=None, server=server.url)
         self.elector = Elector(
@@ -77,7 +77,7 @@ class Candidate:
         return self.elector.act_seconds() > 0
 
     def look(self) -> None:
-        """Let it have a round from its first step to its last."""
+        """Run one round from its first step to its last."""
         before = self.rounds
         wait_for(lambda: self.rounds >= before + 2)
 
@@ -161,11 +161,11 @@ def test_a_holder_stops_before_another_may_begin(server: ApiServer, join: Join) 
     second.clock.now += 15.1
     wait_for(lambda: second.acts)
     assert (second.elector.term, second.elector.handed_over) == (2, False)
-    assert server  # it has been there all the time
+    assert server  # the server has been there all the time
 
 
 def silence(candidate: Candidate) -> None:
-    """The API server is away for this one alone."""
+    """Hide the API server from this candidate alone."""
 
     def unreached(*_: object, **__: object) -> None:
         raise ApiError(0, "Unreachable", "a test says so")

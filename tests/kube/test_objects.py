@@ -1,4 +1,4 @@
-"""Pods and Nodes as the API server writes them, read into what Linkwise needs of them."""
+"""Pods and Nodes as the API server writes them, decoded into the fields that Linkwise uses."""
 
 from datetime import UTC, datetime
 

@@ -1,9 +1,6 @@
-"""A reflector against a real server: its owner hears everything, in order, whatever happens."""
+"""A reflector against a real server: its owner gets everything, in order, in every case."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from threading import Lock
 from typing import TypeVar
 
 import pytest
@@ -12,72 +9,10 @@ from linkwise.kube.client import KubeClient, Params, Stream
 from linkwise.kube.objects import Node, Pod
 from linkwise.kube.reflector import Reflector
 from linkwise.simulator.api_server import ApiServer
+from tests.kube.reflector_owner import NODES, Owner, add, label, reflecting, wait_for
 from tests.kube.scripted_server import scripted
 
 T = TypeVar("T")
-NODES = "/api/v1/nodes"
-
-
-def wait_for(predicate: Callable[[], bool], seconds: float = 5.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not predicate():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.005)
-
-
-class Owner:
-    """Remembers what it was told, as a word each: =a,b for a list, +a ~a -a for an event."""
-
-    def __init__(self) -> None:
-        self.told: list[str] = []
-        self.skipped: list[str] = []
-        self.labels: dict[str, str] = {}
-        self.failures: list[Exception] = []  # raised by the next events
-        self._lock = Lock()
-
-    def replace(self, nodes: list[Node]) -> None:
-        with self._lock:
-            self.told.append("=" + ",".join(node.metadata.name for node in nodes))
-            self.labels = {n.metadata.name: n.metadata.labels.get("step", "") for n in nodes}
-
-    def event(self, kind: str, node: Node) -> None:
-        signs = {"ADDED": "+", "MODIFIED": "~", "DELETED": "-"}
-        if self.failures:
-            raise self.failures.pop()
-        with self._lock:
-            self.told.append(signs[kind] + node.metadata.name)
-            self.labels[node.metadata.name] = node.metadata.labels.get("step", "")
-
-    def skip(self, where: str, why: str) -> None:
-        self.skipped.append(f"{where}: {why}")
-
-
-@contextmanager
-def reflecting(client: KubeClient, owner: Owner, **options: object) -> Iterator[Reflector[Node]]:
-    settings: dict[str, object] = {"longest_wait_seconds": 0.05, "on_skipped": owner.skip}
-    reflector = Reflector(
-        client,
-        NODES,
-        Node,
-        on_replace=owner.replace,
-        on_event=owner.event,
-        **(settings | options),  # type: ignore[arg-type]
-    )
-    reflector.start()
-    try:
-        assert reflector.synced.wait(5)
-        yield reflector
-    finally:
-        reflector.stop()
-
-
-def add(client: KubeClient, *names: str) -> None:
-    for name in names:
-        client.post(NODES, {"metadata": {"name": name}})
-
-
-def label(client: KubeClient, name: str, step: int) -> None:
-    client.patch(f"{NODES}/{name}", {"metadata": {"labels": {"step": str(step)}}})
 
 
 def test_first_all_then_each_change_in_order(client: KubeClient) -> None:
@@ -178,7 +113,7 @@ def test_bookmarks_alone_carry_the_version_on(server: ApiServer, client: KubeCli
     with reflecting(client, owner, field_selector="metadata.name=a") as reflector:
         wait_for(lambda: server.watch_count() == 1)
         before = reflector.version
-        add(client, "b", "c", "d")  # none of which it is told about
+        add(client, "b", "c", "d")  # it sees none of these
         server.send_bookmarks()
         wait_for(lambda: reflector.version != before)
         server.compact()
@@ -232,7 +167,7 @@ def test_an_object_that_does_not_decode_is_skipped_and_named(client: KubeClient)
     with reflecting(client, owner) as reflector:
         before = reflector.version
         client.patch(f"{NODES}/odd", {"spec": {"taints": "more"}})
-        wait_for(lambda: reflector.version != before)  # it is not watched from again
+        wait_for(lambda: reflector.version != before)  # it does not watch from there again
         label(client, "a", 1)
         wait_for(lambda: "~a" in owner.told)
     assert owner.told == ["=a", "~a"]
@@ -384,7 +319,7 @@ def test_asked_to_it_lists_everything_anew_and_says_when_that_is_done(client: Ku
 def test_a_list_that_had_begun_before_is_not_the_one_that_was_asked_for(
     client: KubeClient,
 ) -> None:
-    """What it shows may be of before."""
+    """It may show an earlier state."""
     add(client, "a")
     owner = Owner()
     with reflecting(client, owner) as reflector:

@@ -27,9 +27,9 @@ from linkwise.extender.core import Scheduler
 from linkwise.extender.runtime.ports.passed_nodes import LetThrough
 from linkwise.kube.objects import Condition, Node, Pod
 from linkwise.simulator.scheduler import preemption
-from linkwise.simulator.scheduler.cluster import Cluster
+from linkwise.simulator.scheduler.cache import SchedulerCache
 from linkwise.simulator.scheduler.cycle import Cycle, Unfit
-from linkwise.simulator.scheduler.extender import Extender, ExtenderError, Filtered
+from linkwise.simulator.scheduler.extender import ExtenderClient, ExtenderError, Filtered
 from linkwise.simulator.scheduler.queue import ClusterEvent, QueuedPod, SchedulingQueue
 from linkwise.topology.names import DEFAULT_RESOURCE
 
@@ -75,7 +75,7 @@ class Wire:
         return answer
 
 
-class CoreExtender(Extender):
+class CoreExtender(ExtenderClient):
     def __init__(self, wire: Wire) -> None:
         super().__init__("http://core", managed_resources=[DEFAULT_RESOURCE])
         self._wire = wire
@@ -149,7 +149,7 @@ class KubeScheduler:
     seed: int
     sample: int
     queue: SchedulingQueue = field(default_factory=SchedulingQueue)
-    cluster: Cluster = field(default_factory=Cluster)
+    cluster: SchedulerCache = field(default_factory=SchedulerCache)
     pods: dict[str, Pod] = field(default_factory=dict)
     tries: int = 0
 

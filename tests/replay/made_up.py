@@ -20,7 +20,7 @@ def job(name: str, gpus: int, *, at: float = 0.0, seconds: float = 100.0, pods_o
 
 
 def random_jobs(seed: int, count: int, *, pods_of: int = 8, known: bool = False) -> list[Job]:
-    """Enough of them at once that many wait, on two or three nodes of eight."""
+    """Return enough simultaneous jobs that many wait, on two or three nodes of eight."""
     random, at, jobs = Random(seed), 0.0, []
     for number in range(count):
         at += random.choice((0.0, 0.0, 10.0, 300.0))
@@ -39,9 +39,10 @@ def by_name(runs: Iterable[Run]) -> dict[str, Run]:
 def assert_possible(
     runs: Sequence[Run], jobs: Sequence[Job], there: Fleet, *, in_cells: bool = False
 ) -> None:
-    """Each job ran once, not before it came, with its GPUs, and no GPU had two at a time.
+    """Check that each job ran once, not before its submission, with its GPUs, and that no GPU had
+    two jobs at a time.
 
-    *in_cells* of two, four or eight a job may have more than it asks for.
+    *in_cells* of two, four or eight, a job may have more than it asks for.
     """
     assert sorted(run.job.name for run in runs) == sorted(job.name for job in jobs)
     taken: dict[tuple[int, int], list[Run]] = {}

@@ -1,4 +1,4 @@
-"""The schedulers that Linkwise is compared with, on cases that one can follow by hand."""
+"""The schedulers that Linkwise is compared with, on cases to follow by hand."""
 
 import pytest
 from hypothesis import given, settings
@@ -32,7 +32,7 @@ def test_consolidated_takes_the_fullest_node_and_idle_ones_for_whole_parts() -> 
 def test_a_buddy_cell_is_split_off_the_smallest_that_holds_it() -> None:
     assert buddy([0b1111_0011, 0b1111_1111], 8, 2) == (Part(0, 0b0000_0011),)
     assert buddy([0b1111_0000, 0b0000_0110], 8, 2) == (Part(0, 0b0011_0000),)
-    assert buddy([0b0011_1100], 8, 4) is None  # four are free, and no cell of four is
+    assert buddy([0b0011_1100], 8, 4) is None  # four are free, but no cell of four is
 
 
 def test_pods_of_one_gpu_are_spread_or_packed() -> None:
@@ -113,7 +113,7 @@ def test_no_gpu_has_two_jobs_at_a_time_and_every_job_runs(name: str, seed: int) 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_who_is_first_in_easy_starts_no_later_than_in_fifo(seed: int) -> None:
-    """With true run times: FIFO's first one starts when it fits, and EASY keeps that promise."""
+    """With true run times, FIFO's first job starts when it fits, and EASY keeps that promise."""
     jobs = [job("a", 6), job("b", 8, at=1.0), *random_jobs(seed, 60)]
     jobs.sort(key=lambda each: each.submit)
     first = next(each for each in jobs if each.name == "b")

@@ -58,7 +58,7 @@ def test_a_cluster_may_be_of_any_machines_and_its_pods_of_any_sizes() -> None:
     _, large = objects.nodes("hgx-h100", 2)
 
     def unequal(job: Job, number: int, now: float) -> list[Pod]:
-        """4 and 2 GPUs, which fit the larger machine alone."""
+        """4 and 2 GPUs, which fit only the larger machine."""
         first, second = objects.pods(job, number, now)
         container = msgspec.structs.replace(
             second.spec.containers[0], resources=Resources(limits={"nvidia.com/gpu": "2"})

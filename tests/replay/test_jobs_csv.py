@@ -1,4 +1,5 @@
-"""What a trace of jobs may say, and what is refused: file, line, what was found and expected."""
+"""What a trace of jobs may contain. A refusal names file, line, what was found and what was
+expected."""
 
 from dataclasses import replace
 from pathlib import Path

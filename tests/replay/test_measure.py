@@ -1,4 +1,4 @@
-"""The figures, worked out by hand."""
+"""The figures, computed by hand."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Replay of openb, on a made-up trace: what every policy keeps to, FGD as it is defined, and the
+"""Replay of openb on a made-up trace: common rules of all policies, FGD by its definition, and the
 check against published curves."""
 
 import csv
@@ -26,7 +26,7 @@ from linkwise.replay.traces.openb import (
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Twelve nodes of three models, and 35 pods that ask for about what they have."""
+    """Twelve nodes of three models, and 35 pods that request about as much as they have."""
     folder = tmp_path_factory.mktemp("openb")
     random = Random(1)
     kinds = [("T4", 2, 64_000), ("V100", 8, 96_000), ("", 1, 32_000)] * 4
@@ -70,7 +70,7 @@ def test_the_order_that_is_drawn_has_every_pod_and_then_some_again(data: Path) -
 def fragments(
     state: State, cpu: int, gpu: list[int], node: int, shares: dict[Request, float]
 ) -> float:
-    """GPUs that a typical pod cannot use, as the definition has it: in words, not in arrays."""
+    """Return the GPUs that a typical pod cannot use, by the definition: in loops, not in arrays."""
     total = 0.0
     for kind, share in shares.items():
         fitting = [left for left in gpu if kind.gpus and left >= kind.gpu_milli]

@@ -1,4 +1,4 @@
-"""Plots are small, the same each time, and show what the tables say."""
+"""Plots are small, reproducible, and show what the tables say."""
 
 import sys
 from pathlib import Path
@@ -27,7 +27,7 @@ def texts(svg: str) -> list[str]:
 
 
 def dots(svg: str, group: str = "line2d_") -> int:
-    """Markers in the axes."""
+    """Count the markers in the axes."""
     tree = ElementTree.fromstring(svg)
     there = [g for g in tree.iter(f"{SVG}g") if g.get("id", "").startswith(group)]
     return sum(len(list(g.iter(f"{SVG}use"))) for g in there)
@@ -73,7 +73,7 @@ def test_openb_draws_its_curves_beside_the_published(tmp_path: Path) -> None:
 
 
 def test_nothing_hides_the_page_behind_it() -> None:
-    """It is read on black too."""
+    """Readers see it on black too."""
     svg = points({"a": (1.0, 2.0)}, X, Y)
     assert "fill: #ffffff" not in svg
     assert "fill: #000000" not in svg

@@ -12,11 +12,11 @@ import pytest
 from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Node, Pod
 from linkwise.simulator.api_server import ApiServer
-from linkwise.simulator.job_controller import JobController
+from linkwise.simulator.jobs.controller import JobController
 from linkwise.simulator.kubelet import Kubelet, KubeletSettings
-from linkwise.simulator.manifests import read_manifests
+from linkwise.simulator.manifests.read_manifests import read_manifests
 from linkwise.simulator.scheduler import SchedulerLoop, SchedulerSettings
-from tests.simulator.tiny_plugin import RESOURCE, TinyPlugin
+from tests.simulator.kubelet.tiny_plugin import RESOURCE, TinyPlugin
 from tests.waiting import wait_for
 
 GANG = """
@@ -39,11 +39,11 @@ spec:
 """
 
 
-class Pods(msgspec.Struct):
+class _Pods(msgspec.Struct):
     items: list[Pod]
 
 
-class World:
+class TwoNodes:
     def __init__(self, server: ApiServer, directory: Path) -> None:
         self.client = KubeClient.load(kubeconfig=None, server=server.url)
         haste = KubeletSettings(status_seconds=0.02, stop_seconds=0.0)
@@ -87,7 +87,7 @@ class World:
             self.client.post(manifest.collection, manifest.body)
 
     def running(self) -> list[Pod]:
-        pods = self.client.get("/api/v1/pods", Pods).items
+        pods = self.client.get("/api/v1/pods", _Pods).items
         return [pod for pod in pods if pod.status.phase == "Running"]
 
     def job(self) -> Any:
@@ -96,17 +96,17 @@ class World:
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    directory = Path(tempfile.mkdtemp(prefix="lw"))  # pytest's own is too long for a socket
+def world() -> Iterator[TwoNodes]:
+    directory = Path(tempfile.mkdtemp(prefix="lw"))  # pytest's own path is too long for a socket
     with ApiServer() as server:
-        world = World(server, directory)
+        world = TwoNodes(server, directory)
         world.start()
         yield world
         world.stop()
     shutil.rmtree(directory)
 
 
-def test_a_gang_runs_on_both_nodes_and_its_job_completes(world: World) -> None:
+def test_a_gang_runs_on_both_nodes_and_its_job_completes(world: TwoNodes) -> None:
     world.submit(GANG % "0.2")
     wait_for(lambda: len(world.running()) == 2, "both run")
     held = {
@@ -122,7 +122,7 @@ def test_a_gang_runs_on_both_nodes_and_its_job_completes(world: World) -> None:
     assert [kubelet.pod_devices() for kubelet in world.kubelets] == [(), ()]
 
 
-def test_a_member_that_is_deleted_comes_back_on_the_gpus_it_left(world: World) -> None:
+def test_a_member_that_is_deleted_comes_back_on_the_gpus_it_left(world: TwoNodes) -> None:
     world.submit(GANG % "3600")
     wait_for(lambda: len(world.running()) == 2, "both run")
     first = world.running()[0]

@@ -1,7 +1,7 @@
-"""An independent judge: what a GPU set is worth and which one to take, by trying everything.
+"""An independent judge: the value of a GPU set, and which one to take, by exhaustive search.
 
-It shares no code with `linkwise.topology` but the model, and takes its GB/s from the test. Rings
-are permutations, disjoint rings are found by trying all ways to take them, sets by trying all.
+It shares no code with `linkwise.topology` except the model, and takes its GB/s from the test. Rings
+are permutations, and disjoint rings and sets come from trying all of them.
 """
 
 from collections import Counter
@@ -36,20 +36,20 @@ def members(gpus: int) -> tuple[int, ...]:
 
 
 def subsets(gpus: int, size: int) -> Iterator[int]:
-    """All subsets of a size, by lowest indices."""
+    """Return all subsets of a size, by lowest indices."""
     for chosen in combinations(members(gpus), size):
         yield sum(1 << gpu for gpu in chosen)
 
 
 def rings(gpus: tuple[int, ...]) -> Iterator[list[Edge]]:
-    """Every ring through three or more GPUs, as its hops (each ring in both directions)."""
+    """Return every ring through three or more GPUs, as its hops (each ring in both directions)."""
     for rest in permutations(gpus[1:]):
         closed = (gpus[0], *rest, gpus[0])
         yield [(min(hop), max(hop)) for hop in pairwise(closed)]
 
 
 def most_disjoint(links: Counter[Edge], found: list[Counter[Edge]]) -> int:
-    """Take the first ring as often as it goes or less often, then the others."""
+    """Take the first ring as often as possible or less often, then the others."""
     if not found:
         return 0
     first, others = found[0], found[1:]
@@ -62,8 +62,8 @@ def most_disjoint(links: Counter[Edge], found: list[Counter[Edge]]) -> int:
         times += 1
 
 
-class Judge:
-    """All that can be said about one machine's sets, found once."""
+class BruteForceJudge:
+    """All facts about one machine's sets, computed once."""
 
     def __init__(self, machine: Machine, speeds: Speeds) -> None:
         self.machine, self.speeds = machine, speeds
@@ -104,7 +104,7 @@ class Judge:
         return -len(nodes), max(common, default=-1)
 
     @cached_property
-    def future(self) -> list[float]:
+    def remaining_value(self) -> list[float]:
         total = [0.0] * len(self.everything)
         sizes = [size for size in (2, 4, 8) if size <= len(self.machine.gpus)]
         for size in sizes:
@@ -114,12 +114,12 @@ class Judge:
         return [round(share, 9) for share in total]
 
     @cached_property
-    def future_gbytes_per_s(self) -> list[float]:
+    def remaining_gbytes_per_s(self) -> list[float]:
         packed = [self.packed(size) for size in (2, 4, 8) if size <= len(self.machine.gpus)]
         return [sum(row[gpus] for row in packed) / 4 for gpus in self.everything]
 
     def packed(self, size: int) -> list[float]:
-        """The best total value of sets of *size* side by side within each set."""
+        """Return the best total value of disjoint sets of *size* within each set."""
         packed = [0.0] * len(self.everything)
         for gpus in self.everything[1:]:
             packed[gpus] = max(
@@ -133,7 +133,7 @@ class Judge:
         return packed
 
     def order(self, free: int, size: int, require: LinkClass, prefer: LinkClass) -> list[int]:
-        """All sets that fit, the best first: what `choose` promises."""
+        """Return all sets that fit, the best first, as `choose` promises."""
         sets = [gpus for gpus in subsets(free, size) if self.classes[gpus] >= require]
 
         def key(gpus: int) -> tuple[object, ...]:
@@ -141,7 +141,13 @@ class Judge:
             enough = preferred and prefer is not LinkClass.NVLINK
             worth = 0.0 if enough else self.values[gpus]
             models = {gpu.model for p, gpu in enumerate(self.machine.gpus) if gpus >> p & 1}
-            return preferred, worth, -len(models), self.future[free & ~gpus], self.tidiness[gpus]
+            return (
+                preferred,
+                worth,
+                -len(models),
+                self.remaining_value[free & ~gpus],
+                self.tidiness[gpus],
+            )
 
         return sorted(sets, key=key, reverse=True)  # stable: equals stay by lowest indices
 
@@ -155,12 +161,12 @@ JUDGES = {
 
 
 @cache
-def judge_of(name: str) -> Judge:
-    return Judge(*JUDGES[name])
+def judge_of(name: str) -> BruteForceJudge:
+    return BruteForceJudge(*JUDGES[name])
 
 
 def _pcie_tree_16() -> Machine:
-    """Two sockets of two switches of four GPUs: a shape no recorded machine has."""
+    """Two sockets with two switches of four GPUs each: no recorded machine has this shape."""
 
     def between(a: int, b: int) -> Link:
         near = [a // 4 == b // 4, a // 8 == b // 8]

@@ -1,4 +1,4 @@
-"""docs/annotations.md names every annotation and label there is."""
+"""docs/annotations.md names every annotation and label."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +25,6 @@ def test_every_annotation_has_its_line(annotation: str) -> None:
 
 @pytest.mark.parametrize("label", LABELS)
 def test_every_label_has_its_line(label: str) -> None:
-    """Of a family of labels the page writes the first one out, and of the rest the last word."""
+    """The page has the first label of a family in full, and the last word of the others."""
     last_word = f"`.{label.rpartition('.')[2]}`"
     assert f"`{label.removeprefix(names.PREFIX)}`" in PAGE or last_word in PAGE

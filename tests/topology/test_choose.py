@@ -1,4 +1,4 @@
-"""Which set is taken: the best one there is, for every free set and every size."""
+"""The chosen set is the best one, for every free set and every size."""
 
 from dataclasses import replace
 from functools import cache
@@ -10,7 +10,14 @@ from linkwise.topology.errors import RequestError
 from linkwise.topology.model import Link, LinkClass, Machine, Nic
 from linkwise.topology.recorded import recorded_machine
 from tests.machines import BRIDGED_8, DGX_1V, DGX_2, HGX_H100, PCIE_8, TWO_ISLANDS
-from tests.topology.brute_force import JUDGES, PCIE_TREE_16, Judge, judge_of, members, subsets
+from tests.topology.brute_force import (
+    JUDGES,
+    PCIE_TREE_16,
+    BruteForceJudge,
+    judge_of,
+    members,
+    subsets,
+)
 
 ALL_8 = 0b11111111
 
@@ -50,7 +57,9 @@ def test_no_set_is_better_than_the_chosen_one(
             for choice in found:
                 assert choice.gbytes_per_s == pytest.approx(judge.values[choice.gpus])
                 assert choice.ring_class is judge.classes[choice.gpus]
-                assert choice.future == pytest.approx(judge.future[free & ~choice.gpus], abs=2e-9)
+                assert choice.remaining_value == pytest.approx(
+                    judge.remaining_value[free & ~choice.gpus], abs=2e-9
+                )
 
 
 @pytest.mark.parametrize("name", JUDGES)
@@ -66,9 +75,9 @@ def test_what_must_be_in_is_in_the_best_set_that_holds_it(name: str) -> None:
 
 
 def best_total(
-    judge: Judge, free: int, size: int, count: int, require: LinkClass
+    judge: BruteForceJudge, free: int, size: int, count: int, require: LinkClass
 ) -> tuple[int, int, float]:
-    """Sets, sets of NVLinks, GB/s together: by trying every way to put sets side by side."""
+    """Return sets, sets of NVLinks, and GB/s together, by trying every way to place the sets."""
 
     @cache
     def best(left: int, count: int) -> tuple[int, int, float]:
@@ -100,7 +109,10 @@ def test_no_sets_side_by_side_are_better_together(
             assert not choice.gpus & ~(free & ~taken)
             assert choice.ring_class >= require
             taken |= choice.gpus
-        assert all(c.future == pytest.approx(judge.future[free & ~taken], abs=2e-9) for c in found)
+        assert all(
+            c.remaining_value == pytest.approx(judge.remaining_value[free & ~taken], abs=2e-9)
+            for c in found
+        )
         nvlink = sum(choice.ring_class is LinkClass.NVLINK for choice in found)
         total = sum(judge.values[choice.gpus] for choice in found)
         best = best_total(judge, free, size, count, require)
@@ -114,8 +126,10 @@ def test_single_gpus_side_by_side_leave_the_most(name: str, count: int) -> None:
     judge = judge_of(name)
     for free in judge.everything:
         found = pack(judge.machine, free, 1, count)
-        left = [judge.future[free & ~taken] for taken in subsets(free, min(count, len(found)))]
-        assert all(choice.future == pytest.approx(max(left), abs=2e-9) for choice in found)
+        left = [
+            judge.remaining_value[free & ~taken] for taken in subsets(free, min(count, len(found)))
+        ]
+        assert all(choice.remaining_value == pytest.approx(max(left), abs=2e-9) for choice in found)
 
 
 # --- what an operator would expect -----------------------------------------------------------
@@ -173,7 +187,7 @@ def test_one_numa_node_counts_for_more_than_a_near_nic() -> None:
 
 
 def test_what_is_left_counts_for_more_than_one_numa_node() -> None:
-    """Each GPU of the broken island is on a NUMA node of its own; the whole one is on one."""
+    """Each GPU of the broken island is on its own NUMA node; the whole island is on one."""
     gpus = tuple(replace(g, numa_nodes=(min(g.index, 4),)) for g in TWO_ISLANDS.gpus)
     machine, free = replace(TWO_ISLANDS, gpus=gpus), ALL_8 & ~set_of(3)
     assert indices(choose(machine, free, 2)) == (0, 1)
@@ -181,7 +195,7 @@ def test_what_is_left_counts_for_more_than_one_numa_node() -> None:
 
 
 def test_bandwidth_counts_where_the_preferred_class_cannot_be_had() -> None:
-    """No two of GPUs 0, 8 and 12 share a switch; 8 and 12 at least a socket."""
+    """No two of GPUs 0, 8 and 12 share a switch; 8 and 12 share a socket."""
     gpus = tuple(replace(gpu, numa_nodes=()) for gpu in PCIE_TREE_16.gpus)
     machine = replace(PCIE_TREE_16, gpus=gpus)
     assert indices(choose(machine, set_of(0, 8, 12), 2, prefer=LinkClass.PXB)) == (8, 12)

@@ -36,7 +36,7 @@ def test_every_cut_of_every_set_of_busy_gpus_is_a_state(count: int) -> None:
 
 
 def expected(machine: Machine, running: frozenset[int], requests: int) -> float:
-    """By trying every choice, every size and every order in which sets can end."""
+    """Compute it by trying every choice, every size and every order in which sets can end."""
     table, chances = table_of(machine), expected_sizes(len(machine.gpus))
 
     def share(gpus: int) -> float:
@@ -84,7 +84,7 @@ def test_a_single_gpu_leaves_the_mate_of_what_comes_back_alone() -> None:
     assert unknown is not None
     assert known is not None
     assert (members(unknown.gpus), members(known.gpus)) == ((0,), (4,))
-    assert known.future == table_of(BRIDGED_8).future[set_of(0)]
+    assert known.remaining_value == table_of(BRIDGED_8).remaining_value[set_of(0)]
 
 
 def test_of_several_sets_too() -> None:

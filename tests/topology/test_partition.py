@@ -1,6 +1,6 @@
-"""The policy `partition` gives go-gpuallocator's answers, and survives what crashes it.
+"""The policy `partition` gives go-gpuallocator's answers, and survives inputs that crash it.
 
-The cases are facts of upstream's own tests (source and commit inside gpuallocator_cases.json).
+The cases are facts from upstream's own tests (source and commit in gpuallocator_cases.json).
 """
 
 import json
@@ -110,7 +110,7 @@ def test_nvswitch_counts_for_nothing_as_upstream_does_not_see_it() -> None:
 
 
 def cuts(free: tuple[int, ...], size: int) -> Iterator[list[tuple[int, ...]]]:
-    """All ways to cut *free* into sets of *size*, one of which may be short."""
+    """Return all ways to cut *free* into sets of *size*, one of which may be short."""
     short = len(free) % size
     if not free:
         yield []

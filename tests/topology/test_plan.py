@@ -1,4 +1,4 @@
-"""What extender and plugin write for each other survives the way there, or is refused by name."""
+"""What extender and plugin write for each other survives a round trip, or is refused by name."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Recorded machines are facts with a source, and give a machine to anybody who names them."""
+"""Recorded machines are facts with a source, available by name."""
 
 import json
 

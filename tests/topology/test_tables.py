@@ -1,4 +1,4 @@
-"""The tables of a kind of machine, against the judge that tries everything."""
+"""The tables of a kind of machine, compared with the exhaustive judge."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -16,22 +16,24 @@ from tests.topology.brute_force import JUDGES, PCIE_TREE_16, judge_of, subsets
 @pytest.mark.parametrize("name", JUDGES)
 def test_what_is_left_is_worth_what_trying_all_cuts_says(name: str) -> None:
     judge = judge_of(name)
-    assert table_of(judge.machine).future.tolist() == pytest.approx(judge.future, abs=2e-9)
+    assert table_of(judge.machine).remaining_value.tolist() == pytest.approx(
+        judge.remaining_value, abs=2e-9
+    )
 
 
 @pytest.mark.parametrize("name", JUDGES)
 def test_what_is_left_in_gbytes_per_s_is_what_trying_all_cuts_says(name: str) -> None:
     judge = judge_of(name)
-    left = table_of(judge.machine).future_gbytes_per_s
-    assert left.tolist() == pytest.approx(judge.future_gbytes_per_s)
+    left = table_of(judge.machine).remaining_gbytes_per_s
+    assert left.tolist() == pytest.approx(judge.remaining_gbytes_per_s)
 
 
 def test_a_gpu_that_no_link_reaches_loses_nothing_and_one_of_a_switch_the_most() -> None:
-    assert table_of(lone_gpu()).future_gbytes_per_s.tolist() == [0.0, 0.0]
+    assert table_of(lone_gpu()).remaining_gbytes_per_s.tolist() == [0.0, 0.0]
     lost = {
         name: float(left[-1] - left[-2])  # of the idle machine, its first GPU taken
         for name in ("l40s-4", "a100-pcie-8-bridged", "dgx-a100", "hgx-h100")
-        for left in [table_of(recorded_machine(name)).future_gbytes_per_s]
+        for left in [table_of(recorded_machine(name)).remaining_gbytes_per_s]
     }
     assert list(lost) == sorted(lost, key=lambda name: lost[name])
     assert lost["hgx-h100"] == pytest.approx((1 + 1 + 1) * 370.8 / 4)  # a pair, a four, the eight
@@ -59,14 +61,14 @@ def test_best_without_more_said_requires_nothing() -> None:
 
 def test_the_future_of_an_idle_machine_is_all_and_of_a_full_one_nothing() -> None:
     for machine in (DGX_1V, DGX_2, MIXED_5, lone_gpu()):
-        future = table_of(machine).future
-        assert future[0] == 0.0
-        assert future[-1] == 1.0
+        remaining_value = table_of(machine).remaining_value
+        assert remaining_value[0] == 0.0
+        assert remaining_value[-1] == 1.0
 
 
 def test_a_broken_island_leaves_less_than_a_whole_one() -> None:
-    future = table_of(TWO_ISLANDS).future
-    assert future[0b00001111] > future[0b00110011]
+    remaining_value = table_of(TWO_ISLANDS).remaining_value
+    assert remaining_value[0b00001111] > remaining_value[0b00110011]
 
 
 def lone_gpu() -> Machine:
@@ -158,8 +160,8 @@ def test_a_table_cannot_be_spoilt_by_who_reads_it() -> None:
     table = table_of(DGX_1V)
     for array in (
         table.values,
-        table.future,
-        table.future_gbytes_per_s,
+        table.remaining_value,
+        table.remaining_gbytes_per_s,
         table.ring_classes,
         table.best,
     ):

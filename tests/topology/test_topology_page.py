@@ -1,4 +1,4 @@
-"""docs/topology.md is true: its numbers are the code's, its commands print what it shows."""
+"""docs/topology.md is true: its numbers are the code's, and its commands print what it shows."""
 
 import re
 import shlex
@@ -17,7 +17,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "topology.md").read_text(encoding="
 
 
 def examples() -> list[tuple[str, list[str]]]:
-    """Each command of the page with the lines shown below it."""
+    """Yield each command of the page with the output shown below it."""
     found: list[tuple[str, list[str]]] = []
     for block in re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL):
         for line in block.splitlines():
@@ -68,6 +68,6 @@ def test_what_one_gpu_taken_loses_is_the_codes(name: str, lost: float, share: fl
     machine = recorded_machine(name)
     chosen = choose(machine, machine.all_gpus, 1)
     assert chosen is not None
-    left = table_of(machine).future_gbytes_per_s
+    left = table_of(machine).remaining_gbytes_per_s
     assert left[-1] - left[machine.all_gpus & ~chosen.gpus] == pytest.approx(lost)
-    assert 1 - chosen.future == pytest.approx(share, abs=5e-4)
+    assert 1 - chosen.remaining_value == pytest.approx(share, abs=5e-4)

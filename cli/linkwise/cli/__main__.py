@@ -1,4 +1,4 @@
-"""`linkwise`: ask the scheduler's judgement, without a cluster."""
+"""`linkwise`: ask for placements and reasons without a cluster."""
 
 import click
 
@@ -10,7 +10,7 @@ from linkwise.cli.what_if.command import what_if_command
 
 
 class OneLineGroup(click.Group):
-    """Its commands refuse what click refuses as they do the rest: in one line, status 2."""
+    """A group whose commands refuse wrong usage as any other mistake: one line, status 2."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:

@@ -14,8 +14,11 @@ from linkwise.topology.model import Machine
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`runner_up` is the set that came next, or where nothing was chosen the one that came
-    nearest; `why` says why it lost, or why nothing was chosen."""
+    """The answer to a question about one machine.
+
+    `runner_up` is the second-best set or, if no set was chosen, the nearest miss. `why` says why it
+    lost, or why no set was chosen.
+    """
 
     name: str
     machine: Machine
@@ -26,7 +29,7 @@ class Answer:
     runner_up: Choice | None
     why: str
     gang: tuple[int, int] | None = None  # members, and GPUs of each
-    members: tuple[int, ...] = ()  # each one's GPUs, as a bitmask, in the order of ranks
+    members: tuple[int, ...] = ()  # each member's GPUs as a bitmask, in the order of ranks
 
 
 _FIGURES = (3, 4)
@@ -83,8 +86,9 @@ def _row(machine: Machine, name: str, choice: Choice) -> tuple[str, ...]:
         name,
         write_gpus(machine, choice.gpus),
         choice.ring_class.name,
-        f"{choice.gbytes_per_s:.1f}" if choice.gpus.bit_count() > 1 else "-",  # talks to nobody
-        f"{choice.future:.3f}",
+        # a lone GPU has no bandwidth
+        f"{choice.gbytes_per_s:.1f}" if choice.gpus.bit_count() > 1 else "-",
+        f"{choice.remaining_value:.3f}",
     )
 
 
@@ -107,7 +111,8 @@ class _AnswerJson(msgspec.Struct, frozen=True):
 
 
 def write_json(answer: Answer) -> str:
-    """One object; `chosen` is null where nothing fits, and `runner_up` then came nearest."""
+    """Return one JSON object. If nothing fits, `chosen` is null and `runner_up` is the nearest
+    miss."""
     machine = answer.machine
     written = _AnswerJson(
         machine=answer.name,
@@ -129,5 +134,5 @@ def _choice_json(machine: Machine, choice: Choice | None) -> _ChoiceJson | None:
         gpus=machine.indices_of(choice.gpus),
         link=choice.ring_class.name,
         gbytes_per_s=round(choice.gbytes_per_s, 3),
-        future=round(choice.future, 6),
+        future=round(choice.remaining_value, 6),
     )

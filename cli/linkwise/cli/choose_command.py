@@ -1,7 +1,7 @@
 """`linkwise choose`: which GPUs of a machine a job would get, and why not others.
 
-It asks the same function as the plugin and the extender do, so its answer is theirs. Exit status:
-0 a set was chosen, 1 none fits, 2 the question could not be understood.
+It calls the same function as the plugin and the extender, so its answer is theirs. Exit status: 0 a
+set was chosen, 1 none fits, 2 the question is malformed.
 """
 
 import sys
@@ -39,11 +39,11 @@ class Question:
     "standard input. A file is what `nvidia-smi topo -m` printed, or JSON in the format of "
     "`linkwise machines NAME -o json`, FILE#NAME where it has several.",
 )
-@click.option("--machine", "source", required=True, metavar="MACHINE", help="Whose GPUs.")
+@click.option("--machine", "source", required=True, metavar="MACHINE", help="The machine.")
 @click.option("--free", metavar="GPUS", help="Free GPUs, like 0,2,5-7.  [default: all]")
 @click.option("--size", type=click.IntRange(min=1), help="How many GPUs to take.")
 @click.option("--gang", metavar="MxN", help="GPUs for M members of N GPUs, in place of --size.")
-@click.option("--must", metavar="GPUS", help="GPUs that have to be among them.")
+@click.option("--must", metavar="GPUS", help="GPUs that the set must contain.")
 @click.option("--require-link", type=_LINKS, help="Take no set with a link farther than this.")
 @click.option("--prefer-link", type=_LINKS, help="As good as can be.  [default: nvlink]")
 @click.option(
@@ -53,7 +53,7 @@ class Question:
     show_default=True,
     help="ring: most all-reduce bandwidth. partition: as NVIDIA's go-gpuallocator chooses.",
 )
-@click.option("--model", help='What the GPUs of a printed table are, like "NVIDIA L40S".')
+@click.option("--model", help='GPU model for a printed table, like "NVIDIA L40S".')
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
 def choose_command(
     source: str,
@@ -90,7 +90,7 @@ def choose_command(
 def _read_gang(
     gang: str | None, size: int | None, must: str | None, policy: str
 ) -> tuple[int, int]:
-    """Members, and GPUs of each; a gang of one where --size is given."""
+    """Return members, and GPUs of each; with --size a gang of one."""
     if (gang is None) == (size is None):
         raise BadInputError("--size or --gang: expected one of the two")
     if gang is None:
@@ -210,7 +210,7 @@ def _refusal_of_a_gang(named: NamedMachine, question: Question, gang: tuple[int,
 
 
 def _answer_by_partition(named: NamedMachine, question: Question) -> Answer:
-    """The runner-up here is what the ring policy would have taken."""
+    """Choose by NVIDIA's policy. The runner-up is what the ring policy would take."""
     machine = question.machine
     gpus = choose_partition(machine, question.free, question.size, must=question.must)
     if gpus is None:
@@ -238,12 +238,12 @@ def _as_choice(machine: Machine, free: int, gpus: int) -> Choice:
         gpus=gpus,
         gbytes_per_s=float(table.values[gpus]),
         ring_class=LinkClass(int(table.ring_classes[gpus])),
-        future=float(table.future[free & ~gpus]),
+        remaining_value=float(table.remaining_value[free & ~gpus]),
     )
 
 
 def _refusal(named: NamedMachine, question: Question, policy: str) -> Answer:
-    """What was wanted, what there was, and what came nearest."""
+    """Say what was requested, what there is, and what came nearest."""
     free = question.free.bit_count()
     nearest = None
     if free < question.size:
@@ -268,7 +268,7 @@ def _refusal(named: NamedMachine, question: Question, policy: str) -> Answer:
 
 
 def _nearest(question: Question) -> Choice | None:
-    """The set of the closest class that can be had."""
+    """Return the set of the closest class that exists."""
     for link in sorted(LinkClass, reverse=True):
         choice = choose(
             question.machine, question.free, question.size, must=question.must, require=link

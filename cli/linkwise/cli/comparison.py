@@ -1,5 +1,5 @@
-"""Why one GPU set was taken and another was not: the first step of the choice's order at which
-the two differ (docs/topology.md has the order)."""
+"""Why one GPU set was chosen over another: the first step of the choice's order at which the two
+differ (docs/topology.md has the order)."""
 
 from linkwise.topology.choose import Choice
 from linkwise.topology.model import LINK_WORDS, LinkClass, Machine
@@ -9,15 +9,15 @@ _WORDS = {link: word for word, link in LINK_WORDS.items()}
 
 
 def word_for(link: LinkClass) -> str:
-    """What a pod would write to ask for this class: PIX counts as `switch`."""
+    """Return the word with which a pod asks for this class: PIX counts as `switch`."""
     return _WORDS.get(link, _WORDS[LinkClass.PXB])
 
 
 def why_not(machine: Machine, taken: Choice, other: Choice, prefer: LinkClass) -> str:
-    """Why *other*, the runner-up, lost against *taken*."""
+    """Say why *other*, the runner-up, lost against *taken*."""
     if taken.ring_class >= prefer > other.ring_class:
         return f"its link is {other.ring_class.name}, and {word_for(prefer)} or closer is preferred"
-    # A pod that asks for less than NVLink has enough once its class holds: speed is not weighed.
+    # If a pod prefers less than NVLink and the class holds, speed does not count.
     speed_counts = prefer is LinkClass.NVLINK or taken.ring_class < prefer
     if speed_counts and other.gbytes_per_s < taken.gbytes_per_s:
         return f"it is slower: {other.gbytes_per_s:.1f} GB/s against {taken.gbytes_per_s:.1f}"
@@ -25,11 +25,11 @@ def why_not(machine: Machine, taken: Choice, other: Choice, prefer: LinkClass) -
     mixed, pure = table.models[other.gpus], table.models[taken.gpus]
     if mixed > pure:
         return f"as fast, but of {mixed} GPU models against {pure}"
-    if other.future < taken.future:
+    if other.remaining_value < taken.remaining_value:
         so_far = "equally fast" if speed_counts else "good enough"
         return (
             f"{so_far}, but what it leaves free is worth less: "
-            f"{other.future:.3f} of the idle machine against {taken.future:.3f}"
+            f"{other.remaining_value:.3f} of the idle machine against {taken.remaining_value:.3f}"
         )
     spread, least = table.numa_nodes[other.gpus], table.numa_nodes[taken.gpus]
     if spread > least:

@@ -1,4 +1,4 @@
-"""Objects of the API out of files: JSON or YAML, one after the other, alone or in Lists."""
+"""Kubernetes objects from files: JSON or YAML, one after the other, alone or in Lists."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -12,11 +12,11 @@ from linkwise.extender.podgrouper.workloads.answer import ObjectRef
 from linkwise.extender.podgrouper.workloads.case import group_of
 
 Fields = Mapping[str, Any]
-_MOST_DEPTH = 200  # Kubernetes' own kinds have some twenty levels
+_MOST_DEPTH = 200  # Kubernetes' own kinds have about twenty levels
 
 
 class _Loader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  # type: ignore[misc]
-    """Kubernetes has no dates, only texts."""
+    """A YAML loader without dates: Kubernetes has only strings."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -26,13 +26,14 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def objects_in(text: str, where: str) -> Iterator[tuple[str, Fields]]:
-    """Each object with its place, for messages. Raises BadInputError with document and line."""
+    """Yield each object with its place, for messages. Raises BadInputError with document and
+    line."""
     for number, document in enumerate(_documents(text, where), start=1):
         yield from _items(document, f"{where}: document {number}")
 
 
 def ref_of(item: Fields, where: str) -> ObjectRef:
-    """Raises BadInputError where what an object is called by is missing."""
+    """Return what identifies an object. Raises BadInputError if a part is missing."""
     metadata = item.get("metadata")
     if not isinstance(metadata, dict):
         raise BadInputError(f"{where}: metadata: expected an object")
@@ -48,18 +49,18 @@ def ref_of(item: Fields, where: str) -> ObjectRef:
 
 
 def unreadable(error: msgspec.ValidationError, where: str, what: str) -> BadInputError:
-    """What msgspec says of a field, with the field in front."""
+    """Turn msgspec's message around: the field first, then the problem."""
     problem, _, field = str(error).partition(" - at `$.")
     return BadInputError(f"{where}: {field.rstrip('`') or what}: {problem}")
 
 
 def _documents(text: str, where: str) -> Iterator[object]:
-    """JSON goes the fast way: a cluster's pods are many megabytes."""
+    """Yield the documents. JSON takes a fast path, as a cluster's pods are many megabytes."""
     try:
         yield msgspec.json.decode(text)
         return
     except (msgspec.DecodeError, RecursionError):
-        pass  # it is YAML, or YAML tells better where it is wrong
+        pass  # YAML, or JSON that the YAML reader can locate an error in
     several = _json_values(text)
     if several is not None:
         yield from several
@@ -72,7 +73,7 @@ def _documents(text: str, where: str) -> Iterator[object]:
         line = f" line {mark.line + 1}:" if mark else ""
         raise BadInputError(f"{where}:{line} {error.problem or 'not YAML'}") from None
     except yaml.reader.ReaderError as error:
-        # libyaml tells its number.
+        # libyaml gives its number.
         character = chr(error.character) if isinstance(error.character, int) else error.character
         raise BadInputError(f"{where}: character {character!r}: {error.reason}") from None
     except (ValueError, RecursionError) as error:  # such as an integer of 5000 digits
@@ -80,7 +81,7 @@ def _documents(text: str, where: str) -> Iterator[object]:
 
 
 def _refuse_deep(text: str, where: str) -> None:
-    """libyaml calls itself for each level, and the process would die of that."""
+    """Refuse deep nesting first: libyaml recurses for each level, which would kill the process."""
     depth = 0
     for event in yaml.parse(text, _Loader):
         depth += isinstance(event, yaml.CollectionStartEvent)
@@ -92,8 +93,8 @@ def _refuse_deep(text: str, where: str) -> None:
 
 
 def _json_values(text: str) -> list[object] | None:
-    """Several values one after the other, as `jq` and several `kubectl` print them; None: it is
-    something else."""
+    """Return several JSON values in a row, as `jq` and several `kubectl` calls print them; None if
+    the text is something else."""
     if not text.lstrip().startswith("{"):
         return None
     decoder, values, at = json.JSONDecoder(), [], 0
@@ -113,9 +114,9 @@ def _after_blanks(text: str, at: int) -> int:
 
 
 def _items(document: object, where: str) -> Iterator[tuple[str, Fields]]:
-    """The objects of a document, of which a List has many and says their kind once."""
+    """Yield the objects of a document; a List has many and may name their kind once."""
     waiting: list[tuple[str, object, Fields]] = [(where, document, {})]
-    while waiting:  # no recursion: a List may hold Lists, and how deep is for a stranger to say
+    while waiting:  # no recursion: a List may hold Lists, to any depth
         place, value, said = waiting.pop()
         fields = {**said, **_fields(value, place)}
         kind = fields.get("kind")

@@ -1,17 +1,17 @@
-"""How the command ends when it cannot do what was asked."""
+"""The ways in which a command fails."""
 
 import click
 
 
 class AskError(click.ClickException):
-    """Who was asked gave no answer: one line on standard error, and exit status 1."""
+    """The program or server that was asked gave no answer: one line on standard error, status 1."""
 
     def show(self, file: object = None) -> None:  # noqa: ARG002 - click's signature
         click.echo(f"linkwise: {self.message}", err=True)
 
 
 class BadInputError(click.ClickException):
-    """What the operator gave cannot be used: one line on standard error, and exit status 2."""
+    """The operator's input cannot be used: one line on standard error, status 2."""
 
     exit_code = 2
 

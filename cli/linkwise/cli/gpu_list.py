@@ -10,7 +10,8 @@ _PART = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
 
 
 def read_gpus(option: str, text: str, machine: Machine) -> int:
-    """The set, as a bitmask over `machine.gpus`; BadInputError names *option* and what is wrong."""
+    """Return the set as a bitmask over `machine.gpus`. Raises BadInputError, which names
+    *option*."""
     position = {gpu.index: place for place, gpu in enumerate(machine.gpus)}
     mask = 0
     for index in _indices(option, text):
@@ -39,12 +40,12 @@ def _indices(option: str, text: str) -> list[int]:
 
 
 def write_gpus(machine: Machine, mask: int) -> str:
-    """`0-2,5`: the shortest way to write a set; `none` for the empty one."""
+    """Return the shortest form of a set, `0-2,5`; `none` for the empty one."""
     return write_indices(machine.indices_of(mask))
 
 
 def write_indices(indices: Sequence[int]) -> str:
-    """The same of indices that rise."""
+    """Return the same for indices in rising order."""
     parts: list[str] = []
     run: list[int] = []
     for index in (*indices, None):

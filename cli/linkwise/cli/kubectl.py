@@ -1,7 +1,7 @@
-"""`kubectl linkwise`: why pods and gangs wait, and who has which GPUs.
+"""`kubectl linkwise`: why pods and gangs wait, and which pods hold which GPUs.
 
-A kubectl plugin: kubectl runs the program `kubectl-linkwise` that it finds on the PATH. It asks the
-extender through the API server, with the kubeconfig that kubectl uses.
+A kubectl plugin: kubectl runs the program `kubectl-linkwise` from the PATH. It asks the extender
+through the API server, with kubectl's kubeconfig.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ _OF_ALL = (
         show_default=True,
         envvar="KUBECTL_LINKWISE_EXTENDER",
         show_envvar=True,
-        help="Where the extender is.",
+        help="The extender's Service.",
     ),
     click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text"),
 )
@@ -52,7 +52,7 @@ def _with(*options: Callable[[F], F]) -> Callable[[F], F]:
 @click.group(cls=OneLineGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="linkwise")
 def main() -> None:
-    """Why pods and gangs wait for GPUs, and who has them."""
+    """Why pods and gangs wait for GPUs, and which pods hold them."""
 
 
 @main.command()
@@ -67,8 +67,8 @@ def explain(
     extender: str,
     output: str,
 ) -> None:
-    """Say why a pod or a gang waits, or, with no name, why everything waits that does: what was
-    wanted, what there is, which node came nearest, and who holds its GPUs until when."""
+    """Say why a pod or a gang waits or, without a name, why each waiting one does: what it
+    requests, what there is, which node came nearest, and which pods hold its GPUs until when."""
     asked = Extender(Access(kubeconfig, context, extender))
     within = "" if all_namespaces else namespace or asked.namespace
     params: dict[str, str] = {}
@@ -95,7 +95,7 @@ def gangs(
     extender: str,
     output: str,
 ) -> None:
-    """List gangs: how far each one is, what it waits for, and until when."""
+    """List gangs: the progress of each, what it waits for, and until when."""
     asked = Extender(Access(kubeconfig, context, extender))
     within = "" if all_namespaces else namespace or asked.namespace
     params = {"namespace": within} if within else {}
@@ -112,7 +112,7 @@ def gangs(
 @main.command()
 @_with(*_OF_ALL)
 def nodes(kubeconfig: str | None, context: str | None, extender: str, output: str) -> None:
-    """List nodes with GPUs: how many are in use, held and free, and the best set that is free."""
+    """List nodes with GPUs: how many are in use, held and free, and the best free set."""
     answer = Extender(Access(kubeconfig, context, extender)).ask("nodes")
     if output == "json":
         _json(answer)

@@ -1,4 +1,4 @@
-"""The tables of `kubectl linkwise`: what stands in them, and how wide they are."""
+"""The tables of `kubectl linkwise`: their columns, and their width."""
 
 import shutil
 import sys
@@ -36,7 +36,7 @@ FIT n: how many pods of n GPUs would fit now.
 
 
 def gangs(views: Sequence[GangView], *, namespaces: bool, now: float | None = None) -> str:
-    """*now* is for ages."""
+    """Return the table of gangs. *now* is for ages."""
     at = time.time() if now is None else now
     rows: list[tuple[str, ...]] = [_GANGS, *(_gang(view, at) for view in views)]
     if namespaces:
@@ -83,7 +83,7 @@ def use(it: ClusterUse) -> str:
 
 
 def fitted(table: str) -> str:
-    """On a terminal each line is cut at its width; a pipe gets it all."""
+    """Cut each line at the terminal's width; leave it whole for a pipe."""
     if not sys.stdout.isatty():
         return table
     width = max(shutil.get_terminal_size().columns, _NARROWEST)

@@ -1,4 +1,4 @@
-"""Where a machine comes from: a recorded one by name, a file, or standard input."""
+"""Reads a machine: a recorded one by name, a file, or standard input."""
 
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -13,13 +13,15 @@ from linkwise.topology.recorded import machine_names, read_machine_file, recorde
 
 @dataclass(frozen=True, slots=True)
 class NamedMachine:
-    name: str  # as the operator gave it
+    name: str  # as the operator wrote it
     machine: Machine
 
 
 def read_machine(source: str, model: str | None, option: str = "--machine") -> NamedMachine:
-    """*source* is NAME, FILE, FILE#NAME or `-`; *model* says what a printed table cannot. *option*
-    is named in what is wrong."""
+    """Read a machine. *source* is NAME, FILE, FILE#NAME or `-`.
+
+    *model* adds what a printed table does not say. Errors name *option*.
+    """
     if model is not None and not model.strip():
         raise BadInputError('--model: expected a name like "NVIDIA L40S"')
     try:
@@ -34,16 +36,16 @@ def read_machine(source: str, model: str | None, option: str = "--machine") -> N
 
 
 def suggestion(name: str) -> str:
-    """What somebody who wrote *name* may have meant, and where to look."""
+    """Suggest a name close to *name*, and where to look."""
     close = get_close_matches(name, machine_names(), n=1)
     return "".join(f"; did you mean {match}?" for match in close) + "; see `linkwise machines`"
 
 
 def _split(source: str, option: str) -> tuple[str, str | None]:
-    """A file whose own name has a # in it is found before its part."""
+    """Split FILE#NAME. A file whose own name contains # takes precedence."""
     path, hash_sign, name = source.rpartition("#")
     whole = not hash_sign or Path(source).is_file()
-    if not (source if whole else path):  # as a path it would be the folder we are in
+    if not (source if whole else path):  # as a path it would be the current folder
         raise BadInputError(f"{option} {source!r}: expected a recorded machine, a file, or -")
     return (source, None) if whole else (path, name)
 

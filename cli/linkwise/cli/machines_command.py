@@ -1,4 +1,4 @@
-"""`linkwise machines`: the recorded machines, or all about one of them."""
+"""`linkwise machines`: lists the recorded machines, or shows one of them."""
 
 import click
 import msgspec

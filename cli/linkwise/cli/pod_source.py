@@ -1,4 +1,4 @@
-"""Pods and the objects around them, from what `kubectl get -o yaml` or `-o json` prints."""
+"""Pods and the objects around them, from the output of `kubectl get -o yaml` or `-o json`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Manifests:
 
 
 def read_manifests(paths: Sequence[str]) -> Manifests:
-    """Raises BadInputError with file, document and field."""
+    """Read the files. Raises BadInputError with file, document and field."""
     pods: list[Pod] = []
     objects: dict[ObjectRef, Fields] = {}
     for path in paths:

@@ -1,7 +1,5 @@
-"""The extender as the operator's own machine reaches it: through the API server, which passes a
-request on to a Service. So whoever may use `kubectl` needs no port-forward and no address, and the
-API server decides who may ask.
-"""
+"""Reaches the extender through the API server, which proxies a request to a Service. A user of
+`kubectl` therefore needs no port-forward and no address, and the API server decides who may ask."""
 
 import os
 import re
@@ -23,13 +21,13 @@ from linkwise.cli.errors import AskError, BadInputError
 from linkwise.kube.client import ApiError, KubeClient
 
 _SERVICE = re.compile(r"([a-z0-9.-]+)/([a-z0-9.-]+):([a-z0-9-]+)")
-_SECONDS = 30.0  # a large cluster is explained in a few seconds
+_SECONDS = 30.0  # explaining a large cluster takes a few seconds
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Which cluster, as whom, and where the extender is in it."""
+    """Which cluster, as which user, and where its extender is."""
 
     kubeconfig: str | None
     context: str | None
@@ -37,7 +35,7 @@ class Access:
 
 
 class Extender:
-    """Where it cannot be asked, AskError says what is missing."""
+    """The extender behind the API server. If it cannot be asked, AskError says what is missing."""
 
     def __init__(self, access: Access) -> None:
         found = _SERVICE.fullmatch(access.service)
@@ -51,7 +49,7 @@ class Extender:
 
     @property
     def namespace(self) -> str:
-        """The one that the context, or the pod that this runs in, says."""
+        """The namespace of the context, or of the pod that this runs in."""
         if _has_kubeconfig(self._access):
             contexts, active = list_kube_config_contexts(self._access.kubeconfig)  # type: ignore[no-untyped-call]
             wanted = self._access.context or (active or {}).get("name")
@@ -62,7 +60,7 @@ class Extender:
         return _OWN_NAMESPACE.read_text() if _OWN_NAMESPACE.exists() else "default"
 
     def ask(self, *path: str, **params: str) -> bytes:
-        """The answer to GET *path*, each part of it quoted."""
+        """Return the answer to GET *path*, with each part of it quoted."""
         route = "/".join(quote(part, safe="") for part in path)
         service = f"/api/v1/namespaces/{self._in_namespace}/services/{self._name}"
         url = f"{service}/proxy/{route}"
@@ -73,7 +71,7 @@ class Extender:
             raise AskError(self._why_not(told, "/".join(path))) from None
 
     def _in_words(self, error: ApiError, url: str, params: Mapping[str, str]) -> ApiError:
-        """What the extender itself refuses as JSON it says as text as well."""
+        """Describe the error. If the extender refuses as JSON, use its message as text."""
         if not error.status or error.reason != "Unknown" or "format" in params:
             return error
         try:
@@ -129,6 +127,7 @@ def _configuration(access: Access) -> Configuration:
 
 
 def _has_kubeconfig(access: Access) -> bool:
-    """As kubectl: a file that is named, or one in a usual place, before the pod's own account."""
+    """True if there is a kubeconfig, as for kubectl: a named file, or one in a usual place, takes
+    precedence over the pod's own account."""
     places = access.kubeconfig or os.environ.get("KUBECONFIG") or KUBE_CONFIG_DEFAULT_LOCATION
     return any(Path(place).expanduser().exists() for place in places.split(os.pathsep) if place)

@@ -1,7 +1,7 @@
-"""`linkwise recognise`: which gang the extender takes a pod for, and which rule says so.
+"""`linkwise recognise`: to which gang the extender assigns a pod, and by which rule.
 
-It asks the same function as the extender does, so its answer is the extender's. Exit status: 0 all
-pods are understood, 1 some are not, or need an object that was not given; 2 bad input.
+It calls the same function as the extender, so its answer is the extender's. Exit status: 0 all pods
+are understood, 1 some are not, or need an object that is missing; 2 bad input.
 """
 
 import sys
@@ -36,20 +36,23 @@ _Told = Sequence[tuple[Pod, Answer]]
 )
 @click.option("-f", "--filename", "paths", metavar="FILE", multiple=True, required=True)
 @click.option(
-    "--resource", default=names.DEFAULT_RESOURCE, show_default=True, help="What counts as a GPU."
+    "--resource",
+    default=names.DEFAULT_RESOURCE,
+    show_default=True,
+    help="The extended resource that counts as a GPU.",
 )
 @click.option(
     "--indexed-jobs",
     type=click.Choice([mode.value for mode in IndexedJobs]),
     default=IndexedJobs.ALL.value,
     show_default=True,
-    help="Which Indexed Jobs that run all their pods at once are gangs.",
+    help="Which Indexed Jobs are gangs, of those that run all their pods at once.",
 )
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
 def recognise_command(
     paths: tuple[str, ...], resource: str, indexed_jobs: str, output: str
 ) -> None:
-    """Say which gangs pods are in: as their operators mark them, or as they say themselves."""
+    """Say which gangs pods are in, by their operators' marks or their own annotations."""
     manifests = read_manifests(paths)
     told = _recognise(manifests, resource, IndexedJobs(indexed_jobs))
     click.echo(_json(told) if output == "json" else _text(told), nl=False)
@@ -104,7 +107,7 @@ class _PodJson(msgspec.Struct, frozen=True, omit_defaults=True):
     rule: str
     because: str
     gang: str | None = None
-    uid: str | None = None  # of what stands for the gang
+    uid: str | None = None  # of the object that stands for the gang
     size: int | None = None
     minimum: int | None = None
     gpu_size: int | None = None
@@ -122,13 +125,13 @@ class _PodJson(msgspec.Struct, frozen=True, omit_defaults=True):
     needs: str | None = None
 
 
-class _AnswerJson(msgspec.Struct, frozen=True):
+class _PodsJson(msgspec.Struct, frozen=True):
     pods: list[_PodJson]
 
 
 def _json(told: _Told) -> str:
-    """`answer` is gang, none, needs-owner or refused; fields that say nothing are left out."""
-    written = _AnswerJson([_pod_json(pod, answer) for pod, answer in told])
+    """`answer` is gang, none, needs-owner or refused; empty fields are left out."""
+    written = _PodsJson([_pod_json(pod, answer) for pod, answer in told])
     return msgspec.json.format(msgspec.json.encode(written), indent=2).decode() + "\n"
 
 

@@ -4,7 +4,8 @@ from collections.abc import Collection, Sequence
 
 
 def aligned(rows: Sequence[Sequence[str]], figures: Collection[int] = ()) -> str:
-    """Lines with two blanks between columns; those numbered in *figures* are set to the right."""
+    """Return lines with two spaces between columns; those numbered in *figures* are
+    right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:

@@ -8,7 +8,7 @@ from linkwise.cli.errors import BadInputError
 
 
 def read_text(option: str, path: str) -> str:
-    """`-` is standard input; *option* is named in what is wrong."""
+    """Read a file; `-` is standard input. Errors name *option*."""
     where = shown(option, path)
     if path == "-":
         return _decode(where, sys.stdin.buffer.read())
@@ -19,12 +19,12 @@ def read_text(option: str, path: str) -> str:
 
 
 def shown(option: str, path: str) -> str:
-    """What a file is called in messages."""
+    """Return the file's name for messages."""
     return f"{option} {'standard input' if path == '-' else path}"
 
 
 def _decode(where: str, data: bytes) -> str:
-    """UTF-8, or the UTF-16 that `>` writes in Windows PowerShell."""
+    """Decode UTF-8, or the UTF-16 that `>` writes in Windows PowerShell."""
     utf16 = data.startswith((BOM_UTF16_LE, BOM_UTF16_BE))
     try:
         return data.decode("utf-16" if utf16 else "utf-8-sig")

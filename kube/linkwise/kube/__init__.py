@@ -1,6 +1,6 @@
-"""Talking to the API server, for both programs.
+"""Access to the API server, for all programs.
 
-objects    what is read of Pods and Nodes
+objects    the fields of Pods and Nodes that Linkwise reads
 client     requests: get, post, put, patch, delete, stream
 reflector  list and watch: everything that exists, then every change, for as long as it runs
 errors     what can go wrong

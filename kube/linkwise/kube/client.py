@@ -1,12 +1,12 @@
-"""Requests to the API server: the kubernetes package's configuration, our own decoding.
+"""Requests to the API server. The kubernetes package configures them; msgspec decodes the answers.
 
-The package knows kubeconfig files, the tokens of a pod that change every hour, proxies and TLS;
-its generated models decode twenty times slower than msgspec and hold everything, so bytes go
-straight into the structs a caller names. Safe to use from several threads.
+The package handles kubeconfig files, a pod's token (which changes every hour), proxies and TLS. Its
+generated models decode twenty times slower than msgspec and hold every field, so answers decode
+straight into the caller's structs. Safe to use from several threads.
 
-Writes are never repeated here: whether to do a thing again is its caller's decision, and
-`ApiError.maybe_done` says what there is to know. Reads are repeated once where the connection
-breaks or says nothing: a kept one may turn out to be closed. An answer is never asked for again.
+The client never repeats a write: its caller decides that, and `ApiError.maybe_done` says whether
+the write may have happened. It repeats a read once if the connection breaks or stays silent, since
+an idle connection may be closed. It never requests an answer twice.
 """
 
 import math
@@ -33,40 +33,40 @@ MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 
-# What comes back from a patch is read by nobody; this is the shortest the API server offers.
+# The callers ignore the answer to a patch; this is the shortest one that the API server offers.
 _WITHOUT_SPEC = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
-_CONNECTIONS = 32  # threads that talk at the same time
+_CONNECTIONS = 32  # threads that send requests at the same time
 _ONCE_MORE = urllib3.Retry(
-    # A connection the server closed while it lay idle shows only when it is used.
+    # An idle connection that the server has closed shows that only when it is used.
     total=1,
-    # To wait for a busy server is its caller's decision, as it may have other things to do.
+    # The caller decides whether to wait for a busy server: it may have other work.
     respect_retry_after_header=False,
 )
 
-_SHORTEST_SECONDS = 0.001  # libraries take no 0 for a timeout
+_SHORTEST_SECONDS = 0.001  # libraries reject a timeout of 0
 
 T = TypeVar("T")
 Params = Mapping[str, str | int]
 
 
 class _Limit(local):
-    """When the requests of a thread must be over."""
+    """The deadline of a thread's requests."""
 
     ends = math.inf
 
 
 class Stream(Protocol):
-    """An answer that goes on: lines as they come, until either side ends it."""
+    """An open answer: yields lines as they come, until either side ends it."""
 
     def __iter__(self) -> Iterator[bytes]: ...
 
     def close(self) -> None:
-        """End it now, from any thread; the iteration then ends without an error."""
+        """End the stream now, from any thread. The iteration then ends without an error."""
 
 
 class KubeClient:
-    """`timeout_seconds` bounds connecting, and each wait for bytes; every call has one. A token is
-    asked for again after `token_seconds`."""
+    """`timeout_seconds` limits connecting and each wait for bytes; every call has one. The client
+    reads a token again after `token_seconds`."""
 
     def __init__(
         self,
@@ -78,10 +78,10 @@ class KubeClient:
         configuration.connection_pool_maxsize = _CONNECTIONS
         configuration.keep_alive = True
         self._configuration = configuration
-        self._credentials = Lock()  # around what follows
+        self._credentials = Lock()  # guards everything below
         self._token, self._token_ends, self._token_seconds = "", 0.0, token_seconds
         self._pool: urllib3.PoolManager = RESTClientObject(configuration).pool_manager
-        # Those two only the package's own pool knows how to go through.
+        # Only the package's own pool can use a proxy or another TLS server name.
         plain = not isinstance(self._pool, urllib3.ProxyManager)
         direct = plain and not configuration.tls_server_name
         self._writes = (
@@ -101,14 +101,15 @@ class KubeClient:
 
     @classmethod
     def load(cls, *, kubeconfig: str | None, server: str | None = None) -> "KubeClient":
-        """The API server at *server* (a plain URL), else of *kubeconfig*, else of our own pod.
+        """Return a client of the API server at *server* (a plain URL), else of *kubeconfig*, else
+        of the pod that this program runs in.
 
         Raises LoadError.
         """
         configuration = Configuration()
         if server:
             configuration.host = server
-            configuration.proxy = None  # named outright, so reached directly
+            configuration.proxy = None  # an explicit URL is reached directly
             return cls(configuration)
         try:
             if kubeconfig:
@@ -117,7 +118,8 @@ class KubeClient:
                 )
             else:
                 load_incluster_config(configuration)  # type: ignore[no-untyped-call]
-        except Exception as error:  # a mangled file trips the kubernetes package up anywhere
+        # a malformed file can make the kubernetes package raise anything
+        except Exception as error:
             source = f"kubeconfig {kubeconfig}" if kubeconfig else "no kubeconfig, and not in a pod"
             told = " ".join(str(error).split()) or type(error).__name__
             foreseen = isinstance(error, (ConfigException, OSError))
@@ -125,12 +127,14 @@ class KubeClient:
         return cls(configuration)
 
     def get(self, path: str, kind: type[T], *, params: Params | None = None) -> T:
-        """Read the object or list at *path*. Raises ApiError, and msgspec.ValidationError where
-        the answer is not a *kind*."""
+        """Read the object or list at *path*.
+
+        Raises ApiError, and msgspec.ValidationError if the answer is not a *kind*.
+        """
         return msgspec.json.decode(self._read("GET", path, params), type=kind)
 
     def read(self, path: str, *, params: Params | None = None) -> bytes:
-        """What is at *path*, as it comes, which need not be JSON. Raises ApiError."""
+        """Return the bytes at *path*, which need not be JSON. Raises ApiError."""
         return self._read("GET", path, params)
 
     def post(self, path: str, body: object) -> None:
@@ -138,30 +142,30 @@ class KubeClient:
         self._read("POST", path, None, body, "application/json")
 
     def create(self, path: str, body: object, kind: type[T]) -> T:
-        """As `post`, and the object as it was stored."""
+        """Create as `post`, and return the object as stored."""
         return msgspec.json.decode(
             self._read("POST", path, None, body, "application/json"), type=kind
         )
 
     def replace(self, path: str, body: object, kind: type[T]) -> T:
-        """As `put`, and the object as it was stored."""
+        """Replace as `put`, and return the object as stored."""
         return msgspec.json.decode(
             self._read("PUT", path, None, body, "application/json"), type=kind
         )
 
     def put(self, path: str, body: object) -> None:
-        """Replace the object at *path*; with a resourceVersion in it, only that version."""
+        """Replace the object at *path*; if *body* has a resourceVersion, only that version."""
         self._read("PUT", path, None, body, "application/json")
 
     def patch(self, path: str, body: object, *, content_type: str = MERGE_PATCH) -> None:
-        """Change the object at *path*. In a merge patch null takes a field away, and a list is
-        replaced whole."""
+        """Change the object at *path*. A merge patch removes a field by null and replaces a list
+        whole."""
         self._read("PATCH", path, None, body, content_type)
 
     def delete(
         self, path: str, *, uid: str | None = None, grace_seconds: int | None = None
     ) -> None:
-        """Delete the object at *path*; with *uid*, only that one, else 409 Conflict."""
+        """Delete the object at *path*. With *uid*, another object there is 409 Conflict."""
         options: dict[str, object] = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if uid is not None:
             options["preconditions"] = {"uid": uid}
@@ -171,8 +175,11 @@ class KubeClient:
 
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:
-        """Inside, requests of this thread are over after so long, one way or the other: neither we
-        nor the kernel sends one of them later. Their own timeout holds where it is shorter."""
+        """Limit the requests of this thread inside the block to *seconds* in all.
+
+        After that, neither the client nor the kernel sends one of them. Their own timeout holds if
+        it is shorter.
+        """
         before, self._limit.ends = self._limit.ends, time.monotonic() + seconds
         try:
             yield
@@ -180,8 +187,10 @@ class KubeClient:
             self._limit.ends = before
 
     def stream(self, path: str, *, params: Params, idle_seconds: float) -> Stream:
-        """Open an answer that goes on. Its iteration raises ApiError where the connection breaks;
-        *idle_seconds* without a byte end it like a server that ends it."""
+        """Open a stream. Its iteration raises ApiError if the connection breaks.
+
+        After *idle_seconds* without a byte it ends, as if the server had ended it.
+        """
         timeout = urllib3.Timeout(connect=self._timeout.connect_timeout, read=idle_seconds)
         response = self._send("GET", path, params, timeout=timeout)
         if response.status != 200:
@@ -269,9 +278,9 @@ class KubeClient:
         return headers
 
     def _current_token(self) -> str:
-        """Tokens are replaced long before they end; the package looks at its sources each time it
-        is asked, which takes it as long as a small request."""
-        with self._credentials:  # reading a token file anew is not the package's to lock
+        """Return the token, cached. Tokens are replaced long before they expire, and each time the
+        package looks at its sources it takes as long as a small request."""
+        with self._credentials:  # the package does not lock its token file while it reads
             now = time.monotonic()
             if now >= self._token_ends:
                 found = self._configuration.get_api_key_with_prefix(
@@ -296,7 +305,7 @@ class _Lines:
         except urllib3.exceptions.ReadTimeoutError:
             return
         except (urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError) as error:
-            # The last two: what reading says once the socket is closed under it.
+            # The last two come from reading after another thread has closed the socket.
             if not self._closed:
                 raise _broken("GET", self._path, error) from error
         finally:
@@ -307,7 +316,7 @@ class _Lines:
         try:
             self._response.shutdown()  # wakes the thread that waits for bytes; close() does not
         except (RuntimeError, ValueError, OSError):
-            self._response.close()  # it had ended already
+            self._response.close()  # the stream had already ended
 
 
 def _refusal(response: urllib3.BaseHTTPResponse, method: str, path: str) -> ApiError:

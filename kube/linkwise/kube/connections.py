@@ -1,7 +1,7 @@
-"""Connections to the API server that are kept open, for writes: thousands of short requests.
+"""Persistent connections to the API server, for writes: thousands of short requests.
 
-The standard library's client takes less than half of urllib3's processor time for one, and what
-urllib3 does beside, following and repeating, no write may do.
+http.client needs less than half of urllib3's processor time for one request. urllib3 would also
+follow redirects and retry, which a write must not do.
 """
 
 import http.client
@@ -19,27 +19,27 @@ from urllib.parse import urlsplit
 
 from kubernetes.client import Configuration
 
-# The API server closes after 90 s, and load balancers forget in silence. A write that meets with
-# that may have been done, so nobody knows: better not to meet it.
+# The API server closes an idle connection after 90 s, and load balancers drop one silently. The
+# outcome of a write on such a connection is unknown, so do not use it that long.
 IDLE_SECONDS = 60.0
-_SHORTEST_SECONDS = 0.001  # 0 would mean: do not wait at all
+_SHORTEST_SECONDS = 0.001  # 0 would mean: do not wait
 
 
 _Kept = tuple[http.client.HTTPConnection, float]  # idle since when
 
 
 class UnsentError(Exception):
-    """No connection could be made, so nothing was asked; the cause says why."""
+    """No connection could be made, so no request was sent; the cause says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     status: int
     body: bytes
 
 
 class Connections:
-    """Safe for threads; at most *most* idle connections are kept."""
+    """A pool of connections, safe for threads. Keeps at most *most* idle ones."""
 
     def __init__(
         self,
@@ -56,9 +56,9 @@ class Connections:
         where = urlsplit(configuration.host)
         self._secure = where.scheme == "https"
         self._host, self._prefix = where.hostname or "", where.path
-        # Named always: the library takes the end of an IPv6 address for one.
+        # Always set: http.client takes the end of an IPv6 address for a port.
         self._port = where.port or (443 if self._secure else 80)
-        # The one used last comes first, so that those too many grow old and are closed.
+        # The most recent one comes first, so surplus ones get old and are closed.
         self._idle: deque[_Kept] = deque(maxlen=most)
         weakref.finalize(self, _close, self._idle)
 
@@ -70,23 +70,26 @@ class Connections:
         headers: Mapping[str, str],
         *,
         seconds: float = math.inf,
-    ) -> Answer:
-        """Ask once, and wait no longer than *seconds*. Raises UnsentError; HTTPException or OSError
-        where it may have been done."""
+    ) -> HttpAnswer:
+        """Send one request and wait up to *seconds*.
+
+        Raises UnsentError if nothing was sent, and HTTPException or OSError if the request may have
+        been carried out.
+        """
         ends = time.monotonic() + seconds
         connection = self._take(seconds)
         left = ends - time.monotonic()
         if left <= 0:
             self._keep(connection)
-            raise UnsentError("there was no time left to ask")
+            raise UnsentError("no time left for the request")
         try:
             self._limit(connection.sock, left)
             connection.request(method, self._prefix.rstrip("/") + path, body, dict(headers))
             response = connection.getresponse()
-            answer = Answer(response.status, response.read())
+            answer = HttpAnswer(response.status, response.read())
         except TimeoutError:
             connection.close()
-            _close(self._idle)  # they lead to the same place, and each would cost such a wait
+            _close(self._idle)  # they lead to the same server, and each would cost the same wait
             raise
         except BaseException:
             connection.close()
@@ -98,8 +101,8 @@ class Connections:
         return answer
 
     def _limit(self, sock: socket.socket, seconds: float) -> None:
-        """For the answer; and for the kernel, which else would go on sending for minutes what we
-        have given up, even when we are stopped or dead."""
+        """Limit the wait for the answer, and the kernel's retransmissions too. Otherwise the kernel
+        would go on sending an abandoned request for minutes, even after this process has ended."""
         timeout = max(min(self._read_seconds, seconds), _SHORTEST_SECONDS)
         sock.settimeout(timeout)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, math.ceil(timeout * 1000))
@@ -136,12 +139,13 @@ class Connections:
             self._host,
             self._port,
             timeout=timeout,
-            context=_context(self._configuration),  # anew, as certificates are replaced on disk
+            # new each time, as certificates are replaced on disk
+            context=_context(self._configuration),
         )
 
 
 def _close(idle: deque[_Kept]) -> None:
-    with suppress(IndexError):  # another thread may take the last
+    with suppress(IndexError):  # another thread may take the last one
         while True:
             idle.pop()[0].close()
 
@@ -158,7 +162,7 @@ def _context(configuration: Configuration) -> ssl.SSLContext:
 
 
 def _has_ended(connection: http.client.HTTPConnection) -> bool:
-    """Whether the server has closed it while it lay idle: then there is something to read."""
+    """True if the server has closed the idle connection: then it is readable."""
     if connection.sock is None:
         return True
     poll = select.poll()

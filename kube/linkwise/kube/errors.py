@@ -1,7 +1,7 @@
 """What can go wrong between a program and the API server.
 
-ApiError      the API server said no, or said nothing; `status` tells which
-LoadError     no way to reach an API server: a kubeconfig that cannot be read, or not inside a pod
+ApiError      the API server refused a request or did not answer; `status` says which
+LoadError     no API server is configured: an unreadable kubeconfig, or not inside a pod
 """
 
 import msgspec
@@ -11,16 +11,16 @@ GONE = 410
 
 
 class LoadError(Exception):
-    """Its text names the file, or what is missing."""
+    """The text names the file, or what is missing."""
 
 
 class ApiError(Exception):
     """One refused or failed request.
 
     `status` is the HTTP status: 404 NotFound, 409 Conflict or AlreadyExists, 410 Gone or Expired,
-    422 Invalid, 403 Forbidden, 429 TooManyRequests …; 0 where no answer came. `reason` is
-    Kubernetes' own word for it. `maybe_done` says that the request may have been carried out all
-    the same: the connection broke after it was sent, or the server failed on its way (5xx).
+    422 Invalid, 403 Forbidden, 429 TooManyRequests …; 0 if no answer came. `reason` is Kubernetes'
+    word for it. `maybe_done` says that the request may have been carried out although it failed:
+    the connection broke after it was sent, or the server failed (5xx).
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class _Details(msgspec.Struct):
 
 
 class _Status(msgspec.Struct):
-    """The API server's answer to what it does not do, meta/v1 Status."""
+    """The API server's refusal, meta/v1 Status."""
 
     message: str = ""
     reason: str = ""
@@ -52,11 +52,11 @@ class _Status(msgspec.Struct):
 
 
 def error_of(status: int, body: bytes, *, what: str) -> ApiError:
-    """The error that an answer tells; *what* is the request, for answers that tell nothing.
-    *status* 0: only the body knows it."""
+    """Return the error in an answer. *what* is the request, for answers without a Status. *status*
+    0: take it from the body."""
     try:
         told = msgspec.json.decode(body, type=_Status)
-    except (msgspec.DecodeError, UnicodeDecodeError):  # a proxy's page, or nothing at all
+    except (msgspec.DecodeError, UnicodeDecodeError):  # a proxy's page, or an empty body
         told = _Status(message=body[:200].decode(errors="replace"))
     return ApiError(
         status or told.code or 500,

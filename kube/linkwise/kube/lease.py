@@ -1,18 +1,19 @@
-"""Which of several equal programs acts: the one that holds a Lease, for as long as it renews it.
+"""Leader election: of several equal programs, only the holder of a Lease acts.
 
-As client-go's leader election: a record in a Lease object, renewed by its holder, taken over by
-another once it has stood unchanged for the lease's length. Every write names the version it
-replaces, so of two who take it one succeeds. Nobody compares clocks of two machines: a holder
-counts from the moment *before* it sent the renewal that succeeded, a candidate from the moment
-*after* it saw the record change; so the holder stops (`renew_deadline_seconds`) before anybody else
-begins (`lease_seconds`), and the time between is for writes that are still under way. The clock
-goes on while the machine sleeps.
+As in client-go, the holder renews a record in a Lease object, and another program takes it over
+once the record has stood unchanged for the lease's length. Every write names the version that it
+replaces, so of two programs that take the Lease one succeeds.
 
-Each time the Lease is taken its `leaseTransitions` rises: that number is the term, a fencing token
-for all that is written in it. A holder that could not renew and finds that nobody has taken the
-Lease meanwhile goes on in its term; one that finds another holder has lost, for good.
+No clocks of two machines are compared. A holder counts from the moment *before* it sent the renewal
+that succeeded, a candidate from the moment *after* it saw the record change. So the holder stops
+(`renew_deadline_seconds`) before another begins (`lease_seconds`), and writes under way end in
+between. The clock runs on while the machine sleeps.
 
-Why not the kubernetes package's own: docs/decisions/0011-leader-and-fencing.md.
+Each takeover raises the Lease's `leaseTransitions`. That number is the term, a fencing token for
+everything written in it. If a holder could not renew and no other has taken the Lease, it goes on
+in its term. If another has, it has lost for good.
+
+docs/decisions/0011-leader-and-fencing.md says why this is not the kubernetes package's election.
 """
 
 import logging
@@ -32,14 +33,14 @@ from linkwise.kube.errors import ApiError
 
 log = logging.getLogger(__name__)
 _COLLECTION = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
-_MICROSECONDS = "%Y-%m-%dT%H:%M:%S.%fZ"  # a MicroTime has six digits, always
+_MICROSECONDS = "%Y-%m-%dT%H:%M:%S.%fZ"  # a MicroTime always has six digits
 
 steady_seconds: Callable[[], float] = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """client-go's own numbers. A renewal is tried every `retry_seconds`."""
+    """client-go's defaults. The elector tries a renewal every `retry_seconds`."""
 
     lease_seconds: float = 15.0
     renew_deadline_seconds: float = 10.0
@@ -47,12 +48,12 @@ class Timing:
 
     @property
     def silence_seconds(self) -> float:
-        """Without a renewal, after which a holder is not counted on: three tries of it."""
+        """After so long without a renewal (three tries), do not count on the holder."""
         return 3 * self.retry_seconds
 
     @property
     def slack_seconds(self) -> float:
-        """From the moment a holder stops to the first at which another may begin."""
+        """Time between the moment a holder stops and the first moment another may begin."""
         return self.lease_seconds - self.renew_deadline_seconds
 
 
@@ -67,7 +68,7 @@ class _Spec(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
 class _Lease(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
     api_version: str = "coordination.k8s.io/v1"
     kind: str = "Lease"
-    metadata: Mapping[str, Any]  # as it came, so that nobody's labels get lost
+    metadata: Mapping[str, Any]  # kept as received, so that a write preserves labels
     spec: _Spec = _Spec()
 
     @property
@@ -84,12 +85,16 @@ class _Lease(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
 
 
 class Elector:
-    """`start()` it; it takes the Lease when it can. *on_lost* is called once, from a thread of its
-    own, when another has it: then this process must not act again. *identity* is this process's
-    alone, and no other's at any time. A holder whose identity begins with *predecessors* is known
-    to have ended, as this process runs in its place: nobody need wait for its lease to end.
-    *on_silence* is called, from the elector's thread, when another's Lease was not renewed for
-    `silence_seconds`: its holder may live, but nobody should count on it. It may raise ApiError."""
+    """Takes and renews the Lease after `start()`.
+
+    *identity* must be unique to this process, at any time. A holder whose identity begins with
+    *predecessors* has ended, as this process replaces it; the elector then takes the Lease at once.
+
+    *on_lost* is called once, in its own thread, when another process holds the Lease: this process
+    must not act again. *on_silence* is called from the elector's thread when another's Lease was
+    not renewed for `silence_seconds`: its holder may live, but do not count on it. It may raise
+    ApiError.
+    """
 
     def __init__(
         self,
@@ -106,9 +111,9 @@ class Elector:
     ) -> None:
         self.identity, self.timing = identity, timing
         self.holder = ""  # as last seen
-        self.switches = 0  # changes of the holder that were seen
+        self.switches = 0  # number of changes of the holder that were seen
         self.handed_over = (
-            False  # whether the one before gave the Lease back, with nothing under way
+            False  # True if the previous holder gave the Lease back with no write under way
         )
         self._client, self._clock, self._on_lost = client, clock, on_lost
         self._on_silence = on_silence
@@ -116,11 +121,11 @@ class Elector:
         self._collection = _COLLECTION.format(namespace)
         self._path, self._name = f"{self._collection}/{name}", name
         self._on_change: Callable[[], object] = lambda: None
-        self._lock = Lock()  # around what one round does
+        self._lock = Lock()  # held during one round
         self._seen: _Lease | None = None  # the Lease as last read or written
-        self._seen_at = 0.0  # when it was first seen like that
+        self._seen_at = 0.0  # when it was first seen in that state
         self._silence_told = False
-        self._term = 0  # 0: never held
+        self._term = 0  # 0: this process never held the Lease
         self._may_until = -math.inf
         self._lost = False
         self._trouble = ""
@@ -129,21 +134,23 @@ class Elector:
 
     @property
     def term(self) -> int:
-        """Of this process; 0 before it holds the Lease."""
+        """The term of this process; 0 before it holds the Lease."""
         return self._term
 
     def act_seconds(self) -> float:
-        """For how long it may still begin to act; 0 or less: not at all."""
+        """Seconds for which this process may still begin to act; 0 or less: not at all."""
         return self._may_until - self._clock()
 
     def write_seconds(self) -> float:
-        """For how long a write that begins now may take; 0: none may begin. When that is over,
-        another may have begun."""
+        """Longest duration in seconds of a write that begins now; 0: none may begin.
+
+        Another leader may begin after that.
+        """
         left = self.act_seconds()
         return left + self.timing.slack_seconds if left > 0 else 0.0
 
     def refusal(self) -> str:
-        """Why it may not act; empty while it may."""
+        """Say why this process may not act; "" while it may."""
         if self.act_seconds() > 0:
             return ""
         if self._term and not self._lost:
@@ -151,29 +158,29 @@ class Elector:
         return f"standby: the leader is {self.holder or 'yet to be found'}"
 
     def tell(self, on_change: Callable[[], object]) -> None:
-        """Call *on_change* when this process comes to hold the Lease."""
+        """Call *on_change* when this process gets the Lease."""
         self._on_change = on_change
 
     def start(self) -> None:
-        """Stand for it; a second time does nothing."""
+        """Start the election. A second call does nothing."""
         if self._thread.ident is None:
             self._thread.start()
 
     def outbid(self, term: int) -> None:
-        """Make our term higher than *term*, which was found although nobody can have had it: the
-        Lease has been deleted, and counts anew. Raises ApiError."""
+        """Raise this process's term above *term*, which no holder can have had. That happens if the
+        Lease was deleted and counts from 0 again. Raises ApiError."""
         with self._lock:
             if self._seen is not None and 0 < self._term <= term:
                 self._write(self._seen, term + 1, self._seen.spec.acquire_time)
 
     def stop(self, *, release: bool) -> None:
-        """Hold it no longer. *release* it where nothing is under way any more: the next one then
+        """Stop holding the Lease. If no write is under way, *release* it, so that the next holder
         need not wait for its end."""
         self._stopping.set()
         held = self.act_seconds() > 0
         if not self._lock.acquire(timeout=self.timing.retry_seconds):
             self._may_until = -math.inf
-            return  # the API server is not there to be told
+            return  # the API server is away
         try:
             self._may_until = -math.inf
             if release and held and self._seen is not None:
@@ -193,14 +200,14 @@ class Elector:
         else:
             log.info("lease %s: given back", self._name)
 
-    # A round
+    # Rounds
 
     def _run(self) -> None:
         while not self._stopping.is_set() and not self._lost:
             try:
                 with self._lock:
                     if not self._stopping.is_set():
-                        # Longer would be no use; and two tries fit in what there is.
+                        # A longer try is useless, and two tries fit into the deadline.
                         with self._client.within(self.timing.renew_deadline_seconds / 2):
                             self._round()
                 self._trouble = ""
@@ -249,11 +256,12 @@ class Elector:
         return found
 
     def _is_free(self, found: _Lease) -> bool:
-        if not found.holder or found.holder == self.identity:  # ours: the answer to us was lost
+        # this process holds it: the answer to its write was lost
+        if not found.holder or found.holder == self.identity:
             return True
         if self._predecessors and found.holder.startswith(self._predecessors):
             return True
-        # As long as its holder says, where that is longer than what we were told.
+        # The holder's own length, if it is longer than this process's.
         length = max(self.timing.lease_seconds, found.spec.lease_duration_seconds or 0)
         return self._clock() >= self._seen_at + length
 
@@ -265,7 +273,7 @@ class Elector:
         except ApiError as error:
             if error.status != 409:
                 raise
-            return  # somebody was faster
+            return  # another process was faster
         self._hold(stored, sent)
 
     def _take(self, found: _Lease) -> None:
@@ -275,7 +283,7 @@ class Elector:
         except ApiError as error:
             if error.status != 409:
                 raise
-            return  # somebody was faster
+            return  # another process was faster
         before = f"after {found.holder}" if found.holder else "given back by the one before"
         log.info("lease %s: held, term %d, %s", self._name, self._term, before)
 
@@ -288,7 +296,7 @@ class Elector:
             found = self._read()
             if found is None or found.holder != self.identity or found.term != self._term:
                 self._lose(found)
-            else:  # our own write, whose answer was lost
+            else:  # this process's write, whose answer was lost
                 self._write(found, self._term, found.spec.acquire_time)
 
     def _write(self, old: _Lease, term: int, acquired: str | None) -> None:
@@ -322,7 +330,7 @@ class Elector:
 
     def _lose(self, found: _Lease | None) -> None:
         self._lost, self._may_until = True, -math.inf
-        who = "it is gone" if found is None else f"{found.holder or 'nobody'} has it"
+        who = "it is gone" if found is None else f"{found.holder or 'no process'} has it"
         why = f"lease {self._name}: lost: {who}, term {found.term if found else 0}"
         log.error("%s", why)
         Thread(target=self._on_lost, args=(why,), name="lease lost", daemon=True).start()

@@ -1,8 +1,8 @@
-"""What Linkwise reads of Pods and Nodes, and nothing else.
+"""The fields of Pods and Nodes that Linkwise reads.
 
-A cluster has thousands of them and each change is decoded anew, so these are msgspec structs with
-just the fields that somebody uses; all others are skipped while decoding. Attribute names are the
-API's own in snake_case (`resourceVersion` is `resource_version`). Frozen: a change is a new object.
+A cluster has thousands of these objects and every change is decoded, so they are msgspec structs
+with only the fields in use; decoding skips all others. Attribute names are the API's in snake_case
+(`resourceVersion` is `resource_version`). Frozen: a change is a new object.
 """
 
 from datetime import datetime
@@ -14,14 +14,14 @@ import msgspec
 from kubernetes.utils.quantity import parse_quantity
 
 Quantity = str | int | float
-"""As in a manifest: "500m", "64Gi", 8. `milli` and `whole` read it."""
+"""A quantity as in a manifest: "500m", "64Gi", 8. `milli` and `whole` read it."""
 
 LARGEST = 2**63 - 1
-"""What Kubernetes caps a quantity at: "1e30" is well-formed, and must not become a huge int."""
+"""Kubernetes' cap on quantities: "1e30" is well-formed, and must not become a huge int."""
 
 
 class _Object(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """`frozen` is said again below for the type checker's sake: it does not inherit it."""
+    """Subclasses repeat `frozen` for the type checker, which does not inherit it."""
 
 
 class OwnerReference(_Object, frozen=True):
@@ -34,7 +34,7 @@ class OwnerReference(_Object, frozen=True):
 
 class ObjectMeta(_Object, frozen=True):
     name: str = ""
-    namespace: str = ""  # empty for what lives in no namespace, such as a Node
+    namespace: str = ""  # empty for objects without a namespace, such as a Node
     uid: str = ""
     resource_version: str = ""
     labels: dict[str, str] = {}
@@ -60,27 +60,27 @@ class Requirement(_Object, frozen=True):
 
 
 class LabelSelector(_Object, frozen=True):
-    """All of it holds; an empty one matches everything."""
+    """All requirements must hold; an empty selector matches everything."""
 
     match_labels: dict[str, str] = {}
     match_expressions: tuple[Requirement, ...] = ()
 
 
 class NodeSelectorTerm(_Object, frozen=True):
-    """All of its requirements hold; `match_fields` knows `metadata.name` only."""
+    """All requirements must hold; `match_fields` supports `metadata.name` only."""
 
     match_expressions: tuple[Requirement, ...] = ()
     match_fields: tuple[Requirement, ...] = ()
 
 
 class NodeSelector(_Object, frozen=True):
-    """One of its terms holds."""
+    """One of its terms must hold."""
 
     node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
 
 class Preference(_Object, frozen=True):
-    """A soft wish; only that there is one matters to us."""
+    """A soft preference. Linkwise only looks whether there is one."""
 
 
 class NodeAffinity(_Object, frozen=True):
@@ -89,7 +89,7 @@ class NodeAffinity(_Object, frozen=True):
 
 
 class PodAffinity(_Object, frozen=True):
-    """Also the opposite, an anti-affinity."""
+    """Used for an anti-affinity too."""
 
     preferred_during_scheduling_ignored_during_execution: tuple[Preference, ...] = ()
 
@@ -151,9 +151,9 @@ class PodSpec(_Object, frozen=True):
     overhead: dict[str, Quantity] = {}
     priority: int = 0
     priority_class_name: str = ""
-    preemption_policy: str = ""  # Never: it waits, and nobody is evicted for it
+    preemption_policy: str = ""  # Never: the pod waits, and no pod is evicted for it
     restart_policy: str = ""  # Always, OnFailure or Never
-    resources: Resources = Resources()  # of the pod as a whole; of CPU and memory it goes first
+    resources: Resources = Resources()  # of the whole pod; for CPU and memory these take precedence
     scheduler_name: str = "default-scheduler"
     scheduling_gates: tuple[SchedulingGate, ...] = ()
     scheduling_group: SchedulingGroup | None = None
@@ -213,18 +213,18 @@ class Node(_Object, frozen=True):
 
 @lru_cache(maxsize=8192)
 def milli(quantity: Quantity) -> int:
-    """Thousandths, rounded up as Kubernetes does: "1500m" and 1.5 are 1500. For CPU.
+    """Return thousandths, rounded up as in Kubernetes: "1500m" and 1.5 are 1500. For CPU.
 
-    Raises ValueError where *quantity* is none.
+    Raises ValueError if *quantity* does not parse.
     """
     return _rounded_up(quantity, 1000)
 
 
 @lru_cache(maxsize=8192)
 def whole(quantity: Quantity) -> int:
-    """Units, rounded up as Kubernetes does: "1Ki" is 1024. For bytes, GPUs and pods.
+    """Return units, rounded up as in Kubernetes: "1Ki" is 1024. For bytes, GPUs and pods.
 
-    Raises ValueError where *quantity* is none.
+    Raises ValueError if *quantity* does not parse.
     """
     return _rounded_up(quantity, 1)
 
@@ -232,7 +232,8 @@ def whole(quantity: Quantity) -> int:
 def _rounded_up(quantity: Quantity, scale: int) -> int:
     try:
         number: Decimal = parse_quantity(quantity)  # type: ignore[no-untyped-call]
-    except (ValueError, ArithmeticError) as error:  # the second: an exponent beyond Decimal's
+    # ArithmeticError: an exponent beyond Decimal's range
+    except (ValueError, ArithmeticError) as error:
         raise ValueError(f'{quantity!r}: expected a quantity like 8, "500m" or "64Gi"') from error
     if not number.is_finite():  # Decimal reads "nan" and "inf" as numbers
         raise ValueError(f'{quantity!r}: expected a quantity like 8, "500m" or "64Gi"')

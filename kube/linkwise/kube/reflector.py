@@ -1,12 +1,12 @@
-"""Keeps its owner told what the API server holds of one kind: first all, then every change.
+"""Follows all objects of one kind: first a list, then every change.
 
-List, then watch from where the list ended; when the watch ends, watch again from the last version
-seen, so no change is lost; when that version is too old (410), list again. What the owner hears
-is in the order of the API server, from one thread: `on_replace` with everything that exists, then
-`on_event` for each change, until the next `on_replace`.
+The reflector lists, then watches from where the list ended. When the watch ends, it watches again
+from the last version seen, so no change is lost. If that version is too old (410), it lists again.
+Its owner hears everything in the API server's order, from one thread: `on_replace` with all
+objects, then `on_event` for each change, until the next `on_replace`.
 
-An object that does not decode is skipped and reported: it never stops the others. A callback that
-raises is an error of its owner; it is logged, and everything is listed anew.
+An object that does not decode is skipped and reported; it never stops the others. If a callback
+raises, the reflector logs the error and lists everything again.
 """
 
 import logging
@@ -48,7 +48,7 @@ class _ListMeta(msgspec.Struct, rename="camel"):
 
 class _Page(msgspec.Struct):
     metadata: _ListMeta
-    items: list[msgspec.Raw] | None = None  # an empty Go list is null
+    items: list[msgspec.Raw] | None = None  # Go writes an empty list as null
 
 
 class _Change(msgspec.Struct):
@@ -66,15 +66,15 @@ class _Identified(msgspec.Struct):
 
 
 class _CallbackError(Exception):
-    """The owner raised; its own error is the cause."""
+    """The owner's callback raised; its error is the cause."""
 
 
 class Reflector(Generic[T]):
-    """`on_skipped(where, why)` hears of each object left out: "ADDED ml/worker-0", "expected …".
+    """`on_skipped(where, why)` reports each skipped object: "ADDED ml/worker-0", "expected …".
 
-    `watch_seconds` is the range out of which each watch's length is drawn, so that the watches of
-    many programs do not end together. `idle_seconds` without a byte (bookmarks come every minute)
-    mean a dead connection.
+    `watch_seconds` is the range from which each watch's length is drawn, so that the watches of
+    many programs do not end together. After `idle_seconds` without a byte the connection is dead
+    (bookmarks come every minute).
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Reflector(Generic[T]):
         longest_wait_seconds: float = 30.0,
         page_size: int = 500,
     ) -> None:
-        self.synced = Event()  # set once the first list has been handed over
+        self.synced = Event()  # set after the first `on_replace`
         self._client, self._path, self._kind = client, path, kind
         self._whole: msgspec.json.Decoder[_Whole[T]] = msgspec.json.Decoder(
             _Whole[kind]  # type: ignore[valid-type]
@@ -108,11 +108,11 @@ class Reflector(Generic[T]):
         self._watch_seconds, self._idle_seconds = watch_seconds, idle_seconds
         self._page_size = page_size
         self._longest_wait = longest_wait_seconds
-        self._version: str | None = None  # None: list before watching
+        self._version: str | None = None  # None: list before the next watch
         self._lists_wanted, self._lists_made = 0, 0
         self._failing_since: float | None = None
         self._stopping = Event()
-        self._lock = Lock()  # around the stream, which stop() closes from another thread
+        self._lock = Lock()  # guards the stream, which stop() closes from another thread
         self._stream: Stream | None = None
         self._thread = Thread(target=self._run, name=f"reflector {path}", daemon=True)
 
@@ -120,7 +120,7 @@ class Reflector(Generic[T]):
         self._thread.start()
 
     def stop(self, timeout_seconds: float = 5.0) -> None:
-        """End the watch at once; when this returns, no callback runs any more."""
+        """End the watch at once. When this returns, no callback runs any more."""
         self._stopping.set()
         with self._lock:
             if self._stream is not None:
@@ -129,9 +129,11 @@ class Reflector(Generic[T]):
             self._thread.join(timeout_seconds)
 
     def list_again(self) -> int:
-        """Read everything anew, and what changed since the last time with it: for who must know
-        that nothing is missing, as a watch may have been dead for minutes. The number is for
-        `has_listed`."""
+        """Request a new list, which also brings the changes since the last one.
+
+        For an owner that must know that it misses nothing, as a watch may have been dead for
+        minutes. Returns a number for `has_listed`.
+        """
         with self._lock:
             self._lists_wanted += 1
             if self._stream is not None:
@@ -139,40 +141,41 @@ class Reflector(Generic[T]):
             return self._lists_wanted
 
     def has_listed(self, number: int) -> bool:
-        """Whether a list that began after that call of `list_again` has been handed over."""
+        """True if `on_replace` got a list that began after that call of `list_again`."""
         return self._lists_made >= number
 
     @property
     def running(self) -> bool:
-        """Whether its thread lives; a program whose reflector died should say it is not well."""
+        """True while the thread runs. If it has died, the program should report itself
+        unhealthy."""
         return self._thread.is_alive()
 
     @property
     def version(self) -> str | None:
-        """The newest resourceVersion seen; None before the first list and where it is too old."""
+        """The newest resourceVersion seen; None before the first list, or if it is too old."""
         return self._version
 
     @property
     def failing_seconds(self) -> float:
-        """For how long the API server has not been heard; 0 while all is well."""
+        """Seconds since the API server last answered; 0 while it answers."""
         since = self._failing_since
         return 0.0 if since is None else time.monotonic() - since
 
     def _run(self) -> None:
         retrying = Retrying(
-            retry=retry_if_exception_type(Exception),  # this thread ends only by stop()
+            retry=retry_if_exception_type(Exception),  # only stop() ends this thread
             wait=wait_random_exponential(multiplier=0.2, max=self._longest_wait),
             stop=stop_when_event_set(self._stopping),
             sleep=sleep_using_event(self._stopping),
             before_sleep=self._note_failure,
-            # Stopped while failing: nothing is left to say.
+            # Stopped while failing: there is nothing to report.
             retry_error_callback=lambda _: None,
         )
         while not self._stopping.is_set():
             retrying(self._round)
 
     def _round(self) -> None:
-        """One list, where needed, and one watch to its end."""
+        """List if necessary, then watch until the watch ends."""
         wanted = self._lists_wanted
         if self._version is None or wanted > self._lists_made:
             objects, version = self._list()
@@ -187,11 +190,11 @@ class Reflector(Generic[T]):
         error = state.outcome.exception() if state.outcome else None
         if isinstance(error, ApiError) and error.status == GONE:
             self._version = None
-            log.info("%s: version too old, listing anew", self._path)
+            log.info("%s: version too old, listing again", self._path)
             return
         if not isinstance(error, ApiError | msgspec.MsgspecError):
             self._version = None
-            log.error("%s: a callback failed, listing anew", self._path, exc_info=error)
+            log.error("%s: a callback failed, listing again", self._path, exc_info=error)
         elif self._failing_since is None:
             log.warning("%s: %s; trying again", self._path, error)
         if self._failing_since is None:
@@ -206,14 +209,17 @@ class Reflector(Generic[T]):
             raise _CallbackError from error
 
     def _list(self) -> tuple[list[T], str]:
-        """Every object, and the version they are of. No resourceVersion is asked for: an API
-        server that lags behind the one before must not take us back in time."""
+        """Hand over all objects, and keep their version.
+
+        The request names no resourceVersion: an API server that lags behind the previous one must
+        not take the owner back in time.
+        """
         try:
             return self._list_pages(self._page_size)
         except ApiError as error:
             if error.status != GONE:
                 raise
-            return self._list_pages(0)  # the pages went stale while we turned them: all at once
+            return self._list_pages(0)  # the pages expired in between: get all at once
 
     def _list_pages(self, page_size: int) -> tuple[list[T], str]:
         params: dict[str, str | int] = dict(self._selectors)
@@ -244,7 +250,7 @@ class Reflector(Generic[T]):
                 if not self._take(line):
                     return
         except ApiError as error:
-            # A connection that worked and broke is opened again at once.
+            # Open a connection again at once if it worked before it broke.
             if error.status != UNREACHED or version == self._version:
                 raise
         finally:
@@ -269,8 +275,8 @@ class Reflector(Generic[T]):
             self._stream = None
 
     def _take(self, line: bytes) -> bool:
-        """Hand one change over; False where only a new list can say what happened."""
-        with suppress(msgspec.MsgspecError):  # in one go, what nearly every line is
+        """Hand over one change. Return False if only a new list can say what happened."""
+        with suppress(msgspec.MsgspecError):  # decodes nearly every line in one step
             whole = self._whole.decode(line)
             if whole.type in _CHANGES:
                 self._tell(lambda: self._on_event(whole.type, whole.object))
@@ -290,7 +296,7 @@ class Reflector(Generic[T]):
         if found is not None:
             self._tell(lambda: self._on_event(change.type, found))
             self._version = found.metadata.resource_version or self._version
-        elif change.type == "DELETED":  # its owner must not keep it for ever
+        elif change.type == "DELETED":  # its owner must not keep it forever
             self._version = None
             return False
         else:

@@ -1,7 +1,6 @@
-"""Results that are kept in a file, so that a run that was ended goes on where it was.
+"""Results kept in a file, so that a stopped run continues where it was.
 
-A result counts for equal questions alone: the same trace, options and program. Its key is a hash of
-these three.
+A result counts only for the same trace, options and program. Its key is a hash of these three.
 """
 
 import hashlib
@@ -19,7 +18,7 @@ _DECIDING = ("linkwise.extender", "linkwise.kube", "linkwise.replay", "linkwise.
 
 
 def key_of(*question: object) -> str:
-    """Of values whose `repr` says all about them, and of the files that decide the answer."""
+    """Hash values whose `repr` is complete, and the files that determine the answer."""
     digest = hashlib.sha256(repr(question).encode())
     for package in _DECIDING:
         root = Path(str(files(package)))
@@ -29,7 +28,7 @@ def key_of(*question: object) -> str:
 
 
 def digest_of(*inputs: Path) -> str:
-    """Raises TraceError where one of the *inputs* cannot be read."""
+    """Hash the *inputs*. Raises TraceError if one cannot be read."""
     digest = hashlib.sha256()
     for file in inputs:
         try:
@@ -40,10 +39,10 @@ def digest_of(*inputs: Path) -> str:
 
 
 class Checkpoint(Generic[T]):
-    """Results of *kind* by their keys; without a file they are kept for this run alone."""
+    """Results of *kind* by their keys. Without a file they are kept for this run only."""
 
     def __init__(self, file: Path | None, kind: type[T]) -> None:
-        """Raises TraceError where the file is there and is none of ours."""
+        """Raises TraceError if the file exists but is not a checkpoint."""
         self._file = file
         self._kept: dict[str, T] = {}
         if file is None or not file.exists():
@@ -59,7 +58,7 @@ class Checkpoint(Generic[T]):
         return self._kept.get(key)
 
     def keep(self, key: str, result: T) -> None:
-        """The file is there whole or not at all, whenever the program is ended."""
+        """Write the result. The file is complete or absent, whenever the program is stopped."""
         self._kept[key] = result
         if self._file is None:
             return

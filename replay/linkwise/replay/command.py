@@ -41,11 +41,11 @@ command.add_command(openb)
 
 @command.command()
 @click.argument("trace", type=_FILE)
-@click.option("--nodes", type=click.IntRange(1), default=80, help="How many nodes there are.")
+@click.option("--nodes", type=click.IntRange(1), default=80, help="Number of nodes.")
 @click.option(
     "--machine",
     default="hgx-h100",
-    help="The recorded machine that every node is (`linkwise machines` lists them).",
+    help="Recorded machine of every node (`linkwise machines` lists them).",
 )
 @click.option(
     "--scheduler",
@@ -53,51 +53,53 @@ command.add_command(openb)
     type=click.Choice([*SCHEDULERS]),
     multiple=True,
     default=DEFAULT,
-    help="What to replay it with; once for each.",
+    help="A scheduler to replay with. Repeat for more schedulers.",
 )
 @click.option(
     "--pods-of",
     type=click.IntRange(1),
     default=None,
     show_default="a node's GPUs",
-    help="GPUs of each pod of a job, where the trace says nothing else. A smaller job is one pod.",
+    help="GPUs of each pod of a job, if the trace gives none. A smaller job is one pod.",
 )
 @click.option(
     "--durations",
     type=click.Choice(["known", "unknown"]),
     default="unknown",
-    help="Whether pods say their true run time (`linkwise.dev/expected-duration`).",
+    help="known: pods state their true run time (`linkwise.dev/expected-duration`).",
 )
 @click.option(
-    "--longest", type=_SECONDS, default=math.inf, help="Run times are cut to so many seconds."
+    "--longest", type=_SECONDS, default=math.inf, help="Cut run times to this many seconds."
 )
 @click.option(
-    "--from", "begin", type=_SECONDS, default=0.0, help="Leave out jobs submitted before."
+    "--from", "begin", type=_SECONDS, default=0.0, help="Skip jobs submitted before this second."
 )
 @click.option(
-    "--until", type=_SECONDS, default=math.inf, help="Leave out jobs submitted at that second on."
+    "--until", type=_SECONDS, default=math.inf, help="Skip jobs submitted from this second on."
 )
-@click.option("--first", type=click.IntRange(1), help="Only so many jobs of those that are left.")
+@click.option("--first", type=click.IntRange(1), help="Keep only this many of the remaining jobs.")
 @click.option(
     "--communication",
     type=click.FloatRange(0, 1),
     default=0.3,
-    help="Share of a job's run time that is communication, on its best GPUs.",
+    help="Share of communication in a job's run time on its best GPUs.",
 )
 @click.option(
     "--stretched",
     is_flag=True,
-    help="Jobs run longer on slow GPUs, and hold them as long; without it that is a figure alone.",
+    help="Let jobs on slow GPUs run longer. Without it, the figures only estimate that.",
 )
 @click.option(
     "--nic",
     type=click.FloatRange(min=0, min_open=True),
     default=48.0,
-    help="GB/s between nodes for each GPU: its share of the node's NICs.",
+    help="GB/s between nodes per GPU: its share of the node's NICs.",
 )
-@click.option("--csv", "csv_file", type=_FILE, help="Write the figures as CSV too.")
-@click.option("--plot", type=_FILE, help="Draw mean queues and localities, as SVG.")
-@click.option("--resume", type=_FILE, help="Keep results in this file, and take up those it has.")
+@click.option("--csv", "csv_file", type=_FILE, help="Also write the figures as CSV.")
+@click.option("--plot", type=_FILE, help="Also draw mean queues and localities as SVG.")
+@click.option(
+    "--resume", type=_FILE, help="Keep results in this file, and reuse those that it has."
+)
 def jobs(
     trace: Path,
     nodes: int,
@@ -117,7 +119,7 @@ def jobs(
     resume: Path | None,
 ) -> None:
     """Replay the jobs of TRACE: a CSV file with the columns job_id, submit_s, duration_s and
-    num_gpus, and if you like vc or namespace, gpus_per_pod and expected_s."""
+    num_gpus. The columns vc or namespace, gpus_per_pod and expected_s are optional."""
     try:
         fleet = Fleet(recorded_machine(machine, node="node"), nodes, nic)
     except MachineError as error:
@@ -144,7 +146,7 @@ def jobs(
 
 @dataclass(frozen=True)
 class _Question:
-    """All but the trace and the scheduler; its `repr` tells one from another."""
+    """All options except the trace and the scheduler. Its `repr` is part of a checkpoint's key."""
 
     machine: str
     reading: Reading

@@ -1,7 +1,7 @@
 """Runs a trace in simulated time: the clock jumps from one event to the next.
 
-What is compared stands behind one `Contestant`: Linkwise's core, or a baseline. All of them get
-the same jobs at the same times, and jobs end when their durations are over.
+A `Contestant` is what is compared: Linkwise's core, or a baseline. All get the same jobs at the
+same times, and a job ends when its duration is over.
 """
 
 import math
@@ -13,24 +13,24 @@ from typing import Protocol
 from linkwise.replay.errors import ReplayError
 from linkwise.replay.jobs import Job, Run
 
-# A core that asks to be woken at once is woken that much later.
+# If the core asks to run again at once, it runs this much later.
 _SHORTEST_SECONDS = 0.05
-# So long nothing may happen while jobs wait and none runs.
+# Longest time without an event while jobs wait and none runs.
 _STUCK_SECONDS = 86_400.0
 
 
 class Contestant(Protocol):
-    """Decides when a job starts and where. `settle` comes after all that happens at one time."""
+    """Decides when a job starts and where. `settle` runs after all events of one time."""
 
     def submit(self, job: Job, now: float) -> None: ...
 
     def end(self, run: Run, now: float) -> None: ...
 
     def settle(self, now: float) -> Sequence[Run]:
-        """The jobs that start now."""
+        """Return the jobs that start now."""
 
     def next_due(self) -> float | None:
-        """When `settle` is wanted though nothing happens; None: never."""
+        """Return when `settle` must run without an event; None: never."""
 
 
 def replay(
@@ -40,12 +40,13 @@ def replay(
     stretch: Callable[[Run], float] = lambda _: 1.0,
     until: float = math.inf,
 ) -> list[Run]:
-    """Run all *jobs*, which are in order of submission; *progress* is told how many have ended.
-    *stretch* says how many times as long a run takes as its job says, and nobody knows it before.
-    Nothing is decided after the second *until*: some jobs may run then, and others wait. Without it
-    every job has to end.
+    """Run all *jobs*, which are in order of submission. Report to *progress* how many have ended.
 
-    Raises ReplayError where a job that nothing stands in the way of never starts.
+    *stretch* returns the factor by which a run is longer than its job says; no scheduler knows it
+    in advance. With *until*, decisions stop after that second: some jobs may then still run and
+    others wait. Without it, every job has to end.
+
+    Raises ReplayError if a job never starts although nothing prevents it.
     """
     runs: list[Run] = []
     ends: list[tuple[float, int]] = []

@@ -1,14 +1,14 @@
 """Why a trace cannot be replayed.
 
 ReplayError      the base: the command prints its text and ends with status 2
-└── TraceError   a file that cannot be read as a trace; names the file, the line, what was expected
+└── TraceError   a file that is not a readable trace; names the file, the line, what was expected
 """
 
 from pathlib import Path
 
 
 class ReplayError(Exception):
-    """What was asked cannot be done; the text says what to change."""
+    """The request is impossible; the text says what to change."""
 
 
 class TraceError(ReplayError):

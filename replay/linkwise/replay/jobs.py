@@ -14,7 +14,7 @@ from linkwise.topology.tables import table_of
 class Job:
     """Pods that start together, run for `seconds`, and end together.
 
-    `expected` is what the job's author says of its run time; None: nothing is said.
+    `expected` is the run time that the job's author states; None: not stated.
     """
 
     name: str
@@ -27,14 +27,14 @@ class Job:
 
     @property
     def pods(self) -> tuple[int, ...]:
-        """GPUs of each pod; the last one gets what is left over."""
+        """Return the GPUs of each pod; the last one gets the remainder."""
         whole, rest = divmod(self.gpus, self.gpus_per_pod)
         return (self.gpus_per_pod,) * whole + ((rest,) if rest else ())
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a job has on one node."""
+    """A job's GPUs on one node."""
 
     node: int
     gpus: int  # bitmask
@@ -42,7 +42,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """`stretch` is how many times as long it takes as its job says."""
+    """`stretch` is the factor by which the run is longer than its job says."""
 
     job: Job
     start: float
@@ -62,8 +62,8 @@ class Run:
 class Fleet:
     """*nodes* equal nodes.
 
-    `nic_gbytes_per_s` is what a GPU's share of its node's NICs carries: recorded machines do not
-    tell the speed of theirs.
+    `nic_gbytes_per_s` is what a GPU's share of its node's NICs carries, as recorded machines do not
+    give the speed of their NICs.
     """
 
     machine: Machine
@@ -79,8 +79,8 @@ class Fleet:
         return self.nodes * self.gpus_per_node
 
     def fewest_nodes(self, job: Job) -> int:
-        """How many nodes hold *job* on an idle cluster."""
-        on_each = self.gpus_per_node // job.gpus_per_pod  # of the equal pods
+        """Return how many nodes hold *job* on an idle cluster."""
+        on_each = self.gpus_per_node // job.gpus_per_pod  # for the equal pods
         whole, rest = divmod(job.gpus, job.gpus_per_pod)
         nodes, on_last = divmod(whole, on_each)
         if on_last:
@@ -101,10 +101,10 @@ class Fleet:
         return best
 
     def bandwidth(self, parts: tuple[Part, ...]) -> float:
-        """GB/s of a ring through all GPUs of a job of at least two.
+        """Return the GB/s of a ring through all GPUs of a job of at least two.
 
-        On one node that is what the GPU set is worth. Between nodes the ring is as fast as its
-        slowest node: the set there, or the share that its GPUs have of the node's NICs.
+        On one node that is the value of the GPU set. Across nodes the ring is as fast as its
+        slowest node: the set there, or its GPUs' share of the node's NICs.
         """
         if len(parts) == 1:
             return self._values[parts[0].gpus]
@@ -115,7 +115,8 @@ class Fleet:
         return nics if count == 1 else min(nics, self._values[gpus])
 
     def best_bandwidth(self, job: Job) -> float:
-        """GB/s on an idle cluster: on one node the best set; else evenly over the fewest nodes."""
+        """Return the GB/s on an idle cluster: on one node the best set, else evenly over the fewest
+        nodes."""
         nodes = self.fewest_nodes(job)
         if nodes == 1:
             return self._best_of_size[job.gpus]
@@ -124,8 +125,11 @@ class Fleet:
         return nics if least == 1 else min(nics, self._best_of_size[least])
 
     def stretch(self, run: Run, communication: float) -> float:
-        """How many times as long a run takes as on the best GPUs, where *communication* is the
-        share of its time there that it waits for others: 1 - share + share × best / got GB/s."""
+        """Return the factor by which a run takes longer than on the best GPUs.
+
+        *communication* is the share of its time there that it spends communicating: 1 - share +
+        share × best / got GB/s.
+        """
         if run.job.gpus == 1:
             return 1.0
         ratio = self.best_bandwidth(run.job) / self.bandwidth(run.parts)

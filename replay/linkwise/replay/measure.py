@@ -1,8 +1,7 @@
-"""What a replay comes to, as figures.
+"""The figures of a replay.
 
-Whether a run is longer on slow GPUs is decided before (`Run.stretch`). Figures of runs that were
-not stretched say what each placement would cost its own job, and all who are compared have the
-same work to do.
+`Run.stretch` decides beforehand whether a run takes longer on slow GPUs. Figures of unstretched
+runs show what each placement would cost its own job, while all schedulers have the same work.
 """
 
 import math
@@ -14,14 +13,15 @@ from numpy.typing import NDArray
 
 from linkwise.replay.jobs import Fleet, Run
 
-LARGE = 8  # GPUs, of the jobs that have a line of their own
-# Shorter jobs count as if they took so long: else a mean of slowdowns is one of the shortest jobs.
-# The bound is the usual one of bounded slowdown (Feitelson and Rudolph, JSSPP 1998).
+LARGE = 8  # GPUs of a job that has figures of its own
+# Shorter jobs count as if they took this long, or the shortest jobs would dominate a mean of
+# slowdowns. The usual bound of bounded slowdown (Feitelson and Rudolph, JSSPP 1998).
 BOUND_SECONDS = 10.0
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one scheduler on one trace. Shares are 0 to 1; NaN is null: there was no such job."""
+    """Figures of one scheduler on one trace. Shares are 0 to 1; NaN is null: there was no
+    such job."""
 
     jobs: int
     queue_mean_s: float
@@ -30,7 +30,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     large_jobs: int
     large_queue_mean_s: float | None
     locality: float | None  # share of the jobs with several GPUs that are on the fewest nodes
-    nodes_per_fewest: float | None  # of the same jobs: nodes used / fewest, the mean
+    nodes_per_fewest: float | None  # mean of nodes used / fewest nodes, of the same jobs
     allocated: float  # share of the GPU time from the first to the last submission
     stretch: float | None  # of jobs with several GPUs, weighted by GPU time
     slowdown: float  # (queue + stretched run time) / run time, bounded, the mean

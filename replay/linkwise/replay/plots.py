@@ -1,7 +1,7 @@
-"""Plots as SVG, for pages: the same input gives the same bytes.
+"""SVG plots for pages. The same input gives the same bytes.
 
-They are read on white and on black, so nothing is painted behind them, and the colours are of
-medium brightness. matplotlib is the extra `plots`, and loaded where a plot is asked for.
+Readers see them on white and on black, so the background is transparent and the colours are of
+medium brightness. matplotlib is the extra `plots`, imported only for a plot.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,11 +32,11 @@ class Axis:
 class Curve:
     title: str
     points: Sequence[tuple[float, float]]  # by x
-    dots: Sequence[tuple[float, float]] = ()  # what somebody else has published of it
+    dots: Sequence[tuple[float, float]] = ()  # values of it that others published
 
 
 def curves(lines: Sequence[Curve], x: Axis, y: Axis) -> str:
-    """Lines, and dots of the same colour. Raises ReplayError without matplotlib."""
+    """Plot lines, with dots of the same colour. Raises ReplayError without matplotlib."""
     figure, axes = _empty(x, y)
     for line, colour in zip(lines, _colours(len(lines)), strict=True):
         axes.plot(*_columns(line.points), color=colour, linewidth=1.5, label=line.title)
@@ -51,10 +51,10 @@ def curves(lines: Sequence[Curve], x: Axis, y: Axis) -> str:
 
 
 def points(named: Mapping[str, tuple[float, float]], x: Axis, y: Axis) -> str:
-    """A dot for each. Raises ReplayError without matplotlib."""
+    """Plot a dot for each. Raises ReplayError without matplotlib."""
     figure, axes = _empty(x, y)
     for number, (name, place) in enumerate(named.items()):
-        # Some lie on others: each has a shape of its own, with nothing in it.
+        # Dots may coincide, so each has a shape of its own and no fill.
         shape, colour = _SHAPES[number % len(_SHAPES)], _COLOURS[number % len(_COLOURS)]
         axes.plot(*place, shape, color=colour, markersize=9, fillstyle="none", label=name)
     axes.margins(0.12)
@@ -91,7 +91,7 @@ def _empty(x: Axis, y: Axis) -> "tuple[Figure, Axes]":
 
 
 def _limit(axes: "Axes", x: Axis, y: Axis) -> None:
-    """Once all is there: an open end is as far as that."""
+    """Set the limits after all data is drawn: an open end follows the data."""
     axes.set_xlim(x.least, x.most)
     axes.set_ylim(y.least, y.most)
 
@@ -100,7 +100,8 @@ def _svg(figure: "Figure") -> str:
     from matplotlib import rc_context
 
     text = StringIO()
-    # Names of parts are random without a salt, and the time of writing stands in the file.
+    # A salt makes the ids of parts reproducible; the metadata without a date does the same for the
+    # file.
     with rc_context({"svg.hashsalt": "linkwise", "svg.fonttype": "none"}):
         figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"

@@ -1,4 +1,4 @@
-"""Figures as people and programs read them: a table in Markdown, and CSV."""
+"""Figures for people and programs: a Markdown table, and CSV."""
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
@@ -35,14 +35,14 @@ _COLUMNS = (
 
 
 def table(results: Mapping[str, Figures]) -> str:
-    """One line for each scheduler."""
+    """Return a table with one line for each scheduler."""
     cells = [["scheduler", *(column.title for column in _COLUMNS)]]
     cells += [[name, *(c.text(found) for c in _COLUMNS)] for name, found in results.items()]
     return markdown(cells)
 
 
 def markdown(cells: Sequence[Sequence[str]]) -> str:
-    """The first row is the head; all columns but the first are flush right."""
+    """Return a table. The first row is its head; all columns but the first are right-aligned."""
     columns = list(zip(*cells, strict=True))
     widths = [max(map(len, column)) for column in columns]
     first, *others = widths
@@ -55,7 +55,7 @@ def markdown(cells: Sequence[Sequence[str]]) -> str:
 
 
 def as_csv(results: Mapping[str, Figures]) -> str:
-    """All figures as they are, one line for each scheduler."""
+    """Return all figures unrounded, one line for each scheduler."""
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["scheduler", *Figures.__struct_fields__])
@@ -65,8 +65,8 @@ def as_csv(results: Mapping[str, Figures]) -> str:
 
 
 def as_plot(results: Mapping[str, Figures]) -> str:
-    """How long jobs wait and how close together they are, as SVG; jobs of one GPU alone have no
-    locality. Raises ReplayError where matplotlib is missing."""
+    """Plot how long jobs wait against how close together they are, as SVG. Jobs of one GPU have no
+    locality. Raises ReplayError without matplotlib."""
     places = {
         name: (found.queue_mean_s, found.locality)
         for name, found in results.items()

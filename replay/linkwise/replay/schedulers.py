@@ -1,4 +1,4 @@
-"""The schedulers that a trace of jobs is replayed with, by the names that users give."""
+"""The schedulers for a trace of jobs, by the names that users give."""
 
 from collections.abc import Callable, Mapping
 
@@ -12,7 +12,7 @@ from linkwise.replay.jobs import Fleet
 LINKWISE = "linkwise"
 
 Make = Callable[[Fleet, str], Contestant]
-"""On these nodes, which are of this recorded machine."""
+"""(fleet, recorded machine of its nodes) -> a scheduler."""
 
 SCHEDULERS: Mapping[str, Make] = {
     LINKWISE: lambda fleet, machine: CoreCluster(objects.nodes(machine, fleet.nodes)),

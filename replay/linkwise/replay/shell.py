@@ -1,4 +1,4 @@
-"""What both commands do around a replay: progress and errors on stderr, files on disk."""
+"""What both commands share: progress and errors on stderr, files on disk."""
 
 import sys
 import time
@@ -10,14 +10,14 @@ import click
 
 from linkwise.replay.errors import ReplayError, TraceError
 
-_BETWEEN_SECONDS = 0.2  # two steps of the bar
+_BETWEEN_SECONDS = 0.2  # between two updates of the bar
 
 
 @contextmanager
 def progress(name: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar where somebody watches; and the wall time in the end. Handed a function that is told
-    how many are done."""
-    # Not above: what replays without these commands, as in the image, is installed without rich.
+    """Show a progress bar on a terminal, and the wall time at the end. Yields a function that takes
+    the number of jobs done."""
+    # Imported here: an installation without these commands, as in the image, has no rich.
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -54,7 +54,7 @@ def progress(name: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 def write_file(file: Path | None, text: Callable[[], str]) -> None:
-    """Raises TraceError where *file* cannot be written; without a file there is no *text*."""
+    """Write *text()* to *file*, if there is one. Raises TraceError if that fails."""
     if file is None:
         return
     try:
@@ -66,7 +66,7 @@ def write_file(file: Path | None, text: Callable[[], str]) -> None:
 
 @contextmanager
 def ending_well() -> Iterator[None]:
-    """Status 2 and one line for what was asked wrongly."""
+    """Turn a wrong request into one line and exit status 2."""
     try:
         yield
     except ReplayError as error:

@@ -1,8 +1,9 @@
-"""`linkwise-simulator`: a simulated cluster, the real programs, and the user's manifests on it; and
-`linkwise-simulator replay`: a trace in simulated time.
+"""`linkwise-simulator` runs the user's manifests on a simulated cluster with the real programs.
+`linkwise-simulator replay` runs a trace in simulated time.
 
-The only place that exits: 0 when all is as planned, 1 when it is not or a program failed, 2 for
-what was asked wrongly, 130 and the like when a signal ended it. Nothing is left running.
+Only this module exits. The exit status is 0 if everything is as planned, 1 if it is not or if a
+program failed, 2 if the command line or a manifest is wrong, and 128 + N after signal N. No process
+is left running.
 """
 
 import logging
@@ -19,41 +20,41 @@ import click
 
 from linkwise.kube.client import ApiError
 from linkwise.replay.command import command as replay
-from linkwise.simulator.child import ChildError
-from linkwise.simulator.cluster import NodeSpec, NotReadyError
-from linkwise.simulator.manifests import ManifestError, read_manifest_files
-from linkwise.simulator.simulation import Simulation
+from linkwise.simulator.demo.cluster import ClusterTimeoutError, SimulatedNode
+from linkwise.simulator.demo.simulation import Simulation
+from linkwise.simulator.manifests.read_manifests import ManifestError, read_manifest_files
+from linkwise.simulator.processes.child_process import ChildError
 from linkwise.topology.errors import MachineError
 from linkwise.topology.recorded import recorded_machine
 
 DEFAULT_NODES = (
-    *(NodeSpec(f"hgx-h100-{number}", "hgx-h100") for number in range(1, 5)),
-    NodeSpec("dgx-a100", "dgx-a100"),
-    NodeSpec("dgx1-v100", "dgx1-v100"),
-    NodeSpec("a100-pcie", "a100-pcie-8-bridged"),
-    NodeSpec("h200-nvl", "h200-nvl-2x4"),
+    *(SimulatedNode(f"hgx-h100-{number}", "hgx-h100") for number in range(1, 5)),
+    SimulatedNode("dgx-a100", "dgx-a100"),
+    SimulatedNode("dgx1-v100", "dgx1-v100"),
+    SimulatedNode("a100-pcie", "a100-pcie-8-bridged"),
+    SimulatedNode("h200-nvl", "h200-nvl-2x4"),
 )
-"""A mixed cluster: NVSwitch of two ages, a mesh of NVLinks, pairs and islands of four."""
+"""A mixed cluster: NVSwitch of two generations, a mesh of NVLinks, pairs and islands of four."""
 
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _NODE_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?")
 
 
 class _InterruptedError(BaseException):
-    """A signal asks us to end; not an Exception, so that nobody takes it for a fault."""
+    """A signal ends the program. A BaseException, so that no `except Exception` catches it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
         self.number = number
 
 
-class _Node(click.ParamType[NodeSpec]):
+class _Node(click.ParamType[SimulatedNode]):
     name = "name=machine"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> NodeSpec:
-        if isinstance(value, NodeSpec):
+    ) -> SimulatedNode:
+        if isinstance(value, SimulatedNode):
             return value
         name, equals, machine = str(value).partition("=")
         if not equals:
@@ -65,7 +66,7 @@ class _Node(click.ParamType[NodeSpec]):
             recorded_machine(machine)
         except MachineError as error:
             self.fail(f"{value!r}: {error}", param, ctx)
-        return NodeSpec(name, machine)
+        return SimulatedNode(name, machine)
 
 
 @click.command(context_settings={"auto_envvar_prefix": "LINKWISE_SIMULATOR", "show_default": True})
@@ -77,31 +78,33 @@ class _Node(click.ParamType[NodeSpec]):
     multiple=True,
     default=DEFAULT_NODES,
     show_default="a mixed cluster of eight",
-    help="A node and the recorded machine it is (`linkwise machines` lists them); once for each.",
+    help="A node and its recorded machine (`linkwise machines` lists them). Repeat for more nodes.",
 )
 @click.option(
-    "--report", type=click.Path(dir_okay=False, path_type=Path), help="Write the pictures as HTML."
+    "--report",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Also write the report as HTML.",
 )
-@click.option("--seed", default=1, help="Decides all that is random in the simulated world.")
+@click.option("--seed", default=1, help="Seed of all random choices in the simulation.")
 @click.option(
     "--draws",
     type=click.IntRange(1),
     default=3,
-    help="How often the manifests are also run with kube-scheduler and kubelet alone.",
+    help="Number of runs with kube-scheduler and kubelet alone.",
 )
-@click.option("--no-baseline", is_flag=True, help="Do not run them without Linkwise.")
+@click.option("--no-baseline", is_flag=True, help="Skip the runs without Linkwise.")
 @click.option("--keep", is_flag=True, help="Leave everything running until Ctrl-C.")
 @click.option(
     "--timeout",
     type=click.FloatRange(min=1),
     default=60.0,
-    help="Seconds for each run of the manifests, until nothing moves any more.",
+    help="Longest time for each run until nothing changes any more, in seconds.",
 )
-@click.option("-v", "--verbose", is_flag=True, help="Show what the programs log.")
+@click.option("-v", "--verbose", is_flag=True, help="Show the logs of the programs.")
 @click.version_option(package_name="linkwise")
 def command(
     files: Sequence[str],
-    nodes: Sequence[NodeSpec],
+    nodes: Sequence[SimulatedNode],
     report: Path | None,
     seed: int,
     draws: int,
@@ -110,10 +113,10 @@ def command(
     timeout: float,
     verbose: bool,
 ) -> None:
-    """Run Kubernetes manifests on a simulated GPU cluster with the real Linkwise programs, and
-    show who got which GPUs. `linkwise-simulator replay --help`: traces in simulated time."""
+    """Run Kubernetes manifests on a simulated GPU cluster with the real Linkwise programs, and show
+    which pod got which GPUs. `linkwise-simulator replay --help`: traces in simulated time."""
     if twice := next((n.name for n in nodes if [m.name for m in nodes].count(n.name) > 1), ""):
-        raise click.BadParameter(f"{twice} stands there twice", param_hint="--node")
+        raise click.BadParameter(f"{twice} is given twice", param_hint="--node")
     try:
         manifests = read_manifest_files(files)
     except ManifestError as error:
@@ -137,7 +140,7 @@ def command(
         signal.signal(number, _interrupt)
     try:
         good = simulation.run()
-    except (ChildError, NotReadyError, ApiError, OSError) as error:
+    except (ChildError, ClusterTimeoutError, ApiError, OSError) as error:
         _end(str(error), 1)
     except _InterruptedError as interrupt:
         _end(f"{interrupt}: ended, nothing is left running", 128 + interrupt.number)
@@ -145,7 +148,7 @@ def command(
 
 
 def _make_writable(file: Path) -> None:
-    """Better now than after the run."""
+    """Create the report's folder and try to write there before the run, not after it."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         if file.exists():
@@ -159,7 +162,7 @@ def _make_writable(file: Path) -> None:
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> NoReturn:
-    # Once is enough: what follows is the ending, and it must not be interrupted.
+    # The first signal starts the cleanup. Ignore later ones, so that they cannot interrupt it.
     for each in _ENDING_SIGNALS:
         signal.signal(each, signal.SIG_IGN)
     raise _InterruptedError(number)

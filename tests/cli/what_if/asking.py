@@ -1,4 +1,4 @@
-"""Clusters as kubectl lists them, and what `linkwise what-if` answers about them."""
+"""Clusters as kubectl lists them, and the answers of `linkwise what-if` about them."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -26,7 +26,7 @@ def cluster(*machines: str, **labels: Mapping[str, str]) -> Cluster:
 
 
 def runs(it: Cluster, name: str, gpus: int, node: str, **said: str) -> None:
-    """A Job's pod that has its GPUs, as the kubelet says too; `expected_duration="3h"`."""
+    """Return a Job's pod with its GPUs, which the kubelet lists too; `expected_duration="3h"`."""
     it.add_pod(
         name,
         gpus,
@@ -42,7 +42,7 @@ change = msgspec.structs.replace
 
 
 def listed(it: Cluster) -> Object:
-    """What `kubectl get nodes,pods -A -o json` prints of it."""
+    """Return what `kubectl get nodes,pods -A -o json` prints of it."""
     return a_list([*nodes_of(it), *pods_of(it)])
 
 
@@ -74,7 +74,7 @@ def manifest(kind: str, name: str, spec: Mapping[str, Any], **metadata: Any) -> 
 
 
 def job(name: str, pods: int, gpus: int, said: Mapping[str, str] | None = None) -> Object:
-    """An Indexed Job whose pods all run at once: a gang."""
+    """Return an Indexed Job whose pods all run at once: a gang."""
     made = template(gpus)
     made["metadata"]["annotations"] = {f"linkwise.dev/{k}": v for k, v in (said or {}).items()}
     counts = {"parallelism": pods, "completions": pods, "completionMode": "Indexed"}
@@ -94,7 +94,7 @@ def what_if(
     *options: str,
     at: str = "2026-03-01T08:00:00Z",
 ) -> Result:
-    """*given* and *submitted* are objects, or texts as they are."""
+    """Run the command. *given* and *submitted* are objects, or literal texts."""
     path = tmp_path / "job.yaml"
     path.write_text(submitted if isinstance(submitted, str) else json.dumps(submitted))
     text = given if isinstance(given, str) else json.dumps(given)
@@ -115,7 +115,7 @@ def answer(
 
 
 def refusal(tmp_path: Path, given: object, submitted: object, *options: str) -> str:
-    """The one line of what is wrong."""
+    """Return the one line that says what is wrong."""
     result = what_if(tmp_path, given, submitted, *options)
     assert (result.exit_code, result.stdout) == (2, ""), result.output
     assert result.stderr.count("\n") == 1, result.stderr

@@ -12,7 +12,7 @@ BEGIN = NOW - 7 * 86400
 
 
 def time(hours: float) -> str:
-    """So many hours after the beginning, as Kubernetes writes it."""
+    """Return a time, in hours after the beginning, as Kubernetes writes it."""
     return datetime.fromtimestamp(BEGIN + hours * 3600, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -29,7 +29,8 @@ def past_pod(
     said: dict[str, str] | None = None,
     **spec: Any,
 ) -> Object:
-    """Hours after the beginning; *by* is what controls it, *index* its place in an Indexed Job."""
+    """Return a pod. Times are hours after the beginning; *by* is its controller, *index* its place
+    in an Indexed Job."""
     annotations = {f"linkwise.dev/{key}": text for key, text in (said or {}).items()}
     if index is not None:
         annotations["batch.kubernetes.io/job-completion-index"] = str(index)
@@ -65,20 +66,20 @@ def past_pod(
 
 
 def a_job(name: str, pods: int) -> Object:
-    """An Indexed Job whose pods all run at once, and that has ended."""
+    """Return an Indexed Job whose pods all run at once, and that has ended."""
     counts = {"parallelism": pods, "completions": pods, "completionMode": "Indexed"}
     made = owner("batch/v1 Job", name, {**counts, "template": template(1)})
     return {**made, "status": {"succeeded": pods}}
 
 
 def past(pods: Sequence[Object], *machines: str, objects: Sequence[Object] = ()) -> Object:
-    """A listing of nodes n1, n2, … and these pods."""
+    """Return a listing of nodes n1, n2, … and these pods."""
     return a_list([*nodes_of(cluster(*(machines or ("dgx1-v100",)))), *pods, *objects])
 
 
 def a_week() -> Object:
-    """Two DGX-1V and two HGX H100, jobs of one to sixteen GPUs as kube-scheduler placed them, and
-    nothing of Linkwise."""
+    """Return a week on two DGX-1V and two HGX H100: jobs of one to sixteen GPUs as kube-scheduler
+    placed them, without Linkwise."""
     it = Cluster(now=NOW)
     for name, machine in (
         ("old-1", "dgx1-v100"),

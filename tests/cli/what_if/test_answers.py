@@ -153,7 +153,7 @@ def test_a_gang_that_has_to_share_a_zone_makes_room_in_one(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("seed", range(12))
 def test_no_fewer_pods_would_do(seed: int) -> None:
-    """Against all choices there are, asked of the core one by one."""
+    """Compared with all choices there are, each checked by the core."""
     random = Random(seed)
     it = cluster("dgx1-v100", "a100-pcie-4-bridged")
     for number in range(6):
@@ -273,7 +273,8 @@ def test_a_pod_without_gpus_that_has_the_cpus_makes_room_too(tmp_path: Path) -> 
 
 
 def test_an_idle_cluster_says_whether_it_is_never(tmp_path: Path) -> None:
-    """Of random jobs on random clusters: never is what would not even start with nobody there."""
+    """Random jobs on random clusters: a job "never" starts if it would not start on the empty
+    cluster."""
     machines = ["dgx1-v100", "dgx-a100", "a100-pcie-4-bridged", "l40s-4"]
     for seed in range(20):
         random = Random(seed)

@@ -1,4 +1,4 @@
-"""What an API server lists is understood as it comes, and changes nothing there."""
+"""What an API server lists is understood as it comes, and stays unchanged there."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Manifests become the pods that their controllers would make, and are known as the same gangs."""
+"""Manifests become the pods that their controllers would create, and form the same gangs."""
 
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,8 @@ TASKS = {
 PYTORCH = replicas("pytorchReplicaSpecs", master=(1, GPUS), worker=(3, GPUS))
 MPI = replicas("mpiReplicaSpecs", launcher=(1, CPU), worker=(2, GPUS))
 
-# Kind and spec; then for each gang its size and how many of its pods take GPUs, or 0 and one pod.
+# Kind and spec. Then for each gang its size and how many of its pods take GPUs; 0 and 1 for a
+# single pod.
 KINDS: dict[str, tuple[str, Object, list[tuple[int, int]]]] = {
     "job": ("batch/v1 Job", job_spec(3), [(0, 1)] * 3),
     "indexed-job": ("batch/v1 Job", INDEXED, [(3, 3)]),
@@ -260,7 +261,7 @@ def test_a_wrong_annotation_is_refused_with_its_place(tmp_path: Path) -> None:
 
 
 def test_the_class_gives_the_priority(tmp_path: Path) -> None:
-    """Without the class among what is given, pods of the cluster tell its value."""
+    """If the class is not given, pods of the cluster show its value."""
     it = cluster("dgx-a100")
     given = listed(it)
     made = manifest("batch/v1 Job", "t", {"template": template(2)})

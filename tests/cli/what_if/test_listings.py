@@ -177,7 +177,7 @@ def test_text_is_for_people(tmp_path: Path) -> None:
 
 
 def test_two_questions_have_one_answer(tmp_path: Path) -> None:
-    """Nothing is written anywhere, and nothing is drawn by chance."""
+    """The command writes nothing, and nothing depends on chance."""
     it = busy()
     before = dict(it.pods)
     first = what_if(tmp_path, listed(it), job("train", 2, 8)).stdout

@@ -1,4 +1,4 @@
-"""Nodes on which no plugin runs: guessed from labels, said by the operator, or left out."""
+"""Nodes without a plugin: assumed from labels, named by the operator, or left out."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""docs/what-if.md shows what the command prints, and every option that it has."""
+"""docs/what-if.md shows what the command prints, and all its options."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""`linkwise what-if --replay`: a cluster's own past, as its pods tell it."""
+"""`linkwise what-if --replay`: a cluster's own past, from its pods."""
 
 import json
 from collections.abc import Sequence
@@ -6,55 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from linkwise.cli.__main__ import main
 from tests.cli.what_if.asking import a_list, cluster, listed, nodes_of, runs
-from tests.cli.what_if.past_listing import a_job, past, past_pod, time
+from tests.cli.what_if.past_listing import past, past_pod, time
+from tests.cli.what_if.past_replay import (
+    LINKWISE,
+    STOCK,
+    WAS,
+    gang,
+    invoke,
+    only,
+    refusal,
+    replayed,
+)
 from tests.extender.podgrouper.pods import Object
-
-AT = "2026-03-01T08:00:00Z"
-WAS, STOCK, LINKWISE = "as_it_was", "kube_scheduler", "linkwise"
-
-
-def invoke(given: object, *options: str) -> Result:
-    text = given if isinstance(given, str) else json.dumps(given)
-    arguments = ["what-if", "--replay", *options]
-    if "--at" not in options:
-        arguments += ["--at", AT]
-    result = CliRunner().invoke(main, arguments, input=text)
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
-
-
-def replayed(given: object, *options: str) -> dict[str, Any]:
-    result = invoke(given, *options, "-o", "json")
-    assert result.exit_code == 0, result.output
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
-
-
-def refusal(given: object, *options: str) -> str:
-    result = invoke(given, *options)
-    assert (result.exit_code, result.stdout) == (2, ""), result.output
-    assert result.stderr.count("\n") == 1, result.stderr
-    return result.stderr
-
-
-def only(found: dict[str, Any]) -> dict[str, Any]:
-    (job,) = found["there"]
-    return dict(job)
-
-
-def gang(
-    name: str, pods: int, created: float, bound: float, ended: float, **more: Any
-) -> tuple[Object, list[Object]]:
-    it = a_job(name, pods)
-    made = [
-        past_pod(f"{name}-{n}-at-{created}", 1, created, bound, ended, by=it, index=n, **more)
-        for n in range(pods)
-    ]
-    return it, made
 
 
 def test_a_gang_is_worth_what_its_ring_is_as_it_was_and_as_linkwise_places_it() -> None:
@@ -91,7 +58,7 @@ def test_a_gang_whose_pods_were_created_again_has_run_twice() -> None:
 
 
 def test_one_member_that_was_created_again_is_a_job_of_its_own() -> None:
-    """The others went on; the core is not to wait for them."""
+    """The others went on, so the core must not wait for them."""
     made, pods = gang("train", 2, 1, 1.01, 30)
     again = past_pod("train-0-again", 1, 10, 10.5, 30, by=made, index=0)
     pods[0]["status"]["containerStatuses"][0]["state"]["terminated"]["finishedAt"] = time(9)
@@ -107,7 +74,7 @@ def test_waits_are_from_creation_to_the_node() -> None:
     assert late["queued_s"] == {WAS: 6 * 3600, STOCK: 3 * 3600, LINKWISE: 3 * 3600}
     outcome = found["outcomes"]
     assert outcome[WAS]["queue_mean_s"] == outcome[WAS]["large_queue_mean_s"] == 3 * 3600
-    # From 4 to 7 nobody had the eight GPUs, and it waited.
+    # From 4 to 7 no pod used the eight GPUs, and it waited.
     assert (outcome[WAS]["waited_hours"], outcome[WAS]["idle_gpu_hours"]) == (6.0, 24.0)
     assert (outcome[LINKWISE]["waited_hours"], outcome[LINKWISE]["idle_gpu_hours"]) == (3.0, 0.0)
 
@@ -127,7 +94,7 @@ def test_what_waits_counts_till_the_listing_and_what_runs_keeps_its_gpus() -> No
         ({"phase": "Succeeded"}, 3.0),
         (
             {
-                "phase": "Failed",  # evicted: its containers say nothing
+                "phase": "Failed",  # evicted: its containers have no end
                 "reason": "Evicted",
                 "startTime": time(2),
                 "containerStatuses": [],
@@ -188,7 +155,7 @@ def test_the_plan_says_which_gpus_a_pod_had_else_they_are_presumed() -> None:
 
 
 def test_the_gpus_that_the_plugin_names_are_those_that_a_running_pod_has() -> None:
-    """The plugin says 0 and 5, which no NVLink joins; NVIDIA's choice would be 0 and 3."""
+    """The plugin names 0 and 5, which no NVLink joins; NVIDIA's choice would be 0 and 3."""
     it = cluster("dgx1-v100")
     uuids = it.uuids("n1", 0, 5)
     said = json.dumps({"v": 1, "pods": {"ml/run": {"main": uuids}}})
@@ -209,7 +176,7 @@ def test_a_node_that_is_gone_leaves_the_waits_and_takes_the_gbytes() -> None:
 
 
 def test_both_replays_go_where_the_pod_may_go() -> None:
-    """The H100s are faster, and its selector names the V100s."""
+    """The H100s are faster, but its selector names the V100s."""
     nodes = nodes_of(cluster("dgx1-v100", "hgx-h100", n1={"pool": "old"}))
     pod = past_pod("two", 2, 0, 1, 5, nodeSelector={"pool": "old"})
     job = only(replayed(a_list([*nodes, pod])))
@@ -234,8 +201,8 @@ def write(tmp_path: Path, name: str, given: object) -> str:
 
 
 def test_listings_of_several_days_are_one_history(tmp_path: Path) -> None:
-    """`long` ran at the first, and has ended at the second; `gone` was deleted in between; of
-    StatefulSet pods two may have had one name."""
+    """`long` ran in the first listing and has ended in the second; `gone` was deleted in between;
+    two pods of a StatefulSet may have had one name."""
     first = past(
         [past_pod("long", 2, 0, 1), past_pod("gone", 2, 0, 1), past_pod("web-0", 2, 0, 1, 3)]
     )

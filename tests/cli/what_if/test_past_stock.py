@@ -1,4 +1,4 @@
-"""kube-scheduler by itself, as the past is replayed with it."""
+"""kube-scheduler alone, as the replay of the past models it."""
 
 from random import Random
 
@@ -80,8 +80,8 @@ def test_gpus_are_those_that_nvidias_plugin_prefers() -> None:
 
 
 def test_gpus_count_as_unallocated_only_while_somebody_waits() -> None:
-    """Of eight, `a` has six from 0 to 2 h; `b` waits from 1 to 3 h for eight: 1 h with two free,
-    1 h with eight."""
+    """Of eight, `a` has six from 0 to 2 h. `b` waits from 1 to 3 h for eight: 1 h with two free, 1
+    h with eight."""
     there, hour = ground("dgx1-v100"), 3600.0
     jobs = [past("a", 6, 0.0), past("b", 8, hour)]
     fates = {"a": Fate(0.0, None), "b": Fate(3 * hour, None)}

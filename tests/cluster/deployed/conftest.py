@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.deployment import Deployed, wait_until_none
-from tests.cluster.looking import left_behind
+from tests.cluster.support.nodes.deployment import DeployedLinkwise, wait_until_none
+from tests.cluster.support.nodes.gpu_holders import left_behind
 
 
 @pytest.fixture(scope="session")
-def deployment(run_directory: Path) -> Iterator[Deployed]:
-    """One for all tests, a minute once; it takes the sandbox's network."""
-    deployed = Deployed(run_directory / "deployed")
+def deployment(run_directory: Path) -> Iterator[DeployedLinkwise]:
+    """One deployment for all tests, as it takes a minute and the sandbox's network."""
+    deployed = DeployedLinkwise(run_directory / "deployed")
     try:
         deployed.start()
         yield deployed
@@ -21,8 +21,8 @@ def deployment(run_directory: Path) -> Iterator[Deployed]:
 
 
 @pytest.fixture
-def deployed(deployment: Deployed) -> Iterator[Deployed]:
-    """Two nodes with Linkwise, all GPUs free; after the test nothing of it may be left."""
+def deployed(deployment: DeployedLinkwise) -> Iterator[DeployedLinkwise]:
+    """Two nodes with Linkwise and all GPUs free. After the test nothing of it may be left."""
     yield deployment
     deployment.clear()
     wait_until_none(lambda: left_behind(deployment))

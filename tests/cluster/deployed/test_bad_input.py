@@ -1,7 +1,8 @@
-"""Mistakes on a real cluster: who makes one is told what is wrong where he looks, nobody else is.
+"""Mistakes on a real cluster: their author sees what is wrong in the usual place, other users see
+nothing.
 
-What each reader says of every kind of nonsense is in `tests/bad_input`; here is what becomes of it
-in `kubectl describe pod`, and that jobs beside it go on.
+`tests/bad_input` has every reader's answer to every kind of nonsense. These tests show the result
+in `kubectl describe pod`, and that other jobs go on.
 """
 
 from collections.abc import Collection, Iterator
@@ -10,10 +11,11 @@ from contextlib import contextmanager
 import pytest
 
 from linkwise.topology import names
-from tests.cluster import workloads
-from tests.cluster.control_plane import KubectlError
-from tests.cluster.deployment import PLUGIN_PODS, SYSTEM, Deployed
-from tests.cluster.looking import (
+from tests.cluster.support.api.control_plane import KubectlError
+from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.nodes import workloads
+from tests.cluster.support.nodes.deployment import PLUGIN_PODS, SYSTEM, DeployedLinkwise
+from tests.cluster.support.nodes.gpu_holders import (
     assert_agreed,
     assert_sound,
     plan,
@@ -22,7 +24,6 @@ from tests.cluster.looking import (
     running_pod,
     wait_described,
 )
-from tests.cluster.waiting import wait_for
 
 EXTENDER = "system:serviceaccount:kube-system:linkwise-extender"
 
@@ -36,7 +37,7 @@ EXTENDER = "system:serviceaccount:kube-system:linkwise-extender"
     ],
 )
 def test_a_node_that_cannot_be_read_costs_its_own_gpus_only(
-    deployed: Deployed, key: str, mangled: str, said: str
+    deployed: DeployedLinkwise, key: str, mangled: str, said: str
 ) -> None:
     deployed.apply(workloads.pod("before", 2, node="node-1"))
     running_pod(deployed, "before")
@@ -48,14 +49,14 @@ def test_a_node_that_cannot_be_read_costs_its_own_gpus_only(
         )
         running_pod(deployed, "there")
         wait_described(deployed, "here", "linkwise: topology or in-use annotation cannot be read")
-    # Put right, it is a node as before, and what ran there has run on.
+    # Once corrected, the node is as before, and its pods have run on.
     running_pod(deployed, "here")
     assert_sound(deployed)
     for name in ("before", "here", "there"):
         assert_agreed(deployed, deployed.pod(name))
 
 
-def test_a_new_plugin_puts_its_node_right(deployed: Deployed) -> None:
+def test_a_new_plugin_puts_its_node_right(deployed: DeployedLinkwise) -> None:
     for key in (names.TOPOLOGY, names.IN_USE):
         deployed.kubectl("annotate", "--overwrite", "node", "node-1", f"{key}=nonsense")
     wait_for(deployed.missing, "the extender takes the node for one that cannot be read")
@@ -67,7 +68,9 @@ def test_a_new_plugin_puts_its_node_right(deployed: Deployed) -> None:
     assert_sound(deployed)
 
 
-def test_pods_that_are_annotated_wrongly_are_told_what_is_expected(deployed: Deployed) -> None:
+def test_pods_that_are_annotated_wrongly_are_told_what_is_expected(
+    deployed: DeployedLinkwise,
+) -> None:
     gang = {names.GANG: "train"}
     wrong = {
         "size": ({**gang, names.GANG_SIZE: "many"}, "gang-size: 'many': expected a whole number"),
@@ -91,13 +94,15 @@ def test_pods_that_are_annotated_wrongly_are_told_what_is_expected(deployed: Dep
 
 
 @pytest.mark.parametrize("key", names.BY_EXTENDER)
-def test_what_the_extender_decides_is_nobody_elses_to_write(deployed: Deployed, key: str) -> None:
+def test_what_the_extender_decides_is_nobody_elses_to_write(
+    deployed: DeployedLinkwise, key: str
+) -> None:
     with pytest.raises(KubectlError, match=f"{key}: only Linkwise's extender decides this"):
         deployed.apply(workloads.pod("forged", 1, annotations={key: "{}"}))
 
 
-def test_a_plan_of_a_newer_version_is_made_anew(deployed: Deployed) -> None:
-    """As after a downgrade: a pod that waits may carry what this extender has never written."""
+def test_a_plan_of_a_newer_version_is_made_anew(deployed: DeployedLinkwise) -> None:
+    """As after a downgrade: a waiting pod may carry what this extender has never written."""
     gang = {names.GANG: "train", names.GANG_SIZE: "2"}
     deployed.apply(workloads.pod("first", 4, annotations=gang))
     deployed.kubectl(
@@ -116,7 +121,7 @@ def test_a_plan_of_a_newer_version_is_made_anew(deployed: Deployed) -> None:
 
 
 def test_a_node_deleted_under_a_gang_costs_that_member_only(
-    deployed: Deployed, request: pytest.FixtureRequest
+    deployed: DeployedLinkwise, request: pytest.FixtureRequest
 ) -> None:
     (gone,) = deployed.nodes().keys() - {deployed.extender()["spec"]["nodeName"]}
     deployed.apply(workloads.job("train", 8, pods=2, gang=True))
@@ -126,17 +131,17 @@ def test_a_node_deleted_under_a_gang_costs_that_member_only(
 
     request.addfinalizer(lambda: bring_back(deployed, gone))
     deployed.kubectl("delete", "node", gone)
-    # Kubernetes would do so itself, a minute later.
+    # Kubernetes would do this itself, a minute later.
     on_it = ("--all-namespaces", f"--field-selector=spec.nodeName={gone}")
     deployed.kubectl("delete", "pods", *on_it, "--force", "--grace-period=0")
     names_of_others = (lost, kept["metadata"]["name"])
-    wait_for(lambda: others(deployed, names_of_others), "the Job has made the lost member anew")
+    wait_for(lambda: others(deployed, names_of_others), "the Job has replaced the lost member")
     (waiting,) = others(deployed, names_of_others)
     wait_described(deployed, waiting, "0/1 nodes are available: 1 Insufficient nvidia.com/gpu")
     wait_for(lambda: "room for 0 of 1 members" in deployed.explain(waiting), "explained as well")
     assert not planned(deployed.pod(waiting))
 
-    # Who has started is not sent away because another has lost its node.
+    # A member that has started stays although another has lost its node.
     kept_now = running_pod(deployed, kept["metadata"]["name"])
     assert kept_now["metadata"]["uid"] == kept["metadata"]["uid"]
     assert_agreed(deployed, kept_now)
@@ -145,8 +150,9 @@ def test_a_node_deleted_under_a_gang_costs_that_member_only(
     assert_sound(deployed)
 
 
-def bring_back(deployed: Deployed, name: str) -> None:
-    """A kubelet makes its Node at its start; labels are for the administrator to set again."""
+def bring_back(deployed: DeployedLinkwise, name: str) -> None:
+    """Restart the kubelet, which creates its Node at its start. The administrator sets labels
+    again."""
     if name in deployed.nodes():
         return
     node = deployed.cluster.nodes[name]
@@ -157,8 +163,8 @@ def bring_back(deployed: Deployed, name: str) -> None:
 
 
 @contextmanager
-def annotated(deployed: Deployed, node: str, key: str, value: str) -> Iterator[None]:
-    """A Node with this annotation, until somebody puts back what was there."""
+def annotated(deployed: DeployedLinkwise, node: str, key: str, value: str) -> Iterator[None]:
+    """Annotate a Node, and restore the annotation afterwards."""
     path = f"/api/v1/nodes/{node}"
     was = deployed.get(path)["metadata"]["annotations"][key]
     deployed.client.patch(path, {"metadata": {"annotations": {key: value}}})
@@ -168,12 +174,12 @@ def annotated(deployed: Deployed, node: str, key: str, value: str) -> Iterator[N
         deployed.client.patch(path, {"metadata": {"annotations": {key: was}}})
 
 
-def reason(deployed: Deployed, node: str) -> str:
-    """Why the extender takes the node for one that cannot be used; empty where it can be."""
+def reason(deployed: DeployedLinkwise, node: str) -> str:
+    """Return why the extender does not use the node; "" if it does."""
     views = deployed.ask_extender("/nodes")
     return "".join(view["reason"] for view in views if view["name"] == node)
 
 
-def others(deployed: Deployed, not_these: Collection[str]) -> list[str]:
+def others(deployed: DeployedLinkwise, not_these: Collection[str]) -> list[str]:
     found = (pod["metadata"]["name"] for pod in deployed.pods("job-name=train"))
     return [name for name in found if name not in not_these]

@@ -1,16 +1,17 @@
-"""Each part of a cluster is killed at each moment of an allocation, and all comes right again.
+"""Kills each component at each moment of an allocation; the cluster recovers.
 
-After each: no GPU is anybody's twice, nothing is left that nobody uses, and kubelet, plan, Node and
-books agree.
+Afterwards no two pods have the same GPU, no unused object is left, and kubelet, plan, Node and the
+extender agree.
 """
 
 from collections.abc import Sequence
 
 import pytest
 
-from tests.cluster import workloads
-from tests.cluster.deployment import Deployed, wait_until_none
-from tests.cluster.faults import (
+from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.nodes import workloads
+from tests.cluster.support.nodes.deployment import DeployedLinkwise, wait_until_none
+from tests.cluster.support.nodes.faults import (
     CONTAINERD,
     EXTENDER,
     HERE,
@@ -19,29 +20,28 @@ from tests.cluster.faults import (
     POWER,
     REFUSED,
     SCHEDULER,
-    Fault,
-    Phase,
+    AllocationPhase,
+    ClusterFault,
     Work,
     held,
     restarts,
     takers,
     unsettled,
 )
-from tests.cluster.looking import assert_agreed, planned
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.nodes.gpu_holders import assert_agreed, planned
 
-P = Phase
+P = AllocationPhase
 SECONDS = 60.0
-# kube-scheduler tries a pod again after 10 s at most, not after its 5 minutes; the rest is what a
-# busy machine takes.
+# kube-scheduler retries a pod after at most 10 s, not after its 5 minutes; the rest is for a busy
+# machine.
 BACK_OFF_SECONDS = 10.0 + 20.0
 CELLS = [
-    *((fault, phase) for fault in (KUBELET, PLUGIN, EXTENDER) for phase in Phase),
+    *((fault, phase) for fault in (KUBELET, PLUGIN, EXTENDER) for phase in AllocationPhase),
     *((SCHEDULER, phase) for phase in (P.CREATED, P.PLANNED)),
     *((CONTAINERD, phase) for phase in (P.ALLOCATED, P.RUNNING)),
     *((POWER, phase) for phase in (P.BOUND, P.RUNNING)),
 ]
-# Of two members each on a node of its own, what happens to one of them.
+# What happens to one of two members on different nodes.
 GANG_CELLS = [
     (EXTENDER, P.PLANNED),
     (KUBELET, P.BOUND),
@@ -49,16 +49,16 @@ GANG_CELLS = [
     (EXTENDER, P.BOUND),
     (POWER, P.RUNNING),
 ]
-# A kubelet that has lost its devices' plugin, or its own memory, refuses a pod for good that it has
-# not admitted; whoever made the pod makes another. Everywhere else the pods stay the same.
+# A kubelet without its plugin, or without its own memory, refuses for good a pod that it has not
+# admitted; the pod's controller creates another. Everywhere else the pods stay the same.
 MAY_REFUSE = {
     KUBELET.name: {P.CREATED, P.PLANNED, P.BOUND, P.ASKED, P.ALLOCATED},
     PLUGIN.name: {P.CREATED, P.PLANNED, P.BOUND, P.ASKED},
-    POWER.name: set(Phase),
+    POWER.name: set(AllocationPhase),
 }
 
 
-def named(cells: Sequence[tuple[Fault, Phase]]) -> pytest.MarkDecorator:
+def named(cells: Sequence[tuple[ClusterFault, AllocationPhase]]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(
         ("fault", "phase"),
         [pytest.param(*cell, id=f"{cell[0].name}-{cell[1].name.lower()}") for cell in cells],
@@ -66,8 +66,11 @@ def named(cells: Sequence[tuple[Fault, Phase]]) -> pytest.MarkDecorator:
 
 
 @named(CELLS)
-def test_pods_that_share_a_node(deployed: Deployed, fault: Fault, phase: Phase) -> None:
-    # Two that share the node, where the kubelet can be held between them and what they wait for.
+def test_pods_that_share_a_node(
+    deployed: DeployedLinkwise, fault: ClusterFault, phase: AllocationPhase
+) -> None:
+    # Two that share the node, where the test can hold the kubelet between them and what they wait
+    # for.
     count = 1 if phase is P.ALLOCATED else 2
     pods = workloads.deployment(
         "work",
@@ -81,12 +84,16 @@ def test_pods_that_share_a_node(deployed: Deployed, fault: Fault, phase: Phase) 
 
 
 @named(GANG_CELLS)
-def test_a_gang_of_two_whole_machines(deployed: Deployed, fault: Fault, phase: Phase) -> None:
+def test_a_gang_of_two_whole_machines(
+    deployed: DeployedLinkwise, fault: ClusterFault, phase: AllocationPhase
+) -> None:
     gang = workloads.job("train", 8, pods=2, gang=True)
     check(deployed, fault, phase, Work([gang], "job-name=train", 2))
 
 
-def check(deployed: Deployed, fault: Fault, phase: Phase, work: Work) -> None:
+def check(
+    deployed: DeployedLinkwise, fault: ClusterFault, phase: AllocationPhase, work: Work
+) -> None:
     try:
         with held(deployed, phase, work):
             before = work.uids(deployed)

@@ -1,12 +1,13 @@
-"""An API server that is away for a minute, and a plugin that is upgraded while pods come and go."""
+"""An API server that is away for a minute, and a plugin upgrade while pods come and go."""
 
 import time
 from typing import Any
 
 from linkwise.topology import names
-from tests.cluster import workloads
-from tests.cluster.deployment import Deployed, wait_until_none
-from tests.cluster.faults import (
+from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.nodes import workloads
+from tests.cluster.support.nodes.deployment import DeployedLinkwise, wait_until_none
+from tests.cluster.support.nodes.faults import (
     HERE,
     REFUSED,
     THERE,
@@ -18,30 +19,29 @@ from tests.cluster.faults import (
     taken_twice,
     unsettled,
 )
-from tests.cluster.looking import (
+from tests.cluster.support.nodes.gpu_holders import (
     assert_agreed,
     held_twice,
     podresources,
     running,
     running_pod,
 )
-from tests.cluster.waiting import wait_for
 
 OUTAGE_SECONDS = 60.0
-# Kubernetes' own programs try again after a minute, by then; each of them at its own moment.
+# By then Kubernetes' own programs have retried: each after a minute, at its own moment.
 HEARD_OF_SECONDS = 120.0
 DAEMONSET = "/apis/apps/v1/namespaces/kube-system/daemonsets/linkwise-plugin"
 LOAD = "/apis/apps/v1/namespaces/default/deployments/load"
 
 
-def test_an_api_server_that_is_away_for_a_minute(deployed: Deployed) -> None:
+def test_an_api_server_that_is_away_for_a_minute(deployed: DeployedLinkwise) -> None:
     runs, bound = bare("runs", 2, 4, node=HERE), bare("bound", 1, 4, node=THERE)
     train = bare("train", 2, 8, annotations={names.GANG: "train", names.GANG_SIZE: "2"})
     deployed.apply(*runs.manifests, workloads.pod("ends", 4, node=THERE))
     before = running(deployed, runs.selector, runs.count)
     running_pod(deployed, "ends")
     server, extender = deployed.control.parts["kube-apiserver"], extender_of(deployed)
-    # When it goes, one pod is bound and one ending, and their kubelet knows of neither.
+    # When the API server goes, one pod is bound and one is ending, and their kubelet knows neither.
     with stopped(deployed.cluster.nodes[THERE].kubelet.pid):
         deployed.apply(*bound.manifests, *train.manifests)
         wait_for(lambda: nodes_of(deployed, bound) == [THERE], "a pod is bound")
@@ -49,7 +49,7 @@ def test_an_api_server_that_is_away_for_a_minute(deployed: Deployed) -> None:
         deployed.kubectl("delete", "pod", "ends", "--wait=false")
         server.kill()
     try:
-        kill(extender)  # started again, it has to wait for the API server
+        kill(extender)  # after its restart it has to wait for the API server
         held = podresources(deployed.cluster.nodes[HERE])
         back = time.monotonic() + OUTAGE_SECONDS
         wait_for(lambda: stands_still(deployed, held, back), "it is over", OUTAGE_SECONDS + 5)
@@ -66,7 +66,7 @@ def test_an_api_server_that_is_away_for_a_minute(deployed: Deployed) -> None:
         assert_agreed(deployed, pod)
 
 
-def test_a_plugin_that_is_upgraded_under_load(deployed: Deployed) -> None:
+def test_a_plugin_that_is_upgraded_under_load(deployed: DeployedLinkwise) -> None:
     steady = Work([workloads.job("steady", 2, pods=2, gang=True)], "job-name=steady", 2)
     load = Work([workloads.deployment("load", 2, replicas=1)], "app=load", 6)
     deployed.apply(*steady.manifests, *load.manifests)
@@ -87,7 +87,7 @@ def test_a_plugin_that_is_upgraded_under_load(deployed: Deployed) -> None:
 
 
 def bare(name: str, count: int, gpus: int, **more: Any) -> Work:
-    """Pods that no controller looks after: those would hear too late that the server is back."""
+    """Return pods without a controller, which would notice too late that the server is back."""
     made = [
         workloads.pod(f"{name}-{number}", gpus, labels={"app": name}, **more)
         for number in range(count)
@@ -95,14 +95,14 @@ def bare(name: str, count: int, gpus: int, **more: Any) -> Work:
     return Work(made, f"app={name}", count)
 
 
-def scale(deployed: Deployed, load: Work, replicas: int) -> None:
-    """Return once there are so many, whether they run or not."""
+def scale(deployed: DeployedLinkwise, load: Work, replicas: int) -> None:
+    """Return once there are so many, running or not."""
     deployed.client.patch(LOAD, {"spec": {"replicas": replicas}})
     wait_for(lambda: len(load.pods(deployed)) == replicas, f"{replicas} pods")
 
 
-def stands_still(deployed: Deployed, held: object, until: float) -> bool:
-    """Whether *until* has come; before, what runs has what it had."""
+def stands_still(deployed: DeployedLinkwise, held: object, until: float) -> bool:
+    """Return whether *until* has come; before that, check that running pods keep their GPUs."""
     assert podresources(deployed.cluster.nodes[HERE]) == held
     assert not taken_twice()
     return time.monotonic() > until
@@ -113,18 +113,18 @@ def undisturbed(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> bo
     return uids[0] == uids[1] and not any(map(restarts, after))
 
 
-def nodes_of(deployed: Deployed, work: Work) -> list[str]:
+def nodes_of(deployed: DeployedLinkwise, work: Work) -> list[str]:
     return [pod["spec"].get("nodeName", "") for pod in work.pods(deployed)]
 
 
-def plugin_pods(deployed: Deployed) -> set[str]:
+def plugin_pods(deployed: DeployedLinkwise) -> set[str]:
     return {
         pod["metadata"]["uid"]
         for pod in deployed.pods("app.kubernetes.io/name=linkwise-plugin", namespace="kube-system")
     }
 
 
-def rolled_out(deployed: Deployed) -> bool:
+def rolled_out(deployed: DeployedLinkwise) -> bool:
     found = deployed.get(DAEMONSET)
     status = found["status"]
     return bool(

@@ -1,7 +1,7 @@
-"""Jobs of every shape on real kubelets: each container has the GPUs that were planned for it.
+"""Jobs of every shape on real kubelets: each container has its planned GPUs.
 
-What a container says itself, what the kubelet says and what the plan says are compared for every
-pod; that nothing is left of it afterwards, the fixture says.
+The tests compare what the container, the kubelet and the plan say for every pod. The fixture checks
+that nothing is left afterwards.
 """
 
 from contextlib import suppress
@@ -10,10 +10,11 @@ from pathlib import Path
 from linkwise.topology import names
 from linkwise.topology.labels import node_labels
 from linkwise.topology.node_annotation import read_topology
-from tests.cluster import workloads
-from tests.cluster.control_plane import KubectlError
-from tests.cluster.deployment import Deployed
-from tests.cluster.looking import (
+from tests.cluster.support.api.control_plane import KubectlError
+from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.nodes import workloads
+from tests.cluster.support.nodes.deployment import DeployedLinkwise
+from tests.cluster.support.nodes.gpu_holders import (
     advice,
     assert_agreed,
     assert_best,
@@ -27,13 +28,12 @@ from tests.cluster.looking import (
     usage,
     wait_described,
 )
-from tests.cluster.waiting import wait_for
 
 DOCUMENTED = (Path(__file__).parents[3] / "docs" / "annotations.md").read_text()
 ROUNDS, ROUNDS_TO_WARM_UP = 50, 10
 
 
-def test_a_node_says_what_the_documentation_says(deployed: Deployed) -> None:
+def test_a_node_says_what_the_documentation_says(deployed: DeployedLinkwise) -> None:
     for name, node in deployed.nodes().items():
         metadata, machine = node["metadata"], deployed.machine(name)
         assert read_topology(metadata["annotations"][names.TOPOLOGY]) == machine
@@ -44,22 +44,22 @@ def test_a_node_says_what_the_documentation_says(deployed: Deployed) -> None:
             assert f"`{key.removeprefix(names.PREFIX)}`" in DOCUMENTED, key
 
 
-def test_a_job_of_four_gpus_runs_on_the_best_four_and_ends(deployed: Deployed) -> None:
+def test_a_job_of_four_gpus_runs_on_the_best_four_and_ends(deployed: DeployedLinkwise) -> None:
     deployed.apply(workloads.job("four", 4))
     (pod,) = running(deployed, "job-name=four")
     assert_sound(deployed)
     assert_agreed(deployed, pod)
     assert_best(deployed, [pod])
 
-    with suppress(KubectlError):  # what ends the container may end this command before its answer
+    with suppress(KubectlError):  # ending the container may end this command before its answer
         deployed.kubectl("exec", pod["metadata"]["name"], "--", "kill", "-USR1", "1")
     deployed.kubectl("wait", "job/four", "--for=condition=Complete", "--timeout=90s")
-    # An ended pod stays; its GPUs are free all the same.
+    # A finished pod stays, but its GPUs are free.
     assert_sound(deployed)
     assert not any(podresources(node) for node in deployed.cluster.nodes.values())
 
 
-def test_a_gang_of_two_whole_machines_starts_together(deployed: Deployed) -> None:
+def test_a_gang_of_two_whole_machines_starts_together(deployed: DeployedLinkwise) -> None:
     deployed.apply(workloads.job("train", 8, pods=2, gang=True))
     members = running(deployed, "job-name=train", 2)
     assert_sound(deployed)
@@ -70,20 +70,21 @@ def test_a_gang_of_two_whole_machines_starts_together(deployed: Deployed) -> Non
 
 
 def test_a_gang_without_room_says_so_and_starts_before_who_came_later_and_would_delay_it(
-    deployed: Deployed,
+    deployed: DeployedLinkwise,
 ) -> None:
-    deployed.apply(workloads.job("before", 2, node="node-1"))  # no server: nobody waits for those
+    # not a server, which would free no GPUs
+    deployed.apply(workloads.job("before", 2, node="node-1"))
     running(deployed, "job-name=before", 1)
     deployed.apply(workloads.job("train", 8, pods=2, gang=True))
     wait_for(lambda: len(deployed.pods("job-name=train")) == 2, "both members are there")
     first, second = (pod["metadata"]["name"] for pod in deployed.pods("job-name=train"))
     told = "train: no room for the whole gang"
-    # By an Event: in conditions may stand for good what was true before both were there.
+    # By an Event: a condition may keep for good what was true before both pods existed.
     wait_for(lambda: any(told in described(deployed, name) for name in (first, second)), told)
     assert "room for 1 of 2 members" in deployed.explain(first)
 
-    # The other machine is idle, and kept for it.
-    # Ages are whole seconds; of two that are as old, the first by name comes first.
+    # The other machine is idle, and reserved for the gang. Ages are whole seconds; equal ages sort
+    # by name.
     deployed.apply(workloads.pod("visitor", 8, node="node-2"))
     wait_described(deployed, "visitor", "linkwise: held for gang")
     assert_sound(deployed)
@@ -97,7 +98,7 @@ def test_a_gang_without_room_says_so_and_starts_before_who_came_later_and_would_
     assert_sound(deployed)
 
 
-def test_five_equal_pods_at_once_on_one_node(deployed: Deployed) -> None:
+def test_five_equal_pods_at_once_on_one_node(deployed: DeployedLinkwise) -> None:
     before = advice(deployed, "node-1")
     pods = [f"equal-{number}" for number in range(5)]
     deployed.apply(*(workloads.pod(name, 1, node="node-1") for name in pods))
@@ -107,13 +108,14 @@ def test_five_equal_pods_at_once_on_one_node(deployed: Deployed) -> None:
     for pod in found:
         assert_agreed(deployed, pod)
     assert_best(deployed, found)
-    # Not by chance: the kubelet was told what was planned, though its questions name no pod.
+    # Not by chance: the plugin answered with the plan, although the kubelet's questions name no
+    # pod.
     now = advice(deployed, "node-1")
     told = {source: count - before.get(source, 0) for source, count in now.items()}
     assert {source: count for source, count in told.items() if count} == {"plan": 5}
 
 
-def test_each_of_two_containers_has_its_own_gpus(deployed: Deployed) -> None:
+def test_each_of_two_containers_has_its_own_gpus(deployed: DeployedLinkwise) -> None:
     deployed.apply(workloads.pod("pair", {"train": 2, "evaluate": 2}))
     pod = running_pod(deployed, "pair")
     assert_sound(deployed)
@@ -122,7 +124,7 @@ def test_each_of_two_containers_has_its_own_gpus(deployed: Deployed) -> None:
     assert not planned(pod)["train"] & planned(pod)["evaluate"]
 
 
-def test_init_containers_hand_their_gpus_on(deployed: Deployed) -> None:
+def test_init_containers_hand_their_gpus_on(deployed: DeployedLinkwise) -> None:
     deployed.apply(
         workloads.pod("phases", {"c1": 2, "c2": 1}, init={"i1": 2}, sidecars={"side": 1})
     )
@@ -140,12 +142,12 @@ def test_init_containers_hand_their_gpus_on(deployed: Deployed) -> None:
     assert len(frozenset[str]().union(*shares.values())) == 4
     assert_agreed(deployed, pod)
     assert_best(deployed, [pod])
-    # The one that has ended holds nothing any more; the sidecar does.
+    # The ended container holds nothing any more; the sidecar does.
     held = podresources(deployed.cluster.nodes[pod["spec"]["nodeName"]])["default/phases"]
     assert held.keys() == {"side", "c1", "c2"}
 
 
-def test_a_deployment_scaled_up_and_down_leaks_nothing(deployed: Deployed) -> None:
+def test_a_deployment_scaled_up_and_down_leaks_nothing(deployed: DeployedLinkwise) -> None:
     deployed.apply(workloads.deployment("serve", 4, replicas=1))
     for _ in range(ROUNDS_TO_WARM_UP):
         up_and_down(deployed)
@@ -158,18 +160,20 @@ def test_a_deployment_scaled_up_and_down_leaks_nothing(deployed: Deployed) -> No
     after = usage(deployed)
     assert after.keys() == before.keys(), "one of our pods is another than before"
     for name, was in before.items():
-        # Something kept of every pod is `pods` of it by now, or half of that on each node.
+        # If a program kept something of every pod, it would be `pods` by now, or half of that on
+        # each node.
         now, little = after[name], pods // 8
         assert now.descriptors <= was.descriptors + little, name
         assert now.threads <= was.threads + little, name
         assert now.files <= was.files + little, name
-        # A histogram that is used for the first time brings 19.
+        # A histogram adds 19 at its first use.
         assert now.series <= was.series + pods // 3, name
         assert now.mib <= was.mib + 4, name
 
 
-def up_and_down(deployed: Deployed) -> None:
-    """Both machines full, then half of one; who comes next waits for the GPUs of who goes."""
+def up_and_down(deployed: DeployedLinkwise) -> None:
+    """Fill both machines, then end half of the pods on one; later pods wait for the GPUs of earlier
+    ones."""
     for replicas in (4, 1):
         path = "/apis/apps/v1/namespaces/default/deployments/serve"
         deployed.client.patch(path, {"spec": {"replicas": replicas}})

@@ -1,21 +1,22 @@
-"""The leader's pod goes, as when its node is drained: the Service leads to the other at once."""
+"""The leader's pod goes, as when its node is drained. The Service points to the other one at
+once."""
 
 from typing import Any
 
-from tests.cluster import workloads
-from tests.cluster.deployment import EXTENDER, EXTENDER_PODS, SYSTEM, Deployed
-from tests.cluster.faults import restarts
-from tests.cluster.looking import assert_agreed, assert_sound, running
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.nodes import workloads
+from tests.cluster.support.nodes.deployment import EXTENDER, EXTENDER_PODS, SYSTEM, DeployedLinkwise
+from tests.cluster.support.nodes.faults import restarts
+from tests.cluster.support.nodes.gpu_holders import assert_agreed, assert_sound, running
 
 SLICE = f"/apis/discovery.k8s.io/v1/namespaces/{SYSTEM}/endpointslices/{EXTENDER}-leader"
 PROXY = f"/api/v1/namespaces/{SYSTEM}/services/{EXTENDER}:http/proxy"
-# The old one lets its calls and writes end; kube-scheduler tries again after 10 s at most. The rest
-# is what a busy machine takes.
+# The old leader finishes its calls and writes; kube-scheduler retries after at most 10 s. The rest
+# is for a busy machine.
 SECONDS = 30.0
 
 
-def test_the_leaders_pod_is_deleted(deployed: Deployed) -> None:
+def test_the_leaders_pod_is_deleted(deployed: DeployedLinkwise) -> None:
     assert len(deployed.pods(EXTENDER_PODS, namespace=SYSTEM)) == 2
     deployed.apply(workloads.job("before", 4, pods=2, gang=True))
     before = running(deployed, "job-name=before", 2)
@@ -33,7 +34,7 @@ def test_the_leaders_pod_is_deleted(deployed: Deployed) -> None:
     successor = deployed.extender()
     assert successor["metadata"]["name"] != name
     assert led_to(deployed) == successor["status"]["podIP"]
-    # As the API server passes on what `kubectl linkwise` asks.
+    # The API server proxies this as it does for `kubectl linkwise`.
     assert "node-1" in deployed.kubectl("get", "--raw", f"{PROXY}/nodes")
     deployed.kubectl("rollout", "status", f"-n={SYSTEM}", f"deployment/{EXTENDER}", "--timeout=60s")
     assert_sound(deployed)
@@ -44,8 +45,8 @@ def test_the_leaders_pod_is_deleted(deployed: Deployed) -> None:
         assert_agreed(deployed, now)
 
 
-def led_to(deployed: Deployed) -> str:
-    """The address that the Service leads to; empty where to none."""
+def led_to(deployed: DeployedLinkwise) -> str:
+    """Return the address behind the Service; "" if there is none."""
     endpoints: list[dict[str, Any]] = deployed.get(SLICE)["endpoints"] or []
     addresses = [address for endpoint in endpoints for address in endpoint["addresses"]]
     assert len(addresses) <= 1

@@ -1,20 +1,20 @@
-"""A node without power for so long that Kubernetes gives it up; then it comes back."""
+"""A node without power for so long that Kubernetes gives it up; then it returns."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from tests.cluster import workloads
-from tests.cluster.deployment import Deployed, wait_until_none
-from tests.cluster.faults import Work, restarts, unsettled
-from tests.cluster.looking import assert_agreed, planned, running
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.nodes import workloads
+from tests.cluster.support.nodes.deployment import DeployedLinkwise, wait_until_none
+from tests.cluster.support.nodes.faults import Work, restarts, unsettled
+from tests.cluster.support.nodes.gpu_holders import assert_agreed, planned, running
 
-# The node's lease counts for 50 s; nobody tells the API server that there is no power.
+# The node's lease counts for 50 s. The API server hears nothing of the power cut.
 GIVEN_UP_SECONDS = 120.0
 BACK_SECONDS = 90.0
 
 
-def test_a_node_that_was_given_up_takes_no_pod_until_it_is_back(deployed: Deployed) -> None:
+def test_a_node_that_was_given_up_takes_no_pod_until_it_is_back(deployed: DeployedLinkwise) -> None:
     (gone,) = deployed.nodes().keys() - {deployed.extender()["spec"]["nodeName"]}
     (other,) = deployed.nodes().keys() - {gone}
     there = Work([workloads.deployment("there", 2, replicas=1, node=gone)], "app=there", 1)
@@ -44,8 +44,9 @@ def test_a_node_that_was_given_up_takes_no_pod_until_it_is_back(deployed: Deploy
         assert_agreed(deployed, pod)
 
 
-def not_told_of(deployed: Deployed, work: Work, was: Mapping[str, Any]) -> list[str]:
-    """The pod as it was before its kubelet started anew, which tells of it some seconds later."""
+def not_told_of(deployed: DeployedLinkwise, work: Work, was: Mapping[str, Any]) -> list[str]:
+    """Return the pod as it was before its kubelet restarted, which reports it some seconds
+    later."""
     uid = was["metadata"]["uid"]
     return [
         f"{pod['metadata']['name']} is as it was"
@@ -54,6 +55,6 @@ def not_told_of(deployed: Deployed, work: Work, was: Mapping[str, Any]) -> list[
     ]
 
 
-def is_ready(deployed: Deployed, name: str) -> bool:
+def is_ready(deployed: DeployedLinkwise, name: str) -> bool:
     conditions = deployed.nodes()[name]["status"]["conditions"]
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)

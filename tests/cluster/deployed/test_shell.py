@@ -1,10 +1,10 @@
-"""The shell for people: what its greeting says to try can be done there."""
+"""The shell for people: its greeting's suggestions work."""
 
 from pathlib import Path
 
-from tests.cluster.deployment import Deployed
-from tests.cluster.looking import assert_agreed, running
-from tests.cluster.shell import run_shell
+from tests.cluster.support.nodes.deployment import DeployedLinkwise
+from tests.cluster.support.nodes.gpu_holders import assert_agreed, running
+from tests.cluster.support.nodes.shell import run_shell
 
 TRIED = """
 kubectl apply -f four.yaml || exit 1
@@ -19,7 +19,7 @@ exit 42
 """
 
 
-def test_what_the_greeting_says_can_be_done(deployed: Deployed, tmp_path: Path) -> None:
+def test_what_the_greeting_says_can_be_done(deployed: DeployedLinkwise, tmp_path: Path) -> None:
     (tmp_path / "typed").write_text(TRIED)
     with (tmp_path / "typed").open() as typed:
         assert run_shell(deployed, typed) == 42

@@ -1,4 +1,4 @@
-"""The webhook as it is deployed: from its image, behind its Service, on real nodes."""
+"""The webhook as deployed: from its image, behind its Service, on real nodes."""
 
 import os
 from collections.abc import Iterator
@@ -8,25 +8,25 @@ import pytest
 import yaml
 
 from linkwise.topology import names
-from tests.cluster import workloads
-from tests.cluster.control_plane import KubectlError
-from tests.cluster.deployment import SYSTEM, Deployed
-from tests.cluster.looking import assert_agreed, assert_sound, running
-from tests.cluster.waiting import wait_for
+from tests.cluster.support.api.control_plane import KubectlError
+from tests.cluster.support.host.waiting import wait_for
+from tests.cluster.support.nodes import workloads
+from tests.cluster.support.nodes.deployment import SYSTEM, DeployedLinkwise
+from tests.cluster.support.nodes.gpu_holders import assert_agreed, assert_sound, running
 from tests.manifests import DAEMONSET
 
 DEPLOYMENT = "deployment/linkwise-webhook"
 SAID = {names.GANG: "two", names.GANG_SIZE: "2"}
 WRONG = {**SAID, names.GANG_SIZE: "two"}
-HOOKS = {"mutating": 1, "validating": 2}  # how many each configuration has
+HOOKS = {"mutating": 1, "validating": 2}  # number in each configuration
 
 
 @pytest.fixture
-def webhook(deployed: Deployed, tmp_path: Path) -> Iterator[Deployed]:
-    """Beside an overlay that runs already; gone afterwards.
+def webhook(deployed: DeployedLinkwise, tmp_path: Path) -> Iterator[DeployedLinkwise]:
+    """Deploy the webhook beside a running overlay, and remove it afterwards.
 
-    The API server is told to wait longer than the deployed 2 s, after which it lets everything in:
-    the tests are about what is answered, on a busy machine too.
+    The API server waits longer than the deployed 2 s, after which it admits everything: the tests
+    are about the answers, on a busy machine too.
     """
     components = (DAEMONSET / "components" / name for name in ("webhook", "image"))
     made = {
@@ -44,7 +44,8 @@ def webhook(deployed: Deployed, tmp_path: Path) -> Iterator[Deployed]:
 
 
 def patched(kind: str, field: str, value: object) -> dict[str, object]:
-    """As an entry of a kustomization: in every webhook of that configuration."""
+    """Return an entry of a kustomization that sets a field in every webhook of that
+    configuration."""
     patch = [
         {"op": "replace", "path": f"/webhooks/{number}/{field}", "value": value}
         for number in range(HOOKS[kind])
@@ -54,7 +55,7 @@ def patched(kind: str, field: str, value: object) -> dict[str, object]:
 
 
 def test_a_gang_waits_behind_its_gate_and_runs_and_a_wrong_one_is_refused(
-    webhook: Deployed,
+    webhook: DeployedLinkwise,
 ) -> None:
     webhook.apply(workloads.pod("half", 8, annotations=SAID))
     gates = webhook.pod("half")["spec"].get("schedulingGates")
@@ -72,8 +73,10 @@ def test_a_gang_waits_behind_its_gate_and_runs_and_a_wrong_one_is_refused(
         webhook.apply(wrong)
 
 
-def test_an_update_of_the_webhook_lets_no_pod_go_without_its_gate(webhook: Deployed) -> None:
-    """As nothing is let in without an answer here, a pod that nobody answers for would show."""
+def test_an_update_of_the_webhook_lets_no_pod_go_without_its_gate(
+    webhook: DeployedLinkwise,
+) -> None:
+    """The API server admits nothing without an answer here, so a missing answer would show."""
     for kind in HOOKS:
         webhook.kubectl(
             *("patch", f"{kind}webhookconfiguration", "linkwise", "--type=json"),
@@ -88,9 +91,9 @@ def test_an_update_of_the_webhook_lets_no_pod_go_without_its_gate(webhook: Deplo
     assert created > 5
 
 
-def _is_asked(deployed: Deployed) -> bool:
-    """By either configuration, as the API server hears of each on its own; and of who is behind the
-    Service by a third way."""
+def _is_asked(deployed: DeployedLinkwise) -> bool:
+    """True once both configurations and the Service's endpoints have reached the API server, each
+    of which takes its own time."""
     try:
         _is_gated(deployed, WRONG)
     except KubectlError:
@@ -98,8 +101,9 @@ def _is_asked(deployed: Deployed) -> bool:
     return False
 
 
-def _is_gated(deployed: Deployed, said: dict[str, str]) -> bool:
-    """Whether a pod that says so is given its gate. Raises KubectlError where it is refused."""
+def _is_gated(deployed: DeployedLinkwise, said: dict[str, str]) -> bool:
+    """Return whether a pod with these annotations gets its gate. Raises KubectlError if it is
+    refused."""
     pod = workloads.pod("probe", 8, annotations=said)
     told = deployed.kubectl(
         *("create", "--dry-run=server", "-f=-", "-o=jsonpath={.spec.schedulingGates}"),

@@ -1,7 +1,7 @@
 """The best that a gang, or a pod, could have: every way to deal its members out over the nodes.
 
-It shares no code with the search: a set's bandwidth comes from `linkwise.topology.value`, which is
-the definition, and what joins nodes is worked out here again from docs/topology.md.
+It shares no code with the search: a set's bandwidth comes from `linkwise.topology.bandwidth`,
+which is the definition, and what joins nodes is worked out here again from docs/topology.md.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import combinations
 
+from linkwise.topology.bandwidth import bandwidth, ring_class
 from linkwise.topology.hardware import facts_of_gpu
 from linkwise.topology.model import LinkClass, Machine
-from linkwise.topology.value import ring_class, value
 
 CLIQUE, LEAF, ZONE = "clique", "leaf", "zone"
 SHARES = {LEAF: 0.9, ZONE: 0.5}  # of the NICs' bandwidth where a gang shares no domain there
@@ -147,7 +147,7 @@ def loads(
 def inside(place: Place, gpus: int) -> float:
     known = _VALUES.setdefault(place.kind, {})
     if gpus not in known:
-        known[gpus] = value(place.machine, gpus)
+        known[gpus] = bandwidth(place.machine, gpus)
     return known[gpus]
 
 

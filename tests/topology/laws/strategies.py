@@ -1,4 +1,4 @@
-"""Machines of up to six GPUs, odder than any that is sold."""
+"""Machines of up to six GPUs, odder than any on the market."""
 
 from itertools import combinations
 
@@ -41,7 +41,7 @@ def machines(draw: st.DrawFn, *, fewest: int = 1) -> Machine:
 
 @st.composite
 def questions(draw: st.DrawFn) -> tuple[Machine, int, int]:
-    """A machine, some of its GPUs that are free, and how many are wanted of it."""
+    """Draw a machine, some free GPUs of it, and how many are wanted."""
     machine = draw(machines())
     return machine, draw(st.integers(0, machine.all_gpus)), draw(st.integers(1, 6))
 

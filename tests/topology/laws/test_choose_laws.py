@@ -1,4 +1,4 @@
-"""What holds of every choice on every machine, however odd."""
+"""Laws of every choice, on every machine, however odd."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,7 +32,7 @@ def test_a_choice_is_free_holds_what_must_be_and_keeps_to_what_is_required(
     assert found.gpus in fitting
     assert found.gbytes_per_s == table.values[found.gpus]
     assert found.ring_class == table.ring_classes[found.gpus]
-    assert found.future == table.future[free & ~found.gpus]
+    assert found.remaining_value == table.remaining_value[free & ~found.gpus]
     if prefer is LinkClass.NVLINK and table.ring_classes[found.gpus] < LinkClass.NVLINK:
         assert found.gbytes_per_s == max(table.values[gpus] for gpus in fitting)
 
@@ -65,11 +65,11 @@ def test_renaming_gpus_changes_which_are_chosen_but_not_what_they_are_worth(
     other = choose(renamed(machine, order), renamed_set(free, order), size)
     assert (one is None) == (other is None)
     if one and other:
-        # Of sets that are as fast, the index may choose another class below the preferred one.
+        # Among equally fast sets, the index may choose another class below the preferred one.
         by_nvlink = [choice.ring_class is LinkClass.NVLINK for choice in (one, other)]
         assert by_nvlink[0] == by_nvlink[1]
         assert one.gbytes_per_s == other.gbytes_per_s
-        assert one.future == other.future
+        assert one.remaining_value == other.remaining_value
 
 
 @given(questions(), st.integers(1, 6), link_classes, link_classes)
@@ -85,7 +85,9 @@ def test_packed_sets_lie_side_by_side_and_no_more_would_fit(
         assert choice.ring_class >= require
         left &= ~choice.gpus
     assert len(found) == min(count, most_sets(machine, free, size, require))
-    assert all(choice.future == table_of(machine).future[left] for choice in found)
+    assert all(
+        choice.remaining_value == table_of(machine).remaining_value[left] for choice in found
+    )
 
 
 def most_sets(machine: Machine, free: int, size: int, require: LinkClass) -> int:

@@ -1,4 +1,4 @@
-"""JSON in annotations: anybody may have written it, so every way it can be wrong is one error."""
+"""Decodes JSON in annotations. Anyone may write them, so every mistake is one kind of error."""
 
 from typing import TypeVar
 
@@ -8,15 +8,17 @@ from linkwise.topology.errors import AnnotationError, VersionError
 
 
 class _Versioned(msgspec.Struct):
-    v: int = 1  # what the first version wrote, should somebody leave it out
+    v: int = 1  # also assumed if the field is missing
 
 
 _Decoded = TypeVar("_Decoded")
 
 
 def decode(key: str, text: str, kind: type[_Decoded], like: str) -> _Decoded:
-    """Raises AnnotationError where *text*, the value of *key*, is not a *kind*; *like* shows what
-    is, as "JSON like {…}"."""
+    """Decode *text*, the value of annotation *key*. Raises AnnotationError if it is not a *kind*.
+
+    The error shows *like* as what was expected: "JSON like {…}".
+    """
     try:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
@@ -24,7 +26,7 @@ def decode(key: str, text: str, kind: type[_Decoded], like: str) -> _Decoded:
 
 
 def check_version(key: str, text: str, newest: int, like: str) -> None:
-    """Raises VersionError for a newer version; asked first, as that may have any shape."""
+    """Check the version first, as a newer one may have any shape. Raises VersionError for it."""
     found = decode(key, text, _Versioned, like).v
     if found > newest:
         raise VersionError(key, found, newest)

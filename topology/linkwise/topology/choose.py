@@ -1,7 +1,8 @@
-"""Which GPUs to take: the extender asks it for a node, the plugin for the kubelet's question.
+"""Chooses GPUs: for the extender on a node, for the plugin when the kubelet asks.
 
-Both call this, so they cannot disagree. Exact over all sets, and deterministic: what counts, in
-this order, is written once, in `_best_of`. "No set fits" is an answer: None, or fewer sets.
+Both use this module, so they cannot disagree. The choice is exact over all sets, and deterministic.
+`_best_of` alone defines what counts, and in which order. "No set fits" is an answer: None, or fewer
+sets.
 """
 
 from collections.abc import Collection, Iterator
@@ -21,13 +22,16 @@ from linkwise.topology.tables import Floats, MachineTable, table_of
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A set of GPUs (bitmask over `Machine.gpus`), what it is worth, and what stays behind:
-    `future` is `MachineTable.future` of the GPUs still free; of `pack`, after all of its sets."""
+    """A set of GPUs (bitmask over `Machine.gpus`), its value, and what it leaves.
+
+    `remaining_value` is `MachineTable.remaining_value` of the GPUs that stay free; for `pack`,
+    after all of its sets.
+    """
 
     gpus: int
     gbytes_per_s: float
     ring_class: LinkClass
-    future: float
+    remaining_value: float
 
 
 def choose(
@@ -40,17 +44,17 @@ def choose(
     prefer: LinkClass = LinkClass.NVLINK,
     running: Collection[int] | None = None,
 ) -> Choice | None:
-    """The best set of *size* of the *free* GPUs that holds all of *must*; None where none fits.
+    """Return the best set of *size* of the *free* GPUs that holds all of *must*; None if none fits.
 
-    A ring through the set keeps to *require* or closer. Of such sets, in this order: one that
+    A ring through the set keeps to *require* or closer. Among such sets, in this order: one that
     keeps to *prefer* → most bandwidth → fewest GPU models → most left for the jobs to come → fewest
-    NUMA nodes → nearest common NIC → lowest indices. Where *prefer* is lower than NVLINK and can be
-    had, that is enough, and bandwidth does not count.
+    NUMA nodes → nearest common NIC → lowest indices. If *prefer* is lower than NVLINK and some set
+    keeps to it, bandwidth does not count.
 
-    *running* are the GPU sets that come free as a whole, one per pod or gang, where they are known:
-    what is left is then judged by `outlook` in place of `MachineTable.future`.
-    Raises RequestError for a size below 1, GPUs that the machine does not have, or a running set
-    that shares a GPU with another one or with *free*.
+    *running* are the GPU sets that come free as a whole, one per pod or gang. If they are known,
+    `outlook` judges what is left, in place of `MachineTable.remaining_value`. Raises RequestError
+    for a size below 1, for GPUs that the machine does not have, and for a running set that shares a
+    GPU with another one or with *free*.
     """
     found = ranked(
         machine, free, size, must=must, require=require, prefer=prefer, running=running, limit=1
@@ -69,7 +73,7 @@ def ranked(
     running: Collection[int] | None = None,
     limit: int = 2,
 ) -> list[Choice]:
-    """The best *limit* sets, best first, as `choose`: the second is the runner-up."""
+    """Return the best *limit* sets as `choose`, best first. The second is the runner-up."""
     _check(machine, size, free, must)
     known = _known(machine, free, running)
     return list(_ranked(table_of(machine), free, size, must, require, prefer, known, limit))
@@ -85,10 +89,10 @@ def pack(
     prefer: LinkClass = LinkClass.NVLINK,
     running: Collection[int] | None = None,
 ) -> tuple[Choice, ...]:
-    """Up to *count* sets of *size* side by side, by lowest index; fewer where no more fit.
+    """Return up to *count* disjoint sets of *size*, by lowest index; fewer if no more fit.
 
-    As many as possible; then as `choose`, with the bandwidths added up. A neighbour may thus get
-    more because another takes less than it could have had alone. Raises RequestError as `choose`.
+    As many as possible; among those as `choose`, with the bandwidths added up. So one set may get
+    less than it could alone because its neighbour gets more. Raises RequestError as `choose`.
     """
     _check(machine, size, free)
     if count < 0:
@@ -98,10 +102,10 @@ def pack(
 
 
 def nearest_miss(machine: Machine, free: int, size: int, require: LinkClass) -> LinkClass | None:
-    """The closest class, *require* at most, that could be had for that many of the *free* GPUs.
+    """Return the closest class, *require* at most, that a set of this size can keep to.
 
-    For a refusal: None says that there are too few GPUs, *require* that it is no miss at all.
-    Raises RequestError as `choose`.
+    For a refusal: None means that too few GPUs are free, *require* that a set fits. Raises
+    RequestError as `choose`.
     """
     _check(machine, size, free)
     table = table_of(machine)
@@ -122,7 +126,7 @@ def _check(machine: Machine, size: int, *gpu_sets: int) -> None:
 
 
 Running = tuple[int, ...] | None
-"""Rising, so that equal questions have one answer in memory; None where it is not known."""
+"""Sorted, so that equal questions share one cached answer; None if unknown."""
 
 
 def _known(machine: Machine, free: int, running: Collection[int] | None) -> Running:
@@ -164,7 +168,7 @@ def _ranked(
 def _best_of(
     table: MachineTable, sets: Masks, free: int, prefer: LinkClass, running: Running
 ) -> int:
-    """The order of what counts; *sets* come by lowest indices, so the first of equals is it."""
+    """Return the best set. *sets* come by lowest indices, so the first of equals wins."""
     preferred = table.ring_classes[sets] >= prefer
     enough = bool(preferred.any())
     if enough:
@@ -179,11 +183,11 @@ def _best_of(
 
 
 def _left(table: MachineTable, sets: Masks, free: int, running: Running) -> Floats:
-    """What the jobs to come have once each of the *sets* is taken; comparable among *sets* only."""
+    """Return what each of the *sets* leaves for the jobs to come; comparable among *sets* only."""
     outlook = None if running is None else outlook_of(table)
     if outlook is not None and running is not None:
         return outlook.after(sets, free, running)
-    left: Floats = table.future[free & ~sets]
+    left: Floats = table.remaining_value[free & ~sets]
     return left
 
 
@@ -197,13 +201,13 @@ def _choice(table: MachineTable, gpus: int, left: int) -> Choice:
         gpus=gpus,
         gbytes_per_s=float(table.values[gpus]),
         ring_class=LinkClass(int(table.ring_classes[gpus])),
-        future=float(table.future[left]),
+        remaining_value=float(table.remaining_value[left]),
     )
 
 
-# A set's worth inside a pack is one whole number, so that totals compare digit by digit:
-# has the preferred class | bandwidth in units | GPU models | NUMA nodes and NIC. Of the last two
-# less is more.
+# The worth of a set inside a pack is one integer, so that totals compare digit by digit: has the
+# preferred class | bandwidth in units | GPU models | NUMA nodes and NIC. Less of the last two is
+# better.
 _TIDINESS = 10_000  # more than 16 sets' NUMA nodes and NICs can add up to
 _MODELS = 32  # more than the models of 16 sets can add up to
 _PREFERRED = 10**16  # more than 16 sets' bandwidth can add up to
@@ -213,7 +217,7 @@ _PREFERRED = 10**16  # more than 16 sets' bandwidth can add up to
 def _partitions(
     table: MachineTable, size: int, require: LinkClass, prefer: LinkClass
 ) -> tuple[Masks, Masks]:
-    """The worth of each set, and of each set of sets by the GPUs it covers; both [2^n]."""
+    """Return the worth of each set, and of each union of sets; both [2^n]."""
     preferred = table.ring_classes >= prefer
     counted = np.where(preferred & (prefer is not LinkClass.NVLINK), 0, table.units)
     untidy = 8 * table.numa_nodes.astype(np.int64) + (LinkClass.NVLINK - table.nic_classes)
@@ -239,7 +243,7 @@ def _pack(
         covers = subsets.within(subsets.layer(table.count, number * size), free)
         covers = covers[totals[covers] > subsets.INFEASIBLE]
         if len(covers):
-            covers = _most(covers, -(-totals[covers] // _TIDINESS))  # all but tidiness
+            covers = _most(covers, -(-totals[covers] // _TIDINESS))  # all but NUMA nodes and NICs
             covers = _most(covers, _left(table, covers, free, running))
             covers = _most(covers, totals[covers])
             cover = int(covers[0])
@@ -251,7 +255,7 @@ def _pack(
 def _parts(
     table: MachineTable, cover: int, size: int, weights: Masks, totals: Masks
 ) -> Iterator[int]:
-    """The sets of the best cut of *cover*, found again from its total."""
+    """Return the sets of the best cut of *cover*, recovered from its total."""
     while cover:
         holding_lowest = subsets.within(subsets.layer(table.count, size), cover, cover & -cover)
         gains = weights[holding_lowest] + totals[cover ^ holding_lowest]

@@ -1,9 +1,9 @@
-"""How many GPUs a pod takes, and in which order the kubelet hands them to its containers.
+"""How many GPUs a pod takes, and in which order the kubelet gives them to its containers.
 
-Kubernetes' own arithmetic: containers and restartable init containers run together, so they add
-up; an ordinary init container runs alone beside the restartable ones declared before it, so only
-the largest moment counts (KEP-753). The kubelet lets later containers of a pod reuse the devices
-of its ended init containers, and asks for the rest.
+Kubernetes' arithmetic (KEP-753): containers and restartable init containers run together, so they
+add up. An ordinary init container runs beside the restartable ones declared before it, so only the
+largest moment counts. The kubelet lets later containers of a pod reuse the devices of its ended
+init containers, and asks for the rest.
 """
 
 from collections.abc import Sequence
@@ -29,15 +29,16 @@ class ContainerDemand:
 
 @dataclass(frozen=True, slots=True)
 class PodDemand:
-    """The containers that want GPUs, in the kubelet's order: init containers, then containers."""
+    """The containers that request GPUs, in the kubelet's order: init containers, then
+    containers."""
 
     containers: tuple[ContainerDemand, ...]
     gpus: int = field(init=False, compare=False, repr=False)
-    """GPUs the pod holds at its largest moment, which is what the scheduler counts."""
+    """GPUs that the pod holds at its largest moment, as the scheduler counts them."""
     _hash: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        # Worked out once: it is the key of caches that are asked thousands of times for a gang.
+        # Computed once: caches use it as a key thousands of times for a gang.
         object.__setattr__(self, "gpus", max(self._peak_of_init(), self._together()))
         object.__setattr__(self, "_hash", hash(self.containers))
 
@@ -58,10 +59,10 @@ class PodDemand:
 
 
 def split(demand: PodDemand, gpus: Sequence[Gpu]) -> dict[str, tuple[Gpu, ...]]:
-    """Deal the pod's GPUs out to its containers, in the order given, as the kubelet would.
+    """Assign the pod's GPUs to its containers in the order given, as the kubelet does.
 
-    *gpus* holds at least `demand.gpus` of them; the first ones go first. An init container's GPUs
-    are dealt again to those after it.
+    *gpus* holds at least `demand.gpus` of them, and the first ones are used first. Containers after
+    an init container get its GPUs again.
     """
     if len(gpus) < demand.gpus:
         raise ValueError(f"{len(gpus)} GPUs for a pod that takes {demand.gpus}")

@@ -11,7 +11,7 @@ LinkwiseError
 
 
 class LinkwiseError(Exception):
-    """Its text reaches a person: it names what was wrong, where, and what was expected."""
+    """The text reaches a user: it names what was wrong, where, and what was expected."""
 
 
 class MachineError(LinkwiseError):

@@ -1,10 +1,10 @@
-"""What a GPU's model name tells about it, for what no tool on the node can say: how fast a link is.
+"""What a GPU's model name says about link speeds, which no tool on the node reports.
 
-NVML gives the number of NVLinks and the PCIe distance, never the bandwidth a collective gets from
-them. Those GB/s are NCCL's own search constants (NVIDIA/nccl `src/graph/topo.h`, Apache-2.0):
-per NVLink and direction, per x16 slot, per connection between CPU sockets. Memory sizes are what
-`nvidia-smi` prints; they fill gaps of recorded machines only, a live node answers for itself.
-Total: a model nobody has heard of gets `UNKNOWN`, the slowest of each kind.
+NVML gives the number of NVLinks and the PCIe distance, never the bandwidth that a collective gets
+from them. These GB/s are NCCL's search constants (NVIDIA/nccl `src/graph/topo.h`, Apache-2.0): per
+NVLink and direction, per x16 slot, per connection between CPU sockets. Memory sizes are what
+`nvidia-smi` prints. They only fill gaps of recorded machines; a live node reports its own. Every
+name has an answer: an unknown model gets `UNKNOWN`, the slowest of each kind.
 """
 
 import re
@@ -18,11 +18,11 @@ ComputeCapability = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """Speeds are GB/s in one direction.
+    """Facts about a model. Speeds are GB/s in one direction.
 
-    `family` is GPU Feature Discovery's word. `nvlinks` is how many the chip has, 0 where it has
-    none or that is unknown. `pcie_gbytes_per_s` is x16 below one switch; the speed between sockets
-    is that of the CPUs in NVIDIA's own server of the GPU's generation.
+    `family` is GPU Feature Discovery's word. `nvlinks` is the chip's number of NVLinks, 0 if it has
+    none or if that is unknown. `pcie_gbytes_per_s` is x16 below one switch. The speed between
+    sockets is that of the CPUs in NVIDIA's own server of the GPU's generation.
     """
 
     family: str
@@ -87,7 +87,7 @@ def _facts(
 
 UNKNOWN = _facts("undefined", None, None, 0)
 
-# The first pattern found in the name counts: variants stand before what they are a variant of.
+# The first pattern that matches counts, so variants come before their base model.
 _MODELS: tuple[tuple[str, ModelFacts], ...] = (
     (r"\bGB300", _facts("blackwell", (10, 3), 284208, 18, _ARM)),
     (r"\bGB200", _facts("blackwell", (10, 0), 189471, 18, _ARM)),
@@ -139,7 +139,7 @@ _MODELS: tuple[tuple[str, ModelFacts], ...] = (
     (r"\bK80\b", _facts("kepler", (3, 7), None, 0)),
 )
 _PATTERNS = tuple(
-    # Blanks of a name may have become dashes, as in the label nvidia.com/gpu.product.
+    # Spaces may have become dashes, as in the label nvidia.com/gpu.product.
     (re.compile(pattern.replace(" ", "[ -]"), re.IGNORECASE), facts)
     for pattern, facts in _MODELS
 )
@@ -147,7 +147,7 @@ _PATTERNS = tuple(
 
 @lru_cache(maxsize=1024)
 def facts_of(model: str) -> ModelFacts:
-    """What is known about a model, by NVML's name for it or a part of that; never fails."""
+    """Return the facts of a model by NVML's name for it, or part of that. Never fails."""
     for pattern, facts in _PATTERNS:
         if pattern.search(model):
             return facts
@@ -173,7 +173,7 @@ def _facts_of_capability(capability: ComputeCapability) -> ModelFacts:
 
 
 def facts_of_gpu(gpu: Gpu) -> ModelFacts:
-    """As `facts_of`, where an unknown name can still be told by its compute capability."""
+    """Return the facts as `facts_of`, but use the compute capability if the name is unknown."""
     facts = facts_of(gpu.model)
     if facts is UNKNOWN and gpu.compute_capability is not None:
         return _facts_of_capability(gpu.compute_capability)

@@ -1,9 +1,9 @@
-"""Labels of a Node: what a nodeSelector can ask about its machine (docs/annotations.md).
+"""Labels of a Node, for a nodeSelector about its machine (docs/annotations.md).
 
-Our own, below `linkwise.dev/`, and those of NVIDIA's GPU feature discovery (GFD) below
-`nvidia.com/`, so that manifests written for GFD keep working on a cluster without it. Where the
-GPUs of a node are of several models, the two differ: ours say `mixed` and the least memory, which
-promises nothing that some GPU does not keep; GFD's say what GFD says, the model of the last GPU.
+Linkwise's own are below `linkwise.dev/`. Those of NVIDIA's GPU feature discovery (GFD) are below
+`nvidia.com/`, so that manifests for GFD work on a cluster without it. On a node with several GPU
+models the two differ. Linkwise's say `mixed` and the least memory, which every GPU has. GFD's name
+the model of the last GPU, as GFD does.
 """
 
 import re
@@ -21,15 +21,15 @@ _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9_. -]")
 
 
 def node_labels(machine: Machine) -> dict[str, str]:
-    """Every label of the machine; what is not known is left out. Values are legal, always."""
+    """Return every label of the machine, without unknown ones. All values are legal."""
     labels = {PREFIX + name: value for name, value in _own_labels(machine).items()}
     labels |= {GFD_PREFIX + name: value for name, value in _gfd_labels(machine).items()}
     return {name: label_value(value) for name, value in labels.items()}
 
 
 def label_value(text: str) -> str:
-    """*text* as a label value: GFD's way (blanks to `-`, odd letters left out), and then cut to
-    63 characters that begin and end with a letter or digit."""
+    """Turn *text* into a label value as GFD does (spaces to `-`, illegal characters removed), cut
+    to 63 characters that begin and end with a letter or digit."""
     words = _NOT_ALLOWED.sub("", text).split()
     return "-".join(words).lstrip("-_.")[:LONGEST].rstrip("-_.")
 
@@ -55,7 +55,7 @@ def _own_labels(machine: Machine) -> dict[str, str]:
 
 
 def nvlink_kind(machine: Machine) -> str:
-    """`none`; `NV12`, links of each joined pair; `NV1-2`, fewest and most; `NV18-switch`."""
+    """Return `none`; `NV12`, links of each joined pair; `NV1-2`, fewest and most; `NV18-switch`."""
     joined = [link for link in machine.links if link.nvlinks]
     if not joined:
         return "none"
@@ -65,13 +65,13 @@ def nvlink_kind(machine: Machine) -> str:
 
 
 def pcie_switches(machine: Machine) -> int:
-    """How many PCIe switches are seen to join GPUs; one with a single GPU below looks like none."""
+    """Count the PCIe switches that join GPUs; one with a single GPU below is invisible."""
     sizes = _group_sizes(machine, lambda link: link.pcie >= LinkClass.PXB)
     return sum(size > 1 for size in sizes)
 
 
 def _group_sizes(machine: Machine, joins: Callable[[Link], bool]) -> list[int]:
-    """The sizes of the groups of GPUs that such links join, directly or one after another."""
+    """Return the sizes of the groups of GPUs that such links join, directly or in a chain."""
     group = list(range(len(machine.gpus)))  # GPU -> the lowest GPU of its group
     for first, second, link in machine.pairs():
         if joins(link):
@@ -99,7 +99,7 @@ def _gfd_labels(machine: Machine) -> dict[str, str]:
 
 
 def _driver_labels(version: str | None) -> dict[str, str]:
-    """GFD knows X.Y and X.Y.Z only, and so do these labels."""
+    """Return the driver's labels. Like GFD, they know X.Y and X.Y.Z only."""
     if version is None or not re.fullmatch(r"[0-9]+\.[0-9]+(\.[0-9]+)?", version):
         return {}
     major, minor, revision = (*version.split("."), "")[:3]

@@ -1,12 +1,12 @@
-"""A link as the word that `nvidia-smi topo` prints for it, and tables of such words as links.
+"""Links as the words of `nvidia-smi topo`, and tables of these words.
 
-Recorded machines and printed tables say the same thing in the same words, so they are read here
-once. What such a table leaves open is settled by two stated rules:
+Recorded machines and printed tables use the same words, so this module reads both. Two rules settle
+what such a table leaves open:
 
-* The PCIe path behind a pair with NVLinks (`topo -m` shows the NVLinks only) comes from a second
-  table where there is one (`topo -mp`), else from NUMA: same node NODE, otherwise SYS.
-* NVLinks go through an NVSwitch where a GPU shows more of them, summed over its peers, than its
-  chip has: a V100 has 6, so a V100 that shows NV6 to each of 15 others must reach them by a switch.
+* `topo -m` shows only the NVLinks of a pair that has some. The PCIe path beside them comes from a
+  second table (`topo -mp`) if there is one, else from NUMA: NODE on the same node, otherwise SYS.
+* NVLinks pass through an NVSwitch if a GPU shows more of them, summed over its peers, than its chip
+  has. A V100 has 6, so one that shows NV6 to each of 15 others must use a switch.
 """
 
 import re
@@ -29,12 +29,12 @@ Words = Sequence[Sequence[str]]
 
 
 def is_word(text: str) -> bool:
-    """Whether *text* is what a cell of such a table holds."""
+    """True if *text* can be a cell of such a table."""
     return text == SELF or text in _PCIE_CLASSES or bool(_NVLINKS.fullmatch(text))
 
 
 def read_pcie_class(word: str, where: str) -> LinkClass:
-    """Raises MachineError, which begins with *where*, for any word but a PCIe class."""
+    """Return the PCIe class. Raises MachineError, which begins with *where*, for any other word."""
     try:
         return _PCIE_CLASSES[word]
     except KeyError:
@@ -43,7 +43,7 @@ def read_pcie_class(word: str, where: str) -> LinkClass:
 
 
 def read_nvlinks(word: str, where: str) -> int:
-    """The NVLinks that *word* tells of: 0 for a PCIe class."""
+    """Return the NVLinks in *word*: 0 for a PCIe class."""
     match = _NVLINKS.fullmatch(word)
     if match is None:
         if word not in _PCIE_CLASSES:
@@ -56,15 +56,15 @@ def read_nvlinks(word: str, where: str) -> int:
 
 
 def word_of(link: Link) -> str:
-    """The word in a `topo -m` table."""
+    """Return the word for a link in a `topo -m` table."""
     return f"NV{link.nvlinks}" if link.nvlinks else link.pcie.name
 
 
 def links_of(gpus: Sequence[Gpu], words: Words | None, pcie: Words | None) -> tuple[Link, ...]:
-    """The links of a machine, in the order of `Machine.links`, from square tables of words.
+    """Return a machine's links in the order of `Machine.links`, from square tables of words.
 
-    With no table at all, everything is derived from NUMA. Raises MachineError that names row and
-    column of a cell that is unknown, is not the same both ways, or is missing.
+    Without any table, NUMA decides. Raises MachineError with the row and column of a cell that is
+    unknown, missing, or not the same both ways.
     """
     if words is not None:
         _check_square(gpus, words, "links")
@@ -113,7 +113,7 @@ def _pcie_class(
 
 
 def _check_square(gpus: Sequence[Gpu], words: Words, table: str) -> None:
-    """As many rows and columns as GPUs, X on the diagonal, the same both ways."""
+    """Check that the table is square, symmetric, and has X on its diagonal."""
     count = len(gpus)
     if len(words) != count:
         raise MachineError(f"{table}: {len(words)} rows: expected {count}, one for each GPU")

@@ -1,6 +1,6 @@
 """A machine: its GPUs, the link between every pair of them, its NICs and its fabric clique.
 
-Frozen and checked when made. Odd facts of real servers survive as they are: NUMA node -1, several
+Frozen, and checked when constructed. It keeps the oddities of real servers: NUMA node -1, several
 NUMA nodes for one GPU, PCI domains other than 0000, GPU order unlike NUMA order, mixed models.
 """
 
@@ -40,8 +40,8 @@ LINK_WORDS: dict[str, LinkClass] = {
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU. `numa_nodes` is empty where unknown and holds -1 where the firmware says so;
-    `pci_bus_id` is in sysfs form (0000:1a:00.0)."""
+    """One GPU. `numa_nodes` is empty if unknown, and holds -1 if the firmware says so. `pci_bus_id`
+    is in sysfs form (0000:1a:00.0)."""
 
     uuid: str
     index: int
@@ -70,14 +70,14 @@ class Gpu:
 
     @property
     def numa_node(self) -> int | None:
-        """The one NUMA node this GPU is on, or None where that is not known."""
+        """Return the one NUMA node of this GPU, or None if it is unknown."""
         known = [node for node in self.numa_nodes if node >= 0]
         return known[0] if len(known) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The paths between two GPUs, the same both ways: their PCIe distance, and NVLinks if any."""
+    """The paths between two GPUs, the same both ways: their PCIe distance, and any NVLinks."""
 
     pcie: LinkClass
     nvlinks: int = 0
@@ -127,7 +127,7 @@ class Machine:
     """The set of healthy GPUs, as a bitmask."""
 
     def __post_init__(self) -> None:
-        # Worked out once: it is asked at every change of what is in use.
+        # Computed once: every change of what is in use needs it.
         healthy = sum([1 << position for position, gpu in enumerate(self.gpus) if gpu.healthy])
         object.__setattr__(self, "healthy_gpus", healthy)
         count = len(self.gpus)
@@ -161,7 +161,7 @@ class Machine:
         return self.links[low * count - low * (low + 1) // 2 + high - low - 1]
 
     def pairs(self) -> Iterator[tuple[int, int, Link]]:
-        """Every pair of positions with its link, in the order of `links`."""
+        """Yield every pair of positions with its link, in the order of `links`."""
         for (first, second), link in zip(
             combinations(range(len(self.gpus)), 2), self.links, strict=True
         ):
@@ -173,8 +173,8 @@ class Machine:
         return (1 << len(self.gpus)) - 1
 
     def mask_of(self, uuids: Collection[str]) -> int:
-        """The set of the GPUs with these uuids; those of other machines are left out."""
-        # Asked thousands of times for a gang: no generator, and no second set.
+        """Return the set of the GPUs with these uuids; ignore uuids of other machines."""
+        # Called thousands of times for a gang: no generator, and no second set.
         wanted = uuids if isinstance(uuids, frozenset) else set(uuids)
         return sum([1 << p for p, gpu in enumerate(self.gpus) if gpu.uuid in wanted])
 

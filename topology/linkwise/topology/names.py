@@ -1,4 +1,4 @@
-"""Every annotation, label and resource name that Linkwise writes or reads, once each."""
+"""Every annotation, label and resource name that Linkwise writes or reads."""
 
 import re
 
@@ -8,12 +8,12 @@ RESOURCE_NAME = re.compile(
     r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
     r"/[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?"
 )
-"""What Kubernetes lets an extended resource be called: domain/name."""
+"""Kubernetes' pattern for the name of an extended resource: domain/name."""
 
 # On the Node, written by the plugin.
 TOPOLOGY = PREFIX + "topology"
 IN_USE = PREFIX + "in-use"
-OWN_LABELS = PREFIX + "own-labels"  # the label keys the plugin wrote, commas between them
+OWN_LABELS = PREFIX + "own-labels"  # the label keys that the plugin wrote, separated by commas
 
 # On the Pod, written by its author (docs/annotations.md).
 GANG = PREFIX + "gang"
@@ -31,7 +31,7 @@ GPU_MEMORY = PREFIX + "gpu-memory"
 PREEMPTIBLE = PREFIX + "preemptible"
 EXPECTED_DURATION = PREFIX + "expected-duration"
 
-# A scheduling gate of the Pod, set by its author or for him, lifted by the extender.
+# A scheduling gate of the Pod. Its author or the webhook sets it; the extender removes it.
 GATE = PREFIX + "plan"
 
 # On the Pod, written by the extender.

@@ -1,27 +1,27 @@
-"""How fast the GPUs of one machine reach the GPUs of others: the share of a GPU set in the network.
+"""How fast the GPUs of one machine reach the GPUs of others: a GPU set's share of the network.
 
-`tables.py` holds what a set is worth inside its machine; this is what it brings to a communicator
-that spans machines. All arrays are indexed by bitmask. Sources: docs/topology.md.
+`tables.py` has the value of a set inside its machine. This module has what the set contributes to a
+communicator that spans machines. All arrays are indexed by bitmask. Sources: docs/topology.md.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 from linkwise.topology import subsets
+from linkwise.topology.bandwidth import ROOT_COST
 from linkwise.topology.hardware import ModelFacts, facts_of_gpu
 from linkwise.topology.model import LinkClass, Machine, Nic
-from linkwise.topology.value import ROOT_COST
 
 Floats = NDArray[np.float64]
 
 
 def network_gbytes_per_s(machine: Machine) -> Floats:
-    """[2^n] what each set can send to other machines at a time, in GB/s; 0 for the empty set.
+    """Return [2^n]: the GB/s that each set can send to other machines; 0 for the empty set.
 
-    Every NIC adds the bandwidth of the best path to it from a GPU of the set. NVML tells no speed
-    of a NIC, so a NIC is taken to be as fast as the GPUs' PCIe slots: 100, 200 and 400 Gbit/s for
-    PCIe Gen3, 4 and 5. A machine that tells no NIC is taken to have one, as near to every GPU as
-    can be. The set sends no more than its GPUs' own slots carry.
+    Every NIC adds the bandwidth of the best path to it from a GPU of the set. NVML reports no speed
+    of a NIC, so it is assumed to be as fast as the GPUs' PCIe slots: 100, 200 and 400 Gbit/s for
+    PCIe Gen3, 4 and 5. A machine that reports no NIC is assumed to have one, as near to every GPU
+    as possible. The set sends no more than its GPUs' own slots carry.
     """
     facts = [facts_of_gpu(gpu) for gpu in machine.gpus]
     slots = _sums(np.array([each.pcie_gbytes_per_s for each in facts]))
@@ -32,8 +32,10 @@ def network_gbytes_per_s(machine: Machine) -> Floats:
 
 
 def fabric_gbytes_per_s(machine: Machine) -> Floats:
-    """[2^n] what the slowest GPU of each set sends into an NVLink fabric that joins machines, in
-    GB/s; infinite for the empty set, 0 for a set with a GPU that has no NVLink."""
+    """Return [2^n]: the GB/s that the slowest GPU of each set sends into an NVLink fabric.
+
+    Infinite for the empty set, 0 for a set with a GPU that has no NVLink.
+    """
     count = len(machine.gpus)
     into_switch = [0] * count
     for first, second, link in machine.pairs():
@@ -41,7 +43,7 @@ def fabric_gbytes_per_s(machine: Machine) -> Floats:
             into_switch[first] = max(into_switch[first], link.nvlinks)
             into_switch[second] = max(into_switch[second], link.nvlinks)
     facts = [facts_of_gpu(gpu) for gpu in machine.gpus]
-    if count == 1:  # no second GPU tells of its links
+    if count == 1:  # no second GPU shows its links
         into_switch = [facts[0].nvlinks]
     speeds = [
         links * each.nvlink_gbytes_per_s for links, each in zip(into_switch, facts, strict=True)
@@ -50,7 +52,7 @@ def fabric_gbytes_per_s(machine: Machine) -> Floats:
 
 
 def _paths(nic: Nic, facts: list[ModelFacts]) -> list[float]:
-    """[n] GB/s between each GPU and the NIC, as between two GPUs at that distance."""
+    """Return [n]: the GB/s between each GPU and the NIC, as between two GPUs at that distance."""
     return [_path(close, each) for close, each in zip(nic.closeness, facts, strict=True)]
 
 
@@ -68,7 +70,7 @@ def _rounded(array: Floats) -> Floats:
 
 
 def _most(per_gpu: Floats) -> Floats:
-    """[2^n] the greatest of the members' numbers; 0 where there are none."""
+    """Return [2^n]: the greatest of the members' numbers; 0 for the empty set."""
     return -subsets.least(-per_gpu, 0.0)
 
 

@@ -64,7 +64,7 @@ class _Topology(
 
 
 def write_topology(machine: Machine) -> str:
-    """One line of JSON, about 1 KiB for 8 GPUs."""
+    """Return one line of JSON, about 1 KiB for 8 GPUs."""
     models = list(dict.fromkeys(_model_of(gpu) for gpu in machine.gpus))
     topology = _Topology(
         models=tuple(models),
@@ -85,10 +85,10 @@ def write_topology(machine: Machine) -> str:
 
 
 def read_topology(text: str) -> Machine:
-    """The machine that was written.
+    """Return the machine that was written.
 
-    Raises AnnotationError where *text* is not what `write_topology` writes (of a newer version:
-    VersionError), and MachineError where it is, but of a machine that cannot be.
+    Raises AnnotationError if *text* is not what `write_topology` writes (VersionError if a newer
+    version wrote it), and MachineError if it describes an impossible machine.
     """
     check_version(names.TOPOLOGY, text, VERSION, _AS_WRITTEN)
     topology = decode(names.TOPOLOGY, text, _Topology, _AS_WRITTEN)
@@ -115,7 +115,7 @@ def _model_of(gpu: Gpu) -> _Model:
 
 
 def _rows_of(machine: Machine) -> Iterator[str]:
-    """The upper triangle; the last GPU has no later one, so no row."""
+    """Return the rows of the upper triangle; the last GPU has none."""
     count = len(machine.gpus)
     for row in range(count - 1):
         yield " ".join(_token(machine.link(row, column)) for column in range(row + 1, count))
@@ -146,7 +146,8 @@ def _read_gpu(topology: _Topology, gpu: _Gpu) -> Gpu:
 
 
 def _read_links(topology: _Topology, text: str) -> Iterator[Link]:
-    """Checks each row's length, lest a short row be made up for by a long one."""
+    """Read the links. Checks each row's length, so that a long row cannot make up for a short
+    one."""
     rows = len(topology.gpus) - 1
     if len(topology.links) != max(rows, 0):
         raise AnnotationError(names.TOPOLOGY, text, f"{rows} rows of links")

@@ -1,13 +1,13 @@
 """The policy `partition`: the answers of NVIDIA's device plugin (NVIDIA/go-gpuallocator).
 
-For those who move over and want to see no change. It cuts *all* free GPUs into sets of the size
-asked for and takes the cut with the highest total score, then the best set of that cut. A pair
-scores by its PCIe class plus 100 per NVLink to another GPU; a set by the sum over its pairs.
-NVSwitch counts for nothing: upstream finds a link's other end by PCI id, and that is the switch.
+For users who move from that plugin and want no change. The policy cuts *all* free GPUs into sets of
+the requested size, takes the cut with the highest total score, and then its best set. A pair scores
+by its PCIe class plus 100 per NVLink to another GPU; a set by the sum over its pairs. NVSwitch
+counts for nothing: upstream finds a link's other end by PCI id, which is the switch.
 
-Upstream enumerates up to 22 million cuts of 16 GPUs and may return a set with padding in it, which
-crashes it. Here the best cut of each set of GPUs is computed from those of smaller ones, and the
-one set that a cut may leave short is never the answer.
+Upstream enumerates up to 22 million cuts of 16 GPUs. It may return a set with padding in it, which
+crashes it. Here the best cut of each set comes from those of smaller sets, and the one set that a
+cut may leave short is never the answer.
 """
 
 from collections.abc import Iterable, Iterator
@@ -33,15 +33,15 @@ _NVLINK_SCORE = 100
 
 
 def choose_partition(machine: Machine, free: int, size: int, *, must: int = 0) -> int | None:
-    """The set (bitmask) that go-gpuallocator's best-effort policy gives; None where it gives none.
+    """Return the set (bitmask) of go-gpuallocator's best-effort policy; None if it gives none.
 
-    As upstream it is total: nonsense such as a size below 1 has no answer either.
+    As upstream it accepts any input: a size below 1 has no answer either.
     """
     return best_of_partition(pair_scores(machine), free & machine.all_gpus, size, must)
 
 
 def lowest_indices(free: int, size: int, must: int = 0) -> int | None:
-    """Upstream's policy `simple`: what must be, filled up with the lowest indices."""
+    """Upstream's policy `simple`: the required GPUs, filled up with the lowest indices."""
     if size < 1 or free.bit_count() < size or must.bit_count() > size or must & ~free:
         return None
     chosen, left = must, free & ~must
@@ -53,12 +53,12 @@ def lowest_indices(free: int, size: int, must: int = 0) -> int | None:
 
 def first_listed(listed: Iterable[int], free: int, must: int = 0) -> int | None:
     """Upstream's policies for DGX machines: the first set of a fixed list that is free and holds
-    what must be."""
+    the required GPUs."""
     return next((gpus for gpus in listed if not gpus & ~free and not must & ~gpus), None)
 
 
 def pair_scores(machine: Machine) -> PairScores:
-    """What every pair of the machine's GPUs scores."""
+    """Return the score of every pair of the machine's GPUs."""
     count = len(machine.gpus)
     return tuple(
         tuple(0 if a == b else _score(machine.link(a, b)) for b in range(count))
@@ -73,7 +73,7 @@ def _score(link: Link) -> int:
 
 @lru_cache(maxsize=4096)
 def best_of_partition(scores: PairScores, free: int, size: int, must: int = 0) -> int | None:
-    """The same, on scores of pairs. Of equal cuts, the one with the lowest indices set by set."""
+    """Return the same from scores of pairs. Equal cuts go to the lowest indices, set by set."""
     if size < 1 or free.bit_count() < size or must.bit_count() > size or must & ~free:
         return None
     set_scores, totals = _cuts(scores, size)
@@ -85,7 +85,7 @@ def best_of_partition(scores: PairScores, free: int, size: int, must: int = 0) -
 
 @lru_cache(maxsize=64)
 def _cuts(scores: PairScores, size: int) -> tuple[Masks, Masks]:
-    """The score of each set, and the best total of each set's cuts; both [2^n]."""
+    """Return the score of each set, and the best total of each set's cuts; both [2^n]."""
     set_scores = np.zeros(1, dtype=np.int64)
     for row in range(len(scores)):
         to_row = np.zeros(1, dtype=np.int64)
@@ -96,7 +96,7 @@ def _cuts(scores: PairScores, size: int) -> tuple[Masks, Masks]:
 
 
 def _cut(set_scores: Masks, totals: Masks, free: int, size: int) -> Iterator[int]:
-    """The sets of the best cut of *free*, the one that is short among them."""
+    """Return the sets of the best cut of *free*, including a short one."""
     count = len(totals).bit_length() - 1
     while free:
         parts = []
@@ -110,7 +110,7 @@ def _cut(set_scores: Masks, totals: Masks, free: int, size: int) -> Iterator[int
 
 
 def _indices(part: int, size: int, count: int) -> tuple[int, ...]:
-    """For comparing: what is missing to *size* comes last, where upstream has its padding."""
+    """A sort key: indices missing to *size* come last, as upstream's padding does."""
     indices = [index for index in range(count) if part >> index & 1]
     return (*indices, *[count] * (size - len(indices)))
 

@@ -1,10 +1,10 @@
-"""What the extender and the plugin write for each other: the plan of a pod, and what is in use.
+"""The annotations that the extender and the plugin write for each other: plans and GPUs in use.
 
 On a Pod, `linkwise.dev/gpus`: container -> GPU uuids, {"main":["GPU-a","GPU-b"]}
-On a Pod, `linkwise.dev/plan`: which plan, and what it is worth, {"v":1,"id":"x","node":"n1",...}
+On a Pod, `linkwise.dev/plan`: which plan, and its value, {"v":1,"id":"x","node":"n1",...}
 On a Node, `linkwise.dev/in-use`: from podresources, {"v":1,"pods":{"ns/name":{"main":["GPU-a"]}}}
 
-Unknown fields are ignored, so a field can be added without a new version.
+Readers ignore unknown fields, so a field can be added without a new version.
 """
 
 from collections.abc import Mapping
@@ -29,8 +29,8 @@ _COMMUNICATOR = "communicator"
 
 
 class CommunicatorEstimate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All-reduce bandwidth of a whole gang, in GB/s, as it was estimated when its plan was made
-    (docs/topology.md). For people: no decision follows from it."""
+    """All-reduce bandwidth of a whole gang in GB/s, estimated when its plan was made
+    (docs/topology.md). For people: no decision depends on it."""
 
     together: _Speed
     inside: _Speed  # the ring through all of the gang's GPUs on this pod's node
@@ -40,12 +40,12 @@ class CommunicatorEstimate(msgspec.Struct, frozen=True, kw_only=True, omit_defau
 class Plan(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="v", tag=VERSION
 ):
-    """A decision for one pod. It counts only while the pod is on `node`, or not yet bound."""
+    """A decision for one pod. It counts only while the pod is on `node`, or not bound yet."""
 
     id: Text  # the same for all members placed together
     node: Text
     leader: int = 0  # the term of the leader that made it; 0: there was no election
-    epoch: int = 0  # rises by one whenever the plan of this pod is made anew
+    epoch: int = 0  # rises by one with each new plan of this pod
     made: float = 0.0  # seconds since 1970; a gang's timeout counts from here
     link: str = ""  # closest link class that a ring through the pod's GPUs keeps to
     gbytes_per_s: float = 0.0  # estimated all-reduce bus bandwidth of the pod's GPUs
@@ -55,12 +55,13 @@ class Plan(
 
     @property
     def edition(self) -> tuple[int, int]:
-        """Of two plans of a pod the higher counts: a later leader's in any case."""
+        """Of two plans of a pod the one with the higher edition counts; a later leader's is
+        higher."""
         return self.leader, self.epoch
 
 
 class InUse(msgspec.Struct, frozen=True, kw_only=True):
-    """Which container really holds which GPUs, as the kubelet says; pods are `namespace/name`."""
+    """Which container holds which GPUs, by the kubelet's list; pods are `namespace/name`."""
 
     v: int = VERSION
     pods: dict[str, dict[str, tuple[str, ...]]] = {}
@@ -75,7 +76,7 @@ def write_gpus(gpus: ContainerGpus) -> str:
 
 
 def read_gpus(text: str) -> dict[str, tuple[str, ...]]:
-    """Raises AnnotationError where *text* is not container -> GPU uuids."""
+    """Raises AnnotationError if *text* is not container -> GPU uuids."""
     return decode(names.GPUS, text, dict[str, tuple[Text, ...]], _GPUS)
 
 
@@ -84,8 +85,10 @@ def write_plan(plan: Plan) -> str:
 
 
 def read_plan(text: str) -> Plan:
-    """A wrong `communicator` counts as none, since nothing depends on it. Raises AnnotationError
-    (of a newer version: VersionError)."""
+    """Read a plan. A wrong `communicator` counts as absent, since nothing depends on it.
+
+    Raises AnnotationError (VersionError for a newer version).
+    """
     check_version(names.PLAN, text, VERSION, _PLAN)
     try:
         return decode(names.PLAN, text, Plan, _PLAN)
@@ -102,6 +105,6 @@ def write_in_use(in_use: InUse) -> str:
 
 
 def read_in_use(text: str) -> InUse:
-    """Raises AnnotationError (of a newer version: VersionError)."""
+    """Raises AnnotationError (VersionError for a newer version)."""
     check_version(names.IN_USE, text, VERSION, _IN_USE)
     return decode(names.IN_USE, text, InUse, _IN_USE)

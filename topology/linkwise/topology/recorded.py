@@ -1,8 +1,8 @@
-"""Recorded machines: real servers kept as data, usable by name wherever a machine is wanted.
+"""Recorded machines: real servers kept as data, to use by name wherever a machine is needed.
 
-They let everything run, and be tried, without a GPU. `machines.json` holds the facts and where
-each was seen; what a source does not tell is derived by the rules of link_words.py, or stays
-unknown (a bus id, a NUMA node, the memory of a model that is not named exactly).
+With them everything runs without a GPU. `machines.json` holds the facts and where each was seen.
+link_words.py's rules derive what a source does not say. Other facts stay unknown (a bus id, a NUMA
+node, the memory of a model without an exact name).
 """
 
 from functools import cache
@@ -29,13 +29,13 @@ class RecordedGpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FabricDomain(msgspec.Struct, frozen=True):
-    """NVLinks that leave the machine: it is one of *nodes* in one fabric."""
+    """NVLinks that leave the machine, which is one of *nodes* in one fabric."""
 
     nodes: int
 
 
 class RecordedMachine(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry of `machines.json`; fields that are not named here are for readers."""
+    """One entry of `machines.json`; its other fields are for people."""
 
     title: str
     kind: Kind
@@ -54,7 +54,7 @@ class _MachinesFile(msgspec.Struct, frozen=True):
 
 @cache
 def records() -> dict[str, RecordedMachine]:
-    """All recorded machines with their sources, by name."""
+    """Return all recorded machines with their sources, by name."""
     text = files("linkwise.topology").joinpath("machines.json").read_bytes()
     return msgspec.json.decode(text, type=_MachinesFile).machines
 
@@ -64,9 +64,9 @@ def machine_names() -> tuple[str, ...]:
 
 
 def recorded_machine(name: str, *, node: str = "") -> Machine:
-    """The recorded machine *name*, with uuids that are the same for the same *node* every time.
+    """Return the recorded machine *name*; its uuids depend on *node* alone.
 
-    Raises MachineError that lists the names when there is none of that name.
+    Raises MachineError with all names if it does not exist.
     """
     return _pick(records(), name, node)
 
@@ -74,9 +74,9 @@ def recorded_machine(name: str, *, node: str = "") -> Machine:
 def read_machine_file(
     text: str, name: str | None = None, *, model: str | None = None, node: str = ""
 ) -> Machine:
-    """A machine out of somebody's file: the format of `machines.json`, or a `topo -m` table.
+    """Return a machine from a file's text: the format of `machines.json`, or a `topo -m` table.
 
-    *name* picks one of several; *model* says what a table cannot. Raises MachineError.
+    *name* picks one of several; *model* adds what a table does not say. Raises MachineError.
     """
     if not text.lstrip().startswith("{"):
         if name is not None:
@@ -145,5 +145,5 @@ def _numa_nodes(gpu: RecordedGpu) -> tuple[int, ...]:
 
 
 def _clique(record: RecordedMachine, name: str) -> str | None:
-    """All simulated trays of one kind are in one fabric, whatever node they stand for."""
+    """Return one fabric for all simulated machines of a kind, whatever their node."""
     return None if record.domain is None else f"{uuid5(NAMESPACE_DNS, name)}.1"

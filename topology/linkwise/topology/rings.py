@@ -1,8 +1,8 @@
-"""Rings through GPUs: how good the best one is, and how many fit beside each other.
+"""Rings through GPUs: how fast the best one is, and how many disjoint ones there are.
 
 An all-reduce runs along rings that pass every GPU once (Hamiltonian cycles). A ring is as fast as
-its slowest hop, and several rings add up as long as no two of them use the same NVLink.
-Plain search over one set; `tables.py` does the same for all sets of a machine at once.
+its slowest hop. Several rings add up if no two of them use the same NVLink. This is a plain search
+over one set; `tables.py` does the same for all sets of a machine at once.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,10 +10,10 @@ from functools import lru_cache
 from itertools import combinations
 
 MOST_GPUS = 8
-"""Up to so many GPUs joined by NVLinks, disjoint rings are counted exactly."""
+"""Disjoint rings are counted exactly for up to this many GPUs joined by NVLinks."""
 
 MOST_LINKS = 18
-"""NVLinks of the best-connected chip so far (Hopper, Blackwell)."""
+"""NVLinks of the chip with the most so far (Hopper, Blackwell)."""
 
 _MOST_STEPS = 10_000  # for one number of rings; recorded machines need a few dozen
 
@@ -21,9 +21,9 @@ Counts = tuple[tuple[int, ...], ...]
 
 
 def best_bottleneck(hops: Sequence[Sequence[float]]) -> float:
-    """The slowest hop of the best ring through all points of a symmetric matrix of hops.
+    """Return the slowest hop of the best ring through all points of a symmetric matrix of hops.
 
-    Of one or two points: 0, or the hop between them. At most 2^(n-1) n steps per distinct hop.
+    One point: 0. Two points: the hop between them. At most 2^(n-1) n steps per distinct hop.
     """
     if len(hops) < 2:
         return 0.0
@@ -37,12 +37,13 @@ def _upper(matrix: Sequence[Sequence[float]]) -> Iterator[tuple[tuple[int, int],
 
 
 def _has_ring(hops: Sequence[Sequence[float]], least: float) -> bool:
-    """Whether a ring has no hop below *least*: paths from point 0, by the set they have passed."""
+    """True if some ring has no hop below *least*: paths from point 0, by the set they have
+    passed."""
     count = len(hops)
     near = [
         sum(1 << b for b in range(count) if b != a and hops[a][b] >= least) for a in range(count)
     ]
-    ends = [0] * (1 << count)  # points passed -> where a path that passed just these can end
+    ends = [0] * (1 << count)  # points passed -> where a path through just these can end
     ends[1] = 1
     for passed in range(1, 1 << count, 2):
         if ends[passed]:
@@ -54,12 +55,12 @@ def _has_ring(hops: Sequence[Sequence[float]], least: float) -> bool:
 
 @lru_cache(maxsize=4096)
 def disjoint_rings(links: Counts) -> int:
-    """How many rings fit through all points of a symmetric matrix of link counts, no link twice.
+    """Return how many rings fit through all points of a symmetric matrix of link counts, with no
+    link used twice.
 
-    The answer can be had, and is at least the narrowest hop of the best ring: that ring, so often.
-    It is the most there can be up to `MOST_GPUS` points of `MOST_LINKS` links, as long as the
-    search ends within its steps, which it does on every machine that is known; beyond that no one
-    looks further.
+    The result is reachable, and at least the narrowest hop of the best ring, which repeats that
+    ring. It is the maximum for up to `MOST_GPUS` points of `MOST_LINKS` links if the search ends
+    within its steps, as it does on every known machine. Beyond that, nothing more is searched.
     """
     if len(links) < 3:
         return 0
@@ -74,10 +75,10 @@ def disjoint_rings(links: Counts) -> int:
 
 
 class _Search:
-    """Looks for rings that share no link.
+    """Searches for rings that share no link.
 
     An edge is a position in the upper triangle, by rows, and a digit of the number that says how
-    many links are left on each: taking a ring is one subtraction.
+    many links each edge has left: taking a ring is one subtraction.
     """
 
     def __init__(self, links: Counts) -> None:
@@ -95,7 +96,7 @@ class _Search:
         self._dead_ends: set[tuple[int, int]] = set()
 
     def most(self) -> int:
-        """No more rings than this can fit: every ring crosses every cut at least twice."""
+        """Return an upper bound: every ring crosses every cut at least twice."""
         sides = range(1, 1 << (len(self._links) - 1))
         return min(self._crossing(side) for side in sides) // 2
 
@@ -108,8 +109,11 @@ class _Search:
         return self._fits(wanted, self._left, spare)
 
     def _fits(self, wanted: int, left: int, spare: list[int]) -> bool:
-        """*spare* is what each point has beyond two links per ring wanted: a ring leaves it as it
-        is. So look at the first link of the scarcest point: a ring takes it, or nothing does."""
+        """Return whether *wanted* rings fit.
+
+        *spare* is what each point has beyond two links per ring wanted, and a ring does not change
+        it. So try the first link of the scarcest point: a ring takes it, or none does.
+        """
         if wanted == 0:
             return True
         self._steps += 1
@@ -137,14 +141,14 @@ _DIGIT_MASK = (1 << _DIGIT) - 1
 
 
 def _digits_above_zero(number: int, digits: int) -> int:
-    """1 in every digit of *number* that is not 0."""
+    """Return 1 in every digit of *number* that is not 0."""
     return sum(
         1 << shift for shift in range(0, digits * _DIGIT, _DIGIT) if number >> shift & _DIGIT_MASK
     )
 
 
 def _rings(links: Counts) -> Iterator[tuple[int, ...]]:
-    """Every ring through all points, each once: from point 0, towards its lower neighbour first."""
+    """Yield every ring through all points once: from point 0, towards its lower neighbour first."""
     count = len(links)
 
     def extend(path: tuple[int, ...]) -> Iterator[tuple[int, ...]]:

@@ -1,6 +1,6 @@
-"""All GPU sets of a machine at once: arrays indexed by bitmask, and what is computed over them.
+"""All GPU sets of a machine at once: arrays indexed by bitmask, and functions over them.
 
-65,536 sets of 16 GPUs are few for numpy and many for Python, so everything here works on whole
+65,536 sets of 16 GPUs are few for numpy and many for Python. So everything here works on whole
 layers: all sets of one size, in the order of their lowest indices ({0,1}, {0,2} … {1,2} …).
 """
 
@@ -16,7 +16,7 @@ Masks = NDArray[np.int64]
 Positions = NDArray[np.int64]
 Number = TypeVar("Number", bound=np.generic)
 NO_RING = -np.inf
-INFEASIBLE = np.iinfo(np.int64).min // 4  # far below any weight, even after adding some
+INFEASIBLE = np.iinfo(np.int64).min // 4  # far below any weight, even after additions
 
 
 def _read_only(array: NDArray[Number]) -> NDArray[Number]:
@@ -26,27 +26,28 @@ def _read_only(array: NDArray[Number]) -> NDArray[Number]:
 
 @cache
 def members(count: int, size: int) -> Positions:
-    """[sets, size] positions of every set of this size, rising; sets by lowest indices."""
+    """Return [sets, size]: the positions of every set of this size, rising; sets by lowest
+    indices."""
     rows = list(combinations(range(count), size))
     return _read_only(np.array(rows, dtype=np.int64).reshape(len(rows), size))
 
 
 @cache
 def layer(count: int, size: int) -> Masks:
-    """[sets] the bitmasks of the same."""
+    """Return [sets]: the bitmasks of the same sets."""
     masks: Masks = np.left_shift(1, members(count, size)).sum(axis=1, dtype=np.int64)
     return _read_only(masks)
 
 
 def within(sets: Masks, free: int, must: int = 0) -> Masks:
-    """Those of *sets* that lie in *free* and hold all of *must*, in the same order."""
+    """Return those of *sets* that lie in *free* and hold all of *must*, in the same order."""
     kept: Masks = sets[((sets & ~free) == 0) & ((sets & must) == must)]
     return kept
 
 
 @cache
 def sizes(count: int) -> NDArray[np.int8]:
-    """[2^count] how many GPUs are in each set."""
+    """Return [2^count]: the number of GPUs in each set."""
     result = np.zeros(1, dtype=np.int8)
     for _ in range(count):
         result = np.concatenate([result, result + 1])
@@ -54,7 +55,7 @@ def sizes(count: int) -> NDArray[np.int8]:
 
 
 def least(per_gpu: NDArray[np.float64], start: float) -> NDArray[np.float64]:
-    """[2^n] the least of the members' numbers; *start* where there are none."""
+    """Return [2^n]: the least of the members' numbers; *start* for the empty set."""
     result = np.array([start])
     for number in per_gpu:
         result = np.concatenate([result, np.minimum(result, number)])
@@ -62,7 +63,7 @@ def least(per_gpu: NDArray[np.float64], start: float) -> NDArray[np.float64]:
 
 
 def union(per_gpu: Sequence[int]) -> Masks:
-    """[2^n] the bits that any member has."""
+    """Return [2^n]: the bits that any member has."""
     result = np.zeros(1, dtype=np.int64)
     for bits in per_gpu:
         result = np.concatenate([result, result | bits])
@@ -70,7 +71,8 @@ def union(per_gpu: Sequence[int]) -> Masks:
 
 
 def best_within(values: NDArray[np.float64] | Masks) -> None:
-    """Change every set's number (last axis, [..., 2^n]) to the best of all its subsets' numbers."""
+    """Replace every set's number (last axis, [..., 2^n]) by the best of all its subsets'
+    numbers."""
     total = values.shape[-1]
     bit = 1
     while bit < total:
@@ -80,7 +82,7 @@ def best_within(values: NDArray[np.float64] | Masks) -> None:
 
 
 def best_bottlenecks(hops: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[2^n] the slowest hop of the best ring through each set, as `rings.best_bottleneck`;
+    """Return [2^n]: the slowest hop of the best ring through each set, as `rings.best_bottleneck`;
     -inf below two GPUs. *hops* is symmetric, [n, n].
 
     Held-Karp with min and max: the best path from a set's lowest GPU through all of it, by its end.
@@ -100,11 +102,11 @@ def best_bottlenecks(hops: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def best_partitions(weights: Masks, size: int, *, one_short: bool = False) -> Masks:
-    """[2^n] the best total weight when a set is cut into sets of *size*, with nothing left over;
-    with *one_short*, one set of the cut is smaller where the number does not divide.
+    """Return [2^n]: the best total weight of a cut of each set into sets of *size*, with none left.
 
-    *weights* is [2^n], `INFEASIBLE` where a set may not be used; so is the answer where no cut
-    exists. Each cut is seen once: the next set always holds the lowest GPU.
+    With *one_short*, one set of the cut may be smaller if the number does not divide. *weights* is
+    [2^n], `INFEASIBLE` for a set that may not be used; so is the result if no cut exists. Each cut
+    is considered once, as the next set always holds the lowest GPU.
     """
     count = len(weights).bit_length() - 1
     best = np.full(1 << count, INFEASIBLE)
@@ -124,10 +126,10 @@ def best_partitions(weights: Masks, size: int, *, one_short: bool = False) -> Ma
 
 
 def best_slowest_parts(values: NDArray[np.float64], size: int) -> NDArray[np.float64]:
-    """[2^n] the value of the worst part when a set is cut into sets of *size* so that this is as
-    high as can be; -inf where the set cannot be cut so, inf for the empty set.
+    """Return [2^n]: the greatest possible value of the worst part in a cut into sets of *size*;
+    -inf if no such cut exists, inf for the empty set.
 
-    *values* is [2^n], -inf where a set may not be a part.
+    *values* is [2^n], -inf for a set that may not be a part.
     """
     count = len(values).bit_length() - 1
     best = np.full(1 << count, -np.inf)

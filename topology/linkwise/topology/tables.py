@@ -1,8 +1,8 @@
-"""What every GPU set of a *kind* of machine is worth, computed once and then looked up.
+"""The value of every GPU set of a *kind* of machine, computed once and then looked up.
 
-Thousands of nodes are of a few kinds: what matters is the links, the models' speeds, NUMA and NICs,
-never uuids or health. All arrays are indexed by bitmask and must not be written to.
-Safe to call from several threads: at worst two of them compute the same table.
+Thousands of nodes are of a few kinds. Links, the models' speeds, NUMA and NICs make a kind; uuids
+and health do not. All arrays are indexed by bitmask and must not be written to. Safe to call from
+several threads: at worst two of them compute the same table.
 """
 
 from collections.abc import Hashable
@@ -12,10 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkwise.topology import subsets
-from linkwise.topology.hardware import facts_of_gpu
-from linkwise.topology.model import LinkClass, Machine
-from linkwise.topology.rings import MOST_GPUS, disjoint_rings
-from linkwise.topology.value import (
+from linkwise.topology.bandwidth import (
     LOCAL_GBYTES_PER_S,
     direct_nvlinks,
     islands,
@@ -23,28 +20,34 @@ from linkwise.topology.value import (
     pair_gbytes_per_s,
     positions_of,
 )
+from linkwise.topology.hardware import facts_of_gpu
+from linkwise.topology.model import LinkClass, Machine
+from linkwise.topology.rings import MOST_GPUS, disjoint_rings
 
 Floats = NDArray[np.float64]
 
 UNITS_PER_GBYTE = 10_000
-"""Values are whole multiples of 0.1 MB/s, so that totals are exact and equals are equal."""
+"""Values are whole multiples of 0.1 MB/s, so that totals are exact and equal values compare
+equal."""
 
 USUAL_SIZES = (1, 2, 4, 8)
-"""GPUs that the jobs to come ask for. A lone GPU waits for no link, so size 1 loses no GB/s."""
+"""Sizes of the expected jobs in GPUs. A lone GPU uses no link, so size 1 loses no GB/s."""
 
 
 class MachineTable:
-    """All GPU sets of one kind of machine of n GPUs.
+    """All GPU sets of one kind of machine with n GPUs.
 
-    `values` [2^n] is the GB/s of the set, `ring_classes` [2^n] the `LinkClass` a ring through it
-    keeps to. `future` [2^n] is what a set of free GPUs is worth to the jobs to come, from 0 to 1 of
-    the idle machine: for each usual job size from 2 on, the best total value of sets of that size
-    that fit side by side; then the mean. `future_gbytes_per_s` [2^n] is the mean of the same totals
-    in GB/s over all of `USUAL_SIZES`, sizes that the machine cannot hold counting as 0: for
-    comparing machines. A superset never has less of either. `best` [n+1, 2^n] is the best value of
-    any k of the GPUs, -inf where there are not so many. `numa_nodes` [2^n] counts the NUMA nodes a
-    set spans, all GPUs of unknown ones as one more; `nic_classes` [2^n] is the closeness of the
-    nearest common NIC. `models` [2^n] counts the GPU models in a set.
+    `values` [2^n] is the GB/s of the set, `ring_classes` [2^n] the `LinkClass` that a ring through
+    it keeps to. `best` [n+1, 2^n] is the best value of any k of the GPUs, -inf if there are fewer.
+    `numa_nodes` [2^n] counts the NUMA nodes that a set spans; all GPUs of unknown nodes count as
+    one more. `nic_classes` [2^n] is the closeness of the nearest common NIC. `models` [2^n] counts
+    the GPU models in a set.
+
+    `remaining_value` [2^n] is what a set of free GPUs is worth to the jobs to come, from 0 to 1 of
+    the idle machine: for each usual job size from 2 on, the best total value of disjoint sets of
+    that size; then the mean. `remaining_gbytes_per_s` [2^n], which compares machines, is the mean
+    of the same totals in GB/s over all of `USUAL_SIZES`; sizes that the machine cannot hold count
+    as 0. A superset never has less of either.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -56,20 +59,20 @@ class MachineTable:
         self.models = _models(machine)
         self.units = np.rint(self.values * UNITS_PER_GBYTE).astype(np.int64)
         packed = _packed(self.units, self.count)
-        self.future = _future(packed)
-        self.future_gbytes_per_s = _future_gbytes_per_s(packed)
+        self.remaining_value = _remaining_value(packed)
+        self.remaining_gbytes_per_s = _remaining_gbytes_per_s(packed)
         self._best: dict[LinkClass, Floats] = {}
         for array in (self.ring_classes, self.values, self.numa_nodes, self.nic_classes):
             array.flags.writeable = False
-        self.units.flags.writeable = self.future.flags.writeable = False
-        self.future_gbytes_per_s.flags.writeable = self.models.flags.writeable = False
+        self.units.flags.writeable = self.remaining_value.flags.writeable = False
+        self.remaining_gbytes_per_s.flags.writeable = self.models.flags.writeable = False
 
     @property
     def best(self) -> Floats:
         return self.best_with(LinkClass.SYS)
 
     def best_with(self, require: LinkClass) -> Floats:
-        """As `best`, of sets through which a ring keeps to *require* or closer."""
+        """Return `best` restricted to sets through which a ring keeps to *require* or closer."""
         known = self._best.get(require)
         if known is not None:
             return known
@@ -82,7 +85,7 @@ class MachineTable:
 
 
 def fingerprint(machine: Machine) -> Hashable:
-    """Equal for machines on which every set is worth the same and looks the same."""
+    """Return a value that is equal for machines on which every set has the same worth and look."""
     speeds = []
     for gpu in machine.gpus:
         facts = facts_of_gpu(gpu)
@@ -100,7 +103,7 @@ def fingerprint(machine: Machine) -> Hashable:
 
 
 class _Same:
-    """A machine as a key by identity: hashing its 120 links costs more than the look-up."""
+    """A machine as a key by identity: hashing its 120 links takes longer than the look-up."""
 
     __slots__ = ("machine",)
 
@@ -140,12 +143,12 @@ def _table_of_same(same: _Same) -> MachineTable:
 
 
 def table_of(machine: Machine) -> MachineTable:
-    """The table of this kind of machine: a look-up, once any machine of the kind has been seen."""
+    """Return the table of this kind of machine: a look-up after the first machine of the kind."""
     return _table_of_same(_Same(machine))
 
 
 def _symmetric(machine: Machine, entries: list[float]) -> Floats:
-    """[n, n], -inf on the diagonal: no path goes from a GPU to itself."""
+    """Return [n, n], with -inf on the diagonal: no path leads from a GPU to itself."""
     count = len(machine.gpus)
     matrix = np.full((count, count), subsets.NO_RING)
     for (first, second, _), entry in zip(machine.pairs(), entries, strict=True):
@@ -161,7 +164,7 @@ def _ring_classes(machine: Machine) -> NDArray[np.int8]:
 
 
 def _values(machine: Machine) -> Floats:
-    """See `value.value`."""
+    """See `bandwidth.bandwidth`."""
     count = len(machine.gpus)
     pairs = [(first, second) for first, second, _ in machine.pairs()]
     hops = _symmetric(machine, [pair_gbytes_per_s(machine, *pair) for pair in pairs])
@@ -181,7 +184,7 @@ def _values(machine: Machine) -> Floats:
 
 
 def _nvlink_rings(machine: Machine) -> NDArray[np.int64]:
-    """[2^n] edge-disjoint rings of direct NVLinks through three or more GPUs."""
+    """Return [2^n]: edge-disjoint rings of direct NVLinks through three or more GPUs."""
     count = len(machine.gpus)
     links = _symmetric(
         machine, [float(direct_nvlinks(machine, a, b)) for a, b, _ in machine.pairs()]
@@ -198,7 +201,7 @@ def _nvlink_rings(machine: Machine) -> NDArray[np.int64]:
 
 
 def _model_numbers(machine: Machine) -> list[int]:
-    """Which model each GPU is of, by first appearance: names alone tell no two machines apart."""
+    """Number the GPUs' models by first appearance, so that model names alone do not make a kind."""
     number: dict[str, int] = {}
     return [number.setdefault(gpu.model, len(number)) for gpu in machine.gpus]
 
@@ -229,8 +232,8 @@ def _nic_classes(machine: Machine) -> NDArray[np.int8]:
 
 
 def _packed(units: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """[sizes, 2^n] for each usual size from 2 on that the machine can hold: the best total, in
-    units, of sets of that size that fit side by side."""
+    """Return [sizes, 2^n]: for each usual size from 2 on that the machine can hold, the best total,
+    in units, of disjoint sets of that size."""
     rows = []
     for size in (size for size in USUAL_SIZES if 2 <= size <= count):
         weights = np.where(subsets.sizes(count) == size, units, subsets.INFEASIBLE)
@@ -240,13 +243,13 @@ def _packed(units: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     return packed
 
 
-def _future(packed: NDArray[np.int64]) -> Floats:
+def _remaining_value(packed: NDArray[np.int64]) -> Floats:
     if not len(packed):  # a lone GPU
         return np.array([0.0, 1.0])
     mean: Floats = (packed / packed[:, -1:]).mean(axis=0)
-    return np.round(mean, 9)  # sums of shares that are equal on paper are then equal here
+    return np.round(mean, 9)  # sums of shares that are equal on paper become equal here
 
 
-def _future_gbytes_per_s(packed: NDArray[np.int64]) -> Floats:
+def _remaining_gbytes_per_s(packed: NDArray[np.int64]) -> Floats:
     total: Floats = packed.sum(axis=0) / (len(USUAL_SIZES) * UNITS_PER_GBYTE)
     return total

@@ -1,11 +1,11 @@
-"""Read and print the table of `nvidia-smi topo -m`, so that anybody's server can be judged.
+"""Reads and prints the table of `nvidia-smi topo -m`, so that any server can be judged.
 
-People paste this table with tabs turned to blanks, with the colours of their terminal, with
-Windows line ends, and below the command they typed; all of that is read. The table knows no
-models, memory or uuids: they are told by the caller or stay "GPU", 0 MiB and made-up uuids.
+It accepts tables with tabs turned into spaces, terminal colours, Windows line ends, and the command
+above them. The table has no models, memory or uuids: the caller gives the model, or it stays "GPU",
+with 0 MiB and generated uuids.
 
-What real prints hold: NUMA nodes as a list (`0-1`), `N/A`, or in another order than the GPUs;
-SOC for SYS; NIC columns named `mlx5_0` or `NIC0` with a legend below; GPU numbers with gaps.
+Real tables contain: NUMA nodes as a list (`0-1`), `N/A`, or in another order than the GPUs; SOC for
+SYS; NIC columns named `mlx5_0` or `NIC0` with a legend below; GPU numbers with gaps.
 """
 
 import re
@@ -29,7 +29,7 @@ _NIC_LEGEND = re.compile(r"\b(NIC[0-9]+)\s*:\s*(\S.*?)\s*(?=\bNIC[0-9]+\s*:|$)",
 
 
 def made_up_uuid(*path: object) -> str:
-    """A GPU uuid that is the same for the same *path* every time."""
+    """Return a GPU uuid that depends on *path* alone."""
     return f"GPU-{uuid5(_NAMESPACE, '/'.join(map(str, path)))}"
 
 
@@ -42,9 +42,9 @@ class _Table:
 
 
 def read_matrix(text: str, *, model: str = UNKNOWN_MODEL, node: str = "") -> Machine:
-    """The machine that *text* shows: all GPUs of one *model*, uuids made up from *node*.
+    """Return the machine in *text*: all GPUs of one *model*, with uuids generated from *node*.
 
-    Raises MachineError that names the row and the column of what it cannot read.
+    Raises MachineError with the row and the column of what it cannot read.
     """
     table = _read_table(text)
     names = sorted((name for name in table.devices if _GPU_NAME.fullmatch(name)), key=_index)
@@ -73,10 +73,9 @@ def read_matrix(text: str, *, model: str = UNKNOWN_MODEL, node: str = "") -> Mac
 
 
 def write_matrix(machine: Machine) -> str:
-    """The table as `nvidia-smi topo -m` would print it; `read_matrix` reads it back.
+    """Return the table as `nvidia-smi topo -m` would print it; `read_matrix` reads it back.
 
-    CPUs are not known and stand as N/A; the rows of the NICs, which say nothing that their
-    columns do not, are left out.
+    CPUs are unknown and printed as N/A. The rows of the NICs repeat their columns and are left out.
     """
     gpu_names = [f"GPU{gpu.index}" for gpu in machine.gpus]
     nic_names = [f"NIC{position}" for position in range(len(machine.nics))]
@@ -133,7 +132,7 @@ def _read_table(text: str) -> _Table:
 
 
 def _is_header(line: str) -> bool:
-    """Whether *line* names columns: a GPU first, and none of the words that cells hold."""
+    """True if *line* names columns: a GPU first, and no word that only a cell holds."""
     words = line.split()
     return bool(words) and bool(_GPU_NAME.fullmatch(words[0])) and not any(map(is_word, words))
 
@@ -142,7 +141,7 @@ def _read_header(line: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     names = _AFFINITIES.split(line)[0].split()
     twice = {name for name in names if names.count(name) > 1}
     if twice:
-        raise MachineError(f"table, header: column {sorted(twice)[0]} stands there twice")
+        raise MachineError(f"table, header: column {sorted(twice)[0]} appears twice")
     return tuple(names), tuple(_AFFINITIES.findall(line))
 
 
@@ -154,7 +153,7 @@ def _check_row(
     rows: Mapping[str, object],
 ) -> None:
     if name in rows:
-        raise MachineError(f"table: row {name} stands there twice")
+        raise MachineError(f"table: row {name} appears twice")
     if name not in devices:
         raise MachineError(f"table: row {name}: expected one of the columns {' '.join(devices)}")
     if len(cells) < len(devices):
@@ -176,7 +175,8 @@ def _closeness(table: _Table, gpus: Sequence[str], nic: str) -> tuple[LinkClass,
 
 
 def _numa_nodes(table: _Table, name: str) -> tuple[int, ...]:
-    """`3`, `0-1`, `0,2`, `-1` or `N/A` of the NUMA column; none where the table has no such."""
+    """Read `3`, `0-1`, `0,2`, `-1` or `N/A` of the NUMA column; empty if there is no such
+    column."""
     if "NUMA Affinity" not in table.affinities:
         return ()
     cells = table.rows[name][len(table.devices) :]

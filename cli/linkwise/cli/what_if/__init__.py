@@ -1,1 +1,1 @@
-"""Where a job would go, when, and what would make room: asked of a cluster's listing."""
+"""Where a job would go, when, and what would make room, from a listing of a cluster."""

@@ -1,4 +1,4 @@
-"""The answer to "what if I submitted this job?", as values; docs/what-if.md has them in words.
+"""The answer to "what if I submitted this job?", as values; docs/what-if.md describes it.
 
 Times are seconds since 1970, bandwidths GB/s.
 """
@@ -9,28 +9,28 @@ from dataclasses import dataclass
 from linkwise.cli.what_if.given.machines import Guess, LeftOut
 from linkwise.extender.api.views import Explanation, GangExplanation, Holder
 
-# What becomes of a part of the job.
+# States of a part of the job.
 FITS, STARTS, WAITS, NOT_OURS = "fits", "starts", "waits", "not-ours"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a pod goes."""
+    """The place of one pod."""
 
     pod: str  # name
     wanted: int  # GPUs
     rank: int | None
-    node: str  # empty: nowhere yet
+    node: str  # "": nowhere yet
     gpus: tuple[int, ...]  # their indices on the node
-    uuids: tuple[str, ...] | None  # None: its node's machine is guessed, so they are not known
+    uuids: tuple[str, ...] | None  # None: unknown, because its node's machine is guessed
     link: str
     gbytes_per_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """When a part of the job has its GPUs, if all who say how long they run keep their word and
-    no other job comes. Where more than the known ends are needed there is none."""
+    """When a part of the job has its GPUs, if all pods end when they say and no other job comes. If
+    it needs more than the known ends, there is no start."""
 
     at: float
     places: tuple[Place, ...]
@@ -39,21 +39,21 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A gang of the job, or a pod of it that runs for itself."""
+    """A gang of the job, or a pod that is in none."""
 
     namespace: str
     name: str
     is_gang: bool
-    because: str  # which rule says that it is a gang, or none
+    because: str  # the rule by which it is a gang, or none
     state: str  # fits: all its pods; starts: enough of them; waits; not-ours: it takes no GPU
     size: int
-    minimum: int  # so many pods are enough to start
+    minimum: int  # number of pods that is enough to start
     places: tuple[Place, ...]  # now
-    span: str  # what all of its pods share, like `topology.kubernetes.io/zone=a`
-    start: Start | None  # None: it starts now, or it is not known when
-    waits_for: tuple[Holder, ...]  # who has the GPUs that it would get
+    span: str  # what all its pods share, like `topology.kubernetes.io/zone=a`
+    start: Start | None  # None: it starts now, or the time is unknown
+    waits_for: tuple[Holder, ...]  # the holders of the GPUs that it would get
     evicts: tuple[str, ...]  # pods that Linkwise would evict for it
-    why: GangExplanation | Explanation | None  # of one that waits
+    why: GangExplanation | Explanation | None  # of a part that waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class HeldPod:
     node: str
     gpus: int
     priority: int
-    until: float | None  # as far as it is known
+    until: float | None  # None: unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,27 +72,27 @@ class Room:
     """If these pods were gone, and no other pod waited, all of the job would start."""
 
     pods: tuple[HeldPod, ...]
-    fewest: bool  # no fewer would do; else none of these can be left out
-    by: str  # "end", or "eviction" where kube-scheduler would evict them for it
+    fewest: bool  # True: no smaller number suffices; else none of these can stay
+    by: str  # "end", or "eviction" if kube-scheduler would evict them for it
 
 
 @dataclass(frozen=True, slots=True)
 class Never:
-    """Not even once all pods are gone that could go, and why."""
+    """The job does not start even if every pod goes that could go; says why."""
 
     why: tuple[GangExplanation | Explanation, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    nodes: int  # with GPUs that are known
-    gpus: Mapping[str, int]  # by state
+    nodes: int  # nodes whose GPUs are known
+    gpus: Mapping[str, int]  # GPUs by state
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     at: float
-    job: tuple[str, ...]  # the objects that were submitted
+    job: tuple[str, ...]  # the submitted objects
     fits: bool  # all of it starts now
     cluster: Use
     parts: tuple[Part, ...]
@@ -100,5 +100,5 @@ class Answer:
     never: Never | None
     guesses: tuple[Guess, ...]
     left_out: tuple[LeftOut, ...]
-    presumed: tuple[str, ...]  # pods whose GPUs no plan and no plugin names
+    presumed: tuple[str, ...]  # pods whose GPUs neither a plan nor a plugin names
     notes: tuple[str, ...]

@@ -1,8 +1,8 @@
-"""Asks the core: where the job would go now, when it would start, and what would make room.
+"""Asks the core where the job would go now, when it would start, and what would make room.
 
-Two worlds are made of the listing. In the first everything goes on as it would: those who wait have
-their turn before the job, and pods that say how long they run end. In the second no other pod
-waits, so that what would make room for the job is not taken by others.
+The listing becomes two worlds. In the first one time goes on: waiting pods have their turn before
+the job, and pods that say how long they run end. In the second one no other pod waits, so that
+others do not take the room that is made for the job.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -49,7 +49,7 @@ from linkwise.extender.podgrouper.workloads.answer import ObjectRef
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.kube.objects import Pod
 
-_MOMENT_SECONDS = 15.0  # in which what is called "now" happens
+_MOMENT_SECONDS = 15.0  # events within this time count as "now"
 _MOST_NAMED = 20
 
 
@@ -63,7 +63,7 @@ class Question:
 
 
 def ask(question: Question) -> Answer:
-    """Raises BadInputError where the job cannot be placed on any cluster."""
+    """Answer the question. Raises BadInputError if no cluster could place the job."""
     return _Asking(question).answer()
 
 
@@ -138,7 +138,7 @@ class _Asking:
             ends=ends,
         )
 
-    # Now.
+    # Now
 
     def _parts(self, world: World, groups: Sequence[Group]) -> list[Part]:
         snapshot = world.core.snapshot(world.now)
@@ -173,7 +173,7 @@ class _Asking:
             why=why,
         )
 
-    # Later.
+    # Later
 
     def _with_starts(
         self,
@@ -184,7 +184,7 @@ class _Asking:
         *,
         can: bool,
     ) -> list[Part]:
-        """Let time pass from one known end to the next, till all of the job has started."""
+        """Let time pass from one known end to the next until all of the job has started."""
         found: dict[int, Part] = {}
         waiting = [number for number, part in enumerate(parts) if part.state == WAITS]
         ends = Ends(world, [groups[number] for number in waiting])
@@ -212,13 +212,13 @@ class _Asking:
         holders = owners_of(before, gpus_of(snapshot, group))
         return replace(part, start=start, waits_for=holders or part.waits_for)
 
-    # Room.
+    # Room
 
     def _room(self, groups: Sequence[Group]) -> tuple[tuple[Room, ...], Never | None]:
         settings = replace(self._settings, preempt=Preempt.NEVER)
         running = [pod for pod in self._others if pod.spec.node_name]
         world = self._world(running, settings, ends=False)
-        # Those that are ending make room in any case.
+        # Pods that are ending make room in any case.
         world.remove([pod.metadata.uid for pod in running if _is_ending(pod, self._at)])
         world.settle()
         trials = Trials(world, self._job.pods)
@@ -250,7 +250,7 @@ class _Asking:
         )
         return Room(pods, found.fewest, by)
 
-    # What else is to be said.
+    # Other facts
 
     def _note_others(self, schedulers: frozenset[str]) -> None:
         foreign = sorted(
@@ -338,14 +338,14 @@ def _records(snapshot: Snapshot, found: Found) -> list[PodRecord]:
 def _without_estimates(
     why: GangExplanation | Explanation | None,
 ) -> GangExplanation | Explanation | None:
-    """The core estimates ends by those that it saw; this one has seen none."""
+    """Drop estimated ends: the core learns them from pods that ended, and it has seen none here."""
     if not isinstance(why, GangExplanation) or why.hold is None or why.hold.sure:
         return why
     return replace(why, hold=replace(why.hold, start=None))
 
 
 def _holders_of(why: object) -> tuple[Holder, ...]:
-    """Who has what is kept for it, else what came nearest."""
+    """Return the holders of what is kept for the part, else of its nearest miss."""
     search = getattr(why, "search", None)
     nearest = search.nearest if search is not None else None
     if isinstance(why, GangExplanation):
@@ -358,7 +358,7 @@ def _holders_of(why: object) -> tuple[Holder, ...]:
 
 
 def _presumed(snapshot: Snapshot) -> tuple[str, ...]:
-    """Pods that run, of which neither a plan nor the kubelet says which GPUs they have."""
+    """Return running pods whose GPUs neither a plan nor the kubelet names."""
     return tuple(
         sorted(
             record.key

@@ -1,8 +1,8 @@
 """`linkwise what-if`: where a job would go, when it would start, and what would make room for it.
 
-It asks the extender's own core, fed with a listing of the cluster, so its answer is the extender's.
-Nothing is written anywhere. Exit status: 0 all of the job starts now, 1 it does not, 2 bad input.
-With --replay the cluster's own past goes through that core instead; then 0, or 2.
+It runs the extender's own core on a listing of the cluster, so its answer is the extender's. It
+writes nothing. Exit status: 0 all of the job starts now, 1 it does not, 2 bad input. With --replay
+the core runs the cluster's past instead; then 0, or 2.
 """
 
 import sys
@@ -25,7 +25,7 @@ from linkwise.topology import names
     metavar="FILE",
     multiple=True,
     default=("-",),
-    help="The cluster.  [default: -]",
+    help="A listing of the cluster.  [default: -]",
 )
 @click.option(
     "--submit",
@@ -35,7 +35,9 @@ from linkwise.topology import names
     help="The job: a Pod, Job, JobSet, PyTorchJob, …",
 )
 @click.option(
-    "--replay", is_flag=True, help="The past instead: what would its jobs have got, and when?"
+    "--replay",
+    is_flag=True,
+    help="Replay the past instead: what would its jobs have got, and when?",
 )
 @click.option(
     "--history",
@@ -50,13 +52,16 @@ from linkwise.topology import names
     "assumed",
     metavar="SELECTOR=MACHINE",
     multiple=True,
-    help="Nodes with these labels are such machines, where no plugin says what they are.",
+    help="Machine of the nodes with these labels, unless a plugin published one.",
 )
 @click.option(
     "--at", metavar="TIME", help="When the cluster was listed, like 2026-03-01T08:00:00Z."
 )
 @click.option(
-    "--resource", default=names.DEFAULT_RESOURCE, show_default=True, help="What counts as a GPU."
+    "--resource",
+    default=names.DEFAULT_RESOURCE,
+    show_default=True,
+    help="The extended resource that counts as a GPU.",
 )
 @click.option(
     "--indexed-jobs",
@@ -89,8 +94,8 @@ def what_if_command(
     output: str,
 ) -> None:
     """Say where a job would go if it was submitted now, when it would start, and what would make
-    room for it; or what the cluster's own last weeks would have been (--replay)."""
-    # The core takes a while to load, and other commands do without it.
+    room for it; or (--replay) what the cluster's last weeks would have been."""
+    # The core takes a while to import, and other commands do not need it.
     from linkwise.cli.what_if import run
 
     asked = run.Asked(

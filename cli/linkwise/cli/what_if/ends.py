@@ -1,4 +1,4 @@
-"""Lets time pass in a world from one end of a pod to the next that may matter to the job."""
+"""Lets time pass from one end of a pod to the next that may matter to the job."""
 
 from collections.abc import Iterator, Sequence
 
@@ -6,13 +6,16 @@ from linkwise.cli.what_if.parts import Group
 from linkwise.cli.what_if.world import World
 from linkwise.extender.explain.snapshot import Snapshot
 
-_MOST_STEPS = 150  # the core looks for room after each
+_MOST_STEPS = 150  # after each, the core searches for room
 
 
 class Ends:
-    """Where no other pod waits, ends are skipped after which there are not yet GPUs enough, however
-    they are joined: that changes nothing. Where others wait, all of them have their turns, and of
-    very many ends several make a step."""
+    """The known ends, in order.
+
+    If no other pod waits, ends are skipped while there are too few GPUs however they are joined;
+    that changes nothing. If others wait, all of them have their turns, and if there are very many
+    ends, several form one step.
+    """
 
     def __init__(self, world: World, groups: Sequence[Group]) -> None:
         self._world = world
@@ -44,7 +47,7 @@ class Ends:
         self._next = self._skipping() if not self._others_wait else iter(())
 
     def go_on(self) -> bool:
-        """Pass to where the job may start; False: no further end is known."""
+        """Advance to a time at which the job may start. Return False if no further end is known."""
         if self._steps == _MOST_STEPS * 2:
             return False
         self._steps += 1
@@ -75,6 +78,6 @@ class Ends:
 
 
 def _needs(snapshot: Snapshot, group: Group) -> dict[int, int]:
-    """Size -> how many pods of so many GPUs have to have room; the smallest are enough."""
+    """Return size -> how many pods with so many GPUs need room; the smallest pods are enough."""
     sizes = sorted(snapshot.by_uid[uid].demand.gpus for uid in group.uids)[: group.enough]
     return {size: sizes.count(size) for size in set(sizes)}

@@ -1,4 +1,4 @@
-"""One fact a line, its name in front: what all texts of what-if are made of."""
+"""One fact per line, with its name in front: the form of all what-if texts."""
 
 from collections.abc import Sequence
 
@@ -11,6 +11,6 @@ def fact(name: str, text: str) -> str:
 
 
 def some(words: Sequence[str]) -> str:
-    """The first few of these words, and how many more there are."""
+    """Return the first few words, and how many more there are."""
     more = len(words) - _MOST
     return ", ".join(words[:_MOST]) + (f" and {more} more" if more > 0 else "")

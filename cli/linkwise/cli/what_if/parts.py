@@ -1,4 +1,4 @@
-"""The job in the world around the core: which gangs it is, and where each of its pods has gone."""
+"""The job in the core's world: its gangs, and the place of each pod."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,11 +19,11 @@ class Group:
     """Pods of the job that start together: a gang, or one pod."""
 
     key: GangKey
-    uids: tuple[str, ...]  # those that take GPUs, in the order of ranks
-    enough: int  # of these
+    uids: tuple[str, ...]  # those with GPUs, in the order of ranks
+    enough: int  # number of these that is enough
     size: int
     minimum: int
-    others: int  # pods of the cluster that are in the same gang
+    others: int  # pods of the cluster in the same gang
 
     @property
     def is_gang(self) -> bool:
@@ -37,7 +37,7 @@ class Group:
 
 
 def groups_of(snapshot: Snapshot, uids: Iterable[str]) -> tuple[Group, ...]:
-    """The pods of the job that take GPUs; in the order in which they were given."""
+    """Return the groups of the job's pods with GPUs, in the given order."""
     found: dict[GangKey, list[PodRecord]] = {}
     mine = frozenset(uids)
     for uid in uids:
@@ -79,7 +79,7 @@ def all_fit(world: World, groups: Iterable[Group]) -> bool:
 def places_of(
     world: World, snapshot: Snapshot, group: Group, guessed: frozenset[str]
 ) -> tuple[tuple[Place, ...], str]:
-    """And the span that they have in common."""
+    """Return the places, and the span that they share."""
     places, span = [], ""
     for uid in group.uids:
         record = snapshot.by_uid[uid]
@@ -117,13 +117,13 @@ def places_of(
 
 
 def planned_at(world: World, group: Group) -> float:
-    """When the last of those of its pods got its GPUs that has some."""
+    """Return when the last placed pod of the group got its GPUs."""
     pods = (world.pods[uid] for uid in group.uids if is_placed(world, uid))
     return max(read_plan(pod.metadata.annotations[names.PLAN]).made for pod in pods)
 
 
 def gpus_of(snapshot: Snapshot, group: Group) -> Mapping[str, int]:
-    """Node -> bitmask of what the group has."""
+    """Return node -> bitmask of the group's GPUs."""
     found: dict[str, int] = {}
     for uid in group.uids:
         record = snapshot.by_uid[uid]
@@ -136,7 +136,7 @@ def gpus_of(snapshot: Snapshot, group: Group) -> Mapping[str, int]:
 
 
 class Explanations:
-    """Why groups wait; of pods that are alike, which may be thousands, it is worked out once."""
+    """Why groups wait. Computed once for pods that are alike, of which there may be thousands."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot, self._explainer = snapshot, Explainer(snapshot)

@@ -1,8 +1,8 @@
-"""The fewest pods that would have to go for the job to start.
+"""Finds the fewest pods that would have to go for the job to start.
 
-How many GPUs each node has once some of its pods are gone gives a number that no choice can be
-below, and a first choice. Whether the job starts then the core says; links, spans and CPU may ask
-for more, and then nothing is chosen that could as well stay.
+How many GPUs each node has once some of its pods are gone gives a lower bound, and a first choice.
+The core then says whether the job starts. Links, spans and CPU may require more; in that case every
+pod of the choice is needed, but a smaller choice may exist.
 """
 
 from collections import defaultdict
@@ -22,21 +22,21 @@ from linkwise.topology.choose import choose
 from linkwise.topology.model import LinkClass, Machine
 
 _FAR = 1 << 50
-_EACH = 1 << 20  # what a pod costs; each GPU that it has costs 1, so small ones go first
+_EACH = 1 << 20  # cost of a pod; each of its GPUs costs 1, so small pods go first
 _MOST_CHOICES = 24
-_MOST_TOGETHER = 6  # pods of a node of which every choice is looked at
+_MOST_TOGETHER = 6  # if a node has no more pods than this, every combination is tried
 Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
     uids: tuple[str, ...]
-    fewest: bool  # no fewer would do
+    fewest: bool  # True: no smaller number suffices
 
 
 @dataclass(frozen=True, slots=True)
 class _Option:
-    """Some pods of a node that go, and how many places for the job there are then."""
+    """Pods of a node that go, and how many places for the job that gives."""
 
     cost: int
     places: int
@@ -44,9 +44,9 @@ class _Option:
 
 
 def fewest_to_go(trials: Trials, may_go: Callable[[PodRecord], bool]) -> Found | None:
-    """Of the pods of which *may_go* is true; None: not even all of them are enough."""
+    """Choose among the pods for which *may_go* is true; None: even all of them are not enough."""
     everybody = [record for record in trials.may_go() if may_go(record)]
-    choices = _Question(trials, everybody).choices()
+    choices = _EvictionSearch(trials, everybody).choices()
     least = len(choices[0]) if choices else len(everybody)
     chosen = [record.uid for record in everybody]
     with suppress(OutOfTrialsError):
@@ -63,7 +63,7 @@ def fewest_to_go(trials: Trials, may_go: Callable[[PodRecord], bool]) -> Found |
 
 
 def _without_needless(trials: Trials, chosen: list[str]) -> list[str]:
-    """Give back as many as may stay, many at a time where that goes."""
+    """Restore as many pods as may stay, many at a time if possible."""
     at_once = (len(chosen) + 1) // 2
     with suppress(OutOfTrialsError):
         while at_once:
@@ -78,7 +78,7 @@ def _without_needless(trials: Trials, chosen: list[str]) -> list[str]:
     return chosen
 
 
-class _Question:
+class _EvictionSearch:
     def __init__(self, trials: Trials, may_go: Sequence[PodRecord]) -> None:
         self._snapshot = trials.snapshot
         self._pool = trials.pool
@@ -108,8 +108,8 @@ class _Question:
                 self._idle[record.node] = (cpu + needs.milli_cpu, memory + needs.memory)
 
     def choices(self) -> list[list[str]]:
-        """The cheapest by count first, then such as make ever more room than is counted; the first
-        one is a bound."""
+        """Yield the cheapest choice by count first, then choices that make more and more room. The
+        first one is a bound."""
         found: list[tuple[int, list[str]]] = []
         for nodes in self._domains().values():
             found += self._choices_on(nodes)
@@ -148,7 +148,7 @@ class _Question:
             more = 2 * more or 1
 
     def _options(self, node: NodeState) -> list[_Option]:
-        """The cheapest for each number of places; to let none go is the first."""
+        """Return the cheapest option for each number of places, beginning with no pod."""
         by_uid, machine = self._snapshot.by_uid, node.machine
         assert machine is not None, "it is in the pool"
         others = {uid: mask for uid, mask in node.owned.items() if uid not in self._job}
@@ -175,7 +175,7 @@ class _Question:
         return found
 
     def _left(self, node: NodeState) -> tuple[int, int]:
-        """CPU and memory that the job could have if all stay."""
+        """Return the CPU and memory that the job could use if all pods stay."""
         left, by_uid = self._snapshot.left, self._snapshot.by_uid
         own = [by_uid[uid].needs for uid in node.owned if uid in self._job]
         cpu, memory = self._idle[node.name]
@@ -183,7 +183,7 @@ class _Question:
         return cpu, memory + int(left.memory[node.row]) + sum(needs.memory for needs in own)
 
     def _places(self, machine: Machine, mask: int, cpu: int, memory: int) -> int:
-        """Never less than there are."""
+        """Return an upper bound of the places."""
         if not self._alike:
             return mask.bit_count() if mask.bit_count() >= self._smallest else 0
         needs = self._first.needs
@@ -207,7 +207,7 @@ class _Question:
 
 
 def _subsets(uids: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """All where they are few; of many the first so many."""
+    """Return all subsets of few pods; of many, the prefixes."""
     if len(uids) > _MOST_TOGETHER:
         yield from (tuple(uids[:count]) for count in range(len(uids) + 1))
         return
@@ -216,7 +216,7 @@ def _subsets(uids: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _after(best: Ints, option: _Option) -> Ints:
-    """The cost of each number of places with this option of one more node."""
+    """Return the cost of each number of places with this option of one more node."""
     shift = min(option.places, len(best) - 1)
     moved = np.concatenate([np.full(shift, best[0], dtype=np.int64), best[: len(best) - shift]])
     return moved + option.cost
@@ -232,7 +232,7 @@ def _trace(taken: Sequence[tuple[list[_Option], Ints]], places: int) -> list[str
 
 
 def _domain(node: NodeState, level: str) -> str:
-    """As the core has it: the clique that the machine names counts as a label."""
+    """Return the domain as the core does: the machine's clique counts as a label."""
     if level == NODE:
         return node.name
     if level == CLIQUE and node.machine is not None and node.machine.clique is not None:
@@ -241,7 +241,7 @@ def _domain(node: NodeState, level: str) -> str:
 
 
 def held_by(snapshot: Snapshot, uids: Collection[str]) -> Iterator[tuple[PodRecord, int]]:
-    """These pods and how many GPUs each has; those with most first."""
+    """Return these pods with the GPUs of each, those with most first."""
     found = []
     for uid in uids:
         record = snapshot.by_uid[uid]

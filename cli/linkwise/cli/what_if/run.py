@@ -1,4 +1,4 @@
-"""From the command line's words to the answer."""
+"""From the command line's arguments to the answer."""
 
 import sys
 import time
@@ -42,7 +42,7 @@ class Asked:
 
 
 def answer(asked: Asked) -> Answer:
-    """Where the job would go. Raises BadInputError."""
+    """Say where the job would go. Raises BadInputError."""
     now = _begin(asked)
     assumed = [read_assumption(said) for said in asked.assumed]
     listing = read_listing(asked.paths)
@@ -52,7 +52,7 @@ def answer(asked: Asked) -> Answer:
 
 
 def past_answer(asked: Asked) -> PastAnswer:
-    """What the last weeks would have been. Raises BadInputError."""
+    """Say what the last weeks would have been. Raises BadInputError."""
     now = _begin(asked)
     assumed = [read_assumption(said) for said in asked.assumed]
     history = read_all(asked.paths, asked.histories, asked.resource, now)
@@ -64,7 +64,7 @@ def past_answer(asked: Asked) -> PastAnswer:
 
 
 def _begin(asked: Asked) -> float:
-    """The time of the listing. Raises BadInputError."""
+    """Return the time of the listing. Raises BadInputError."""
     if bool(asked.jobs) == asked.replay:
         raise BadInputError("--submit FILE or --replay: expected one of them")
     if asked.histories and not asked.replay:
@@ -93,7 +93,7 @@ def _settings(asked: Asked) -> CoreSettings:
 
 
 def _progress(scheduler: str, ended: int, of: int) -> None:
-    """On a terminal one line that is written over; gone once all is done."""
+    """Rewrite one line on a terminal, and remove it at the end."""
     if sys.stderr.isatty():
         text = f"replay, {scheduler}: {ended} of {of} jobs" if scheduler else ""
         click.echo(f"\r{text}\x1b[K", err=True, nl=False)

@@ -1,4 +1,4 @@
-"""The answer of `linkwise what-if` for people. One fact a line, its name in front."""
+"""The answer of `linkwise what-if` for people. One fact per line, with its name in front."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -21,9 +21,9 @@ from linkwise.extender.explain import explanation_text as explain_text
 from linkwise.extender.explain.format import duration, gpus_in_words, pods_in_words
 
 _MOST_HOLDERS = 8
-_MOST_PARTS = 20  # that wait, and are shown in full
+_MOST_PARTS = 20  # waiting parts that are shown in full
 _MOST_OBJECTS = 8  # of the job
-_MOST_PODS = 40  # that would have to end
+_MOST_PODS = 40  # pods that would have to end
 _HEADER = ("POD", "RANK", "NODE", "GPUS", "LINK", "GB/s")
 _FIGURES = (1, 5)
 _LEGEND = "\nGB/s: estimated all-reduce bus bandwidth of the pod's GPUs.\n"
@@ -86,7 +86,7 @@ def _verdict(answer: Answer) -> str:
 
 
 def _placed(parts: Sequence[Part]) -> Iterator[str]:
-    """Gangs one by one, pods that run for themselves in one table."""
+    """Show gangs one by one, and other pods in one table."""
     singles = [place for part in parts if not part.is_gang for place in part.places if place.node]
     if singles:
         yield ""
@@ -127,7 +127,7 @@ def _row(place: Place) -> tuple[str, ...]:
 
 
 def _alike(parts: Iterable[Part]) -> list[tuple[Part, int]]:
-    """The first of those of which the same is said, and how many others there are."""
+    """Group parts with equal texts: the first of them, and how many others there are."""
     groups: dict[object, list[Part]] = {}
     for part in parts:
         key: object = part.name
@@ -153,7 +153,7 @@ def _waiting(part: Part, others: int, answer: Answer) -> Iterator[str]:
         (why, *_) = answer.never.why  # what would be in the way even then
     if why is not None:
         if part.start is not None and isinstance(why, GangExplanation) and why.hold is not None:
-            why = replace(why, hold=replace(why.hold, holders=()))  # said above
+            why = replace(why, hold=replace(why.hold, holders=()))  # shown above
         # The first line says how long it has waited.
         yield from explain_text.in_short(why, answer.at).splitlines()[1:]
 

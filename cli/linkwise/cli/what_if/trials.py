@@ -1,4 +1,4 @@
-"""Asks the core, in a world of its own, whether the job starts once some pods are gone."""
+"""Asks the core, in a separate world, whether the job starts once some pods are gone."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -16,18 +16,18 @@ from linkwise.kube.objects import Pod
 
 T = TypeVar("T")
 change = msgspec.structs.replace
-_MOMENT_SECONDS = 6.0  # until a gang that may grow is no longer waited for
-_STAYS = frozenset({"DaemonSet", "Node"})  # pods of these come again at once
+_MOMENT_SECONDS = 6.0  # after that, the core no longer waits for a gang that may grow
+_STAYS = frozenset({"DaemonSet", "Node"})  # their pods come back at once
 _MOST = 150
-_MOST_PODS = 6000  # of the job, in all trials together: each of them takes milliseconds
+_MOST_PODS = 6000  # of the job, in all trials together: each takes milliseconds
 
 
 class OutOfTrialsError(Exception):
-    """The core was asked often enough."""
+    """The limit of trials is reached."""
 
 
 class Trials:
-    """In *world* no other pod waits, none ends and none is evicted."""
+    """In *world* no other pod waits, ends, or is evicted."""
 
     def __init__(self, world: World, job: Sequence[Pod]) -> None:
         self._world, self._job = world, job
@@ -38,14 +38,14 @@ class Trials:
         )
 
     def starts_without(self, uids: Collection[str]) -> bool:
-        """Raises OutOfTrialsError."""
+        """True if the job starts without these pods. Raises OutOfTrialsError."""
         if not self._left:
             raise OutOfTrialsError
         self._left -= 1
         return self._with_job(uids, lambda groups, _: all_start(self._world, groups))
 
     def why_not_without(self, uids: Collection[str]) -> tuple[GangExplanation | Explanation, ...]:
-        """Of each group that does not start then."""
+        """Say why each group that does not start then waits."""
 
         def explain(
             groups: tuple[Group, ...], snapshot: Snapshot
@@ -58,7 +58,7 @@ class Trials:
         return self._with_job(uids, explain)
 
     def may_go(self) -> list[PodRecord]:
-        """All that could end, on nodes that could ever take a pod of the job."""
+        """Return all pods that could end, on nodes that could ever take a pod of the job."""
         return [
             record
             for record in self.snapshot.pods
@@ -90,7 +90,7 @@ class Trials:
             world.settle()
 
     def _pool(self, groups: Sequence[Group], snapshot: Snapshot) -> frozenset[str]:
-        """The nodes that could ever take one of the job's pods, were they empty."""
+        """Return the nodes that could take one of the job's pods if they were empty."""
         found: set[str] = set()
         for group in groups:
             known = snapshot.gang_by_key.get(group.key)

@@ -1,8 +1,9 @@
-"""A cluster in memory around the extender's core: what the API server, kube-scheduler and the
-kubelets would do with what the core decides. Only the core is real, and nothing leaves the process.
+"""A cluster in memory around the extender's core. It does what the API server, kube-scheduler and
+the kubelets would do with the core's decisions. Only the core is real, and nothing leaves the
+process.
 
-A pod that has its plan is bound at once and keeps its GPUs until it ends. One that says how long it
-runs ends then; of another the end is not known, and it never ends here.
+A pod with a plan is bound at once and keeps its GPUs until it ends. If it says how long it runs, it
+ends then; otherwise its end is unknown, and it never ends here.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,7 +26,7 @@ from linkwise.topology.errors import AnnotationError
 from linkwise.topology.plan import read_in_use, read_plan, write_in_use
 
 change = msgspec.structs.replace
-_MOST_ROUNDS = 10_000  # of decisions at one moment; only a mistake of ours needs more
+_MOST_ROUNDS = 10_000  # of decisions at one moment; only a defect needs more
 _LEAST_SECONDS = 0.01  # between two decisions
 _GRACE_SECONDS = 30.0  # of an evicted pod: Kubernetes' default
 
@@ -48,9 +49,9 @@ class World:
         self.nodes = {node.metadata.name: node for node in nodes}
         self.pods = {pod.metadata.uid: pod for pod in pods}
         self.evicted: dict[str, str] = {}  # uid -> why
-        self.not_given: dict[ObjectRef, None] = {}  # what pods hang on and is not in the listing
+        self.not_given: dict[ObjectRef, None] = {}  # owners of pods that the listing lacks
         self._objects = objects
-        self._planned: dict[str, None] = {}  # uids of pods that may be bound now
+        self._planned: dict[str, None] = {}  # uids of pods that may be bound
         self._ends: list[tuple[float, str]] = []
         self.core = Scheduler(settings)
         self.core.replace_nodes(self.nodes.values(), now)
@@ -61,21 +62,21 @@ class World:
             if pod.status.nominated_node_name and names.PLAN in pod.metadata.annotations:
                 self._planned[pod.metadata.uid] = None
 
-    # Time.
+    # Time
 
     def settle(self) -> None:
-        """Until the core has nothing more to do at this moment."""
+        """Run the core until it has nothing more to do at this moment."""
         for _ in range(_MOST_ROUNDS):
             busy = self._decide()
             due = self.core.next_due()
             if not busy and (due is None or due > self.now):
                 return
             if not busy:
-                self.now += _LEAST_SECONDS  # it has looked, and waits for the clock
+                self.now += _LEAST_SECONDS  # the core has looked, and waits for the clock
         raise RuntimeError("the core finds no rest; please report this with the input")
 
     def live(self, until: float, done: Callable[[], bool]) -> bool:
-        """Go on to *until*, or till it is *done*; whether it is."""
+        """Go on to *until*, or until *done* is true. Return whether it is."""
         self.settle()
         while not done():
             due = self.core.next_due()
@@ -90,11 +91,11 @@ class World:
 
     @property
     def ends(self) -> Sequence[tuple[float, str]]:
-        """When pods end of which that is known, and their uids; the soonest first."""
+        """Return the known ends of pods with their uids, the soonest first."""
         return sorted(self._ends)
 
     def pass_to(self, then: float) -> None:
-        """Jump: what the core would have done meanwhile on its own, it does late."""
+        """Jump to *then*. The core does late what it would have done in between."""
         self.now = max(then, self.now)
         self._end_who_is_due()
         self.settle()
@@ -105,14 +106,14 @@ class World:
             due.append(heappop(self._ends)[1])
         self.remove(due)
 
-    # What happens in the cluster.
+    # Events in the cluster
 
     def add(self, pods: Iterable[Pod]) -> None:
         for pod in pods:
             self._put(pod)
 
     def remove(self, uids: Iterable[str]) -> list[Pod]:
-        """They are gone, and the kubelets have their GPUs back."""
+        """Remove pods; the kubelets get their GPUs back."""
         gone = [self.pods.pop(uid) for uid in uids if uid in self.pods]
         on: dict[str, set[str]] = {}
         for pod in gone:
@@ -154,7 +155,7 @@ class World:
         if end is not None:
             heappush(self._ends, (end, pod.metadata.uid))
 
-    # What the core decides.
+    # Decisions of the core
 
     def _decide(self) -> bool:
         core = self.core
@@ -164,7 +165,7 @@ class World:
             found = self._objects.get(read.ref)
             if found is None:
                 self.not_given[read.ref] = None
-            # Not "does not exist", which some pods would wait for: no API server was asked.
+            # Not "does not exist", for which some pods would wait: no API server was asked.
             core.owner_read(read, Missing.FORBIDDEN if found is None else found, self.now)
         while reads and core.judge_anew(self.now):
             pass
@@ -198,7 +199,7 @@ class World:
         self._expect_end(pod)
 
     def _bind_planned(self) -> int:
-        """kube-scheduler's part: a pod whose gates are gone goes where its plan says."""
+        """Act as kube-scheduler: bind a pod without gates to its plan's node."""
         bound = 0
         for uid in list(self._planned):
             pod = self.pods.get(uid)

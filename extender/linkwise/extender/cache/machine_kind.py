@@ -156,7 +156,7 @@ class MachineKind:
 
     def damages(self, free: int | Masks, taken: Masks) -> Floats:
         """The same of each of these sets; *free* is one mask, or one for each."""
-        left = self.table.future_gbytes_per_s
+        left = self.table.remaining_gbytes_per_s
         lost: Floats = left[free] - left[free & ~taken]
         return np.round(lost, 6)
 

@@ -37,7 +37,7 @@ def view_nodes(snapshot: Snapshot) -> tuple[NodeView, ...]:
             best=_best_of(best, node),
             free=(node.free | node.reserved).bit_count(),
             reserved=node.reserved.bit_count(),
-            future=float(node.kind.table.future[node.free]) if node.kind else 0.0,
+            future=float(node.kind.table.remaining_value[node.free]) if node.kind else 0.0,
         )
         for node in sorted(snapshot.nodes, key=lambda node: node.name)
         if has_gpus(node)
@@ -125,7 +125,7 @@ def _use_of(kind: str, nodes: Sequence[NodeState]) -> KindUse:
     free = sum(node.free.bit_count() for node in usable)
     most = max((len(node.machine.gpus) for node in nodes if node.machine), default=0)
     whole = free / most if most else 0.0  # idle machines that as many free GPUs would make
-    worth = sum(float(node.kind.table.future[node.free]) for node in usable if node.kind)
+    worth = sum(float(node.kind.table.remaining_value[node.free]) for node in usable if node.kind)
     return KindUse(
         kind=kind,
         nodes=len(nodes),

@@ -1,8 +1,8 @@
-"""Where a baseline puts a job, told the free GPUs of every node.
+"""Where a baseline puts a job, given the free GPUs of every node.
 
-Each takes the free GPU sets of the nodes and the number of GPUs wanted, and returns the parts, or
-None where they do not fit. Equals go to the lowest node and the lowest GPUs, as an NVIDIA device
-plugin without a topology policy gives them.
+Each function takes the free GPU sets of the nodes and the number of GPUs wanted. It returns the
+parts, or None if they do not fit. Ties go to the lowest node and the lowest GPUs, as an NVIDIA
+device plugin without a topology policy gives them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +15,7 @@ Placement = Callable[[Sequence[int], int, int], Parts | None]
 
 
 def lowest(free: int, count: int) -> int:
-    """The *count* lowest GPUs of a set that has as many."""
+    """Return the *count* lowest GPUs of a set that has as many."""
     taken = 0
     for _ in range(count):
         taken |= (free ^ taken) & -(free ^ taken)
@@ -23,23 +23,23 @@ def lowest(free: int, count: int) -> int:
 
 
 def consolidated(free: Sequence[int], per_node: int, wanted: int) -> Parts | None:
-    """On the fewest nodes there can be: idle ones, and the fullest that has the rest."""
+    """Use the fewest nodes possible: idle ones, and the fullest node that has the rest."""
     return _on_fewest(free, per_node, wanted, _fullest)
 
 
 def buddy(free: Sequence[int], per_node: int, wanted: int) -> Parts | None:
-    """As HiveD's cells: a node's GPUs are halves of halves, and what is less than a node gets the
-    cell of the next power of two, split off the smallest free cell that holds it."""
+    """Allocate as HiveD's cells: a node's GPUs are halves of halves. What is less than a node gets
+    the cell of the next power of two, split off the smallest free cell that holds it."""
     return _on_fewest(free, per_node, wanted, _cell)
 
 
 def spread(free: Sequence[int], per_node: int, wanted: int) -> Parts | None:  # noqa: ARG001
-    """Pods of one GPU, each on the emptiest node: LeastAllocated of GPUs."""
+    """Place pods of one GPU, each on the emptiest node: LeastAllocated of GPUs."""
     return _one_by_one(free, wanted, emptiest=True)
 
 
 def packed(free: Sequence[int], per_node: int, wanted: int) -> Parts | None:  # noqa: ARG001
-    """Pods of one GPU, each on the fullest node: MostAllocated of GPUs."""
+    """Place pods of one GPU, each on the fullest node: MostAllocated of GPUs."""
     return _one_by_one(free, wanted, emptiest=False)
 
 
@@ -87,7 +87,7 @@ def _cell(free: Sequence[int], wanted: int, without: frozenset[int]) -> Part | N
 
 
 def _free_cells(gpus: int) -> Iterator[tuple[int, int]]:
-    """The largest free cells of a node: size, first GPU."""
+    """Return the largest free cells of a node: size, first GPU."""
     first = 0
     while gpus >> first:
         size = 1

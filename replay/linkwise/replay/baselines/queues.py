@@ -1,6 +1,6 @@
-"""Who goes next, in the schedulers that Linkwise is compared with. Each is a `Contestant`.
+"""The queues of the schedulers that Linkwise is compared with. Each is a `Contestant`.
 
-A job is one thing here, whatever pods it has. None preempts.
+A job is one unit here, whatever pods it has. No scheduler preempts.
 """
 
 from collections import deque
@@ -11,7 +11,7 @@ from linkwise.replay.jobs import Fleet, Job, Run
 
 
 class _Baseline:
-    """The free GPUs; what starts and ends."""
+    """Keeps the free GPUs; starts and ends jobs."""
 
     def __init__(self, fleet: Fleet, placement: Placement) -> None:
         self._per_node = fleet.gpus_per_node
@@ -35,7 +35,7 @@ class _Baseline:
 
 
 class Fifo(_Baseline):
-    """Strictly in order: nobody passes the first one that waits."""
+    """Strictly in order: no job passes the first one that waits."""
 
     def __init__(self, fleet: Fleet, placement: Placement) -> None:
         super().__init__(fleet, placement)
@@ -55,7 +55,7 @@ class Fifo(_Baseline):
 
 
 class Greedy(_Baseline):
-    """In order, and who does not fit is skipped: what kube-scheduler and gang plugins do."""
+    """In order, but skips jobs that do not fit, as kube-scheduler and gang plugins do."""
 
     def __init__(self, fleet: Fleet, placement: Placement) -> None:
         super().__init__(fleet, placement)
@@ -67,7 +67,8 @@ class Greedy(_Baseline):
         self._came += 1
 
     def settle(self, now: float) -> Sequence[Run]:
-        """GPUs only get fewer meanwhile: where one of a size does not fit, no other of it does."""
+        """Free GPUs only decrease meanwhile: if one job of a size does not fit, no other of it
+        does."""
         started = []
         tried = {size: queue for size, queue in self._by_size.items() if queue}
         while tried:
@@ -83,8 +84,8 @@ class Greedy(_Baseline):
 
 
 class Easy(_Baseline):
-    """EASY backfilling with true run times: the first that waits has a reservation at the earliest
-    time at which it fits, and others may pass that do not delay it."""
+    """EASY backfilling with true run times. The first job that waits has a reservation at the
+    earliest time at which it fits. Other jobs may pass if they do not delay it."""
 
     def __init__(self, fleet: Fleet, placement: Placement) -> None:
         super().__init__(fleet, placement)
@@ -114,9 +115,9 @@ class Easy(_Baseline):
                 break
             started.append(self.start(self._waiting.popleft(), parts, now))
         if len(self._waiting) > 1:
-            # A reservation holds until its job starts: nobody who passes delays it, and what
-            # comes free by then was counted. Who starts in order may take of what it counts on,
-            # and a run may be longer than anybody knew.
+            # A reservation holds until its job starts: no job that passes delays it, and it has
+            # counted everything that comes free by then. A job that starts in order may take GPUs
+            # that the reservation counts on, and a run may take longer than expected.
             is_over = now >= self._begins
             if started or is_over or self._reserved_for != self._waiting[0].name:
                 self._reserve(self._waiting[0], now)
@@ -132,11 +133,12 @@ class Easy(_Baseline):
             self._begins = max(run.end, now)
             if self.find(first, free) is not None:
                 break
-        for run in self._running.values():  # those that end at that very time
+        for run in self._running.values():  # those that end at exactly that time
             if run.end <= self._begins:
                 for part in run.parts:
                     free[part.node] |= part.gpus
-        # Of a node with GPUs to spare by then, those that are not free yet: others may pass there.
+        # If a node has GPUs to spare by then, reserve those that are not free yet: others may pass
+        # there.
         self._reserved = [0] * len(free)
         for part in self.find(first, free) or ():
             count, busy = part.gpus.bit_count(), free[part.node] & ~self.free[part.node]
@@ -148,7 +150,7 @@ class Easy(_Baseline):
         _, *others = self._waiting
         started: list[Run] = []
         no_room: set[int] = set()  # sizes
-        too_long: set[int] = set()  # sizes that fit on GPUs alone that are reserved
+        too_long: set[int] = set()  # sizes that fit only on reserved GPUs
         for job in others:
             ends_before = now + job.seconds <= self._begins
             if job.gpus in no_room or (not ends_before and job.gpus in too_long):

@@ -1,9 +1,8 @@
-"""The extender's core in simulated time, and around it what it meets in production.
+"""The extender's core in simulated time, with the parts of a cluster around it.
 
-Only the core decides. The API server's writes happen at once, kubelets give the GPUs that were
-planned, and kube-scheduler is what it is for such pods: it tries a pod when it comes, when it is
-nominated, and when GPUs come free; it asks about the nodes that the pod may run on and that have
-enough GPUs free.
+Only the core decides. The API server's writes happen at once, and kubelets give the planned GPUs.
+kube-scheduler tries a pod when it is created, when it is nominated, and when GPUs come free. It
+asks about the nodes where the pod may run and that have enough free GPUs.
 """
 
 from collections import deque
@@ -35,7 +34,7 @@ PodsOf = Callable[[Job, int, float], Iterable[Pod]]
 
 
 class _Waiting:
-    """A job whose pods are not all bound."""
+    """A job with pods that are not bound yet."""
 
     def __init__(self, job: Job, pods: int) -> None:
         self.job = job
@@ -52,20 +51,20 @@ class CoreCluster:
         settings: CoreSettings | None = None,
         pods_of: PodsOf = objects.pods,
     ) -> None:
-        """*nodes* are idle; a `Part` names them by their number. No pod may be gated."""
+        """*nodes* are idle; a `Part` names them by number. Pods must not be gated."""
         self._settings = settings or CoreSettings()
         self._core = Scheduler(self._settings)
         self._pods_of = pods_of
         self._now = objects.EPOCH
         self._pods: dict[str, Pod] = {}
-        self._numbers: dict[str, int] = {}  # uid -> its job's number
+        self._numbers: dict[str, int] = {}  # uid -> number of its job
         self._jobs: dict[int, _Waiting] = {}
         self._free: dict[str, int] = {}
         self._nodes: dict[str, tuple[int, dict[str, int]]] = {}  # number, and GPUs by uuid
         self._uids: dict[int, list[str]] = {}
-        self._by_name: dict[str, int] = {}  # a job's number by its name
+        self._by_name: dict[str, int] = {}  # job name -> number
         self._to_try: deque[str] = deque()
-        self._turned_away: dict[str, _Single] = {}  # by uid, the oldest first
+        self._turned_away: dict[str, _Single] = {}  # by uid, oldest first
         self._came_free = False
         self._made = 0
         self._names: list[str] = []
@@ -80,9 +79,9 @@ class CoreCluster:
         self._core.replace_nodes([node for node, _ in there], self._now)
         self._core.replace_pods([], self._now)
         self._core.replace_budgets([], self._now)
-        self._core.filter(FilterCall(Pod(), ()), self._now)  # kube-scheduler has asked before
+        self._core.filter(FilterCall(Pod(), ()), self._now)  # as after kube-scheduler's first call
 
-    # What happens.
+    # Events
 
     def submit(self, job: Job, now: float) -> None:
         self._now = objects.EPOCH + now
@@ -98,7 +97,7 @@ class CoreCluster:
             self._put(pod, "ADDED")
 
     def end(self, run: Run, now: float) -> None:
-        """Its containers end well, and its pods are deleted."""
+        """The run's containers succeed, and its pods are deleted."""
         self._now = objects.EPOCH + now
         uids = self._uids.pop(self._by_name.pop(run.job.name))
         for uid in uids:
@@ -128,7 +127,7 @@ class CoreCluster:
         due = self._core.next_due()
         return None if due is None else due - objects.EPOCH
 
-    # The API server.
+    # API server
 
     def _put(self, pod: Pod, kind: str = "MODIFIED") -> None:
         self._pods[pod.metadata.uid] = pod
@@ -147,10 +146,10 @@ class CoreCluster:
         self._put(applied(action, pod))
         return Outcome.DONE
 
-    # kube-scheduler.
+    # kube-scheduler
 
     def _try_pods(self, started: list[Run]) -> bool:
-        """Whether there were any to try."""
+        """Try the waiting pods. Return False if there were none."""
         if not (self._to_try or self._came_free):
             return False
         tried = [*self._to_try]
@@ -163,8 +162,8 @@ class CoreCluster:
         return True
 
     def _try_again(self, started: list[Run]) -> None:
-        """Those who were turned away, by priority, then age. At one moment, of two that differ in
-        their expected run time alone, the longer one is turned away where the shorter one was."""
+        """Try refused pods again, by priority, then age. If two differ only in their expected run
+        time, the longer one is refused at any moment when the shorter one is."""
         in_vain: dict[tuple[object, ...], float] = {}
         most = max(self._free.values())
         for uid, single in sorted(self._turned_away.items(), key=lambda item: -item[1].priority):
@@ -176,7 +175,7 @@ class CoreCluster:
                 most = max(self._free.values())
 
     def _try_pod(self, uid: str, started: list[Run]) -> bool:
-        """Whether the pod got a node."""
+        """Return True if the pod got a node."""
         pod = self._pods.get(uid)
         if pod is None or pod.spec.node_name:
             return False
@@ -204,7 +203,7 @@ class CoreCluster:
         return demand_of(pod, self._settings.resource_name).gpus
 
     def _ask(self, pod: Pod, nodes: tuple[str, ...]) -> str:
-        """The node it is to go to; empty: none."""
+        """Return the node for the pod; "" if there is none."""
         if not nodes:
             return ""
         answer = self._core.filter(FilterCall(pod, nodes), self._now)
@@ -233,7 +232,7 @@ class CoreCluster:
         self._give(meta.uid, node, frozenset().union(*given), started)
         return True
 
-    # Kubelets.
+    # Kubelets
 
     def _give(self, uid: str, node: str, uuids: Iterable[str], started: list[Run]) -> None:
         number, bits = self._nodes[node]
@@ -251,10 +250,10 @@ class CoreCluster:
 class _Single(NamedTuple):
     """A pod in no gang that kube-scheduler found no node for."""
 
-    alike: tuple[object, ...]  # the same for pods that differ in their expected run time alone
+    alike: tuple[object, ...]  # equal for pods that differ only in their expected run time
     gpus: int
     priority: int
-    expected: float  # seconds; 0: nothing is said
+    expected: float  # seconds; 0: not given
 
 
 def _single(pod: Pod, gpus: int, expected: float | None) -> _Single:

@@ -1,4 +1,4 @@
-"""On which nodes a pod may run: what kube-scheduler looks at before it asks an extender."""
+"""The nodes on which a pod may run: what kube-scheduler checks before it calls an extender."""
 
 from collections.abc import Iterable
 
@@ -16,7 +16,8 @@ class MayRun:
         self._known: dict[str, frozenset[str]] = {}
 
     def names(self, pod: Pod) -> frozenset[str]:
-        """By node selector, node affinity and taints, of a pod that takes GPUs."""
+        """Return the nodes by node selector, node affinity and taints, for a pod that takes
+        GPUs."""
         spec = pod.spec
         if not (self._are_tainted or spec.node_selector or spec.affinity):
             return self._all

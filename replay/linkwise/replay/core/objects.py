@@ -1,4 +1,4 @@
-"""The Nodes and Pods that the core is shown: what an API server would hold for a trace."""
+"""The Nodes and Pods that the core sees: what an API server would hold for a trace."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -19,9 +19,9 @@ from linkwise.topology.model import Machine
 from linkwise.topology.node_annotation import write_topology
 from linkwise.topology.recorded import recorded_machine
 
-EPOCH = 1_500_000_000.0  # what the core takes for second 0 of the trace, in seconds since 1970
+EPOCH = 1_500_000_000.0  # second 0 of the trace for the core, in seconds since 1970
 CONTAINER = "main"
-_LONGEST_SECONDS = 8760 * 3600  # that the annotation takes
+_LONGEST_SECONDS = 8760 * 3600  # the annotation's maximum
 
 
 def node_name(number: int) -> str:
@@ -29,7 +29,7 @@ def node_name(number: int) -> str:
 
 
 def nodes(machine: str, count: int) -> Iterator[tuple[Node, Machine]]:
-    """Idle nodes of a recorded machine, with CPU and memory for as many pods as they have GPUs."""
+    """Return idle nodes of a recorded machine, with CPU and memory for one pod per GPU."""
     for number in range(count):
         name = node_name(number)
         hardware = recorded_machine(machine, node=name)
@@ -55,7 +55,7 @@ def nodes(machine: str, count: int) -> Iterator[tuple[Node, Machine]]:
 
 
 def pods(job: Job, number: int, now: float) -> Iterator[Pod]:
-    """A gang where the job has several pods; *number* is the job's, for names that are allowed."""
+    """Return the job's pods, a gang if there are several. *number* makes their names legal."""
     sizes = job.pods
     said = {}
     if job.expected is not None:

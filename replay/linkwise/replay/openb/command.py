@@ -1,4 +1,4 @@
-"""`linkwise-simulator replay openb`: unallocated GPUs, with policies of others."""
+"""`linkwise-simulator replay openb`: unallocated GPUs, compared with other policies."""
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,9 +16,9 @@ from linkwise.replay.report import markdown
 from linkwise.replay.shell import ending_well, progress, write_file
 from linkwise.replay.traces.openb import OpenbTrace, read_openb, read_published
 
-TOLERANCE = 0.01  # points: the curves were published with two decimals
+TOLERANCE = 0.01  # points: the published curves have two decimals
 _FILE = click.Path(dir_okay=False, path_type=Path)
-_PLOT_FROM = 80  # % of arrivals; below all policies give every pod its GPUs
+_PLOT_FROM = 80  # % of arrivals; below that all policies give every pod its GPUs
 _SHOWN = (50, 90, 100, 130)  # % of arrivals
 
 
@@ -26,8 +26,8 @@ class _Result(NamedTuple):
     policy: str
     seed: int
     curve: dict[int, float]
-    published: Mapping[int, float]  # of the same curve
-    difference: float | None  # between these two, in points; the largest
+    published: Mapping[int, float]  # the published values of the same curve
+    difference: float | None  # largest difference of the two, in points
 
 
 class _Curve(msgspec.Struct, frozen=True):
@@ -36,22 +36,31 @@ class _Curve(msgspec.Struct, frozen=True):
 
 @click.command(context_settings={"show_default": True})
 @click.argument("data", type=click.Path(file_okay=False, path_type=Path))
-@click.option("--trace", default="default", help="Which one: openb_pod_list_<trace>.csv.")
+@click.option("--trace", default="default", help="Name of the trace: openb_pod_list_<trace>.csv.")
 @click.option(
     "--policy",
     "policies",
     type=click.Choice([*POLICIES]),
     multiple=True,
     default=[*PUBLISHED],
-    help="What to replay it with; once for each.",
+    help="A policy to replay with. Repeat for more policies.",
 )
 @click.option(
-    "--seed", "seeds", type=int, multiple=True, default=[42], help="Orders of arrival; once each."
+    "--seed",
+    "seeds",
+    type=int,
+    multiple=True,
+    default=[42],
+    help="Seed of an order of arrival. Repeatable.",
 )
 @click.option("--check", is_flag=True, help="Compare with the published curves; status 1 if off.")
-@click.option("--csv", "csv_file", type=_FILE, help="Write the curves as CSV.")
-@click.option("--plot", type=_FILE, help="Draw the curves, as SVG; with --check beside published.")
-@click.option("--resume", type=_FILE, help="Keep results in this file, and take up those it has.")
+@click.option("--csv", "csv_file", type=_FILE, help="Also write the curves as CSV.")
+@click.option(
+    "--plot", type=_FILE, help="Also draw the curves as SVG; with --check, the published ones too."
+)
+@click.option(
+    "--resume", type=_FILE, help="Keep results in this file, and reuse those that it has."
+)
 def openb(
     data: Path,
     trace: str,
@@ -62,8 +71,8 @@ def openb(
     plot: Path | None,
     resume: Path | None,
 ) -> None:
-    """Replay Alibaba's openb: the pods of DATA come one after the other until they ask for 130 % of
-    the GPUs, and none ends. Shown is the share of the GPUs that is allocated."""
+    """Replay Alibaba's openb: the pods of DATA arrive one after the other until they request 130 %
+    of the GPUs, and none ends. Prints the share of the GPUs that is allocated."""
     with ending_well():
         results = list(_replay(data, trace, policies, seeds, check, resume))
         write_file(csv_file, lambda: _as_csv(results))
@@ -130,7 +139,7 @@ def _as_csv(results: Iterable[_Result]) -> str:
 
 
 def _as_plot(results: Iterable[_Result]) -> str:
-    """Of each policy the mean over the seeds, from where the first of them drops pods."""
+    """Plot each policy's mean over the seeds, from where the first policy drops pods."""
     by_policy: dict[str, list[_Result]] = {}
     for found in results:
         by_policy.setdefault(found.policy, []).append(found)
@@ -143,6 +152,6 @@ def _as_plot(results: Iterable[_Result]) -> str:
 
 
 def _mean(curves: Sequence[Mapping[int, float]]) -> list[tuple[float, float]]:
-    """At the levels that all have."""
+    """Average at the levels that all curves have."""
     levels = sorted(set(curves[0]).intersection(*curves[1:]))
     return [(p, sum(curve[p] for curve in curves) / len(curves)) for p in levels if p >= _PLOT_FROM]

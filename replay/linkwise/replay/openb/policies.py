@@ -1,10 +1,10 @@
 """Which node a pod of openb gets: the policies that FGD's authors compared, and kube-scheduler's.
 
-A policy gives every node a whole number, and the highest wins. That they are whole numbers is part
-of each: much of what they do is decided by who is first among equals.
+A policy gives every node an integer score, and the highest wins. The integers matter: ties decide
+much of what a policy does.
 
 Sources of the formulas: the artifact of Weng et al., "Beware of Fragmentation" (ATC 2023), for
-DotProd (Tetris, with the smaller product preferred), clustering, packing, best fit and FGD;
+DotProd (Tetris, with the smaller product preferred), clustering, packing, best fit and FGD.
 LeastAllocated and MostAllocated are kube-scheduler's, over CPU, memory and GPUs.
 """
 
@@ -19,7 +19,7 @@ from linkwise.replay.openb.state import State, tag_of
 from linkwise.replay.traces.openb import MILLI, MOST_GPUS, Ints, Request
 
 Floats = NDArray[np.float64]
-_MOST_CPU = 128_000.0  # thousandths, of the largest node; what the policies count in
+_MOST_CPU = 128_000.0  # of the largest node, in thousandths; the policies' unit
 _MOST_GPU = MOST_GPUS * MILLI
 _TYPICAL = 0.95  # share of the pods, the most frequent kinds first
 
@@ -27,10 +27,10 @@ _TYPICAL = 0.95  # share of the pods, the most frequent kinds first
 class Policy(Protocol):
     @property
     def is_steady(self) -> bool:
-        """Whether a node that does not change keeps its score."""
+        """True if the score of an unchanged node stays the same."""
 
     def scores(self, state: State, request: Request, nodes: Ints) -> Ints:
-        """Of *nodes*, which fit, in their order."""
+        """Return the scores of *nodes*, on which the request fits, in their order."""
 
     def gpus(self, state: State, request: Request, node: int) -> tuple[int, ...]: ...
 
@@ -52,7 +52,7 @@ class DotProduct(_Tightest):
 
 
 def _whole(scores: Floats) -> Ints:
-    """Cut off, as Go's int64() does."""
+    """Truncate, as Go's int64() does."""
     cut: Ints = scores.astype(np.int64)
     return cut
 
@@ -74,7 +74,7 @@ def _left_over(state: State, request: Request, nodes: Ints) -> Floats:
 
 
 class Packing(_Tightest):
-    """Shared GPUs first, then idle ones of nodes in use, then idle nodes."""
+    """Prefers shared GPUs, then idle GPUs of nodes in use, then idle nodes."""
 
     def scores(self, state: State, request: Request, nodes: Ints) -> Ints:
         if not request.gpus:
@@ -93,7 +93,7 @@ class Packing(_Tightest):
 
 
 class Clustering(_Tightest):
-    """Nodes that have pods of the same size, best those that have no others."""
+    """Prefers nodes with pods of the same size, above all those with no other pods."""
 
     def scores(self, state: State, request: Request, nodes: Ints) -> Ints:
         if not request.gpus:
@@ -141,8 +141,8 @@ class Allocated(_Tightest):
 
 
 class Fgd:
-    """Fragmentation gradient descent: the node, and GPU, where the GPUs that a typical pod could
-    not use grow least. It knows how frequent each kind of pod is in the whole trace."""
+    """Fragmentation gradient descent: choose the node and GPU where the GPUs that a typical pod
+    could not use grow least. It knows the frequency of each kind of pod in the whole trace."""
 
     is_steady = True
 
@@ -171,8 +171,8 @@ class Fgd:
         return (int(self._of_each_gpu(state, request, np.array([node]))[0].argmax()),)
 
     def _of_each_gpu(self, state: State, request: Request, nodes: Ints) -> Ints:
-        """[nodes, 8]; -1 where the GPU has too little left, or one before it has as much: what
-        comes of both is the same, and the first of equals is taken."""
+        """Return [nodes, 8]; -1 for a GPU with too little left, or with as much as an earlier one:
+        the result is the same, and the first of equals is taken."""
         left = state.gpu[nodes]
         scores = np.full(left.shape, -1, dtype=np.int64)
         as_before = np.tril(left[:, :, None] == left[:, None, :], -1).any(axis=2)
@@ -197,8 +197,8 @@ class Fgd:
         return _whole(1.0 / (1.0 + np.exp(-gain)) * 100.0)
 
     def _fragments(self, state: State, nodes: Ints, cpu: Ints, gpu: Ints) -> Floats:
-        """Thousandths of GPUs that a typical pod could not use, in the mean. Sums are made in the
-        authors' order: at the edge of a whole number the last bit decides."""
+        """Return the thousandths of GPUs that a typical pod could not use, on average. The sums
+        follow the authors' order, because the last bit decides at the edge of an integer."""
         if self._access is None:
             self._access = np.array([state.takes(kind) for kind in self._kinds])
         left = gpu.sum(axis=1)
@@ -222,12 +222,12 @@ class Fgd:
         )
         total: Floats = np.zeros(len(nodes))
         for part in sums:
-            total = total + part.cumsum(axis=0)[-1]  # one after the other, unlike sum()
+            total = total + part.cumsum(axis=0)[-1]  # sequential, unlike sum()
         return total
 
 
 def typical_pods(pods: Sequence[Request]) -> Mapping[Request, float]:
-    """The most frequent kinds of pods, and their shares of those: the most frequent first."""
+    """Return the most frequent kinds of pods with their shares, most frequent first."""
     counts = Counter(Request(p.milli_cpu, p.gpu_milli, p.gpus, p.models) for p in pods)
     kinds = sorted(counts, key=lambda kind: (counts[kind], kind), reverse=True)
     typical: list[Request] = []

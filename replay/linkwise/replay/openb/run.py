@@ -1,4 +1,5 @@
-"""Replays openb: pods come one after the other, get the best node or are dropped, and never end."""
+"""Replays openb: pods arrive one after the other, get the best node or are dropped, and never
+end."""
 
 from collections.abc import Callable, Mapping
 
@@ -28,11 +29,11 @@ PUBLISHED = {
     "bestfit": "BestFit",
     "fgd": "FGD",
 }
-"""Those whose published curves are met exactly, by their names there."""
+"""Policies whose published curves the replay meets exactly, with their published names."""
 
 
 class _Scores:
-    """The nodes' scores for each kind of request; only nodes that changed are scored again."""
+    """The nodes' scores for each kind of request. Only nodes that changed are scored again."""
 
     def __init__(self, state: State, policy: Policy) -> None:
         self._state, self._policy = state, policy
@@ -44,7 +45,7 @@ class _Scores:
         self._changed.append(node)
 
     def of(self, request: Request) -> Ints:
-        """-1 where it does not fit."""
+        """Return the scores; -1 for a node on which the request does not fit."""
         known = self._known.get(request)
         if known is None or not self._policy.is_steady:
             nodes = np.arange(len(self._state.cpu))
@@ -63,8 +64,10 @@ class _Scores:
 def allocated_curve(
     trace: OpenbTrace, policy: Policy, progress: Callable[[int], object] = lambda _: None
 ) -> dict[int, float]:
-    """Allocated GPUs in %, by the GPUs of the pods that came, in %: of each whole percent the mean
-    over the arrivals that round to it, as it was published."""
+    """Return the allocated GPUs in % by the requested GPUs in %.
+
+    As published, each whole percent has the mean over the arrivals that round to it.
+    """
     state = State(trace)
     scores = _Scores(state, policy)
     rank = np.empty(len(trace.nodes), dtype=np.int64)

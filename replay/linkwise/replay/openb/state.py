@@ -1,4 +1,4 @@
-"""What is free on the nodes of openb, as arrays; and the choice of GPUs on a node."""
+"""What is free on the nodes of openb, as arrays, and the choice of GPUs on a node."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +9,7 @@ Bools = NDArray[np.bool_]
 
 
 class State:
-    """`gpu` [nodes, 8] is what is left of each GPU in thousandths, 0 where there is none."""
+    """`gpu` [nodes, 8] is what is left of each GPU in thousandths, 0 for a missing GPU."""
 
     def __init__(self, trace: OpenbTrace) -> None:
         self.cpu: Ints = np.array([node.milli_cpu for node in trace.nodes])
@@ -17,13 +17,13 @@ class State:
         self.counts: Ints = np.array([node.gpus for node in trace.nodes])
         self.gpu: Ints = np.where(np.arange(MOST_GPUS) < self.counts[:, None], MILLI, 0)
         self.all_cpu, self.all_memory = self.cpu.copy(), self.memory.copy()
-        # By kind of request, how many pods of it each node has had: share, 1, 2, 4, 8 GPUs.
+        # By kind of request, the number of its pods on each node so far: share, 1, 2, 4, 8 GPUs.
         self.tags: dict[str, Ints] = {}
         self._models = np.array([node.model for node in trace.nodes])
         self._taking: dict[str, Bools] = {}
 
     def takes(self, request: Request) -> Bools:
-        """By node, whether its model will do."""
+        """Return for each node whether its model suits the request."""
         known = self._taking.get(request.models)
         if known is None:
             models = {model: request.takes(model) for model in set(self._models.tolist())}
@@ -32,7 +32,7 @@ class State:
         return known
 
     def fits(self, request: Request, nodes: Ints) -> Bools:
-        """A pod of several GPUs, or of a whole one, needs idle ones."""
+        """A pod of one or more whole GPUs needs idle ones."""
         good = (self.cpu[nodes] >= request.milli_cpu) & (self.memory[nodes] >= request.memory_mib)
         if not request.gpus:
             return good
@@ -41,7 +41,7 @@ class State:
         return fitting
 
     def tightest(self, request: Request, node: int) -> tuple[int, ...]:
-        """The GPU with the least left for a share, else the lowest idle ones."""
+        """Return the GPU with the least left for a share, else the lowest idle ones."""
         left = self.gpu[node]
         fitting = np.flatnonzero(left >= request.gpu_milli)
         if request.shares:

@@ -1,8 +1,8 @@
-"""Reads traces of jobs: a CSV file with one job a line, and its columns named in the first line.
+"""Reads traces of jobs: a CSV file with one job per line and the columns' names in the first line.
 
-Needed: job_id, submit_s, duration_s, num_gpus. Read where they are there: vc or namespace (whose
-job it is), gpus_per_pod, expected_s (what its author says of the run time; empty: nothing). Others
-are ignored.
+Required: job_id, submit_s, duration_s, num_gpus. Optional: vc or namespace (the job's owner),
+gpus_per_pod, expected_s (the author's estimate of the run time; empty: none). Other columns are
+ignored.
 """
 
 import csv
@@ -20,19 +20,19 @@ _NUMBER = "seconds, 0 or more"
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a file is read; `gpus_per_pod` is for jobs whose line says nothing else, None: 1."""
+    """How to read a file. `gpus_per_pod` is for jobs whose line gives none; None: 1."""
 
     fleet: Fleet
     gpus_per_pod: int = 1
     durations_known: bool = False
-    begin: float = 0.0  # jobs submitted before are left out
-    end: float = math.inf  # and from here on
-    first: int | None = None  # of those that are left
-    longest: float = math.inf  # run times are cut to this
+    begin: float = 0.0  # skip jobs submitted before
+    end: float = math.inf  # and those submitted from then on
+    first: int | None = None  # keep only so many of the rest
+    longest: float = math.inf  # cut run times to this
 
 
 def read_jobs(file: Path, reading: Reading) -> list[Job]:
-    """The jobs by time of submission, equal times in the file's order. Raises TraceError."""
+    """Return the jobs by time of submission, equal times in the file's order. Raises TraceError."""
     try:
         with file.open(newline="", encoding="utf-8-sig") as lines:
             jobs = list(_jobs(file, csv.DictReader(lines, strict=True), reading))

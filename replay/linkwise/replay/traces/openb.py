@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from linkwise.replay.errors import TraceError
 
 MILLI = 1000
-MOST_GPUS = 8  # of a node; the trace has no larger ones
-ARRIVALS = 1.3  # GPUs asked for in all, in units of the cluster's
+MOST_GPUS = 8  # of a node; the trace has none with more
+ARRIVALS = 1.3  # GPUs requested in all, as a multiple of the cluster's
 _NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 _POD_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 _NUMBER = "a whole number, 0 or more"
@@ -40,8 +40,11 @@ class OpenbNode:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Request:
-    """What a pod asks for; equal for very many. `gpu_milli` is of each GPU, below 1000 for a pod
-    that shares one; `models` are the ones that will do, with | between them; empty: any."""
+    """A pod's request; equal for very many pods.
+
+    `gpu_milli` is of each GPU, below 1000 for a pod that shares one. `models` are the acceptable
+    ones with | between them; "": any.
+    """
 
     milli_cpu: int
     gpu_milli: int
@@ -51,7 +54,7 @@ class Request:
 
     @property
     def milli(self) -> int:
-        """Of all GPUs."""
+        """Thousandths over all GPUs."""
         return self.gpu_milli * self.gpus
 
     @property
@@ -78,7 +81,7 @@ class OpenbTrace:
 
 
 def read_openb(data: Path, trace: str, seed: int) -> OpenbTrace:
-    """Raises TraceError."""
+    """Read the files of *data*. Raises TraceError."""
     nodes = tuple(_nodes(data / "openb_node_list_gpu_node.csv"))
     pods = _pods(data / f"openb_pod_list_{trace}.csv", max(node.gpus for node in nodes))
     order_file = data / "replay" / f"{trace}.npz"
@@ -90,7 +93,7 @@ def read_openb(data: Path, trace: str, seed: int) -> OpenbTrace:
 
 
 def read_published(data: Path, trace: str, seed: int) -> Mapping[str, Mapping[int, float]]:
-    """By policy the allocated GPU % at each % of arrivals. Raises TraceError."""
+    """Return by policy the allocated GPU % at each % of arrivals. Raises TraceError."""
     file = data / "replay" / "expected_alloc_pct.csv"
     found = {}
     for line, row in _rows(file, ("trace", "policy", "seed")):
@@ -185,7 +188,7 @@ def _order(file: Path, seed: int, pods: int, nodes: int) -> tuple[Ints, Ints]:
 
 
 def _draw(pods: tuple[Request, ...], gpus: int, nodes: int, seed: int) -> tuple[Ints, Ints]:
-    """All pods once, and then any of them again, until ARRIVALS is reached."""
+    """Draw all pods once, and then any of them again, until ARRIVALS is reached."""
     random = np.random.default_rng(seed)
     arrivals = random.permutation(len(pods)).tolist()
     asked, most = sum(pod.milli for pod in pods), ARRIVALS * gpus * MILLI

@@ -1,13 +1,12 @@
-"""Whether a pod may be evicted: its PodDisruptionBudget says, and counts what it has allowed. Pure.
+"""Decides whether a pod may be evicted: a PodDisruptionBudget counts what it has allowed. Pure.
 
-What a budget's controller works out of the pods is not done here: who makes a budget writes its
-status as well.
+The disruption controller is missing: the client that creates a budget writes its status too.
 """
 
 from collections.abc import Iterable
 from datetime import datetime
 
-from linkwise.simulator.api_server.refusals import Object, RefusedError
+from linkwise.simulator.api_server.refusals import Object, RequestRefusedError
 from linkwise.simulator.api_server.rules import timestamp
 from linkwise.simulator.api_server.selectors import reads_labels
 
@@ -15,9 +14,9 @@ _NEED_NO_BUDGET = ("Pending", "Succeeded", "Failed")
 
 
 def use_budget(pod: Object, budgets: Iterable[Object], now: datetime) -> Object | None:
-    """The budget of *pod* with its eviction counted, or None where none has to be asked.
+    """Return the budget of *pod* with its eviction counted, or None if no budget applies.
 
-    Raises RefusedError: 429 where it does not allow one, 500 where several would have to.
+    Raises RequestRefusedError: 429 if the budget allows none, 500 if several budgets match.
     """
     if pod["status"].get("phase") in _NEED_NO_BUDGET or "deletionTimestamp" in pod["metadata"]:
         return None
@@ -29,12 +28,12 @@ def use_budget(pod: Object, budgets: Iterable[Object], now: datetime) -> Object 
             "This pod has more than one PodDisruptionBudget, which the eviction subresource does "
             "not support."
         )
-        raise RefusedError(500, "InternalError", message)
+        raise RequestRefusedError(500, "InternalError", message)
     (budget,) = found
     status = budget["status"]
     healthy, desired = status.get("currentHealthy", 0), status.get("desiredHealthy", 0)
     if not _is_ready(pod) and healthy >= desired > 0:
-        return None  # it is none of those that the budget counts
+        return None  # the budget does not count this pod
     allowed = status.get("disruptionsAllowed", 0)
     if not allowed:
         raise _not_now(budget["metadata"]["name"], healthy, desired)
@@ -48,11 +47,11 @@ def _is_ready(pod: Object) -> bool:
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
 
-def _not_now(budget: str, healthy: int, desired: int) -> RefusedError:
+def _not_now(budget: str, healthy: int, desired: int) -> RequestRefusedError:
     why = "does not allow evicting pods currently"
     if healthy <= desired:
         why = f"needs {desired} healthy pods and has {healthy} currently"
-    return RefusedError(
+    return RequestRefusedError(
         429,
         "TooManyRequests",
         "Cannot evict pod as it would violate the pod's disruption budget.",

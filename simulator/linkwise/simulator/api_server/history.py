@@ -1,4 +1,4 @@
-"""The changes of one kind, newest last, and as far back as memory is allowed."""
+"""The changes of one kind, newest last, up to a limit."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -13,21 +13,21 @@ from linkwise.simulator.api_server.selectors import Selector
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """An object as it was at one version, and its JSON."""
+    """An object at one version, and its JSON."""
 
     obj: Object
     version: int
     json: bytes
 
     def at(self, version: int) -> bytes:
-        """Its JSON, as if nothing but its version had changed."""
+        """Return its JSON with another version and no other change."""
         metadata = self.obj["metadata"] | {"resourceVersion": str(version)}
         return msgspec.json.encode(self.obj | {"metadata": metadata})
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """`before` is None for what was created; a deleted object's `after` is its last state."""
+class StoredChange:
+    """`before` is None for a created object; a deleted object's `after` is its last state."""
 
     type: str  # ADDED, MODIFIED, DELETED
     version: int
@@ -35,10 +35,10 @@ class Change:
     after: Stored
 
     def seen_through(self, namespace: str | None, selector: Selector) -> tuple[str, bytes] | None:
-        """The event and object that a watch with this selector is sent, if any.
+        """Return the event and object for a watch with this selector, or None.
 
-        What begins to match is ADDED to it. What no longer does is DELETED, and shown as it was
-        while it did.
+        An object that begins to match is ADDED. One that stops matching is DELETED, in its last
+        matching state.
         """
         if namespace and self.after.obj["metadata"].get("namespace") != namespace:
             return None
@@ -55,27 +55,28 @@ class Change:
         return "DELETED", self.before.at(self.version)
 
 
-class History:
-    """`limit` changes at least, twice as many at most."""
+class ChangeHistory:
+    """Keeps at least `limit` changes, and at most twice as many."""
 
     def __init__(self, limit: int, start: int) -> None:
         self._limit = limit
-        self._changes: list[Change] = []
-        self._forgotten = start  # the version of the newest change that is no longer here
+        self._changes: list[StoredChange] = []
+        self._forgotten = start  # version of the newest change that was dropped
 
-    def add(self, change: Change) -> None:
+    def add(self, change: StoredChange) -> None:
         self._changes.append(change)
         if len(self._changes) > 2 * self._limit:
             self.forget(self._changes[-self._limit - 1].version)
 
-    def since(self, version: int) -> Sequence[Change]:
-        """The changes after *version*. Raises RefusedError 410 where some are forgotten."""
+    def since(self, version: int) -> Sequence[StoredChange]:
+        """Return the changes after *version*. Raises RequestRefusedError 410 if some were
+        dropped."""
         if version < self._forgotten:
             raise expired(f"too old resource version: {version} ({self._forgotten})")
         return self._changes[bisect_right(self._changes, version, key=attrgetter("version")) :]
 
     def forget(self, up_to: int) -> None:
-        """Drop the changes up to and with this version, as the real one does every five minutes."""
+        """Drop the changes up to this version, as the real API server does every five minutes."""
         kept = bisect_right(self._changes, up_to, key=attrgetter("version"))
         del self._changes[:kept]
         self._forgotten = max(self._forgotten, up_to)

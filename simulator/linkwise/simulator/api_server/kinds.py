@@ -1,15 +1,15 @@
-"""Which kinds of object the stand-in holds, and where: one row each."""
+"""The kinds of objects that the stand-in stores, and their paths: one row each."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ResourceKind:
     name: str
     plural: str
     api_version: str = "v1"
     namespaced: bool = True
-    has_status: bool = True  # `/status` is written apart from the rest
+    has_status: bool = True  # clients write `/status` separately
 
     @property
     def root(self) -> str:
@@ -20,39 +20,41 @@ class Kind:
         return f"{self.name}List"
 
 
-POD = Kind("Pod", "pods")
-NODE = Kind("Node", "nodes", namespaced=False)
-EVENT = Kind("Event", "events", has_status=False)
-JOB = Kind("Job", "jobs", "batch/v1")
-DAEMON_SET = Kind("DaemonSet", "daemonsets", "apps/v1")
-BUDGET = Kind("PodDisruptionBudget", "poddisruptionbudgets", "policy/v1")
-SERVICE = Kind("Service", "services")
-ENDPOINTS = Kind("Endpoints", "endpoints", has_status=False)
-ENDPOINT_SLICE = Kind("EndpointSlice", "endpointslices", "discovery.k8s.io/v1", has_status=False)
-LEASE = Kind("Lease", "leases", "coordination.k8s.io/v1", has_status=False)
+POD = ResourceKind("Pod", "pods")
+NODE = ResourceKind("Node", "nodes", namespaced=False)
+EVENT = ResourceKind("Event", "events", has_status=False)
+JOB = ResourceKind("Job", "jobs", "batch/v1")
+DAEMON_SET = ResourceKind("DaemonSet", "daemonsets", "apps/v1")
+BUDGET = ResourceKind("PodDisruptionBudget", "poddisruptionbudgets", "policy/v1")
+SERVICE = ResourceKind("Service", "services")
+ENDPOINTS = ResourceKind("Endpoints", "endpoints", has_status=False)
+ENDPOINT_SLICE = ResourceKind(
+    "EndpointSlice", "endpointslices", "discovery.k8s.io/v1", has_status=False
+)
+LEASE = ResourceKind("Lease", "leases", "coordination.k8s.io/v1", has_status=False)
 
-# What pods may hang on, so that whoever reads it finds it; nothing makes pods of these.
+# Owners of pods, which the extender reads. No controller here creates pods from them.
 OWNERS = (
-    Kind("StatefulSet", "statefulsets", "apps/v1"),
-    Kind("Deployment", "deployments", "apps/v1"),
-    Kind("TFJob", "tfjobs", "kubeflow.org/v1"),
-    Kind("PyTorchJob", "pytorchjobs", "kubeflow.org/v1"),
-    Kind("XGBoostJob", "xgboostjobs", "kubeflow.org/v1"),
-    Kind("PaddleJob", "paddlejobs", "kubeflow.org/v1"),
-    Kind("JAXJob", "jaxjobs", "kubeflow.org/v1"),
-    Kind("MXJob", "mxjobs", "kubeflow.org/v1"),
-    Kind("MPIJob", "mpijobs", "kubeflow.org/v1"),
-    Kind("MPIJob", "mpijobs", "kubeflow.org/v2beta1"),
-    Kind("JobSet", "jobsets", "jobset.x-k8s.io/v1alpha2"),
-    Kind("LeaderWorkerSet", "leaderworkersets", "leaderworkerset.x-k8s.io/v1"),
-    Kind("Job", "jobs", "batch.volcano.sh/v1alpha1"),
-    Kind("RayCluster", "rayclusters", "ray.io/v1"),
-    Kind("PodGroup", "podgroups", "scheduling.k8s.io/v1alpha2"),
-    Kind("Workload", "workloads", "scheduling.k8s.io/v1alpha1"),
-    Kind("PodGroup", "podgroups", "scheduling.x-k8s.io/v1alpha1"),
-    Kind("PodGroup", "podgroups", "scheduling.sigs.k8s.io/v1alpha1"),
-    Kind("PodGroup", "podgroups", "scheduling.volcano.sh/v1beta1"),
-    Kind("PodGroup", "podgroups", "scheduling.run.ai/v2alpha2"),
+    ResourceKind("StatefulSet", "statefulsets", "apps/v1"),
+    ResourceKind("Deployment", "deployments", "apps/v1"),
+    ResourceKind("TFJob", "tfjobs", "kubeflow.org/v1"),
+    ResourceKind("PyTorchJob", "pytorchjobs", "kubeflow.org/v1"),
+    ResourceKind("XGBoostJob", "xgboostjobs", "kubeflow.org/v1"),
+    ResourceKind("PaddleJob", "paddlejobs", "kubeflow.org/v1"),
+    ResourceKind("JAXJob", "jaxjobs", "kubeflow.org/v1"),
+    ResourceKind("MXJob", "mxjobs", "kubeflow.org/v1"),
+    ResourceKind("MPIJob", "mpijobs", "kubeflow.org/v1"),
+    ResourceKind("MPIJob", "mpijobs", "kubeflow.org/v2beta1"),
+    ResourceKind("JobSet", "jobsets", "jobset.x-k8s.io/v1alpha2"),
+    ResourceKind("LeaderWorkerSet", "leaderworkersets", "leaderworkerset.x-k8s.io/v1"),
+    ResourceKind("Job", "jobs", "batch.volcano.sh/v1alpha1"),
+    ResourceKind("RayCluster", "rayclusters", "ray.io/v1"),
+    ResourceKind("PodGroup", "podgroups", "scheduling.k8s.io/v1alpha2"),
+    ResourceKind("Workload", "workloads", "scheduling.k8s.io/v1alpha1"),
+    ResourceKind("PodGroup", "podgroups", "scheduling.x-k8s.io/v1alpha1"),
+    ResourceKind("PodGroup", "podgroups", "scheduling.sigs.k8s.io/v1alpha1"),
+    ResourceKind("PodGroup", "podgroups", "scheduling.volcano.sh/v1beta1"),
+    ResourceKind("PodGroup", "podgroups", "scheduling.run.ai/v2alpha2"),
 )
 
 KINDS = (

@@ -1,13 +1,13 @@
-"""The part of an object that all kinds share: who it is, checked and kept from being changed."""
+"""The metadata that all kinds share: checked, and protected from changes."""
 
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from linkwise.simulator.api_server.kinds import Kind
+from linkwise.simulator.api_server.kinds import ResourceKind
 from linkwise.simulator.api_server.refusals import (
     Object,
-    RefusedError,
+    RequestRefusedError,
     bad_request,
     conflict,
     invalid,
@@ -32,12 +32,13 @@ _VALUE_RULE = (
 )
 MAX_ANNOTATION_BYTES = 256 << 10
 
-# Set by the server alone; what a client sends of these is put aside.
+# Only the server sets these; a client's values are ignored.
 _OURS = ("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "uid")
 
 
-def read_object(kind: Kind, body: Any) -> Object:
-    """A body that is an object of this kind with sound metadata. Raises RefusedError 400."""
+def read_object(kind: ResourceKind, body: Any) -> Object:
+    """Return *body* as an object of this kind with sound metadata. Raises RequestRefusedError
+    400."""
     if not isinstance(body, dict):
         raise bad_request(f"the body is no JSON object: expected a {kind.name}")
     for field, expected in (("kind", kind.name), ("apiVersion", kind.api_version)):
@@ -59,23 +60,25 @@ def read_object(kind: Kind, body: Any) -> Object:
     return body | {"kind": kind.name, "apiVersion": kind.api_version, "metadata": metadata}
 
 
-def read_patched(kind: Kind, body: Any) -> Object:
-    """As `read_object`, of what a patch has made of one. Raises RefusedError 422: the patch was
-    read well enough, and what came of it was not."""
+def read_patched(kind: ResourceKind, body: Any) -> Object:
+    """Check the result of a patch, as `read_object` checks a body.
+
+    Raises RequestRefusedError 422: the patch parsed, but its result is not sound.
+    """
     try:
         return read_object(kind, body)
-    except RefusedError as error:
-        raise RefusedError(422, "Invalid", error.message) from error
+    except RequestRefusedError as error:
+        raise RequestRefusedError(422, "Invalid", error.message) from error
 
 
-def _mapping(kind: Kind, field: str, value: Any) -> Mapping[str, Any]:
+def _mapping(kind: ResourceKind, field: str, value: Any) -> Mapping[str, Any]:
     if not isinstance(value or {}, dict):
         raise bad_request(f"{kind.name}.metadata.{field}: expected an object")
     return value or {}
 
 
-def check(kind: Kind, obj: Object) -> None:
-    """Names, labels and annotations as Kubernetes allows them. Raises RefusedError 422."""
+def check(kind: ResourceKind, obj: Object) -> None:
+    """Check names, labels and annotations by Kubernetes' rules. Raises RequestRefusedError 422."""
     metadata = obj["metadata"]
     name = metadata["name"]
     if not is_subdomain(name):
@@ -99,14 +102,16 @@ def is_subdomain(name: str) -> bool:
     return len(name) <= 253 and _SUBDOMAIN.fullmatch(name) is not None
 
 
-def _bad_value(kind: Kind, name: str, field: str, value: str, rule: str) -> RefusedError:
+def _bad_value(
+    kind: ResourceKind, name: str, field: str, value: str, rule: str
+) -> RequestRefusedError:
     return invalid(kind.name, name, f"metadata.{field}", f'Invalid value: "{value}": {rule}')
 
 
-def keep_identity(kind: Kind, old: Object, new: Object) -> Object:
-    """*new* with what only the server sets taken from *old*.
+def keep_identity(kind: ResourceKind, old: Object, new: Object) -> Object:
+    """Return *new* with the server's own fields taken from *old*.
 
-    Raises RefusedError where *new* claims to be of another version (409), uid (422) or name (400).
+    Raises RequestRefusedError if *new* names another version (409), uid (422) or name (400).
     """
     before, after = old["metadata"], dict(new["metadata"])
     name = before["name"]
@@ -133,8 +138,9 @@ def keep_identity(kind: Kind, old: Object, new: Object) -> Object:
     return new | {"metadata": after | names | kept | {"resourceVersion": version}}
 
 
-def check_preconditions(kind: Kind, obj: Object, conditions: Mapping[str, Any]) -> None:
-    """Of a deletion or a binding: this uid, this version. Raises RefusedError 409."""
+def check_preconditions(kind: ResourceKind, obj: Object, conditions: Mapping[str, Any]) -> None:
+    """Check the uid and version that a deletion or binding expects. Raises
+    RequestRefusedError 409."""
     metadata = obj["metadata"]
     uid = conditions.get("uid") or metadata["uid"]
     if uid != metadata["uid"]:
@@ -148,6 +154,6 @@ def check_preconditions(kind: Kind, obj: Object, conditions: Mapping[str, Any]) 
         raise conflict(kind.plural, metadata["name"], why)
 
 
-def _other_uid(kind: Kind, name: str, wanted: str, found: str) -> RefusedError:
+def _other_uid(kind: ResourceKind, name: str, wanted: str, found: str) -> RequestRefusedError:
     why = f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}"
     return conflict(kind.plural, name, why)

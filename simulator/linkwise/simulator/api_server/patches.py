@@ -1,20 +1,20 @@
-"""The three ways to say a change: merge patch, JSON patch, strategic merge patch.
+"""The three patch formats: merge patch, JSON patch, strategic merge patch.
 
-Each returns a new value and leaves the old one as it was; unchanged parts are shared.
+Each returns a new value and leaves the old one unchanged; both share unchanged parts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
-from linkwise.simulator.api_server.refusals import Object, RefusedError, bad_request
+from linkwise.simulator.api_server.refusals import Object, RequestRefusedError, bad_request
 
 MERGE = "application/merge-patch+json"
 JSON = "application/json-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 
-# Which field tells the entries of a list apart, where a strategic patch merges the list instead of
-# replacing it: the `patchMergeKey` marks of k8s.io/api, for the kinds the stand-in holds.
+# The field that identifies the entries of a list that a strategic patch merges: the `patchMergeKey`
+# marks of k8s.io/api, for the kinds that the stand-in stores.
 MERGE_KEYS = {
     "addresses": "type",
     "conditions": "type",
@@ -31,7 +31,7 @@ MERGE_KEYS = {
 
 
 def merge(old: Any, patch: Any) -> Any:
-    """RFC 7386: objects merge, null takes away, all else replaces."""
+    """Apply a merge patch (RFC 7386): objects merge, null removes, all else replaces."""
     if not isinstance(patch, Mapping):
         return patch
     merged = dict(old) if isinstance(old, Mapping) else {}
@@ -44,15 +44,15 @@ def merge(old: Any, patch: Any) -> Any:
 
 
 def strategic(old: Any, patch: Any) -> Any:
-    """As `merge`, and lists of `MERGE_KEYS` merge entry by entry; `$patch: delete` and
-    `$patch: replace` do what they say."""
+    """Apply a strategic merge patch: as `merge`, but lists of `MERGE_KEYS` merge entry by entry,
+    and `$patch: delete` and `$patch: replace` delete and replace."""
     if not isinstance(patch, Mapping):
         return patch
     if patch.get("$patch") == "replace":
         return {key: value for key, value in patch.items() if key != "$patch"}
     merged = dict(old) if isinstance(old, Mapping) else {}
     for key, value in patch.items():
-        if key.startswith("$"):  # directives; the order of merged lists is not kept
+        if key.startswith("$"):  # a directive; the order of merged lists is not kept
             continue
         if value is None:
             merged.pop(key, None)
@@ -78,22 +78,22 @@ def _merge_entries(old: Sequence[Object], patch: Sequence[Object], key: str) -> 
 
 
 def json_patch(old: Any, operations: Any) -> Any:
-    """RFC 6902. A `test` that fails is 422 Invalid, as every operation that cannot be done."""
+    """Apply a JSON patch (RFC 6902). Any operation that fails, `test` included, is 422 Invalid."""
     if not isinstance(operations, list):
         raise bad_request("a JSON patch is a list of operations")
-    document = {"": deepcopy(old)}  # so that the whole document has a parent as well
+    document = {"": deepcopy(old)}  # gives the whole document a parent too
     for operation in operations:
         try:
             _OPERATIONS[operation["op"]](document, operation)
         except (KeyError, IndexError, TypeError, ValueError) as error:
             why = f"{type(error).__name__}: {error}"
             message = f"the server rejected our request due to an error in our request: {why}"
-            raise RefusedError(422, "Invalid", message) from error
+            raise RequestRefusedError(422, "Invalid", message) from error
     return document[""]
 
 
 def _parent(document: Any, pointer: str) -> tuple[Any, Any]:
-    """The container that *pointer* leads into, and the key or index of its last step."""
+    """Return the container that *pointer* leads into, and the key or index of its last step."""
     if pointer and not pointer.startswith("/"):
         raise ValueError(f"pointer {pointer!r}: expected to start with /")
     steps = [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")]
@@ -134,7 +134,7 @@ def _remove(document: Any, operation: Object) -> None:
 
 
 def _replace(document: Any, operation: Object) -> None:
-    _remove(document, operation)  # it must be there
+    _remove(document, operation)  # fails if it is absent
     _add(document, operation)
 
 

@@ -1,13 +1,13 @@
-"""What the API server says no with: meta/v1 Status, in its own codes, reasons and words."""
+"""The API server's refusals: meta/v1 Status with its codes, reasons and messages."""
 
 from collections.abc import Mapping
 from typing import Any
 
 Object = dict[str, Any]
-"""A Kubernetes object as JSON. Once stored it is never changed, only replaced."""
+"""A Kubernetes object as JSON. The store never changes it in place, it only replaces it."""
 
 
-class RefusedError(Exception):
+class RequestRefusedError(Exception):
     def __init__(
         self, code: int, reason: str, message: str, details: Mapping[str, Any] | None = None
     ) -> None:
@@ -29,7 +29,7 @@ class RefusedError(Exception):
 
 
 def success(name: str = "", plural: str = "", uid: str = "", code: int = 200) -> Object:
-    """The Status that says yes where there is no object to show."""
+    """Return the Status of a success that has no object to show."""
     details = {"name": name, "kind": plural, "uid": uid}
     return {
         "kind": "Status",
@@ -45,52 +45,54 @@ def _about(plural: str, name: str) -> dict[str, str]:
     return {"name": name, "kind": plural}
 
 
-def not_found(plural: str, name: str) -> RefusedError:
-    return RefusedError(404, "NotFound", f'{plural} "{name}" not found', _about(plural, name))
+def not_found(plural: str, name: str) -> RequestRefusedError:
+    return RequestRefusedError(
+        404, "NotFound", f'{plural} "{name}" not found', _about(plural, name)
+    )
 
 
-def unknown_route() -> RefusedError:
-    return RefusedError(404, "NotFound", "the server could not find the requested resource")
+def unknown_route() -> RequestRefusedError:
+    return RequestRefusedError(404, "NotFound", "the server could not find the requested resource")
 
 
-def already_exists(plural: str, name: str) -> RefusedError:
+def already_exists(plural: str, name: str) -> RequestRefusedError:
     message = f'{plural} "{name}" already exists'
-    return RefusedError(409, "AlreadyExists", message, _about(plural, name))
+    return RequestRefusedError(409, "AlreadyExists", message, _about(plural, name))
 
 
-def conflict(plural: str, name: str, why: str) -> RefusedError:
+def conflict(plural: str, name: str, why: str) -> RequestRefusedError:
     message = f'Operation cannot be fulfilled on {plural} "{name}": {why}'
-    return RefusedError(409, "Conflict", message, _about(plural, name))
+    return RequestRefusedError(409, "Conflict", message, _about(plural, name))
 
 
-def modified_meanwhile(plural: str, name: str) -> RefusedError:
+def modified_meanwhile(plural: str, name: str) -> RequestRefusedError:
     why = "the object has been modified; please apply your changes to the latest version"
     return conflict(plural, name, f"{why} and try again")
 
 
-def invalid(kind: str, name: str, field: str, why: str) -> RefusedError:
+def invalid(kind: str, name: str, field: str, why: str) -> RequestRefusedError:
     causes = {"causes": [{"reason": "FieldValueInvalid", "message": why, "field": field}]}
     message = f'{kind} "{name}" is invalid: {field}: {why}'
-    return RefusedError(422, "Invalid", message, _about(kind, name) | causes)
+    return RequestRefusedError(422, "Invalid", message, _about(kind, name) | causes)
 
 
-def bad_request(message: str) -> RefusedError:
-    return RefusedError(400, "BadRequest", message)
+def bad_request(message: str) -> RequestRefusedError:
+    return RequestRefusedError(400, "BadRequest", message)
 
 
-def internal_error(message: str) -> RefusedError:
-    return RefusedError(500, "InternalError", message)
+def internal_error(message: str) -> RequestRefusedError:
+    return RequestRefusedError(500, "InternalError", message)
 
 
-def expired(message: str) -> RefusedError:
-    return RefusedError(410, "Expired", message)
+def expired(message: str) -> RequestRefusedError:
+    return RequestRefusedError(410, "Expired", message)
 
 
-def unsupported_media_type(content_type: str) -> RefusedError:
+def unsupported_media_type(content_type: str) -> RequestRefusedError:
     message = f"the body of the request was in an unknown format: {content_type}"
-    return RefusedError(415, "UnsupportedMediaType", message)
+    return RequestRefusedError(415, "UnsupportedMediaType", message)
 
 
-def method_not_allowed() -> RefusedError:
+def method_not_allowed() -> RequestRefusedError:
     message = "the server does not allow this method on the requested resource"
-    return RefusedError(405, "MethodNotAllowed", message)
+    return RequestRefusedError(405, "MethodNotAllowed", message)

@@ -1,14 +1,14 @@
-"""What the API server does to Pods, Nodes and Jobs beyond storing them. Pure.
+"""What the API server does to Pods, Nodes and Jobs besides storing them. Pure.
 
-Defaults when they are created, what an update may not touch, which half a status update may
-touch, how a pod is bound, and how long a deleted one stays. As in kubernetes v1.35's
-pkg/registry/core/{pod,node}, pkg/registry/batch/job and staging/src/k8s.io/apiserver.
+Defaults at creation, fields that an update or a status update may not change, bindings, and how
+long a deleted pod stays. As in Kubernetes v1.35: pkg/registry/core/{pod,node},
+pkg/registry/batch/job and staging/src/k8s.io/apiserver.
 """
 
 from datetime import datetime, timedelta
 from typing import Any
 
-from linkwise.simulator.api_server.kinds import BUDGET, EVENT, JOB, LEASE, NODE, POD, Kind
+from linkwise.simulator.api_server.kinds import BUDGET, EVENT, JOB, LEASE, NODE, POD, ResourceKind
 from linkwise.simulator.api_server.metadata import (
     SUBDOMAIN_RULE,
     check_preconditions,
@@ -31,7 +31,7 @@ def timestamp(moment: datetime) -> str:
 
 
 def set_condition(status: Object, condition: Object) -> Object:
-    """*status* with this condition instead of the one of its type."""
+    """Return *status* with this condition in place of the one of its type."""
     others = [c for c in status.get("conditions") or () if c.get("type") != condition["type"]]
     return status | {"conditions": [*others, condition]}
 
@@ -39,8 +39,8 @@ def set_condition(status: Object, condition: Object) -> Object:
 # Creation
 
 
-def prepare_new(kind: Kind, obj: Object, now: datetime) -> Object:
-    """Defaults, and a status of the server's making. Raises RefusedError 422."""
+def prepare_new(kind: ResourceKind, obj: Object, now: datetime) -> Object:
+    """Return the object with defaults and an initial status. Raises RequestRefusedError 422."""
     if kind is POD:
         return _new_pod(obj, now)
     if kind is JOB:
@@ -56,13 +56,13 @@ def prepare_new(kind: Kind, obj: Object, now: datetime) -> Object:
 
 
 def _without_nulls(lease: Object) -> Object:
-    """Who holds a Lease is said by a field that is there or not."""
+    """Remove nulls: a Lease's holder is a field that is present or absent."""
     spec = lease.get("spec") or {}
     return lease | {"spec": {field: value for field, value in spec.items() if value is not None}}
 
 
 def _check_event(event: Object) -> None:
-    """It is told where its object lives; of an object without a namespace, in `default`."""
+    """An Event lives in its object's namespace; for an object without one, in `default`."""
     metadata, about = event["metadata"], event.get("involvedObject") or {}
     if metadata["namespace"] != (about.get("namespace") or "default"):
         why = f'Invalid value: "{about.get("namespace", "")}": does not match event.namespace'
@@ -104,7 +104,7 @@ def _container(pod: str, field: str, container: Any) -> Object:
         raise invalid("Pod", pod, f"{field}.name", "Required value")
     resources = container.get("resources") or {}
     limits = _quantities(resources.get("limits"))
-    # What is limited and not requested is requested as limited.
+    # A limit without a request sets the request too.
     requests = limits | _quantities(resources.get("requests"))
     shown = {"limits": limits, "requests": requests}
     return container | {"resources": resources | {k: v for k, v in shown.items() if v}}
@@ -121,15 +121,15 @@ def _node_status(node: Object) -> Object:
 
 
 def _quantities(amounts: Any) -> dict[str, str]:
-    """Quantities leave the API server as text, whatever a manifest says."""
+    """The API server returns quantities as text, whatever type a manifest has."""
     return {name: str(amount) for name, amount in (amounts or {}).items()}
 
 
 # Updates
 
 
-def prepare_update(kind: Kind, old: Object, new: Object) -> Object:
-    """*new* as an update of the object itself: its status stays. Raises RefusedError 422."""
+def prepare_update(kind: ResourceKind, old: Object, new: Object) -> Object:
+    """Return *new* as an update of the object; its status stays. Raises RequestRefusedError 422."""
     if kind.has_status:
         new = {field: value for field, value in new.items() if field != "status"}
         if "status" in old:
@@ -165,7 +165,7 @@ def _check_pod_spec(old: Object, new: Object) -> None:
 
 
 def _check_narrowed(name: str, before: Object, after: Object) -> None:
-    """While a pod is gated, where it may run can be narrowed, and not widened."""
+    """A gated pod's node selection may become narrower, never wider."""
     old, new = before.get("nodeSelector") or {}, after.get("nodeSelector") or {}
     if any(new.get(key) != value for key, value in old.items()):
         why = f"Invalid value: {new!r}: only additions to spec.nodeSelector are allowed"
@@ -187,8 +187,8 @@ def _fixed(spec: Object, free: set[str]) -> Object:
     return fixed
 
 
-def prepare_status_update(kind: Kind, old: Object, new: Object) -> Object:
-    """*new* as an update of the status: labels and annotations may come along, nothing else."""
+def prepare_status_update(kind: ResourceKind, old: Object, new: Object) -> Object:
+    """Return *new* as an update of the status; it may also change labels and annotations."""
     metadata = new["metadata"]
     if "ownerReferences" in old["metadata"]:
         metadata = metadata | {"ownerReferences": old["metadata"]["ownerReferences"]}
@@ -214,14 +214,17 @@ def _check_nomination(old: Object, status: Object) -> None:
 
 
 def bind(pod: Object, binding: Object, now: datetime) -> Object:
-    """The pod on its node, with the Binding's labels and annotations. Raises RefusedError."""
+    """Return the pod on its node, with the Binding's labels and annotations.
+
+    Raises RequestRefusedError.
+    """
     metadata, spec = pod["metadata"], pod["spec"]
     name, told = metadata["name"], binding["metadata"]
     target = binding.get("target") or {}
     if told.get("name") != name:
         raise bad_request("name in URL does not match name in Binding object")
     if target.get("kind", "Node") not in ("Node", ""):
-        # Not found by validation as it is elsewhere: the real one answers 500 as well.
+        # Validation does not catch this, and the real API server answers 500 too.
         raise internal_error(
             f'target.kind: Unsupported value: "{target["kind"]}": "Node", "<empty>"'
         )
@@ -237,7 +240,7 @@ def bind(pod: Object, binding: Object, now: datetime) -> Object:
     for field in ("labels", "annotations"):
         if told.get(field):
             metadata = metadata | {field: (metadata.get(field) or {}) | told[field]}
-    # A bound pod is nominated nowhere (KEP-5278).
+    # A bound pod has no nomination (KEP-5278).
     status = {k: v for k, v in pod["status"].items() if k != "nominatedNodeName"}
     scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": timestamp(now)}
     return pod | {
@@ -255,7 +258,7 @@ def _unbindable(name: str, why: str) -> Exception:
 
 
 def disrupted(pod: Object, now: datetime) -> Object:
-    """The pod with the condition that an eviction leaves on it."""
+    """Return the pod with the condition that an eviction sets."""
     condition = {
         "type": "DisruptionTarget",
         "status": "True",
@@ -266,9 +269,12 @@ def disrupted(pod: Object, now: datetime) -> Object:
     return pod | {"status": set_condition(pod["status"], condition)}
 
 
-def grace_seconds(kind: Kind, obj: Object, asked: int | None) -> int:
-    """How long a deleted object stays: a pod on a node until its kubelet confirms, at most this;
-    a pod that is nowhere, or at its end, and every other object not at all."""
+def grace_seconds(kind: ResourceKind, obj: Object, asked: int | None) -> int:
+    """Return how long a deleted object stays, in seconds.
+
+    A pod on a node stays until its kubelet confirms, at most this long. A pod without a node or at
+    its end goes at once, and so does every other object.
+    """
     if kind is not POD or not obj["spec"].get("nodeName"):
         return 0
     if obj["status"].get("phase") in _FINAL_PHASES:
@@ -277,8 +283,8 @@ def grace_seconds(kind: Kind, obj: Object, asked: int | None) -> int:
     return int(seconds) if seconds >= 0 else 1
 
 
-def mark_deleted(kind: Kind, obj: Object, asked: int | None, now: datetime) -> Object:
-    """The object marked as deleted; of one already marked, the grace can only become shorter."""
+def mark_deleted(kind: ResourceKind, obj: Object, asked: int | None, now: datetime) -> Object:
+    """Mark the object as deleted. A second deletion can only shorten the grace period."""
     metadata = obj["metadata"]
     before = metadata.get("deletionGracePeriodSeconds")
     if before is None:
@@ -294,6 +300,6 @@ def mark_deleted(kind: Kind, obj: Object, asked: int | None, now: datetime) -> O
 
 
 def is_gone(obj: Object) -> bool:
-    """Marked as deleted, with nothing left to wait for."""
+    """True if the object is marked as deleted and nothing delays its removal."""
     metadata = obj["metadata"]
     return metadata.get("deletionGracePeriodSeconds") == 0 and not metadata.get("finalizers")

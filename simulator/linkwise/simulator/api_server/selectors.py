@@ -1,13 +1,13 @@
-"""Label and field selectors: which objects of a kind a list or watch is about."""
+"""Label and field selectors: which objects a list or watch returns."""
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from linkwise.simulator.api_server.kinds import EVENT, NODE, POD, Kind
+from linkwise.simulator.api_server.kinds import EVENT, NODE, POD, ResourceKind
 from linkwise.simulator.api_server.refusals import Object, bad_request
 
-_FIELDS: dict[Kind, frozenset[str]] = {
+_FIELDS: dict[ResourceKind, frozenset[str]] = {
     POD: frozenset({"spec.nodeName", "status.phase", "spec.schedulerName", "status.podIP"}),
     NODE: frozenset({"spec.unschedulable"}),
     EVENT: frozenset({"involvedObject.name", "involvedObject.uid", "reason", "type"}),
@@ -32,15 +32,16 @@ class Selector:
         return bool(self.tests)
 
 
-def read_selector(kind: Kind, labels: str, fields: str) -> Selector:
-    """Raises RefusedError 400 where one of them does not parse, or the kind has no such field."""
+def read_selector(kind: ResourceKind, labels: str, fields: str) -> Selector:
+    """Return the selector. Raises RequestRefusedError 400 if it does not parse or names a field
+    that the kind does not have."""
     tests = [_label_test(part) for part in _COMMA_OUTSIDE_BRACKETS.split(labels) if part.strip()]
     tests += [_field_test(kind, part) for part in fields.split(",") if part.strip()]
     return Selector(tuple(tests))
 
 
 def reads_labels(selector: Object) -> Selector:
-    """A selector as it stands in an object: `matchLabels` and `matchExpressions`."""
+    """Return a selector from its form in an object: `matchLabels` and `matchExpressions`."""
     tests = [
         _membership(key, {value}, wanted=True)
         for key, value in (selector.get("matchLabels") or {}).items()
@@ -74,7 +75,7 @@ def _label_test(text: str) -> Test:
 
 
 def _membership(key: str, values: set[str], *, wanted: bool) -> Test:
-    # An object without the label is in no set of values: `!=` and `notin` match it.
+    # `!=` and `notin` match an object without the label.
     return lambda obj: (_labels(obj).get(key) in values) is wanted
 
 
@@ -82,7 +83,7 @@ def _labels(obj: Object) -> dict[str, str]:
     return obj["metadata"].get("labels") or {}
 
 
-def _field_test(kind: Kind, text: str) -> Test:
+def _field_test(kind: ResourceKind, text: str) -> Test:
     for sign, wanted in (("!=", False), ("==", True), ("=", True)):
         if sign in text:
             path, value = text.split(sign, 1)

@@ -1,7 +1,7 @@
-"""What the stand-in's API server holds, and every change to it. Pure: no I/O, no clock, no thread.
+"""The stand-in's objects and every change to them. Pure: no I/O, no clock, no thread.
 
-One counter gives every write its resourceVersion, over all kinds, as etcd does. Stored objects
-are never changed in place, so a list, a page and a watch event can share them.
+One counter gives every write of any kind its resourceVersion, as in etcd. Stored objects never
+change in place, so lists, pages and watch events share them.
 """
 
 from collections import OrderedDict
@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from linkwise.simulator.api_server import disruption, metadata, rules
-from linkwise.simulator.api_server.history import Change, History, Stored
-from linkwise.simulator.api_server.kinds import BUDGET, KINDS, LEASE, POD, Kind
+from linkwise.simulator.api_server.history import ChangeHistory, Stored, StoredChange
+from linkwise.simulator.api_server.kinds import BUDGET, KINDS, LEASE, POD, ResourceKind
 from linkwise.simulator.api_server.patches import PATCHES
 from linkwise.simulator.api_server.refusals import (
     Object,
@@ -28,14 +28,14 @@ from linkwise.simulator.api_server.refusals import (
 )
 from linkwise.simulator.api_server.selectors import Selector
 
-Key = tuple[str, str]  # namespace ("" for kinds without), name
+Key = tuple[str, str]  # namespace ("" for kinds without one), name
 
 _MAX_OPEN_LISTS = 64
 _TOKEN = "page-"
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ListPage:
     items: tuple[Stored, ...]
     version: int
     rest: str = ""  # the token that asks for the next page
@@ -43,8 +43,11 @@ class Page:
 
 
 class Store:
-    """`now` and `new_uid` are asked whenever one is needed. `first_version` is where versions
-    begin: in a store that takes another's place beyond all of that one's."""
+    """The store calls `now` and `new_uid` whenever it needs a value.
+
+    `first_version` is where versions begin. A store that replaces another one begins beyond that
+    one's last version.
+    """
 
     def __init__(
         self,
@@ -56,44 +59,47 @@ class Store:
     ) -> None:
         self.version = first_version
         self._now, self._new_uid = now, new_uid
-        self._objects: dict[Kind, dict[Key, Stored]] = {kind: {} for kind in KINDS}
-        self._histories = {kind: History(history_limit, self.version) for kind in KINDS}
-        self._open_lists: OrderedDict[str, Page] = OrderedDict()
+        self._objects: dict[ResourceKind, dict[Key, Stored]] = {kind: {} for kind in KINDS}
+        self._histories = {kind: ChangeHistory(history_limit, self.version) for kind in KINDS}
+        self._open_lists: OrderedDict[str, ListPage] = OrderedDict()
 
     # Reading
 
-    def get(self, kind: Kind, namespace: str, name: str) -> Stored:
-        """Raises RefusedError 404."""
+    def get(self, kind: ResourceKind, namespace: str, name: str) -> Stored:
+        """Return the object. Raises RequestRefusedError 404."""
         try:
             return self._objects[kind][namespace, name]
         except KeyError:
             raise not_found(kind.plural, name) from None
 
     def list(
-        self, kind: Kind, namespace: str | None = None, selector: Selector | None = None
-    ) -> Page:
-        """All that match, by namespace and name; *namespace* None or empty is every one."""
+        self, kind: ResourceKind, namespace: str | None = None, selector: Selector | None = None
+    ) -> ListPage:
+        """Return all that match, by namespace and name; *namespace* None or "" means all."""
         items = tuple(
             stored
             for key, stored in sorted(self._objects[kind].items())
             if (not namespace or key[0] == namespace)
             and (selector is None or selector.matches(stored.obj))
         )
-        return Page(items, self.version)
+        return ListPage(items, self.version)
 
-    def page(self, full: Page, limit: int) -> Page:
-        """The first *limit* of a list; the rest waits, as it is now, for its token."""
+    def page(self, full: ListPage, limit: int) -> ListPage:
+        """Return the first *limit* entries of a list. A token keeps the rest as it is now."""
         if not limit or len(full.items) <= limit:
             return full
         token = _TOKEN + self._new_uid()
-        self._open_lists[token] = Page(full.items[limit:], full.version)
+        self._open_lists[token] = ListPage(full.items[limit:], full.version)
         if len(self._open_lists) > _MAX_OPEN_LISTS:
             self._open_lists.popitem(last=False)
-        return Page(full.items[:limit], full.version, token, len(full.items) - limit)
+        return ListPage(full.items[:limit], full.version, token, len(full.items) - limit)
 
-    def rest_of_list(self, token: str) -> Page:
-        """The same however often it is asked for, as an answer may be lost. Raises RefusedError
-        410 where it has been waited for too long."""
+    def rest_of_list(self, token: str) -> ListPage:
+        """Return the rest of the list behind *token*. An answer may be lost, so every call returns
+        the same.
+
+        Raises RequestRefusedError 410 if the token has expired.
+        """
         found = self._open_lists.get(token)
         if found is None:
             if not token.startswith(_TOKEN):
@@ -101,22 +107,22 @@ class Store:
             raise expired("The provided continue parameter is too old to display a consistent list")
         return found
 
-    def since(self, kind: Kind, version: int) -> "tuple[Change, ...]":
-        """The changes of a kind after *version*; none while it is yet to come.
+    def since(self, kind: ResourceKind, version: int) -> "tuple[StoredChange, ...]":
+        """Return the changes of a kind after *version*; none if that version is in the future.
 
-        Raises RefusedError 410 where it is too old.
+        Raises RequestRefusedError 410 if it is too old.
         """
         return tuple(self._histories[kind].since(version))
 
     def compact(self) -> None:
-        """Forget every change so far: watches from an older version and open lists get 410."""
+        """Forget all changes: watches from an older version and open lists get 410."""
         for history in self._histories.values():
             history.forget(self.version)
         self._open_lists.clear()
 
     # Writing
 
-    def create(self, kind: Kind, namespace: str, body: Any) -> Stored:
+    def create(self, kind: ResourceKind, namespace: str, body: Any) -> Stored:
         obj = metadata.read_object(kind, body)
         meta = {k: v for k, v in obj["metadata"].items() if v is not None}
         if meta.pop("resourceVersion", ""):
@@ -141,23 +147,26 @@ class Store:
         metadata.check(kind, obj)
         return self._write(kind, key, obj, None)
 
-    def _generate_name(self, kind: Kind, namespace: str, meta: Object) -> str:
+    def _generate_name(self, kind: ResourceKind, namespace: str, meta: Object) -> str:
         prefix = meta.get("generateName")
         if not prefix:
             why = "Required value: name or generateName is required"
             raise invalid(kind.name, "", "metadata.name", why)
         name = ""
-        for _ in range(8):  # as often as the real one, before it gives up with AlreadyExists
+        for _ in range(8):  # as often as the real API server, before AlreadyExists
             name = prefix + self._new_uid().replace("-", "")[-5:]
             if (namespace, name) not in self._objects[kind]:
                 break
         return name
 
     def replace(
-        self, kind: Kind, namespace: str, name: str, body: Any, *, status: bool = False
+        self, kind: ResourceKind, namespace: str, name: str, body: Any, *, status: bool = False
     ) -> Stored:
-        """PUT: with a uid or resourceVersion in it, only over that one; but a Lease that is not
-        there is created, whatever version is named, unless a uid is."""
+        """Carry out a PUT: a uid or resourceVersion in *body* must match.
+
+        A PUT of a Lease that does not exist creates it, whatever version *body* names, unless it
+        names a uid.
+        """
         new = metadata.read_object(kind, body)
         if kind is LEASE and (namespace, name) not in self._objects[kind]:
             metadata.check_preconditions(
@@ -171,7 +180,7 @@ class Store:
 
     def patch(
         self,
-        kind: Kind,
+        kind: ResourceKind,
         namespace: str,
         name: str,
         patch: Any,
@@ -185,7 +194,7 @@ class Store:
         new = metadata.read_patched(kind, PATCHES[content_type](old.obj, patch))
         return self._update(kind, old, new, status=status)
 
-    def _update(self, kind: Kind, old: Stored, new: Object, *, status: bool) -> Stored:
+    def _update(self, kind: ResourceKind, old: Stored, new: Object, *, status: bool) -> Stored:
         new = metadata.keep_identity(kind, old.obj, new)
         prepare = rules.prepare_status_update if status else rules.prepare_update
         new = prepare(kind, old.obj, new)
@@ -194,27 +203,27 @@ class Store:
 
     def delete(
         self,
-        kind: Kind,
+        kind: ResourceKind,
         namespace: str,
         name: str,
         *,
         grace_seconds: int | None = None,
         preconditions: Mapping[str, Any] | None = None,
     ) -> tuple[Stored, bool]:
-        """The object as it is now, and whether it is gone."""
+        """Return the object after the deletion, and whether it is gone."""
         old = self.get(kind, namespace, name)
         metadata.check_preconditions(kind, old.obj, preconditions or {})
         marked = rules.mark_deleted(kind, old.obj, grace_seconds, self._now())
         if not rules.is_gone(marked):
             return self._store(kind, old, marked), False
-        if kind is POD:  # marked first even where nothing is waited for, and watchers are told
+        if kind is POD:  # watchers see the mark even if nothing delays the removal
             key = (namespace, name)
             old = self._write(kind, key, marked, old)
         return self._remove(kind, old, old.obj), True
 
     def bind(self, namespace: str, name: str, body: Any) -> Stored:
         old = self.get(POD, namespace, name)
-        binding = metadata.read_object(Kind("Binding", "pods/binding"), body)
+        binding = metadata.read_object(ResourceKind("Binding", "pods/binding"), body)
         new = rules.bind(old.obj, binding, self._now())
         metadata.check(POD, new)
         return self._store(POD, old, new)
@@ -222,7 +231,9 @@ class Store:
     def evict(self, namespace: str, name: str, body: Any) -> None:
         """Delete the pod as its owner would; `deleteOptions` as in a DELETE."""
         old = self.get(POD, namespace, name)
-        eviction = metadata.read_object(Kind("Eviction", "pods/eviction", "policy/v1"), body)
+        eviction = metadata.read_object(
+            ResourceKind("Eviction", "pods/eviction", "policy/v1"), body
+        )
         if eviction["metadata"].get("name") != name:
             raise bad_request("name in URL does not match name in Eviction object")
         options = eviction.get("deleteOptions") or {}
@@ -232,35 +243,35 @@ class Store:
         self.delete(POD, namespace, name, grace_seconds=options.get("gracePeriodSeconds"))
 
     def _use_budget(self, pod: Object) -> None:
-        """Raises RefusedError 429 where a PodDisruptionBudget does not let this pod go."""
+        """Raises RequestRefusedError 429 if a PodDisruptionBudget forbids the eviction."""
         budgets = [b.obj for b in self.list(BUDGET, pod["metadata"]["namespace"]).items]
         used = disruption.use_budget(pod, budgets, self._now())
         if used is not None:
             meta = used["metadata"]
             self._store(BUDGET, self.get(BUDGET, meta["namespace"], meta["name"]), used)
 
-    # The only two that change anything
+    # The only two methods that change the state
 
-    def _store(self, kind: Kind, old: Stored, new: Object) -> Stored:
+    def _store(self, kind: ResourceKind, old: Stored, new: Object) -> Stored:
         if new == old.obj:
-            return old  # no new version, and nobody is told
-        if rules.is_gone(new):  # its last finalizer was taken away
+            return old  # no new version, no event
+        if rules.is_gone(new):  # its last finalizer is gone
             return self._remove(kind, old, new)
         meta = new["metadata"]
         return self._write(kind, (meta.get("namespace", ""), meta["name"]), new, old)
 
-    def _write(self, kind: Kind, key: Key, obj: Object, old: Stored | None) -> Stored:
+    def _write(self, kind: ResourceKind, key: Key, obj: Object, old: Stored | None) -> Stored:
         stored = self._at_next_version(obj)
         self._objects[kind][key] = stored
-        change = Change("MODIFIED" if old else "ADDED", stored.version, old, stored)
+        change = StoredChange("MODIFIED" if old else "ADDED", stored.version, old, stored)
         self._histories[kind].add(change)
         return stored
 
-    def _remove(self, kind: Kind, old: Stored, last: Object) -> Stored:
+    def _remove(self, kind: ResourceKind, old: Stored, last: Object) -> Stored:
         stored = self._at_next_version(last)
         meta = last["metadata"]
         del self._objects[kind][meta.get("namespace", ""), meta["name"]]
-        self._histories[kind].add(Change("DELETED", stored.version, old, stored))
+        self._histories[kind].add(StoredChange("DELETED", stored.version, old, stored))
         return stored
 
     def _at_next_version(self, obj: Object) -> Stored:

@@ -1,12 +1,12 @@
-"""Which devices a container gets: the kubelet's device manager, rule by rule.
+"""Decides which devices a container gets, as the kubelet's device manager does.
 
-Read in the kubelet's `devicemanager/manager.go` and seen in v1.36.3 (docs/simulator.md). Topology
-Manager policy `none`, the default: the plugin is asked on every allocation that needs a new
-device, with all free ones, in random order. PURE but for the plugin it is handed: chance comes
-from a seed.
+From the kubelet's `devicemanager/manager.go`, and seen in v1.36.3 (docs/simulator.md). Topology
+Manager policy `none`, the default: every allocation that needs a new device asks the plugin, with
+all free devices in random order. PURE except for calls to the plugin: the randomness comes from a
+seed.
 
-Its state is shared with the threads that serve gRPC, so each step takes a lock; the plugin is
-never called under it.
+The threads that serve gRPC share the state, so each step takes a lock. No step calls the plugin
+under it.
 """
 
 import random
@@ -19,16 +19,16 @@ from linkwise.kube.objects import Container, Pod, whole
 
 
 class AdmissionError(Exception):
-    """The pod cannot have its devices; the text is the kubelet's own."""
+    """The pod cannot have its devices; the text is the kubelet's."""
 
 
-class Plugin(Protocol):
-    """What the device manager asks of the plugin behind a resource. Each raises AdmissionError."""
+class DevicePluginEndpoint(Protocol):
+    """The device manager's calls to the plugin behind a resource. Each raises AdmissionError."""
 
     def preferred(
         self, available: Sequence[str], must_include: Sequence[str], size: int
     ) -> Sequence[str]:
-        """The plugin's advice; empty where it gives none."""
+        """Return the plugin's advice; empty if it gives none."""
 
     def allocate(self, devices: Sequence[str]) -> None: ...
 
@@ -42,8 +42,8 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class ContainerRequest:
-    """A container in the kubelet's order. `ends` says that it runs to its end before the next
-    one starts (an ordinary init container)."""
+    """A container, in the kubelet's order. `ends`: it ends before the next one starts (an ordinary
+    init container)."""
 
     name: str
     ends: bool
@@ -58,16 +58,18 @@ Held = dict[str, dict[str, tuple[str, ...]]]
 @dataclass(slots=True)
 class _Resource:
     devices: dict[str, Device] = field(default_factory=dict)
-    plugin: Plugin | None = None
-    listed: bool = False  # ever: until then nobody has heard of this resource
+    plugin: DevicePluginEndpoint | None = None
+    listed: bool = False  # True once a plugin has listed devices of this resource
 
     def healthy(self) -> set[str]:
         return {device.id for device in self.devices.values() if device.healthy}
 
 
 def container_requests(pod: Pod, resources: Iterable[str]) -> tuple[ContainerRequest, ...]:
-    """What each container of *pod* wants of *resources*: init containers first, as the kubelet
-    goes through them. Limits count, as in the kubelet."""
+    """Return what each container of *pod* requests of *resources*, init containers first.
+
+    Limits count, as in the kubelet.
+    """
     wanted = set(resources)
     init = ((c, c.restart_policy != "Always") for c in pod.spec.init_containers)
     main = ((c, False) for c in pod.spec.containers)
@@ -83,9 +85,11 @@ def _counts(container: Container, wanted: set[str]) -> dict[str, int]:
 
 
 class DeviceManager:
-    """*meddle* may change what was chosen, after the plugin's advice and before it is told: the
-    kubelet is free to (CPU manager, Topology Manager), and tests make it do so. It is handed the
-    chosen devices and those that are free beside them."""
+    """*meddle* may replace the chosen devices after the plugin's advice.
+
+    The real kubelet may do so too (CPU manager, Topology Manager), and tests use it. It receives
+    the chosen devices and the free ones that remain.
+    """
 
     def __init__(self, seed: int, *, meddle: Meddle = lambda chosen, _: chosen) -> None:
         self._random = random.Random(seed)
@@ -95,25 +99,25 @@ class DeviceManager:
         self._held: dict[str, Held] = {}  # pod uid -> what its containers hold
 
     def reseed(self, seed: int) -> None:
-        """Begin the random orders anew, from *seed*."""
+        """Restart the random orders from *seed*."""
         with self._lock:
             self._random = random.Random(seed)
 
-    # What the plugins say
+    # Messages from the plugins
 
-    def set_plugin(self, resource: str, plugin: Plugin) -> None:
-        """A plugin has registered; its devices come with its first ListAndWatch message."""
+    def set_plugin(self, resource: str, plugin: DevicePluginEndpoint) -> None:
+        """Register a plugin. Its devices come with its first ListAndWatch message."""
         with self._lock:
             self._resources.setdefault(resource, _Resource()).plugin = plugin
 
     def set_devices(self, resource: str, devices: Iterable[Device]) -> None:
-        """A ListAndWatch message: it replaces the whole list."""
+        """Replace the whole list, as a ListAndWatch message does."""
         with self._lock:
             self._resources[resource].devices = {device.id: device for device in devices}
             self._resources[resource].listed = True
 
     def set_unhealthy(self, resource: str) -> None:
-        """The stream has ended: the devices are still known and none may be allocated."""
+        """The stream has ended: the devices stay known, but none may be allocated."""
         with self._lock:
             known = self._resources[resource]
             known.devices = {
@@ -122,17 +126,17 @@ class DeviceManager:
             }
 
     def forget_resource(self, resource: str) -> None:
-        """The plugin has been gone for too long."""
+        """Remove a resource whose plugin has been away for too long."""
         with self._lock:
             self._resources[resource] = _Resource(listed=True)
 
     def restart(self) -> None:
-        """The kubelet has restarted: who holds what comes back from its checkpoint, but the
-        devices count as none until their plugin registers again."""
+        """Act as a restarted kubelet: the checkpoint restores the holders, but the devices count as
+        absent until their plugin registers again."""
         with self._lock:
             self._resources = {n: _Resource(listed=r.listed) for n, r in self._resources.items()}
 
-    # What others ask
+    # Queries
 
     def capacity(self) -> dict[str, tuple[int, int]]:
         """resource -> (capacity: all devices, allocatable: the healthy ones)."""
@@ -144,7 +148,7 @@ class DeviceManager:
             }
 
     def held(self, uid: str) -> Held:
-        """What the containers of a pod hold."""
+        """Return what the containers of a pod hold."""
         with self._lock:
             return {
                 container: dict(resources)
@@ -152,19 +156,19 @@ class DeviceManager:
             }
 
     def devices(self) -> dict[str, tuple[Device, ...]]:
-        """resource -> its devices, as last listed."""
+        """Return the devices of each resource, as last listed."""
         with self._lock:
             return {name: tuple(r.devices.values()) for name, r in self._resources.items()}
 
     def release(self, uid: str) -> None:
-        """The pod's containers have ended."""
+        """Free the devices of a pod whose containers have ended."""
         with self._lock:
             self._held.pop(uid, None)
 
     # Admission
 
     def admit(self, uid: str, containers: Sequence[ContainerRequest]) -> None:
-        """Give every container of a pod its devices, or raise AdmissionError and give none."""
+        """Give every container of a pod its devices. Raises AdmissionError, and then gives none."""
         reusable: dict[str, set[str]] = {}
         try:
             for container in containers:
@@ -198,7 +202,7 @@ class DeviceManager:
             from_init -= devices
 
     def _choose(self, resource: str, count: int, reusable: set[str]) -> set[str]:
-        """`devicesToAllocate`: reusable ones first, then the plugin's advice, then any."""
+        """`devicesToAllocate`: reusable devices first, then the plugin's advice, then any."""
         with self._lock:
             known = self._resources.get(resource, _Resource())
             healthy, plugin = known.healthy(), known.plugin
@@ -219,7 +223,8 @@ class DeviceManager:
         advice: Sequence[str] = ()
         if plugin is not None:
             advice = plugin.preferred(self._shuffled(free | chosen), self._shuffled(chosen), count)
-        # A short, long or wrong answer is no error: its free ones count, chance gives the rest.
+        # A short, long or wrong answer is not an error: its free devices count, chance adds the
+        # rest.
         for source in (set(advice) & free, free):
             chosen |= set(self._shuffled(source - chosen)[: count - len(chosen)])
         return set(self._meddle(frozenset(chosen), frozenset(free - chosen)))
@@ -233,7 +238,8 @@ class DeviceManager:
         }
 
     def _shuffled(self, devices: Iterable[str]) -> list[str]:
-        """In random order, as the kubelet's sets have none; sorted first, so a seed repeats."""
+        """Return them in random order, as Go's sets have none. Sorted first, so that a seed
+        repeats."""
         ordered = sorted(devices)
         self._random.shuffle(ordered)
         return ordered

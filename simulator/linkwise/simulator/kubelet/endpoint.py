@@ -1,8 +1,7 @@
-"""The kubelet's end of one registered plugin: calls to it, and its stream of devices.
+"""The kubelet's end of one registered plugin: its calls, and the stream of devices.
 
-The kubelet dials the plugin inside `Register`, asks its options, and then holds ListAndWatch open
-for as long as the connection lives. Calls have no deadline, as in the real one; closing the
-endpoint cancels them.
+The kubelet dials the plugin inside `Register`, asks for its options, and holds ListAndWatch open
+while the connection lives. Calls have no deadline, as in the real kubelet. `close` cancels them.
 """
 
 import logging
@@ -18,27 +17,28 @@ from linkwise.simulator.kubelet.devices import AdmissionError, Device
 
 log = logging.getLogger(__name__)
 
-DIAL_SECONDS = 10.0  # how long the kubelet waits for the plugin's socket inside Register
+DIAL_SECONDS = 10.0  # how long Register waits for the plugin's socket
 HEALTHY = "Healthy"
 
 
 Adviser = Callable[[Sequence[str], Sequence[str], int], Sequence[str]]
-"""(available, must include, how many) → the devices to take; none: any will do."""
+"""(available, must include, how many) → the devices to take; empty: any."""
 
 
 class DialError(Exception):
-    """The plugin that registers cannot be reached, or does not answer."""
+    """The registering plugin cannot be reached, or does not answer."""
 
 
 class Endpoint:
-    """While there is an *adviser*, it is asked which devices to take, and not the plugin."""
+    """One plugin's endpoint. If there is an *adviser*, it replaces the plugin's preferred
+    allocation."""
 
     def __init__(
         self, resource: str, socket: Path, *, adviser: Callable[[], Adviser | None]
     ) -> None:
         self.resource = resource
         self._socket = socket
-        # The kubelet, a Go program, sends `localhost`; grpcio would send the escaped path.
+        # The kubelet is a Go program and sends `localhost`; grpcio would send the escaped path.
         self._channel = grpc.insecure_channel(
             f"unix://{socket}", options=[("grpc.default_authority", "localhost")]
         )
@@ -48,7 +48,7 @@ class Endpoint:
         self._closed = False
 
     def dial(self) -> None:
-        """Reach the plugin and take its options, as inside Register. Raises DialError."""
+        """Connect and ask for the plugin's options, as inside Register. Raises DialError."""
         try:
             grpc.channel_ready_future(self._channel).result(timeout=DIAL_SECONDS)
             self._options = self._stub.GetDevicePluginOptions(api.Empty(), timeout=DIAL_SECONDS)
@@ -59,7 +59,7 @@ class Endpoint:
     def watch(
         self, on_devices: Callable[[tuple[Device, ...]], None], on_end: Callable[[], None]
     ) -> None:
-        """Follow ListAndWatch in an own thread until the connection ends."""
+        """Follow ListAndWatch in its own thread until the connection ends."""
 
         def follow() -> None:
             try:
@@ -78,7 +78,7 @@ class Endpoint:
         self._closed = True
         self._channel.close()
 
-    # What the device manager asks (devices.Plugin)
+    # What the device manager calls (devices.DevicePluginEndpoint)
 
     def preferred(
         self, available: Sequence[str], must_include: Sequence[str], size: int
@@ -120,7 +120,7 @@ def _device(device: api.Device) -> Device:
 
 
 def _told(error: Exception) -> str:
-    """`rpc error: code = Unknown desc = …`, as Go prints it."""
+    """Format the error as Go does: `rpc error: code = Unknown desc = …`."""
     if isinstance(error, grpc.Call):
         code = "".join(word.capitalize() for word in error.code().name.split("_"))
         return f"rpc error: code = {code} desc = {error.details()}"

@@ -1,19 +1,17 @@
-"""A kubelet, in threads: admits the pods of one node, one after the other, and gives them devices.
+"""A kubelet in threads: admits the pods of one node one by one, and gives them devices.
 
-The real plugin registers here over a real socket and cannot tell the difference; what does differ
-stands in docs/simulator.md. One thread does all the work in order (admission, starts, ends, status
-writes); the reflector and the gRPC servers only hand it something to do.
+The real plugin registers here over a real socket and cannot see a difference; docs/simulator.md
+lists those that exist. One thread does all the work in order (admission, starts, ends, status
+writes). The reflector and the gRPC servers only queue work for it.
 """
 
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
-from math import isfinite
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
@@ -32,9 +30,11 @@ from linkwise.simulator.kubelet.devices import (
     container_requests,
 )
 from linkwise.simulator.kubelet.endpoint import Adviser, Endpoint
-from linkwise.simulator.kubelet.outbox import Outbox
+from linkwise.simulator.kubelet.outbox import StatusOutbox
+from linkwise.simulator.kubelet.pods import age_of, listed_containers, seconds_in
 from linkwise.simulator.kubelet.servers import PodDevices, RegistrationError
-from linkwise.simulator.manifests import RUN_SECONDS, STOP_SECONDS
+from linkwise.simulator.kubelet.settings import KubeletSettings
+from linkwise.simulator.manifests.read_manifests import RUN_SECONDS, STOP_SECONDS
 
 log = logging.getLogger(__name__)
 
@@ -42,21 +42,7 @@ _ENDED_PHASES = ("Succeeded", "Failed")
 _EXTENDED_RESOURCE = re.compile(
     r"(?!requests\.)[a-z0-9]([-.a-z0-9]*[a-z0-9])?/[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?"
 )
-_RETRY_SECONDS = 0.5  # between attempts to write what the API server did not take
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KubeletSettings:
-    """The defaults are a real kubelet's where it has any; tests and the demo make haste."""
-
-    capacity: Mapping[str, str] = field(
-        default_factory=lambda: {"cpu": "192", "memory": "2Ti", "pods": "110"}
-    )
-    labels: Mapping[str, str] = field(default_factory=dict)
-    status_seconds: float = 10.0  # a new count of devices shows in the Node at the next one
-    init_seconds: float = 0.0  # how long each pod's init containers take together
-    stop_seconds: float = 0.1  # how long containers take to end, where their pod does not say
-    endpoint_grace_seconds: float = 300.0  # a plugin gone for longer: the resource counts 0
+_RETRY_SECONDS = 0.5  # between retries of a failed write to the API server
 
 
 class _Phase(Enum):
@@ -68,7 +54,7 @@ class _Phase(Enum):
 
 @dataclass(slots=True)
 class _Record:
-    """A pod that holds its devices. `until` ends its phase, on the monotonic clock."""
+    """A pod that holds devices. `until` ends its phase, on the monotonic clock."""
 
     pod: Pod
     phase: _Phase = _Phase.ADMITTING
@@ -77,12 +63,11 @@ class _Record:
 
 
 class Kubelet:
-    """One node's kubelet, with its sockets under *directory* (a short path: a socket's is at most
-    107 bytes long): `device-plugins/kubelet.sock` and `pod-resources/kubelet.sock`.
+    """One node's kubelet. *directory* holds its sockets: `device-plugins/kubelet.sock` and
+    `pod-resources/kubelet.sock`. Its path must be short, as a socket's path has at most 107 bytes.
 
-    *seed* decides every random order it hands to the plugin and every random device. While there
-    is an `adviser`, it is asked in place of the plugin. `meddle` stands between the advice and what
-    is taken (see DeviceManager).
+    *seed* decides every random order and every random device. An `adviser`, if set, replaces the
+    plugin's preferred allocation. `meddle` may change the chosen devices (see DeviceManager).
     """
 
     def __init__(
@@ -101,25 +86,25 @@ class Kubelet:
         self.pod_resources_socket = directory / "pod-resources" / "kubelet.sock"
         self._client = client
         self._settings = settings or KubeletSettings()
-        # With _pods, what a restart leaves: the checkpoint.
+        # Together with _pods, the checkpoint that a restart keeps.
         self._manager = DeviceManager(seed, meddle=lambda *devices: self.meddle(*devices))
         self._pods: dict[str, _Record] = {}
-        self._lock = Lock()  # around _pods, _endpoints and _gone_since; never held in a call
+        self._lock = Lock()  # guards _pods, _endpoints and _gone_since; never held during a call
         self._endpoints: dict[str, Endpoint] = {}
-        self._replaced: list[Endpoint] = []  # by a second registration of their resource
+        self._replaced: list[Endpoint] = []  # endpoints whose resource registered again
         self._gone_since: dict[str, float] = {}
-        self._over: set[str] = set()  # pods that ended here, until the API server drops them
-        self._outbox = Outbox(client)
-        self._written: dict[str, tuple[int, int]] = {}  # the devices in the Node's status
+        self._over: set[str] = set()  # pods that ended here, until the API server removes them
+        self._outbox = StatusOutbox(client)
+        self._written: dict[str, tuple[int, int]] = {}  # devices in the Node's status
         self._registered = False
-        self._heard = False  # which pods there are, since the last start
+        self._heard = False  # True once the reflector has listed the pods
         self._stopping = True
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._reflector: Reflector[Pod] | None = None
         self._servers: list[grpc.Server] = []
         self._worker: Thread | None = None
 
-    # Life
+    # Start and stop
 
     def start(self) -> None:
         """Wipe the socket directory, serve, register the Node and watch its pods."""
@@ -145,7 +130,7 @@ class Kubelet:
         self._reflector.start()
 
     def stop(self) -> None:
-        """End at once, as if killed: containers go on, nothing is told to the API server."""
+        """End at once, as if killed: containers go on, and the API server hears nothing."""
         self._stopping = True
         if self._reflector is not None:
             self._reflector.stop()
@@ -153,7 +138,7 @@ class Kubelet:
             endpoints = [*self._endpoints.values(), *self._replaced]
             self._endpoints, self._replaced = {}, []
         for endpoint in endpoints:
-            endpoint.close()  # cancels the call that the worker may be waiting for
+            endpoint.close()  # cancels a call that the worker may wait for
         for server in self._servers:
             server.stop(None).wait()
         if self._worker is not None:
@@ -163,22 +148,22 @@ class Kubelet:
         self._servers = []
 
     def reseed(self, seed: int) -> None:
-        """Begin the random orders anew: a later run does not depend on an earlier one."""
+        """Restart the random orders, so that a run does not depend on the one before."""
         self._manager.reseed(seed)
 
     def restart(self) -> None:
-        """Stop and start: running pods keep their devices and are not admitted again; devices
-        count as none until their plugin has registered again."""
+        """Stop and start. Running pods keep their devices and are not admitted again. Devices count
+        as absent until their plugin registers again."""
         self.stop()
         self._manager.restart()
         self.start()
 
-    # What plugins say (servers.Registrar)
+    # Calls from plugins (servers.PluginRegistrar)
 
     def register(self, resource: str, socket_name: str) -> None:
         if not _EXTENDED_RESOURCE.fullmatch(resource) or "kubernetes.io/" in resource:
             raise RegistrationError(f'the ResourceName "{resource}" is invalid')
-        # Joined as texts, as in Go: a whole path is no way out of the directory.
+        # Joined as strings, as in Go: an absolute path does not leave the directory.
         socket = Path(f"{self.device_plugin_directory}/{socket_name}")
         endpoint = Endpoint(resource, socket, adviser=lambda: self.adviser)
         endpoint.dial()
@@ -187,7 +172,7 @@ class Kubelet:
                 endpoint.close()
                 return
             before = self._endpoints.get(resource)
-            if before is not None:  # its stream is left as it is: see _gone
+            if before is not None:  # its stream stays open: see _gone
                 self._replaced.append(before)
             self._endpoints[resource] = endpoint
             self._gone_since.pop(resource, None)
@@ -198,14 +183,14 @@ class Kubelet:
         log.info("%s: plugin for %s registered at %s", self.node_name, resource, socket_name)
 
     def _listed(self, endpoint: Endpoint, devices: tuple[Device, ...]) -> None:
-        """Whoever says it: an earlier plugin of the resource is listened to as well."""
+        """Take the list from any endpoint: an earlier plugin of the resource counts too."""
         with self._lock:
             if endpoint.resource in self._endpoints:
                 self._manager.set_devices(endpoint.resource, devices)
 
     def _gone(self, endpoint: Endpoint) -> None:
-        """A stream has ended. Plugins are known by their resource alone, so the end of an earlier
-        one's stream cuts off the one that has taken its place."""
+        """Handle the end of a stream. The kubelet knows plugins by resource alone, so the end of an
+        earlier plugin's stream cuts off its successor."""
         with self._lock:
             current = self._endpoints.pop(endpoint.resource, None)
             if current is not None:
@@ -215,12 +200,12 @@ class Kubelet:
             if one is not None:
                 one.close()
 
-    # What podresources tells (servers.Bookkeeper)
+    # Queries of podresources (servers.Bookkeeper)
 
     def pod_devices(self) -> tuple[PodDevices, ...]:
-        """Which container really holds which devices: of init containers, sidecars alone.
+        """Return which container holds which devices; of init containers, only sidecars.
 
-        Nothing where the kubelet has started and not yet heard which pods it has.
+        Returns nothing between a start and the first list of pods.
         """
         with self._lock:
             pods = [record.pod for record in self._pods.values()] if self._heard else []
@@ -228,14 +213,14 @@ class Kubelet:
             PodDevices(
                 pod.metadata.namespace,
                 pod.metadata.name,
-                tuple(_listed_containers(pod)),
+                tuple(listed_containers(pod)),
                 self._manager.held(pod.metadata.uid),
             )
             for pod in pods
         )
 
     def devices(self) -> dict[str, tuple[Device, ...]]:
-        """resource -> its devices."""
+        """Return the devices of each resource."""
         return self._manager.devices()
 
     # The worker
@@ -260,12 +245,12 @@ class Kubelet:
                 continue
             try:
                 job()
-            except Exception:  # one odd pod must not end the node for all others
+            except Exception:  # one odd pod must not stop the node
                 log.exception("%s: left undone", self.node_name)
 
     def _replace(self, pods: Iterable[Pod]) -> None:
-        """Oldest first, as the kubelet sorts what it hears of at the same time."""
-        oldest_first = sorted(pods, key=_age)
+        """Handle the oldest pod first, as the kubelet sorts pods that arrive together."""
+        oldest_first = sorted(pods, key=age_of)
         there = {pod.metadata.uid for pod in oldest_first}
         for pod in oldest_first:
             self._event("MODIFIED", pod)
@@ -284,26 +269,26 @@ class Kubelet:
                 self._meet(pod)
             return
         record.pod = pod
-        if kind == "DELETED":  # by force: what still runs of it no longer counts
+        if kind == "DELETED":  # forced: what still runs of it no longer counts
             self._forget(uid)
         elif pod.metadata.deletion_timestamp is not None:
             if record.phase is not _Phase.STOPPING:
                 record.phase, record.told_to_end = _Phase.STOPPING, time.monotonic()
-            seconds = _seconds(pod, STOP_SECONDS)
+            seconds = seconds_in(pod, STOP_SECONDS)
             takes = self._settings.stop_seconds if seconds is None else seconds
             record.until = record.told_to_end + takes
 
     def _meet(self, pod: Pod) -> None:
-        """A pod that runs nothing here: new, or over."""
+        """Handle a pod that does not run here: it is new, or over."""
         if pod.metadata.deletion_timestamp is not None:
             self._outbox.delete(pod)
-        # What is heard may be older than what was written: a pod that ended is not run again.
+        # The watch may be older than the last write: do not run a pod again that has ended.
         elif pod.status.phase not in _ENDED_PHASES and pod.metadata.uid not in self._over:
             self._admit(pod)
 
     def _admit(self, pod: Pod) -> None:
-        # A resource that no plugin has listed is dropped from the pod: it then runs without any.
-        # So does the real one, unless the Node's status names it all the same.
+        # Drop resources that no plugin has listed: the pod runs without them. The real kubelet does
+        # the same, unless the Node's status still names the resource.
         requests = container_requests(pod, self._manager.capacity())
         uid, record = pod.metadata.uid, _Record(pod)
         with self._lock:
@@ -313,7 +298,7 @@ class Kubelet:
         except AdmissionError as error:
             with self._lock:
                 del self._pods[uid]
-            if not self._stopping:  # else it is met again after the restart
+            if not self._stopping:  # else the restarted kubelet handles it again
                 log.info("%s: %s refused: %s", self.node_name, pod.metadata.name, error)
                 self._over.add(uid)
                 self._outbox.say(pod, statuses.rejected(pod, str(error), _moment()))
@@ -328,7 +313,7 @@ class Kubelet:
     def _run(self, record: _Record) -> None:
         pod = record.pod
         record.phase = _Phase.RUNNING
-        seconds = _seconds(pod, RUN_SECONDS)
+        seconds = seconds_in(pod, RUN_SECONDS)
         record.until = None if seconds is None else time.monotonic() + seconds
         self._outbox.say(pod, statuses.running(pod, _moment()))
 
@@ -341,7 +326,7 @@ class Kubelet:
                 self._end(record)
 
     def _end(self, record: _Record) -> None:
-        """Its containers have ended: the devices are free before anybody hears of it."""
+        """Free the devices before the API server hears that the containers have ended."""
         pod = record.pod
         self._forget(pod.metadata.uid)
         self._over.add(pod.metadata.uid)
@@ -355,7 +340,7 @@ class Kubelet:
         with self._lock:
             del self._pods[uid]
 
-    # What the kubelet writes
+    # Writes to the Node
 
     def _write_node(self) -> None:
         self._forget_lost_plugins()
@@ -390,31 +375,6 @@ class Kubelet:
                 if since <= limit:
                     del self._gone_since[resource]
                     self._manager.forget_resource(resource)
-
-
-def _listed_containers(pod: Pod) -> Iterable[str]:
-    for container in pod.spec.init_containers:
-        if container.restart_policy == "Always":
-            yield container.name
-    for container in pod.spec.containers:
-        yield container.name
-
-
-def _seconds(pod: Pod, key: str) -> float | None:
-    """What the pod says about itself; what is no number counts as not said."""
-    text = pod.metadata.annotations.get(key)
-    if text is None:
-        return None
-    with suppress(ValueError):
-        if isfinite(seconds := float(text)):
-            return seconds
-    log.warning("pod %s: %s: %r: expected seconds", pod.metadata.name, key, text)
-    return None
-
-
-def _age(pod: Pod) -> tuple[datetime, str]:
-    created = pod.metadata.creation_timestamp or datetime.max.replace(tzinfo=UTC)
-    return created, pod.metadata.name
 
 
 def _moment() -> str:

@@ -1,7 +1,7 @@
-"""What the kubelet has to tell the API server about pods, until it is told.
+"""The kubelet's pending writes about pods.
 
-The last word about a pod counts, so a later one takes an earlier one's place; what the API server
-does not take is kept and tried again.
+A later write about a pod replaces an earlier one. The outbox keeps a write and retries it until the
+API server takes it.
 """
 
 import logging
@@ -15,8 +15,8 @@ from linkwise.simulator.kubelet.statuses import Body
 log = logging.getLogger(__name__)
 
 
-class Outbox:
-    """Used by the kubelet's worker alone."""
+class StatusOutbox:
+    """Pending writes by pod; used by the kubelet's worker alone."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
@@ -31,7 +31,7 @@ class Outbox:
         self._statuses[pod.metadata.uid] = (pod, body)
 
     def delete(self, pod: Pod) -> None:
-        """Take the pod off the API server, now that nothing of it runs here."""
+        """Delete the pod from the API server: nothing of it runs here any more."""
         self._deletions[pod.metadata.uid] = pod
 
     def flush(self) -> None:
@@ -44,8 +44,11 @@ class Outbox:
                 del self._deletions[uid]
 
     def _done(self, pod: Pod, request: Callable[[], None]) -> bool:
-        """False where the API server is to be asked again; a pod that is gone needs nothing, nor
-        one whose name another has now (422: a patch may not change a uid)."""
+        """Return False if the request must be retried.
+
+        A pod that is gone needs no write, nor does one whose name another pod has (422: a patch may
+        not change a uid).
+        """
         try:
             request()
         except ApiError as error:

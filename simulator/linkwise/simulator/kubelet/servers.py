@@ -1,6 +1,6 @@
-"""What the kubelet serves on its sockets: Registration, and podresources.
+"""The kubelet's sockets: Registration and podresources.
 
-Servicers read, ask and write; what a registration does and who holds what is the kubelet's.
+A servicer reads the request, calls the kubelet and writes the answer.
 """
 
 # ruff: noqa: ARG002, N802 - gRPC gives a servicer's methods their names and arguments
@@ -32,17 +32,17 @@ _LONGEST_SOCKET_PATH = 107  # sun_path of a unix socket, without its final zero
 
 
 class RegistrationError(Exception):
-    """The kubelet does not take this plugin."""
+    """The kubelet refuses this plugin."""
 
 
-class Registrar(Protocol):
+class PluginRegistrar(Protocol):
     def register(self, resource: str, socket_name: str) -> None:
         """Take a plugin. Raises RegistrationError, DialError."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodDevices:
-    """A pod that counts, and what its containers hold."""
+    """A pod in podresources, and what its containers hold."""
 
     namespace: str
     name: str
@@ -56,7 +56,7 @@ class Bookkeeper(Protocol):
     def devices(self) -> dict[str, tuple[Device, ...]]: ...
 
 
-def serve_registration(socket: Path, registrar: Registrar) -> grpc.Server:
+def serve_registration(socket: Path, registrar: PluginRegistrar) -> grpc.Server:
     server = _server(socket)
     add_RegistrationServicer_to_server(_Registration(registrar), server)
     server.start()
@@ -71,9 +71,9 @@ def serve_pod_resources(socket: Path, bookkeeper: Bookkeeper) -> grpc.Server:
 
 
 def wipe_sockets(directory: Path) -> None:
-    """As the kubelet does when it starts; plugins find their own gone, and register anew."""
+    """Remove all sockets, as a starting kubelet does. Plugins notice that and register again."""
     for file in directory.iterdir():
-        with suppress(FileNotFoundError):  # a plugin that ends removes its own meanwhile
+        with suppress(FileNotFoundError):  # an ending plugin removes its own socket
             if stat.S_ISSOCK(file.lstat().st_mode):
                 file.unlink()
 
@@ -87,7 +87,7 @@ def _server(socket: Path) -> grpc.Server:
 
 
 class _Registration(RegistrationServicer):
-    def __init__(self, registrar: Registrar) -> None:
+    def __init__(self, registrar: PluginRegistrar) -> None:
         self._registrar = registrar
 
     def Register(self, request: api.RegisterRequest, context: grpc.ServicerContext) -> api.Empty:
@@ -96,7 +96,7 @@ class _Registration(RegistrationServicer):
             context.abort(grpc.StatusCode.UNKNOWN, f'{refusal}Supported versions are ["{VERSION}"]')
         try:
             self._registrar.register(request.resource_name, request.endpoint)
-        except Exception as error:  # as Go's gRPC does with any error of a handler
+        except Exception as error:  # Go's gRPC also turns any error of a handler into a status
             context.abort(grpc.StatusCode.UNKNOWN, str(error))
         return api.Empty()
 
@@ -148,7 +148,7 @@ class _PodResources(PodResourcesListerServicer):
 
 
 def _pod(pod: PodDevices, topology: dict[str, tuple[int, ...]]) -> resources.PodResources:
-    """One entry per device, not one per resource: so the real kubelet does."""
+    """Return one entry per device, not per resource, as the real kubelet does."""
     return resources.PodResources(
         name=pod.name,
         namespace=pod.namespace,

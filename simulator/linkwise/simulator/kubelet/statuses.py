@@ -1,6 +1,6 @@
-"""The kubelet's words to the API server: a node's status, and a pod's in each of its phases.
+"""The kubelet's request bodies: a node's status, and a pod's status in each phase.
 
-PURE: the bodies of the requests. Moments are RFC 3339 texts, as the API server writes them.
+PURE. Moments are RFC 3339 texts, as the API server writes them.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ REJECTED = "UnexpectedAdmissionError"
 
 
 def node(name: str, labels: Mapping[str, str], status: Body) -> Body:
-    """A Node as its kubelet registers it."""
+    """Return a Node as its kubelet registers it."""
     own = {
         "kubernetes.io/hostname": name,
         "kubernetes.io/os": "linux",
@@ -34,7 +34,7 @@ def node(name: str, labels: Mapping[str, str], status: Body) -> Body:
 def node_status(
     fixed: Mapping[str, str], devices: Mapping[str, tuple[int, int]], moment: str
 ) -> Body:
-    """*fixed*: cpu, memory, pods; *devices*: resource -> (capacity, allocatable)."""
+    """Return a Node's status. *fixed*: cpu, memory, pods; *devices*: (capacity, allocatable)."""
     return {
         "capacity": {**fixed, **{name: str(c) for name, (c, _) in devices.items()}},
         "allocatable": {**fixed, **{name: str(a) for name, (_, a) in devices.items()}},
@@ -52,7 +52,7 @@ def node_status(
 
 
 def rejected(pod: Pod, why: str, moment: str) -> Body:
-    """The pod is Failed for good: the kubelet never starts it."""
+    """The pod is Failed: the kubelet never starts it."""
     return _patch(
         pod,
         {
@@ -65,7 +65,7 @@ def rejected(pod: Pod, why: str, moment: str) -> Body:
 
 
 def starting(pod: Pod, moment: str) -> Body:
-    """Admitted; its init containers run."""
+    """The pod is admitted; its init containers run."""
     conditions = _conditions(pod, moment, initialized=False, ready=False, reason="")
     return _patch(pod, {"phase": "Pending", "startTime": moment, "conditions": conditions})
 
@@ -84,7 +84,7 @@ def running(pod: Pod, moment: str) -> Body:
 
 
 def ended(pod: Pod, moment: str, *, well: bool) -> Body:
-    """All containers have ended: by themselves and well, or because they were told to."""
+    """All containers have ended, by themselves (*well*) or because the kubelet stopped them."""
     reason = "PodCompleted" if well else "PodFailed"
     state = {
         "terminated": {
@@ -104,14 +104,14 @@ def ended(pod: Pod, moment: str, *, well: bool) -> Body:
 
 
 def _patch(pod: Pod, status: Body) -> Body:
-    """The uid in it makes the API server refuse the patch for another pod of this name."""
+    """The uid makes the API server refuse the patch for another pod of this name."""
     return {"metadata": {"uid": pod.metadata.uid}, "status": status}
 
 
 def _conditions(
     pod: Pod, moment: str, *, initialized: bool, ready: bool, reason: str
 ) -> list[Body]:
-    """The kubelet's own ones, beside those that others wrote (PodScheduled)."""
+    """Return the kubelet's own conditions, beside others' (PodScheduled)."""
     own = {
         "PodReadyToStartContainers": True,
         "Initialized": initialized,

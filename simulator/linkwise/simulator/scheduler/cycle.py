@@ -1,8 +1,8 @@
-"""One try of one pod: filter, ask the extender, score, choose. In kube-scheduler's order.
+"""Tries one pod as kube-scheduler does: filter, ask the extender, score, choose.
 
-A nominated node is looked at first and alone; only if it does not do are all others. The extender
-is asked about the nodes that passed the plugins, and not at all when none did. With one node left
-nobody is asked for scores.
+The cycle tries a nominated node first and alone, and all nodes only if that one fails. It asks the
+extender about the nodes that passed the plugins, if there are any. If one node is left, it skips
+scoring.
 """
 
 import logging
@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from linkwise.kube.objects import Pod
 from linkwise.simulator.scheduler import scoring
-from linkwise.simulator.scheduler.cluster import Cluster
-from linkwise.simulator.scheduler.extender import Extender, ExtenderError
+from linkwise.simulator.scheduler.cache import SchedulerCache
+from linkwise.simulator.scheduler.extender import ExtenderClient, ExtenderError
 from linkwise.simulator.scheduler.feasible import Rejection
 from linkwise.simulator.scheduler.queue import EXTENDER
 
@@ -25,7 +25,7 @@ _EXTENDER_SHARE = 10  # MaxNodeScore / MaxExtenderPriority: an extender's 10 is 
 
 @dataclass(slots=True)
 class Unfit:
-    """Why no node does: node (or an extender's own key) -> its rejection."""
+    """No node fits. Maps a node (or an extender's own key) to its rejection."""
 
     nodes: int
     rejections: dict[str, Rejection] = field(default_factory=dict)
@@ -40,13 +40,14 @@ class Unfit:
 
 
 class Cycle:
-    """Used by one thread; *lock* guards *cluster*, and is not held while the extender is asked."""
+    """Used by one thread. *lock* guards *cluster*; the cycle releases it during calls to the
+    extender."""
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: SchedulerCache,
         lock: AbstractContextManager[object],
-        extender: Extender | None,
+        extender: ExtenderClient | None,
         *,
         seed: int,
         percentage_of_nodes_to_score: int,
@@ -56,10 +57,10 @@ class Cycle:
         self._random = random.Random(seed)
         self._percentage = percentage_of_nodes_to_score
         self._weight = extender_weight
-        self._next_start = 0  # where the search for feasible nodes begins: it moves on each time
+        self._next_start = 0  # where the next search for feasible nodes starts
 
     def schedule(self, pod: Pod) -> str | Unfit:
-        """The node for *pod*, or why there is none. Raises ExtenderError."""
+        """Return the node for *pod*, or why there is none. Raises ExtenderError."""
         with self._lock:
             names = self._cluster.names()
         unfit = Unfit(len(names))
@@ -78,7 +79,7 @@ class Cycle:
             passed = self._plugins_pass(pod, name, unfit)
         try:
             return self._extender_passes(pod, [name], unfit) if passed else []
-        except ExtenderError as error:  # logged and no more: all nodes are looked at next
+        except ExtenderError as error:  # only logged: the cycle tries all nodes next
             log.info("%s: nominated node %s: %s", pod.metadata.name, name, error)
             return []
 
@@ -113,11 +114,11 @@ class Cycle:
         answer = self._extender.filter(pod, names)
         for name, reason in answer.failed.items():
             unfit.rejections[name] = Rejection(EXTENDER, (reason,), resolvable=True)
-        for name, reason in answer.unresolvable.items():  # said both ways, this one counts
+        for name, reason in answer.unresolvable.items():  # overrides the same node in *failed*
             unfit.rejections[name] = Rejection(EXTENDER, (reason,), resolvable=False)
         passed = set(answer.passed)
         silent = [n for n in names if n not in passed and n not in unfit.rejections]
-        for name in silent:  # no reason of its own in the event, and no candidate for preemption
+        for name in silent:  # no reason in the event, and no candidate for preemption
             unfit.rejections[name] = Rejection(EXTENDER, (), resolvable=False)
         return [name for name in names if name in passed]
 
@@ -126,7 +127,7 @@ class Cycle:
             there = [name for name in names if self._cluster.node(name) is not None]
             scores = {name: self._cluster.score(pod, name) for name in there}
         if not scores:
-            return names[0]  # all gone while the extender was asked: the bind will say so
+            return names[0]  # all nodes went away during the call: the bind will fail
         if self._extender is not None and self._extender.is_interested(pod):
             for name, score in self._extender.prioritize(pod, names).items():
                 if name in scores:

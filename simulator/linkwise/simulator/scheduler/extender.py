@@ -1,8 +1,8 @@
 """kube-scheduler's calls to an extender, in its wire format and with its rules for answers.
 
-`nodeCacheCapable: true`: names of nodes go out, not nodes. PascalCase, nulls where Go has nil
-pointers. What kube-scheduler would drop without a word (a score that is no whole number) is dropped
-here too, and what ends its cycle in an error raises ExtenderError.
+`nodeCacheCapable: true`: a request has the names of nodes, not the nodes. Fields are PascalCase,
+and nil pointers of Go are null. An answer that kube-scheduler drops silently (a score that is not
+an integer) is dropped here too. One that ends its cycle raises ExtenderError.
 """
 
 import logging
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class ExtenderError(Exception):
-    """The call failed, or the answer broke the protocol: the pod is tried again later."""
+    """The call failed, or the answer broke the protocol. The scheduler retries the pod later."""
 
 
 class _FilterResult(msgspec.Struct, rename="pascal"):
@@ -57,24 +57,24 @@ class _PreemptionResult(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Filtered:
-    """*passed* in the extender's order; *failed* and *unresolvable* name a reason each."""
+    """*passed* is in the extender's order; *failed* and *unresolvable* give a reason each."""
 
     passed: tuple[str, ...]
     failed: Mapping[str, str]
     unresolvable: Mapping[str, str]
 
 
-class Extender:
+class ExtenderClient:
     def __init__(
         self, url: str, *, managed_resources: Iterable[str], timeout_seconds: float = 5.0
     ) -> None:
         self._url = url.rstrip("/")
         self._managed = frozenset(managed_resources)
-        # Binds are concurrent and unbounded, as in kube-scheduler.
+        # Binds run concurrently and without a limit, as in kube-scheduler.
         self._http = urllib3.PoolManager(maxsize=32, timeout=timeout_seconds, retries=False)
 
     def is_interested(self, pod: Pod) -> bool:
-        """No managed resource at all means every pod."""
+        """An extender without managed resources is interested in every pod."""
         if not self._managed:
             return True
         containers = (*pod.spec.init_containers, *pod.spec.containers)
@@ -95,7 +95,7 @@ class Extender:
         )
 
     def prioritize(self, pod: Pod, nodes: Sequence[str]) -> dict[str, int]:
-        """Node -> score; empty where the answer is none, which kube-scheduler does not mind."""
+        """Return node -> score; empty if there is no answer, which kube-scheduler accepts."""
         try:
             scores = self._call("prioritize", _args(pod, nodes), list[_HostPriority])
         except ExtenderError as error:
@@ -104,7 +104,7 @@ class Extender:
         return {one.host: one.score for one in scores}
 
     def preempt(self, pod: Pod, victims: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
-        """Node -> uids to evict, out of the nodes that the scheduler found."""
+        """Return node -> uids to evict, for a subset of the scheduler's candidates."""
         asked = {
             node: {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": 0}
             for node, uids in victims.items()

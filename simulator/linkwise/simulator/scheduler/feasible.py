@@ -1,7 +1,7 @@
-"""Whether a pod may run on a node, as kube-scheduler's own filter plugins judge it.
+"""Decides whether a pod may run on a node, as kube-scheduler's own filter plugins do.
 
-The plugins that matter to GPU pods, in kube-scheduler's order and words. Written for the simulator
-alone: it checks what the extender's planner thinks, so the two share no code. PURE.
+The plugins that matter to GPU pods, in kube-scheduler's order and words. The extender's planner has
+its own version. This one checks it, so the two share no code. PURE.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ _UNSCHEDULABLE = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedul
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Why a node does not do. *resolvable*: it might if other pods were not there."""
+    """Why a node does not fit. *resolvable*: it might if other pods were gone."""
 
     plugin: str
     reasons: tuple[str, ...]
@@ -37,13 +37,16 @@ Resources = Mapping[str, int]
 
 
 def amount(resource: str, quantity: str | int | float) -> int:
-    """A quantity in the unit that the simulator's scheduler counts in."""
+    """Return a quantity in the unit that this scheduler counts in."""
     return milli(quantity) if resource == "cpu" else whole(quantity)
 
 
 def requests_of(pod: Pod) -> dict[str, int]:
-    """What the pod takes of a node: containers and sidecars add up, ordinary init containers
-    count by their largest moment beside the sidecars before them (KEP-753), plus the overhead."""
+    """Return what the pod requests of a node.
+
+    Containers and sidecars add up. Ordinary init containers count by their largest moment together
+    with the sidecars before them (KEP-753). The overhead is added.
+    """
     total: dict[str, int] = {"pods": 1}
     for container in pod.spec.containers:
         _add(total, _requests(container))
@@ -64,7 +67,7 @@ def requests_of(pod: Pod) -> dict[str, int]:
 
 
 def _requests(container: Container) -> dict[str, int]:
-    """A limit without a request is the request too: so the API server fills it in."""
+    """A limit without a request is the request too, as the API server fills it in."""
     resources = container.resources
     quantities = {**resources.limits, **resources.requests}
     return {name: amount(name, quantity) for name, quantity in quantities.items()}
@@ -78,8 +81,10 @@ def _add(total: dict[str, int], more: Resources) -> None:
 def rejection(
     pod: Pod, requests: Resources, node: Node, allocatable: Resources, used: Resources
 ) -> Rejection | None:
-    """The first plugin that refuses *node*, or None. *used* counts the node's pods, and those
-    nominated to it that are at least as important as *pod*."""
+    """Return the first plugin's rejection of *node*, or None.
+
+    *used* counts the node's pods and the pods nominated to it with at least the priority of *pod*.
+    """
     if node.spec.unschedulable and not _tolerated(_UNSCHEDULABLE, pod.spec.tolerations):
         return Rejection("NodeUnschedulable", ("node(s) were unschedulable",), resolvable=False)
     if any(not _tolerated(taint, pod.spec.tolerations) for taint in _hard_taints(node)):
@@ -107,8 +112,8 @@ def _resources_fit(
 
 
 def _hard_taints(node: Node) -> Iterable[Taint]:
-    """A node that is not ready counts as tainted: in a real cluster the controller manager taints
-    it, and here there is none."""
+    """Return the taints that keep pods off. A node that is not ready counts as tainted: on a real
+    cluster the controller manager sets that taint."""
     ready = next((c.status for c in node.status.conditions if c.type == "Ready"), "True")
     yield from (t for t in node.spec.taints if t.effect in ("NoSchedule", "NoExecute"))
     if ready != "True":
@@ -141,7 +146,7 @@ def _matches_affinity(pod: Pod, node: Node) -> bool:
 
 
 def _term_matches(term: NodeSelectorTerm, node: Node) -> bool:
-    """A term that asks for nothing matches nothing."""
+    """An empty term matches nothing."""
     if not term.match_expressions and not term.match_fields:
         return False
     fields = {"metadata.name": node.metadata.name}

@@ -1,15 +1,14 @@
-"""kube-scheduler's loop: watches nodes and pods, tries one pod at a time, binds beside it.
+"""kube-scheduler's loop: watches nodes and pods, tries one pod at a time, binds in parallel.
 
-With an extender it makes exactly the calls kube-scheduler makes, in its order; without one it is
-the baseline that the demo compares with. One thread tries pods, so at most one filter call is in
-flight; binds run in a pool of their own and overlap with the next tries.
+With an extender it makes the calls that kube-scheduler makes, in the same order. Without one it is
+the baseline of the demo. One thread tries pods, so at most one filter call is in flight. Binds run
+in a pool and overlap with the next tries.
 """
 
 import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from threading import Condition, Thread
@@ -20,40 +19,27 @@ from linkwise.kube.client import ApiError, KubeClient
 from linkwise.kube.objects import Node, Pod
 from linkwise.kube.reflector import Reflector
 from linkwise.simulator.scheduler import preemption, words
-from linkwise.simulator.scheduler.cluster import Cluster
+from linkwise.simulator.scheduler.cache import SchedulerCache
 from linkwise.simulator.scheduler.cycle import Cycle, Unfit
-from linkwise.simulator.scheduler.extender import Extender, ExtenderError
+from linkwise.simulator.scheduler.extender import ExtenderClient, ExtenderError
 from linkwise.simulator.scheduler.feasible import requests_of
 from linkwise.simulator.scheduler.queue import (
     ClusterEvent,
     QueueCounts,
     QueuedPod,
     SchedulingQueue,
+    node_events,
 )
+from linkwise.simulator.scheduler.settings import SchedulerSettings
 
 log = logging.getLogger(__name__)
 
 _ENDED_PHASES = ("Succeeded", "Failed")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerSettings:
-    """The defaults are kube-scheduler's; tests and the demo shorten the back-off."""
-
-    scheduler_name: str = "default-scheduler"
-    managed_resources: tuple[str, ...] = ("nvidia.com/gpu",)
-    extender_weight: int = 1
-    extender_timeout_seconds: float = 5.0
-    initial_backoff_seconds: float = 1.0
-    max_backoff_seconds: float = 10.0
-    max_unschedulable_seconds: float = 300.0
-    percentage_of_nodes_to_score: int = 0  # 0: the default rule, a share that falls with the size
-    bind_threads: int = 16
-
-
 class SchedulerLoop:
-    """*extender_url* is the prefix of the verbs; None is kube-scheduler alone. *seed* decides
-    between nodes of equal score."""
+    """*extender_url* is the prefix of the verbs; None: kube-scheduler alone. *seed* decides between
+    nodes of equal score."""
 
     def __init__(
         self,
@@ -66,7 +52,7 @@ class SchedulerLoop:
         self._settings = settings = settings or SchedulerSettings()
         self._client = client
         self._extender = (
-            Extender(
+            ExtenderClient(
                 extender_url,
                 managed_resources=settings.managed_resources,
                 timeout_seconds=settings.extender_timeout_seconds,
@@ -74,14 +60,14 @@ class SchedulerLoop:
             if extender_url
             else None
         )
-        self._changed = Condition()  # its lock guards all that follows
-        self._cluster = Cluster()
+        self._changed = Condition()  # its lock guards everything below
+        self._cluster = SchedulerCache()
         self._queue = SchedulingQueue(
             initial_backoff_seconds=settings.initial_backoff_seconds,
             max_backoff_seconds=settings.max_backoff_seconds,
             max_unschedulable_seconds=settings.max_unschedulable_seconds,
         )
-        self._pods: dict[str, Pod] = {}  # those that have not ended, as last seen
+        self._pods: dict[str, Pod] = {}  # pods that have not ended, as last seen
         self._binding = 0
         self._stopping = False
         self._cycle = Cycle(
@@ -112,15 +98,16 @@ class SchedulerLoop:
         self._thread = Thread(target=self._run, name="scheduler", daemon=True)
 
     def start(self) -> None:
-        """Returns once it has seen all nodes and pods. Raises TimeoutError after 30 s."""
-        for reflector in self._reflectors:  # nodes before pods: no pod is tried on none
+        """Start, and return when all nodes and pods are known. Raises TimeoutError after 30 s."""
+        # nodes before pods, or pods would be tried without any node
+        for reflector in self._reflectors:
             reflector.start()
             if not reflector.synced.wait(30):
-                raise TimeoutError("the API server has not been heard for 30 s")
+                raise TimeoutError("no answer from the API server for 30 s")
         self._thread.start()
 
     def stop(self) -> None:
-        """Finish the try in progress and the binds; start no other."""
+        """Finish the current try and the binds, and start no other."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -138,13 +125,15 @@ class SchedulerLoop:
 
     @property
     def idle(self) -> bool:
-        """Nothing is being tried or bound, and nothing will be until something happens (but for
-        retries after errors, and of pods that have waited for five minutes)."""
+        """True if the loop tries and binds nothing, and waits for an event.
+
+        Retries after errors, and of pods that have waited for five minutes, do not count.
+        """
         with self._changed:
             counts = self._queue.counts()
             return not (self._binding or counts.active or counts.in_flight or counts.backoff)
 
-    # What the API server says
+    # Events from the API server
 
     def _replace_nodes(self, nodes: list[Node]) -> None:
         with self._changed:
@@ -161,10 +150,10 @@ class SchedulerLoop:
             before = self._cluster.node(node.metadata.name)
             try:
                 self._cluster.set_node(node)
-            except ValueError as error:  # an amount that is none
+            except ValueError as error:  # an amount that does not parse
                 log.warning("node %s left out: %s", node.metadata.name, error)
                 return
-            for event in _node_changes(before, node):
+            for event in node_events(before, node):
                 self._queue.move_all(event, time.monotonic())
             self._changed.notify_all()
 
@@ -183,13 +172,13 @@ class SchedulerLoop:
             known = self._pods.get(uid)
             seen = known is not None and known.metadata.resource_version
             if kind != "DELETED" and seen == pod.metadata.resource_version:
-                return  # listed anew, and nothing happened to it
+                return  # listed again without a change
             try:
                 requests_of(pod)
             except ValueError as error:
                 log.warning("pod %s left out: %s", pod.metadata.name, error)
                 return
-            # Ended pods are no pods to the scheduler: its watch leaves them out.
+            # The scheduler's watch leaves out pods that have ended.
             if kind == "DELETED" or pod.status.phase in _ENDED_PHASES:
                 self._forget(uid, now)
             elif pod.spec.node_name:
@@ -217,8 +206,8 @@ class SchedulerLoop:
         ours = pod.spec.scheduler_name == self._settings.scheduler_name
         if not ours or self._cluster.is_assumed(pod.metadata.uid):
             return
-        # A gated pod counts where it is nominated from its first change on, not when it is first
-        # seen: so a scheduler that starts does not keep its room.
+        # A gated pod counts on its nominated node from its first change on, not when it is first
+        # seen. So a scheduler that starts does not keep its room.
         if not (is_new and pod.spec.scheduling_gates):
             self._cluster.nominate(pod)
         self._queue.update(pod, now)
@@ -256,19 +245,19 @@ class SchedulerLoop:
         with self._changed:
             latest = self._pods.get(queued.uid)
             if latest is None or latest.spec.node_name:
-                return  # deleted or bound by others while it was tried
+                return  # deleted, or bound by another program, during the try
             self._cluster.assume_pod(pod, found)
             self._queue.done(queued.uid)
             self._binding += 1
         self._binds.submit(self._bind, queued, found)
 
     def _unfit(self, queued: QueuedPod, unfit: Unfit) -> None:
-        """Make room where that helps; back into the queue; then say so on the pod. That write is
-        an update of the pod like any other, and so wakes what the extender refused."""
+        """Preempt if that helps, queue the pod, and write the reason into its status. That write is
+        an update like any other, so it wakes a pod that the extender refused."""
         tried = queued.pod
         try:
             nomination = self._preempt(tried, unfit)
-        except ExtenderError as error:  # the pod fits nowhere all the same, and sleeps
+        except ExtenderError as error:  # the pod still fits nowhere, and sleeps
             log.info("%s: preemption: %s", tried.metadata.name, error)
             nomination = None
         with self._changed:
@@ -281,7 +270,7 @@ class SchedulerLoop:
         self._say(pod, "Unschedulable", message, nomination)
 
     def _error(self, queued: QueuedPod, message: str) -> None:
-        """Back into the queue, to be tried again after its back-off whatever happens."""
+        """Queue the pod for another try after its back-off, whatever happens."""
         with self._changed:
             pod = self._still_waits(queued, nomination="")
             if pod is None:
@@ -290,9 +279,10 @@ class SchedulerLoop:
         self._say(pod, "SchedulerError", message, nomination="")
 
     def _still_waits(self, queued: QueuedPod, nomination: str | None) -> Pod | None:
-        """The pod as it was last seen; None, and out of the queue, where it waits no longer.
+        """Return the pod as last seen. If it no longer waits, drop it from the queue and return
+        None.
 
-        The queue goes on with this one, nominated as we are about to say, not as it was.
+        The queue goes on with this pod, with the nomination that the scheduler is about to write.
         """
         pod = self._pods.get(queued.uid)
         if pod is None or pod.spec.node_name:
@@ -306,14 +296,14 @@ class SchedulerLoop:
         return pod
 
     def _say(self, pod: Pod, reason: str, message: str, nomination: str | None) -> None:
-        """The patch is against the pod as it was last heard of: a nomination that came while it
-        was tried is taken away with the rest."""
+        """The patch is against the pod as last seen: it also removes a nomination that came during
+        the try."""
         patch = words.condition_patch(pod, reason, message, _moment(), nomination=nomination)
         if patch is not None:
             self._ask(pod, lambda: self._client.patch(f"{_path_of(pod)}/status", patch))
 
     def _ask(self, pod: Pod, request: Callable[[], None]) -> None:
-        """What is refused here is no harm: the next try says it again."""
+        """A refused request does no harm: the next try repeats it."""
         try:
             request()
         except ApiError as error:
@@ -322,8 +312,11 @@ class SchedulerLoop:
     # Preemption
 
     def _preempt(self, pod: Pod, unfit: Unfit) -> str | None:
-        """Evict what stands in the way on one node, and name it; "" where that helps nowhere,
-        None where room is being made already. Raises ExtenderError."""
+        """Evict the victims on one node, and return its name.
+
+        Returns "" if eviction helps nowhere, and None if earlier victims are still ending. Raises
+        ExtenderError.
+        """
         with self._changed:
             if not preemption.is_eligible(pod, self._cluster, unfit.rejections):
                 return None
@@ -349,20 +342,12 @@ class SchedulerLoop:
     def _extender_agrees(
         self, pod: Pod, found: dict[str, tuple[Pod, ...]]
     ) -> dict[str, tuple[Pod, ...]]:
-        """The extender may drop nodes and name other victims on them."""
+        """Ask the extender, which may drop nodes and name other victims on them."""
         assert self._extender is not None
         asked = {node: [v.metadata.uid for v in victims] for node, victims in found.items()}
         answer = self._extender.preempt(pod, asked)
         with self._changed:
-            agreed = {}
-            for node, uids in answer.items():
-                there = self._cluster.info(node).pods
-                unknown = [uid for uid in uids if uid not in there]
-                if unknown or not uids:
-                    problem = f"pod {unknown[0]} is not on it" if unknown else "no victims"
-                    raise ExtenderError(f"extender's preempt answer for {node}: {problem}")
-                agreed[node] = tuple(there[uid][0] for uid in uids)
-        return agreed
+            return preemption.agreed_victims(answer, self._cluster)
 
     # Binds
 
@@ -377,7 +362,7 @@ class SchedulerLoop:
             self._binding -= 1
             self._changed.notify_all()
             if not error:
-                return  # the watch will say so
+                return  # the watch will report it
             now = time.monotonic()
             if self._cluster.is_assumed(queued.uid):
                 self._cluster.remove_pod(queued.uid)
@@ -401,19 +386,6 @@ class SchedulerLoop:
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
         self._client.post(f"{_path_of(pod)}/binding", body)
-
-
-def _node_changes(before: Node | None, node: Node) -> list[ClusterEvent]:
-    if before is None:
-        return [ClusterEvent.NODE_ADDED]
-    changes = {
-        ClusterEvent.NODE_ALLOCATABLE: before.status.allocatable != node.status.allocatable,
-        ClusterEvent.NODE_LABELS: before.metadata.labels != node.metadata.labels,
-        ClusterEvent.NODE_TAINTS: before.spec != node.spec,
-        ClusterEvent.NODE_OTHER: before.metadata.annotations != node.metadata.annotations
-        or before.status.conditions != node.status.conditions,
-    }
-    return [event for event, happened in changes.items() if happened]
 
 
 def _age(pod: Pod) -> datetime:

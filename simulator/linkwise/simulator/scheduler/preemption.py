@@ -1,23 +1,24 @@
-"""Which less important pods would have to go for a pod to fit: kube-scheduler's DefaultPreemption.
+"""Finds the pods of lower priority to evict so that a pod fits: kube-scheduler's DefaultPreemption.
 
-Only the plugins are asked in this dry run, never the extender's filter. A node on which the plugins
-object to nothing therefore needs no victim and is no candidate: where the extender alone refuses,
-nobody is evicted (kube-scheduler up to 1.37). PodDisruptionBudgets are not modelled. PURE.
+The dry run asks the plugins, never the extender's filter. A node that the plugins accept needs no
+victim, so it is no candidate. If only the extender refuses, nothing is evicted (kube-scheduler up
+to 1.37). PodDisruptionBudgets are not modelled. PURE.
 """
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from linkwise.kube.objects import Pod
-from linkwise.simulator.scheduler.cluster import Cluster
+from linkwise.simulator.scheduler.cache import SchedulerCache
+from linkwise.simulator.scheduler.extender import ExtenderError
 from linkwise.simulator.scheduler.feasible import Rejection
 
 Victims = Mapping[str, Sequence[Pod]]
 """node -> the pods to evict there, most important first."""
 
 
-def is_eligible(pod: Pod, cluster: Cluster, rejections: Mapping[str, Rejection]) -> bool:
-    """Not while pods that make room for it on its nominated node are still ending."""
+def is_eligible(pod: Pod, cluster: SchedulerCache, rejections: Mapping[str, Rejection]) -> bool:
+    """False while victims on the pod's nominated node are still ending."""
     name = pod.status.nominated_node_name
     refused = rejections.get(name)
     if not name or cluster.node(name) is None or (refused and not refused.resolvable):
@@ -29,9 +30,9 @@ def is_eligible(pod: Pod, cluster: Cluster, rejections: Mapping[str, Rejection])
 
 
 def candidates(
-    pod: Pod, cluster: Cluster, rejections: Mapping[str, Rejection]
+    pod: Pod, cluster: SchedulerCache, rejections: Mapping[str, Rejection]
 ) -> dict[str, tuple[Pod, ...]]:
-    """Every node where evicting less important pods would satisfy the plugins."""
+    """Return every node where evicting pods of lower priority would satisfy the plugins."""
     found = {}
     for name, rejection in rejections.items():
         if rejection.resolvable and cluster.node(name) is not None:
@@ -41,8 +42,8 @@ def candidates(
     return found
 
 
-def _victims(pod: Pod, cluster: Cluster, name: str) -> tuple[Pod, ...]:
-    """All less important pods go; then each that need not have gone stays, the most important and
+def _victims(pod: Pod, cluster: SchedulerCache, name: str) -> tuple[Pod, ...]:
+    """Remove all pods of lower priority, then restore each that need not go, the most important and
     oldest first."""
     others = [other for other, _ in cluster.info(name).pods.values()]
     lower = [other for other in others if other.spec.priority < pod.spec.priority]
@@ -59,9 +60,27 @@ def _victims(pod: Pod, cluster: Cluster, name: str) -> tuple[Pod, ...]:
     return tuple(victims)
 
 
+def agreed_victims(
+    answer: Mapping[str, Sequence[str]], cluster: SchedulerCache
+) -> dict[str, tuple[Pod, ...]]:
+    """Return the pods that an extender's preempt *answer* names by uid, for each node.
+
+    Raises ExtenderError if a node has no victims, or one that does not run on it.
+    """
+    agreed = {}
+    for node, uids in answer.items():
+        there = cluster.info(node).pods
+        unknown = [uid for uid in uids if uid not in there]
+        if unknown or not uids:
+            problem = f"pod {unknown[0]} is not on it" if unknown else "no victims"
+            raise ExtenderError(f"extender's preempt answer for {node}: {problem}")
+        agreed[node] = tuple(there[uid][0] for uid in uids)
+    return agreed
+
+
 def pick(found: Victims) -> str:
-    """The node whose victims are least important, then least important together, then fewest,
-    then those that have run for the shortest time."""
+    """Return the node whose victims have the lowest top priority, then the lowest sum of
+    priorities, then the smallest number, then the shortest run time."""
 
     def cost(name: str) -> tuple[int, int, int, float]:
         priorities = [victim.spec.priority for victim in found[name]]

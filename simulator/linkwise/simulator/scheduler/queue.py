@@ -1,10 +1,10 @@
-"""The scheduling queue: which pod is tried next, and when one that failed is tried again.
+"""The scheduling queue: which pod is next, and when a failed one is tried again.
 
-As kube-scheduler 1.35 has it (docs/simulator.md): an active queue by priority, then age; two
-back-off queues, one for pods that did not fit and one for errors; and a pool of pods that wait for
-something to happen, where each pod is woken only by events that could matter to what refused it.
+As in kube-scheduler 1.35 (docs/simulator.md). The active queue is ordered by priority, then age.
+Pods that did not fit and pods that met an error have a back-off queue each. A pool holds pods that
+wait for an event. An event wakes a pod only if it may change the answer of what refused it.
 
-PURE: the time is an argument, in seconds on any clock that only rises.
+PURE: the time is an argument, in seconds on any monotonic clock.
 """
 
 from dataclasses import dataclass, field
@@ -12,22 +12,22 @@ from enum import Enum, auto
 from heapq import heappop, heappush
 from itertools import count
 
-from linkwise.kube.objects import Pod
+from linkwise.kube.objects import Node, Pod
 
 EXTENDER = "Extender"
 
 
 class ClusterEvent(Enum):
-    """What happens to others than the pod itself, and may let it fit."""
+    """An event outside the pod itself that may let it fit."""
 
     NODE_ADDED = auto()
     NODE_ALLOCATABLE = auto()
     NODE_LABELS = auto()
     NODE_TAINTS = auto()  # and spec.unschedulable
     NODE_OTHER = auto()  # annotations, conditions
-    ASSIGNED_POD_ADDED = auto()  # one is on a node, whoever put it there
-    ASSIGNED_POD_CHANGED = auto()  # in whatever way: it starts to run, it is annotated
-    ASSIGNED_POD_GONE = auto()  # deleted, ended, or given up before it was bound
+    ASSIGNED_POD_ADDED = auto()  # a pod got a node, from any scheduler
+    ASSIGNED_POD_CHANGED = auto()  # any change: it starts to run, it is annotated
+    ASSIGNED_POD_GONE = auto()  # deleted, ended, or its binding failed
 
 
 _NODE_EVENTS = frozenset({ClusterEvent.NODE_ADDED})
@@ -38,12 +38,27 @@ _WAKES: dict[str, frozenset[ClusterEvent]] = {
     "NodeResourcesFit": _NODE_EVENTS
     | {ClusterEvent.NODE_ALLOCATABLE, ClusterEvent.ASSIGNED_POD_GONE},
 }
-"""Which events matter to a pod that this plugin refused; to an extender's refusal, all do."""
+"""The events that wake a pod which this plugin refused; every event wakes a pod which an extender
+refused."""
+
+
+def node_events(before: Node | None, node: Node) -> list[ClusterEvent]:
+    """Return the events of a node's new version; *before* None: a new node."""
+    if before is None:
+        return [ClusterEvent.NODE_ADDED]
+    changes = {
+        ClusterEvent.NODE_ALLOCATABLE: before.status.allocatable != node.status.allocatable,
+        ClusterEvent.NODE_LABELS: before.metadata.labels != node.metadata.labels,
+        ClusterEvent.NODE_TAINTS: before.spec != node.spec,
+        ClusterEvent.NODE_OTHER: before.metadata.annotations != node.metadata.annotations
+        or before.status.conditions != node.status.conditions,
+    }
+    return [event for event, happened in changes.items() if happened]
 
 
 @dataclass(slots=True, eq=False)
 class QueuedPod:
-    """A pod on its way through the queue. `since` is when it last came into it."""
+    """A pod in the queue. `since` is when it last entered."""
 
     pod: Pod
     since: float
@@ -60,7 +75,7 @@ class QueuedPod:
 
 @dataclass(frozen=True, slots=True)
 class QueueCounts:
-    """How many pods are where; `in_flight` are being tried right now."""
+    """How many pods are where; `in_flight` are being tried."""
 
     active: int
     backoff: int
@@ -89,7 +104,7 @@ class SchedulingQueue:
         self._max_unschedulable = max_unschedulable_seconds
         self._numbers = count()
         self._active: dict[str, QueuedPod] = {}
-        self._heap: list[tuple[int, float, int, QueuedPod]] = []  # may hold some that have left
+        self._heap: list[tuple[int, float, int, QueuedPod]] = []  # may hold pods that have left
         self._backoff: dict[str, QueuedPod] = {}
         self._unschedulable: dict[str, QueuedPod] = {}
         self._gated: dict[str, QueuedPod] = {}
@@ -98,7 +113,7 @@ class SchedulingQueue:
     # Pods come, change and go
 
     def add(self, pod: Pod, now: float) -> None:
-        """A pod without a node is there, or is there again after it was given up."""
+        """Add a pod without a node, for the first time or after its binding failed."""
         if self._find(pod.metadata.uid) is not None:
             self.update(pod, now)
             return
@@ -109,8 +124,11 @@ class SchedulingQueue:
             self._activate(queued)
 
     def update(self, pod: Pod, now: float) -> None:
-        """The pod itself has changed, in whatever way; an extender may judge it anew, while of
-        the plugins only taints look at something that can change."""
+        """Take in any change of the pod itself.
+
+        An extender may judge the changed pod differently. Of the plugins, only taints look at a
+        field that can change.
+        """
         uid = pod.metadata.uid
         if uid in self._in_flight:
             self._in_flight[uid].updated = True
@@ -132,7 +150,7 @@ class SchedulingQueue:
             self._requeue(queued, now)
 
     def delete(self, uid: str) -> None:
-        """The pod is gone, or has a node."""
+        """Remove a pod that is gone or has a node."""
         for place in (self._active, self._backoff, self._unschedulable, self._gated):
             place.pop(uid, None)
         self._in_flight.pop(uid, None)
@@ -140,7 +158,8 @@ class SchedulingQueue:
     # Tries
 
     def pop(self, now: float) -> QueuedPod | None:
-        """The pod to try next, or None; it is then in flight until it is handed back or deleted."""
+        """Return the pod to try next, or None. It stays in flight until it is handed back or
+        deleted."""
         self._flush(now)
         queued = self._pop_active() or self._pop_early()
         if queued is not None:
@@ -148,20 +167,20 @@ class SchedulingQueue:
         return queued
 
     def next_wake(self, now: float) -> float | None:
-        """Seconds until `pop` may have one although nothing happens meanwhile."""
+        """Return the seconds until `pop` may return one without any event."""
         moments = [self._backoff_ends(queued) for queued in self._backoff.values()]
         moments += [q.since + self._max_unschedulable for q in self._unschedulable.values()]
         return max(0.0, min(moments) - now) if moments else None
 
     def done(self, uid: str) -> None:
-        """It has a node in the scheduler's eyes: out of the queue, until it comes back."""
+        """Remove a pod that the scheduler has placed."""
         self._in_flight.pop(uid, None)
 
     def add_unschedulable(self, queued: QueuedPod, rejected_by: frozenset[str], now: float) -> None:
-        """It fitted nowhere; what happened while it was tried may wake it at once."""
+        """Queue a pod that fitted nowhere. Events during the try may wake it at once."""
         flight = self._in_flight.pop(queued.uid, None)
         if flight is None:
-            return  # deleted meanwhile
+            return  # deleted during the try
         queued.since, queued.rejected_by = now, rejected_by
         queued.unschedulable_count += 1
         queued.error_count, queued.failed_in_error = 0, False
@@ -172,7 +191,7 @@ class SchedulingQueue:
             self._unschedulable[queued.uid] = queued
 
     def add_error(self, queued: QueuedPod, now: float) -> None:
-        """Trying it failed: it is tried again after its back-off, whatever happens."""
+        """Queue a pod whose try failed: its back-off alone decides when it is tried again."""
         self._in_flight.pop(queued.uid, None)
         queued.since, queued.rejected_by = now, frozenset()
         queued.error_count += 1
@@ -180,7 +199,7 @@ class SchedulingQueue:
         self._backoff[queued.uid] = queued
 
     def move_all(self, event: ClusterEvent, now: float) -> None:
-        """Something happened in the cluster: wake those it matters to."""
+        """Wake the pods for which *event* may matter."""
         for flight in self._in_flight.values():
             flight.events.add(event)
         woken = [q for q in self._unschedulable.values() if self._wakes(q, event)]
@@ -188,10 +207,10 @@ class SchedulingQueue:
             del self._unschedulable[queued.uid]
             self._requeue(queued, now)
 
-    # What others ask
+    # Queries
 
     def pods(self) -> list[Pod]:
-        """Every pod that waits or is in flight."""
+        """Return every pod that waits or is in flight."""
         places = (self._active, self._backoff, self._unschedulable, self._gated)
         waiting = [queued.pod for place in places for queued in place.values()]
         return waiting + [flight.queued.pod for flight in self._in_flight.values()]
@@ -205,7 +224,7 @@ class SchedulingQueue:
             in_flight=len(self._in_flight),
         )
 
-    # Inside
+    # Internals
 
     def _find(self, uid: str) -> QueuedPod | None:
         for place in (self._active, self._backoff, self._unschedulable, self._gated):
@@ -226,12 +245,12 @@ class SchedulingQueue:
         return None
 
     def _pop_early(self) -> QueuedPod | None:
-        """With nothing active, a pod that did not fit need not sit its back-off out (1.33 and
-        newer); one whose try ended in an error must."""
+        """If no pod is active, one that did not fit need not finish its back-off (1.33 and newer).
+        One that met an error must."""
         ready = [queued for queued in self._backoff.values() if not queued.failed_in_error]
         if not ready:
             return None
-        # Back-offs that end within the same second count as equal: then priority decides.
+        # Back-offs that end within the same second count as equal, so priority decides.
         first = min(
             ready, key=lambda q: (int(self._backoff_ends(q)), -q.pod.spec.priority, q.order)
         )
@@ -253,7 +272,8 @@ class SchedulingQueue:
             self._activate(queued)
 
     def _backoff_ends(self, queued: QueuedPod) -> float:
-        """1, 2, 4 … 10 seconds after the last try, by how often it has failed that way."""
+        """Return the end of the back-off: 1, 2, 4 … 10 s after the last try, by failures of that
+        kind."""
         failures = queued.error_count if queued.failed_in_error else queued.unschedulable_count
         if not failures:
             return queued.since

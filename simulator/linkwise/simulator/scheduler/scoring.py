@@ -1,21 +1,21 @@
-"""How good a node is, as kube-scheduler's default score plugins see it. PURE.
+"""Scores a node as kube-scheduler's default score plugins do. PURE.
 
-Scored are those that tell nodes apart where pods say nothing about placement: NodeResourcesFit
+Models the plugins that distinguish nodes for pods without placement rules: NodeResourcesFit
 (LeastAllocated) and NodeResourcesBalancedAllocation, each over CPU and memory with weight 1, 0 to
-100. GPUs count in neither: that is kube-scheduler's default. The others (taints, affinity, spread,
-images) would give every such node the same.
+100. By kube-scheduler's defaults GPUs count in neither. The other plugins (taints, affinity,
+spread, images) give all such nodes the same score.
 """
 
 from linkwise.kube.objects import Container, Pod
 from linkwise.simulator.scheduler.feasible import Resources, amount
 
-_DEFAULTS = {"cpu": 100, "memory": 200 << 20}  # what a container that asks for none counts for
+_DEFAULTS = {"cpu": 100, "memory": 200 << 20}  # counted for a container without a request
 MAX_SCORE = 100
 
 
 def presumed(pod: Pod) -> dict[str, int]:
-    """CPU and memory that LeastAllocated counts: a container that asks for none still counts a
-    little, so that pods without requests spread too."""
+    """Return CPU and memory for LeastAllocated. A container without a request counts a little, so
+    that such pods spread too."""
     sidecars = [c for c in pod.spec.init_containers if c.restart_policy == "Always"]
     containers = (*pod.spec.containers, *sidecars)
     return {name: sum(_asked(c, name) for c in containers) for name in _DEFAULTS}
@@ -28,7 +28,7 @@ def _asked(container: Container, resource: str) -> int:
 
 
 def least_allocated(allocatable: Resources, presumed_use: Resources) -> int:
-    """0 to 100, the emptier the higher. *presumed_use*: of the node's pods and the new one."""
+    """Return 0 to 100, higher for an emptier node. *presumed_use*: of its pods and the new one."""
     shares = [
         max(0, capacity - presumed_use.get(resource, 0)) * MAX_SCORE // capacity
         for resource in _DEFAULTS
@@ -38,7 +38,7 @@ def least_allocated(allocatable: Resources, presumed_use: Resources) -> int:
 
 
 def balanced(allocatable: Resources, use: Resources) -> int:
-    """0 to 100, the more alike the shares of CPU and memory in use, the higher."""
+    """Return 0 to 100, higher if the used shares of CPU and memory are more alike."""
     shares = [
         min(1.0, use.get(resource, 0) / capacity)
         for resource in _DEFAULTS
@@ -49,8 +49,11 @@ def balanced(allocatable: Resources, use: Resources) -> int:
 
 
 def nodes_to_find(nodes: int, percentage: int = 0) -> int:
-    """How many feasible nodes are enough; *percentage* 0 is the default rule: all of fewer than
-    100, else 50 % less one for each 125 nodes, at least 5 %, and never fewer than 100."""
+    """Return how many feasible nodes end the search.
+
+    *percentage* 0 is the default rule: all if fewer than 100; else 50 % less one for each 125
+    nodes, at least 5 %, and never fewer than 100.
+    """
     if nodes < 100 or percentage >= 100:
         return nodes
     share = percentage or max(5, 50 - nodes // 125)

@@ -1,7 +1,7 @@
-"""What kube-scheduler says about a pod that it cannot place, word for word. PURE.
+"""kube-scheduler's message about a pod that fits nowhere, word for word. PURE.
 
-Equal reasons are counted over the nodes, so a reason that differs from node to node makes the text
-long, and one that differs from try to try makes the pod's condition change each time.
+Equal reasons are counted over the nodes. A reason that differs between nodes makes the text long,
+and one that differs between tries changes the pod's condition each time.
 """
 
 from collections import Counter
@@ -15,8 +15,8 @@ POD_SCHEDULED = "PodScheduled"
 
 
 def fit_error(nodes: int, reasons: Mapping[str, Sequence[str]], helpful: int) -> str:
-    """*reasons*: node (or whatever an extender put there) -> why not. *helpful*: nodes on which
-    removing other pods could have helped, and did not."""
+    """Return the message. *reasons*: node (or another key of an extender) -> reasons. *helpful*:
+    nodes where removing other pods could have helped but did not."""
     if not nodes:
         return "no nodes available to schedule pods"
     counted = Counter(reason for texts in reasons.values() for reason in texts)
@@ -24,7 +24,7 @@ def fit_error(nodes: int, reasons: Mapping[str, Sequence[str]], helpful: int) ->
     message = f"0/{nodes} nodes are available:"
     if histogram:
         message += f" {histogram}."
-    # The first words are of the plugin for resource claims, which has nothing to do here.
+    # The first words come from the plugin for resource claims, which finds none.
     return f"{message} no new claims to deallocate, preemption: {_preemption(nodes, helpful)}"
 
 
@@ -40,9 +40,9 @@ def _preemption(nodes: int, helpful: int) -> str:
 def condition_patch(
     pod: Pod, reason: str, message: str, moment: str, *, nomination: str | None
 ) -> dict[str, object] | None:
-    """The merge patch of the pod's status that says why it waits; None where nothing changes.
+    """Return the merge patch of the pod's status that says why it waits; None if nothing changes.
 
-    *nomination*: the node to nominate it to, "" to take a nomination away, None to leave it.
+    *nomination*: the node to nominate, "" to remove a nomination, None to leave it.
     """
     now = Condition(type=POD_SCHEDULED, status="False", reason=reason, message=message)
     before = next((c for c in pod.status.conditions if c.type == POD_SCHEDULED), None)
@@ -57,7 +57,7 @@ def condition_patch(
 
 
 def disruption_patch(victim: Pod, scheduler: str, moment: str) -> dict[str, object]:
-    """The merge patch of a pod's status that says why it is about to be deleted."""
+    """Return the merge patch of a pod's status that says why it is about to be deleted."""
     why = Condition(
         type="DisruptionTarget",
         status="True",
@@ -69,7 +69,7 @@ def disruption_patch(victim: Pod, scheduler: str, moment: str) -> dict[str, obje
 
 
 def _with(condition: Condition, pod: Pod, moment: str) -> list[dict[str, object]]:
-    """The pod's conditions, with this one instead of the one of its type."""
+    """Return the pod's conditions with this one in place of the one of its type."""
     others = [c for c in pod.status.conditions if c.type != condition.type]
     kept: list[dict[str, object]] = [msgspec.to_builtins(other) for other in others]
     return [*kept, {**msgspec.to_builtins(condition), "lastTransitionTime": moment}]

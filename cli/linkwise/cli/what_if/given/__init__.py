@@ -1,1 +1,1 @@
-"""What the question is made of: the cluster, its machines, and the pods of the job."""
+"""The parts of the question: the cluster, its machines, and the pods of the job."""

@@ -1,7 +1,8 @@
-"""The pods that a workload's controller would make, as far as they differ from their template.
+"""Drafts the pods that a workload's controller would create, as far as they differ from their
+template.
 
-What is written here is what `linkwise.extender.recognise` goes by: names, labels, annotations and
-the owner of each pod, as the controllers of docs/workloads.md write them.
+Covers what `linkwise.extender.podgrouper` reads: names, labels, annotations and the owner of each
+pod, as the controllers of docs/workloads.md write them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -23,14 +24,14 @@ from linkwise.extender.podgrouper.workloads.kinds import (
 )
 from linkwise.extender.podgrouper.workloads.serving import LWS, RAY
 
-MOST_PODS = 4096  # of one object: as many as a gang may have
-_REPLICA_SPECS = "ReplicaSpecs"  # of every job of kubeflow.org: pytorchReplicaSpecs, …
+MOST_PODS = 4096  # per object: the maximum of a gang
+_REPLICA_SPECS = "ReplicaSpecs"  # for every job of kubeflow.org: pytorchReplicaSpecs, …
 _NOTHING: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """What controls pods."""
+    """An object that controls pods."""
 
     ref: ObjectRef
     api_version: str
@@ -38,9 +39,9 @@ class Maker:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A pod that is to be made."""
+    """A pod to create."""
 
-    path: str  # of its template, in the object that was given
+    path: str  # of its template in the given object
     template: Fields
     name: str
     maker: Maker
@@ -49,7 +50,7 @@ class Draft:
 
 
 class UnknownControllerError(Exception):
-    """Nobody here knows which pods are made of such an object."""
+    """It is unknown which pods this kind of object creates."""
 
 
 Objects = Mapping[ObjectRef, Fields]
@@ -58,10 +59,10 @@ _Kind = tuple[str, str]
 
 
 def drafts(fields: Fields, namespace: str, name: str) -> tuple[list[Draft], Objects]:
-    """The pods of one object called *name*, and the objects that say what they belong to; of an
-    object without pods, such as a Service or a PodGroup, no drafts.
+    """Return the pods of one object called *name*, and the objects that they refer to. An object
+    without pods, such as a Service or a PodGroup, has no drafts.
 
-    Raises UnknownControllerError for a kind that has a pod template and is not known.
+    Raises UnknownControllerError for an unknown kind with a pod template.
     """
     api_version, kind = text(fields, "apiVersion"), text(fields, "kind")
     ref = ObjectRef(group_of(api_version), kind, namespace, name)
@@ -83,7 +84,7 @@ def drafts(fields: Fields, namespace: str, name: str) -> tuple[list[Draft], Obje
 
 
 def _has_template(fields: Fields) -> bool:
-    """Whether there is a pod's spec anywhere below `spec`."""
+    """True if there is a pod's spec anywhere below `spec`."""
     waiting: list[object] = [fields.get("spec")]
     while waiting:
         value = waiting.pop()
@@ -97,7 +98,7 @@ def _has_template(fields: Fields) -> bool:
 
 
 def _copies(fields: Fields, maker: Maker) -> _Made:
-    """Of a ReplicaSet, a StatefulSet or a ReplicationController."""
+    """Draft the pods of a ReplicaSet, a StatefulSet or a ReplicationController."""
     count = number(fields, "spec.replicas", 1)
     return _of_template(fields, "spec.template", maker, count, maker.ref.name), {}
 
@@ -120,7 +121,7 @@ def _job(fields: Fields, maker: Maker) -> _Made:
 
 
 def _pods_of_job(fields: Fields, spec: str, path: str, maker: Maker) -> Iterator[Draft]:
-    """Those that run at first: as many as may run at once, or as are wanted at all."""
+    """Draft the pods that run first: as many as may run at once, or as there are in all."""
     parallelism = number(fields, f"{spec}.parallelism", 1)
     completions = number(fields, f"{spec}.completions", parallelism)
     indexed = text(fields, f"{spec}.completionMode") == "Indexed"
@@ -131,7 +132,7 @@ def _pods_of_job(fields: Fields, spec: str, path: str, maker: Maker) -> Iterator
 
 
 def _cron_job(fields: Fields, maker: Maker) -> _Made:
-    """One run of it."""
+    """Draft one run of it."""
     ref = replace(maker.ref, kind=JOB.kind)
     path = "spec.jobTemplate.spec"
     made = _pods_of_job(fields, path, f"{path}.template", Maker(ref, maker.api_version))
@@ -196,7 +197,7 @@ def _replicas(fields: Fields, maker: Maker) -> Iterator[Draft]:
 def _labels_of_mpi(
     fields: Fields, labels: Mapping[str, str], role: str, index: int
 ) -> dict[str, str]:
-    # The launcher is labelled 0 and the first worker 1 where both work.
+    # If both work, the launcher has label 0 and the first worker label 1.
     together = at(fields, "spec.runLauncherAsWorker") is True
     place = index + 1 if together and role == "worker" else index
     return {
@@ -250,7 +251,7 @@ def _ray_cluster(fields: Fields, maker: Maker) -> _Made:
 
 
 def _ray_above(where: str) -> Callable[[Fields, Maker], _Made]:
-    """A RayJob or a RayService, whose RayCluster stands in it."""
+    """Unpack a RayJob or a RayService, which contains a RayCluster."""
 
     def make(fields: Fields, maker: Maker) -> _Made:
         ref = replace(maker.ref, kind=RAY_CLUSTER.kind, name=f"{maker.ref.name}-cluster")
@@ -297,8 +298,8 @@ _KINDS: Mapping[_Kind, Callable[[Fields, Maker], _Made]] = {
     ("apps", "Deployment"): _deployment,
     ("apps", "ReplicaSet"): _copies,
     ("apps", "StatefulSet"): _copies,
-    ("apps", "DaemonSet"): _never,  # it has a pod on every node
-    ("trainer.kubeflow.org", "TrainJob"): _never,  # a runtime that is elsewhere has the template
+    ("apps", "DaemonSet"): _never,  # has a pod on every node
+    ("trainer.kubeflow.org", "TrainJob"): _never,  # its template is in a runtime elsewhere
     ("", "ReplicationController"): _copies,
     (JOB_SET.group, JOB_SET.kind): _job_set,
     (VOLCANO_JOB.group, VOLCANO_JOB.kind): _volcano_job,
@@ -310,7 +311,7 @@ _KINDS: Mapping[_Kind, Callable[[Fields, Maker], _Made]] = {
 
 
 def pod_of(draft: Draft, uid: str, owner_uid: str) -> dict[str, Any]:
-    """The pod as JSON."""
+    """Return the pod as JSON."""
     metadata = mapping(draft.template, "metadata")
     owner = {
         "apiVersion": draft.maker.api_version,

@@ -1,4 +1,4 @@
-"""Of the listing's pods: those that wait as the job does, and those that are its own."""
+"""Finds the listing's pods that wait as the job does, and the job's own pods in it."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -30,14 +30,14 @@ class There:
 
 
 def schedulers_of(pods: Iterable[Pod]) -> frozenset[str]:
-    """Those that ask Linkwise, as far as their pods show it."""
+    """Return the schedulers that ask Linkwise, as far as their pods show it."""
     asked = (pod.spec.scheduler_name for pod in pods if names.PLAN in pod.metadata.annotations)
     return frozenset({_DEFAULT_SCHEDULER, *asked})
 
 
 def gated(pod: Pod, resource: str, schedulers: frozenset[str]) -> Pod:
-    """A pod that waits for GPUs, behind our gate: so the core itself plans it in its turn, and no
-    kube-scheduler has to try it."""
+    """Put a pod that waits for GPUs behind Linkwise's gate. So the core plans it in its turn,
+    without a kube-scheduler."""
     if (
         pod.spec.node_name
         or pod.status.phase in _ENDED
@@ -60,8 +60,8 @@ def _takes(pod: Pod, resource: str) -> bool:
 
 
 def those_there(listing: Listing, job: Job) -> There:
-    """The job as it is where it waits in the cluster already. Raises BadInputError where it runs
-    there, or where another pod has the name of one of its pods."""
+    """Return the job as it waits in the cluster. Raises BadInputError if it runs there, or if
+    another pod has the name of one of its pods."""
     makers = {_maker(pod) for pod in job.pods if _maker(pod)[0]}
     there = [pod for pod in listing.pods.values() if _lives(pod) and _maker(pod) in makers]
     for pod in job.pods:
@@ -99,7 +99,7 @@ def _key(pod: Pod) -> tuple[str, str]:
 
 
 def _maker(pod: Pod) -> _Maker:
-    """Of a Deployment's pods the ReplicaSet has a part in its name that is not known before."""
+    """Return a pod's controller; a Deployment's ReplicaSet without the hash in its name."""
     none = OwnerReference(kind="", name="", uid="")
     owners = pod.metadata.owner_references
     owner = next((each for each in owners if each.controller), none)
@@ -121,7 +121,7 @@ def _behind_our_gate_alone(pod: Pod) -> Pod:
 
 
 def _without_uids(objects: Mapping[ObjectRef, Fields]) -> dict[ObjectRef, Fields]:
-    """Pods that are there name the true ones, which are not known here."""
+    """Drop uids: existing pods refer to real uids, which are unknown here."""
     return {
         ref: {
             **fields,

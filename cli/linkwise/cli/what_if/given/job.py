@@ -1,4 +1,4 @@
-"""The job that is asked about: the pods of its manifests, as their controllers would make them."""
+"""The job of the question: its manifests' pods, as their controllers would create them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from linkwise.kube.objects import Pod, PodStatus, SchedulingGate
 from linkwise.topology import names
 
 change = msgspec.structs.replace
-_UID = "what-if"  # what the uids of pods and objects begin with that do not exist yet
+_UID = "what-if"  # prefix of the uids of pods and objects that do not exist yet
 _Name = tuple[str, str, str]  # namespace, kind and name
 _GATES = (SchedulingGate(name=names.GATE),)
 
@@ -34,14 +34,14 @@ class Job:
     pods: tuple[Pod, ...]
     objects: Mapping[ObjectRef, Fields]
     titles: tuple[str, ...]  # like `Job.batch ml/train`
-    places: Mapping[str, str]  # uid of a pod -> where its template stands
+    places: Mapping[str, str]  # uid of a pod -> place of its template
     notes: tuple[str, ...]
 
 
 def read_job(
     paths: Sequence[str], namespace: str, classes: Mapping[str, PriorityClass], now: float
 ) -> Job:
-    """Raises BadInputError with file, document and field."""
+    """Read the job. Raises BadInputError with file, document and field."""
     pods: dict[tuple[str, str], Pod] = {}
     places: dict[str, str] = {}
     objects: dict[ObjectRef, Fields] = {}
@@ -52,7 +52,7 @@ def read_job(
         ref = ref_of(item, where)
         seen.append(ref.qualified_kind)
         if _controller(item, ref) in makers:
-            continue  # it was counted with what makes it
+            continue  # counted with its owner
         made, around = _pods_of(item, ref, where)
         objects.update(around)
         if made:
@@ -73,7 +73,7 @@ def read_job(
 
 
 def _items(paths: Sequence[str], namespace: str) -> list[tuple[str, Fields]]:
-    """Those that nothing controls come first."""
+    """Yield the objects, those without an owner first."""
     found = [
         (where, _named(_without_nulls(given), namespace, where))
         for path in paths
@@ -88,7 +88,7 @@ def _controller(item: Fields, ref: ObjectRef) -> _Name:
 
 
 def _without_nulls(fields: Fields) -> Fields:
-    """A field that is null counts as left out, as the API server has it."""
+    """Remove nulls: the API server treats a null field as absent."""
     return {key: _said(value) for key, value in fields.items() if value is not None}
 
 
@@ -99,10 +99,10 @@ def _said(value: object) -> object:
 
 
 def _named(item: Fields, namespace: str, where: str) -> Fields:
-    """With the name and namespace that the API server would give it."""
+    """Fill in the name and namespace that the API server would give it."""
     metadata = item.get("metadata")
     if not isinstance(metadata, dict):
-        return item  # `ref_of` says what is wrong
+        return item  # `ref_of` reports what is wrong
     prefix = metadata.get("generateName")
     said = {"name": f"{prefix}what-if"} if isinstance(prefix, str) and prefix else {}
     home = {} if metadata.get("namespace") else {"namespace": namespace}
@@ -155,7 +155,7 @@ def _pod(fields: Mapping[str, object], where: str) -> Pod:
 def _as_created(
     pod: Pod, classes: Mapping[str, PriorityClass], now: float, notes: dict[str, None]
 ) -> Pod:
-    """As the API server stores it at *now*, behind our gate alone."""
+    """Return the pod as the API server stores it at *now*, behind Linkwise's gate alone."""
     meta, spec = pod.metadata, pod.spec
     others = sorted({gate.name for gate in spec.scheduling_gates} - {names.GATE})
     if others:
@@ -185,7 +185,7 @@ def _as_created(
 def _priority(
     pod: Pod, classes: Mapping[str, PriorityClass], notes: dict[str, None]
 ) -> tuple[int, str]:
-    """As the API server reads it off the class."""
+    """Return the priority, which the API server takes from the class."""
     spec = pod.spec
     name = spec.priority_class_name
     found = classes.get(name) if name else None

@@ -1,6 +1,6 @@
-"""A cluster as `kubectl get nodes,pods -A -o json` prints it, and more kinds where they are given.
+"""A cluster as `kubectl get nodes,pods -A -o json` prints it, with more kinds if given.
 
-20,000 pods are some 200 MB of JSON, so objects are decoded to what is used of them one by one.
+20,000 pods are some 200 MB of JSON, so each object is decoded alone, to the fields in use.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,13 +34,14 @@ class PriorityClass(msgspec.Struct, frozen=True, rename="camel"):
 class Listing:
     nodes: dict[str, Node] = field(default_factory=dict)  # by name
     pods: dict[tuple[str, str], Pod] = field(default_factory=dict)  # by namespace and name
-    objects: dict[ObjectRef, Fields] = field(default_factory=dict)  # what pods may hang on
+    # owners of pods and other objects around them
+    objects: dict[ObjectRef, Fields] = field(default_factory=dict)
     classes: dict[str, PriorityClass] = field(default_factory=dict)
     budgets: list[PodDisruptionBudget] | None = None  # None: none were given
 
 
 class _Head(msgspec.Struct, frozen=True, rename="camel"):
-    """What says what an object is; anything else is skipped."""
+    """The fields that identify an object; decoding skips all others."""
 
     kind: object = None
     api_version: object = None
@@ -48,7 +49,7 @@ class _Head(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def read_listing(paths: Sequence[str]) -> Listing:
-    """Raises BadInputError with file, document and field."""
+    """Read the files. Raises BadInputError with file, document and field."""
     found = Listing()
     for path in paths:
         _read(found, path, Pod)
@@ -57,14 +58,14 @@ def read_listing(paths: Sequence[str]) -> Listing:
 
 
 def read_file(path: str, pod: type[Pod]) -> Listing:
-    """One file alone, its pods read as *pod*, which may know more fields. Raises BadInputError."""
+    """Read one file, with its pods as *pod*, which may have more fields. Raises BadInputError."""
     found = Listing()
     _read(found, path, pod)
     return found
 
 
 def expect_nodes(found: Listing, paths: Sequence[str]) -> None:
-    """Raises BadInputError where there are none."""
+    """Raises BadInputError if there are no nodes."""
     if not found.nodes:
         raise BadInputError(
             f"-f {', '.join(paths)}: no Node there; `kubectl get nodes,pods -A -o json`"
@@ -83,7 +84,7 @@ def _read(found: Listing, path: str, pod: type[Pod]) -> None:
 
 
 def _objects(text: str, where: str) -> Iterator[tuple[str, _Head, msgspec.Raw]]:
-    """Where it is one JSON value it goes the fast way, else one that tells better what is wrong."""
+    """Yield the objects. One JSON value takes a fast path; the other one reports errors better."""
     try:
         whole = msgspec.Raw(text.encode())
         yield from _inside(f"{where}: document 1", whole, _Head(), 0)
@@ -96,8 +97,8 @@ def _objects(text: str, where: str) -> Iterator[tuple[str, _Head, msgspec.Raw]]:
 def _inside(
     where: str, raw: msgspec.Raw, said: _Head, depth: int
 ) -> Iterator[tuple[str, _Head, msgspec.Raw]]:
-    """The objects of a List, which may say the kind of its items once. Raises DecodeError before
-    it yields anything of what is wrong."""
+    """Yield the objects of a List, which may name the kind of its items once. Raises DecodeError
+    before it yields any part of a malformed list."""
     head = msgspec.json.decode(raw, type=_Head)
     kind = said.kind if head.kind is None else head.kind
     version = said.api_version if head.api_version is None else head.api_version
@@ -146,7 +147,7 @@ def _decode(raw: msgspec.Raw, kind: type[T], where: str) -> T:
 
 
 def _whole(pod: Pod, where: str) -> Pod:
-    """With the namespace and uid that one who wrote it by hand may have left out."""
+    """Fill in the namespace and uid, which a handwritten pod may lack."""
     meta = pod.metadata
     _named(meta.name, where)
     namespace = meta.namespace or "default"
@@ -163,7 +164,7 @@ def _named(name: str, where: str) -> None:
 
 
 def known_classes(listing: Listing) -> Mapping[str, PriorityClass]:
-    """As given; else as pods of the cluster tell, on which the API server has written the value."""
+    """Return the classes of the listing, else what pods show, as the API server wrote the value."""
     seen = {
         pod.spec.priority_class_name: PriorityClass(
             pod.spec.priority, preemption_policy=pod.spec.preemption_policy

@@ -1,8 +1,8 @@
-"""The machines of nodes on which no plugin of ours has written down what it saw.
+"""Finds the machines of nodes on which no Linkwise plugin has published one.
 
-A node says its GPUs' model and number in the labels of NVIDIA's GPU feature discovery. A recorded
-machine stands for it where all recorded machines of that model and number are worth the same; where
-they are not, or none is known, the operator says which one it is, or the node is left out.
+A node gives its GPUs' model and number in the labels of NVIDIA's GPU feature discovery. If all
+recorded machines of that model and number have the same values, one of them stands for the node.
+Otherwise the operator names the machine, or the node is left out.
 """
 
 from collections import defaultdict
@@ -33,10 +33,10 @@ change = msgspec.structs.replace
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """What the operator says: nodes with these labels are such machines."""
+    """The operator's statement: nodes with these labels are such machines."""
 
     said: str
-    labels: Mapping[str, str | None]  # None: the label is there
+    labels: Mapping[str, str | None]  # None: the label exists, with any value
     name: str
     machine: Machine
 
@@ -49,7 +49,7 @@ class Assumption:
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """Nodes that are taken for a machine, though nothing on them says so."""
+    """Nodes whose machine is assumed, although they do not name it."""
 
     machine: str
     because: str
@@ -64,13 +64,13 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    nodes: tuple[Node, ...]  # all of them, with a topology where one is known or guessed
+    nodes: tuple[Node, ...]  # all nodes, with a topology if it is known or assumed
     guesses: tuple[Guess, ...]
     left_out: tuple[LeftOut, ...]
 
 
 def read_assumption(said: str) -> Assumption:
-    """`key=value,key2=MACHINE`; the last `=` divides. Raises BadInputError."""
+    """Read `key=value,key2=MACHINE`; the last `=` separates. Raises BadInputError."""
     selector, sign, source = said.rpartition("=")
     labels: dict[str, str | None] = {}
     for part in selector.split(","):
@@ -88,7 +88,7 @@ def read_assumption(said: str) -> Assumption:
 
 
 def know_machines(nodes: Sequence[Node], assumed: Sequence[Assumption], resource: str) -> Known:
-    """Raises BadInputError where an assumption cannot be."""
+    """Find every node's machine. Raises BadInputError for an impossible assumption."""
     known: list[Node] = []
     guesses: dict[tuple[str, str], list[str]] = defaultdict(list)
     left_out: dict[str, list[str]] = defaultdict(list)
@@ -128,7 +128,7 @@ def know_machines(nodes: Sequence[Node], assumed: Sequence[Assumption], resource
 
 
 def _offered(node: Node, resource: str) -> int:
-    """As the kubelet counts, healthy or not; where it counts none, as the label says."""
+    """Return the number that the kubelet reports, healthy or not; without one, the label's."""
     for text in (node.status.capacity.get(resource), node.status.allocatable.get(resource)):
         try:
             if text is not None and whole(text) > 0:
@@ -148,7 +148,7 @@ def _check(assumption: Assumption, node: Node, offered: int) -> None:
 
 
 def _guess(node: Node, offered: int) -> tuple[str, Machine] | str:
-    """A machine and its name, or why there is none."""
+    """Return a machine and its name, or why there is none."""
     labels = node.metadata.labels
     product, said = labels.get(PRODUCT, ""), labels.get(COUNT, "")
     if not product:
@@ -172,7 +172,7 @@ def _guess(node: Node, offered: int) -> tuple[str, Machine] | str:
 
 @cache
 def _recorded(product: str, count: int) -> tuple[str, ...]:
-    """One of each kind that is worth something else, with such labels."""
+    """Return one machine for each distinct set of values with such labels."""
     found: list[str] = []
     for name in machine_names():
         machine = recorded_machine(name)
@@ -195,7 +195,7 @@ def _worth_the_same(one: Machine, other: Machine) -> bool:
 
 
 def _single(product: str) -> tuple[str, Machine]:
-    """One GPU has no links that one would have to know."""
+    """Return a single GPU's machine, which has no links to know."""
     model = product.replace("-", " ")
     facts = facts_of(model)
     gpu = Gpu(
@@ -209,7 +209,7 @@ def _with_topology(node: Node, name: str, machine: Machine) -> Node:
     gpus = tuple(
         replace(gpu, uuid=made_up_uuid(meta.name, name, gpu.index)) for gpu in machine.gpus
     )
-    # What leaves a machine is not known by its model: which others it shares a fabric with.
+    # The model does not say which other machines a machine shares a fabric with.
     clique = meta.labels.get(GFD_PREFIX + "gpu.clique")
     text = write_topology(replace(machine, gpus=gpus, clique=clique or None))
     return change(

@@ -1,7 +1,7 @@
-"""Which GPUs pods had: as their plan or the plugin says, else presumed.
+"""The GPUs that pods had: by their plan or the plugin, else presumed.
 
-Where nothing says it, NVIDIA's device plugin is taken to have chosen, of the GPUs that were free on
-the node when the pod came.
+If neither says it, NVIDIA's device plugin is assumed to have chosen, from the GPUs that were free
+on the node when the pod came.
 """
 
 from collections import defaultdict
@@ -26,8 +26,8 @@ class Had:
 
 
 def what_they_had(lives: Iterable[Life], listed: Iterable[Node], ground: Ground) -> dict[str, Had]:
-    """By uid; a pod is missing whose node is not there, or was fuller than it could be. *listed*
-    are the nodes as the listing has them."""
+    """Return each pod's GPUs by uid. A pod is missing if its node is, or if the node was too full.
+    *listed* are the nodes as listed."""
     numbers = {node.metadata.name: number for number, (node, _) in enumerate(ground.nodes)}
     in_use = {node.metadata.name: _in_use(node) for node in listed}
     there: dict[str, list[Life]] = defaultdict(list)
@@ -71,7 +71,7 @@ def _overlap(one: Life, other: Life) -> bool:
 
 
 def _said(life: Life, machine: Machine, in_use: InUse) -> int:
-    """0: nothing says it, or what is said is not of this machine."""
+    """Return the stated GPUs; 0 if they are not stated, or not of this machine."""
     meta = life.pod.metadata
     if life.ended is None and life.key in in_use.pods:
         containers = in_use.pods[life.key]

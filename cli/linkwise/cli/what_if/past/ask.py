@@ -1,4 +1,4 @@
-"""Replays the past: with the core, with what kube-scheduler does by itself, and as it was."""
+"""Replays the past: with the core, with kube-scheduler alone, and as it was."""
 
 import math
 from collections import defaultdict
@@ -30,11 +30,11 @@ from linkwise.replay.core.cluster import CoreCluster
 from linkwise.replay.driver import Contestant, replay
 from linkwise.replay.jobs import Job, Part, Run
 
-_LONGEST_SECONDS = 60.0  # that the core may take for a job that is alone
+_LONGEST_SECONDS = 60.0  # time limit of the core for a job that is alone
 _STEP_SECONDS = 1.0
 
 Progress = Callable[[str, int, int], object]
-"""(which scheduler, jobs that have ended, of how many)."""
+"""(scheduler, jobs that have ended, all jobs)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,11 @@ class PastQuestion:
     history: History
     known: Known
     settings: CoreSettings
-    at: float  # when the cluster was listed
+    at: float  # time of the listing
 
 
 def ask_past(question: PastQuestion, progress: Progress = lambda *_: None) -> PastAnswer:
-    """Raises BadInputError where nothing can be replayed."""
+    """Answer the question. Raises BadInputError if nothing can be replayed."""
     history, at = question.history, question.at
     settings = replace(question.settings, preempt=Preempt.NEVER)
     ground = ground_of(question.known, settings)
@@ -114,8 +114,8 @@ def ask_past(question: PastQuestion, progress: Progress = lambda *_: None) -> Pa
 
 
 class _Alone:
-    """What the core gives to a job that has the cluster to itself; of jobs that are alike it is
-    asked once."""
+    """The core's placement for a job that has the cluster to itself; computed once for jobs that
+    are alike."""
 
     def __init__(self, ground: Ground, settings: CoreSettings) -> None:
         self._ground, self._settings = ground, settings
@@ -125,7 +125,7 @@ class _Alone:
         self._now = 0.0
 
     def best(self, job: PastJob) -> float | None:
-        """GB/s, 0 of a single GPU; None: it never starts on these nodes."""
+        """Return GB/s, 0 for a single GPU; None: it never starts on these nodes."""
         alike = repr([(pod.metadata.annotations, pod.spec) for pod in pods_of(job, 0, 0.0)])
         if alike not in self._known:
             run = self._run(job)
@@ -148,7 +148,7 @@ class _Alone:
                 return runs[0]
             due = self._core.next_due()
             self._now = max(self._now + _STEP_SECONDS, until if due is None else due)
-        self._core = None  # it still has the job
+        self._core = None  # it still holds the job
         return None
 
     def _pods(self, _: Job, number: int, now: float) -> Sequence[Pod]:
@@ -164,7 +164,7 @@ def _replayed(
     settings: CoreSettings,
     progress: Progress,
 ) -> dict[str, Mapping[str, Run]]:
-    """By scheduler and the name of the job; seconds count from *begin*."""
+    """Replay by scheduler; returns fates by job name. Seconds count from *begin*."""
     of_job = {job.name: job for job in jobs}
     contestants: dict[str, Contestant] = {
         STOCK: KubeScheduler(
@@ -223,7 +223,8 @@ def _uses(jobs: Iterable[PastJob], had: Mapping[str, Had]) -> list[Use]:
 def _best(
     alone: float | None, worths: Mapping[str, Mapping[str, float | None]], job: PastJob
 ) -> float | None:
-    """The search is near the best, so one that was placed better is believed."""
+    """Return the best GB/s known. The search is only near the best, so a better placement replaces
+    it."""
     seen = [worth for its in worths.values() if (worth := its[job.name]) is not None]
     return max([alone or 0.0, *seen]) or None
 

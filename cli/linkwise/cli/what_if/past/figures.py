@@ -1,4 +1,4 @@
-"""What became of the jobs under each scheduler, as figures."""
+"""The results of the jobs under each scheduler, as figures."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from linkwise.cli.what_if.past.ground import Ground
 from linkwise.cli.what_if.past.jobs import PastJob
 from linkwise.replay.jobs import Part
 
-LARGE = 8  # GPUs, of the jobs that have a line of their own
+LARGE = 8  # GPUs of a job that has figures of its own
 _HOUR = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What became of a job. `parts` is None where the GPUs are not known."""
+    """The result of a job. `parts` is None if the GPUs are unknown."""
 
     start: float | None  # seconds since 1970; None: it waits
     parts: tuple[Part, ...] | None
@@ -24,7 +24,7 @@ class Fate:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """GPUs that somebody had; `end` is infinite for who still has them."""
+    """GPUs that a job used; `end` is infinite while it runs."""
 
     start: float
     end: float
@@ -36,7 +36,8 @@ Fates = Mapping[str, Fate]
 
 
 def worth_of(job: PastJob, fate: Fate, ground: Ground) -> float | None:
-    """GB/s; None of a single GPU, of what is not known, and where each pod is for itself."""
+    """Return GB/s; None for a single GPU, for unknown GPUs, and if each pod is a communicator of
+    its own."""
     if job.gpus < 2 or job.apart or fate.start is None or not fate.parts:
         return None
     return ground.worth(fate.parts)
@@ -50,7 +51,7 @@ def outcome(
     ground: Ground,
     at: float,
 ) -> Outcome:
-    """*worths*: got and best GB/s of each job that is judged."""
+    """Compute the figures. *worths*: got and best GB/s of each judged job."""
     queued = np.array([queue_of(job, fates[job.name], at) for job in jobs])
     large = np.array([job.gpus >= LARGE for job in jobs], dtype=np.bool_)
     waits = [(job.submit, _start(fates[job.name], at)) for job in jobs]
@@ -70,7 +71,7 @@ def outcome(
 
 
 def queue_of(job: PastJob, fate: Fate, at: float) -> float:
-    """Seconds; of one that waits, those till *at*."""
+    """Return seconds in the queue; for a waiting job, up to *at*."""
     return max(_start(fate, at) - job.submit, 0.0)
 
 
@@ -81,8 +82,8 @@ def _start(fate: Fate, at: float) -> float:
 def _idle_while_waiting(
     waits: Iterable[tuple[float, float]], uses: Iterable[Use], gpus: int, at: float
 ) -> tuple[float, float]:
-    """Hours in which somebody waited, and hours of GPUs that nobody had meanwhile."""
-    changes: list[tuple[float, int, int]] = []  # time, more who wait, more GPUs in use
+    """Return the hours in which some job waited, and the unused GPU hours in them."""
+    changes: list[tuple[float, int, int]] = []  # time, change of waiting jobs, change of used GPUs
     for begin, end in waits:
         if end > begin:
             changes += [(begin, 1, 0), (min(end, at), -1, 0)]

@@ -1,6 +1,6 @@
-"""The nodes that the past is replayed on: those of the listing, idle, healthy and in service.
+"""The nodes for the replay of the past: those of the listing, idle, healthy and in service.
 
-Which of them were cordoned, unhealthy or not there at all in the past is not known.
+The listing does not say which of them were cordoned, unhealthy or absent in the past.
 """
 
 from collections.abc import Sequence
@@ -21,12 +21,12 @@ from linkwise.topology.model import Machine
 from linkwise.topology.node_annotation import read_topology, write_topology
 
 change = msgspec.structs.replace
-_OF_THE_MOMENT = "node.kubernetes.io/"  # taints: cordoned, not ready, under pressure
+_OF_THE_MOMENT = "node.kubernetes.io/"  # temporary taints: cordoned, not ready, under pressure
 
 
 @dataclass(frozen=True)
 class Ground:
-    """`Part.node` is the number of a node in `nodes`."""
+    """`Part.node` is the index of a node in `nodes`."""
 
     nodes: tuple[tuple[Node, Machine], ...]
     states: tuple[NodeState, ...]
@@ -38,7 +38,7 @@ class Ground:
         return sum(len(machine.gpus) for _, machine in self.nodes)
 
     def worth(self, parts: Sequence[Part]) -> float:
-        """GB/s of an all-reduce over these GPUs, two or more, as the extender estimates it."""
+        """Return the extender's estimate of an all-reduce over these two or more GPUs, in GB/s."""
         return estimate([self._share(part) for part in parts], self.levels).together
 
     def _share(self, part: Part) -> Share:

@@ -1,4 +1,4 @@
-"""The pods of all that was given: listings, of which each is of its own day, and CSV files."""
+"""The pods of all inputs: listings, each of its own day, and CSV files."""
 
 from collections import ChainMap
 from collections.abc import Mapping, MutableMapping, Sequence
@@ -17,15 +17,15 @@ Objects = MutableMapping[ObjectRef, Fields]
 
 @dataclass(frozen=True, slots=True)
 class History:
-    nodes: tuple[Node, ...]  # of equal names the last one given
+    nodes: tuple[Node, ...]  # the last one given, for equal names
     lives: tuple[Life, ...]  # by creation
-    objects: Mapping[str, Objects]  # by uid of a pod: what was listed with it, else at all
+    objects: Mapping[str, Objects]  # by uid of a pod: the objects listed with it, else all
     useless: tuple[Useless, ...]
-    vanished: tuple[str, ...]  # pods whose end only a later listing without them tells
+    vanished: tuple[str, ...]  # pods whose end shows only in a later listing without them
 
 
 def read_all(paths: Sequence[str], files: Sequence[str], resource: str, at: float) -> History:
-    """As it was at that time: what came later is left out. Raises BadInputError with file,
+    """Read everything as of *at*; what came later is left out. Raises BadInputError with file,
     document and field."""
     listings = [read_file(path, PastPod) for path in paths]
     whole = Listing()
@@ -35,7 +35,7 @@ def read_all(paths: Sequence[str], files: Sequence[str], resource: str, at: floa
     expect_nodes(whole, paths)
     days = [_pods(listing) for listing in listings]
     vanished = _vanished(days)
-    # A job may have been submitted again under its name: its pods go by the one of their day.
+    # A job may have been submitted again under its name, so pods use the one of their own day.
     around: list[Objects] = [ChainMap(each.objects, whole.objects) for each in listings]
     pods: dict[str, PastPod] = {}
     objects: dict[str, Objects] = {}
@@ -78,13 +78,13 @@ def _pods(listing: Listing) -> list[PastPod]:
 
 
 def _vanished(days: Sequence[Sequence[PastPod]]) -> dict[str, float]:
-    """uid -> the time of the last listing that has the pod, where a later one that lists its
-    namespace does not."""
+    """Return uid -> time of the last listing with the pod, if a later listing of its namespace
+    lacks it."""
     in_order = sorted((day for day in days if day), key=newest)
     last = {pod.metadata.uid: (number, pod) for number, day in enumerate(in_order) for pod in day}
     listed = {
         pod.metadata.namespace: number for number, day in enumerate(in_order) for pod in day
-    }  # namespace -> the last listing of it
+    }  # namespace -> its last listing
     return {
         uid: newest(in_order[number])
         for uid, (number, pod) in last.items()

@@ -1,8 +1,8 @@
-"""Pods of a longer span than a cluster lists, as a CSV file with one pod a line.
+"""Pods of a longer span than a cluster lists, from a CSV file with one pod per line.
 
-Needed: namespace, pod, gpus, created. Read where they are there: uid, node, bound, ended, gang,
-gang_size, priority, node_selector. Others are ignored. Each becomes the Pod that kubectl would have
-listed, so all that comes after is the same for both.
+Required: namespace, pod, gpus, created. Optional: uid, node, bound, ended, gang, gang_size,
+priority, node_selector. Other columns are ignored. Each line becomes the Pod that kubectl would
+have listed, so all later steps treat both alike.
 """
 
 import csv
@@ -26,7 +26,7 @@ _MOST_GPUS = 10**6
 
 
 def read_history(path: str, resource: str) -> list[PastPod]:
-    """Raises BadInputError with file, line and column."""
+    """Read the file. Raises BadInputError with file, line and column."""
     where = shown("--history", path)
     rows = csv.DictReader(StringIO(read_text("--history", path)), strict=True)
     try:
@@ -38,7 +38,7 @@ def read_history(path: str, resource: str) -> list[PastPod]:
         lines = [(rows.line_num, row) for row in rows]
     except csv.Error as error:
         raise BadInputError(f"{where}: line {rows.reader.line_num}: {error}") from None
-    read = [_Row(f"{where}: line {line}", row) for line, row in lines]
+    read = [_HistoryRow(f"{where}: line {line}", row) for line, row in lines]
     members = Counter((row.text("namespace"), row.text("gang")) for row in read)
     pods = [row.pod(resource, members) for row in read]
     seen: dict[str, str] = {}
@@ -50,7 +50,7 @@ def read_history(path: str, resource: str) -> list[PastPod]:
     return pods
 
 
-class _Row:
+class _HistoryRow:
     def __init__(self, where: str, texts: Mapping[str, str | None]) -> None:
         self.where, self._texts = where, texts
 
@@ -82,7 +82,7 @@ class _Row:
             spec=PodSpec(
                 node_name=self.text("node") if bound is not None else "",
                 node_selector=dict(self._selector()),
-                # Its tolerations are not known: it did get on some node.
+                # Its tolerations are unknown, but it did get a node.
                 tolerations=(Toleration(operator="Exists"),),
                 containers=(Container(name="main", resources=Resources(limits=dict(limits))),),
                 priority=self._count("priority", -(10**9), 2 * 10**9)

@@ -1,7 +1,7 @@
-"""Which of the pods were one job: gangs by the extender's recogniser, other pods one by one.
+"""Which pods formed one job: gangs by the extender's recogniser, other pods one by one.
 
 A gang may have run more than once, as a Job whose pods failed and were created again. Pods that
-come once the gang has all its members, or once one of these has ended, are its next run.
+come after the gang has all its members, or after one of these has ended, are its next run.
 """
 
 from collections import defaultdict
@@ -33,10 +33,10 @@ _OF_GANG = (names.GANG, names.GANG_SIZE, names.GANG_MIN, names.GANG_TIMEOUT, nam
 class PastJob:
     """Pods that started together; `members` are in the order of their ranks."""
 
-    name: str  # namespace/name, and which run of it
+    name: str  # namespace/name, and the number of the run
     is_gang: bool
     members: tuple[Life, ...]
-    expected: float | None  # seconds, as its pods say
+    expected: float | None  # seconds, as its pods state
     apart: bool  # each pod is a communicator of its own
 
     @property
@@ -45,12 +45,12 @@ class PastJob:
 
     @property
     def submit(self) -> float:
-        """When the last of its pods was created."""
+        """The creation of its last pod."""
         return max(life.created for life in self.members)
 
     @property
     def start(self) -> float | None:
-        """When the last of its pods got its node; None: it waits."""
+        """The time when its last pod got a node; None: it waits."""
         bound = [life.bound for life in self.members if life.bound is not None]
         return max(self.submit, *bound) if len(bound) == len(self.members) else None
 
@@ -60,7 +60,8 @@ class PastJob:
         return max(ended) if len(ended) == len(self.members) else None
 
     def as_job(self, begin: float) -> Job:
-        """For the replay, whose second 0 is *begin*. Of one that has not ended none knows when."""
+        """Return it for the replay, whose second 0 is *begin*. The end of a running job is
+        unknown."""
         start, end = self.start, self.end
         seconds = float("inf") if start is None or end is None else max(end - start, 0.0)
         return Job(
@@ -78,12 +79,12 @@ class PastJob:
 class Found:
     jobs: tuple[PastJob, ...]  # by time of submission
     useless: tuple[Useless, ...]
-    not_given: tuple[ObjectRef, ...]  # what pods hang on: they count as pods of their own
+    not_given: tuple[ObjectRef, ...]  # owners of pods that were not listed: their pods count alone
 
 
 @dataclass(frozen=True, slots=True)
 class _Seat:
-    """A pod, and where it stands in its gang."""
+    """A pod, and its position in its gang."""
 
     life: Life
     gang: tuple[str, str] | None  # name and uid
@@ -96,7 +97,7 @@ def jobs_of(
     objects: Mapping[str, Mapping[ObjectRef, Fields]],
     settings: CoreSettings,
 ) -> Found:
-    """*objects*: by uid of a pod, what was listed with it."""
+    """Return the jobs. *objects*: by uid of a pod, the objects listed with it."""
     known: dict[int, Mapping[ObjectRef, Fields]] = {}
     gangs: dict[tuple[str, str], list[_Seat]] = defaultdict(list)
     singles: list[_Seat] = []
@@ -141,7 +142,7 @@ def jobs_of(
 
 
 def _without_status(objects: Mapping[ObjectRef, Fields]) -> Mapping[ObjectRef, Fields]:
-    """As they were when their pods came: a Job that has ended needs no more pods."""
+    """Drop the status, as before the pods came: a Job that has ended needs no more pods."""
     return {
         ref: {key: value for key, value in fields.items() if key != "status"}
         for ref, fields in objects.items()
@@ -149,8 +150,8 @@ def _without_status(objects: Mapping[ObjectRef, Fields]) -> Mapping[ObjectRef, F
 
 
 def pods_of(job: PastJob, number: int, now: float) -> list[Pod]:
-    """Its pods as they were created, with what decides where they may go; which gang they are is
-    written on them, so that nothing has to be read, and CPU and memory are left out."""
+    """Return its pods as created, with everything that restricts their nodes. Annotations name the
+    gang, so that nothing has to be read; CPU and memory are left out."""
     return [
         _as_created(life, number, rank, len(job.members), now)
         for rank, life in enumerate(job.members)
@@ -158,7 +159,7 @@ def pods_of(job: PastJob, number: int, now: float) -> list[Pod]:
 
 
 def _runs(seats: Sequence[_Seat]) -> list[tuple[_Seat, ...]]:
-    """*seats* are by creation."""
+    """Split into runs. *seats* are in order of creation."""
     runs: list[list[_Seat]] = []
     for seat in seats:
         if not runs or _is_closed(runs[-1], seat):

@@ -1,6 +1,6 @@
 """When the pods of a listing were created, got their nodes and ended.
 
-Of what kubectl prints: `metadata.creationTimestamp`, the condition PodScheduled or
+Reads kubectl's output: `metadata.creationTimestamp`, the condition PodScheduled or
 `status.startTime`, and the containers' `finishedAt`. Times are seconds since 1970.
 """
 
@@ -42,7 +42,7 @@ class PastStatus(PodStatus, frozen=True, kw_only=True, rename="camel", omit_defa
 
 
 class PastPod(Pod, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A Pod, with the times that only its history is interested in."""
+    """A Pod, with the times that only its history needs."""
 
     status: PastStatus = PastStatus()
 
@@ -64,22 +64,21 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Useless:
-    """A pod that takes GPUs, and why it says too little to be replayed."""
+    """A pod with GPUs that says too little to be replayed, and why."""
 
     key: str
     because: str
 
 
 def ended_at(start: datetime | None, end: datetime | None) -> ContainerStatus:
-    """Of a container that ran from *start* to *end*; None: it has not ended."""
+    """Return the end of a container that ran from *start* to *end*; None: it has not ended."""
     if end is None:
         return ContainerStatus(_State(running=_Span(start)))
     return ContainerStatus(_State(terminated=_Span(start, end)))
 
 
 def life_of(pod: PastPod, resource: str, vanished: float | None) -> Life | Useless | None:
-    """None: it takes no GPUs. *vanished*: when it was listed for the last time, if a later listing
-    does not have it."""
+    """Return None if it takes no GPUs. *vanished*: its last listing, if a later one lacks it."""
     key = f"{pod.metadata.namespace}/{pod.metadata.name}"
     try:
         gpus = demand_of(pod, resource).gpus
@@ -107,12 +106,12 @@ def life_of(pod: PastPod, resource: str, vanished: float | None) -> Life | Usele
 
 
 def newest(pods: Iterable[PastPod]) -> float:
-    """The latest time that these pods tell; 0.0 of none. They were listed then, or later."""
+    """Return the latest time in these pods; 0.0 for none. The listing is of then, or later."""
     return max((time for pod in pods for time in _times(pod)), default=0.0)
 
 
 def further(one: PastPod, other: PastPod) -> PastPod:
-    """Of two listings of one pod that which knows more of its life."""
+    """Of two listings of a pod, return the one that knows more of its life."""
     return one if _progress(one) > _progress(other) else other
 
 
@@ -148,8 +147,8 @@ def _bound(pod: PastPod) -> float | None:
 
 
 def _ended(pod: PastPod) -> float | None:
-    """When its last container ended; of an evicted pod, whose containers say nothing, when it was
-    not ready any more."""
+    """Return the end of its last container; for an evicted pod, whose containers have none, when it
+    stopped being ready."""
     finished = _seconds(*(span.finished_at for span in _spans(pod.status)))
     unready = _seconds(
         *(
@@ -162,7 +161,7 @@ def _ended(pod: PastPod) -> float | None:
 
 
 def _seconds(*times: datetime | None) -> list[float]:
-    """Of those that there are; one without a zone is of UTC, as all that Kubernetes writes."""
+    """Return the known times; one without a zone is UTC, as Kubernetes writes them."""
     return [
         (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
         for time in times

@@ -1,9 +1,9 @@
-"""What kube-scheduler would have done by itself, as a scheduler for the replay.
+"""kube-scheduler alone, as a scheduler for the replay.
 
-Pod by pod, by priority, then age: the node with the largest share of its GPUs free
-(LeastAllocated, counted in GPUs), there the GPUs that NVIDIA's device plugin prefers. Kinder than
-the truth in two ways: a gang never holds GPUs while some of its pods wait, and of equal nodes the
-first in the listing is taken, not any.
+Pod by pod, by priority, then age: the node with the largest share of its GPUs free (LeastAllocated,
+counted in GPUs), and there the GPUs that NVIDIA's device plugin prefers. It is better than the real
+one in two ways: a gang never holds GPUs while some of its pods wait, and ties go to the first node
+in the listing, not to a random one.
 """
 
 from collections.abc import Callable, Sequence
@@ -51,7 +51,7 @@ class KubeScheduler:
         return None
 
     def settle(self, now: float) -> Sequence[Run]:
-        """GPUs only get fewer meanwhile: what did not fit once does not fit later."""
+        """Free GPUs only decrease meanwhile: what did not fit once does not fit later."""
         started: list[Run] = []
         in_vain: set[object] = set()
         left = []
@@ -95,4 +95,4 @@ class KubeScheduler:
 
 
 _Want = tuple[int, frozenset[str]]
-"""GPUs of a pod, and the nodes that will do."""
+"""GPUs of a pod, and its possible nodes."""

@@ -73,7 +73,7 @@ def _figures(answer: PastAnswer) -> Iterator[str]:
 
 
 def _jobs(answer: PastAnswer) -> Iterator[str]:
-    """Those whose GPUs would have been worth most more."""
+    """Show the jobs that would have gained the most GB/s."""
     gains = [(_gain(there), there) for there in answer.there]
     most = sorted((each for each in gains if each[0] > 0), key=lambda each: (-each[0], each[1].job))
     if not most:

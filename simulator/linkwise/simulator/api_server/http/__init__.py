@@ -1,0 +1,1 @@
+"""Serves the store over HTTP: routes, watches, faults on demand."""

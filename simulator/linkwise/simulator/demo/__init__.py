@@ -1,0 +1,1 @@
+"""Runs the user's manifests on a simulated cluster, with and without Linkwise."""

@@ -1,0 +1,20 @@
+"""Which devices NVIDIA's device plugin prefers. Used for runs without Linkwise.
+
+NVIDIA's plugin answers GetPreferredAllocation by go-gpuallocator's best-effort policy
+(NVIDIA/k8s-device-plugin `internal/rm/allocate.go`).
+"""
+
+from collections.abc import Sequence
+
+from linkwise.simulator.kubelet import Adviser
+from linkwise.topology.model import Machine
+from linkwise.topology.partition import choose_partition
+
+
+def nvidias_choice(machine: Machine) -> Adviser:
+    def advise(available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
+        must = machine.mask_of(must_include)
+        chosen = choose_partition(machine, machine.mask_of(available), size, must=must)
+        return () if chosen is None else machine.uuids_of(chosen)
+
+    return advise

@@ -1,0 +1,296 @@
+"""One run of the user's manifests on a cluster: create, wait, look, clean up.
+
+The run applies the files one after the other. It waits until the scheduler has tried the pods of
+one file before it applies the next. It creates all objects of one file at once.
+
+With Linkwise, kube-scheduler calls the extender and the plugins advise the kubelets. Without it,
+kube-scheduler decides alone and NVIDIA's policy advises the kubelets. All else is equal.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import groupby
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from linkwise.kube.client import ApiError
+from linkwise.simulator.demo.cluster import SimulatedCluster
+from linkwise.simulator.demo.nvidia_preference import nvidias_choice
+from linkwise.simulator.jobs.controller import JobController
+from linkwise.simulator.manifests.read_manifests import Manifest
+from linkwise.simulator.report.build_report import key_of, seen_pods
+from linkwise.simulator.report.model import SeenPod
+from linkwise.simulator.report.pod_recorder import PodRecorder, Sighting
+from linkwise.simulator.scheduler import SchedulerLoop, SchedulerSettings
+from linkwise.topology import names
+
+_QUIET_SECONDS = 0.4  # after so long without a change, the cluster is at rest
+_APPLIED_SECONDS = 0.1  # the same between two files; too short a wait only changes their order
+_ENDED = ("Succeeded", "Failed")
+_HASTE = SchedulerSettings(
+    extender_weight=2,  # as in daemonset/overlays/*/scheduler-config.yaml
+    initial_backoff_seconds=0.1,
+    max_backoff_seconds=1.0,
+)
+
+
+class _Gang(msgspec.Struct):
+    class Member(msgspec.Struct):
+        pod: str
+
+    namespace: str
+    name: str
+    phase: str
+    minimum: int
+    members: tuple[Member, ...]
+
+
+class _Explained(msgspec.Struct):
+    """The fields of /explain that say why a pod waits."""
+
+    class OfGang(msgspec.Struct):
+        class Gang(msgspec.Struct):
+            reason: str = ""
+
+        gang: Gang
+
+    class Search(msgspec.Struct):
+        class Nearest(msgspec.Struct):
+            place: str
+            lacks: str
+
+        nearest: Nearest | None = None
+
+    summary: str
+    gang: OfGang | None = None
+    search: Search | None = None
+
+    def words(self) -> str:
+        parts = [self.summary]
+        reason = self.gang.gang.reason if self.gang is not None else ""
+        if reason:
+            parts.append(f"{reason[:1].upper()}{reason[1:]}.")
+        nearest = self.search.nearest if self.search is not None else None
+        if nearest is not None:
+            parts.append(f"Nearest is {nearest.place}: {nearest.lacks}.")
+        return " ".join(dict.fromkeys(parts))
+
+
+class _Items(msgspec.Struct):
+    items: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class RunCounts:
+    """Progress of a run; `of` is the number of pods that will exist."""
+
+    running: int
+    waiting: int
+    of: int
+
+    def __str__(self) -> str:
+        waits = f", {self.waiting} wait" if self.waiting else ""
+        return f"{self.running} of {self.of} pods run{waits}"
+
+
+class ManifestRun:
+    """Inside `with ManifestRun(cluster, …) as run:` kube-scheduler and the Job controller
+    run. `settle` creates the objects of the manifests."""
+
+    def __init__(
+        self, cluster: SimulatedCluster, manifests: Sequence[Manifest], *, seed: int, linkwise: bool
+    ) -> None:
+        self._cluster, self._manifests, self._linkwise = cluster, manifests, linkwise
+        self._of = sum(_pods_of(manifest) for manifest in manifests)
+        self._expected = 0  # pods of the manifests created so far
+        self._recorder = PodRecorder(cluster.client)
+        self._jobs = JobController(cluster.client, seed=seed)
+        self._scheduler = SchedulerLoop(
+            cluster.client,
+            cluster.extender_url if linkwise else None,
+            seed=seed,
+            settings=_HASTE,
+        )
+        self._had: defaultdict[str, frozenset[str]] = defaultdict(frozenset)
+        self._changes, self._changed_at = -1, 0.0
+        self._things = ExitStack()
+        for number, kubelet in enumerate(cluster.kubelets):
+            kubelet.reseed(seed * len(cluster.kubelets) + number)
+            kubelet.adviser = (
+                None if linkwise else nvidias_choice(cluster.machines[kubelet.node_name])
+            )
+
+    def __enter__(self) -> Self:
+        with ExitStack() as things:
+            for thing in (self._recorder, self._jobs, self._scheduler):
+                things.callback(thing.stop)
+                thing.start()
+            self._things = things.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._things.close()
+
+    # Waiting
+
+    def settle(self, seconds: float, say: Callable[[RunCounts], None] = lambda _: None) -> None:
+        """Apply the manifests. Wait until every pod runs, has ended, or waits with no program
+        working on it.
+
+        Raises ApiError, ChildError, and ClusterTimeoutError after *seconds*.
+        """
+        deadline = time.monotonic() + seconds
+        quiet_seconds = _APPLIED_SECONDS
+
+        def moves() -> str:
+            say(self.counts())
+            return self._moves(quiet_seconds)
+
+        for file, manifests in groupby(self._manifests, key=lambda manifest: manifest.file):
+            for manifest in manifests:
+                self._cluster.client.post(manifest.collection, self._body(manifest))
+                self._expected += _pods_of(manifest)
+            self._cluster.wait_for(moves, f"the pods of {file}", deadline - time.monotonic())
+        quiet_seconds = _QUIET_SECONDS
+        self._cluster.wait_for(moves, "the pods", deadline - time.monotonic())
+
+    def _body(self, manifest: Manifest) -> Mapping[str, object]:
+        """Return the object to create; `generateName` becomes the same name in every run."""
+        metadata: Any = manifest.body["metadata"]
+        if manifest.name:
+            return manifest.body
+        name = f"{metadata['generateName']}{self._manifests.index(manifest):05}"
+        return {**manifest.body, "metadata": {**metadata, "name": name}}
+
+    def counts(self) -> RunCounts:
+        pods = [sighting.pod for sighting in self._recorder.sightings()]
+        running = sum(1 for pod in pods if pod.status.phase in ("Running", "Succeeded"))
+        waiting = sum(1 for pod in pods if not pod.spec.node_name and _was_refused(pod))
+        return RunCounts(running, waiting, max(self._of, len(pods)))
+
+    def _moves(self, quiet_seconds: float) -> str:
+        """Say what is going on; "" once nothing has happened for *quiet_seconds*."""
+        for key, shares in self.held().items():
+            self._had[key] |= {uuid for uuids in shares.values() for uuid in uuids}
+        if going_on := self._goes_on():
+            self._changes = -1
+            return going_on
+        now = time.monotonic()
+        if self._changes != self._recorder.changes:
+            self._changes, self._changed_at = self._recorder.changes, now
+        if now - self._changed_at < quiet_seconds:
+            return "things have just become quiet"
+        return "a gang is on its way" if self._linkwise and self._gangs_move() else ""
+
+    def _goes_on(self) -> str:
+        sightings = self._recorder.sightings()
+        if len(sightings) < self._expected:
+            return f"{len(sightings)} of {self._expected} pods are created"
+        for sighting in sightings:
+            if going_on := _goes_on(sighting):
+                return f"{key_of(sighting.pod)} {going_on}"
+        return "" if self._scheduler.idle else "kube-scheduler is trying pods"
+
+    def _gangs_move(self) -> bool:
+        return any(gang.phase in ("planned", "binding") for gang in self._gangs())
+
+    def _gangs(self) -> Sequence[_Gang]:
+        return self._cluster.ask_extender("/gangs", list[_Gang]) or []
+
+    # Results
+
+    def held(self) -> dict[str, dict[str, tuple[str, ...]]]:
+        """namespace/name -> container -> GPU uuids, as the kubelets list them."""
+        found = {}
+        for kubelet in self._cluster.kubelets:
+            for pod in kubelet.pod_devices():
+                shares = {
+                    container: tuple(sorted(pod.held[container].get(names.DEFAULT_RESOURCE, ())))
+                    for container in pod.containers
+                    if container in pod.held
+                }
+                found[f"{pod.namespace}/{pod.name}"] = {c: g for c, g in shares.items() if g}
+        return found
+
+    def seen(self) -> tuple[SeenPod, ...]:
+        """Return the state of every pod, with a reason for each pod that waits."""
+        sightings = self._recorder.sightings()
+        waits = {
+            key_of(s.pod): self._why(s.pod.metadata.namespace, s.pod.metadata.name)
+            for s in sightings
+            if not s.pod.spec.node_name and self._linkwise
+        }
+        waits |= {
+            key_of(s.pod): f"{s.pod.status.reason}: {s.pod.status.message}"
+            for s in sightings
+            if s.pod.status.phase == "Failed"
+        }
+        gangs = self._gangs() if self._linkwise else ()
+        needed = {f"{g.namespace}/{m.pod}": g.minimum for g in gangs for m in g.members}
+        return seen_pods(sightings, self.held(), self._had, waits, needed)
+
+    def _why(self, namespace: str, name: str) -> str:
+        explained = self._cluster.ask_extender(f"/explain/{namespace}/{name}", _Explained)
+        return explained.words() if explained else "The extender does not know this pod."
+
+    # Cleanup
+
+    def clean_away(self, seconds: float) -> None:
+        """Delete all jobs, pods and events, and wait until every node is free again."""
+        for collection in ("/apis/batch/v1/jobs", "/api/v1/pods"):
+            self._delete_all(collection)
+
+        def remains() -> str:
+            pods = self._recorder.sightings()
+            if pods:
+                return f"{key_of(pods[0].pod)} is still there"
+            return next(iter(self.held()), "") or self._cluster.holders()
+
+        self._cluster.wait_for(remains, "cleaning away", seconds)
+        self._delete_all("/api/v1/events")
+
+    def _delete_all(self, collection: str) -> None:
+        client = self._cluster.client
+        base, _, plural = collection.rpartition("/")
+        for item in client.get(collection, _Items).items:
+            meta: Mapping[str, str] = item["metadata"]
+            try:
+                client.delete(f"{base}/namespaces/{meta['namespace']}/{plural}/{meta['name']}")
+            except ApiError as error:
+                if error.status != 404:  # the job controller was faster
+                    raise
+
+
+def _goes_on(sighting: Sighting) -> str:
+    pod = sighting.pod
+    if pod.spec.node_name:
+        settled = pod.status.phase in ("Running", *_ENDED)
+        return "" if settled else f"starts on {pod.spec.node_name}"
+    ours = pod.spec.scheduler_name == _HASTE.scheduler_name and not pod.spec.scheduling_gates
+    return "" if _was_refused(pod) or not ours else "has not been tried"
+
+
+def _was_refused(pod: Any) -> bool:
+    return any(c.type == "PodScheduled" and c.status == "False" for c in pod.status.conditions)
+
+
+def _pods_of(manifest: Manifest) -> int:
+    """Return how many pods the manifest creates first."""
+    if manifest.kind == "Pod":
+        return 1
+    spec: Any = manifest.body["spec"]
+    completions, parallelism = spec.get("completions"), spec.get("parallelism")
+    wanted = 1 if parallelism is None else parallelism
+    if spec.get("suspend"):
+        return 0
+    return int(wanted if completions is None else min(wanted, completions))

@@ -1,0 +1,117 @@
+"""One simulation, step by step: start the cluster, draw the baseline, run with Linkwise, report."""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from linkwise.simulator.demo import baseline
+from linkwise.simulator.demo.cluster import SimulatedCluster, SimulatedNode
+from linkwise.simulator.demo.progress import Progress
+from linkwise.simulator.demo.run import ManifestRun
+from linkwise.simulator.manifests.read_manifests import Manifest
+from linkwise.simulator.report.build_report import report_of
+from linkwise.simulator.report.html import render_html
+from linkwise.simulator.report.model import NodeReport, Report, SeenPod
+from linkwise.simulator.report.text import render
+from linkwise.topology.recorded import records
+
+_KEEP_LOOK_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """What the command line asks for. `draws` 0: no baseline."""
+
+    manifests: Sequence[Manifest]
+    nodes: Sequence[SimulatedNode]
+    report_file: Path | None
+    seed: int
+    draws: int
+    timeout: float
+    keep: bool
+    verbose: bool
+
+    def run(self) -> bool:
+        """Return False if the report found a fault.
+
+        Raises ChildError, ClusterTimeoutError, ApiError, and OSError if it cannot write the report.
+        """
+        began = time.monotonic()
+        # Progress goes to standard error; standard output holds the report alone.
+        progress = Progress(Console(stderr=True))
+        with ExitStack() as things:
+            nodes = "1 node" if len(self.nodes) == 1 else f"{len(self.nodes)} nodes"
+            with progress.step(f"Start {nodes}, a linkwise-plugin on each"):
+                tell = _teller(progress) if self.verbose else None
+                cluster = things.enter_context(SimulatedCluster(self.nodes, tell=tell))
+            stock = self._draw(cluster, progress)
+            with progress.step("Start linkwise-extender"):
+                cluster.start_extender()
+            run = ManifestRun(cluster, self.manifests, seed=self.seed, linkwise=True)
+            with progress.step("Run the manifests with Linkwise") as say:
+                things.enter_context(run)
+                run.settle(self.timeout, lambda counts: say(str(counts)))
+                report = report_of(_reports(self.nodes), run.seen(), stock, seed=self.seed)
+            self._show(report, progress)
+            progress.line(f"{time.monotonic() - began:.1f} s in all")
+            if self.keep:
+                _stay(cluster, progress)
+        return not report.faults
+
+    def _draw(
+        self, cluster: SimulatedCluster, progress: Progress
+    ) -> tuple[tuple[SeenPod, ...], ...]:
+        if not self.draws:
+            return ()
+        with progress.step("Run them with kube-scheduler and kubelet alone") as say:
+            return baseline.draw(
+                cluster,
+                self.manifests,
+                draws=self.draws,
+                seed=self.seed,
+                seconds=self.timeout,
+                say=say,
+            )
+
+    def _show(self, report: Report, progress: Progress) -> None:
+        out = Console(highlight=False)
+        out.print()
+        out.print(render(report))
+        out.print()
+        if self.report_file is not None:
+            self.report_file.write_text(render_html(report), encoding="utf-8")
+            progress.line(f"Report with drawings: {self.report_file}")
+
+
+def _reports(nodes: Sequence[SimulatedNode]) -> tuple[NodeReport, ...]:
+    recorded = records()
+    return tuple(
+        NodeReport(node.name, recorded[node.machine_name].title, node.machine) for node in nodes
+    )
+
+
+def _teller(progress: Progress) -> Callable[[str, str], None]:
+    return lambda program, line: progress.line(f"{program}: {line}")
+
+
+def _stay(cluster: SimulatedCluster, progress: Progress) -> None:
+    """Wait for a signal. Name each program that ends meanwhile."""
+    progress.line(
+        f"""Everything still runs; Ctrl-C ends it. Try:
+  curl {cluster.status_url}/gangs
+  curl {cluster.status_url}/nodes
+  curl '{cluster.status_url}/explain/NAMESPACE/POD?format=text'
+  curl {cluster.server.url}/api/v1/pods
+  ls {cluster.directory}/*.log"""
+    )
+    named: set[str] = set()
+    while True:
+        for child in cluster.dead():
+            if child.name not in named:
+                named.add(child.name)
+                progress.line(child.obituary())
+        time.sleep(_KEEP_LOOK_SECONDS)

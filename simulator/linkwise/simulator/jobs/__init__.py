@@ -1,0 +1,1 @@
+"""Turns Jobs into Pods, as kube-controller-manager's job controller does."""

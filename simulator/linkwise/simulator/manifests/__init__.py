@@ -1,0 +1,1 @@
+"""Reads the user's YAML files into checked objects to create."""

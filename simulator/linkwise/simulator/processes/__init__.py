@@ -1,0 +1,1 @@
+"""Starts the real programs as child processes that end with this one."""

@@ -1,0 +1,216 @@
+"""Builds a report from the recorded pods: workloads, places, and what their GPUs are worth.
+
+Pods with the same `linkwise.dev/gang` form one workload, else pods of one Job, else each pod alone.
+Pod names end in random letters, so a pod and its counterpart in a draw of the baseline are matched
+by workload and member. Pure.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from linkwise.kube.objects import Pod
+from linkwise.simulator.jobs.job_rules import INDEX
+from linkwise.simulator.report.model import (
+    NodeReport,
+    PodPlace,
+    PodReport,
+    Report,
+    SeenPod,
+    WorkloadReport,
+    faults,
+    letters,
+)
+from linkwise.simulator.report.pod_recorder import Sighting
+from linkwise.topology import names
+from linkwise.topology.bandwidth import bandwidth, ring_class
+from linkwise.topology.model import Machine
+from linkwise.topology.network import network_gbytes_per_s
+
+Held = Mapping[str, Mapping[str, tuple[str, ...]]]
+"""namespace/name -> container -> GPU uuids, as the kubelets list them."""
+
+
+def key_of(pod: Pod) -> str:
+    return f"{pod.metadata.namespace}/{pod.metadata.name}"
+
+
+def takes_gpus(pod: Pod) -> bool:
+    resource = names.DEFAULT_RESOURCE
+    return any(
+        str((c.resources.requests | c.resources.limits).get(resource, 0)) != "0"
+        for c in (*pod.spec.init_containers, *pod.spec.containers)
+    )
+
+
+def seen_pods(
+    sightings: Sequence[Sighting],
+    held: Held,
+    had: Mapping[str, frozenset[str]],
+    waits: Mapping[str, str],
+    gangs: Mapping[str, int],
+) -> tuple[SeenPod, ...]:
+    """Return the record of every pod that takes GPUs, in the order of *sightings*.
+
+    The mappings are by namespace/name. *held*: its GPUs now. *had*: all GPUs it was seen with.
+    *waits*: why it has no node. *gangs*: the minimum of its gang, used if the pod does not say.
+    """
+    found = [
+        SeenPod(
+            pod=key_of(sighting.pod),
+            workload=_workload(sighting.pod),
+            needed=_needed(sighting.pod) or gangs.get(key_of(sighting.pod), 0),
+            member=sighting.pod.metadata.annotations.get(INDEX, ""),
+            node=sighting.pod.spec.node_name,
+            planned=sighting.planned,
+            held=held.get(key_of(sighting.pod), {}),
+            had=had.get(key_of(sighting.pod), frozenset()),
+            ended=sighting.pod.status.phase == "Succeeded",
+            waits=waits.get(key_of(sighting.pod), "") or _holds_none(sighting.pod),
+        )
+        for sighting in sightings
+        if takes_gpus(sighting.pod) and not _was_replaced(sighting, sightings)
+    ]
+    return tuple(_with_members(found))
+
+
+def report_of(
+    nodes: Sequence[NodeReport],
+    ours: Sequence[SeenPod],
+    draws: Sequence[Sequence[SeenPod]],
+    *,
+    seed: int,
+) -> Report:
+    """*draws* are the runs of the baseline."""
+    machines = {node.name: node.machine for node in nodes}
+    stock = [{(s.workload, s.member): place_of(s, machines) for s in draw} for draw in draws]
+    letter = letters()
+    workloads = []
+    for name in dict.fromkeys(seen.workload for seen in ours):
+        members = [seen for seen in ours if seen.workload == name]
+        pods = tuple(
+            PodReport(
+                pod=seen.pod,
+                member=seen.member,
+                place=place_of(seen, machines),
+                waits=seen.waits,
+                ended=seen.ended,
+                stock=tuple(draw.get((name, seen.member)) for draw in stock),
+            )
+            for seen in sorted(members, key=_rank)
+        )
+        needed = max(seen.needed for seen in members)
+        draws_of_it = zip(*(pod.stock for pod in pods), strict=True)
+        workloads.append(
+            WorkloadReport(
+                name,
+                next(letter),
+                pods,
+                needed,
+                _worth([pod.place for pod in pods], machines, is_gang=needed > 0),
+                tuple(_worth(places, machines, is_gang=needed > 0) for places in draws_of_it),
+            )
+        )
+    return Report(
+        nodes=tuple(nodes),
+        workloads=tuple(workloads),
+        compared=sum(1 for seen in ours if seen.held),
+        faults=faults(ours),
+        draws=len(draws),
+        seed=seed,
+    )
+
+
+def place_of(seen: SeenPod, machines: Mapping[str, Machine]) -> PodPlace | None:
+    """Return the pod's GPUs and what they are worth; None if it never had any."""
+    gpus = seen.held_gpus or (seen.had if seen.ended else frozenset())
+    if not gpus:
+        return None
+    machine = machines[seen.node]
+    mask = machine.mask_of(gpus)
+    return PodPlace(
+        node=seen.node,
+        gpus=machine.indices_of(mask),
+        link=ring_class(machine, mask),
+        gbytes_per_s=bandwidth(machine, mask),
+    )
+
+
+def _worth(
+    places: Sequence[PodPlace | None], machines: Mapping[str, Machine], *, is_gang: bool
+) -> float | None:
+    """Return a gang's all-reduce GB/s, or that of the slowest of several pods.
+
+    None if no GPU has another one to talk to. docs/topology.md has the model; all simulated nodes
+    share one network.
+    """
+    found = [place for place in places if place]
+    if not is_gang:
+        return min((place.gbytes_per_s for place in found if place.talks), default=None)
+    on_node: dict[str, set[int]] = {}
+    for place in found:
+        on_node.setdefault(place.node, set()).update(place.gpus)
+    parts = [(machines[node], _mask(machines[node], gpus)) for node, gpus in on_node.items()]
+    if sum(mask.bit_count() for _, mask in parts) < 2:
+        return None
+    inside = min(bandwidth(machine, mask) for machine, mask in parts)
+    if len(parts) == 1:
+        return inside
+    return min(inside, *(float(network_gbytes_per_s(machine)[mask]) for machine, mask in parts))
+
+
+def _mask(machine: Machine, indices: Collection[int]) -> int:
+    return sum(1 << p for p, gpu in enumerate(machine.gpus) if gpu.index in indices)
+
+
+def _workload(pod: Pod) -> str:
+    meta = pod.metadata
+    job = next((owner.name for owner in meta.owner_references if owner.controller), "")
+    name = meta.annotations.get(names.GANG) or job or meta.name
+    return name if meta.namespace == "default" else f"{meta.namespace}/{name}"
+
+
+def _needed(pod: Pod) -> int:
+    """Return the gang size in the pod's annotation; 0 if it is absent or wrong."""
+    if names.GANG not in pod.metadata.annotations:
+        return 0
+    size = pod.metadata.annotations.get(names.GANG_SIZE, "")
+    return int(size) if size.isascii() and size.isdecimal() else 0
+
+
+def _holds_none(pod: Pod) -> str:
+    """Say why a pod with a node holds no GPU: init containers give theirs back when they end."""
+    where = f" on {pod.spec.node_name}" if pod.spec.node_name else ""
+    return f"{pod.status.phase or 'Pending'}{where}, and holds no GPU."
+
+
+def _was_replaced(sighting: Sighting, others: Sequence[Sighting]) -> bool:
+    """True for a failed pod of a Job that has created another one for it."""
+    if sighting.pod.status.phase != "Failed":
+        return False
+    uids = {owner.uid for owner in sighting.pod.metadata.owner_references}
+    index = sighting.pod.metadata.annotations.get(INDEX)
+    return any(
+        other.order > sighting.order
+        and other.pod.metadata.annotations.get(INDEX) == index
+        and uids & {owner.uid for owner in other.pod.metadata.owner_references}
+        for other in others
+    )
+
+
+def _with_members(found: Sequence[SeenPod]) -> Iterator[SeenPod]:
+    """Number the pods of a workload in order of creation if completion indices are not unique."""
+    counted = Counter((seen.workload, seen.member) for seen in found)
+    by_order = {seen.workload for seen in found if counted[seen.workload, seen.member] > 1}
+    numbers: Counter[str] = Counter()
+    for seen in found:
+        if seen.workload in by_order or not seen.member:
+            yield replace(seen, member=str(numbers[seen.workload]))
+            numbers[seen.workload] += 1
+        else:
+            yield seen
+
+
+def _rank(seen: SeenPod) -> tuple[int, str]:
+    """Sort by completion index. A pod's own annotation may hold any text."""
+    return (int(seen.member), "") if seen.member.isdecimal() else (-1, seen.member)

@@ -1,0 +1,50 @@
+"""Renders the report as one HTML file with an SVG drawing of every node; it loads nothing.
+
+`svg` computes the shapes and the template styles them.
+"""
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from linkwise.simulator.report.model import GpuTenant, PodPlace, Report, stock_tenants, tenants
+from linkwise.simulator.report.svg import Drawing, draw
+from linkwise.simulator.report.text import place_words, workload_words
+
+COLOURS = 8  # number of colours in the template's style sheet
+
+
+def render_html(report: Report) -> str:
+    """Return the text of the file."""
+    environment = Environment(
+        loader=PackageLoader("linkwise.simulator.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    colours = {w.name: number % COLOURS for number, w in enumerate(report.workloads)}
+    return environment.get_template("report.html").render(
+        report=report,
+        colours=colours,
+        drawings=[_drawings(report, number, colours) for number in range(len(report.nodes))],
+        fastest=_fastest(report),
+        place_words=place_words,
+        workload_words=workload_words,
+        short=lambda workload, pod: GpuTenant(workload, pod).short,
+    )
+
+
+def _drawings(report: Report, number: int, colours: dict[str, int]) -> tuple[Drawing, ...]:
+    """Draw a node with Linkwise and, if there is a baseline, its first draw beside it."""
+    node = report.nodes[number]
+    ours = draw(node.machine, tenants(report, node.name), colours)
+    if not report.draws:
+        return (ours,)
+    return (ours, draw(node.machine, stock_tenants(report, node.name), colours))
+
+
+def _fastest(report: Report) -> float:
+    """Return the GB/s of the longest bar in the table."""
+    places: list[PodPlace | None] = []
+    for _, pod in report.pods:
+        places += [pod.place, *pod.stock[:1]]
+    return max((p.gbytes_per_s for p in places if p and p.talks), default=1.0)

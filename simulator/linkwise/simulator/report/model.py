@@ -1,0 +1,232 @@
+"""The result of a run: which pod holds which GPUs, what they are worth, and what is wrong.
+
+`text` and `html` print the same `Report`, so they cannot disagree. GPUs come from the kubelet's
+podresources, never from the plan. Pure.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from statistics import fmean
+from string import ascii_uppercase
+
+from linkwise.topology.model import LinkClass, Machine
+
+FREE = "·"
+
+
+@dataclass(frozen=True, slots=True)
+class PodPlace:
+    """The GPUs that a pod holds, by index, and the ring through them."""
+
+    node: str
+    gpus: tuple[int, ...]
+    link: LinkClass
+    gbytes_per_s: float
+
+    @property
+    def talks(self) -> bool:
+        """False for a lone GPU: its bandwidth means nothing."""
+        return len(self.gpus) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class PodReport:
+    """One pod. `stock` has a place, or None, for each draw of the baseline."""
+
+    pod: str  # namespace/name
+    member: str  # completion index, or another text that is unique in the workload
+    place: PodPlace | None
+    waits: str = ""  # why there is no place
+    ended: bool = False  # it has succeeded; the place is where it ran
+    stock: tuple[PodPlace | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadReport:
+    """A gang, a Job or a lone Pod, with its letter in the drawings."""
+
+    name: str
+    letter: str
+    pods: tuple[PodReport, ...]
+    needed: int = 0  # members that a gang needs to start; 0: not a gang
+    # GB/s of a gang as one communicator, else of the slowest pod; None for lone GPUs only.
+    gbytes_per_s: float | None = None
+    stock_gbytes_per_s: tuple[float | None, ...] = ()  # the same for each draw
+
+    @property
+    def running(self) -> int:
+        return sum(1 for pod in self.pods if pod.place and not pod.ended)
+
+    @property
+    def ended(self) -> int:
+        return sum(1 for pod in self.pods if pod.ended)
+
+    @property
+    def waiting(self) -> tuple[PodReport, ...]:
+        return tuple(pod for pod in self.pods if not pod.place and not pod.ended)
+
+    @property
+    def stock_draws(self) -> tuple[tuple[PodPlace | None, ...], ...]:
+        """Return the places of all pods for each draw."""
+        return tuple(zip(*(pod.stock for pod in self.pods), strict=True))
+
+    @property
+    def stock_mean(self) -> float | None:
+        """Return the mean GB/s over the draws in which enough pods have a place."""
+        speeds = [
+            speed
+            for running, speed in zip(self.stock_running, self.stock_gbytes_per_s, strict=True)
+            if running >= self._whole and speed is not None
+        ]
+        return fmean(speeds) if speeds else None
+
+    @property
+    def stock_running(self) -> tuple[int, ...]:
+        """Return how many pods have a place in each draw."""
+        return tuple(_placed(places) for places in self.stock_draws)
+
+    @property
+    def stock_halves(self) -> int:
+        """Return in how many draws the gang runs with some of its members but not enough."""
+        return sum(1 for count in self.stock_running if 0 < count < self.needed)
+
+    @property
+    def _whole(self) -> int:
+        return self.needed or 1
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    name: str
+    title: str  # of the machine
+    machine: Machine
+
+    @property
+    def gpu_count(self) -> int:
+        return len(self.machine.gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    nodes: tuple[NodeReport, ...]
+    workloads: tuple[WorkloadReport, ...]
+    compared: int = 0  # pods whose plan was compared with the kubelet's list
+    faults: tuple[str, ...] = ()  # violations; if there are any, the run has failed
+    draws: int = 0  # of the baseline
+    seed: int = 0
+
+    @property
+    def pods(self) -> Iterator[tuple[WorkloadReport, PodReport]]:
+        return ((workload, pod) for workload in self.workloads for pod in workload.pods)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuTenant:
+    """The pod that holds a GPU, and its workload."""
+
+    workload: WorkloadReport
+    pod: PodReport
+
+    @property
+    def short(self) -> str:
+        """Return the workload's letter, with the member if there are several: `A3`."""
+        if len(self.workload.pods) == 1:
+            return self.workload.letter
+        return f"{self.workload.letter}{self.pod.member}"
+
+
+def tenants(report: Report, node: str) -> dict[int, GpuTenant]:
+    """Return the holder of each GPU index on *node*."""
+    return {
+        gpu: GpuTenant(workload, pod)
+        for workload, pod in report.pods
+        if pod.place and pod.place.node == node and not pod.ended
+        for gpu in pod.place.gpus
+    }
+
+
+def stock_tenants(report: Report, node: str, draw: int = 0) -> dict[int, GpuTenant]:
+    """Return the same for one draw of the baseline."""
+    return {
+        gpu: GpuTenant(workload, pod)
+        for workload, pod in report.pods
+        if draw < len(pod.stock) and (place := pod.stock[draw]) and place.node == node
+        for gpu in place.gpus
+    }
+
+
+def letters() -> Iterator[str]:
+    """Yield A, B … Z, AA, AB …: a letter for each workload, in the order of the manifests."""
+    yield from ascii_uppercase
+    for first in letters():
+        for second in ascii_uppercase:
+            yield first + second
+
+
+@dataclass(frozen=True, slots=True)
+class SeenPod:
+    """The record of one pod: its plan at the binding, and the kubelet's list."""
+
+    pod: str
+    workload: str
+    needed: int
+    member: str = ""
+    node: str = ""
+    planned: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # container -> GPU uuids
+    held: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    had: frozenset[str] = frozenset()  # all GPUs that it was seen to hold
+    ended: bool = False  # succeeded, and gave its GPUs back
+    waits: str = ""  # why it holds none
+
+    @property
+    def held_gpus(self) -> frozenset[str]:
+        return frozenset(uuid for uuids in self.held.values() for uuid in uuids)
+
+
+def faults(seen: Iterable[SeenPod]) -> tuple[str, ...]:
+    """Return every violation: GPUs that differ from the plan, a GPU held twice, half a gang."""
+    pods = tuple(seen)
+    return (*_unplanned(pods), *_held_twice(pods), *_half_gangs(pods))
+
+
+def _unplanned(pods: tuple[SeenPod, ...]) -> Iterator[str]:
+    for pod in pods:
+        # The plan still names an ended init container; the kubelet's list does not.
+        for container, gpus in pod.held.items():
+            planned = pod.planned.get(container)
+            if planned is None:
+                yield f"{pod.pod}, container {container}: holds {_list(gpus)} without a plan"
+            elif set(planned) != set(gpus):
+                yield (
+                    f"{pod.pod}, container {container}: planned {_list(planned)}, "
+                    f"holds {_list(gpus)}"
+                )
+
+
+def _held_twice(pods: tuple[SeenPod, ...]) -> Iterator[str]:
+    holders: dict[str, str] = {}
+    for pod in pods:
+        for gpu in sorted(pod.held_gpus):
+            if gpu in holders:
+                yield f"{gpu} on {pod.node}: held by {holders[gpu]} and by {pod.pod}"
+            holders[gpu] = pod.pod
+
+
+def _half_gangs(pods: tuple[SeenPod, ...]) -> Iterator[str]:
+    gangs: dict[str, list[SeenPod]] = {}
+    for pod in pods:
+        if pod.needed:
+            gangs.setdefault(pod.workload, []).append(pod)
+    for name, members in gangs.items():
+        running = sum(1 for member in members if member.held or member.ended)
+        needed = max(member.needed for member in members)
+        if 0 < running < needed:
+            yield f"gang {name}: {running} of {needed} members run"
+
+
+def _list(gpus: Iterable[str]) -> str:
+    return ", ".join(sorted(gpus))
+
+
+def _placed(places: Iterable[PodPlace | None]) -> int:
+    return sum(1 for place in places if place)

@@ -1,0 +1,278 @@
+"""Renders the report for a terminal: a table of all pods, a drawing of every node, and why pods
+wait.
+
+Readable at 80 columns and without colour (a CI log): a letter stands for each workload, and colour
+only repeats it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from rich.text import Text
+
+from linkwise.simulator.report.layout import Island, islands, numa_runs, written
+from linkwise.simulator.report.model import (
+    FREE,
+    GpuTenant,
+    PodPlace,
+    PodReport,
+    Report,
+    WorkloadReport,
+    tenants,
+)
+from linkwise.topology.model import Machine
+
+WIDTH = 79
+_CELL = 4  # columns for one GPU
+_BROKEN = "×"
+_SHORTEST_NODE = 9  # columns of the table that the node's name always gets
+_IN_A_ROW = 8  # GPUs in one row of an island
+_COLOURS = ("cyan", "yellow", "green", "magenta", "bright_blue", "red", "white")
+
+
+def render(report: Report) -> Text:
+    """Return the whole report."""
+    blocks = [_table(report), *_pictures(report), _legend(report)]
+    waiting = [_waiting(workload) for workload in report.workloads if workload.waiting]
+    if waiting:
+        blocks.append(_lines([_title("Why pods wait"), *waiting]))
+    if report.draws:
+        blocks.append(_about_the_baseline(report))
+    blocks.append(_verdict(report))
+    return Text("\n\n").join(blocks)
+
+
+def place_words(place: PodPlace) -> tuple[str, str, str, str]:
+    """Return node, GPUs, link and GB/s; a lone GPU has no link and no bandwidth."""
+    gpus = written(place.gpus)
+    if not place.talks:
+        return place.node, gpus, "", ""
+    return place.node, gpus, place.link.name, f"{place.gbytes_per_s:.1f}"
+
+
+def workload_words(workload: WorkloadReport, draws: int) -> str:
+    """Describe a workload's result in one line."""
+    pods, one = len(workload.pods), _is_one(workload)
+    kind = f"gang of {pods}" if workload.needed else f"{pods} pods" if pods > 1 else "pod"
+    parts = [f"{kind} {_running(workload.running, pods, one=one)}"]
+    if workload.ended:
+        ended = f": {workload.running} run, {workload.ended} ended" if pods > 1 else " has ended"
+        parts = [f"{kind}{ended}"]
+    if workload.gbytes_per_s is not None and pods > 1:
+        how = "together" if workload.needed else "slowest"
+        parts.append(f"{how} {workload.gbytes_per_s:.1f} GB/s")
+    if draws:
+        parts.append(f"alone: {_stock_words(workload, draws)}")
+    return "; ".join(parts)
+
+
+def _is_one(workload: WorkloadReport) -> bool:
+    return bool(workload.needed) or len(workload.pods) == 1
+
+
+def _running(running: int, pods: int, *, one: bool) -> str:
+    """Choose the verb for *one* thing (a pod, a gang) or for several pods."""
+    if 0 < running < pods:
+        return f"{'runs' if one else 'run'} {running} of them"
+    verb = "run" if running else "wait"
+    return f"{verb}s" if one else verb
+
+
+def _stock_words(workload: WorkloadReport, draws: int) -> str:
+    pods = len(workload.pods)
+    if workload.stock_halves:
+        return f"half of it ran in {workload.stock_halves} of {draws}"
+    if workload.stock_mean is not None:
+        return f"{workload.stock_mean:.1f} GB/s"
+    return _running(min(workload.stock_running, default=0), pods, one=_is_one(workload))
+
+
+def _table(report: Report) -> Text:
+    places = [p for _, pod in report.pods for p in (pod.place, *pod.stock[:1]) if p]
+    words = [place_words(place) for place in places]
+    widths = tuple(
+        max([len(head), *(len(row[column]) for row in words)])
+        for column, head in enumerate(("node", "GPUs", "NVLINK", "GB/s"))
+    )
+    sides = 2 if report.draws else 1
+    room = (WIDTH - 4) // sides - sum(widths[1:]) - 8  # 6 before the first, 2 between all others
+    widths = (min(widths[0], max(room, _SHORTEST_NODE)), *widths[1:])
+    heads = _row(("node", "GPUs", "link", "GB/s"), widths)
+    lines = [
+        Text(f"{'':6}{'Linkwise':{len(heads)}}" + "  kube-scheduler and kubelet alone")
+        if report.draws
+        else Text(),
+        Text(f"{'':6}{heads}" + (f"  {heads}" if report.draws else "")),
+    ]
+    for line in lines:
+        line.stylize("bold")
+    for workload in report.workloads:
+        lines.append(
+            Text.assemble(
+                (f" {workload.letter} ", colour_of(report, workload)),
+                (f" {workload.name}", "bold"),
+                f"  {workload_words(workload, report.draws)}",
+            )
+        )
+        lines += [_pod_line(workload, pod, widths, report.draws) for pod in workload.pods]
+    return _lines(lines)
+
+
+def _pod_line(workload: WorkloadReport, pod: PodReport, widths: Sequence[int], draws: int) -> Text:
+    none = "ended" if pod.ended else "waits"
+    ours = _row(place_words(pod.place) if pod.place else (none,), widths)
+    line = f"  {GpuTenant(workload, pod).short:<3} {ours}"
+    if draws:
+        stock = pod.stock[0] if pod.stock else None
+        line += "  " + (_row(place_words(stock), widths) if stock else "waits")
+    return Text(line.rstrip())
+
+
+def _row(words: Sequence[str], widths: Sequence[int]) -> str:
+    padded = [*words, *[""] * (len(widths) - len(words))]
+    node, gpus, link, speed = padded
+    node = _clipped(node, widths[0])
+    return f"{node:<{widths[0]}}  {gpus:<{widths[1]}}  {link:<{widths[2]}}  {speed:>{widths[3]}}"
+
+
+def _clipped(name: str, width: int) -> str:
+    """Shorten a long name but keep both ends, as names may differ in either."""
+    if len(name) <= width:
+        return name
+    end = (width - 1) // 2
+    return f"{name[: width - 1 - end]}…{name[-end:]}"
+
+
+def _pictures(report: Report) -> Iterator[Text]:
+    for node in report.nodes:
+        holders = tenants(report, node.name)
+        free = sum(gpu.healthy and gpu.index not in holders for gpu in node.machine.gpus)
+        head = Text.assemble((node.name, "bold"), f"  {node.title}  ({free} free)")
+        styles = {index: colour_of(report, t.workload) for index, t in holders.items()}
+        yield _lines([head, *picture(node.machine, holders, styles)])
+
+
+def picture(
+    machine: Machine, holders: Mapping[int, GpuTenant], styles: Mapping[int, str]
+) -> list[Text]:
+    """Draw one node: a box for every island, with each GPU's index and its holder below."""
+    rows: list[list[list[Text]]] = [[]]
+    for island in islands(machine):
+        box = _box(machine, island, holders, styles)
+        if sum(len(other[0]) + 1 for other in rows[-1]) + len(box[0]) > WIDTH:
+            rows.append([])
+        rows[-1].append(box)
+    return [Text(" ").join(parts) for row in rows for parts in zip(*_same_height(row), strict=True)]
+
+
+def _box(
+    machine: Machine, island: Island, holders: Mapping[int, GpuTenant], styles: Mapping[int, str]
+) -> list[Text]:
+    left, right, bottom_left, bottom_right, rule = "╭╮╰╯─" if island.nvlinked else "┌┐└┘╌"
+    inside: list[Text] = []
+    for start in range(0, len(island.positions), _IN_A_ROW):
+        inside += _cells(machine, island.positions[start : start + _IN_A_ROW], holders, styles)
+    width = max(len(island.title) + 2, *(len(line) for line in inside))
+    for line in inside:
+        line.pad_right(width - len(line))
+    top = f"{left}{f' {island.title} ':{rule}^{width}}{right}"
+    side = "│" if island.nvlinked else "╎"
+    return [
+        Text(top),
+        *(Text.assemble(side, line, side) for line in inside),
+        Text(f"{bottom_left}{rule * width}{bottom_right}"),
+    ]
+
+
+def _cells(
+    machine: Machine,
+    positions: Sequence[int],
+    holders: Mapping[int, GpuTenant],
+    styles: Mapping[int, str],
+) -> list[Text]:
+    """Return three lines: indices, holders, NUMA nodes; a gap separates NUMA nodes."""
+    indices, who, numa = Text(), Text(), Text()
+    start = 0
+    for title, count in numa_runs(machine, positions):
+        gap = "┆" if start else ""
+        for line in (indices, who, numa):
+            line.append(gap)
+        room = max(_CELL * count, len(title) + 2)
+        before = (room - _CELL * count) // 2
+        for line in (indices, who):
+            line.append(" " * before)
+        for position in positions[start : start + count]:
+            gpu = machine.gpus[position]
+            holder = holders.get(gpu.index)
+            indices.append(f"{gpu.index:^{_CELL}}")
+            who.append(
+                f"{holder.short if holder else FREE if gpu.healthy else _BROKEN:^{_CELL}}",
+                styles.get(gpu.index, ""),
+            )
+        for line in (indices, who):
+            line.append(" " * (room - _CELL * count - before))
+        numa.append(f"{title:^{room}}", "dim")
+        start += count
+    return [indices, who, numa]
+
+
+def _same_height(boxes: list[list[Text]]) -> list[list[Text]]:
+    height = max(len(box) for box in boxes)
+    return [box + [Text(" " * len(box[0]))] * (height - len(box)) for box in boxes]
+
+
+def _legend(report: Report) -> Text:
+    legend = Text("Who: ")
+    for workload in report.workloads:
+        if workload.running:
+            legend.append(f" {workload.letter} ", colour_of(report, workload))
+            legend.append(f" {workload.name}  ")
+    broken = any(not gpu.healthy for node in report.nodes for gpu in node.machine.gpus)
+    legend.append(f"{FREE} free" + (f"  {_BROKEN} unhealthy\n" if broken else "\n"))
+    legend.append(
+        "Boxes: ╭─╮ GPUs joined by NVLink, ┌╌┐ GPUs without; ┆ between NUMA nodes.", "dim"
+    )
+    return legend
+
+
+def _waiting(workload: WorkloadReport) -> Text:
+    return Text.assemble(
+        (f"  {workload.name}", "bold"),
+        f" ({len(workload.waiting)} of {len(workload.pods)} pods): ",
+        # Members of a gang wait for the same reason: print it once.
+        "\n    ".join(dict.fromkeys(pod.waits for pod in workload.waiting)),
+    )
+
+
+def _about_the_baseline(report: Report) -> Text:
+    draws = f"{report.draws} draws" if report.draws > 1 else "one draw"
+    return Text(
+        f"Alone: the same manifests on the same cluster, {draws} (seed {report.seed}), with the "
+        "simulator's kube-scheduler without extender, on nodes that choose GPUs as NVIDIA's device "
+        "plugin does (go-gpuallocator, best effort). The table shows the first draw; GB/s beside a "
+        "workload's name are the mean over the draws that ran it whole.",
+        "dim",
+    )
+
+
+def _verdict(report: Report) -> Text:
+    if report.faults:
+        return _lines([Text("FAILED", "bold red"), *(Text(f"  {f}") for f in report.faults)])
+    return Text.assemble(
+        ("OK", "bold green"),
+        f": {report.compared} of {report.compared} pods hold exactly the GPUs of their plan; "
+        "no GPU held twice, no gang runs half.",
+    )
+
+
+def colour_of(report: Report, workload: WorkloadReport) -> str:
+    """Return a rich style: the workload's colour while there are enough colours."""
+    position = report.workloads.index(workload)
+    return f"black on {_COLOURS[position % len(_COLOURS)]}"
+
+
+def _title(words: str) -> Text:
+    return Text(words, "bold")
+
+
+def _lines(lines: Iterable[Text]) -> Text:
+    return Text("\n").join(lines)

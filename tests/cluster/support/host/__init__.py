@@ -1,0 +1,1 @@
+"""Separates a test cluster from the machine it runs on, and runs its programs."""

@@ -1,0 +1,60 @@
+"""Runs all tests that need a cluster in several sandboxes at once, as each mostly waits.
+
+The tests on a deployed Linkwise share a sandbox, and so do the contract's, because starting theirs
+is slow. Every other module has its own, so that no two share a port or an address.
+"""
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from linkwise.simulator.processes import exec_with_parent
+
+TESTS = ("tests/cluster", "tests/contract")
+# One more than the processors of a small machine, because one of them is always waiting.
+AT_ONCE = 3
+
+
+@dataclass(frozen=True)
+class Ended:
+    tests: str
+    status: int
+    said: str
+
+    @property
+    def line(self) -> str:
+        last = self.said.strip().splitlines()[-1:]
+        return f"{self.tests}: {' '.join(last).strip('= ')}"
+
+
+def run() -> int:
+    """Run all tests, show each sandbox's output, and return 0 if all passed. Call it in the
+    checkout."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        ended = list(pool.map(_run_shown, _sandboxes()))
+    click.echo("\n" + "\n".join(one.line for one in ended))
+    return 0 if all(one.status == 0 for one in ended) else 1
+
+
+def _sandboxes() -> list[str]:
+    """Return the tests of each sandbox, the longest first."""
+    modules = sorted(map(str, Path("tests/cluster").glob("test_*.py")))
+    return ["tests/cluster/deployed", "tests/contract", *modules]
+
+
+def _run_shown(tests: str) -> Ended:
+    ends_with_us = [sys.executable, "-I", "-S", exec_with_parent.__file__, str(os.getpid())]
+    ran = subprocess.run(
+        [*ends_with_us, sys.executable, "-m", "tests.cluster", "test", tests],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    click.echo(f"\n{ran.stdout}")
+    return Ended(tests, ran.returncode, ran.stdout)

@@ -1,0 +1,1 @@
+"""Nodes with real kubelets and containers, and Linkwise deployed on them."""

@@ -1,0 +1,1 @@
+"""Builds what a test cluster runs: Kubernetes' programs and the images of its nodes."""

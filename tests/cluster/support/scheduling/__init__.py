@@ -1,0 +1,1 @@
+"""The real kube-scheduler and extender on nodes that are only objects."""

@@ -1,0 +1,161 @@
+"""The stand-in as a client sees it: paths, codes, Status objects, watches, faults."""
+
+import gc
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from threading import Event
+from typing import Any
+
+import pytest
+import urllib3
+
+from linkwise.simulator.api_server import ApiServer
+
+PODS = "/api/v1/namespaces/ml/pods"
+WORKER = {"metadata": {"name": "w"}, "spec": {"containers": [{"name": "main"}]}}
+
+Ask = Callable[..., tuple[int, Any]]
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as running:
+        yield running
+
+
+@pytest.fixture
+def pool() -> Iterator[urllib3.PoolManager]:
+    with urllib3.PoolManager(retries=False, timeout=10) as made:
+        yield made
+
+
+@pytest.fixture
+def ask(server: ApiServer, pool: urllib3.PoolManager) -> Ask:
+    def asked(
+        method: str, path: str, body: Any = None, content_type: str = "application/json"
+    ) -> tuple[int, Any]:
+        sent = body if body is None or isinstance(body, bytes) else json.dumps(body)
+        answer = pool.request(
+            method, server.url + path, body=sent, headers={"content-type": content_type}
+        )
+        return answer.status, json.loads(answer.data)
+
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "code", "reason"),
+    [
+        ("GET", f"{PODS}/absent", None, 404, "NotFound"),
+        ("GET", "/api/v1/secrets", None, 404, "NotFound"),
+        ("GET", "/api/v1/namespaces/ml/nodes", None, 404, "NotFound"),
+        ("GET", "/api/v1/pods/w", None, 404, "NotFound"),
+        ("GET", "/apis/batch/v1/pods", None, 404, "NotFound"),
+        ("PATCH", "/api/v1/nodes/n/binding", {}, 404, "NotFound"),
+        ("POST", "/api/v1/pods", WORKER, 405, "MethodNotAllowed"),
+        ("PUT", PODS, WORKER, 405, "MethodNotAllowed"),
+        ("GET", f"{PODS}/w/binding", None, 405, "MethodNotAllowed"),
+        ("POST", PODS, b"{", 400, "BadRequest"),
+        ("POST", PODS, b"\xff", 400, "BadRequest"),
+        ("GET", f"{PODS}?limit=many", None, 400, "BadRequest"),
+        ("POST", f"{PODS}?dryRun=All", WORKER, 400, "BadRequest"),
+        ("POST", PODS, {"metadata": {"name": "w"}}, 422, "Invalid"),
+    ],
+)
+def test_what_is_refused_is_refused_with_a_status_object(
+    ask: Ask, method: str, path: str, body: Any, code: int, reason: str
+) -> None:
+    status, answer = ask(method, path, body)
+    assert (status, answer["kind"], answer["status"]) == (code, "Status", "Failure")
+    assert (answer["code"], answer["reason"]) == (code, reason)
+
+
+def test_a_node_or_job_that_is_deleted_answers_with_a_status(ask: Ask) -> None:
+    ask("POST", "/apis/batch/v1/namespaces/ml/jobs", {"metadata": {"name": "j"}})
+    status, answer = ask("DELETE", "/apis/batch/v1/namespaces/ml/jobs/j", {})
+    assert (status, answer["status"], answer["details"]["name"]) == (200, "Success", "j")
+
+
+def test_a_watcher_that_goes_away_is_forgotten(
+    server: ApiServer, pool: urllib3.PoolManager
+) -> None:
+    answer = pool.request("GET", f"{server.url}{PODS}?watch=1", preload_content=False)
+    assert server.watch_count() == 1
+    answer.close()
+    deadline = time.monotonic() + 5
+    while server.watch_count():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_ordered_faults_befall_the_requests_they_name_and_no_others(
+    server: ApiServer, ask: Ask
+) -> None:
+    server.fail_next("POST", "/binding", 500, times=2)
+    ask("POST", PODS, WORKER)
+    binding = {"metadata": {"name": "w"}, "target": {"name": "n1"}}
+    codes = [ask("POST", f"{PODS}/w/binding", binding)[0] for _ in range(3)]
+    assert codes == [500, 500, 201]
+
+
+def test_an_answer_can_be_lost_after_the_deed(server: ApiServer, ask: Ask) -> None:
+    server.fail_next("POST", "/pods", 504, carry_out=True)
+    assert ask("POST", PODS, WORKER)[0] == 504
+    assert ask("GET", f"{PODS}/w")[0] == 200
+    server.fail_next("GET", "/pods", 0)
+    with pytest.raises(urllib3.exceptions.ProtocolError):
+        ask("GET", f"{PODS}/w")
+
+
+def test_a_paused_server_refuses_connections_and_keeps_what_it_holds(
+    server: ApiServer, ask: Ask
+) -> None:
+    ask("POST", PODS, WORKER)
+    server.pause()
+    with pytest.raises(urllib3.exceptions.HTTPError):
+        ask("GET", f"{PODS}/w")
+    server.resume()
+    assert ask("GET", f"{PODS}/w")[0] == 200
+
+
+def test_no_connection_is_left_half_made_by_a_pause(server: ApiServer) -> None:
+    """Python would warn when it collects the connection, in any later test."""
+    address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
+    ended = Event()
+
+    def knock() -> None:
+        while not ended.is_set():
+            with suppress(OSError), socket.create_connection(address, timeout=1):
+                pass
+
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(4):
+            pool.submit(knock)
+        for _ in range(30):
+            server.pause()
+            server.resume()
+        ended.set()
+    gc.collect()
+
+
+def test_requests_are_counted_by_what_they_do(server: ApiServer, ask: Ask) -> None:
+    ask("POST", PODS, WORKER)
+    for phase in ("Running", "Succeeded"):
+        patch = {"status": {"phase": phase}}
+        ask("PATCH", f"{PODS}/w/status", patch, "application/merge-patch+json")
+    assert server.requests() == {"POST pods": 1, "PATCH pods/status": 2}
+
+
+def test_a_taken_port_is_said_at_the_start(server: ApiServer) -> None:
+    port = int(server.url.rsplit(":", 1)[1])
+    with pytest.raises(OSError, match="address already in use"):
+        ApiServer(port).start()
+
+
+def test_health_and_version(ask: Ask, server: ApiServer, pool: urllib3.PoolManager) -> None:
+    assert ask("GET", "/version")[1]["major"] == "1"
+    assert pool.request("GET", f"{server.url}/readyz").data == b"ok"

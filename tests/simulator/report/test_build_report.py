@@ -1,0 +1,123 @@
+"""Which pods form a workload, and their record, from pods as the API server has them."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from linkwise.kube.objects import Pod
+from linkwise.simulator.jobs.job_rules import INDEX
+from linkwise.simulator.report.build_report import seen_pods
+from linkwise.simulator.report.model import SeenPod
+from linkwise.simulator.report.pod_recorder import Sighting
+
+GPU = {"limits": {"nvidia.com/gpu": 2}}
+
+
+def pod(
+    name: str,
+    *,
+    namespace: str = "default",
+    job: str = "",
+    phase: str = "Running",
+    node: str = "n1",
+    resources: Any = GPU,
+    **annotations: str,
+) -> Pod:
+    owners = [{"kind": "Job", "name": job, "uid": f"uid-{job}", "controller": True}]
+    body = {
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "annotations": {key.replace("_", "-"): text for key, text in annotations.items()},
+            "ownerReferences": owners if job else [],
+        },
+        "spec": {"nodeName": node, "containers": [{"name": "main", "resources": resources}]},
+        "status": {"phase": phase},
+    }
+    return msgspec.convert(body, Pod)
+
+
+def gang(name: str, size: str) -> dict[str, str]:
+    return {"linkwise.dev/gang": name, "linkwise.dev/gang-size": size}
+
+
+def seen(*pods: Pod) -> tuple[SeenPod, ...]:
+    sightings = [Sighting(pod, order, {}) for order, pod in enumerate(pods)]
+    return seen_pods(sightings, {}, {}, {}, {})
+
+
+def members(*pods: Pod) -> list[tuple[str, str]]:
+    return [(each.workload, each.member) for each in seen(*pods)]
+
+
+def test_pods_of_one_job_are_told_apart_by_their_completion_index() -> None:
+    pods = [pod(f"train-{i}-x", job="train", **{INDEX: str(i)}) for i in (1, 0)]
+
+    assert members(*pods) == [("train", "1"), ("train", "0")]
+
+
+def test_pods_without_an_index_are_told_apart_by_the_order_of_their_coming() -> None:
+    pods = [pod("eval-x", job="eval"), pod("lone"), pod("eval-a", job="eval")]
+
+    assert members(*pods) == [("eval", "0"), ("lone", "0"), ("eval", "1")]
+
+
+def test_a_gang_of_two_jobs_is_one_workload_whose_indices_do_not_tell_its_members() -> None:
+    pods = [
+        pod(f"{job}-{i}", job=job, **{INDEX: str(i)}, **gang("big", "4"))
+        for job in ("a", "b")
+        for i in (0, 1)
+    ]
+
+    assert members(*pods) == [("big", str(number)) for number in range(4)]
+    assert {each.needed for each in seen(*pods)} == {4}
+
+
+def test_equal_names_in_two_namespaces_are_two_workloads() -> None:
+    assert members(pod("a", namespace="ml"), pod("a")) == [("ml/a", "0"), ("a", "0")]
+
+
+@pytest.mark.parametrize("size", ["", "four", "-1", "²"])
+def test_a_gang_whose_size_is_no_number_can_never_be_half(size: str) -> None:
+    assert [each.needed for each in seen(pod("a", **gang("g", size)))] == [0]
+
+
+def test_pods_that_take_no_gpu_are_left_out() -> None:
+    assert members(pod("web", resources={"limits": {"cpu": 1}}), pod("a")) == [("a", "0")]
+
+
+def test_a_failed_pod_is_left_out_once_its_job_has_made_another() -> None:
+    failed = pod("train-0-x", job="train", phase="Failed", **{INDEX: "0"})
+    other = pod("train-1-x", job="train", **{INDEX: "1"})
+    again = pod("train-0-y", job="train", **{INDEX: "0"})
+
+    assert [each.pod for each in seen(failed, other, again)] == [
+        "default/train-1-x",
+        "default/train-0-y",
+    ]
+    assert [each.pod for each in seen(failed, other)] == ["default/train-0-x", "default/train-1-x"]
+    assert [each.pod for each in seen(pod("a", phase="Failed"))] == ["default/a"]
+
+
+def test_what_each_holds_held_and_waits_for_is_its_own() -> None:
+    sightings = [
+        Sighting(pod("runs"), 1, {"main": ("G0", "G1")}),
+        Sighting(pod("ended", phase="Succeeded"), 2, {"main": ("G2", "G3")}),
+        Sighting(pod("waits", node="", phase="Pending"), 3, {}),
+    ]
+
+    runs, ended, waits = seen_pods(
+        sightings,
+        {"default/runs": {"main": ("G1", "G0")}},
+        {"default/runs": frozenset({"G0", "G1"}), "default/ended": frozenset({"G2", "G3"})},
+        {"default/waits": "No room."},
+        {"default/runs": 3},
+    )
+
+    assert (runs.held, runs.planned) == ({"main": ("G1", "G0")}, {"main": ("G0", "G1")})
+    assert (runs.needed, ended.needed) == (3, 0)
+    assert (runs.ended, runs.node) == (False, "n1")
+    assert (ended.held_gpus, ended.ended) == (frozenset(), True)
+    assert ended.had == frozenset({"G2", "G3"})
+    assert (waits.node, waits.held_gpus, waits.waits) == ("", frozenset(), "No room.")

@@ -1,0 +1,150 @@
+"""The terminal report, to the letter: every line fits, and no information is in colour alone."""
+
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from linkwise.simulator.report.build_report import report_of
+from linkwise.simulator.report.model import Report
+from linkwise.simulator.report.text import picture, render
+from linkwise.topology.recorded import machine_names, recorded_machine
+from tests.simulator.report.small_report import NODES, OURS, off, on, small_report
+
+ALL_OF_IT = """\
+      Linkwise                      kube-scheduler and kubelet alone
+      node     GPUs  link     GB/s  node     GPUs  link     GB/s
+ A  train  gang of 2 runs; together 16.0 GB/s; alone: 16.0 GB/s
+  A0  bridged  0-1   NVLINK  240.0  bridged  0,2   SYS      16.0
+  A1  bridged  2-3   NVLINK  240.0  bridged  1,3   SYS      16.0
+ B  lone  pod runs; alone: runs
+  B   odd      0                    odd      2
+ C  done  pod has ended; alone: runs
+  C   odd      1                    odd      0
+ D  big  gang of 2 waits; alone: waits
+  D0  waits                         waits
+  D1  waits                         waits
+
+bridged  4x A100 PCIe, two bridges  (0 free)
+╭ NVLink NV12 ╮ ╭ NVLink NV12 ╮
+│ 0   1       │ │ 2   3       │
+│ A0  A0      │ │ A1  A1      │
+│ NUMA 0      │ │ NUMA 1      │
+╰─────────────╯ ╰─────────────╯
+
+odd  5 GPUs of several models  (3 free)
+┌ PCIe/PHB/NODE ╌┐ ┌╌ PCIe ╌┐
+╎ 1   2   3   4  ╎ ╎   0    ╎
+╎ ·   ·   ·   ×  ╎ ╎   B    ╎
+╎     NUMA 0     ╎ ╎ NUMA 1 ╎
+└╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌┘ └╌╌╌╌╌╌╌╌┘
+
+Who:  A  train   B  lone  · free  × unhealthy
+Boxes: ╭─╮ GPUs joined by NVLink, ┌╌┐ GPUs without; ┆ between NUMA nodes.
+
+Why pods wait
+  big (2 of 2 pods): No node has 9 GPUs.
+
+Alone: the same manifests on the same cluster, one draw (seed 7), with the
+simulator's kube-scheduler without extender, on nodes that choose GPUs as
+NVIDIA's device plugin does (go-gpuallocator, best effort). The table shows the
+first draw; GB/s beside a workload's name are the mean over the draws that ran
+it whole.
+
+OK: 3 of 3 pods hold exactly the GPUs of their plan; no GPU held twice, no gang
+runs half.
+"""
+
+
+def shown(report: Report) -> str:
+    """Return it as in a CI log: no terminal, so no colours, and eighty columns."""
+    out = StringIO()
+    Console(file=out, width=80, highlight=False).print(render(report))
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+def test_everything_that_is_said_after_a_run() -> None:
+    assert shown(small_report()) == ALL_OF_IT
+
+
+def test_nothing_is_said_of_a_baseline_that_was_not_drawn() -> None:
+    text = shown(small_report(baseline=False))
+
+    assert "lone" in text
+    assert "kube-scheduler" not in text
+    assert "alone:" not in text
+
+
+def test_faults_are_said_instead_of_all_is_well() -> None:
+    report = replace(small_report(), faults=("gang train: 1 of 2 members run",))
+
+    assert shown(report).endswith("FAILED\n  gang train: 1 of 2 members run\n")
+
+
+def test_members_that_wait_for_the_same_say_it_once() -> None:
+    waits = ("No node has 9 GPUs.", "No node has 9 GPUs.", "Not tried yet.")
+    members = [
+        off(pod=f"p{n}", workload="w", member=str(n), waits=words) for n, words in enumerate(waits)
+    ]
+
+    assert "  w (3 of 3 pods): No node has 9 GPUs.\n    Not tried yet.\n" in shown(
+        report_of(NODES, members, [], seed=1)
+    )
+
+
+def test_a_gang_of_which_part_runs_is_not_said_to_run() -> None:
+    half = [OURS[0], off(pod="train-y", workload="train", member="1", needed=2)]
+    text = shown(report_of(NODES, half, [], seed=1))
+
+    assert "gang of 2 runs 1 of them" in text
+    assert text.endswith("FAILED\n  gang train: 1 of 2 members run\n")
+
+
+def test_what_half_ran_alone_is_said_so() -> None:
+    alone = on("bridged", 0, 2, pod="t", workload="train", member="0", needed=2)
+
+    text = shown(report_of(NODES, OURS[:2], [(alone,), ()], seed=1))
+    assert "alone: half of it ran in 1 of 2" in text
+
+
+@pytest.mark.parametrize("name", machine_names())
+def test_every_picture_is_as_wide_in_all_its_lines_and_names_every_gpu(name: str) -> None:
+    machine = recorded_machine(name)
+    lines = [line.plain for line in picture(machine, {}, {})]
+    boxes = {len(line.rstrip()) for line in lines}
+
+    assert max(boxes) <= 79
+    assert len(boxes) == 1, "\n".join(lines)
+    named = [int(word) for line in lines for word in line.split() if word.isdecimal()]
+    assert set(named) >= {gpu.index for gpu in machine.gpus}
+    between = {tuple(at for at, sign in enumerate(line) if sign == "┆") for line in lines}
+    assert len(between - {()}) <= 1, "\n".join(lines)
+
+
+def test_names_that_look_like_markup_are_shown_as_they_are() -> None:
+    pods = [off(pod="p", workload="[red]w[/red]", member="0", waits="[bold]no[/bold]")]
+
+    text = shown(report_of(NODES, pods, [], seed=1))
+    assert " A  [red]w[/red]  pod waits\n" in text
+    assert "[red]w[/red] (1 of 1 pods): [bold]no[/bold]\n" in text
+
+
+def test_a_member_with_a_long_number_keeps_its_distance() -> None:
+    pods = [
+        replace(OURS[0], member="100", workload="w", needed=0),
+        off(pod="p", workload="w", member="1"),
+    ]
+
+    assert "  A100 bridged  0-1" in shown(report_of(NODES, pods, [], seed=1))
+
+
+def test_long_names_of_nodes_are_cut_in_the_table_and_whole_in_the_picture() -> None:
+    name = "a-node-with-a-very-long-name.rack-17.example.org"
+    pod = replace(OURS[0], node=name, needed=0)
+    node = replace(NODES[0], name=name, title="4 GPUs")
+    report = report_of([node], [pod], [[pod]], seed=1)
+
+    row = "a-node-…le.org  0-1   NVLINK  240.0"
+    assert f"  A   {row}  {row}\n" in shown(report)
+    assert f"{name}  4 GPUs  (2 free)\n" in shown(report)

@@ -1,0 +1,306 @@
+"""One try of one pod: the moving search, the draw, the messages, the victims."""
+
+from collections.abc import Iterable
+from threading import Lock
+from typing import Any
+
+import msgspec
+import pytest
+
+from linkwise.kube.objects import Node, Pod
+from linkwise.simulator.scheduler import preemption, words
+from linkwise.simulator.scheduler.cache import SchedulerCache
+from linkwise.simulator.scheduler.cycle import Cycle, Unfit
+from linkwise.simulator.scheduler.extender import ExtenderClient
+from linkwise.simulator.scheduler.feasible import Rejection
+from tests.simulator.scheduler.recording_extender import RecordingExtender
+
+GPU = "nvidia.com/gpu"
+
+
+def node(name: str, gpus: int = 8) -> Node:
+    allocatable = {"cpu": "8", "memory": "512Gi", "pods": "110", GPU: str(gpus)}
+    return msgspec.convert(
+        {"metadata": {"name": name}, "status": {"allocatable": allocatable}}, Node
+    )
+
+
+def pod(name: str, gpus: int = 1, *, on: str = "", **more: Any) -> Pod:
+    containers = [{"name": "main", "resources": {"limits": {GPU: str(gpus)}}}]
+    created = more.pop("created", "2026-01-02T00:00:00Z")
+    body = {
+        "metadata": {"name": name, "uid": name, "creationTimestamp": created},
+        "spec": {"containers": containers, "nodeName": on, "priority": more.pop("priority", 0)},
+        "status": more,
+    }
+    return msgspec.convert(body, Pod)
+
+
+def cluster_of(nodes: Iterable[Node], *pods: Pod) -> SchedulerCache:
+    cluster = SchedulerCache()
+    for one in nodes:
+        cluster.set_node(one)
+    for running in pods:
+        cluster.add_pod(running)
+    return cluster
+
+
+def cycle_of(
+    cluster: SchedulerCache, extender: ExtenderClient | None = None, *, weight: int = 1
+) -> Cycle:
+    return Cycle(
+        cluster,
+        Lock(),
+        extender,
+        seed=0,
+        percentage_of_nodes_to_score=0,
+        extender_weight=weight,
+    )
+
+
+def unfit(cluster: SchedulerCache, one: Pod) -> Unfit:
+    found = cycle_of(cluster).schedule(one)
+    assert isinstance(found, Unfit)
+    return found
+
+
+# The search
+
+
+def test_in_a_large_cluster_the_extender_sees_a_window_that_moves_on() -> None:
+    names = [f"n{number:03}" for number in range(250)]
+    cluster = cluster_of(node(name) for name in names)
+    with RecordingExtender() as recording:
+        cycle = cycle_of(cluster, ExtenderClient(recording.url, managed_resources=[GPU]))
+        for number in range(3):
+            cycle.schedule(pod(f"p{number}"))
+        windows = [call.nodes for call in recording.of("filter")]
+    # 250 nodes: 48 % of them are enough.
+    assert windows[0] == tuple(names[:120])
+    assert windows[1] == tuple(names[120:240])
+    assert windows[2] == (*names[240:], *names[:110])
+
+
+def test_the_window_moves_on_by_all_it_looked_at() -> None:
+    names = [f"n{number:03}" for number in range(250)]
+    cluster = cluster_of(node(name, gpus=0 if name < "n010" else 8) for name in names)
+    with RecordingExtender() as recording:
+        cycle = cycle_of(cluster, ExtenderClient(recording.url, managed_resources=[GPU]))
+        cycle.schedule(pod("p"))
+        cycle.schedule(pod("q"))
+        windows = [call.nodes for call in recording.of("filter")]
+    assert windows == [tuple(names[10:130]), tuple(names[130:250])]
+
+
+@pytest.mark.parametrize(
+    ("score", "weight", "chosen"), [(1, 1, "a"), (2, 1, "b"), (1, 2, "b"), (10, 1, "b")]
+)
+def test_a_score_counts_ten_times_its_weight(score: int, weight: int, chosen: str) -> None:
+    """So ten with weight 1 equals a plugin's hundred. The plugins give `a` 12 more."""
+    running = (pod(f"x{number}", 0, on="b") for number in range(20))
+    cluster = cluster_of([node("a"), node("b")], *running)
+    assert cluster.score(pod("p"), "a") - cluster.score(pod("p"), "b") == 12
+    with RecordingExtender() as recording:
+        recording.answers["prioritize"] = lambda _: [{"Host": "b", "Score": score}]
+        extender = ExtenderClient(recording.url, managed_resources=[GPU])
+        assert cycle_of(cluster, extender, weight=weight).schedule(pod("p")) == chosen
+
+
+def test_scores_of_unknown_hosts_are_ignored() -> None:
+    cluster = cluster_of([node("a"), node("b")])
+    with RecordingExtender() as recording:
+        recording.answers["prioritize"] = lambda _: [{"Host": "c", "Score": 10}]
+        extender = ExtenderClient(recording.url, managed_resources=[GPU])
+        assert cycle_of(cluster, extender).schedule(pod("p")) in ("a", "b")
+
+
+@pytest.mark.parametrize("score", [0.5, 7.0, "7"])
+def test_a_score_that_is_no_whole_number_drops_the_whole_answer(score: object) -> None:
+    cluster = cluster_of([node("a"), node("b")], pod("x", on="b"), pod("y", on="b"))
+    with RecordingExtender() as recording:
+        recording.answers["prioritize"] = lambda _: [
+            {"Host": "b", "Score": 100},
+            {"Host": "a", "Score": score},
+        ]
+        extender = ExtenderClient(recording.url, managed_resources=[GPU])
+        assert cycle_of(cluster, extender).schedule(pod("p")) == "a"
+
+
+def test_equal_nodes_are_drawn_at_random_and_each_comes_up() -> None:
+    cluster = cluster_of([node("a"), node("b"), node("c")])
+    cycle = cycle_of(cluster)
+    assert {cycle.schedule(pod(f"p{number}")) for number in range(30)} == {"a", "b", "c"}
+
+
+CPU = {"resources": {"limits": {"cpu": "1"}}}
+
+
+@pytest.mark.parametrize(
+    ("managed", "spec", "interested"),
+    [
+        ([GPU], {"containers": [CPU]}, False),
+        ([GPU], {"containers": [CPU, {"resources": {"limits": {GPU: "1"}}}]}, True),
+        ([GPU], {"containers": [{"resources": {"requests": {GPU: "1"}}}]}, True),
+        ([GPU], {"initContainers": [{"resources": {"limits": {GPU: "1"}}}]}, True),
+        ([], {"containers": [CPU]}, True),
+    ],
+)
+def test_the_extender_is_asked_about_pods_that_name_a_managed_resource(
+    managed: list[str], spec: dict[str, list[dict[str, Any]]], interested: bool
+) -> None:
+    named = {field: [{"name": "c", **c} for c in found] for field, found in spec.items()}
+    one = msgspec.convert({"spec": named}, Pod)
+    extender = ExtenderClient("http://127.0.0.1:1", managed_resources=managed)
+    assert extender.is_interested(one) is interested
+
+
+def test_the_extender_s_unresolvable_counts_where_it_says_both() -> None:
+    cluster = cluster_of([node("a")])
+    with RecordingExtender() as recording:
+        recording.answers["filter"] = lambda _: {
+            "NodeNames": [],
+            "FailedNodes": {"a": "not now"},
+            "FailedAndUnresolvableNodes": {"a": "never"},
+        }
+        extender = ExtenderClient(recording.url, managed_resources=[GPU])
+        found = cycle_of(cluster, extender).schedule(pod("p"))
+    assert isinstance(found, Unfit)
+    assert found.reasons == {"a": ("never",)}
+    assert found.rejected_by == {"Extender"}
+    assert not found.rejections["a"].resolvable
+
+
+def test_a_node_dropped_without_a_word_counts_as_refused_by_the_extender() -> None:
+    cluster = cluster_of([node("full", gpus=0), node("b")])
+    with RecordingExtender() as recording:
+        recording.answers["filter"] = lambda _: {"NodeNames": []}
+        extender = ExtenderClient(recording.url, managed_resources=[GPU])
+        found = cycle_of(cluster, extender).schedule(pod("p"))
+    assert isinstance(found, Unfit)
+    assert found.rejected_by == {"Extender", "NodeResourcesFit"}
+    assert not found.rejections["b"].resolvable
+
+
+def test_a_nomination_to_a_node_that_is_gone_leads_to_the_others() -> None:
+    cluster = cluster_of([node("a")])
+    assert cycle_of(cluster).schedule(pod("p", nominatedNodeName="gone")) == "a"
+
+
+def test_nominated_pods_count_for_those_who_are_not_more_important() -> None:
+    cluster = cluster_of([node("a")])
+    cluster.nominate(pod("p", 8, priority=5, nominatedNodeName="a"))
+    chosen = {
+        priority: cycle_of(cluster).schedule(pod("q", 8, priority=priority)) == "a"
+        for priority in (4, 5, 6)
+    }
+    assert chosen == {4: False, 5: False, 6: True}
+
+
+def test_a_nominated_pod_counts_once_when_it_gets_its_node() -> None:
+    cluster = cluster_of([node("a"), node("b", gpus=4)])
+    planned = pod("p", 4, nominatedNodeName="a")
+    cluster.nominate(planned)
+    cluster.assume_pod(planned, "b")
+    assert cycle_of(cluster).schedule(pod("q", 8)) == "a"
+
+
+def test_an_assumed_pod_counts_until_it_is_given_up() -> None:
+    cluster = cluster_of([node("a")])
+    cluster.assume_pod(pod("p", 8), "a")
+    assert unfit(cluster, pod("q", 8)).reasons == {"a": ("Insufficient nvidia.com/gpu",)}
+    cluster.remove_pod("p")
+    assert cycle_of(cluster).schedule(pod("q", 8)) == "a"
+
+
+# The words
+
+
+def test_equal_reasons_are_counted_and_sorted() -> None:
+    reasons = {"a": ("x", "y"), "b": ("x",), "c": ()}
+    assert words.fit_error(4, reasons, helpful=1) == (
+        "0/4 nodes are available: 1 y, 2 x. no new claims to deallocate, preemption: "
+        "0/4 nodes are available: 1 No preemption victims found for incoming pod., "
+        "3 Preemption is not helpful for scheduling."
+    )
+
+
+def test_a_condition_is_written_only_when_it_changes() -> None:
+    fresh = pod("p")
+    first = words.condition_patch(fresh, "Unschedulable", "no", "now", nomination="")
+    assert first is not None
+    said = msgspec.convert({"metadata": {"name": "p"}, **first}, Pod)
+    assert words.condition_patch(said, "Unschedulable", "no", "later", nomination="") is None
+    assert words.condition_patch(said, "Unschedulable", "never", "later", nomination="")
+
+
+@pytest.mark.parametrize(
+    ("nomination", "written"), [(None, "absent"), ("", None), ("b", "b"), ("a", "absent")]
+)
+def test_a_nomination_is_left_cleared_or_set(nomination: str | None, written: object) -> None:
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    waiting = pod("p", nominatedNodeName="a", conditions=[condition])
+    patch = words.condition_patch(waiting, "Unschedulable", "", "now", nomination=nomination)
+    status: Any = patch["status"] if patch else {}
+    assert status.get("nominatedNodeName", "absent") == written
+
+
+# Who would have to go
+
+
+def victims(cluster: SchedulerCache, one: Pod) -> dict[str, list[str]]:
+    found = preemption.candidates(one, cluster, unfit(cluster, one).rejections)
+    return {name: [v.metadata.name for v in pods] for name, pods in found.items()}
+
+
+def test_as_few_as_possible_and_the_least_important_go() -> None:
+    running = [pod("low", 4, on="a", priority=1), pod("high", 4, on="a", priority=2)]
+    urgent = pod("urgent", 4, priority=9)
+    assert victims(cluster_of([node("a")], *running), urgent) == {"a": ["low"]}
+
+
+def test_of_equals_the_youngest_goes() -> None:
+    old = pod("old", 4, on="a", created="2026-01-01T00:00:00Z")
+    young = pod("young", 4, on="a", created="2026-01-03T00:00:00Z")
+    cluster = cluster_of([node("a")], young, old)
+    assert victims(cluster, pod("urgent", 4, priority=9)) == {"a": ["young"]}
+
+
+def test_nobody_goes_where_that_does_not_help() -> None:
+    cluster = cluster_of([node("a", gpus=4)], pod("low", 4, on="a"))
+    assert victims(cluster, pod("urgent", 8, priority=9)) == {}
+
+
+def test_nobody_goes_for_one_as_important() -> None:
+    cluster = cluster_of([node("a")], pod("x", 8, on="a", priority=9))
+    assert victims(cluster, pod("urgent", 8, priority=9)) == {}
+
+
+def test_the_node_with_the_least_important_victims_is_picked() -> None:
+    found = {
+        "a": (pod("x", priority=3),),
+        "b": (pod("y", priority=2), pod("z", priority=2)),
+        "c": (pod("w", priority=2), pod("v", priority=1)),
+        "d": (pod("u", priority=2), pod("t", priority=1), pod("s", priority=0)),
+    }
+    assert preemption.pick(found) == "c"
+
+
+def test_while_room_is_being_made_nobody_else_goes() -> None:
+    leaving = msgspec.convert(
+        {
+            **msgspec.to_builtins(pod("low", 8, on="a")),
+            "metadata": {
+                "name": "low",
+                "uid": "low",
+                "deletionTimestamp": "2026-01-02T00:00:00Z",
+            },
+        },
+        Pod,
+    )
+    cluster = cluster_of([node("a"), node("b")], leaving, pod("other", 8, on="b"))
+    urgent = pod("urgent", 8, priority=9, nominatedNodeName="a")
+    assert not preemption.is_eligible(urgent, cluster, unfit(cluster, urgent).rejections)
+    never = {"a": Rejection("NodeUnschedulable", (), resolvable=False)}
+    assert preemption.is_eligible(urgent, cluster, never)  # the room there is of no use to it
+    cluster.remove_pod("low")
+    assert preemption.is_eligible(urgent, cluster, {})

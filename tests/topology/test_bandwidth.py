@@ -1,0 +1,201 @@
+"""The value of a GPU set, on machines that an operator recognises."""
+
+from dataclasses import replace
+
+import pytest
+
+from linkwise.topology.bandwidth import bandwidth, islands, pair_gbytes_per_s, ring_class
+from linkwise.topology.model import Gpu, Link, LinkClass, Machine
+from linkwise.topology.recorded import machine_names, recorded_machine
+from linkwise.topology.rings import disjoint_rings
+from linkwise.topology.tables import table_of
+from tests.machines import BRIDGED_8, DGX_1V, DGX_2, DGX_A100, HGX_H100, PCIE_8, TWO_ISLANDS
+from tests.topology.brute_force import JUDGES, judge_of, subsets
+
+
+@pytest.mark.parametrize(
+    ("machine", "gpus", "gbytes_per_s"),
+    [
+        pytest.param(DGX_1V, 0b11111111, 120.0, id="DGX-1V, all: three rings, both ways"),
+        pytest.param(DGX_1V, 0b1001, 40.0, id="DGX-1V, 0 and 3: two NVLinks"),
+        pytest.param(DGX_1V, 0b11, 20.0, id="DGX-1V, 0 and 1: one NVLink"),
+        pytest.param(DGX_1V, 0b1111, 80.0, id="DGX-1V, a quad: two rings, both ways"),
+        pytest.param(DGX_1V, 0b100001, 6.0, id="DGX-1V, 0 and 5: between the sockets"),
+        pytest.param(DGX_A100, 0b111, 240.0, id="NVSwitch of 12 links each"),
+        pytest.param(HGX_H100, 0b11111111, 370.8, id="NVSwitch of 18 links each"),
+        pytest.param(DGX_2, 0xFFFF, 120.0, id="DGX-2: 6 links each, 16 GPUs"),
+        pytest.param(BRIDGED_8, 0b101, 240.0, id="a bridged pair"),
+        pytest.param(BRIDGED_8, 0b1111, 16.0, id="two bridged pairs: between the sockets"),
+        pytest.param(TWO_ISLANDS, 0b1111, 370.8, id="a 4-way bridge: nine rings, both ways"),
+        pytest.param(TWO_ISLANDS, 0b11, 123.6, id="two GPUs of a 4-way bridge: 6 links"),
+        pytest.param(PCIE_8, 0b1111, 12.0, id="PCIe Gen3 below one switch"),
+        pytest.param(PCIE_8, 0b11111, 10.0, id="PCIe Gen3 through the host bridge"),
+        pytest.param(PCIE_8, 0b1, 5000.0, id="a lone GPU"),
+        pytest.param(PCIE_8, 0, 0.0, id="no GPU"),
+    ],
+)
+def test_known_values(machine: Machine, gpus: int, gbytes_per_s: float) -> None:
+    assert bandwidth(machine, gpus) == pytest.approx(gbytes_per_s)
+
+
+@pytest.mark.parametrize("name", JUDGES)
+def test_every_set_is_worth_what_trying_all_rings_says(name: str) -> None:
+    judge = judge_of(name)
+    for gpus in judge.everything:
+        assert bandwidth(judge.machine, gpus) == pytest.approx(judge.values[gpus])
+        assert ring_class(judge.machine, gpus) is judge.classes[gpus]
+
+
+@pytest.mark.parametrize(
+    ("size", "sets", "best", "mean", "without_ring"),
+    [
+        (2, 28, 50, 25.7, 12),
+        (3, 56, 50, 15.7, 48),
+        (4, 70, 100, 16.0, 62),
+        (5, 56, 50, 27.1, 32),
+        (6, 28, 100, 57.1, 0),
+        (7, 8, 100, 100.0, 0),
+        (8, 1, 150, 150.0, 0),
+    ],
+)
+def test_a_dgx_1v_under_mapas_constants(
+    size: int, sets: int, best: float, mean: float, without_ring: int
+) -> None:
+    """MAPA (SC'21) counts 25 GB/s a link, and 10 on PCIe: the averages over all sets by hand."""
+    theirs = []
+    for gpus in subsets(DGX_1V.all_gpus, size):
+        nvlink = ring_class(DGX_1V, gpus) is LinkClass.NVLINK
+        theirs.append(bandwidth(DGX_1V, gpus) * 25 / 20 if nvlink else 10.0)
+    assert len(theirs) == sets
+    assert max(theirs) == best
+    assert sum(theirs) / sets == pytest.approx(mean, abs=0.05)
+    assert theirs.count(10.0) == without_ring
+
+
+@pytest.mark.parametrize(
+    ("pcie", "gbytes_per_s"),
+    [
+        (LinkClass.PIX, 24.0),
+        (LinkClass.PXB, 24.0),
+        (LinkClass.PHB, 20.0),
+        (LinkClass.NODE, 20.0),
+        (LinkClass.SYS, 16.0),
+    ],
+)
+def test_a_pair_without_nvlink_is_worth_its_pcie_path(pcie: LinkClass, gbytes_per_s: float) -> None:
+    machine = pair_of(Link(pcie), "NVIDIA A10", "NVIDIA A10")
+    assert pair_gbytes_per_s(machine, 0, 1) == gbytes_per_s
+
+
+def test_of_two_models_the_slower_one_counts() -> None:
+    assert pair_gbytes_per_s(pair_of(Link(LinkClass.PIX), "NVIDIA H100", "Tesla T4"), 0, 1) == 12.0
+    nvlinks = Link(LinkClass.PIX, nvlinks=4)
+    assert pair_gbytes_per_s(pair_of(nvlinks, "NVIDIA H100", "NVIDIA A40"), 0, 1) == 48.0
+
+
+def test_of_two_models_the_slower_ones_nvlinks_count_for_a_whole_ring() -> None:
+    models = ("NVIDIA H100", "NVIDIA H100", "NVIDIA A40")
+    gpus = tuple(Gpu(f"GPU-{index}", index, model, 1) for index, model in enumerate(models))
+    machine = Machine(gpus, (Link(LinkClass.PIX, nvlinks=4),) * 3)
+    assert bandwidth(machine, 0b111) == 2 * 4 * 12.0
+    assert table_of(machine).values[0b111] == 2 * 4 * 12.0
+
+
+def test_a_pair_takes_pcie_where_its_nvlink_is_slower() -> None:
+    one_nvlink = pair_of(Link(LinkClass.PIX, nvlinks=1), "NVIDIA H100 NVL", "NVIDIA H100 NVL")
+    assert pair_gbytes_per_s(one_nvlink, 0, 1) == 48.0
+
+
+def test_between_sockets_a_pair_is_never_faster_than_its_way_out() -> None:
+    """An L40S leaves its slot at 20 GB/s, so 22 between the sockets do not help."""
+    far = pair_of(Link(LinkClass.SYS), "NVIDIA L40S", "NVIDIA L40S")
+    assert pair_gbytes_per_s(far, 0, 1) == 20.0
+
+
+def pair_of(link: Link, *models: str) -> Machine:
+    gpus = tuple(Gpu(f"GPU-{index}", index, model, 1) for index, model in enumerate(models))
+    return Machine(gpus, (link,))
+
+
+def test_a_gpu_with_fewer_links_into_the_switch_slows_every_set_it_is_in() -> None:
+    links = tuple(
+        replace(link, nvlinks=12 if 0 in (first, second) else 18)
+        for first, second, link in HGX_H100.pairs()
+    )
+    machine = replace(HGX_H100, links=links)
+    assert bandwidth(machine, 0b1111) == pytest.approx(12 * 20.6)
+    assert bandwidth(machine, 0b1110) == pytest.approx(18 * 20.6)
+
+
+def test_a_gpu_that_lost_its_nvlinks_takes_its_ring_down_to_pcie() -> None:
+    links = tuple(
+        Link(link.pcie) if 0 in (first, second) else link
+        for first, second, link in HGX_H100.pairs()
+    )
+    machine = replace(HGX_H100, links=links)
+    assert ring_class(machine, 0b1111) is LinkClass.NODE
+    assert bandwidth(machine, 0b1111) == 40.0
+    assert bandwidth(machine, 0b1110) == pytest.approx(370.8)
+
+
+def test_the_pieces_that_nvlinks_hold_together() -> None:
+    assert islands(DGX_1V) == (0b11111111,)
+    assert sorted(islands(TWO_ISLANDS)) == [0b1111, 0b11110000]
+    assert len(islands(HGX_H100)) == 8  # a switch joins all: no island of direct links
+
+
+@pytest.mark.parametrize("name", machine_names())
+def test_the_table_of_a_machine_holds_the_definition(name: str) -> None:
+    machine = recorded_machine(name)
+    table = table_of(machine)
+    step = 1 if len(machine.gpus) <= 8 else 4999
+    for gpus in range(0, 1 << len(machine.gpus), step):
+        assert table.values[gpus] == bandwidth(machine, gpus)
+        assert table.ring_classes[gpus] == ring_class(machine, gpus)
+
+
+def mesh(count: int, links: int) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(0 if a == b else links for b in range(count)) for a in range(count))
+
+
+@pytest.mark.parametrize(
+    ("links", "number"),
+    [
+        pytest.param(mesh(3, 4), 4, id="a triangle: as often as it has links"),
+        pytest.param(mesh(4, 1), 1, id="K4: a ring, and a pair of edges that make none"),
+        pytest.param(mesh(4, 2), 3, id="K4 doubled: each of its three rings"),
+        pytest.param(mesh(7, 1), 3, id="K7: all its edges (Walecki)"),
+        pytest.param(mesh(8, 1), 3, id="K8: all but a matching (Walecki)"),
+        pytest.param(mesh(8, 2), 7, id="K8 doubled: all its edges"),
+        pytest.param(
+            ((0, 3, 4, 3), (3, 0, 2, 2), (4, 2, 0, 2), (3, 2, 2, 0)), 3, id="odd links stay unused"
+        ),
+        pytest.param(mesh(2, 3), 0, id="a pair is no ring"),
+        pytest.param(mesh(9, 2), 2, id="nine: one ring, as often as it has links"),
+        pytest.param(mesh(4, 30), 30, id="more links than a chip has: one ring, so often"),
+    ],
+)
+def test_disjoint_rings(links: tuple[tuple[int, ...], ...], number: int) -> None:
+    assert disjoint_rings(links) == number
+
+
+def test_in_an_island_of_nine_only_copies_of_one_ring_count() -> None:
+    gpus = tuple(Gpu(f"GPU-{index}", index, "NVIDIA A100", 1) for index in range(9))
+    machine = Machine(gpus, (Link(LinkClass.SYS, nvlinks=2),) * 36)
+    assert disjoint_rings(mesh(4, 2)) == 3  # as of an island of four
+    assert bandwidth(machine, 0b1111) == table_of(machine).values[0b1111] == 2 * 2 * 20.0
+
+
+def test_a_mesh_that_nobody_builds_ends_all_the_same() -> None:
+    """No cut forbids five rings, and no search has found them: it gives up at four."""
+    links = (
+        (0, 2, 4, 0, 3, 2, 4, 3),
+        (2, 0, 2, 0, 0, 5, 1, 0),
+        (4, 2, 0, 6, 0, 0, 4, 1),
+        (0, 0, 6, 0, 4, 3, 0, 5),
+        (3, 0, 0, 4, 0, 3, 2, 5),
+        (2, 5, 0, 3, 3, 0, 4, 1),
+        (4, 1, 4, 0, 2, 4, 0, 3),
+        (3, 0, 1, 5, 5, 1, 3, 0),
+    )
+    assert disjoint_rings(links) == 4
