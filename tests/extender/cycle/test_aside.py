@@ -13,7 +13,8 @@ from hypothesis import given, settings
 
 from linkwise.extender.api.actions import WritePlan
 from linkwise.extender.core import CoreSettings
-from linkwise.extender.cycle import placing, planner
+from linkwise.extender.cycle import allocate as placing
+from linkwise.extender.cycle import planner
 from linkwise.extender.gangs import lifecycle as life
 from tests.extender.cluster import Cluster, change
 

@@ -19,8 +19,8 @@ from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.kubelet_admission import KubeletAdmission
 from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.cache.plan_corrections import PlanCorrections
-from linkwise.extender.cycle.placing import Placing
-from linkwise.extender.cycle.turns import Turns
+from linkwise.extender.cycle.allocate import Allocate
+from linkwise.extender.cycle.reserve import Reserve
 from linkwise.extender.gangs.allocate import GangSearch, StaleResult
 from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.lifecycle import GangLifecycle
@@ -88,7 +88,7 @@ class Planner:
         self.reservations = Reservations(
             cache, self._line, self.node_filters, running_pods, run_times
         )
-        self.turns = Turns(
+        self.turns = Reserve(
             cache,
             self._registry,
             self._line,
@@ -120,7 +120,7 @@ class Planner:
             budgets=budgets,
             who=preempt,
         )
-        self._placing = Placing(
+        self._placing = Allocate(
             cache,
             pending_writes,
             self._registry,

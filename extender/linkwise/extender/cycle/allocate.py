@@ -13,7 +13,7 @@ from linkwise.extender.api.unlocked import RunUnlocked
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.cache.plans import Deal, plan_id, written_plans
-from linkwise.extender.cycle.turns import Turns
+from linkwise.extender.cycle.reserve import Reserve
 from linkwise.extender.gangs.allocate import GangSearch, Seen
 from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.lifecycle import GangLifecycle
@@ -30,7 +30,7 @@ from linkwise.topology.plan import Plan
 _MANY = 64  # members: others are let in between what is done for so many and what follows
 
 
-class Placing:
+class Allocate:
     """*aside* lets others use the books while a piece of work is done."""
 
     def __init__(
@@ -41,7 +41,7 @@ class Placing:
         line: SchedulingQueue,
         search: GangSearch,
         reservations: Reservations,
-        turns: Turns,
+        turns: Reserve,
         preemption: GangPreemption,
         lifecycle: GangLifecycle,
         repair: Repair,

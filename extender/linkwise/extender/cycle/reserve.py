@@ -90,7 +90,7 @@ class _Front:
         return any(row < len(pool) and pool[row] for pool in self._blocked)
 
 
-class Turns:
+class Reserve:
     def __init__(
         self,
         cache: Cache,
