@@ -91,7 +91,7 @@ class Scheduler:
             run_times=self._run_times,
             ages=self._ages,
         )
-        self._planner.aside = self._aside
+        self._planner.changes.run_unlocked = self._aside
         self.offers = self._planner.offers
         self.reservations = self._planner.reservations
         self._binder = Binder(self._cache, self._planner)
@@ -111,7 +111,7 @@ class Scheduler:
 
     def stand_by(self) -> None:
         """Decide nothing; call it now and then while another leads."""
-        self._planner.rest()
+        self._planner.changes.forget()
 
     def latest_term(self, most: int) -> int:
         """The highest that any plan names, up to *most*: what is above no leader has written."""
@@ -270,11 +270,11 @@ class Scheduler:
 
     def set_unlocker(self, aside: RunUnlocked) -> None:
         """*aside* does what takes long and needs no books; it may let others use the core."""
-        self._aside = self._planner.aside = aside
+        self._aside = self._planner.changes.run_unlocked = aside
 
     def take_defects(self) -> list[Exception]:
         """The mistakes of ours that `decide` met, each to be told once; it went on without them."""
-        return self._planner.take_defects()
+        return self._planner.changes.take_defects()
 
     def done(self, action: Action, outcome: Outcome, now: float) -> None:
         """How carrying out *action* ended."""

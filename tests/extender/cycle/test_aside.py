@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from linkwise.extender.api.actions import WritePlan
 from linkwise.extender.core import CoreSettings
 from linkwise.extender.cycle import allocate as placing
-from linkwise.extender.cycle import planner
+from linkwise.extender.cycle import changes
 from linkwise.extender.gangs import lifecycle as life
 from tests.extender.cluster import Cluster, change
 
@@ -295,7 +295,7 @@ def test_whatever_happens_meanwhile_the_books_stay_sound_and_whoever_can_go_goes
 ) -> None:
     with (
         patch.object(placing, "_MANY", many),
-        patch.object(planner, "_VERY_MANY", very_many),
+        patch.object(changes, "_VERY_MANY", very_many),
         patch.object(life, "_AT_ONCE", very_many),
     ):
         whoever_can_go_goes(happenings, sizes)

@@ -139,7 +139,7 @@ def test_nobody_is_answered_before_its_first_decision(
 
     def slowly(now: float) -> tuple[Action, ...]:
         begun.set()
-        extender.core._planner.aside(lambda: finish.wait(30))  # as while room is sought
+        extender.core._planner.changes.run(lambda: finish.wait(30))  # as while room is sought
         return decide(now)
 
     finish = Event()

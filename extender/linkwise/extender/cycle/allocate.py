@@ -38,7 +38,7 @@ class Allocate:
         cache: Cache,
         pending_writes: PendingWrites,
         registry: GangRegistry,
-        line: SchedulingQueue,
+        queue: SchedulingQueue,
         search: GangSearch,
         reservations: Reservations,
         turns: Reserve,
@@ -47,11 +47,11 @@ class Allocate:
         repair: Repair,
         aside: RunUnlocked,
     ) -> None:
-        self._cache, self._pending_writes, self._registry, self._line = (
+        self._cache, self._pending_writes, self._registry, self._queue = (
             cache,
             pending_writes,
             registry,
-            line,
+            queue,
         )
         self._search, self._reservations, self._turns, self._preemption = (
             search,
@@ -81,13 +81,13 @@ class Allocate:
             refused = self._plan_most(gang, now)
         waiting = len(self._registry.muster(gang).open)
         if waiting < waited_before:
-            self._line.got_room(gang)
+            self._queue.got_room(gang)
             self._turns.give_up(gang.key)
         if waiting:
-            self._line.join(gang.key)
+            self._queue.join(gang.key)
             gang.tried_room = self._cache.room
         if refused is not None:
-            self._line.stand_aside(gang, *refused, now)
+            self._queue.stand_aside(gang, *refused, now)
 
     def _take_places_again(self, gang: Gang, now: float) -> None:
         members = self._registry.muster(gang)

@@ -95,7 +95,7 @@ class Reserve:
         self,
         cache: Cache,
         registry: GangRegistry,
-        line: SchedulingQueue,
+        queue: SchedulingQueue,
         search: GangSearch,
         reservations: Reservations,
         running_pods: RunningPods,
@@ -105,7 +105,7 @@ class Reserve:
     ) -> None:
         """*share* of the GPUs that a gang could use may be held; what the first of those who wait
         for them needs is held in any case, within *idle_bound*. 0: no holds at all."""
-        self._cache, self._registry, self._line = cache, registry, line
+        self._cache, self._registry, self._queue = cache, registry, queue
         self._search, self._reservations, self._running_pods = search, reservations, running_pods
         self._share, self._idle_limit = share, idle_limit
         self._look_at: dict[GangKey, float] = {}  # when to look for a place again
@@ -164,7 +164,7 @@ class Reserve:
     def begin_turn(self, gang: Gang) -> None:
         """All before this one have had theirs."""
         if not self._front.is_blocked:
-            self._reservations.served = self._line.urgency(gang.key)
+            self._reservations.served = self._queue.urgency(gang.key)
 
     def end_turn(self, gang: Gang, now: float, pause: Pause) -> None:
         """It found no room: keep some for it, if it is one of the first."""
@@ -199,7 +199,7 @@ class Reserve:
         )
         self._reservations.forget_fresh()
         self._reservations.served = min(
-            (self._line.urgency(k) for k in self._front.keys), default=FIRST
+            (self._queue.urgency(k) for k in self._front.keys), default=FIRST
         )
         self._running_pods.forget_all_but(self._cache.nodes)
         self._known &= self._registry.gangs.keys()
@@ -207,7 +207,7 @@ class Reserve:
 
     def _state(self) -> object:
         cache = self._cache
-        return len(cache.settled_rows), len(cache.changed_rows), cache.room, self._line.changes
+        return len(cache.settled_rows), len(cache.changed_rows), cache.room, self._queue.changes
 
     def _bound_idling(self, now: float) -> None:
         over = {

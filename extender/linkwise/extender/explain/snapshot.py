@@ -174,9 +174,9 @@ def _gang(planner: Planner, gang: Gang, now: float) -> GangState:
         gang.refusals,
         gang.refused,
         gang.no_room,
-        planner.turns.in_vain(gang.key, members),
+        planner.reserve.in_vain(gang.key, members),
         planner.deadline(gang),
         members,
         planner.reservations.claimant(gang, members) if why else None,
-        planner.turns.rests_until(gang.key, now),
+        planner.reserve.rests_until(gang.key, now),
     )

@@ -61,7 +61,7 @@ class GangPreemption:
         cache: Cache,
         pending_writes: PendingWrites,
         registry: GangRegistry,
-        line: SchedulingQueue,
+        queue: SchedulingQueue,
         search: GangSearch,
         reservations: Reservations,
         running_pods: RunningPods,
@@ -70,11 +70,11 @@ class GangPreemption:
         who: Preempt,
     ) -> None:
         self.budgets = budgets
-        self._cache, self._pending_writes, self._registry, self._line = (
+        self._cache, self._pending_writes, self._registry, self._queue = (
             cache,
             pending_writes,
             registry,
-            line,
+            queue,
         )
         self._search, self._reservations, self._running_pods, self._who = (
             search,
@@ -133,7 +133,7 @@ class GangPreemption:
         """Evict who is to be evicted, and choose whom else, once all who wait have been tried."""
         if self._who is Preempt.NEVER or not self.budgets.known:
             return
-        waiting = self._line.without_room()
+        waiting = self._queue.without_room()
         keys = {gang.key for gang in waiting}
         for key in [key for key in self._victims if key not in keys or self._is_spoilt(key, now)]:
             self._give_up(key)
@@ -165,7 +165,7 @@ class GangPreemption:
         for gang in waiting:
             if gang.key in self._victims or not self._is_time(gang, now):
                 continue
-            alike = (-self._line.urgency(gang.key)[0], requests_of(self._open(gang).open))
+            alike = (-self._queue.urgency(gang.key)[0], requests_of(self._open(gang).open))
             if alike in in_vain:
                 continue
             if looked == _AT_ONCE:
@@ -192,7 +192,7 @@ class GangPreemption:
         for uid in victims:  # those that stay may have members now that were kept waiting
             record = self._cache.pods.get(uid)
             if record is not None:
-                self._line.take_up(record.gang)
+                self._queue.take_up(record.gang)
 
     def _is_spoilt(self, key: GangKey, now: float) -> bool:
         """Whether the hold is gone, or some of it does not come free: a victim is stuck, or one has
@@ -264,7 +264,7 @@ class GangPreemption:
         self._victims[gang.key] = frozenset(pod.uid for unit in chosen for pod in unit.pods)
         for unit in chosen:
             if unit.spare is None:
-                self._line.keep_age(unit.key, now)
+                self._queue.keep_age(unit.key, now)
             text = f"evicted to make room for {gang.key.title}, which is more important"
             self._pending_writes.say(unit.pods[0].ref, REASON, text, now)
         return True
@@ -280,7 +280,7 @@ class GangPreemption:
 
     def _units(self, gang: Gang) -> Iterator[Unit]:
         """Everybody who may be evicted for it."""
-        priority = -self._line.urgency(gang.key)[0]
+        priority = -self._queue.urgency(gang.key)[0]
         seen: set[GangKey] = set()
         for info in self._cache.nodes.values():
             for record in info.bound.values():
@@ -302,7 +302,7 @@ class GangPreemption:
         members = self._registry.muster(known)
         live = [member for member in members.all if member.live]
         bound = tuple(member for member in live if member.node)
-        urgency, created, _ = self._line.urgency(key)
+        urgency, created, _ = self._queue.urgency(key)
         if -urgency >= priority or not all(self._consents(member) for member in live):
             return
         if not any(self._is_spared(member.uid) for member in bound):

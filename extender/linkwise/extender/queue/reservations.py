@@ -107,14 +107,14 @@ class Reservations:
     def __init__(
         self,
         cache: Cache,
-        line: SchedulingQueue,
+        queue: SchedulingQueue,
         node_filters: NodeFilters,
         running_pods: RunningPods,
         run_times: RunTimes,
     ) -> None:
-        self._cache, self._line, self._node_filters, self._running_pods = (
+        self._cache, self._queue, self._node_filters, self._running_pods = (
             cache,
-            line,
+            queue,
             node_filters,
             running_pods,
         )
@@ -152,7 +152,7 @@ class Reservations:
     def claimant(self, gang: Gang, members: GangMembers) -> Claimant:
         lacks = members.started and not members.enough_placed
         seconds = _longest(members.open, self._run_times.nine_of_ten)
-        return Claimant(self._line.urgency(gang.key), seconds, runs=lacks)
+        return Claimant(self._queue.urgency(gang.key), seconds, runs=lacks)
 
     def claimant_of_single(self, record: PodRecord) -> Claimant:
         return claimant_of_single(record, self._run_times.nine_of_ten)
@@ -245,7 +245,7 @@ class Reservations:
         new = earliest(self._cache, self._running_pods, spots, now)
         reservation = Reservation(
             gang.key,
-            self._line.urgency(gang.key),
+            self._queue.urgency(gang.key),
             new,
             requests_of(members.open),
             frozenset(
@@ -302,7 +302,7 @@ class Reservations:
     def bring_up_to_date(self, reservation: Reservation, pool: Bools, now: float) -> Reservation:
         """When it can start changes with those who have its GPUs, and *pool* with the nodes."""
         fresh = earliest(self._cache, self._running_pods, reservation.earliest.spots, now)
-        urgency = self._line.urgency(reservation.key)
+        urgency = self._queue.urgency(reservation.key)
         same_pool = np.array_equal(pool, reservation.pool)
         if fresh == reservation.earliest and urgency == reservation.urgency and same_pool:
             return reservation

@@ -1,0 +1,128 @@
+"""What happened since the last round, and so what the next one has to look at."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from linkwise.extender.api.records import GangKey
+from linkwise.extender.api.unlocked import RunUnlocked, T, run_inline
+from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.pending_writes import PendingWrites
+from linkwise.extender.gangs.lifecycle import GangLifecycle
+from linkwise.extender.gangs.registry import GangRegistry
+from linkwise.extender.gangs.scheduling_gates import SchedulingGates
+from linkwise.extender.placement.nodes.best_node import BestNode
+from linkwise.extender.placement.nodes.node_filters import NodeFilters
+from linkwise.extender.placement.nodes.scheduler_feedback import SchedulerFeedback
+
+# Members: after each look at a gang of so many, others may use the core.
+_VERY_MANY = 512
+
+
+class Changes:
+    """The gangs that are due, the work that runs beside the lock, and the defects that are met."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        pending_writes: PendingWrites,
+        registry: GangRegistry,
+        lifecycle: GangLifecycle,
+        gates: SchedulingGates,
+        node_filters: NodeFilters,
+        feedback: SchedulerFeedback,
+        best_node: BestNode,
+    ) -> None:
+        self._cache, self._pending_writes, self._registry = cache, pending_writes, registry
+        self._lifecycle, self._gates = lifecycle, gates
+        self._node_filters, self._feedback, self._best_node = node_filters, feedback, best_node
+        self.run_unlocked: RunUnlocked = run_inline
+        self.due: set[GangKey] = set()
+        self.moved: set[GangKey] = set()  # changed while this round ran work beside the lock
+        self._changed_rows_seen = 0
+        self._defects: list[Exception] = []
+
+    def take(self, now: float) -> set[GangKey]:
+        """The gangs that something happened to."""
+        cache = self._cache
+        self._node_filters.trim()
+        self._best_node.trim()
+        touched = cache.take_touched()
+        for name in touched:
+            info = cache.nodes.get(name)
+            keys = (cache.pods[uid].gang for uid in (info.plans if info is not None else ()))
+            self.due |= {key for key in keys if key is not None}
+        if self._feedback.lapse(touched, now):
+            self.refusals_ended()
+        if len(cache.changed_rows) != self._changed_rows_seen:
+            self._changed_rows_seen = len(cache.changed_rows)
+            self._take_up_refused()
+        self.due |= self._lifecycle.take_late(now)
+        for uid in self._pending_writes.take_woken(now):
+            record = cache.pods.get(uid)
+            if record is not None:
+                self._gates.pod_changed(record)
+                if record.gang is not None:
+                    self.due.add(record.gang)
+        due, self.due = self.due, set()
+        return due
+
+    def forget(self) -> None:
+        """While another replica decides, keep no list of what there would be to do."""
+        self._node_filters.trim()
+        self._best_node.trim()
+        self._cache.take_touched()
+        self.due.clear()
+
+    def refusals_ended(self) -> None:
+        """Nodes that kube-scheduler refused for some pods may take them now."""
+        self._cache.room += 1
+        self._take_up_refused()
+
+    def _take_up_refused(self) -> None:
+        for key, gang in self._registry.gangs.items():
+            if gang.refused:
+                gang.take_up()
+                self.due.add(key)
+
+    # Beside the lock.
+
+    def run(self, work: Callable[[], T]) -> T:
+        """Let others use the core while *work* is done. Gangs that change meanwhile are left alone
+        for the rest of this round, and looked at in the next one."""
+        before = set(self.due)
+        try:
+            return self.run_unlocked(work)
+        finally:
+            self.moved |= self.due - before
+
+    def pause(self) -> None:
+        self.run(lambda: None)
+
+    def pause_after(self, key: GangKey) -> None:
+        """Each look at thousands of members takes a while."""
+        if len(self._cache.gangs.get(key, ())) >= _VERY_MANY:
+            self.pause()
+
+    def look_again_at_moved(self) -> None:
+        for key in self.moved:
+            self.due.add(key)
+            if key in self._registry.gangs:
+                self._registry.gangs[key].try_again()
+        self.moved.clear()
+
+    # Defects.
+
+    @contextmanager
+    def isolated(self, what: object) -> Iterator[None]:
+        """If a gang or a pod meets a defect of the extender, it is left out and all others go
+        on."""
+        try:
+            yield
+        except Exception as defect:
+            defect.add_note(f"while deciding about {what}")
+            self._defects.append(defect)
+
+    def take_defects(self) -> list[Exception]:
+        """The defects met since this was last asked."""
+        defects, self._defects = self._defects, []
+        return defects

@@ -1,0 +1,87 @@
+"""The last step of a round: what was decided goes to the API server."""
+
+from collections.abc import Mapping
+
+from linkwise.extender.api.queue_note import queue_note
+from linkwise.extender.api.records import GangKey
+from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.pending_writes import PendingWrites
+from linkwise.extender.cache.plan_corrections import PlanCorrections
+from linkwise.extender.cycle.changes import Changes
+from linkwise.extender.cycle.reserve import Reserve
+from linkwise.extender.gangs.lifecycle import GangLifecycle
+from linkwise.extender.gangs.registry import GangRegistry
+from linkwise.extender.gangs.scheduling_gates import SchedulingGates
+from linkwise.extender.gangs.waiting_events import WaitingEvents
+from linkwise.extender.queue.reservations import Reservations
+from linkwise.extender.queue.scheduling_queue import SchedulingQueue
+from linkwise.extender.queue.unschedulable_pods import UnschedulablePods
+
+
+class Publish:
+    def __init__(
+        self,
+        cache: Cache,
+        pending_writes: PendingWrites,
+        registry: GangRegistry,
+        queue: SchedulingQueue,
+        reservations: Reservations,
+        reserve: Reserve,
+        lifecycle: GangLifecycle,
+        gates: SchedulingGates,
+        waiting_events: WaitingEvents,
+        unschedulable_pods: UnschedulablePods,
+        plan_corrections: PlanCorrections,
+        changes: Changes,
+    ) -> None:
+        self._cache, self._pending_writes, self._registry = cache, pending_writes, registry
+        self._queue, self._reservations, self._reserve = queue, reservations, reserve
+        self._lifecycle, self._gates, self._waiting_events = lifecycle, gates, waiting_events
+        self._unschedulable_pods, self._plan_corrections = unschedulable_pods, plan_corrections
+        self._changes = changes
+
+    def run(self, looked_at: set[GangKey], doubted: Mapping[str, str], now: float) -> None:
+        """*looked_at*: the gangs of this round. *doubted*: uid -> the one node on which a pod may
+        be whose Binding had no answer."""
+        for key in sorted(looked_at):
+            with self._changes.isolated(key.title):
+                if key in self._registry.gangs:
+                    gang = self._registry.gangs[key]
+                    self._lifecycle.publish(gang, now, self._changes.pause)
+                    self._changes.pause_after(key)
+                self._waiting_events.note(key, now)
+        for key in sorted(looked_at | self._reserve.take_changed() | self._queue.take_evicted()):
+            with self._changes.isolated(key.title):
+                self._note_queue(key, now)
+        for uid, node in doubted.items():
+            record = self._cache.pods.get(uid)
+            if record is not None and record.live and record.nominated != node:
+                self._pending_writes.nominate(record, node, now)
+        self._gates.look_at_strays(now)
+        self._waiting_events.look(now, self._changes.isolated)
+        self._unschedulable_pods.look(now)
+        self._plan_corrections.look(now, self._changes.isolated)
+
+    def _note_queue(self, key: GangKey, now: float) -> None:
+        """Have the oldest pod of a gang carry what the gang has in the queue."""
+        gang = self._registry.gangs.get(key)
+        members = () if gang is None else self._registry.muster(gang).all
+        live = [member for member in members if member.live]
+        if not live:
+            return
+        created = min(member.created for member in live)
+        oldest = min((m for m in live if m.created == created), key=lambda member: member.uid)
+        reservation = self._reservations.of(key)
+        spots = () if reservation is None else reservation.earliest.spots
+        waits = gang is not None and self._queue.has_no_room(gang)
+        note = queue_note(
+            oldest.uid,
+            self._queue.evicted_age(key),
+            [(spot.node, spot.gpus) for spot in spots],
+            idle_since=self._reserve.idles_since(key),
+            rests_until=self._reserve.rests_until(key, now) if waits else None,
+        )
+        for member in live:
+            wanted = note if member is oldest else None
+            if member.queue is not wanted:
+                self._pending_writes.note_queue(member, wanted, now)

@@ -1,0 +1,108 @@
+"""One scheduling round: reconcile → allocate → preempt → reserve → backfill → publish.
+
+1. *Reconcile* every gang that something happened to, so that what it gives back is there for all.
+2. Take the scheduling queue in order, the most urgent first. *Allocate* GPUs to the gang. If there
+   is no room, *reserve* the GPUs on which it can start first. Those behind it *backfill*: they get
+   what is not reserved, and what they give back before it is needed.
+3. *Preempt* less important gangs for a gang that still has no room.
+4. *Publish* what was decided: plans, nominations, gates, Events.
+
+A gang without room is not tried again before there is more room.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+from linkwise.extender.api.records import GangKey
+from linkwise.extender.cycle.allocate import Allocate
+from linkwise.extender.cycle.changes import Changes
+from linkwise.extender.cycle.publish import Publish
+from linkwise.extender.cycle.reserve import Reserve
+from linkwise.extender.gangs.allocate import GangSearch, StaleResult
+from linkwise.extender.gangs.gang import Gang
+from linkwise.extender.gangs.lifecycle import GangLifecycle
+from linkwise.extender.gangs.registry import GangRegistry
+from linkwise.extender.preemption.gang_preemption import GangPreemption
+from linkwise.extender.queue.reservations import Reservations
+from linkwise.extender.queue.scheduling_queue import SchedulingQueue
+
+_MOST_PASSES = 3  # through the queue; what is left then is decided in the next round
+
+
+class Round:
+    def __init__(
+        self,
+        registry: GangRegistry,
+        queue: SchedulingQueue,
+        reservations: Reservations,
+        search: GangSearch,
+        changes: Changes,
+        lifecycle: GangLifecycle,
+        allocate: Allocate,
+        reserve: Reserve,
+        preemption: GangPreemption,
+        publish: Publish,
+    ) -> None:
+        self._registry, self._queue, self._reservations = registry, queue, reservations
+        self._search, self._changes, self._lifecycle = search, changes, lifecycle
+        self._allocate, self._reserve, self._preemption = allocate, reserve, preemption
+        self._publish = publish
+
+    def run(self, doubted: Mapping[str, str], now: float) -> None:
+        """*doubted*: uid -> the one node on which a pod may be whose Binding had no answer."""
+        looked_at = self._changes.take(now)
+        for key in sorted(looked_at):
+            self._reconcile(key, now)
+        if self._queue.freshen(now):
+            self._search.forget_refusals()
+        for _ in range(_MOST_PASSES):
+            self._go_through_queue(looked_at, now)
+            with self._changes.isolated("preemption"):
+                self._preemption.look(now)
+            if not self._queue.any_untried():
+                break
+        self._publish.run(looked_at, doubted, now)
+        self._changes.look_again_at_moved()
+
+    def _reconcile(self, key: GangKey, now: float) -> None:
+        with self._changes.isolated(key.title):
+            self._queue.leave(key)
+            if self._lifecycle.reconcile(key, now):
+                self._queue.join(key)
+            elif key not in self._registry.gangs:
+                self._queue.forget(key)
+            self._changes.pause_after(key)
+
+    def _go_through_queue(self, looked_at: set[GangKey], now: float) -> None:
+        """Allocate or reserve for each gang before the next one is tried.
+
+        Of thousands of single pods that are alike, the first speaks for those behind it: they
+        would find no more room than it did.
+        """
+        if not (self._queue.any_untried() or self._reserve.have_to_look(now)):
+            return
+        self._reserve.begin()
+        had_turns: set[object] = set()  # what single pods want that found no room
+        in_vain: dict[object, Gang] = {}  # the same of those that have just been tried
+        for gang in self._queue.in_order():
+            alike = self._registry.request_of_single(gang)
+            if (
+                alike in had_turns
+                and not self._reservations.evicts(gang.key)
+                and self._queue.stays_aside(gang, in_vain.get(alike), now)
+            ):
+                continue
+            with self._changes.isolated(gang.name), suppress(StaleResult):
+                self._reserve.begin_turn(gang)
+                if self._queue.is_untried(gang) and gang.key not in self._changes.moved:
+                    looked_at.add(gang.key)
+                    in_vain[alike] = gang
+                    self._allocate.place(gang, now)
+                    self._changes.pause_after(gang.key)
+            if self._queue.has_no_room(gang):
+                with self._changes.isolated(gang.name):
+                    self._reserve.end_turn(gang, now, self._changes.pause)
+                if alike is not None:
+                    had_turns.add(alike)
+        with self._changes.isolated("reservations"):
+            self._reserve.end(now)
