@@ -26,7 +26,7 @@ from linkwise.plugin.leaving import Leaving
 from linkwise.plugin.metrics import Metrics
 from linkwise.plugin.publish import NodePublisher
 from linkwise.plugin.registration import Registrar
-from linkwise.plugin.server import DevicePlugin
+from linkwise.plugin.server import Advice, DevicePlugin
 from linkwise.plugin.settings import CDI_KIND, Settings
 from linkwise.topology.model import LinkClass, Machine
 from linkwise.topology.plan import InUse
@@ -223,11 +223,12 @@ class Node:
             device_specs=settings.pass_device_specs,
             host_dev=settings.host_dev,
         )
+        advice = Advice(self._advisor, metrics)
         self._registrar = Registrar(
             kubelet_socket=settings.kubelet_socket,
             resource=settings.resource_name,
             make_service=lambda: DevicePlugin(
-                self._book, self._advisor, granting, metrics, on_allocated=self._in_use.poke
+                self._book, advice, granting, metrics, on_allocated=self._in_use.poke
             ),
             metrics=metrics,
             on_lost=self._advisor.kubelet_restarted,
