@@ -154,7 +154,7 @@ class Front:
         for each in found:
             offer = each.offer
             if offer.state is not State.LISTS:
-                return f"{offer.resource}: the vendor's plugin: {offer.state.value}: {offer.why}"
+                return f"{offer.resource}: the vendor's plugin {offer.state.value}: {offer.why}"
             if not each.registrar.ready:
                 return (
                     f"{offer.resource}: {each.registrar.trouble or 'the kubelet does not listen'}"

@@ -75,7 +75,7 @@ class Offer:
 
     @property
     def why(self) -> str:
-        """What keeps the vendor's plugin from being well; empty while it is."""
+        """What is wrong with the vendor's plugin; empty where nothing is."""
         return self._why
 
     @property
@@ -105,7 +105,7 @@ class Offer:
         with self._changed:
             before, self._vendor = self._vendor, vendor
             self._withdrawn = False
-            self._enter(State.SILENT, "it has not listed its devices yet", alive=self._alive)
+            self._enter(State.SILENT, "", alive=self._alive)
         return before
 
     def renew(self) -> None:
@@ -113,7 +113,7 @@ class Offer:
         was listed does not count until it has, or has not for some time."""
         with self._changed:
             if self._state is State.LISTS:
-                self._enter(State.RENEWS, "the kubelet has started: it should too", alive=False)
+                self._enter(State.RENEWS, "", alive=False)
 
     def stayed(self) -> None:
         """It has not begun again."""
@@ -136,8 +136,10 @@ class Offer:
     def overdue(self) -> None:
         """It should have listed its devices by now: what an earlier one listed does not count."""
         with self._changed:
-            self._alive = False
-            self._show()
+            if self._state is not State.SILENT or self._why:
+                return
+            self._enter(State.SILENT, "it has registered, and lists nothing", alive=False)
+        self._on_change(self)
 
     # What the vendor's plugin tells (vendor.Listener); one that has been replaced is not heard.
 

@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 # Of which GPUs it prefers, the vendor's plugin is asked for so long. NVIDIA's takes 1 to 2 ms for 8
 # GPUs, and half a minute for some questions of 16 (NVIDIA/k8s-device-plugin#774).
 _PREFER_SECONDS = 1.0
+_FOR_EVER_SECONDS = 1e9  # grpcio says 9e18 of a caller that has no deadline, and cannot pass it on
 
 
 class FrontPlugin:
@@ -192,8 +193,8 @@ class FrontPlugin:
 
 def _remaining(context: grpc.ServicerContext) -> float | None:
     """Seconds until the caller gives up; None where it waits for ever."""
-    seconds: float | None = context.time_remaining()  # None in spite of its annotation
-    return seconds
+    seconds = context.time_remaining()
+    return seconds if seconds < _FOR_EVER_SECONDS else None
 
 
 def _cancel(call: Call) -> None:
