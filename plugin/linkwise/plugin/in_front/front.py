@@ -85,6 +85,7 @@ class Front:
         self._opened = 0.0
         self._registering = Lock()  # around the registry, and which kubelet it was made after
         self._kubelet: Identity | None = None
+        self._due = True  # the socket is to be made
         self._trouble = ""
         self._others_only = False  # nothing is offered but other resources, such as MIG devices
         self._stopping = Event()
@@ -154,7 +155,8 @@ class Front:
         for each in found:
             offer = each.offer
             if offer.state is not State.LISTS:
-                return f"{offer.resource}: the vendor's plugin {offer.state.value}: {offer.why}"
+                why = f": {offer.why}" if offer.why else ""
+                return f"{offer.resource}: the vendor's plugin {offer.state.value}{why}"
             if not each.registrar.ready:
                 return (
                     f"{offer.resource}: {each.registrar.trouble or 'the kubelet does not listen'}"
@@ -264,16 +266,17 @@ class Front:
         """Of a vendor's plugin: what it lists, or how it is."""
         with self._lock:
             fronted = self._fronted.get(offer.resource)
-        if fronted is None or fronted.offer is not offer:
-            return
-        self._show(offer)
+            if fronted is None or fronted.offer is not offer:
+                return
+            self._show(offer)
         if offer.why not in (fronted.said, ""):
             log.warning(
                 "%s: the vendor's plugin %s: %s", offer.resource, offer.state.value, offer.why
             )
-        elif fronted.said and not offer.why:
+        elif fronted.said and offer.state is State.LISTS:
             log.info("%s: the vendor's plugin is well", offer.resource)
-        fronted.said = offer.why
+        if offer.why or offer.state is State.LISTS:
+            fronted.said = offer.why
         self._offer_to_kubelet(fronted)
         self._on_change()
 
@@ -299,7 +302,10 @@ class Front:
                 for fronted in self._all():
                     self._look_after(fronted)
                 self._look_for_whole()
-                if not self._started and self._age > self._patience.own_knowledge:
+                if (
+                    not self._started
+                    and self._opened + self._patience.own_knowledge < time.monotonic()
+                ):
                     log.warning("nothing is known of the GPUs yet: the vendor's word is handed on")
                     self.start()
             except Exception:  # what comes later must be noticed all the same
@@ -307,15 +313,15 @@ class Front:
             if self._stopping.wait(self._patience.look):
                 return
 
-    @property
-    def _age(self) -> float:
-        return time.monotonic() - self._opened
-
     def _keep_registry(self) -> None:
         with self._registering:
             kubelet = identity(self._kubelet_socket)
-            another = kubelet is not None and kubelet != self._kubelet
-            if self._stopping.is_set() or (self._registry.there and not another):
+            if kubelet is not None and kubelet != self._kubelet:
+                # Before the socket is made: the vendor's plugin may be quick.
+                for fronted in self._all() if self._kubelet is not None else ():
+                    fronted.offer.renew()
+                self._kubelet, self._due = kubelet, True
+            if self._stopping.is_set() or (self._registry.there and not self._due):
                 return
             try:
                 self._registry.open()
@@ -324,10 +330,7 @@ class Front:
                 if self._trouble != before:
                     log.warning("vendors' plugins cannot register: %s; trying again", error)
                 return
-            if another and self._kubelet is not None:
-                for fronted in self._all():
-                    fronted.offer.renew()
-            self._kubelet, self._trouble = kubelet or self._kubelet, ""
+            self._due, self._trouble = False, ""
             log.info("vendors' plugins may register at %s", self._vendor_socket)
 
     def _look_after(self, fronted: _Fronted) -> None:
@@ -364,8 +367,8 @@ class Front:
             if not fronted.offer.withdrawn:  # it has come back just now
                 return
             del self._fronted[fronted.offer.resource]
+            self._hide(fronted.offer.resource)
         _end(fronted)
-        self._hide(fronted.offer.resource)
         self._on_change()
 
     # What the metrics say.

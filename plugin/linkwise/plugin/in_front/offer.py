@@ -112,14 +112,18 @@ class Offer:
         """There is another kubelet, and a vendor's plugin that sees it ends and begins again: what
         was listed does not count until it has, or has not for some time."""
         with self._changed:
-            if self._state is State.LISTS:
-                self._enter(State.RENEWS, "", alive=False)
+            if self._state is not State.LISTS:
+                return
+            self._enter(State.RENEWS, "", alive=False)
+        self._on_change(self)
 
     def stayed(self) -> None:
         """It has not begun again."""
         with self._changed:
-            if self._state is State.RENEWS:
-                self._enter(State.LISTS, "", alive=True)
+            if self._state is not State.RENEWS:
+                return
+            self._enter(State.LISTS, "", alive=True)
+        self._on_change(self)
 
     def know(self, machine: Machine) -> None:
         """Our own knowledge of the GPUs has changed."""
