@@ -160,6 +160,25 @@ def test_a_second_registration_takes_the_place_of_the_first_without_a_gap(world:
     assert plugin.allocate(UUIDS[:1]).envs["VENDOR_SAYS"] == UUIDS[0]
 
 
+def test_a_call_under_way_ends_well_though_another_plugin_has_registered_meanwhile(
+    world: World,
+) -> None:
+    """As where a vendor's plugin is updated and the new one starts before the old one ends."""
+    world.vendor.offer(GPU, UUIDS, hangs=["Allocate"])
+    plugin = world.start()
+    under_way = plugin.stub.Allocate.future(api.AllocateRequest(), timeout=60)
+    wait_for(lambda: world.vendor.calls("Allocate"), "the call")
+    assert world.vendor.do("register", resource=GPU) == ""
+    wait_for(lambda: len(world.vendor.calls("ListAndWatch")) == 2, "the second stream")
+    world.vendor.set(hangs=[])
+    assert not under_way.result(60).container_responses
+    wait_for(lambda: vendors() == 1, "the end of the old one")
+
+
+def vendors() -> int:
+    return sum(each.name.startswith("vendor nvidia") for each in threading.enumerate())
+
+
 def healthy_of(message: api.ListAndWatchResponse) -> list[str]:
     return [device.ID for device in message.devices if device.health == "Healthy"]
 
@@ -365,9 +384,6 @@ def test_no_thread_is_left_of_plugins_that_come_and_go_nor_of_us(world: World) -
     for _ in range(5):
         world.vendor.begin()
     wait_for(lambda: healthy(plugin) == ALL or plugin.ended, "the GPUs, or a new beginning")
-
-    def vendors() -> int:
-        return sum(each.name.startswith("vendor nvidia") for each in threading.enumerate())
 
     def registrars() -> int:
         return sum(each.name == "registrar" for each in threading.enumerate())

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Condition, Event, RLock, Thread
+from threading import Condition, RLock, Thread
 from typing import Any
 
 import grpc
@@ -138,10 +138,11 @@ class Resource:
             code, text = self.errors[method]
             context.abort(grpc.StatusCode[code], text)
         if method in self.hangs:
-            over = Event()
-            context.add_callback(over.set)
-            over.wait()
-            self.calls.append({"method": f"{method} given up"})
+            context.add_callback(self.tell)
+            with self.changed:
+                self.changed.wait_for(lambda: method not in self.hangs or not context.is_active())
+            if not context.is_active():
+                self.calls.append({"method": f"{method} given up"})
 
     def answering(self, method: str) -> Any:
         def answer(request: bytes, context: grpc.ServicerContext) -> bytes:

@@ -217,7 +217,7 @@ class Front:
             told = fronted.offer.options
             replaced = fronted.offer.registered(vendor)
         if replaced is not None:
-            replaced.stop()
+            replaced.retire()
             if fronted.offer.options != told:
                 fronted.registrar.again()
         log.info("%s: the vendor's plugin has registered, at %s", resource, vendor.socket)
@@ -268,7 +268,7 @@ class Front:
             fronted = self._fronted.get(offer.resource)
             if fronted is None or fronted.offer is not offer:
                 return
-            self._show(offer)
+            _show(self._metrics, offer)
         if offer.why not in (fronted.said, ""):
             log.warning(
                 "%s: the vendor's plugin %s: %s", offer.resource, offer.state.value, offer.why
@@ -296,6 +296,7 @@ class Front:
     # The keeper.
 
     def _keep(self) -> None:
+        defect = ""
         while True:
             try:
                 self._keep_registry()
@@ -308,8 +309,10 @@ class Front:
                 ):
                     log.warning("nothing is known of the GPUs yet: the vendor's word is handed on")
                     self.start()
-            except Exception:  # what comes later must be noticed all the same
-                log.exception("looking after vendors' plugins failed; trying again")
+            except Exception as error:  # what comes later must be noticed all the same
+                if str(error) != defect:
+                    log.exception("looking after vendors' plugins failed; trying again")
+                defect = str(error)
             if self._stopping.wait(self._patience.look):
                 return
 
@@ -367,29 +370,26 @@ class Front:
             if not fronted.offer.withdrawn:  # it has come back just now
                 return
             del self._fronted[fronted.offer.resource]
-            self._hide(fronted.offer.resource)
+            _hide(self._metrics, fronted.offer)
         _end(fronted)
         self._on_change()
 
-    # What the metrics say.
 
-    def _show(self, offer: Offer) -> None:
-        for state in State:
-            self._metrics.vendor_state.labels(offer.resource, state.value).set(state is offer.state)
-        if offer.last_list is not None:
-            devices = offer.last_list.devices
-            healthy = sum(device.health == HEALTHY for device in devices)
-            count = self._metrics.vendor_devices
-            count.labels(offer.resource, "healthy").set(healthy)
-            count.labels(offer.resource, "unhealthy").set(len(devices) - healthy)
+def _show(metrics: Metrics, offer: Offer) -> None:
+    for state in State:
+        metrics.vendor_state.labels(offer.resource, state.value).set(state is offer.state)
+    if offer.last_list is not None:
+        health = [device.health == HEALTHY for device in offer.last_list.devices]
+        metrics.vendor_devices.labels(offer.resource, "healthy").set(sum(health))
+        metrics.vendor_devices.labels(offer.resource, "unhealthy").set(len(health) - sum(health))
 
-    def _hide(self, resource: str) -> None:
-        for state in State:
-            with suppress(KeyError):
-                self._metrics.vendor_state.remove(resource, state.value)
+
+def _hide(metrics: Metrics, offer: Offer) -> None:
+    for state in State:
+        metrics.vendor_state.remove(offer.resource, state.value)
+    if offer.last_list is not None:
         for health in ("healthy", "unhealthy"):
-            with suppress(KeyError):
-                self._metrics.vendor_devices.remove(resource, health)
+            metrics.vendor_devices.remove(offer.resource, health)
 
 
 def _end(fronted: _Fronted) -> None:

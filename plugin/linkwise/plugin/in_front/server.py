@@ -125,8 +125,9 @@ class FrontPlugin:
         vendor = self._offer.vendor
         if vendor is not None and not vendor.options.get_preferred_allocation_available:
             return b""  # the kubelet then takes any
+        reply = self._hand_through("GetPreferredAllocation", request, context)
         self._metrics.preferred.labels("vendor").inc()
-        return self._hand_through("GetPreferredAllocation", request, context)
+        return reply
 
     def _other(
         self, asked: wire.ContainerPreferredAllocationRequest, context: grpc.ServicerContext

@@ -8,7 +8,7 @@ seldom, because a plugin that serves on does not register anew for it.
 
 import logging
 from pathlib import Path
-from threading import Event, Thread, current_thread
+from threading import Condition, Event, Thread, current_thread
 from typing import Protocol, TypeAlias
 
 import grpc
@@ -55,6 +55,9 @@ class Vendor:
         self._stub = DevicePluginStub(self._channel)
         self._stopping = Event()
         self._thread: Thread | None = None
+        self._stream: grpc.Call | None = None
+        self._under_way = 0  # calls
+        self._idle = Condition()
 
     def connect(self, seconds: float) -> None:
         """Reach it and take its options, as the kubelet does inside Register. Raises VendorError
@@ -83,12 +86,34 @@ class Vendor:
         if self._thread is not None and self._thread is not current_thread():
             self._thread.join(_END_SECONDS)
 
+    def retire(self) -> None:
+        """Another plugin has taken its place: its list ends, calls under way may still end well."""
+        self._stopping.set()
+        stream = self._stream
+        if stream is not None:
+            stream.cancel()
+        Thread(target=self._drain, name=f"vendor {self.resource} retires", daemon=True).start()
+
+    def _drain(self) -> None:
+        with self._idle:
+            self._idle.wait_for(lambda: not self._under_way)
+        self.stop()
+
     def call(self, method: str, request: bytes, seconds: float | None) -> Call:
         """Begin a call; both messages are bytes. Raises ValueError once stopped."""
         begin: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(
             _SERVICE + method
         )
-        return begin.future(request, timeout=seconds)
+        call = begin.future(request, timeout=seconds)
+        with self._idle:
+            self._under_way += 1
+        call.add_done_callback(self._over)
+        return call
+
+    def _over(self, _: Call) -> None:
+        with self._idle:
+            self._under_way -= 1
+            self._idle.notify_all()
 
     def probe(self) -> None:
         """Ask whether it answers at all; the listener hears of it."""
@@ -112,7 +137,11 @@ class Vendor:
             try:
                 if attempt:
                     self.connect(_ANSWER_SECONDS)
-                for devices in self._stub.ListAndWatch(wire.Empty()):
+                stream = self._stub.ListAndWatch(wire.Empty())
+                self._stream = stream
+                if self._stopping.is_set():
+                    stream.cancel()
+                for devices in stream:
                     attempt = 0
                     listener.listed(self, devices)
             except grpc.RpcError as error:
