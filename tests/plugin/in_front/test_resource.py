@@ -1,51 +1,64 @@
 """Laws of the join of what a vendor's plugin lists with what we know."""
 
 import random
+from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from linkwise.plugin.in_front.resource import are_whole, joined, offered, why_not
 from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
 from linkwise.topology.model import Machine
-from tests.machines import DGX_1V, any_machine
+from tests.machines import DGX_1V, MIXED_5
 
 UNKNOWN_FIELD = bytes([0xC2, 0x3E, 4]) + b"kept"
+
+
+# A busy machine is no mistake.
+LAW = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+_GPUS = MIXED_5.gpus
+_IDS = st.sampled_from(
+    [
+        *(gpu.uuid for gpu in _GPUS),
+        *(f"{gpu.uuid}::{replica}" for gpu in _GPUS for replica in (0, 2, 10, "", "x", "٣", "-1")),
+        *("MIG-1", "MIG-2", "GPU-elsewhere", "GPU-elsewhere::0", "::", "", "a"),
+    ]
+)
+_HEALTH = st.sampled_from(["Healthy", "Unhealthy", "", "Unknown"])
+_TOPOLOGIES = st.sampled_from(
+    [
+        *(None, wire.TopologyInfo()),
+        *(
+            wire.TopologyInfo(nodes=[wire.NUMANode(ID=n) for n in nodes])
+            for nodes in ((0,), (1, 3))
+        ),
+    ]
+)
+_DEVICES = st.builds(
+    lambda health, topology, more: (
+        wire.Device(health=health, topology=topology).SerializeToString() + more
+    ),
+    *(_HEALTH, _TOPOLOGIES, st.sampled_from([b"", UNKNOWN_FIELD])),
+)
+_OWN = st.tuples(st.booleans(), st.sampled_from([(), (-1,), (0,), (1, -1, 2)]))
 
 
 @st.composite
 def listed_on(draw: st.DrawFn) -> tuple[Machine, wire.ListAndWatchResponse]:
     """A machine, and what some vendor's plugin lists of it: GPUs, replicas, MIG devices, others."""
-    machine = draw(any_machine(most_gpus=6))
-    uuids = [gpu.uuid for gpu in machine.gpus]
-    known = st.sampled_from(uuids)
-    ids = st.one_of(
-        known,
-        st.builds("{}::{}".format, known, st.integers(0, 12)),
-        st.builds("{}::{}".format, known, st.text(max_size=3)),
-        st.builds("MIG-{}".format, st.integers(0, 9)),
-        st.text(max_size=8),
+    own = draw(st.tuples(*[_OWN] * len(_GPUS)))
+    gpus = tuple(
+        replace(gpu, healthy=healthy, numa_nodes=nodes)
+        for gpu, (healthy, nodes) in zip(_GPUS, own, strict=True)
     )
-    devices = [
-        wire.Device.FromString(
-            wire.Device(
-                ID=each,
-                health=draw(st.sampled_from(["Healthy", "Unhealthy", "", "Unknown"])),
-                topology=draw(st.sampled_from([None, (), (0,), (1, 3)]).map(topology)),
-            ).SerializeToString()
-            + draw(st.sampled_from([b"", UNKNOWN_FIELD]))
-        )
-        for each in draw(st.lists(ids, unique=True, max_size=20))
-    ]
-    return machine, wire.ListAndWatchResponse(devices=devices)
+    listed = wire.ListAndWatchResponse()
+    for each, device in draw(st.dictionaries(_IDS, _DEVICES, max_size=12)).items():
+        listed.devices.append(wire.Device.FromString(device))
+        listed.devices[-1].ID = each
+    return replace(MIXED_5, gpus=gpus), listed
 
 
-def topology(nodes: tuple[int, ...] | None) -> wire.TopologyInfo | None:
-    if nodes is None:
-        return None
-    return wire.TopologyInfo(nodes=[wire.NUMANode(ID=node) for node in nodes])
-
-
+@LAW
 @given(listed_on(), st.booleans(), st.randoms())
 def test_order_never_depends_on_the_vendors(
     drawn: tuple[Machine, wire.ListAndWatchResponse], alive: bool, chance: random.Random
@@ -57,6 +70,7 @@ def test_order_never_depends_on_the_vendors(
     assert joined(again, machine, alive=alive) == joined(listed, machine, alive=alive)
 
 
+@LAW
 @given(listed_on(), st.booleans())
 def test_every_device_stays_and_is_healthy_only_where_all_say_so(
     drawn: tuple[Machine, wire.ListAndWatchResponse], alive: bool
@@ -70,6 +84,7 @@ def test_every_device_stays_and_is_healthy_only_where_all_say_so(
         assert by_id[device.ID].health == (device.health if well else "Unhealthy")
 
 
+@LAW
 @given(listed_on(), st.booleans())
 def test_what_is_not_known_of_passes_through(
     drawn: tuple[Machine, wire.ListAndWatchResponse], alive: bool
@@ -88,6 +103,7 @@ def test_what_is_not_known_of_passes_through(
     )
 
 
+@LAW
 @given(listed_on())
 def test_numa_nodes_that_are_missing_are_ours_and_minus_one_is_none(
     drawn: tuple[Machine, wire.ListAndWatchResponse],
@@ -101,6 +117,7 @@ def test_numa_nodes_that_are_missing_are_ours_and_minus_one_is_none(
             assert nodes == ours.get(device.ID.split("::")[0], [])
 
 
+@LAW
 @given(listed_on(), st.booleans())
 def test_joining_twice_changes_nothing(
     drawn: tuple[Machine, wire.ListAndWatchResponse], alive: bool
@@ -110,6 +127,7 @@ def test_joining_twice_changes_nothing(
     assert joined(once, machine, alive=alive) == once
 
 
+@LAW
 @given(listed_on())
 def test_the_cluster_sees_healthy_what_can_be_had_whole_and_no_other(
     drawn: tuple[Machine, wire.ListAndWatchResponse],
