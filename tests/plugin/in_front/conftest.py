@@ -21,7 +21,14 @@ from tests.waiting import wait_for
 
 UUIDS = tuple(gpu.uuid for gpu in DGX_1V.gpus)
 # What never comes to be due in a test that does not say so.
-PATIENCE = Patience(look=0.01, probe=3600.0, first_list=3600.0, renewal=3600.0, own_knowledge=3600)
+PATIENCE = Patience(
+    look=0.01,
+    probe=3600.0,
+    first_list=3600.0,
+    renewal=3600.0,
+    let_go=3600.0,
+    own_knowledge=3600.0,
+)
 
 
 class World:

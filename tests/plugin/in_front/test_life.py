@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from linkwise.plugin.allocate import pick_ring
 from linkwise.plugin.in_front.front import Front
 from linkwise.plugin.kubelet import deviceplugin_pb2 as api
 from linkwise.plugin.registration import identity
@@ -196,10 +195,9 @@ def test_options_that_change_are_told_to_the_kubelet(world: World) -> None:
     assert healthy(again) == ALL
 
 
-def test_another_mig_layout_is_another_resource_and_the_old_one_is_withdrawn(
+def test_another_mig_layout_is_another_resource_and_the_old_one_ends(
     world: World,
 ) -> None:
-    world.make_front(withdrawn=3600.0)
     world.vendor.offer(GPU, UUIDS)
     whole = world.start()
     world.vendor.do("drop", resource=GPU)
@@ -208,9 +206,8 @@ def test_another_mig_layout_is_another_resource_and_the_old_one_is_withdrawn(
     assert healthy(world.plugin(MIG)) == {"MIG-1", "MIG-2"}
     wait_for(lambda: not healthy(whole), "the whole GPUs, all unhealthy")
     assert set(whole.health) == ALL
-    world.front._patience = replace(world.front._patience, grace=0.0)
-    wait_for(lambda: not whole.lists[-1].devices, "an empty list")
-    world.front._patience = replace(world.front._patience, withdrawn=0.0)
+    assert "nvidia.com/gpu: the vendor's plugin lost" in world.front.trouble
+    world.front._patience = replace(world.front._patience, let_go=0.0, grace=0.0)
     wait_for(lambda: whole.ended, "the end of what is gone")
     wait_for(lambda: world.front.ready, "readiness without the old resource")
     assert world.metric("vendor_state", resource=GPU, state="lost") == 0
@@ -220,17 +217,22 @@ def test_another_mig_layout_is_another_resource_and_the_old_one_is_withdrawn(
     assert healthy(world.plugin(registrations=2)) == ALL
 
 
-def test_a_withdrawn_resource_that_lists_again_is_back(world: World) -> None:
-    world.make_front(grace=0.05, withdrawn=3600.0)
+def test_of_a_plugin_that_stays_away_the_kubelets_stream_ends_and_begins_when_it_is_back(
+    world: World,
+) -> None:
+    world.make_front(let_go=0.0)
     world.vendor.offer(GPU, UUIDS)
     plugin = world.start()
     world.vendor.kill()
-    wait_for(lambda: plugin.lists[-1] == api.ListAndWatchResponse(), "the empty list")
+    wait_for(lambda: plugin.ended, "the end of our stream")
+    wait_for(lambda: not list(world.kubelet.directory.glob("linkwise-*")), "no socket of ours")
+    assert world.front.trouble.startswith("nvidia.com/gpu: the vendor's plugin lost")
     world.vendor = ScriptedVendor(world.kubelet.directory, world.registry)
     world.vendor.offer(GPU, UUIDS)
     world.vendor.begin()
-    wait_for(lambda: healthy(plugin) == ALL, "all again")
-    assert world.kubelet.plugins == [plugin]
+    again = world.plugin(registrations=2)
+    wait_for(lambda: healthy(again) == ALL, "all again")
+    wait_for(lambda: world.front.ready, "readiness")
 
 
 @pytest.mark.parametrize(
@@ -371,7 +373,7 @@ def ours() -> set[str]:
 
 
 def test_no_thread_is_left_of_plugins_that_come_and_go_nor_of_us(world: World) -> None:
-    world.make_front(grace=0.05, withdrawn=0.05, pick=pick_ring)
+    world.make_front(let_go=0.0, grace=0.0)
     world.vendor.offer(GPU, UUIDS)
     plugin = world.start()
     for number in range(4):

@@ -25,8 +25,10 @@ class InFront(World):
             self.start_vendor()
         super().start_plugin()
 
-    def start_vendor(self) -> None:
-        self.vendor = ScriptedVendor(self.settings.kubelet_dir, self.settings.registry_socket)
+    def start_vendor(self, *, alone: bool = False) -> None:
+        """With *alone* it registers with the kubelet itself."""
+        where = self.settings.kubelet_socket if alone else self.settings.registry_socket
+        self.vendor = ScriptedVendor(self.settings.kubelet_dir, where)
         self.vendor.offer(GPU, UUIDS)
         self.vendor.begin()
 
@@ -93,3 +95,23 @@ def test_pods_without_a_plan_get_what_is_free_beside_those_with_one(world: InFro
     held = world.resources.read().pods
     assert {name: held[name] for name in as_held(plans)} == as_held(plans)
     assert len(held["ml/free"]["main"]) == 4
+
+
+def test_back_to_the_vendors_plugin_alone_and_forth_again_no_gpu_is_lost(world: InFront) -> None:
+    """The kubelet knows plugins by their resource: the end of our stream, had it lived on, would
+    cut the vendor's plugin off."""
+    ours = world.settings.kubelet_dir
+    world.kill_vendor()
+    wait_for(lambda: not list(ours.glob("linkwise-*.sock")), "the end of our stream")
+    world.start_vendor(alone=True)
+    wait_for(lambda: world.allocatable() == 16, "16 GPUs, of the vendor's plugin alone")
+    world.stop_plugin()
+    world.submit("w", {"main": UUIDS[:2]}, main=2)
+    world.wait_for_running(1)
+    assert world.allocatable() == 16
+    world.kill_vendor()
+    wait_for(lambda: world.allocatable() == 0, "no GPU to be had")
+    world.start_vendor()
+    world.start_plugin()
+    world.submit("v", {"main": UUIDS[2:4]})
+    world.wait_for_running(2)

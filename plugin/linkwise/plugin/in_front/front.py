@@ -11,8 +11,7 @@ have less with us than without us.
 import logging
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Lock, Thread
 
@@ -21,7 +20,7 @@ from linkwise.plugin.in_front.offer import Offer, State
 from linkwise.plugin.in_front.registry import RefusedError, Registry
 from linkwise.plugin.in_front.resource import HEALTHY, offered, why_not
 from linkwise.plugin.in_front.server import FrontPlugin
-from linkwise.plugin.in_front.vendor import Vendor, VendorError
+from linkwise.plugin.in_front.vendor import Vendor, VendorError, socket_of
 from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
 from linkwise.plugin.metrics import Metrics
 from linkwise.plugin.registration import API_VERSION, Identity, Registrar, identity
@@ -42,17 +41,17 @@ class Patience:
     dial: float = 10.0  # the kubelet's, inside Register
     first_list: float = 10.0
     probe: float = 10.0  # between questions whether a vendor's plugin answers
-    grace: float = 300.0  # the kubelet's, for a plugin that is gone
+    let_go: float = 1.0  # for a vendor's plugin that is lost, which begins again in less
+    grace: float = 300.0  # the kubelet's, until it forgets a plugin that is gone
     renewal: float = 5.0  # for a vendor's plugin to begin again with a new kubelet
-    withdrawn: float = 5.0  # for the kubelet to hear that there is nothing any more
     own_knowledge: float = 30.0  # then the vendor's word goes out without ours
 
 
 @dataclass(slots=True)
 class _Fronted:
     offer: Offer
-    registrar: Registrar
-    started: bool = False
+    serving: Lock = field(default_factory=Lock)  # around `registrar`, its start and its end
+    registrar: Registrar | None = None  # while the kubelet is told of the offer
     probed: float = 0.0
     said: str = ""  # of how its vendor's plugin is, in the log
 
@@ -157,10 +156,10 @@ class Front:
             if offer.state is not State.LISTS:
                 why = f": {offer.why}" if offer.why else ""
                 return f"{offer.resource}: the vendor's plugin {offer.state.value}{why}"
-            if not each.registrar.ready:
-                return (
-                    f"{offer.resource}: {each.registrar.trouble or 'the kubelet does not listen'}"
-                )
+            registrar = each.registrar
+            if registrar is None or not registrar.ready:
+                why = registrar.trouble if registrar is not None else ""
+                return f"{offer.resource}: {why or 'the kubelet does not listen'}"
         return ""
 
     def seen(self, machine: Machine) -> Machine:
@@ -204,7 +203,8 @@ class Front:
             )
         if not RESOURCE_NAME.fullmatch(resource) or "kubernetes.io/" in resource:
             raise RefusedError(f'the ResourceName "{resource}" is invalid')
-        vendor = Vendor(resource, self._socket_of(request.endpoint))
+        places = self._kubelet_socket.parent, self._vendor_socket.parent
+        vendor = Vendor(resource, socket_of(request.endpoint, *places))
         try:
             vendor.connect(self._patience.dial)
         except VendorError:
@@ -212,44 +212,35 @@ class Front:
             raise
         with self._lock:
             if resource not in self._fronted:
-                self._fronted[resource] = self._new(resource)
+                self._fronted[resource] = _Fronted(self._offer(resource))
             fronted = self._fronted[resource]
             told = fronted.offer.options
             replaced = fronted.offer.registered(vendor)
         if replaced is not None:
             replaced.retire()
             if fronted.offer.options != told:
-                fronted.registrar.again()
+                with fronted.serving:
+                    if fronted.registrar is not None:
+                        fronted.registrar.again()
         log.info("%s: the vendor's plugin has registered, at %s", resource, vendor.socket)
         self._changed(fronted.offer)
         vendor.start(fronted.offer)
         if self._stopping.is_set():
             vendor.stop()
 
-    def _socket_of(self, endpoint: str) -> Path:
-        """NVIDIA's plugin names a socket in the kubelet's directory, wherever it registers. One
-        that sees another directory in that place has its own beside the socket it registers at."""
-        if Path(endpoint).is_absolute():
-            return Path(endpoint)
-        places = [self._kubelet_socket.with_name(endpoint), self._vendor_socket.with_name(endpoint)]
-        made: list[tuple[int, Path]] = []
-        for path in places:
-            with suppress(OSError):
-                made.append((path.stat().st_mtime_ns, path))
-        return max(made)[1] if made else places[0]
-
-    def _new(self, resource: str) -> _Fronted:
+    def _offer(self, resource: str) -> Offer:
         managed = resource == self._managed
-        offer = Offer(resource, self._machine, managed=managed, on_change=self._changed)
-        registrar = Registrar(
+        return Offer(resource, self._machine, managed=managed, on_change=self._changed)
+
+    def _registrar(self, offer: Offer) -> Registrar:
+        return Registrar(
             kubelet_socket=self._kubelet_socket,
-            resource=resource,
+            resource=offer.resource,
             make_service=lambda: self._service(offer),
             metrics=self._metrics,
             options=lambda: offer.options,
-            on_lost=(lambda: self._on_lost()) if managed else lambda: None,
+            on_lost=(lambda: self._on_lost()) if offer.managed else lambda: None,
         )
-        return _Fronted(offer, registrar)
 
     def _service(self, offer: Offer) -> FrontPlugin:
         """For one kubelet. Another one than before is noticed here at the latest: what the vendor's
@@ -281,13 +272,20 @@ class Front:
         self._on_change()
 
     def _offer_to_kubelet(self, fronted: _Fronted) -> None:
-        """Once: the kubelet is told of a resource when there is a list of it."""
-        with self._lock:
-            due = self._started and not fronted.started and fronted.offer.last_list is not None
-            if not due or self._stopping.is_set():
-                return
-            fronted.started = True
-        fronted.registrar.start()
+        """The kubelet is told of a resource when its vendor's plugin lists it."""
+        with fronted.serving:
+            due = self._started and fronted.offer.state is State.LISTS
+            if due and fronted.registrar is None and not self._stopping.is_set():
+                fronted.registrar = self._registrar(fronted.offer)
+                fronted.registrar.start()
+
+    def _let_go(self, fronted: _Fronted) -> None:
+        """Of a vendor's plugin that is gone. It may come back to us, or to the kubelet itself; the
+        end of a stream of ours would then cut it off, so ours ends before."""
+        with fronted.serving:
+            if fronted.registrar is not None and fronted.offer.state is State.LOST:
+                fronted.registrar.stop()
+                fronted.registrar = None
 
     def _all(self) -> list[_Fronted]:
         with self._lock:
@@ -338,20 +336,15 @@ class Front:
 
     def _look_after(self, fronted: _Fronted) -> None:
         offer, patience, now = fronted.offer, self._patience, time.monotonic()
-        if offer.withdrawn:
-            if offer.seconds > patience.grace + patience.withdrawn:
-                self._forget(fronted)
-        elif offer.state is State.SILENT and offer.seconds > patience.first_list:
+        if offer.state is State.SILENT and offer.seconds > patience.first_list:
             offer.overdue()
         elif offer.state is State.RENEWS and offer.seconds > patience.renewal:
             offer.stayed()
-        elif offer.state is State.LOST and offer.seconds > patience.grace:
-            log.warning(
-                "%s: the vendor's plugin has been gone for %g s: withdrawn",
-                offer.resource,
-                patience.grace,
-            )
-            offer.withdraw()
+        elif offer.state is State.LOST:
+            if offer.seconds > patience.let_go:
+                self._let_go(fronted)
+            if offer.seconds > patience.grace:
+                self._forget(fronted)
         elif offer.vendor is not None and now - fronted.probed > patience.probe:
             fronted.probed = now
             offer.vendor.probe()
@@ -367,7 +360,7 @@ class Front:
 
     def _forget(self, fronted: _Fronted) -> None:
         with self._lock:
-            if not fronted.offer.withdrawn:  # it has come back just now
+            if fronted.offer.state is not State.LOST:  # it has come back just now
                 return
             del self._fronted[fronted.offer.resource]
             _hide(self._metrics, fronted.offer)
@@ -394,6 +387,8 @@ def _hide(metrics: Metrics, offer: Offer) -> None:
 
 def _end(fronted: _Fronted) -> None:
     """The kubelet's side first: it then hears nothing more of the vendor's."""
-    fronted.registrar.stop()
+    with fronted.serving:
+        if fronted.registrar is not None:
+            fronted.registrar.stop()
     if fronted.offer.vendor is not None:
         fronted.offer.vendor.stop()

@@ -1,9 +1,7 @@
 """What one resource offers to the kubelet now, and how its vendor's plugin is.
 
 The last list of the vendor's plugin stays when the plugin is lost: the kubelet then sees the same
-devices, all unhealthy, as it treats a plugin that it has lost itself. It forgets such a plugin's
-devices after five minutes (`devicemanager/endpoint.go`, endpointStopGracePeriod), and so do we:
-the list becomes empty, and then the resource is given up.
+devices, all unhealthy, as it treats a plugin that it has lost itself.
 """
 
 import logging
@@ -51,7 +49,6 @@ class Offer:
         self._state, self._why = State.SILENT, ""
         self._since = time.monotonic()
         self._alive = False  # whether what was listed can be had
-        self._withdrawn = False
         self._version = 0
         self._shown = wire.ListAndWatchResponse()
 
@@ -79,10 +76,6 @@ class Offer:
         return self._why
 
     @property
-    def withdrawn(self) -> bool:
-        return self._withdrawn
-
-    @property
     def seconds(self) -> float:
         """For how long it has been in this state."""
         return time.monotonic() - self._since
@@ -104,7 +97,6 @@ class Offer:
         listed stays until the new one lists, as with the kubelet."""
         with self._changed:
             before, self._vendor = self._vendor, vendor
-            self._withdrawn = False
             self._enter(State.SILENT, "", alive=self._alive)
         return before
 
@@ -131,12 +123,6 @@ class Offer:
             self._machine = machine
             self._show()
 
-    def withdraw(self) -> None:
-        """List nothing any more."""
-        with self._changed:
-            self._withdrawn = True
-            self._show()
-
     def overdue(self) -> None:
         """It should have listed its devices by now: what an earlier one listed does not count."""
         with self._changed:
@@ -151,7 +137,7 @@ class Offer:
         with self._changed:
             if vendor is not self._vendor:
                 return
-            self._listed, self._withdrawn = devices, False
+            self._listed = devices
             self._enter(State.LISTS, "", alive=True)
         self._on_change(self)
 
@@ -198,9 +184,7 @@ class Offer:
         """Called with the lock held."""
         if self._listed is None:
             return
-        shown = wire.ListAndWatchResponse()
-        if not self._withdrawn:
-            shown = joined(self._listed, self._machine, alive=self._alive)
+        shown = joined(self._listed, self._machine, alive=self._alive)
         if shown != self._shown or not self._version:
             self._shown, self._version = shown, self._version + 1
             self._changed.notify_all()

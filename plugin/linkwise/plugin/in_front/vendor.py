@@ -7,6 +7,7 @@ seldom, because a plugin that serves on does not register anew for it.
 """
 
 import logging
+from contextlib import suppress
 from pathlib import Path
 from threading import Condition, Event, Thread, current_thread
 from typing import Protocol, TypeAlias
@@ -158,3 +159,16 @@ class Vendor:
             attempt += 1
             pause = _FIRST_PAUSE_SECONDS * 2.0 ** min(attempt, 10)
             self._stopping.wait(min(pause, _LONGEST_PAUSE_SECONDS))
+
+
+def socket_of(endpoint: str, *directories: Path) -> Path:
+    """NVIDIA's plugin names a socket in the kubelet's directory, wherever it registers. One that
+    sees another directory in that place has its own beside the socket that it registers at. Where
+    both are there, the newer one counts."""
+    if Path(endpoint).is_absolute():
+        return Path(endpoint)
+    made: list[tuple[int, Path]] = []
+    for path in (directory / endpoint for directory in directories):
+        with suppress(OSError):
+            made.append((path.stat().st_mtime_ns, path))
+    return max(made)[1] if made else directories[0] / endpoint
