@@ -105,6 +105,22 @@ def test_a_refusal_is_handed_through_with_its_code_and_text(
     assert world.metric("vendor_calls_total", resource=GPU, call=method, outcome="failed") == 1
 
 
+def test_what_the_vendor_gives_is_given_though_we_cannot_make_anything_of_it(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.vendor.offer(GPU, UUIDS)
+    plugin = world.start()
+
+    def broken(_: object) -> None:
+        raise ZeroDivisionError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world.advisor, "allocated", broken)
+        assert plugin.allocate(UUIDS[:1]).envs["VENDOR_SAYS"] == UUIDS[0]
+    assert "nvidia.com/gpu: an Allocate is not accounted for" in caplog.text
+    assert world.allocated == 1
+
+
 def test_the_callers_deadline_is_the_vendors_and_there_is_none_where_it_has_none(
     world: World,
 ) -> None:

@@ -82,14 +82,20 @@ class FrontPlugin:
     def Allocate(self, request: bytes, context: grpc.ServicerContext) -> bytes:
         began = time.perf_counter()
         reply = self._hand_through("Allocate", request, context)
-        for asked in wire.AllocateRequest.FromString(request).container_requests:
+        try:
+            self._note(wire.AllocateRequest.FromString(request))
+        except Exception:  # the vendor has given the devices; what we make of it must not fail
+            log.exception("%s: an Allocate is not accounted for", self._offer.resource)
+        self._on_allocated()
+        self._metrics.call_seconds.labels("Allocate").observe(time.perf_counter() - began)
+        return reply
+
+    def _note(self, request: wire.AllocateRequest) -> None:
+        for asked in request.container_requests:
             whole = self._whole([asked.devices_ids])
             if whole is not None:
                 machine, advice = whole
                 advice.allocated(machine, frozenset(asked.devices_ids))
-        self._on_allocated()
-        self._metrics.call_seconds.labels("Allocate").observe(time.perf_counter() - began)
-        return reply
 
     def GetPreferredAllocation(self, request: bytes, context: grpc.ServicerContext) -> bytes:
         began = time.perf_counter()
