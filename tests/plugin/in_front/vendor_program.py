@@ -7,6 +7,7 @@ registers at is created. Commands come as JSON, one a line, and each is answered
 
 import argparse
 import json
+import os
 import random
 import sys
 import time
@@ -275,6 +276,7 @@ def main() -> None:
     Thread(target=vendor.look, daemon=True).start()
     for line in sys.stdin:
         print(json.dumps(vendor.obey(json.loads(line))), flush=True)
+    os._exit(0)  # whoever started it is gone; its servers' threads would stay for ever
 
 
 if __name__ == "__main__":
