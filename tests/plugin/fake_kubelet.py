@@ -36,6 +36,7 @@ class Plugin:
         self.request = request
         self.channel = grpc.insecure_channel(f"unix:{socket}", options=LOCALHOST)
         self.stub = DevicePluginStub(self.channel)
+        self.options = api.DevicePluginOptions()
         self.lists: list[api.ListAndWatchResponse] = []
         self.ended = False
         self._cancel: Callable[[], object] | None = None
@@ -108,6 +109,10 @@ class FakeKubelet(RegistrationServicer, PodResourcesListerServicer):
         """The one registered last."""
         return self.plugins[-1]
 
+    def of(self, resource: str) -> list[Plugin]:
+        """Those that registered for *resource*, the last one last."""
+        return [each for each in self.plugins if each.request.resource_name == resource]
+
     def start(self) -> None:
         """As the kubelet: wipe the directory's sockets, make our own."""
         for path in self.directory.iterdir():
@@ -142,8 +147,8 @@ class FakeKubelet(RegistrationServicer, PodResourcesListerServicer):
 
     def take(self, request: api.RegisterRequest) -> None:
         plugin = Plugin(self.directory / request.endpoint, request)
-        options = plugin.stub.GetDevicePluginOptions(api.Empty(), timeout=10)
-        assert options.get_preferred_allocation_available
+        plugin.options = plugin.stub.GetDevicePluginOptions(api.Empty(), timeout=10)
+        assert plugin.options == request.options
         self.plugins.append(plugin)
         plugin.listen()
 

@@ -10,6 +10,7 @@ import pytest
 from linkwise.kube.objects import Pod
 from linkwise.plugin.advisor import Advisor, Allocation, Judgement
 from linkwise.plugin.allocate import Question, Source, pick_ring
+from linkwise.topology.model import LinkClass, Machine
 from linkwise.topology.plan import write_gpus
 from tests.machines import DGX_1V
 from tests.plugin.pods import RESOURCE, pod
@@ -210,3 +211,31 @@ def test_waiting_is_over_as_soon_as_the_pod_shows() -> None:
     Thread(target=lambda: done.append(desk.ask(DGX_1V, question(1)).source), daemon=True).start()
     desk.pod_event("ADDED", pod("plain", ("main", 1)))
     wait_for(lambda: done == [Source.FREE_CHOICE], "the answer")
+
+
+def careless(_machine: Machine, _free: int, _size: int, _must: int, _prefer: LinkClass) -> int:
+    return DGX_1V.mask_of(gpus(0, 5))  # without an NVLink between them
+
+
+def test_a_better_answer_of_somebody_else_counts_in_the_place_of_ours() -> None:
+    desk = Advisor(node="n1", resource=RESOURCE, pick=careless, pod_wait_seconds=0.0)
+    desk.pod_event("ADDED", pod("free", ("main", 2)))
+    asked = question(2)
+    ours = desk.ask(DGX_1V, asked)
+    assert desk.compare(DGX_1V, asked, ours, gpus(5, 0)) is ours  # no better
+    better = desk.compare(DGX_1V, asked, ours, gpus(3, 0))
+    assert (better.gpus, better.source) == (gpus(0, 3), Source.VENDOR)
+    assert [waiting.served for waiting in desk.waiting] == [{"main": gpus(0, 3)}]
+    told = desk.allocated(frozenset(gpus(0, 3)))
+    assert told == Allocation("ml/free", "main", frozenset(gpus(0, 3)), as_preferred=True)
+
+
+def test_an_answer_that_comes_too_late_changes_nothing_of_the_next_question() -> None:
+    desk = Advisor(node="n1", resource=RESOURCE, pick=careless, pod_wait_seconds=0.0)
+    desk.pod_event("ADDED", pod("first", ("main", 2)))
+    ours = desk.ask(DGX_1V, question(2))
+    desk.pod_event("ADDED", pod("second", ("main", 2)))
+    following = desk.ask(DGX_1V, question(2))
+    desk.compare(DGX_1V, question(2), ours, gpus(0, 3))
+    assert [waiting.served["main"] for waiting in desk.waiting] == [ours.gpus, following.gpus]
+    assert desk.allocated(frozenset(following.gpus)).pod == "ml/second"

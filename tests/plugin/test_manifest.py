@@ -18,6 +18,7 @@ from tests.manifests import BASE, DAEMONSET, documents, granted, the
 
 FILES = BASE / "plugin"
 DEFAULTS = Settings(node_name="n1")
+DOCS = DAEMONSET.parent / "docs"
 POLICY = "linkwise-plugin-own-node"
 
 
@@ -199,6 +200,26 @@ def test_simulated_machines_need_no_driver_and_no_nvidia_runtime(
     (term,) = played["affinity"]["nodeAffinity"][terms]["nodeSelectorTerms"]
     assert term == {"matchExpressions": [{"key": label, "operator": "Exists"}]}
     assert label in in_policy("peoplesLabels")
+
+
+def test_in_front_no_device_files_are_looked_at_and_the_socket_is_in_what_is_mounted(
+    pod: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    component = DAEMONSET / "components" / "in-front" / "kustomization.yaml"
+    (patches,) = (patch["patch"] for patch in documents(component)[0]["patches"])
+    daemonset = {"spec": {"template": {"spec": pod}}}
+    placed = json_patch(daemonset, yaml.safe_load(patches))["spec"]["template"]["spec"]
+    (container,) = placed["containers"]
+    monkeypatch.setenv("LINKWISE_PLUGIN_NODE_NAME", "n1")
+    params = main.make_context("p", list(container["args"])).params
+    assert params["in_front"]
+    assert params["host_dev"] == DEFAULTS.host_dev
+    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    assert mounts.keys() == {str(KUBELET_DIR), str(POD_RESOURCES_SOCKET.parent)}
+    assert {volume["name"] for volume in placed["volumes"]} == set(mounts.values())
+    assert KUBELET_DIR in DEFAULTS.registry_socket.parents
+    for told in (component, DOCS / "in-front.md"):
+        assert f"{DEFAULTS.registry_socket}" in told.read_text()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from linkwise.plugin.health.book import DeviceBook
 from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
 from linkwise.plugin.metrics import Metrics
 from linkwise.plugin.registration import Registrar
-from linkwise.plugin.server import DevicePlugin
+from linkwise.plugin.server import Advice, DevicePlugin
 from tests.machines import DGX_1V
 from tests.plugin.fake_kubelet import FakeKubelet
 from tests.plugin.pods import RESOURCE
@@ -41,7 +41,7 @@ def make_registrar(kubelet_dir: Path, lost: Lost) -> Iterator[Callable[[], Regis
         registrar = Registrar(
             kubelet_socket=kubelet_dir / "kubelet.sock",
             resource=RESOURCE,
-            make_service=lambda: DevicePlugin(book, advisor, Granting(), metrics),
+            make_service=lambda: DevicePlugin(book, Advice(advisor, metrics), Granting(), metrics),
             metrics=metrics,
             on_lost=lambda: lost.append("lost"),
             look_seconds=0.01,

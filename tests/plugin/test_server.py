@@ -17,7 +17,7 @@ from linkwise.plugin.gpus.inventory import Finding, Probe, Snapshot
 from linkwise.plugin.health.book import DeviceBook
 from linkwise.plugin.kubelet import deviceplugin_pb2 as api
 from linkwise.plugin.metrics import Metrics
-from linkwise.plugin.server import DevicePlugin, PluginServer, remove_dead_sockets
+from linkwise.plugin.server import Advice, DevicePlugin, PluginServer, remove_dead_sockets
 from linkwise.topology.model import Gpu, Machine
 from linkwise.topology.plan import write_gpus
 from tests.machines import DGX_1V
@@ -37,7 +37,11 @@ class Node:
         self.metrics = Metrics()
         self.allocated = 0
         self.service = DevicePlugin(
-            self.book, self.advisor, Granting(), self.metrics, on_allocated=self._count
+            self.book,
+            Advice(self.advisor, self.metrics),
+            Granting(),
+            self.metrics,
+            on_allocated=self._count,
         )
         self.server = PluginServer(directory, RESOURCE, self.service)
         self.server.start()
@@ -164,9 +168,9 @@ def test_a_second_stream_replaces_the_first(node: Node) -> None:
     wait_for(lambda: node.kubelet.lists, "the first list")
     second = node.connect()
     wait_for(lambda: node.kubelet.ended and second.lists, "the first stream's end")
-    assert node.service.streaming
+    assert node.service.streams.alive
     second.close()
-    wait_for(lambda: not node.service.streaming, "the second stream's end")
+    wait_for(lambda: not node.service.streams.alive, "the second stream's end")
 
 
 def test_many_streams_leave_workers_for_other_calls(node: Node) -> None:
@@ -212,12 +216,9 @@ def test_a_dead_socket_that_cannot_be_removed_is_named_and_left(
 
 
 def test_a_directory_where_no_socket_can_be_made_is_named(kubelet_dir: Path) -> None:
-    service = DevicePlugin(
-        DeviceBook(Snapshot(DGX_1V)),
-        Advisor(node="n1", resource=RESOURCE, pick=pick_ring),
-        Granting(),
-        Metrics(),
-    )
+    advisor, metrics = Advisor(node="n1", resource=RESOURCE, pick=pick_ring), Metrics()
+    book = DeviceBook(Snapshot(DGX_1V))
+    service = DevicePlugin(book, Advice(advisor, metrics), Granting(), metrics)
     server = PluginServer(kubelet_dir / "absent", RESOURCE, service)
     with pytest.raises(OSError, match="/absent: no socket can be made there: No such file or"):
         server.start()

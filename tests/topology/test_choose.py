@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 
 import pytest
 
-from linkwise.topology.choose import Choice, choose, nearest_miss, pack, ranked
+from linkwise.topology.choose import Choice, better_of, choose, nearest_miss, pack, ranked
 from linkwise.topology.errors import RequestError
 from linkwise.topology.model import Link, LinkClass, Machine, Nic
 from linkwise.topology.recorded import recorded_machine
@@ -223,6 +224,28 @@ def test_of_sets_equal_in_everything_the_lowest_indices_are_taken() -> None:
 def test_the_runner_up_is_the_second_best() -> None:
     first, second = ranked(BRIDGED_8, set_of(0, 2, 4, 5), 2)
     assert (indices(first), indices(second)) == ((0, 2), (4, 5))
+
+
+@pytest.mark.parametrize("name", JUDGES)
+def test_the_better_of_two_sets_is_the_one_that_comes_first_in_the_order(name: str) -> None:
+    judge = judge_of(name)
+    for free in judge.everything[::7]:
+        for size in range(1, free.bit_count() + 1):
+            order = judge.order(free, size, LinkClass.SYS, LinkClass.NVLINK)
+            for earlier, later in pairwise(order[:6]):
+                found = {
+                    better_of(judge.machine, free, *sets)
+                    for sets in ((earlier, later), (later, earlier))
+                }
+                if judge.values[earlier] > judge.values[later] * 1.001:
+                    assert found == {earlier}
+                assert found in ({earlier}, {earlier, later})  # both: equal but for their indices
+
+
+def test_of_two_equal_sets_the_first_counts() -> None:
+    pairs = set_of(2, 3), set_of(0, 1)
+    assert better_of(HGX_H100, ALL_8, *pairs) == pairs[0]
+    assert better_of(HGX_H100, ALL_8, *pairs[::-1]) == pairs[1]
 
 
 def test_two_pods_side_by_side_get_an_island_each() -> None:

@@ -8,6 +8,7 @@ allocate, pods   PURE: the kubelet's question -> GPUs; which pod it must be for
 advisor          the one place that remembers what the kubelet asked
 server,
 registration     the kubelet's gRPC, and its life cycle
+in_front         the same in front of a vendor's plugin, which stays
 containers       what a container gets to see of its GPUs
 publish, in_use  what the cluster hears: topology and labels, and who really has which GPU
 """

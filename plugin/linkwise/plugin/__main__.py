@@ -83,6 +83,17 @@ def _namespaced(_context: click.Context, _option: click.Parameter, value: str | 
 )
 @click.option("--resource-name", default=_DEFAULTS.resource_name, help="What pods ask for.")
 @click.option(
+    "--in-front",
+    is_flag=True,
+    help="Stand in front of the vendor's device plugin, which registers with us.",
+)
+@click.option(
+    "--vendor-socket",
+    type=click.Path(path_type=Path, dir_okay=False),
+    show_default="linkwise/kubelet.sock in --kubelet-dir",
+    help="With --in-front: where the vendor's plugin registers.",
+)
+@click.option(
     "--listen-address", default=_DEFAULTS.listen_address, help="HTTP: /metrics, /healthz, /readyz."
 )
 @click.option(
@@ -248,7 +259,8 @@ def open_inventory(settings: Settings, client: KubeClient) -> Inventory:
         raise InventoryError("--machine-faults: expected beside a played machine only")
     return NvmlInventory(
         driver_seconds=settings.driver_seconds,
-        minors_needed=settings.pass_device_specs and not settings.cdi,
+        # In front of a vendor's plugin it is that one which hands device files over.
+        minors_needed=settings.pass_device_specs and not settings.cdi and not settings.in_front,
     )
 
 

@@ -5,12 +5,20 @@ was given, and the short wait for a pod that the kubelet knows before our own wa
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from threading import Condition
 
 from linkwise.kube.objects import Pod
-from linkwise.plugin.allocate import Answer, Pick, Question, WaitingPod, askers, preferred
+from linkwise.plugin.allocate import (
+    Answer,
+    Pick,
+    Question,
+    WaitingPod,
+    askers,
+    compared,
+    preferred,
+)
 from linkwise.plugin.pods import read_pod
 from linkwise.topology.model import Machine
 from linkwise.topology.plan import ContainerGpus
@@ -160,6 +168,20 @@ class Advisor:
                 self._mark(answer.pod.uid, answer.container, answer.gpus)
             self._asked = answer
             return answer
+
+    def compare(
+        self, machine: Machine, question: Question, answer: Answer, theirs: Collection[str]
+    ) -> Answer:
+        """The better one of an answer of `ask` that follows no plan and of the GPUs that the
+        vendor's plugin prefers; it counts in place of that answer."""
+        with self._changed:
+            waiting = tuple(self._waiting.values())
+            better = compared(machine, question, waiting, answer, theirs)
+            if self._asked is answer:
+                self._asked = better
+                if better.pod is not None:
+                    self._mark(better.pod.uid, better.container, better.gpus)
+            return better
 
     def allocated(self, gpus: frozenset[str]) -> Allocation:
         """Note what a container was really given."""

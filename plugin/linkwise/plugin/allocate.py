@@ -8,11 +8,11 @@ that many GPUs and whose plan can be met. A mix-up can only swap two plans of on
 Answers are total: always exactly as many devices as asked for, with all that must be among them.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from linkwise.topology.choose import choose
+from linkwise.topology.choose import better_of, choose
 from linkwise.topology.model import LinkClass, Machine
 from linkwise.topology.partition import choose_partition
 
@@ -71,6 +71,7 @@ class Source(Enum):
     FREE_CHOICE = "free-choice"  # no plan: the best set that spoils no other pod's plan
     SPOILS = "free-choice-spoils"  # the same where that leaves too few: it takes planned GPUs
     FALLBACK = "fallback"  # nothing could be judged: lowest indices
+    VENDOR = "vendor"  # what the vendor's own plugin prefers, which is better
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,35 @@ def preferred(
     return _free_choice(machine, question, waiting, asker, pick)
 
 
+def compared(
+    machine: Machine,
+    question: Question,
+    waiting: Sequence[WaitingPod],
+    ours: Answer,
+    theirs: Collection[str],
+) -> Answer:
+    """*ours*, which follows no plan, or the GPUs that somebody else prefers, if those are better.
+
+    They have to answer the question, and to take no more GPUs of other pods' plans. Of two equally
+    good answers ours counts.
+    """
+    gpus = frozenset(theirs)
+    if not gpus or not len(theirs) == len(gpus) == question.size:
+        return ours
+    if not question.must <= gpus <= (question.available | question.must):
+        return ours
+    planned = _planned(waiting, ours.pod) - question.must
+    if len(planned & gpus) > len(planned.intersection(ours.gpus)):
+        return ours
+    if ours.source is not Source.FALLBACK:
+        prefer = ours.pod.prefer if ours.pod else LinkClass.NVLINK
+        free = machine.mask_of((question.available | question.must) - planned)
+        sets = machine.mask_of(ours.gpus), machine.mask_of(gpus)
+        if better_of(machine, free, *sets, prefer=prefer) == sets[0]:
+            return ours
+    return replace(ours, gpus=_in_order(machine, gpus), source=Source.VENDOR)
+
+
 def askers(
     question: Question, waiting: Sequence[WaitingPod]
 ) -> Iterator[tuple[WaitingPod, ContainerPlan]]:
@@ -160,8 +190,7 @@ def _free_choice(
     asker: WaitingPod | None,
     pick: Pick,
 ) -> Answer:
-    others = [pod for pod in waiting if pod is not asker]
-    planned = frozenset[str]().union(*(pod.still_planned for pod in others)) - question.must
+    planned = _planned(waiting, asker) - question.must
     unplanned = (question.available | question.must) - planned
     must = machine.mask_of(question.must)
     free = machine.mask_of(unplanned)
@@ -178,6 +207,12 @@ def _free_choice(
         source, chosen = Source.FALLBACK, lowest(machine, question)
     container = asker.next if asker else None
     return Answer(chosen, source, asker, container.name if container else "")
+
+
+def _planned(waiting: Sequence[WaitingPod], asker: WaitingPod | None) -> frozenset[str]:
+    """GPUs that plans give to others than the asker."""
+    others = [pod for pod in waiting if asker is None or pod.uid != asker.uid]
+    return frozenset[str]().union(*(pod.still_planned for pod in others))
 
 
 def lowest(machine: Machine, question: Question) -> tuple[str, ...]:

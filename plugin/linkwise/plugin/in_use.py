@@ -23,7 +23,13 @@ _LIST_SECONDS = 5.0
 _SETTLE_SECONDS = 0.05  # the kubelet notes devices just after Allocate has returned
 
 
-def read_in_use(answer: wire.ListPodResourcesResponse, resource: str) -> InUse:
+Counts = Callable[[str], bool]
+"""Whether a device of this id is one that is accounted for."""
+
+
+def read_in_use(
+    answer: wire.ListPodResourcesResponse, resource: str, counts: Counts = lambda _: True
+) -> InUse:
     """The pods that hold *resource*; entries of one resource are added up."""
     pods: dict[str, dict[str, tuple[str, ...]]] = {}
     for pod in answer.pod_resources:
@@ -36,6 +42,7 @@ def read_in_use(answer: wire.ListPodResourcesResponse, resource: str) -> InUse:
                     for devices in container.devices
                     if devices.resource_name == resource
                     for device_id in devices.device_ids
+                    if counts(device_id)
                 }
             )
         }
@@ -45,8 +52,8 @@ def read_in_use(answer: wire.ListPodResourcesResponse, resource: str) -> InUse:
 
 
 class PodResources:
-    def __init__(self, socket: Path, resource: str) -> None:
-        self._socket, self._resource = socket, resource
+    def __init__(self, socket: Path, resource: str, counts: Counts = lambda _: True) -> None:
+        self._socket, self._resource, self._counts = socket, resource, counts
         self._channel = dial(socket)
         self._stub = PodResourcesListerStub(self._channel)
 
@@ -56,7 +63,7 @@ class PodResources:
             answer = self._stub.List(wire.ListPodResourcesRequest(), timeout=_LIST_SECONDS)
         except grpc.RpcError as error:
             raise PodResourcesError(f"podresources {self._socket}: {reason_of(error)}") from error
-        return read_in_use(answer, self._resource)
+        return read_in_use(answer, self._resource, self._counts)
 
     def close(self) -> None:
         self._channel.close()

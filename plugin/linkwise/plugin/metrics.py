@@ -1,6 +1,10 @@
 """Every metric's name, help and labels in one place. One instance per program, its own registry."""
 
+from collections.abc import Iterable, Mapping
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from linkwise.topology.model import Machine
 
 _LATENCY_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 
@@ -52,7 +56,8 @@ class Metrics:
         self.preferred = Counter(
             "linkwise_plugin_preferred_total",
             "GetPreferredAllocation answers: plan, free-choice, free-choice-spoils (too few "
-            "unplanned GPUs were left), fallback (nothing could be judged)",
+            "unplanned GPUs were left), fallback (nothing could be judged), vendor (in front of a "
+            "vendor's plugin: its answer)",
             ["source"],
             registry=registry,
         )
@@ -74,6 +79,30 @@ class Metrics:
             ["outcome"],
             registry=registry,
         )
+        self.vendor_registrations = Counter(
+            "linkwise_plugin_vendor_registrations_total",
+            "Registrations of vendors' plugins with us: taken, refused",
+            ["outcome"],
+            registry=registry,
+        )
+        self.vendor_state = Gauge(
+            "linkwise_plugin_vendor_state",
+            "1 for the state of each resource's vendor plugin: lists, silent, hangs, lost",
+            ["resource", "state"],
+            registry=registry,
+        )
+        self.vendor_devices = Gauge(
+            "linkwise_plugin_vendor_devices",
+            "Devices as the vendor's plugin listed them last: healthy, unhealthy",
+            ["resource", "health"],
+            registry=registry,
+        )
+        self.vendor_calls = Counter(
+            "linkwise_plugin_vendor_calls_total",
+            "The kubelet's calls that were handed on to a vendor's plugin: done, failed",
+            ["resource", "call", "outcome"],
+            registry=registry,
+        )
         self.publish_errors = Counter(
             "linkwise_plugin_publish_errors_total",
             "Failed writes of this node's annotations and labels",
@@ -91,3 +120,24 @@ class Metrics:
             buckets=_LATENCY_SECONDS,
             registry=registry,
         )
+
+    def show_gpus(
+        self,
+        machine: Machine,
+        unhealthy: Iterable[tuple[str, str]],
+        noted: Iterable[tuple[str, str]],
+        left_out: Mapping[int, str],
+    ) -> None:
+        """How the GPUs are: each (uuid, reason), (uuid, note), index -> reason."""
+        healthy = machine.healthy_gpus.bit_count()
+        self.devices.labels("healthy").set(healthy)
+        self.devices.labels("unhealthy").set(len(machine.gpus) - healthy)
+        self.devices.labels("left-out").set(len(left_out))
+        for gauge in (self.device_unhealthy, self.device_noted, self.device_left_out):
+            gauge.clear()
+        for uuid, reason in unhealthy:
+            self.device_unhealthy.labels(uuid, reason).set(1)
+        for uuid, note in noted:
+            self.device_noted.labels(uuid, note).set(1)
+        for index, why in left_out.items():
+            self.device_left_out.labels(str(index), why).set(1)

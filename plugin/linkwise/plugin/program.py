@@ -3,7 +3,8 @@
 import logging
 import time
 from queue import SimpleQueue
-from threading import Event, Thread
+from threading import Event, Lock, Thread
+from typing import Protocol
 
 from waitress.server import create_server
 
@@ -21,12 +22,13 @@ from linkwise.plugin.health.book import DeviceBook, Devices
 from linkwise.plugin.health.caretaker import Caretaker, Listeners, first_reading
 from linkwise.plugin.health.conditions import read_treatments
 from linkwise.plugin.health.faults import Policy
+from linkwise.plugin.in_front.front import Front
 from linkwise.plugin.in_use import InUsePoller, PodResources
 from linkwise.plugin.leaving import Leaving
 from linkwise.plugin.metrics import Metrics
 from linkwise.plugin.publish import NodePublisher
 from linkwise.plugin.registration import Registrar
-from linkwise.plugin.server import DevicePlugin
+from linkwise.plugin.server import Advice, DevicePlugin
 from linkwise.plugin.settings import CDI_KIND, Settings
 from linkwise.topology.model import LinkClass, Machine
 from linkwise.topology.plan import InUse
@@ -63,6 +65,14 @@ class Program:
         self._leaving = (
             Leaving(client, settings.node_name, settings.daemonset) if settings.daemonset else None
         )
+        self._front = None
+        if settings.in_front:
+            self._front = Front(
+                kubelet_socket=settings.kubelet_socket,
+                vendor_socket=settings.registry_socket,
+                managed=settings.resource_name,
+                metrics=self._metrics,
+            )
         app = create_app(self._metrics.registry, self.not_ready)
         try:
             self._http = create_server(
@@ -96,17 +106,20 @@ class Program:
         self._http_thread.start()
         log.info("node %s: HTTP on port %d", self._settings.node_name, self.port)
         try:
+            if self._front is not None:
+                self._front.open()
             snapshot = self._first_reading()
             if snapshot is not None:
-                self._node = Node(
-                    self._settings, self._inventory, self._client, self._metrics, snapshot
-                )
+                parts = self._settings, self._inventory, self._client, self._metrics
+                self._node = Node(*parts, snapshot, self._front)
                 self._node.start(self._stopping)
                 self._stopping.wait()
         finally:
             self._stopping.set()
             if self._node is not None:
                 self._node.stop()
+            elif self._front is not None:
+                end(self._front)
             if self._leaving is not None:
                 self._leaving.clean_up_if_removed()
             # Its threads first: one that has just answered writes to what is closed then.
@@ -174,8 +187,10 @@ class Node:
         client: KubeClient,
         metrics: Metrics,
         snapshot: Snapshot,
+        front: Front | None = None,
     ) -> None:
-        self._metrics = metrics
+        self._metrics, self._front = metrics, front
+        self._showing = Lock()
         pick = POLICIES[settings.policy]
         policy = Policy(
             clean_probes=settings.clean_probes,
@@ -212,26 +227,38 @@ class Node:
             on_event=self._node_changed,
         )
         self._in_use = InUsePoller(
-            PodResources(settings.pod_resources_socket, settings.resource_name),
+            PodResources(settings.pod_resources_socket, settings.resource_name, self._counts),
             every_seconds=settings.in_use_seconds,
             on_reading=self._in_use_read,
             on_change=self._in_use_changed,
             on_error=metrics.pod_resources_errors.inc,
         )
-        granting = Granting(
-            cdi_kind=CDI_KIND if settings.cdi else None,
-            device_specs=settings.pass_device_specs,
-            host_dev=settings.host_dev,
-        )
-        self._registrar = Registrar(
-            kubelet_socket=settings.kubelet_socket,
-            resource=settings.resource_name,
-            make_service=lambda: DevicePlugin(
-                self._book, self._advisor, granting, metrics, on_allocated=self._in_use.poke
-            ),
-            metrics=metrics,
-            on_lost=self._advisor.kubelet_restarted,
-        )
+        advice = Advice(self._advisor, metrics)
+        self._registrar: Registrar | Front
+        if front is not None:
+            front.know(self._book.now.machine)
+            front.advise(
+                advice,
+                on_allocated=self._in_use.poke,
+                on_lost=self._advisor.kubelet_restarted,
+                on_change=self._show,
+            )
+            self._registrar = front
+        else:
+            granting = Granting(
+                cdi_kind=CDI_KIND if settings.cdi else None,
+                device_specs=settings.pass_device_specs,
+                host_dev=settings.host_dev,
+            )
+            self._registrar = Registrar(
+                kubelet_socket=settings.kubelet_socket,
+                resource=settings.resource_name,
+                make_service=lambda: DevicePlugin(
+                    self._book, advice, granting, metrics, on_allocated=self._in_use.poke
+                ),
+                metrics=metrics,
+                on_lost=self._advisor.kubelet_restarted,
+            )
         self._caretaker = Caretaker(
             inventory,
             self._book,
@@ -265,19 +292,10 @@ class Node:
         return self._caretaker.probe_age_seconds
 
     def stop(self) -> None:
-        """All at once, and for as long as none of them hangs."""
-        parts = (
+        end(
             *(self._registrar, self._caretaker, self._in_use),
             *(self._pods, self._own_node, self._publisher),
         )
-        enders = [Thread(target=part.stop, daemon=True) for part in parts]
-        ends = time.monotonic() + _STOP_SECONDS
-        for ender in enders:
-            ender.start()
-        for ender, part in zip(enders, parts, strict=True):
-            ender.join(max(0.0, ends - time.monotonic()))
-            if ender.is_alive():
-                log.warning("%s does not end; not waited for", type(part).__name__)
 
     def discover(self) -> None:
         self._caretaker.discover()
@@ -299,21 +317,27 @@ class Node:
     def _devices_changed(self, devices: Devices, pick: Pick | None) -> None:
         if pick is not None:
             warm_up(pick, devices.machine)
-        self._publisher.machine(devices.machine)
-        healthy = sum(gpu.healthy for gpu in devices.machine.gpus)
-        self._metrics.devices.labels("healthy").set(healthy)
-        self._metrics.devices.labels("unhealthy").set(len(devices.machine.gpus) - healthy)
-        self._metrics.device_unhealthy.clear()
-        self._metrics.device_noted.clear()
-        for uuid, health in devices.healths.items():
-            if health.reason:
-                self._metrics.device_unhealthy.labels(uuid, health.reason).set(1)
-            for note in health.notes:
-                self._metrics.device_noted.labels(uuid, note).set(1)
-        self._metrics.devices.labels("left-out").set(len(devices.left_out))
-        self._metrics.device_left_out.clear()
-        for index, why in devices.left_out.items():
-            self._metrics.device_left_out.labels(str(index), why).set(1)
+        if self._front is not None:
+            self._front.know(devices.machine)
+        self._show()
+
+    def _show(self) -> None:
+        """To the cluster: the Node and the metrics."""
+        with self._showing:  # the caretaker and vendors' plugins have threads of their own
+            devices, front = self._book.now, self._front
+            machine = front.seen(devices.machine) if front else devices.machine
+            healths = devices.healths.items()
+            unhealthy = [(uuid, health.reason) for uuid, health in healths if health.reason]
+            if front:
+                vendors = ((gpu.uuid, front.why_unhealthy(gpu.uuid)) for gpu in machine.gpus)
+                unhealthy += [(uuid, why) for uuid, why in vendors if why]
+            noted = [(uuid, note) for uuid, health in healths for note in health.notes]
+            self._publisher.machine(machine)
+            self._metrics.show_gpus(machine, unhealthy, noted, devices.left_out)
+
+    def _counts(self, device_id: str) -> bool:
+        """In front of a vendor's plugin, whole GPUs alone are in the books."""
+        return self._front is None or device_id in self._book.now.known
 
     def _xid(self, xid: Xid) -> None:
         self._metrics.xids.labels(xid.uuid, str(xid.number)).inc()
@@ -344,6 +368,22 @@ class Node:
             namespace, _, name = key.partition("/")
             for container, gpus in containers.items():
                 self._metrics.allocated.labels(namespace, name, container).set(len(gpus))
+
+
+class Part(Protocol):
+    def stop(self) -> None: ...
+
+
+def end(*parts: Part) -> None:
+    """All at once, and for as long as none of them hangs."""
+    enders = [Thread(target=part.stop, daemon=True) for part in parts]
+    ends = time.monotonic() + _STOP_SECONDS
+    for ender in enders:
+        ender.start()
+    for ender, part in zip(enders, parts, strict=True):
+        ender.join(max(0.0, ends - time.monotonic()))
+        if ender.is_alive():
+            log.warning("%s does not end; not waited for", type(part).__name__)
 
 
 def _because(what: str, why: str) -> str:

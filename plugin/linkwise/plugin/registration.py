@@ -22,7 +22,7 @@ from linkwise.plugin.dial import dial, reason_of
 from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
 from linkwise.plugin.kubelet.deviceplugin_pb2_grpc import RegistrationStub
 from linkwise.plugin.metrics import Metrics
-from linkwise.plugin.server import DevicePlugin, PluginServer, remove_dead_sockets
+from linkwise.plugin.server import PluginServer, Service, remove_dead_sockets
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +31,7 @@ _REGISTER_SECONDS = 15.0  # inside the call the kubelet dials us, for up to 10 s
 _STREAM_SECONDS = 10.0  # a kubelet that registered us opens its stream within milliseconds
 _SHORT_LIFE_SECONDS = 10.0  # a kubelet that drops us sooner is not asked again at once
 
-
-_Identity = tuple[int, int, int]
+Identity = tuple[int, int, int]
 
 
 class Lost(Enum):
@@ -42,6 +41,7 @@ class Lost(Enum):
     OWN_SOCKET = "our own socket is gone"
     STREAM = "the kubelet ended its stream"
     NO_STREAM = "the kubelet opened no stream"
+    ASKED = "our options have changed"
 
 
 class _DroppedError(Exception):
@@ -56,8 +56,11 @@ class Registrar:
         *,
         kubelet_socket: Path,
         resource: str,
-        make_service: Callable[[], DevicePlugin],
+        make_service: Callable[[], Service],
         metrics: Metrics,
+        options: Callable[[], wire.DevicePluginOptions] = lambda: wire.DevicePluginOptions(
+            get_preferred_allocation_available=True
+        ),
         on_lost: Callable[[], None] = lambda: None,
         look_seconds: float = 0.25,
         longest_wait_seconds: float = 5.0,
@@ -65,11 +68,12 @@ class Registrar:
     ) -> None:
         self._kubelet_socket, self._resource = kubelet_socket, resource
         self._make_service, self._metrics, self._on_lost = make_service, metrics, on_lost
+        self._options, self._again = options, Event()
         self._look_seconds, self._longest_wait = look_seconds, longest_wait_seconds
         self._stream_seconds = stream_seconds
         self._server: PluginServer | None = None
         self._trouble, self._dropped = "", False
-        self._tried: _Identity | None = None  # the kubelet's socket, at the last attempt
+        self._tried: Identity | None = None  # the kubelet's socket, at the last attempt
         self._stopping = Event()
         self._thread = Thread(target=self._run, name="registrar", daemon=True)
 
@@ -77,7 +81,7 @@ class Registrar:
     def ready(self) -> bool:
         """Registered: the kubelet, and nobody else, holds our stream open."""
         server = self._server
-        return server is not None and server.service.streaming
+        return server is not None and server.service.streams.alive
 
     @property
     def trouble(self) -> str:
@@ -87,6 +91,10 @@ class Registrar:
     def start(self) -> None:
         remove_dead_sockets(self._kubelet_socket.parent, self._resource)
         self._thread.start()
+
+    def again(self) -> None:
+        """Register once more: the kubelet reads our options only then."""
+        self._again.set()
 
     def stop(self) -> None:
         self._stopping.set()
@@ -108,7 +116,8 @@ class Registrar:
     def _life(self) -> None:
         """Serve and register once, then stay until the kubelet is lost."""
         # Looked at before registering: a kubelet that restarts meanwhile is then noticed.
-        kubelet = self._tried = _identity(self._kubelet_socket)
+        kubelet = self._tried = identity(self._kubelet_socket)
+        self._again.clear()
         if kubelet is None:
             raise FileNotFoundError(f"{self._kubelet_socket}: no kubelet yet")
         server = self._server = PluginServer(
@@ -127,7 +136,8 @@ class Registrar:
             server.stop()
         if lost is not None:
             self._on_lost()
-            if time.monotonic() - registered < _SHORT_LIFE_SECONDS:
+            short = time.monotonic() - registered < _SHORT_LIFE_SECONDS
+            if short and lost is not Lost.ASKED:
                 raise _DroppedError(lost.value)
             self._dropped = False
             log.warning("%s: registering again", lost.value)
@@ -139,20 +149,22 @@ class Registrar:
                     version=API_VERSION,
                     endpoint=server.socket.name,
                     resource_name=self._resource,
-                    options=wire.DevicePluginOptions(get_preferred_allocation_available=True),
+                    options=self._options(),
                 ),
                 timeout=_REGISTER_SECONDS,
             )
 
-    def _stay(self, server: PluginServer, kubelet: _Identity) -> Lost | None:
+    def _stay(self, server: PluginServer, kubelet: Identity) -> Lost | None:
         registered = time.monotonic()
         while not self._stopping.wait(self._look_seconds):
-            if _identity(self._kubelet_socket) != kubelet:
+            if identity(self._kubelet_socket) != kubelet:
                 return Lost.KUBELET_SOCKET
             if not server.socket.exists():
                 return Lost.OWN_SOCKET
-            if not server.service.streaming:
-                if server.service.streams_opened:
+            if self._again.is_set():
+                return Lost.ASKED
+            if not server.service.streams.alive:
+                if server.service.streams.opened:
                     return Lost.STREAM
                 if time.monotonic() - registered > self._stream_seconds:
                     return Lost.NO_STREAM
@@ -164,7 +176,7 @@ class Registrar:
         while (left := ends - time.monotonic()) > 0:
             if self._stopping.wait(min(left, self._look_seconds)):
                 return
-            if _identity(self._kubelet_socket) != self._tried:
+            if identity(self._kubelet_socket) != self._tried:
                 return
 
     def _note_failure(self, state: RetryCallState) -> None:
@@ -182,7 +194,7 @@ class Registrar:
             log.warning("cannot register with the kubelet: %s; trying again", self._trouble)
 
 
-def _identity(path: Path) -> _Identity | None:
+def identity(path: Path) -> Identity | None:
     """Tells one socket file from the next; None where there is none."""
     try:
         status = path.stat()

@@ -11,14 +11,15 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
+from typing import Protocol
 
 import grpc
 
-from linkwise.plugin.advisor import Advisor, Allocation
+from linkwise.plugin.advisor import Advisor
 from linkwise.plugin.allocate import Answer, Question, Source, lowest
 from linkwise.plugin.containers import ContainerGrant, Granting, grant
 from linkwise.plugin.errors import NoDeviceFileError, UnknownDeviceError
@@ -29,10 +30,121 @@ from linkwise.plugin.kubelet.deviceplugin_pb2_grpc import (
     add_DevicePluginServicer_to_server,
 )
 from linkwise.plugin.metrics import Metrics
+from linkwise.topology.model import Machine
 
 log = logging.getLogger(__name__)
 
 _WORKERS = 6  # every open ListAndWatch holds one, also one that a newer stream replaces
+
+
+class Streams:
+    """The kubelet's ListAndWatch calls, of which the one opened last counts. *wake* makes those
+    that wait for something to list look again."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._lock = Lock()
+        self._opened = 0
+        self._alive = False
+        self._closing = False
+
+    @property
+    def opened(self) -> int:
+        """So far."""
+        return self._opened
+
+    @property
+    def alive(self) -> bool:
+        """Whether the kubelet listens: the last stream it opened is still open."""
+        return self._alive
+
+    def open(self, context: grpc.ServicerContext) -> int:
+        """The number of a new stream, which replaces the older ones."""
+        with self._lock:
+            self._opened += 1
+            stream, self._alive = self._opened, True
+        self._wake()
+        if not context.add_callback(lambda: self._ended(stream)):
+            self._ended(stream)
+        return stream
+
+    def count(self, stream: int) -> bool:
+        """Whether this stream is the one that counts."""
+        return self._alive and stream == self._opened and not self._closing
+
+    def close(self) -> None:
+        self._closing = True
+        self._wake()
+
+    def _ended(self, stream: int) -> None:
+        with self._lock:
+            if stream == self._opened:
+                self._alive = False
+        self._wake()
+
+
+class Service(Protocol):
+    """What a `PluginServer` serves to the kubelet."""
+
+    @property
+    def streams(self) -> Streams: ...
+
+    def add_to(self, server: grpc.Server) -> None: ...
+
+
+class Advice:
+    """Which GPUs the kubelet is told to take, and what it took: asked, counted and logged."""
+
+    def __init__(self, advisor: Advisor, metrics: Metrics) -> None:
+        self._advisor, self._metrics = advisor, metrics
+
+    def prefer(
+        self,
+        machine: Machine,
+        question: Question,
+        *,
+        other: Callable[[], Sequence[str]] | None = None,
+    ) -> Answer:
+        """Never raises. Where no plan is meant, *other* is asked for another answer, which counts
+        if it is better."""
+        try:
+            answer = self._advisor.ask(machine, question)
+            if other is not None and answer.source is not Source.PLAN:
+                answer = self._advisor.compare(machine, question, answer, other())
+        except Exception:  # an error here would fail the pod for good; any GPUs are better
+            log.exception("GetPreferredAllocation of %d: lowest indices given", question.size)
+            answer = Answer(lowest(machine, question), Source.FALLBACK)
+        self._metrics.preferred.labels(answer.source.value).inc()
+        log.info(
+            "preferred %s for %s (%s)",
+            [gpu.index for gpu in machine.gpus if gpu.uuid in answer.gpus],
+            f"{answer.pod.key}/{answer.container}" if answer.pod else "a pod not seen yet",
+            answer.source.value,
+        )
+        return answer
+
+    def allocated(self, machine: Machine, gpus: frozenset[str]) -> None:
+        """A container has been given *gpus*."""
+        allocation = self._advisor.allocated(gpus)
+        if allocation.preferred is None:
+            self._metrics.allocations.labels("unasked").inc()
+        elif allocation.as_preferred:
+            self._metrics.allocations.labels("as-preferred").inc()
+        else:
+            self._metrics.allocations.labels("mismatch").inc()
+            log.warning(
+                "%s: the kubelet did not take the preferred GPUs %s",
+                allocation.pod or "a pod not seen yet",
+                [gpu.index for gpu in machine.gpus if gpu.uuid in allocation.preferred],
+            )
+
+
+def question_of(asked: wire.ContainerPreferredAllocationRequest) -> Question:
+    return Question(
+        frozenset(asked.available_deviceIDs),
+        frozenset(asked.must_include_deviceIDs),
+        asked.allocation_size,
+    )
 
 
 class DevicePlugin(DevicePluginServicer):
@@ -41,31 +153,18 @@ class DevicePlugin(DevicePluginServicer):
     def __init__(
         self,
         devices: DeviceBook,
-        advisor: Advisor,
+        advice: Advice,
         granting: Granting,
         metrics: Metrics,
         *,
         on_allocated: Callable[[], None] = lambda: None,
     ) -> None:
-        self._devices, self._advisor, self._granting = devices, advisor, granting
+        self._devices, self._advice, self._granting = devices, advice, granting
         self._metrics, self._on_allocated = metrics, on_allocated
-        self._lock = Lock()
-        self._streams = 0  # opened so far; the last one counts
-        self._alive = False
-        self._closing = False
+        self.streams = Streams(devices.wake)
 
-    @property
-    def streams_opened(self) -> int:
-        return self._streams
-
-    @property
-    def streaming(self) -> bool:
-        """Whether the kubelet listens: the last stream it opened is still open."""
-        return self._alive
-
-    def close_streams(self) -> None:
-        self._closing = True
-        self._devices.wake()
+    def add_to(self, server: grpc.Server) -> None:
+        add_DevicePluginServicer_to_server(self, server)
 
     def GetDevicePluginOptions(
         self,
@@ -79,29 +178,14 @@ class DevicePlugin(DevicePluginServicer):
         request: wire.Empty,
         context: grpc.ServicerContext,
     ) -> Iterator[wire.ListAndWatchResponse]:
-        with self._lock:
-            self._streams += 1
-            stream, self._alive = self._streams, True
-        self._devices.wake()  # an older stream sees that it is replaced
-        if not context.add_callback(lambda: self._ended(stream)):
-            self._ended(stream)
-            return
+        stream = self.streams.open(context)
         version = 0
         while True:
-            now = self._devices.wait_newer(version, given_up=lambda: not self._counts(stream))
-            if not self._counts(stream):
+            now = self._devices.wait_newer(version, given_up=lambda: not self.streams.count(stream))
+            if not self.streams.count(stream):
                 return
             version = now.version
             yield listed(now)
-
-    def _counts(self, stream: int) -> bool:
-        return self._alive and stream == self._streams and not self._closing
-
-    def _ended(self, stream: int) -> None:
-        with self._lock:
-            if stream == self._streams:
-                self._alive = False
-        self._devices.wake()
 
     def GetPreferredAllocation(
         self,
@@ -109,37 +193,14 @@ class DevicePlugin(DevicePluginServicer):
         context: grpc.ServicerContext,
     ) -> wire.PreferredAllocationResponse:
         began = time.perf_counter()
-        answers = [self._prefer(asked) for asked in request.container_requests]
+        machine = self._devices.now.machine
+        answers = [
+            self._advice.prefer(machine, question_of(asked)) for asked in request.container_requests
+        ]
         self._metrics.call_seconds.labels("GetPreferredAllocation").observe(
             time.perf_counter() - began
         )
-        return wire.PreferredAllocationResponse(
-            container_responses=[
-                wire.ContainerPreferredAllocationResponse(deviceIDs=answer.gpus)
-                for answer in answers
-            ]
-        )
-
-    def _prefer(self, asked: wire.ContainerPreferredAllocationRequest) -> Answer:
-        question = Question(
-            frozenset(asked.available_deviceIDs),
-            frozenset(asked.must_include_deviceIDs),
-            asked.allocation_size,
-        )
-        machine = self._devices.now.machine
-        try:
-            answer = self._advisor.ask(machine, question)
-        except Exception:  # an error here would fail the pod for good; any GPUs are better
-            log.exception("GetPreferredAllocation of %d: lowest indices given", question.size)
-            answer = Answer(lowest(machine, question), Source.FALLBACK)
-        self._metrics.preferred.labels(answer.source.value).inc()
-        log.info(
-            "preferred %s for %s (%s)",
-            [gpu.index for gpu in machine.gpus if gpu.uuid in answer.gpus],
-            f"{answer.pod.key}/{answer.container}" if answer.pod else "a pod not seen yet",
-            answer.source.value,
-        )
-        return answer
+        return preferred(answer.gpus for answer in answers)
 
     def Allocate(
         self, request: wire.AllocateRequest, context: grpc.ServicerContext
@@ -158,23 +219,10 @@ class DevicePlugin(DevicePluginServicer):
             code = grpc.StatusCode.INVALID_ARGUMENT if unknown else grpc.StatusCode.UNAVAILABLE
             context.abort(code, str(error))
         for asked in request.container_requests:
-            self._note(devices, self._advisor.allocated(frozenset(asked.devices_ids)))
+            self._advice.allocated(devices.machine, frozenset(asked.devices_ids))
         self._on_allocated()
         self._metrics.call_seconds.labels("Allocate").observe(time.perf_counter() - began)
         return wire.AllocateResponse(container_responses=[written(each) for each in grants])
-
-    def _note(self, devices: Devices, allocation: Allocation) -> None:
-        if allocation.preferred is None:
-            self._metrics.allocations.labels("unasked").inc()
-        elif allocation.as_preferred:
-            self._metrics.allocations.labels("as-preferred").inc()
-        else:
-            self._metrics.allocations.labels("mismatch").inc()
-            log.warning(
-                "%s: the kubelet did not take the preferred GPUs %s",
-                allocation.pod or "a pod not seen yet",
-                [g.index for g in devices.machine.gpus if g.uuid in allocation.preferred],
-            )
 
     def PreStartContainer(
         self,
@@ -203,6 +251,15 @@ def listed(devices: Devices) -> wire.ListAndWatchResponse:
     )
 
 
+def preferred(answers: Iterable[Sequence[str]]) -> wire.PreferredAllocationResponse:
+    """One answer for each container."""
+    return wire.PreferredAllocationResponse(
+        container_responses=[
+            wire.ContainerPreferredAllocationResponse(deviceIDs=gpus) for gpus in answers
+        ]
+    )
+
+
 def written(grant: ContainerGrant) -> wire.ContainerAllocateResponse:
     return wire.ContainerAllocateResponse(
         envs=grant.envs,
@@ -217,33 +274,38 @@ def written(grant: ContainerGrant) -> wire.ContainerAllocateResponse:
 class PluginServer:
     """One life of the service: one socket, from start to stop."""
 
-    def __init__(self, directory: Path, resource: str, service: DevicePlugin) -> None:
+    def __init__(self, directory: Path, resource: str, service: Service) -> None:
         self.service = service
         # By chance and not by process id: in a container that is 1, time and again.
         self.socket = directory / f"{_stem(resource)}{secrets.token_hex(4)}.sock"
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="kubelet-call")
         self._server = grpc.server(self._workers)
-        add_DevicePluginServicer_to_server(service, self._server)
+        service.add_to(self._server)
 
     def start(self) -> None:
         """Serve. Raises OSError where the socket cannot be made."""
-        try:  # grpcio would say only that it failed
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as trial:
-                trial.bind(str(self.socket))
-            self.socket.unlink()
-        except OSError as error:
-            # Without the name, which is another one each time: the same trouble, the same text.
-            why = error.strerror or error
-            raise OSError(f"{self.socket.parent}: no socket can be made there: {why}") from error
+        try_socket(self.socket)
         self._server.add_insecure_port(f"unix:{self.socket}")
         self._server.start()
 
     def stop(self) -> None:
         """End the kubelet's stream, finish calls in flight, remove the socket."""
-        self.service.close_streams()
+        self.service.streams.close()
         self._server.stop(grace=1.0).wait(3.0)
         self._workers.shutdown(wait=False)
         self.socket.unlink(missing_ok=True)
+
+
+def try_socket(path: Path) -> None:
+    """Raises OSError where no socket can be made there; grpcio would say only that it failed."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as trial:
+            trial.bind(str(path))
+        path.unlink()
+    except OSError as error:
+        # Without the name, which is another one each time: the same trouble, the same text.
+        why = error.strerror or error
+        raise OSError(f"{path.parent}: no socket can be made there: {why}") from error
 
 
 def _stem(resource: str) -> str:
@@ -252,9 +314,10 @@ def _stem(resource: str) -> str:
 
 def remove_dead_sockets(directory: Path, resource: str) -> None:
     """Remove what an earlier, killed process of ours left: sockets that nobody serves."""
-    for path in directory.glob(f"{_stem(resource)}*.sock"):
+    ours = re.compile(f"{_stem(resource)}[0-9a-f]+[.]sock")  # and of no longer name
+    for path in directory.glob("linkwise-*.sock"):
         try:
-            if not _served(path):
+            if ours.fullmatch(path.name) and not _served(path):
                 path.unlink(missing_ok=True)
         except OSError as error:
             log.warning("%s: %s; left alone", path, error)

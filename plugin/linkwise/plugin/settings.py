@@ -26,6 +26,8 @@ class Settings:
     api_server: str | None = None
     daemonset: str | None = None  # NAMESPACE/NAME; without it nothing is taken off the Node
     resource_name: str = DEFAULT_RESOURCE
+    in_front: bool = False
+    vendor_socket: Path | None = None
     listen_address: str = "0.0.0.0"  # probes and Prometheus come from outside the pod
     listen_port: int = 9401
     # Else `systemctl daemon-reload` takes the GPUs from running containers
@@ -48,6 +50,14 @@ class Settings:
     def silent_seconds(self) -> float:
         """The driver not having answered for longer, the plugin is not ready."""
         return self.health_seconds + self.driver_seconds
+
+    @property
+    def registry_socket(self) -> Path:
+        """Where vendors' plugins register. Below the kubelet's directory, because their pods mount
+        that already; in a directory of its own, because the kubelet empties its own at each start,
+        and because a plugin that cannot be told another path may get that directory in its place.
+        """
+        return self.vendor_socket or self.kubelet_dir / "linkwise" / "kubelet.sock"
 
     @property
     def kubelet_socket(self) -> Path:

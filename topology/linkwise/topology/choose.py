@@ -79,6 +79,24 @@ def ranked(
     return list(_ranked(table_of(machine), free, size, must, require, prefer, known, limit))
 
 
+def better_of(
+    machine: Machine,
+    free: int,
+    first: int,
+    second: int,
+    *,
+    prefer: LinkClass = LinkClass.NVLINK,
+) -> int:
+    """Which of two sets of one size to take where the *free* GPUs can be had, by the order of
+    `choose`; *first* where they are equal in all that counts but their indices.
+
+    Raises RequestError for GPUs that the machine does not have.
+    """
+    _check(machine, max(1, first.bit_count()), free, first, second)
+    sets = np.array([first, second], dtype=np.int64)
+    return _best_of(table_of(machine), sets, free, prefer, None)
+
+
 def pack(
     machine: Machine,
     free: int,

@@ -1,0 +1,394 @@
+"""In front of vendors' plugins: takes their registrations, and offers each resource to the kubelet.
+
+One thread, the keeper, looks four times a second whether the socket for registrations is there,
+whether there is another kubelet, and which vendor's plugin has been silent for too long.
+
+The kubelet hears of a resource once its vendor's plugin has listed it, and we know of plans; where
+our own knowledge does not come, the vendor's word is handed through without it: a node must not
+have less with us than without us.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event, Lock, Thread
+
+from linkwise.plugin.dial import reason_of
+from linkwise.plugin.in_front.offer import Offer, State
+from linkwise.plugin.in_front.registry import RefusedError, Registry
+from linkwise.plugin.in_front.resource import HEALTHY, offered, why_not
+from linkwise.plugin.in_front.server import FrontPlugin
+from linkwise.plugin.in_front.vendor import Vendor, VendorError, socket_of
+from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
+from linkwise.plugin.metrics import Metrics
+from linkwise.plugin.registration import API_VERSION, Identity, Registrar, identity
+from linkwise.plugin.server import Advice
+from linkwise.topology.model import Machine
+from linkwise.topology.names import RESOURCE_NAME
+
+log = logging.getLogger(__name__)
+
+_STOP_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """In seconds. The defaults are the kubelet's own where it has any."""
+
+    look: float = 0.25
+    dial: float = 10.0  # the kubelet's, inside Register
+    first_list: float = 10.0
+    probe: float = 10.0  # between questions whether a vendor's plugin answers
+    let_go: float = 1.0  # for a vendor's plugin that is lost, which begins again in less
+    grace: float = 300.0  # the kubelet's, until it forgets a plugin that is gone
+    renewal: float = 5.0  # for a vendor's plugin to begin again with a new kubelet
+    own_knowledge: float = 30.0  # then the vendor's word goes out without ours
+
+
+@dataclass(slots=True)
+class _Fronted:
+    offer: Offer
+    serving: Lock = field(default_factory=Lock)  # around `registrar`, its start and its end
+    registrar: Registrar | None = None  # while the kubelet is told of the offer
+    probed: float = 0.0
+    said: str = ""  # of how its vendor's plugin is, in the log
+
+
+class Front:
+    """`vendor_socket` is where vendors' plugins register; `managed` is the resource whose whole
+    GPUs are planned."""
+
+    def __init__(
+        self,
+        *,
+        kubelet_socket: Path,
+        vendor_socket: Path,
+        managed: str,
+        metrics: Metrics,
+        patience: Patience | None = None,
+    ) -> None:
+        self._kubelet_socket, self._vendor_socket = kubelet_socket, vendor_socket
+        self._managed, self._metrics = managed, metrics
+        self._patience = patience or Patience()
+        self._registry = Registry(vendor_socket, self.register)
+        self._machine: Machine | None = None
+        self._advice: Advice | None = None
+        self._on_allocated: Callable[[], None] = lambda: None
+        self._on_lost: Callable[[], None] = lambda: None
+        self._on_change: Callable[[], None] = lambda: None
+        self._lock = Lock()  # around _fronted and _started; never held in a call
+        self._fronted: dict[str, _Fronted] = {}
+        self._started = False
+        self._opened = 0.0
+        self._registering = Lock()  # around the registry, and which kubelet it was made after
+        self._kubelet: Identity | None = None
+        self._due = True  # the socket is to be made
+        self._trouble = ""
+        self._others_only = False  # nothing is offered but other resources, such as MIG devices
+        self._stopping = Event()
+        self._keeper = Thread(target=self._keep, name="front-keeper", daemon=True)
+
+    # Its life.
+
+    def open(self) -> None:
+        """From now on vendors' plugins may register; the kubelet hears of them after `start`."""
+        self._opened = time.monotonic()
+        self._keeper.start()
+
+    def advise(
+        self,
+        advice: Advice,
+        *,
+        on_allocated: Callable[[], None],
+        on_lost: Callable[[], None],
+        on_change: Callable[[], None],
+    ) -> None:
+        """Who knows of plans; who hears of each Allocate, of a kubelet that is lost, and of a
+        change of what the vendor's plugin offers."""
+        self._advice, self._on_allocated = advice, on_allocated
+        self._on_lost, self._on_change = on_lost, on_change
+
+    def know(self, machine: Machine) -> None:
+        """This node's GPUs, with their health by our own knowledge."""
+        self._machine = machine
+        for fronted in self._all():
+            fronted.offer.know(machine)
+
+    def start(self) -> None:
+        with self._lock:
+            self._started = True
+        for fronted in self._all():
+            self._offer_to_kubelet(fronted)
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._keeper.is_alive():
+            self._keeper.join(_STOP_SECONDS)
+        with self._registering:
+            self._registry.close()
+        enders = [Thread(target=_end, args=(each,), daemon=True) for each in self._all()]
+        for ender in enders:
+            ender.start()
+        for ender in enders:
+            ender.join(_STOP_SECONDS)
+
+    # How it is.
+
+    @property
+    def ready(self) -> bool:
+        """Vendors' plugins have registered, each is well, and the kubelet listens to all."""
+        return not self.trouble
+
+    @property
+    def trouble(self) -> str:
+        """What is missing until all is well; empty then."""
+        if self._trouble:
+            return self._trouble
+        if not (found := self._all()):
+            return (
+                f"no vendor's plugin has registered at {self._vendor_socket}: expected "
+                f"KUBELET_SOCKET={self._vendor_socket} in its environment"
+            )
+        for each in found:
+            offer = each.offer
+            if offer.state is not State.LISTS:
+                why = f": {offer.why}" if offer.why else ""
+                return f"{offer.resource}: the vendor's plugin {offer.state.value}{why}"
+            registrar = each.registrar
+            if registrar is None or not registrar.ready:
+                why = registrar.trouble if registrar is not None else ""
+                return f"{offer.resource}: {why or 'the kubelet does not listen'}"
+        return ""
+
+    def seen(self, machine: Machine) -> Machine:
+        """The machine as the cluster should see it. While the vendor's plugin is lost, by what it
+        listed last: the kubelet shows that nothing can be had, and plans outlive a restart."""
+        listed = self._listed()
+        return machine if listed is None else offered(machine, listed)
+
+    def why_unhealthy(self, uuid: str) -> str:
+        """What the vendor's plugin has against this GPU; empty where nothing, or not known."""
+        listed = self._listed()
+        return "" if listed is None else why_not(uuid, listed)
+
+    def _listed(self) -> wire.ListAndWatchResponse | None:
+        """What was listed last of the managed resource."""
+        with self._lock:
+            managed = self._fronted.get(self._managed)
+        if managed is None:
+            return wire.ListAndWatchResponse() if self._others_only else None
+        return managed.offer.last_list
+
+    # What vendors' plugins do.
+
+    def register(self, request: wire.RegisterRequest) -> None:
+        """Take a vendor's plugin, as the kubelet would. Raises registry.RefusedError."""
+        resource = request.resource_name
+        try:
+            self._take(request)
+        except (RefusedError, VendorError) as error:
+            self._metrics.vendor_registrations.labels("refused").inc()
+            log.warning("%s: the vendor's plugin is refused: %s", resource, error)
+            raise RefusedError(str(error)) from error
+        self._metrics.vendor_registrations.labels("taken").inc()
+
+    def _take(self, request: wire.RegisterRequest) -> None:
+        resource = request.resource_name
+        if request.version != API_VERSION:
+            raise RefusedError(
+                f"requested API version {request.version!r} is not supported by kubelet. "
+                f'Supported versions are ["{API_VERSION}"]'
+            )
+        if not RESOURCE_NAME.fullmatch(resource) or "kubernetes.io/" in resource:
+            raise RefusedError(f'the ResourceName "{resource}" is invalid')
+        places = self._kubelet_socket.parent, self._vendor_socket.parent
+        vendor = Vendor(resource, socket_of(request.endpoint, *places))
+        try:
+            vendor.connect(self._patience.dial)
+        except VendorError:
+            vendor.stop()
+            raise
+        with self._lock:
+            if resource not in self._fronted:
+                self._fronted[resource] = _Fronted(self._offer(resource))
+            fronted = self._fronted[resource]
+            told = fronted.offer.options
+            replaced = fronted.offer.registered(vendor)
+        if replaced is not None:
+            replaced.retire()
+            if fronted.offer.options != told:
+                with fronted.serving:
+                    if fronted.registrar is not None:
+                        fronted.registrar.again()
+        log.info("%s: the vendor's plugin has registered, at %s", resource, vendor.socket)
+        self._changed(fronted.offer)
+        vendor.start(fronted.offer)
+        if self._stopping.is_set():
+            vendor.stop()
+
+    def _offer(self, resource: str) -> Offer:
+        managed = resource == self._managed
+        return Offer(resource, self._machine, managed=managed, on_change=self._changed)
+
+    def _registrar(self, offer: Offer) -> Registrar:
+        return Registrar(
+            kubelet_socket=self._kubelet_socket,
+            resource=offer.resource,
+            make_service=lambda: self._service(offer),
+            metrics=self._metrics,
+            options=lambda: offer.options,
+            on_lost=(lambda: self._on_lost()) if offer.managed else lambda: None,
+        )
+
+    def _service(self, offer: Offer) -> FrontPlugin:
+        """For one kubelet. Another one than before is noticed here at the latest: what the vendor's
+        plugin said to the one before must not reach it."""
+        self._keep_registry()
+        return FrontPlugin(
+            offer,
+            self._metrics,
+            advice=lambda: self._advice,
+            on_allocated=lambda: self._on_allocated(),
+        )
+
+    def _changed(self, offer: Offer) -> None:
+        """Of a vendor's plugin: what it lists, or how it is."""
+        with self._lock:
+            fronted = self._fronted.get(offer.resource)
+            if fronted is None or fronted.offer is not offer:
+                return
+            _show(self._metrics, offer)
+        if offer.why not in (fronted.said, ""):
+            log.warning(
+                "%s: the vendor's plugin %s: %s", offer.resource, offer.state.value, offer.why
+            )
+        elif fronted.said and offer.state is State.LISTS:
+            log.info("%s: the vendor's plugin is well", offer.resource)
+        if offer.why or offer.state is State.LISTS:
+            fronted.said = offer.why
+        self._offer_to_kubelet(fronted)
+        self._on_change()
+
+    def _offer_to_kubelet(self, fronted: _Fronted) -> None:
+        """The kubelet is told of a resource when its vendor's plugin lists it."""
+        with fronted.serving:
+            due = self._started and fronted.offer.state is State.LISTS
+            if due and fronted.registrar is None and not self._stopping.is_set():
+                fronted.registrar = self._registrar(fronted.offer)
+                fronted.registrar.start()
+
+    def _let_go(self, fronted: _Fronted) -> None:
+        """Of a vendor's plugin that is gone. It may come back to us, or to the kubelet itself; the
+        end of a stream of ours would then cut it off, so ours ends before."""
+        with fronted.serving:
+            if fronted.registrar is not None and fronted.offer.state is State.LOST:
+                fronted.registrar.stop()
+                fronted.registrar = None
+
+    def _all(self) -> list[_Fronted]:
+        with self._lock:
+            return list(self._fronted.values())
+
+    # The keeper.
+
+    def _keep(self) -> None:
+        defect = ""
+        while True:
+            try:
+                self._keep_registry()
+                for fronted in self._all():
+                    self._look_after(fronted)
+                self._look_for_whole()
+                if (
+                    not self._started
+                    and self._opened + self._patience.own_knowledge < time.monotonic()
+                ):
+                    log.warning("nothing is known of the GPUs yet: the vendor's word is handed on")
+                    self.start()
+            except Exception as error:  # what comes later must be noticed all the same
+                if str(error) != defect:
+                    log.exception("looking after vendors' plugins failed; trying again")
+                defect = str(error)
+            if self._stopping.wait(self._patience.look):
+                return
+
+    def _keep_registry(self) -> None:
+        with self._registering:
+            kubelet = identity(self._kubelet_socket)
+            if kubelet is not None and kubelet != self._kubelet:
+                # Before the socket is made: the vendor's plugin may be quick.
+                for fronted in self._all() if self._kubelet is not None else ():
+                    fronted.offer.renew()
+                self._kubelet, self._due = kubelet, True
+            if self._stopping.is_set() or (self._registry.there and not self._due):
+                return
+            try:
+                self._registry.open()
+            except OSError as error:
+                before, self._trouble = self._trouble, reason_of(error)
+                if self._trouble != before:
+                    log.warning("vendors' plugins cannot register: %s; trying again", error)
+                return
+            self._due, self._trouble = False, ""
+            log.info("vendors' plugins may register at %s", self._vendor_socket)
+
+    def _look_after(self, fronted: _Fronted) -> None:
+        offer, patience, now = fronted.offer, self._patience, time.monotonic()
+        if offer.state is State.SILENT and offer.seconds > patience.first_list:
+            offer.overdue()
+        elif offer.state is State.RENEWS and offer.seconds > patience.renewal:
+            offer.stayed()
+        elif offer.state is State.LOST:
+            if offer.seconds > patience.let_go:
+                self._let_go(fronted)
+            if offer.seconds > patience.grace:
+                self._forget(fronted)
+        elif offer.vendor is not None and now - fronted.probed > patience.probe:
+            fronted.probed = now
+            offer.vendor.probe()
+
+    def _look_for_whole(self) -> None:
+        """Resources register one after the other, so this is known only after some time."""
+        others_only = self._managed not in (found := dict(self._fronted)) and any(
+            each.offer.seconds > self._patience.first_list for each in found.values()
+        )
+        if others_only != self._others_only:
+            self._others_only = others_only
+            self._on_change()
+
+    def _forget(self, fronted: _Fronted) -> None:
+        with self._lock:
+            if fronted.offer.state is not State.LOST:  # it has come back just now
+                return
+            del self._fronted[fronted.offer.resource]
+            _hide(self._metrics, fronted.offer)
+        _end(fronted)
+        self._on_change()
+
+
+def _show(metrics: Metrics, offer: Offer) -> None:
+    for state in State:
+        metrics.vendor_state.labels(offer.resource, state.value).set(state is offer.state)
+    if offer.last_list is not None:
+        health = [device.health == HEALTHY for device in offer.last_list.devices]
+        metrics.vendor_devices.labels(offer.resource, "healthy").set(sum(health))
+        metrics.vendor_devices.labels(offer.resource, "unhealthy").set(len(health) - sum(health))
+
+
+def _hide(metrics: Metrics, offer: Offer) -> None:
+    for state in State:
+        metrics.vendor_state.remove(offer.resource, state.value)
+    if offer.last_list is not None:
+        for health in ("healthy", "unhealthy"):
+            metrics.vendor_devices.remove(offer.resource, health)
+
+
+def _end(fronted: _Fronted) -> None:
+    """The kubelet's side first: it then hears nothing more of the vendor's."""
+    with fronted.serving:
+        if fronted.registrar is not None:
+            fronted.registrar.stop()
+    if fronted.offer.vendor is not None:
+        fronted.offer.vendor.stop()

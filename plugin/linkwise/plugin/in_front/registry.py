@@ -1,0 +1,99 @@
+"""The socket at which vendors' plugins register, as they would with the kubelet.
+
+It is made anew when the kubelet has started: the kubelet empties its directory, where the vendors'
+sockets are, and a vendor's plugin knows of that only by the creation of the socket that it was
+told. The new socket is made under another name and renamed: a gRPC server removes the path that it
+was bound to when it ends, at a time that nobody can tell, and must not remove its successor's.
+"""
+
+# ruff: noqa: N802 - gRPC gives a servicer's methods their names and arguments
+
+import logging
+import secrets
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+
+from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
+from linkwise.plugin.kubelet.deviceplugin_pb2_grpc import (
+    RegistrationServicer,
+    add_RegistrationServicer_to_server,
+)
+from linkwise.plugin.registration import Identity, identity
+from linkwise.plugin.server import try_socket
+
+log = logging.getLogger(__name__)
+
+_WORKERS = 4  # a registration waits up to 10 s for a plugin that does not answer
+_GRACE_SECONDS = 1.0
+_LONGEST_PATH = 107  # bytes of a unix socket's path
+_MODE = 0o750  # as the kubelet makes its directory
+
+
+class RefusedError(Exception):
+    """The vendor's plugin hears the text, as from the kubelet."""
+
+
+Take = Callable[[wire.RegisterRequest], None]
+"""Takes a registration. Raises RefusedError."""
+
+
+class Registry:
+    def __init__(self, socket: Path, take: Take) -> None:
+        self._socket, self._take = socket, take
+        self._server: grpc.Server | None = None
+        self._workers: ThreadPoolExecutor | None = None
+        self._ours: Identity | None = None
+
+    @property
+    def there(self) -> bool:
+        """Whether the socket that we made last is still in its place."""
+        return self._ours is not None and identity(self._socket) == self._ours
+
+    def open(self) -> None:
+        """Serve on a new socket. Raises OSError where none can be made."""
+        made = self._socket.with_name(f"{secrets.token_hex(4)}.new")
+        if len(bytes(made)) > _LONGEST_PATH:
+            raise OSError(f"{made}: expected at most {_LONGEST_PATH} bytes for a socket")
+        self._socket.parent.mkdir(mode=_MODE, exist_ok=True)
+        for left in self._socket.parent.glob("*.new"):  # by a process that was killed
+            left.unlink(missing_ok=True)
+        try_socket(made)
+        workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="vendor-registration")
+        server = grpc.server(workers)
+        add_RegistrationServicer_to_server(_Registration(self._take), server)
+        server.add_insecure_port(f"unix:{made}")
+        server.start()
+        # Some watch for the end of the old one.
+        self._socket.unlink(missing_ok=True)
+        self._ours = identity(made)
+        made.rename(self._socket)
+        self._end()
+        self._server, self._workers = server, workers
+
+    def close(self) -> None:
+        """Leaves the directory: a vendor's plugin may watch it, and cannot start without it."""
+        if self.there:
+            self._socket.unlink(missing_ok=True)
+        self._ours = None
+        self._end()
+
+    def _end(self) -> None:
+        if self._server is not None and self._workers is not None:
+            self._server.stop(_GRACE_SECONDS).wait(_GRACE_SECONDS + 1)
+            self._workers.shutdown(wait=False)
+        self._server = self._workers = None
+
+
+class _Registration(RegistrationServicer):
+    def __init__(self, take: Take) -> None:
+        self._take = take
+
+    def Register(self, request: wire.RegisterRequest, context: grpc.ServicerContext) -> wire.Empty:
+        try:
+            self._take(request)
+        except RefusedError as error:
+            context.abort(grpc.StatusCode.UNKNOWN, str(error))  # as Go, of any error
+        return wire.Empty()

@@ -1,0 +1,174 @@
+"""One vendor's plugin for one resource, from its registration to the next: connection, options,
+its list of devices, and calls.
+
+Calls pass as bytes, so that what this program does not know of them survives. The list is followed
+in a thread of its own; where the vendor's plugin ends it, it is asked for again, more and more
+seldom, because a plugin that serves on does not register anew for it.
+"""
+
+import logging
+from contextlib import suppress
+from pathlib import Path
+from threading import Condition, Event, Thread, current_thread
+from typing import Protocol, TypeAlias
+
+import grpc
+
+from linkwise.plugin.dial import dial, reason_of
+from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
+from linkwise.plugin.kubelet.deviceplugin_pb2_grpc import DevicePluginStub
+
+log = logging.getLogger(__name__)
+
+_SERVICE = "/v1beta1.DevicePlugin/"
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 5.0
+_END_SECONDS = 2.0
+_ANSWER_SECONDS = 5.0
+
+
+Call: TypeAlias = "grpc.Future[bytes]"
+
+
+class VendorError(Exception):
+    """The vendor's plugin cannot be reached; the text becomes the refusal of its registration."""
+
+
+class Listener(Protocol):
+    """Told from the vendor's own thread."""
+
+    def listed(self, vendor: "Vendor", devices: wire.ListAndWatchResponse) -> None: ...
+
+    def lost(self, vendor: "Vendor", why: str) -> None:
+        """Its list has ended."""
+
+    def answers(self, vendor: "Vendor", *, well: bool) -> None:
+        """It has answered, or failed to answer, when it was asked whether it does."""
+
+
+class Vendor:
+    """Stopped, it cannot be started again."""
+
+    def __init__(self, resource: str, socket: Path) -> None:
+        self.resource, self.socket = resource, socket
+        self.options = wire.DevicePluginOptions()
+        self._listener: Listener | None = None
+        self._channel = dial(socket)
+        self._stub = DevicePluginStub(self._channel)
+        self._stopping = Event()
+        self._thread: Thread | None = None
+        self._stream: grpc.Call | None = None
+        self._under_way = 0  # calls
+        self._idle = Condition()
+
+    def connect(self, seconds: float) -> None:
+        """Reach it and take its options, as the kubelet does inside Register. Raises VendorError
+        where it does not answer in time."""
+        try:
+            self.options = self._stub.GetDevicePluginOptions(
+                wire.Empty(), timeout=seconds, wait_for_ready=True
+            )
+        except grpc.RpcError as error:
+            raise VendorError(
+                f"failed to dial device plugin at {self.socket}: {reason_of(error)}"
+            ) from error
+
+    def start(self, listener: Listener) -> None:
+        """Follow its list."""
+        self._listener = listener
+        self._thread = Thread(
+            target=self._follow, args=(listener,), name=f"vendor {self.resource}", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends what is under way: calls that wait for an answer get UNAVAILABLE or CANCELLED."""
+        self._stopping.set()
+        self._channel.close()
+        if self._thread is not None and self._thread is not current_thread():
+            self._thread.join(_END_SECONDS)
+
+    def retire(self) -> None:
+        """Another plugin has taken its place: its list ends, calls under way may still end well."""
+        self._stopping.set()
+        stream = self._stream
+        if stream is not None:
+            stream.cancel()
+        Thread(target=self._drain, name=f"vendor {self.resource} retires", daemon=True).start()
+
+    def _drain(self) -> None:
+        with self._idle:
+            self._idle.wait_for(lambda: not self._under_way)
+        self.stop()
+
+    def call(self, method: str, request: bytes, seconds: float | None) -> Call:
+        """Begin a call; both messages are bytes. Raises ValueError once stopped."""
+        begin: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(
+            _SERVICE + method
+        )
+        call = begin.future(request, timeout=seconds)
+        with self._idle:
+            self._under_way += 1
+        call.add_done_callback(self._over)
+        return call
+
+    def _over(self, _: Call) -> None:
+        with self._idle:
+            self._under_way -= 1
+            self._idle.notify_all()
+
+    def probe(self) -> None:
+        """Ask whether it answers at all; the listener hears of it."""
+        try:
+            asked = self.call("GetDevicePluginOptions", b"", _ANSWER_SECONDS)
+        except ValueError:
+            return
+        asked.add_done_callback(self._probed)
+
+    def _probed(self, asked: Call) -> None:
+        if self._listener is None or self._stopping.is_set() or asked.cancelled():
+            return
+        error = asked.exception()
+        silent = isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        self._listener.answers(self, well=not silent)
+
+    def _follow(self, listener: Listener) -> None:
+        attempt = 0
+        while not self._stopping.is_set():
+            why = "it ended its list"
+            try:
+                if attempt:
+                    self.connect(_ANSWER_SECONDS)
+                stream = self._stub.ListAndWatch(wire.Empty())
+                self._stream = stream
+                if self._stopping.is_set():
+                    stream.cancel()
+                for devices in stream:
+                    attempt = 0
+                    listener.listed(self, devices)
+            except grpc.RpcError as error:
+                why = reason_of(error)
+            except VendorError as error:
+                why = str(error)
+            except ValueError:  # the channel was closed meanwhile
+                return
+            except Exception:  # a defect of ours must not end the following
+                log.exception("%s: following the vendor's plugin failed", self.resource)
+            if self._stopping.is_set():
+                return
+            listener.lost(self, why)
+            attempt += 1
+            pause = _FIRST_PAUSE_SECONDS * 2.0 ** min(attempt, 10)
+            self._stopping.wait(min(pause, _LONGEST_PAUSE_SECONDS))
+
+
+def socket_of(endpoint: str, *directories: Path) -> Path:
+    """NVIDIA's plugin names a socket in the kubelet's directory, wherever it registers. One that
+    sees another directory in that place has its own beside the socket that it registers at. Where
+    both are there, the newer one counts."""
+    if Path(endpoint).is_absolute():
+        return Path(endpoint)
+    made: list[tuple[int, Path]] = []
+    for path in (directory / endpoint for directory in directories):
+        with suppress(OSError):
+            made.append((path.stat().st_mtime_ns, path))
+    return max(made)[1] if made else directories[0] / endpoint

@@ -1,0 +1,397 @@
+"""A vendor's plugin that is late, gone, back, hanging, refusing, or offers something else: what the
+kubelet sees, and that nothing is left behind."""
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from linkwise.plugin.in_front.front import Front
+from linkwise.plugin.kubelet import deviceplugin_pb2 as api
+from linkwise.plugin.registration import identity
+from tests.plugin.fake_kubelet import FakeKubelet
+from tests.plugin.in_front.conftest import UUIDS, World, healthy
+from tests.plugin.in_front.scripted import GPU, ScriptedVendor
+from tests.waiting import wait_for
+
+MIG = "nvidia.com/mig-1g.5gb"
+ALL = set(UUIDS)
+
+
+def test_before_a_vendors_plugin_registers_the_kubelet_hears_of_nothing(world: World) -> None:
+    world.open()
+    wait_for(lambda: world.registry.is_socket(), "the socket to register at")
+    assert not world.front.ready
+    assert world.front.trouble == (
+        f"no vendor's plugin has registered at {world.registry}: expected "
+        f"KUBELET_SOCKET={world.registry} in its environment"
+    )
+    world.vendor.offer(GPU, UUIDS)
+    world.vendor.begin()
+    assert healthy(world.plugin()) == ALL
+    assert len(world.kubelet.plugins) == 1
+    wait_for(lambda: world.front.ready, "readiness")
+
+
+def test_what_is_planned_is_known_before_the_kubelet_hears_of_gpus(world: World) -> None:
+    world.vendor.offer(GPU, UUIDS)
+    world.front.open()
+    wait_for(lambda: world.metric("vendor_state", resource=GPU, state="lists"), "the vendor's list")
+    assert not world.kubelet.plugins
+    world.front.start()
+    world.plugin()
+
+
+def test_where_our_own_knowledge_does_not_come_the_vendors_word_is_handed_on(
+    world: World,
+) -> None:
+    """As without a driver's library that we can load: the node must not have less for our sake."""
+    world.front = Front(
+        kubelet_socket=world.kubelet.socket,
+        vendor_socket=world.registry,
+        managed=GPU,
+        metrics=world.metrics,
+        patience=world.make_front(own_knowledge=0.05)._patience,
+    )
+    world.vendor.offer(GPU, UUIDS, preference=list(UUIDS[2:4]))
+    world.front.open()
+    plugin = world.plugin()
+    assert healthy(plugin) == ALL
+    assert plugin.preferred(UUIDS, 2) == list(UUIDS[2:4])
+    assert plugin.allocate(UUIDS[:1]).envs["VENDOR_SAYS"] == UUIDS[0]
+    world.sick(UUIDS[0])
+    wait_for(lambda: healthy(plugin) == ALL - {UUIDS[0]}, "what we know at last")
+
+
+def test_a_vendors_plugin_that_is_killed_leaves_all_unhealthy_until_it_is_back(
+    world: World,
+) -> None:
+    world.vendor.offer(GPU, UUIDS)
+    plugin = world.start()
+    world.vendor.kill()
+    wait_for(lambda: plugin.lists and not healthy(plugin), "all unhealthy")
+    assert set(plugin.health) == ALL
+    assert not world.front.ready
+    assert world.front.trouble.startswith("nvidia.com/gpu: the vendor's plugin lost: UNAVAILABLE")
+    assert world.metric("vendor_state", resource=GPU, state="lost") == 1
+    assert world.front.seen(world.machine).healthy_gpus == 0xFF, "plans outlive a restart"
+    world.vendor = ScriptedVendor(world.kubelet.directory, world.registry)
+    world.vendor.offer(GPU, UUIDS)
+    world.vendor.begin()
+    wait_for(lambda: healthy(plugin) == ALL, "all healthy again")
+    assert world.kubelet.plugins == [plugin], "the kubelet's stream stood all the while"
+    assert not plugin.ended
+
+
+def test_a_list_that_ends_is_asked_for_again_though_nobody_registers(world: World) -> None:
+    world.vendor.offer(GPU, UUIDS)
+    plugin = world.start()
+    world.vendor.set(errors={"ListAndWatch": ["UNAVAILABLE", "going down"]})
+    wait_for(lambda: not healthy(plugin), "all unhealthy")
+    assert "the vendor's plugin lost: UNAVAILABLE: going down" in world.front.trouble
+    world.vendor.set(errors={})
+    wait_for(lambda: healthy(plugin) == ALL, "all healthy again")
+    world.vendor.do("end_lists", resource=GPU)  # without an error
+    streams = len(world.vendor.calls("ListAndWatch"))
+    wait_for(lambda: len(world.vendor.calls("ListAndWatch")) > streams, "another stream")
+    wait_for(lambda: world.front.ready and healthy(plugin) == ALL, "all healthy again")
+    assert world.kubelet.plugins == [plugin]
+
+
+def test_a_list_that_is_refused_is_asked_for_again(world: World) -> None:
+    world.vendor.offer(GPU, UUIDS, errors={"ListAndWatch": ["INTERNAL", "no"]})
+    world.open()
+    wait_for(lambda: len(world.vendor.calls("ListAndWatch")) > 2, "several attempts")
+    assert not world.kubelet.plugins
+    assert "the vendor's plugin lost: INTERNAL: no" in world.front.trouble
+    world.vendor.set(errors={})
+    assert healthy(world.plugin()) == ALL
+
+
+def test_a_plugin_that_registers_and_lists_nothing_is_told_and_not_offered(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.make_front(first_list=0.05)
+    world.vendor.offer(GPU, UUIDS, hangs=["ListAndWatch"])
+    world.open()
+    wait_for(lambda: "it has registered, and lists nothing" in world.front.trouble, "the reason")
+    assert "silent: it has registered, and lists nothing" in caplog.text
+    assert not world.kubelet.plugins
+    assert world.metric("vendor_state", resource=GPU, state="silent") == 1
+
+
+def test_what_an_earlier_plugin_listed_does_not_count_where_its_successor_is_silent(
+    world: World,
+) -> None:
+    world.make_front(first_list=0.2)
+    world.vendor.offer(GPU, UUIDS)
+    plugin = world.start()
+    world.vendor.set(hangs=["ListAndWatch"])
+    assert world.vendor.do("register", resource=GPU) == ""
+    wait_for(lambda: not healthy(plugin), "all unhealthy")
+    assert set(plugin.health) == ALL
+
+
+def test_a_plugin_that_hangs_makes_all_unhealthy_until_it_answers(world: World) -> None:
+    """Stopped by SIGSTOP: connections stand, nothing is answered, the kubelet would not notice."""
+    world.make_front(probe=0.05)
+    world.vendor.offer(GPU, UUIDS)
+    plugin = world.start()
+    world.vendor.freeze()
+    wait_for(lambda: not healthy(plugin), "all unhealthy")
+    assert "the vendor's plugin hangs: it answers no call" in world.front.trouble
+    assert world.metric("vendor_state", resource=GPU, state="hangs") == 1
+    world.vendor.thaw()
+    wait_for(lambda: healthy(plugin) == ALL, "all healthy again")
+
+
+def test_a_second_registration_takes_the_place_of_the_first_without_a_gap(world: World) -> None:
+    world.vendor.offer(GPU, UUIDS)
+    plugin = world.start()
+    for _ in range(3):
+        assert world.vendor.do("register", resource=GPU) == ""
+    wait_for(lambda: len(world.vendor.calls("ListAndWatch")) == 4, "its streams")
+    world.vendor.set(unhealthy=[UUIDS[1]])
+    wait_for(lambda: healthy(plugin) == ALL - {UUIDS[1]}, "what the last one lists")
+    assert [len(healthy_of(message)) for message in plugin.lists] == [8, 7]
+    assert world.kubelet.plugins == [plugin]
+    assert plugin.allocate(UUIDS[:1]).envs["VENDOR_SAYS"] == UUIDS[0]
+
+
+def test_a_call_under_way_ends_well_though_another_plugin_has_registered_meanwhile(
+    world: World,
+) -> None:
+    """As where a vendor's plugin is updated and the new one starts before the old one ends."""
+    world.vendor.offer(GPU, UUIDS, hangs=["Allocate"])
+    plugin = world.start()
+    under_way = plugin.stub.Allocate.future(api.AllocateRequest(), timeout=60)
+    wait_for(lambda: world.vendor.calls("Allocate"), "the call")
+    assert world.vendor.do("register", resource=GPU) == ""
+    wait_for(lambda: len(world.vendor.calls("ListAndWatch")) == 2, "the second stream")
+    world.vendor.set(hangs=[])
+    assert not under_way.result(60).container_responses
+    wait_for(lambda: vendors() == 1, "the end of the old one")
+
+
+def vendors() -> int:
+    return sum(each.name.startswith("vendor nvidia") for each in threading.enumerate())
+
+
+def healthy_of(message: api.ListAndWatchResponse) -> list[str]:
+    return [device.ID for device in message.devices if device.health == "Healthy"]
+
+
+def test_options_that_change_are_told_to_the_kubelet(world: World) -> None:
+    """It reads them only when a plugin registers."""
+    world.vendor.offer(GPU, UUIDS)
+    assert not world.start().options.pre_start_required
+    world.vendor.set(
+        options={"get_preferred_allocation_available": True, "pre_start_required": True}
+    )
+    world.vendor.do("register", resource=GPU)
+    again = world.plugin(registrations=2)
+    assert again.options.pre_start_required
+    assert healthy(again) == ALL
+
+
+def test_another_mig_layout_is_another_resource_and_the_old_one_ends(
+    world: World,
+) -> None:
+    world.vendor.offer(GPU, UUIDS)
+    whole = world.start()
+    world.vendor.do("drop", resource=GPU)
+    world.vendor.offer(MIG, ["MIG-1", "MIG-2"], socket="nvidia-mig.sock")
+    world.vendor.begin()
+    assert healthy(world.plugin(MIG)) == {"MIG-1", "MIG-2"}
+    wait_for(lambda: not healthy(whole), "the whole GPUs, all unhealthy")
+    assert set(whole.health) == ALL
+    assert "nvidia.com/gpu: the vendor's plugin lost" in world.front.trouble
+    world.front._patience = replace(world.front._patience, let_go=0.0, grace=0.0)
+    wait_for(lambda: whole.ended, "the end of what is gone")
+    wait_for(lambda: world.front.ready, "readiness without the old resource")
+    assert world.metric("vendor_state", resource=GPU, state="lost") == 0
+    world.vendor.do("drop", resource=MIG)
+    world.vendor.offer(GPU, UUIDS)
+    world.vendor.begin()
+    assert healthy(world.plugin(registrations=2)) == ALL
+
+
+def test_of_a_plugin_that_stays_away_the_kubelets_stream_ends_and_begins_when_it_is_back(
+    world: World,
+) -> None:
+    world.make_front(let_go=0.0)
+    world.vendor.offer(GPU, UUIDS)
+    plugin = world.start()
+    world.vendor.kill()
+    wait_for(lambda: plugin.ended, "the end of our stream")
+    wait_for(lambda: not list(world.kubelet.directory.glob("linkwise-*")), "no socket of ours")
+    assert world.front.trouble.startswith("nvidia.com/gpu: the vendor's plugin lost")
+    world.vendor = ScriptedVendor(world.kubelet.directory, world.registry)
+    world.vendor.offer(GPU, UUIDS)
+    world.vendor.begin()
+    again = world.plugin(registrations=2)
+    wait_for(lambda: healthy(again) == ALL, "all again")
+    wait_for(lambda: world.front.ready, "readiness")
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "refusal"),
+    [
+        ({"version": "v1alpha"}, "requested API version 'v1alpha' is not supported by kubelet"),
+        ({"endpoint": "absent.sock"}, "failed to dial device plugin at {}/absent.sock: DEADLINE"),
+        (
+            {"endpoint": "/nonexistent/x.sock"},
+            "failed to dial device plugin at /nonexistent/x.sock",
+        ),
+        (
+            {"hangs": ["GetDevicePluginOptions"]},
+            "failed to dial device plugin at {}/nvidia-gpu.sock",
+        ),
+        ({"name": "gpu"}, 'the ResourceName "gpu" is invalid'),
+        ({"name": "kubernetes.io/gpu"}, 'the ResourceName "kubernetes.io/gpu" is invalid'),
+    ],
+)
+def test_a_registration_that_cannot_be_is_refused_and_tried_again(
+    world: World, behaviour: dict[str, object], refusal: str
+) -> None:
+    world.make_front(dial=0.2)
+    world.vendor.offer(GPU, UUIDS, **behaviour)  # type: ignore[arg-type]
+    world.open()
+    wait_for(lambda: len(world.vendor.calls("Register")) > 1, "two refusals")
+    told = world.vendor.calls("Register")[0]["refused"]
+    assert told.startswith(f"UNKNOWN: {refusal.format(world.kubelet.directory)}")
+    assert world.metric("vendor_registrations_total", outcome="refused") >= 2
+    assert "no vendor's plugin has registered" in world.front.trouble
+    assert not world.kubelet.plugins
+    world.vendor.set(version="v1beta1", endpoint="nvidia-gpu.sock", hangs=[], name=GPU)
+    assert healthy(world.plugin()) == ALL
+
+
+@pytest.mark.parametrize("kind", ["in the kubelet's directory", "beside ours", "absolute"])
+def test_a_plugins_socket_is_found_where_it_is(world: World, kind: str) -> None:
+    """One that has the path compiled in sees another directory in its place, which is ours."""
+    world.registry.parent.mkdir()
+    if kind != "in the kubelet's directory":
+        world.vendor.kill()
+        world.vendor = ScriptedVendor(world.registry.parent, world.registry)
+        (world.kubelet.directory / "nvidia-gpu.sock").touch()  # an older one of the same name
+    absolute = {"endpoint": str(world.registry.with_name("nvidia-gpu.sock"))}
+    world.vendor.offer(GPU, UUIDS, **(absolute if kind == "absolute" else {}))
+    assert healthy(world.start()) == ALL
+
+
+def test_with_another_kubelet_the_vendors_plugin_begins_anew_and_forgets_what_was_unhealthy(
+    world: World,
+) -> None:
+    """The kubelet empties its directory, where the vendor's socket is."""
+    world.vendor.offer(GPU, UUIDS)
+    plugin = world.start()
+    world.vendor.set(unhealthy=[UUIDS[0]])
+    wait_for(lambda: UUIDS[0] not in healthy(plugin), "the sick GPU")
+    registry, starts = identity(world.registry), world.vendor.do("starts")
+    world.kubelet.restart()
+    again = world.plugin(registrations=2)
+    wait_for(lambda: healthy(again) == ALL, "all GPUs with the new kubelet")
+    assert identity(world.registry) != registry
+    assert identity(world.registry) is not None
+    assert world.vendor.do("starts") > starts
+    assert {len(healthy_of(message)) for message in again.lists} <= {0, 8}, "nothing of before"
+    assert (world.kubelet.directory / "nvidia-gpu.sock").is_socket()
+    assert world.lost >= 1
+    assert again.allocate(UUIDS[:1]).envs["VENDOR_SAYS"] == UUIDS[0]
+
+
+def test_a_plugin_that_does_not_begin_anew_with_the_kubelet_counts_again_after_a_while(
+    world: World,
+) -> None:
+    world.vendor.offer(GPU, UUIDS)
+    world.start()
+    world.vendor.do("watch", on=False)
+    starts = world.vendor.do("starts")
+    world.kubelet.restart()
+    again = world.plugin(registrations=2)
+    assert set(again.health) == ALL
+    assert not healthy(again)
+    assert world.front.trouble == "nvidia.com/gpu: the vendor's plugin renews"
+    world.front._patience = replace(world.front._patience, renewal=0.0)
+    wait_for(lambda: healthy(again) == ALL, "all GPUs with the new kubelet")
+    assert world.vendor.do("starts") == starts
+
+
+def test_a_kubelet_that_comes_last_finds_all(kubelet_dir: Path) -> None:
+    world = World(kubelet_dir)
+    try:
+        world.kubelet.stop()
+        world.kubelet.socket.unlink(missing_ok=True)
+        world.vendor.offer(GPU, UUIDS)
+        world.open()
+        wait_for(lambda: world.metric("vendor_state", resource=GPU, state="lists"), "the list")
+        world.kubelet = FakeKubelet(kubelet_dir)
+        world.kubelet.start()
+        plugin = world.plugin()
+        wait_for(lambda: healthy(plugin) == ALL, "all GPUs")
+    finally:
+        world.stop()
+
+
+def test_a_socket_to_register_at_that_somebody_removes_is_made_again(world: World) -> None:
+    world.vendor.offer(GPU, UUIDS)
+    plugin = world.start()
+    world.registry.unlink()
+    wait_for(lambda: world.registry.is_socket(), "the socket")
+    assert world.vendor.do("register", resource=GPU) == ""
+    wait_for(lambda: healthy(plugin) == ALL, "all GPUs")
+
+
+def test_where_no_socket_can_be_made_the_reason_is_told_until_it_can(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.registry.parent.touch()  # a file
+    world.open()
+    wait_for(lambda: "File exists" in world.front.trouble, "the reason")
+    world.registry.parent.unlink()
+    wait_for(lambda: world.registry.is_socket(), "the socket")
+    assert caplog.text.count("vendors' plugins cannot register") == 1
+
+
+def test_a_path_too_long_for_a_socket_is_named(kubelet_dir: Path) -> None:
+    world = World(kubelet_dir)
+    try:
+        world.registry = kubelet_dir / ("x" * 100) / "kubelet.sock"
+        world.make_front()
+        world.open()
+        wait_for(lambda: "expected at most 107 bytes" in world.front.trouble, "the reason")
+    finally:
+        world.stop()
+
+
+def ours() -> set[str]:
+    """Threads that this package starts, and those of its gRPC servers."""
+    names = ("vendor", "front", "registrar", "kubelet-call")
+    return {each.name for each in threading.enumerate() if each.name.startswith(names)}
+
+
+def test_no_thread_is_left_of_plugins_that_come_and_go_nor_of_us(world: World) -> None:
+    world.make_front(let_go=0.0, grace=0.0)
+    world.vendor.offer(GPU, UUIDS)
+    plugin = world.start()
+    for number in range(4):
+        name = f"nvidia.com/mig-{number}g"
+        world.vendor.offer(name, ["MIG-1"], socket=f"{number}.sock")
+        world.vendor.begin()
+        world.plugin(name)
+        world.vendor.do("drop", resource=name)
+    wait_for(lambda: len(world.front._all()) == 1, "the end of all but one resource")
+    for _ in range(5):
+        world.vendor.begin()
+    wait_for(lambda: healthy(plugin) == ALL or plugin.ended, "the GPUs, or a new beginning")
+
+    def registrars() -> int:
+        return sum(each.name == "registrar" for each in threading.enumerate())
+
+    wait_for(lambda: vendors() == registrars() == 1, "one thread of each kind")
+    world.front.stop()
+    wait_for(lambda: not ours(), "the end of all our threads")
+    assert list(world.kubelet.directory.glob("linkwise-*")) == []
+    assert list(world.registry.parent.iterdir()) == []
