@@ -1,6 +1,6 @@
 """A control plane full of GPU nodes, and its scheduler: stock kube-scheduler, or with Linkwise.
 
-Both use the same kube-scheduler on the same API server, started anew for each round; ours has the
+Both use the same kube-scheduler on the same API server, restarted for each round. Linkwise adds the
 deployed configuration and the extender beside it.
 """
 

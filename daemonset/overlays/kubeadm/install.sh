@@ -189,7 +189,7 @@ install() {
     say "the files are renewed; kube-scheduler runs on"
   else
     replace_manifest "$work/manifest"
-    say "kube-scheduler asks Linkwise once the kubelet has started it anew"
+    say "kube-scheduler calls Linkwise once the kubelet has restarted it"
   fi
   say "for upgrades: give kubeadm the directory of kube-scheduler0+json.yaml as --patches"
 }

@@ -76,7 +76,7 @@ def kserve_multi_node(case: Case) -> FoundWorkload | None:
     ref = ObjectRef("serving.kserve.io", "InferenceService", case.namespace, service)
     if text(maker, "kind") != ref.kind or text(maker, "name") != service:
         return None
-    # Each worker holds as much as the head: one model is cut in equal parts.
+    # A worker requests as much as the head: the model is split into equal parts.
     workers = role_of(
         case, "worker", number(owner, "spec.replicas", 1), mapping(owner, "spec.template")
     )
