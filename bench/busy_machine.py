@@ -1,15 +1,15 @@
 """What single pods get on a busy machine, by policy: `python -m bench.busy_machine`.
 
 Jobs of random sizes wait in a queue that never empties and start in its order, each on the set
-that the policy chooses of the GPUs that are free then. No choice delays a job, so all policies see
-the same jobs with the same free numbers of GPUs. What counts is the value of each set by the best
+that the policy chooses from the free GPUs. No choice delays a job, so all policies see the same
+jobs with the same numbers of free GPUs. The score is the value of each set as a share of the best
 for its size on the idle machine; jobs of one GPU do not count.
 
-`long run` is no simulation: the mean over an endless queue, exact, for jobs whose ends are
-memoryless and alike. `best` is the most that any policy can reach there which knows what runs where
-and the mix of sizes, but neither the jobs behind the first one nor when a job will end: the value
-of a Markov decision process, with a bound that is proven in each step (Odoni 1969) and printed to
-the upper side. Both need a machine of at most 8 GPUs.
+`long run` is not a simulation but the exact mean over an endless queue, for jobs whose ends are
+memoryless and alike. `best` is an upper bound for any policy that knows the running jobs and the
+mix of sizes, but neither the jobs behind the first one nor when a job will end: the value of a
+Markov decision process, with a bound that is proven in each step (Odoni 1969) and rounded up. Both
+need a machine of at most 8 GPUs.
 """
 
 import heapq
@@ -43,7 +43,7 @@ from linkwise.topology.tables import MachineTable, table_of
 
 Running = tuple[int, ...]
 Policy = Callable[[int, int, Running], int]
-"""The set to take, of free GPUs, a size, and the sets that run."""
+"""(free GPUs, size, running sets) -> the set to take."""
 
 DURATIONS: dict[str, Callable[[random.Random], float]] = {  # of mean 1 each
     "exponential": lambda draw: draw.expovariate(1),
@@ -58,7 +58,7 @@ _CLOSE = 1e-6  # between the two sides of a bound
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """How likely each size is: [n+1], and the share of jobs that have links to wait for."""
+    """[n+1] the probability of each size, and the share of jobs with two or more GPUs."""
 
     sizes: Floats
 
@@ -75,8 +75,8 @@ class Job:
 
 
 def mix_of(words: str, count: int) -> Mix:
-    """`1,2,4:0.5`: each size once as likely, or as many times as it says; what does not fit is
-    left out."""
+    """Parse `1,2,4:0.5`: each size has the weight 1, or the weight after its colon. Sizes that do
+    not fit are left out."""
     sizes = np.zeros(count + 1)
     for word in words.split(","):
         size, _, weight = word.partition(":")
@@ -86,7 +86,7 @@ def mix_of(words: str, count: int) -> Mix:
 
 
 def jobs_of(seed: int, number: int, mix: Mix, durations: str, load: float | None) -> list[Job]:
-    """*load* is the share of the machine's GPU time that is asked for; None: all wait at once."""
+    """*load* is the share of the machine's GPU time that jobs request; None: all wait at once."""
     draw, count = random.Random(seed), len(mix.sizes) - 1
     jobs, arrival = [], 0.0
     for _ in range(number):
@@ -99,7 +99,7 @@ def jobs_of(seed: int, number: int, mix: Mix, durations: str, load: float | None
 
 
 def run(jobs: Iterable[Job], everything: int, policy: Policy) -> list[int]:
-    """The sets that the jobs get, in the queue's order."""
+    """The sets that the jobs get, in the order of the queue."""
     free, now = everything, 0.0
     running: list[tuple[float, int]] = []
     taken = []
@@ -187,8 +187,8 @@ def policies_of(machine: Machine, mix: Mix, draw: random.Random) -> dict[str, Po
 
 
 def bound(table: MachineTable, mix: Mix, seen: int) -> tuple[float, float]:
-    """The least and the most that the best policy's mean can be in the long run, where it sees the
-    sizes of the *seen* jobs behind the first one."""
+    """Lower and upper bound on the best policy's mean in the long run, if it sees the sizes of the
+    *seen* jobs behind the first one."""
     states, shares = states_of(table.count), shares_of_idle(table)
     sizes = [int(size) for size in np.flatnonzero(mix.sizes)]
     worth = {ahead: np.zeros(len(states.busy)) for ahead in product(sizes, repeat=seen)}
@@ -218,7 +218,7 @@ def best_of_first(table: MachineTable, mix: Mix, number: int) -> float:
 
 
 def long_run(table: MachineTable, mix: Mix, policy: Policy) -> float:
-    """The exact mean of a policy that always answers the same."""
+    """The exact mean of a deterministic policy."""
     states, shares, everything = states_of(table.count), shares_of_idle(table), everything_of(table)
     taken = {}
     for size in np.flatnonzero(mix.sizes).tolist():
@@ -245,7 +245,7 @@ def long_run(table: MachineTable, mix: Mix, policy: Policy) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of the jobs of two and more GPUs: their share of the idle best, and how sure its mean is."""
+    """For jobs of two and more GPUs: their share of the idle best, and the error of its mean."""
 
     mean: float
     error: float  # standard error over the seeds
@@ -277,7 +277,7 @@ HEADER = (
 
 
 def compare_machines(words: str) -> None:
-    """The long run on every recorded machine of at most `MOST_GPUS`, machines of one kind once."""
+    """Print the long run on every recorded machine of at most `MOST_GPUS`, each kind once."""
     kinds: dict[MachineTable, str] = {}
     for name in machine_names():
         machine = recorded_machine(name)
@@ -314,7 +314,7 @@ def compare_machines(words: str) -> None:
     type=click.IntRange(0, 3),
     default=0,
     show_default=True,
-    help="Bound a policy that sees so many more of the queue, too.",
+    help="Also bound a policy that sees this many more jobs of the queue.",
 )
 @click.option("--every", is_flag=True, help="The long run alone, on every recorded machine.")
 def main(

@@ -1,7 +1,7 @@
 """A simulated cluster on the API server's stand-in: nodes of mixed machines, GPUs in use at random.
 
-The stand-in runs in a process of its own. What is here goes through its HTTP like everybody's
-objects, so the program under test reads it by its own list and watch.
+The stand-in runs in a process of its own. This module creates objects over its HTTP API, so the
+program under test reads them by its own list and watch.
 """
 
 import random
@@ -40,7 +40,7 @@ _WRITERS = 8
 @contextmanager
 def api_server() -> Iterator[str]:
     """The URL of a stand-in in its own process."""
-    context = get_context("spawn")  # a fork would take our threads' locks along
+    context = get_context("spawn")  # a fork would copy the locks of this process's threads
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs,), daemon=True)
     process.start()
@@ -60,14 +60,14 @@ def _serve(orders: Connection) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What one of its pods takes and says."""
+    """The GPUs and annotations of each of its pods."""
 
     gpus: int
     annotations: Mapping[str, str]
 
 
 def fill(url: str, nodes: int, seed: int) -> list[str]:
-    """Create that many nodes, about a third of their GPUs in use; the nodes' names."""
+    """Create *nodes* nodes with about a third of their GPUs in use; return their names."""
     draw = random.Random(seed)
     client = KubeClient.load(kubeconfig=None, server=url)
     node_names = [f"gpu-node-{number:05d}.eu-west.example.internal" for number in range(nodes)]
@@ -91,10 +91,11 @@ def fill(url: str, nodes: int, seed: int) -> list[str]:
 
 
 def waiting_pod(client: KubeClient, name: str, job: Job) -> dict[str, Any]:
-    """Create a pod that waits to be placed; returned as kube-scheduler would send it."""
+    """Create a pod that waits to be placed; return it as kube-scheduler would send it."""
     path = f"/api/v1/namespaces/{NAMESPACE}/pods"
     pod = _pod(name, job.gpus, job.annotations)
-    # All nodes that pass are named, and rated, for pods of a ReplicaSet; others get one at once.
+    # For pods of a ReplicaSet, filter returns all passing nodes, and prioritize scores them; for
+    # other pods, filter returns one node.
     owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "bench", "uid": "1"}
     pod["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
     client.post(path, pod)
@@ -102,7 +103,7 @@ def waiting_pod(client: KubeClient, name: str, job: Job) -> dict[str, Any]:
 
 
 def _tenants(node: str, machine: Machine, draw: random.Random) -> dict[str, tuple[str, ...]]:
-    """Pods that run there already, with the GPUs they hold."""
+    """The running pods of a node: name -> UUIDs of their GPUs."""
     free = list(machine.uuids_of(machine.all_gpus))
     draw.shuffle(free)
     pods: dict[str, tuple[str, ...]] = {}
@@ -146,7 +147,7 @@ def _tenant(name: str, node: str, gpus: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _pod(name: str, gpus: int, annotations: Mapping[str, str]) -> dict[str, Any]:
-    """As large as a training pod is once the API server has filled it in, about 4 kB."""
+    """A pod as large as a training pod with the API server's defaults, about 4 kB."""
     environment = [
         {"name": f"NCCL_SETTING_{number}", "value": f"value-{number}"} for number in range(24)
     ]

@@ -1,7 +1,8 @@
-"""How long it takes to explain all that waits, and who waits meanwhile: `python -m bench.explain`.
+"""How long it takes to explain all waiting pods, and how long it holds the lock:
+`python -m bench.explain`.
 
-The core alone. A snapshot is taken under the lock, behind which kube-scheduler's questions wait;
-everything else is worked out beside it, so that it may take its time.
+This runs the core alone. A snapshot is taken under the lock, for which kube-scheduler's calls wait.
+Everything else is computed without the lock, so it may take longer.
 """
 
 import gc
@@ -38,17 +39,17 @@ GPU = names.DEFAULT_RESOURCE
 START = 1_750_000_000.0
 MACHINES = ("hgx-h100", "dgx-a100")
 GANG = 8
-KINDS = 20  # of single pods: so many are unlike each other
+KINDS = 20  # of single pods; pods of one kind are alike
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
     wall: float
-    cpu: float  # of this thread's own work: the same on a busy machine
+    cpu: float  # CPU time of this thread, which a busy machine hardly changes
 
 
 def measure(rounds: int, core: Scheduler) -> tuple[list[Spent], Spent, Spent]:
-    """Of each snapshot, of explaining everything from the last, and of its JSON and text."""
+    """The times of each snapshot, of the explanation of the last one, and of its JSON and text."""
     snapshots = []
     for _ in range(rounds):
         begun = _now()
@@ -73,7 +74,8 @@ def _since(begun: Spent) -> Spent:
 
 
 def cluster(nodes: int, waiting: int) -> Scheduler:
-    """On every node 5 of 8 GPUs are taken; half of *waiting* are single pods, half in gangs."""
+    """A cluster where 5 of 8 GPUs of each node are taken; half of the *waiting* pods are single,
+    half in gangs."""
     core = Scheduler(CoreSettings())
     core.replace_nodes((_node(number) for number in range(nodes)), START)
     core.replace_pods([*_tenants(nodes), *_singles(waiting // 2), *_gangs(waiting // 2)], START)
@@ -142,9 +144,9 @@ def _pod(
 @click.option("--waiting", default=4000, show_default=True, help="Pods, half of them in gangs.")
 @click.option("--rounds", default=50, show_default=True)
 def main(nodes: int, waiting: int, rounds: int) -> None:
-    """Milliseconds by the clock, and of the thread's own work in brackets."""
+    """Print milliseconds by the clock, and the thread's CPU time in brackets."""
     core = cluster(nodes, waiting)
-    gc.collect()  # as the extender does once its books are complete
+    gc.collect()  # as the extender does once its cache is complete
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
     snapshots, explained, written = measure(rounds, core)

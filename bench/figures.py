@@ -1,6 +1,6 @@
-"""What the benchmarks print: percentiles as Markdown tables, below a line that names the machine.
+"""The benchmarks' output: percentiles as Markdown tables, below a line that names the machine.
 
-A figure without its machine is worth nothing, and one of a shared machine little: take the ratios.
+A figure without its machine means nothing, and one from a shared machine little: compare ratios.
 """
 
 import os
@@ -13,7 +13,7 @@ import numpy as np
 
 
 def percentile(seconds: Sequence[float], percent: float) -> float:
-    """Milliseconds; of the values themselves, none in between."""
+    """Milliseconds; always one of the values, without interpolation."""
     return float(np.percentile(seconds, percent, method="higher")) * 1000
 
 

@@ -1,15 +1,15 @@
 """How long kube-scheduler waits for the extender, by nodes: `python -m bench.filter`.
 
-The extender runs as in a cluster: its own process, under its own HTTP server, with its books read
+The extender runs as in a cluster: in its own process, with its own HTTP server, and a cache read
 from an API server (the stand-in, a third process). Each round plays kube-scheduler for a new pod:
-filter with the names of all nodes, prioritize with those that passed, bind to the best; and a pod
-of an earlier round is deleted. So the books change twice between any two filter calls. All nodes
-are asked, as with percentageOfNodesToScore 100: by default kube-scheduler would send 500 of 5,000.
+filter with the names of all nodes, prioritize with those that passed, bind to the best. Each round
+also deletes a pod of an earlier one. So the cache changes twice between any two filter calls. Each
+call has all nodes, as with percentageOfNodesToScore 100: by default kube-scheduler would send 500
+of 5,000.
 
-Server: what the program itself measured (the header Server-Timing): reading the body, waiting for
-the lock, deciding, writing the reply. CPU: what the thread that answered worked of that, which is
-the same on a machine with other things to do. Round trip: from the request to the whole reply, in
-this process.
+Server: the program's own measurement (the header Server-Timing): reading the body, waiting for the
+lock, deciding, writing the reply. CPU: the answering thread's CPU time of that, which a busy
+machine hardly changes. Round trip: from the request to the whole reply, in this process.
 """
 
 import random
@@ -31,7 +31,7 @@ from linkwise.topology import names
 
 BAR_MS = 10.0
 WARM_UP = 30  # rounds that are not counted
-KEPT_PODS = 40  # of our own, bound at the same time
+KEPT_PODS = 40  # of this benchmark, bound at the same time
 PLAIN, ANNOTATED = "plain", "annotated"
 JOBS = {
     PLAIN: [Job(gpus, {}) for gpus in (1, 2, 4, 8)],
@@ -91,7 +91,7 @@ class Scheduler:
         self._http = urllib3.HTTPConnectionPool(url.removeprefix("http://"), maxsize=1)
 
     def ask(self, verb: str, body: Mapping[str, object]) -> tuple[bytes, Seconds]:
-        """The reply, and how long it took."""
+        """Post *body*; return the reply and its times."""
         sent = msgspec.json.encode(body)
         began = time.perf_counter()
         reply = self._http.request("POST", f"/{verb}", body=sent, timeout=30)
@@ -147,7 +147,7 @@ def play(url: str, address: str, node_names: Sequence[str], rounds: int, seed: i
 def one_round(
     scheduler: Scheduler, pod: dict[str, object], node_names: Sequence[str]
 ) -> dict[str, Seconds]:
-    """How long each verb took."""
+    """One round; return how long each verb took."""
     asked = {"Pod": pod, "Nodes": None, "NodeNames": list(node_names)}
     reply, filtered = scheduler.ask("filter", asked)
     answer = msgspec.json.decode(reply)

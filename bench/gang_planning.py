@@ -1,8 +1,9 @@
-"""How long a gang is planned, and who waits meanwhile: `python -m bench.gang_planning`.
+"""How long the planning of a gang takes, and how long it holds the lock:
+`python -m bench.gang_planning`.
 
-The core alone, as the extender's shell drives it, without HTTP and without an API server: from the
-event that shows the last member to the writes that are handed out. Nobody else's question is
-answered while the core's lock is held, so the longest that it is held in one go counts too.
+This runs the core alone, as the extender's shell drives it, without HTTP and without an API server.
+The clock runs from the event that shows the last member to the writes. No other call is answered
+while the core's lock is held, so the longest time that it is held without a break counts too.
 """
 
 import gc
@@ -48,13 +49,13 @@ STATES = ("idle", "half-full", "fragmented")
 @dataclass(frozen=True, slots=True)
 class Timing:
     spent: list["Spent"]
-    holds: list["Spent"]  # the longest time that the lock was held in each
+    holds: list["Spent"]  # the longest time in each round that the lock was held
     span: str
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Seconds by the clock, and of this thread's own work: the same on a busy machine."""
+    """Seconds by the clock, and CPU time of this thread, which a busy machine hardly changes."""
 
     wall: float = 0.0
     cpu: float = 0.0
@@ -71,7 +72,7 @@ class Spent:
 
 
 class Watched:
-    """A lock, as the shell has one, that knows how long it was held in one go."""
+    """A lock like the shell's that records the longest time for which it was held."""
 
     def __init__(self) -> None:
         self._since = self.longest = Spent()
@@ -111,7 +112,7 @@ class World:
         self.core.decide(START)
 
     def _tenants(self, machine: Machine, state: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Pods that run there already, with the GPUs they hold."""
+        """The running pods of a node, with their GPUs."""
         if state == "idle" or (state == "half-full" and self._draw.random() < 0.5):
             return
         free = [gpu.uuid for gpu in machine.gpus]
@@ -127,7 +128,8 @@ class World:
                 yield f"tenant-{self._number}", share
 
     def plan(self, size: int, gpus: int) -> tuple[Spent, Spent, str] | None:
-        """Until the writes of one gang are handed out, the longest hold, and the gang's span."""
+        """(time until the writes of one gang, longest time that the lock was held, the gang's
+        span)."""
         self._number += 1
         gang = f"gang-{self._number}"
         pods = [_member(gang, rank, size, gpus) for rank in range(size)]
@@ -242,14 +244,14 @@ def measure(world: World, size: int, gpus: int, rounds: int) -> Timing | None:
 def main(
     nodes: tuple[int, ...], pods: tuple[int, ...], gpus: tuple[int, ...], rounds: int, seed: int
 ) -> None:
-    """Plan gangs, and measure how long it takes and holds others up."""
+    """Plan gangs, and measure how long it takes and how long it holds the lock."""
     click.echo(f"Planning of a gang, {rounds} each, times in ms: {this_machine()}\n")
     rows, missed, base = [], [], 0.0
     for count in nodes:
         for state in STATES:
             world = World(count, state, seed)
             gc.collect()
-            gc.freeze()  # as the extender does once its books are complete
+            gc.freeze()  # as the extender does once its cache is complete
             gc.set_threshold(20_000, 20, 20)
             for size in pods:
                 for each in gpus:

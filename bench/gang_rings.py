@@ -1,9 +1,9 @@
-"""The ring through a gang's members on one busy node, by who chooses: `python -m bench.gang_rings`.
+"""The ring through a gang's members on one busy node, by policy: `python -m bench.gang_rings`.
 
-Not a speed. Each case is a machine with some GPUs in use at random, and a gang that fits. Its ring
-is the value of all its members' GPUs together; a case counts as the share of the best set of so
-many of the free GPUs. `own rings` serves each member by itself with the best ring for its own GPUs,
-and `NVIDIA partition` as NVIDIA's device plugin does.
+This measures quality, not speed. Each case is a machine with some GPUs in use at random, and a gang
+that fits. Its ring is the value of all its members' GPUs together. The result of a case is its
+share of the best set of as many free GPUs. `own rings` gives each member by itself the best ring
+for its own GPUs; `NVIDIA partition` chooses as NVIDIA's device plugin does.
 """
 
 import random
@@ -78,7 +78,7 @@ def main(cases: int, seed: int) -> None:
 def _shares(
     machine: Machine, draw: random.Random, cases: int
 ) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    """[cases, rules] the gang's ring by the best of so many of the free GPUs."""
+    """[cases, rules] the gang's ring as a share of the best set of as many free GPUs."""
     kind, table = MachineKind(machine, 0), table_of(machine)
     count = len(machine.gpus)
     shares: list[list[float]] = []

@@ -1,15 +1,15 @@
 """How long kube-scheduler stands still when the leader's machine dies:
 `python -m bench.leader_lost`.
 
-A real cluster with Linkwise installed as in the tests: real kube-scheduler, kube-proxy, kubelets
-and containers. From one moment on every packet to and from the leader's pod is dropped, so nobody
-hears a refusal. kube-scheduler tries one pod after the other, so a call that nobody answers keeps
-all pods waiting, also those that want no GPU. Eight pods that want one GPU each are created right
-after that moment, and one without GPUs every fifth of a second.
+A real cluster runs with Linkwise installed as in the tests: kube-scheduler, kube-proxy, kubelets
+and containers are real. From one moment on, every packet to and from the leader's pod is dropped,
+so no caller gets a refusal. kube-scheduler tries one pod after the other, so a call without an
+answer delays all pods, including those without GPUs. Right after that moment, eight pods of one GPU
+each are created, then one pod without GPUs every fifth of a second.
 
-Address out: until the Service no longer leads to the dead leader, from when on calls are refused at
-once. Without GPUs: the longest wait of such a pod, from its creation until it has a node. With
-GPUs: the same of the others, for which another has to lead.
+Address out: the time until the Service no longer leads to the dead leader; after it, calls are
+refused at once. Without GPUs: the longest wait of such a pod, from its creation until it has a
+node. With GPUs: the same for the other pods, which need a new leader.
 """
 
 import sys
@@ -46,7 +46,7 @@ _PATIENCE_SECONDS = 120.0
 @dataclass
 class Times:
     out: float = 0.0
-    waits: dict[str, float] = field(default_factory=dict)  # of pods by name
+    waits: dict[str, float] = field(default_factory=dict)  # pod -> seconds
 
     @property
     def longest(self) -> float:
@@ -58,11 +58,11 @@ class Times:
 
 
 def lose_leader(deployed: DeployedLinkwise) -> Times:
-    """All pods have a node when it returns."""
+    """Drop the leader's packets; return once all pods have a node."""
     times = Times()
     address = led_to(deployed)
     deployed.apply(workloads.job("before", 4))
-    running(deployed, "job-name=before", 1)  # so kube-scheduler has connections to the leader
+    running(deployed, "job-name=before", 1)  # so that kube-scheduler has connections to the leader
     began, names = time.monotonic(), list(GPU_PODS)
     with swallowed(address):
         deployed.apply(*(workloads.pod(name, 1) for name in GPU_PODS))
@@ -84,15 +84,15 @@ def bound(pod: Mapping[str, Any]) -> bool:
 
 
 def waited(pod: Mapping[str, Any]) -> float:
-    """Whole seconds, as the API server counts them."""
+    """Whole seconds: the API server's times have no fractions."""
     (scheduled,) = (c for c in pod["status"]["conditions"] if c["type"] == "PodScheduled")
     created, done = pod["metadata"]["creationTimestamp"], scheduled["lastTransitionTime"]
     return (datetime.fromisoformat(done) - datetime.fromisoformat(created)).total_seconds()
 
 
 @click.command(help=__doc__)
-@click.option("--http-timeout", help="Of kube-scheduler, in place of the deployed one.")
-@click.option("--retry-period", help="Of the extender, in place of the deployed one.")
+@click.option("--http-timeout", help="kube-scheduler's httpTimeout instead of the deployed one.")
+@click.option("--retry-period", help="The extender's --retry-period instead of the deployed one.")
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
 def main(http_timeout: str | None, retry_period: str | None, rounds: int) -> None:
     directory = sandbox.directory()
@@ -135,7 +135,7 @@ def configure(
 
 
 def settle(deployed: DeployedLinkwise) -> None:
-    """As before: both extenders run, and nothing of the round is left."""
+    """Restore the state before the round: both extenders run, and no pod is left."""
     deployed.clear()
     wait_until_none(lambda: left_behind(deployed))
     deployed.wait_ready()

@@ -1,12 +1,12 @@
 """How long the kubelet waits for GetPreferredAllocation: `python -m bench.preferred_allocation`.
 
-The plugin runs as in a cluster, as its own process that registers with a kubelet; the kubelet here
-asks over the unix socket with random free GPUs, sizes and GPUs that must be among them, ids in
-random order. Nearly every question is new, so no answer comes from the memory of an earlier one.
+The plugin runs as in a cluster, as a process of its own that registers with a kubelet. The kubelet
+here calls it over the unix socket with random free GPUs, sizes and GPUs that must be included, ids
+in random order. Nearly every call is new, so caches hardly help.
 
-Round trip: from the call to its answer, in this process. Server: what the program itself measured
-(`linkwise_plugin_call_seconds`, by buckets), decoding left out. No pod is waited for, which would
-measure the watch and not the judgement.
+Round trip: from the call to its answer, in this process. Server: the program's own measurement
+(`linkwise_plugin_call_seconds`, by buckets), without decoding. The plugin waits for no pod: that
+would measure the watch and not the choice.
 """
 
 # ruff: noqa: ARG002, N802 - gRPC gives a servicer's methods their names and arguments
@@ -60,7 +60,7 @@ def pcie_tree_16() -> Machine:
 
 
 class Kubelet(RegistrationServicer):
-    """As much of a kubelet as a plugin needs to be asked."""
+    """The part of a kubelet that calls a plugin."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -82,7 +82,7 @@ class Kubelet(RegistrationServicer):
 
     @contextmanager
     def plugin(self) -> Iterator[tuple[DevicePluginStub, tuple[str, ...]]]:
-        """Calls to the plugin, and its device ids; the stream of devices stays open meanwhile."""
+        """The plugin's stub and its device ids; the stream of devices stays open in the context."""
         address = f"unix:{self._directory / self._endpoint}"
         options = (("grpc.default_authority", "localhost"),)
         with grpc.insecure_channel(address, options=options) as channel:
@@ -107,11 +107,11 @@ class Run:
 @dataclass(frozen=True, slots=True)
 class ServerTime:
     mean_seconds: float
-    p99_at_most_seconds: float  # the upper edge of the bucket that holds it
+    p99_at_most_seconds: float  # the upper bound of its bucket
 
 
 def question(ids: tuple[str, ...], draw: random.Random) -> api.PreferredAllocationRequest:
-    """Ids shuffled as the kubelet's; sizes as pods ask, from one GPU to all that are free."""
+    """A random call: ids in random order, sizes from one GPU to all that are free."""
     available = draw.sample(ids, draw.randint(1, len(ids)))
     size = draw.randint(1, len(available))
     must = draw.sample(available, draw.randint(0, min(2, size))) if draw.random() < 0.3 else []
@@ -124,7 +124,8 @@ def question(ids: tuple[str, ...], draw: random.Random) -> api.PreferredAllocati
 def ask_all(
     stub: DevicePluginStub, questions: list[api.PreferredAllocationRequest]
 ) -> tuple[float, ...]:
-    """Seconds of each, one after the other as the kubelet asks; every answer is checked."""
+    """Make the calls one after the other, as the kubelet does, and check each answer. Return the
+    seconds of each."""
     seconds = []
     for request in questions:
         began = time.perf_counter()
@@ -138,7 +139,7 @@ def ask_all(
 
 
 def server_time(port: str) -> ServerTime:
-    """Of all calls so far, from the program's own histogram."""
+    """The figures of all calls so far, from the program's own histogram."""
     text = urllib3.request("GET", f"http://127.0.0.1:{port}/metrics", timeout=5).data.decode()
     buckets: list[tuple[float, float]] = []
     total = calls = 0.0

@@ -1,4 +1,5 @@
-"""Runs the programs as in a cluster: processes of their own, which share no lock with us."""
+"""Runs the programs as in a cluster: in processes of their own, which share no lock with the
+benchmark."""
 
 import re
 import subprocess
@@ -34,7 +35,7 @@ class Program:
         return self._find(pattern)
 
     def wait(self, predicate: Callable[[], object], what: str) -> float:
-        """Poll until it holds; the seconds since the process began. Raises RuntimeError."""
+        """Poll until it holds; return the seconds since the process began. Raises RuntimeError."""
         deadline = time.monotonic() + _START_SECONDS
         while not predicate():
             if self._process.poll() is not None or time.monotonic() > deadline:

@@ -1,11 +1,11 @@
 """Pods per second on a real kube-scheduler and API server, with Linkwise and without:
 `python -m bench.scheduler`.
 
-Every pod takes a whole 8-GPU machine. Stock is kube-scheduler as it comes, with no extender; then
-the same kube-scheduler with the deployed configuration, and the extender as a process beside it.
-All of it runs on this machine's cores: API server, etcd, kube-scheduler, the extender, and the
-program that creates the pods. The order of the variants turns round with every repetition, and all
-share one API server.
+Every pod takes a whole 8-GPU machine. `stock` is kube-scheduler without an extender. The other
+variants are the same kube-scheduler with the deployed configuration, and the extender as a process
+beside it. All programs share this machine's cores: API server, etcd, kube-scheduler, the extender,
+and the one that creates the pods. The order of the variants is reversed with every repetition, and
+all share one API server.
 
 Planned: the pods exist, and are nominated where Linkwise plans them, before kube-scheduler starts;
 counted from the first pod bound to the last. Created: four connections create the pods while they
@@ -29,7 +29,7 @@ from tests.cluster.support.programs.binaries import NEWEST, kubernetes
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """*bars*: pods per second, of stock's, that are wanted at so many nodes."""
+    """*bars*: number of nodes -> the required pods per second as a share of stock's."""
 
     name: str
     run: Callable[[World, int], Awaitable[Round]]
@@ -53,7 +53,7 @@ def _created(name: str, kind: Kind, *, ours: bool = True, barred: bool = True) -
 
 
 _WITHOUT_TLS, _WITH_TLS = "without TLS", "with TLS"
-# The first of each group is what the others are compared with.
+# The first variant of each group is the baseline of the others.
 GROUPS = {
     "planned": (
         _planned("stock", Kind.SINGLE, ours=False),
@@ -68,7 +68,7 @@ GROUPS = {
         Variant("gated, the writes alone", lambda world, pods: world.writes_alone(pods), {}),
     ),
 }
-# What TLS costs, in place of the others.
+# The variants of --tls, which replace the others.
 TLS_GROUPS = {
     "planned": tuple(
         _planned(name, Kind.GATED, barred=False) for name in (_WITHOUT_TLS, _WITH_TLS)
@@ -94,7 +94,7 @@ class Result:
 
     @property
     def verdict(self) -> str | None:
-        """Whether its bar is kept; None where it has none."""
+        """Whether its bar is kept; None if it has none."""
         bar = self.variant.bars.get(self.nodes)
         if bar is None:
             return None
@@ -114,7 +114,7 @@ class Result:
         )
 
     def _milliseconds(self, program: str) -> str:
-        """Of CPU, per pod."""
+        """CPU milliseconds per pod."""
         worked = [one.cpu[program] / one.pods for one in self.rounds if program in one.cpu]
         return f"{1000 * statistics.median(worked):.2f}" if worked else ""
 
@@ -167,13 +167,13 @@ async def _group(
     type=click.Choice([length.value for length in Length]),
     default=Length.BARE.value,
     show_default=True,
-    help="One container and nothing else, or as long as a training job's.",
+    help="Pods with one container and nothing else, or as large as training pods.",
 )
-@click.option("--only", type=click.Choice(list(GROUPS)), help="One of the two questions.")
-@click.option("--tls", is_flag=True, help="What TLS costs, in place of Linkwise against stock.")
+@click.option("--only", type=click.Choice(list(GROUPS)), help="Only one of the two groups.")
+@click.option("--tls", is_flag=True, help="Compare with and without TLS instead of with stock.")
 def main(nodes: tuple[int, ...], repeat: int, pods: str, only: str | None, tls: bool) -> None:
     if sandbox.directory() is None:
-        kubernetes()  # inside there is no network to build it from
+        kubernetes()  # the sandbox has no network to build it from
         sys.exit(sandbox.run([sys.executable, "-m", "bench.scheduler", *sys.argv[1:]]))
     click.echo(f"{NEWEST}, {pods} 8-GPU pods, {repeat} rounds each: {this_machine()}\n")
     all_groups = TLS_GROUPS if tls else GROUPS
@@ -183,7 +183,7 @@ def main(nodes: tuple[int, ...], repeat: int, pods: str, only: str | None, tls: 
         results += asyncio.run(measure(count, Length(pods), groups, repeat))
     print_table(HEADER, [result.row() for result in results])
     verdicts = {each.verdict for each in results}
-    # Without a bar nothing is kept either.
+    # Without bars there is no verdict.
     said = "MISSED" if "MISSED" in verdicts else "kept" if "kept" in verdicts else "none here"
     click.echo(f"\nBars: {said}")
     raise SystemExit("MISSED" in verdicts)

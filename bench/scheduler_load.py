@@ -1,8 +1,8 @@
-"""Creates pods as fast as the API server takes them, and notes when each one is bound.
+"""Creates pods as fast as the API server accepts them, and records when each one is bound.
 
-It shares the machine's cores with everything it measures, so it does little: bodies are written
-beforehand, answers are asked for without specs and status, and of the watch's lines only the end
-is looked for. The same for whoever schedules.
+It shares the machine's cores with everything it measures, so it does little: it encodes bodies
+beforehand, requests answers without spec and status, and reads only metadata from the watch. It
+works alike with every scheduler.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from kubernetes.config import load_kube_config
 from linkwise.topology import names
 
 CONNECTIONS = 4
-# An answer without spec and status: the shortest the API server has to offer.
+# An answer without spec and status: the shortest that the API server offers.
 _META_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _METAS_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _JSON, _MERGE_PATCH = "application/json", "application/merge-patch+json"
@@ -47,7 +47,7 @@ _event = msgspec.json.Decoder(_Event)
 
 class _List(msgspec.Struct):
     metadata: _Metadata
-    items: list[_Object] | None = None  # null where there is none
+    items: list[_Object] | None = None  # null if there are none
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +66,13 @@ class Load:
             str(kubeconfig), client_configuration=configuration
         )
         self._tls = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
-        assert configuration.cert_file, "an administrator of our own making has a certificate"
+        assert configuration.cert_file, "the tests' administrator has a certificate"
         self._tls.load_cert_chain(configuration.cert_file, configuration.key_file)
         self._url: str = configuration.host
         self._pods = f"{self._url}/api/v1/namespaces/{namespace}/pods"
 
     async def __aenter__(self) -> Self:
-        # One more for the watch.
+        # Enough for three times CONNECTIONS, and the watch.
         connector = aiohttp.TCPConnector(ssl=self._tls, limit=16)
         self._http = aiohttp.ClientSession(
             connector=connector, timeout=aiohttp.ClientTimeout(total=None, sock_connect=10)
@@ -83,13 +83,13 @@ class Load:
         await self._http.close()
 
     async def create(self, bodies: Iterable[bytes], path: str = "") -> None:
-        """Post all of them, to the pods or the collection at *path*, by four connections."""
+        """Post all *bodies* to the pods, or to the collection at *path*, over four connections."""
         url = f"{self._url}{path}" if path else self._pods
         await self._send([Request("POST", url, body)] for body in bodies)
 
     async def create_nominated(self, bodies: Mapping[str, bytes], nodes: Sequence[str]) -> None:
-        """Post gated pods by name, nominate each for a node and let it go: what an extender would
-        write that costs nothing else."""
+        """Post gated pods, nominate each for a node and remove its gate: the writes of an extender
+        that costs nothing else."""
 
         def life(name: str, body: bytes, node: str) -> list[Request]:
             url = f"{self._pods}/{name}"
@@ -105,14 +105,14 @@ class Load:
                 Request("PATCH", url, msgspec.json.encode(release)),
             ]
 
-        # More pods at a time than creators, as the extender's writes come beside theirs.
+        # More pods at a time than connections that create, as the extender's writes are concurrent.
         lives = [life(*pod, node) for pod, node in zip(bodies.items(), nodes, strict=False)]
         await self._send(lives, 3 * CONNECTIONS)
 
     async def _send(
         self, requests: Iterable[Sequence["Request"]], connections: int = CONNECTIONS
     ) -> None:
-        """Each sequence in its order, so many of them at a time."""
+        """Send each sequence in order, *connections* of them at a time."""
         left = iter(requests)
 
         async def work() -> None:
@@ -133,7 +133,7 @@ class Load:
                 raise RuntimeError(f"{request.method} {request.url}: {answer.status}: {text!r}")
 
     async def delete_pods(self) -> None:
-        """All of them, at once as no kubelet has to be waited for; return when they are gone."""
+        """Delete all pods without a grace period, as no kubelet runs; return when they are gone."""
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
         body = msgspec.json.encode(options)
         while await self._any_pod():
@@ -154,7 +154,7 @@ class Load:
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator["Watch"]:
-        """Note from now on when each pod that is not bound yet gets its node."""
+        """Record from now on when each unbound pod gets its node."""
         version = (await self._listed("limit=1")).metadata.resource_version
         watch = Watch()
         watch.reader = asyncio.create_task(self._read(watch, version))
@@ -165,10 +165,10 @@ class Load:
             await asyncio.gather(watch.reader, return_exceptions=True)
 
     async def _read(self, watch: "Watch", version: str) -> None:
-        """Again from the last change whenever the API server ends it, as it does to those who do
-        not keep up with it."""
+        """Read the watch. If the API server ends it, which it does to slow clients, continue from
+        the last change."""
         while True:
-            # A pod comes into this selection when it is bound, whatever happens to it before.
+            # A pod enters this selection when it is bound, whatever happens to it before.
             url = f"{self._pods}?watch=1&fieldSelector=spec.nodeName!%3D&resourceVersion={version}"
             async with self._http.get(url, headers={"accept": _META_ONLY}) as answer:
                 answer.raise_for_status()

@@ -1,7 +1,8 @@
-"""What the extender's books take, on a real API server: `python -m bench.scheduler_memory`.
+"""The memory of the extender's cache, on a real API server: `python -m bench.scheduler_memory`.
 
-Nodes of 8 GPUs, and pods as long as a training job's on them, each with its plan and its GPUs; the
-last few hundred come behind the scheduling gate, and are planned and bound while it is looked at.
+The nodes have 8 GPUs. The pods on them are as large as training pods, each with its plan and its
+GPUs. The last few hundred pods have the scheduling gate, and are planned and bound during the
+measurement.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ async def measure(nodes: int, pods: int) -> Memory:
 @click.option("--pods", type=click.IntRange(20), default=20_000, show_default=True)
 def main(nodes: int, pods: int) -> None:
     if sandbox.directory() is None:
-        kubernetes()  # inside there is no network to build it from
+        kubernetes()  # the sandbox has no network to build it from
         sys.exit(sandbox.run([sys.executable, "-m", "bench.scheduler_memory", *sys.argv[1:]]))
     click.echo(f"{NEWEST}, {nodes:,} nodes, {pods:,} pods: {this_machine()}\n")
     found = asyncio.run(measure(nodes, pods))

@@ -1,8 +1,8 @@
-"""The nodes and pods of `bench.scheduler`: 8-GPU machines, and pods that take one whole.
+"""The nodes and pods of `bench.scheduler`: 8-GPU machines, and pods that take a whole machine.
 
-A bare pod has one container and nothing else; a training job's has what such pods have besides,
-and every update of it costs the API server more: to keep `managedFields`, it walks through the
-whole pod each time.
+A bare pod has one container and nothing else. A training pod also has the environment, volumes and
+tolerations of a real one. Each of its updates costs the API server more, because `managedFields`
+makes it walk through the whole pod.
 """
 
 from collections.abc import Iterator, Mapping
@@ -43,7 +43,7 @@ def node_name(number: int) -> str:
 
 
 def waiting(kind: Kind, length: Length, count: int, prefix: str) -> dict[str, bytes]:
-    """That many pods, by name, that each want a whole machine."""
+    """*count* pods, name -> body, that each request a whole machine."""
     bodies = {}
     for number in range(count):
         said, gates = {}, []
@@ -61,8 +61,8 @@ def waiting(kind: Kind, length: Length, count: int, prefix: str) -> dict[str, by
 
 
 def running(nodes: int, pods: int) -> Iterator[bytes]:
-    """Pods that are on their nodes already, with the GPUs they hold: 2 each, on one node after the
-    other; who finds none left takes none."""
+    """Running pods with 2 GPUs each, spread over the nodes in turn; a pod on a full node takes
+    none."""
     machines = {}
     for number in range(pods):
         node, place = node_name(number % nodes), number // nodes

@@ -1,6 +1,6 @@
-"""A control plane full of GPU nodes, and whoever schedules on it: stock kube-scheduler, or ours.
+"""A control plane full of GPU nodes, and its scheduler: stock kube-scheduler, or with Linkwise.
 
-Both use the same kube-scheduler on the same API server, started anew for each round; ours has the
+Both use the same kube-scheduler on the same API server, restarted for each round. Linkwise adds the
 deployed configuration and the extender beside it.
 """
 
@@ -41,8 +41,8 @@ CANARIES = 8
 class Round:
     pods: int
     seconds: float
-    first_bound: float  # seconds from the scheduler's start, where that was within the round
-    cpu: dict[str, float]  # seconds each program worked meanwhile
+    first_bound: float  # seconds from the scheduler's start; 0 if it started before the round
+    cpu: dict[str, float]  # CPU seconds of each program during the round
 
     @property
     def pods_per_second(self) -> float:
@@ -51,7 +51,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Of the extender, in MiB."""
+    """The extender's memory, in MiB."""
 
     ready_seconds: float
     when_ready: float
@@ -74,8 +74,8 @@ class World:
     async def come_and_go(
         self, kind: pods.Kind, count: int, *, ours: bool, plain: bool = False
     ) -> Round:
-        """Everything at the same time: pods are created while they are scheduled. *plain*: without
-        TLS between kube-scheduler and the extender."""
+        """Create pods while they are scheduled. *plain*: without TLS between kube-scheduler and the
+        extender."""
         bodies = self._bodies(kind, count)
         with self._extender(ours, plain) as extender, self._scheduler(extender) as scheduler:
             await self._try_out()
@@ -89,8 +89,8 @@ class World:
         return Round(count, max(watch.bound) - began, 0.0, cpu)
 
     async def writes_alone(self, count: int) -> Round:
-        """As `come_and_go` with gated pods, where an extender costs nothing but what it writes:
-        the load itself nominates each pod and lets it go, and stock kube-scheduler binds it."""
+        """Like `come_and_go` with gated pods, but the extender costs only its writes: the load
+        itself nominates each pod and removes its gate, and stock kube-scheduler binds it."""
         bodies = self._bodies(pods.Kind.GATED, count)
         targets = [pods.node_name(number) for number in range(count)]
         with self._extender(False), self._scheduler(None) as scheduler:
@@ -107,10 +107,10 @@ class World:
     async def planned(
         self, kind: pods.Kind, count: int, *, ours: bool, plain: bool = False
     ) -> Round:
-        """The pods are there, planned where the extender is, before the scheduler is started.
+        """Create the pods, and let the extender (if it runs) plan them, before the scheduler
+        starts.
 
-        The clock runs from the first pod bound to the last: what comes before is the scheduler's
-        own start.
+        The clock runs from the first pod bound to the last, without the scheduler's own start.
         """
         with self._extender(ours, plain) as extender:
             await self.load.create(self._bodies(kind, count).values())
@@ -129,7 +129,8 @@ class World:
         return Round(count - 1, last - first, first - began, cpu)
 
     async def memory(self, count: int, free_nodes: int) -> Memory:
-        """With *count* pods, those on the free nodes scheduled while it is looked at."""
+        """Measure the extender with *count* pods; those on the free nodes are scheduled during the
+        measurement."""
         used = self._nodes - free_nodes
         await self.load.create(pods.running(used, count - free_nodes))
         extender = ExtenderProcess(self.control)
@@ -147,7 +148,7 @@ class World:
             extender.process.stop()
 
     async def _try_out(self) -> None:
-        """Return once somebody has scheduled a pod, so that every cache is known to be filled."""
+        """Return once the scheduler has bound pods: then every cache is filled."""
         async with self.load.watching() as watch:
             await self.load.create(self._bodies(pods.Kind.SINGLE, CANARIES).values())
             await watch.wait_bound(CANARIES, _SECONDS)
@@ -165,7 +166,7 @@ class World:
 
     @contextmanager
     def _extender(self, ours: bool, plain: bool = False) -> Iterator[ExtenderProcess | None]:
-        """With what is installed beside it: its admission policies cost the API server time."""
+        """The extender with its admission policies, which cost the API server time."""
         if ours != self._guarded:
             (guard_plans if ours else leave_plans_unguarded)(self.control)
             self._guarded = ours
@@ -203,7 +204,7 @@ class World:
 
 @asynccontextmanager
 async def world(directory: Path, nodes: int, length: pods.Length) -> AsyncIterator[World]:
-    """A started control plane with that many nodes."""
+    """A started control plane with *nodes* nodes."""
     control = ControlPlane(directory, controllers=False, disable_admission=ADMISSION_OFF)
     control.start()
     try:
@@ -220,7 +221,7 @@ async def world(directory: Path, nodes: int, length: pods.Length) -> AsyncIterat
 
 
 def _cpu(programs: Mapping[str, int]) -> dict[str, float]:
-    """Seconds that each has worked so far."""
+    """CPU seconds of each program so far."""
     return {name: _worked(pid) for name, pid in programs.items()}
 
 
@@ -229,6 +230,6 @@ def _since(before: Mapping[str, float], programs: Mapping[str, int]) -> dict[str
 
 
 def _worked(pid: int) -> float:
-    # The second field, in brackets, may hold blanks; utime and stime are 14th and 15th.
+    # The second field, in brackets, may contain blanks; utime and stime are 14th and 15th.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND

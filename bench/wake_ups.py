@@ -1,9 +1,9 @@
-"""How long a pod that can go waits until it is bound, with a real kube-scheduler that has turned it
-away before: `python -m bench.wake_ups`.
+"""How long an unschedulable pod waits until it is bound once it fits, with a real kube-scheduler:
+`python -m bench.wake_ups`.
 
-Four nodes, and as many pods that take one whole. The clock runs from the API server's answer to
-the write that makes room, or brings the last member, until a look at all pods, one every few
-milliseconds, shows the last of them bound.
+There are four nodes, and as many pods that take a whole node each. The clock starts at the API
+server's answer to the write that makes room or creates the last member. It stops when a list of
+all pods, one every few milliseconds, shows the last of them bound.
 """
 
 import shutil
@@ -29,7 +29,7 @@ _SAID = {names.GANG: "g", names.GANG_SIZE: str(len(NODES))}
 
 
 def last_member(world: SchedulingWorld) -> float:
-    """The others have been told that they wait for it."""
+    """The other members have the condition that they wait for it."""
     gang = [world.create(f"g-{rank}", annotations=_SAID) for rank in range(len(NODES) - 1)]
     _wait_told(world, gang)
     gang.append(world.create(f"g-{len(NODES) - 1}", annotations=_SAID))
@@ -53,11 +53,11 @@ def room_for_a_gated_pod(world: SchedulingWorld) -> float:
 
 
 EVENTS: dict[str, Callable[[SchedulingWorld], float]] = {
-    "the last member of a gang comes": last_member,
+    "the last member of a gang is created": last_member,
     "room for a gang": room_for_a_gang,
-    "room for a gang behind our gate": room_for_a_gated_gang,
+    "room for a gated gang": room_for_a_gated_gang,
     "room for a single pod": room_for_a_pod,
-    "room for one behind our gate": room_for_a_gated_pod,
+    "room for a gated single pod": room_for_a_gated_pod,
 }
 
 
@@ -75,7 +75,7 @@ def _when_freed(
 
 
 def _wait_told(world: SchedulingWorld, pods: Sequence[str]) -> None:
-    """Until kube-scheduler has said of each that it waits: also one behind a gate is told so."""
+    """Wait until each pod has a condition that says why it waits; gated pods get one too."""
     wait_for(lambda: all(map(world.reason, pods)), "all were tried", _PATIENCE_SECONDS)
 
 
@@ -117,7 +117,7 @@ def measure(rounds: int) -> dict[str, list[float]]:
 @click.option("--rounds", type=click.IntRange(1), default=20, show_default=True)
 def main(rounds: int) -> None:
     if sandbox.directory() is None:
-        kubernetes()  # inside there is no network to build it from
+        kubernetes()  # the sandbox has no network to build it from
         sys.exit(sandbox.run([sys.executable, "-m", "bench.wake_ups", *sys.argv[1:]]))
     click.echo(f"{NEWEST}, {rounds} rounds, ms from the event to the bind: {this_machine()}\n")
     seconds = measure(rounds)

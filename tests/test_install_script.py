@@ -158,7 +158,7 @@ def node(tmp_path: Path) -> Node:
 
 def test_kube_scheduler_is_told_and_its_files_are_made(node: Node) -> None:
     before = node.manifest.read_text()
-    assert "kube-scheduler asks Linkwise" in node.done("install")
+    assert "kube-scheduler calls Linkwise" in node.done("install")
     node.assert_works()
     assert FLAG in node.command
     (container,) = node.pod["spec"]["containers"]
@@ -206,7 +206,7 @@ def test_what_kube_scheduler_reads_at_its_start_only_starts_it_anew(node: Node) 
     node.done("install")
     manifest = node.manifest.read_text()
     (node.cluster / "ca.crt").write_text(CA + CA.replace("authority", "next"))
-    assert "kube-scheduler asks Linkwise" in node.done("install")
+    assert "kube-scheduler calls Linkwise" in node.done("install")
     node.assert_works()
     assert node.manifest.read_text() != manifest
     assert "next" in (node.ours / "ca.crt").read_text()

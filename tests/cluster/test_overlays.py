@@ -178,7 +178,7 @@ def test_a_static_pod_of_kubeadm_is_told_of_the_extender_and_forgets_it_again(
             control.kubectl("rollout", "status", SYSTEM, part, "--timeout=120s")
         manifest = control_plane_node.root / "etc/kubernetes/manifests/kube-scheduler.yaml"
         stock = manifest.read_text()
-        assert "kube-scheduler asks Linkwise" in type_in(control_plane_node, INSTALL)
+        assert "kube-scheduler calls Linkwise" in type_in(control_plane_node, INSTALL)
         wait_scheduler(control, asks_extender=True)
 
         create(control, "planned", 4)

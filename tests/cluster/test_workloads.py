@@ -245,7 +245,7 @@ def test_a_kind_that_may_not_be_read_costs_the_gang_and_not_the_pods(
         world.client.patch(role, {"rules": whole["rules"]})
         wait_for(lambda: may_read_jobs(world), "the right is back")
     log = (world.control.logs / "linkwise-extender.log").read_text()
-    assert log.count("no right to read Job.batch, so pods of these are taken for single ones") == 1
+    assert log.count("no right to read Job.batch: its pods count as single pods") == 1
 
 
 def may_read_jobs(world: SchedulingWorld) -> bool:

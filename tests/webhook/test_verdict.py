@@ -206,8 +206,7 @@ def test_what_the_extender_decides_is_refused_in_templates_and_left_to_the_polic
     key: str,
 ) -> None:
     assert refusal(job({key: "x"})) == (
-        f"{ANNOTATIONS}: {key}: only Linkwise's extender decides this, of each pod alone; "
-        "leave it out"
+        f"{ANNOTATIONS}: {key}: only Linkwise's extender decides this, for each pod; remove it"
     )
     assert not refusal(pod("train-0", annotations={key: "x"}))
     assert key in refusal(job(GANG | {key: "x"}, pods=8))  # before what else is wrong with it
@@ -216,14 +215,15 @@ def test_what_the_extender_decides_is_refused_in_templates_and_left_to_the_polic
 def test_a_number_without_quotes_is_told_from_a_text() -> None:
     """Of kinds with a schema the API server says so itself; others keep what they are given."""
     assert refusal(job({names.GANG_SIZE: 4})) == (
-        f"{ANNOTATIONS}: linkwise.dev/gang-size: 4: expected a text, so in quotes"
+        f"{ANNOTATIONS}: linkwise.dev/gang-size: 4: expected a string, in quotes"
     )
 
 
 def test_annotations_at_a_place_where_they_do_nothing_are_remarked_upon() -> None:
     said = {names.GANG: "x", "other.example/key": "y"}
     assert warnings(job({}, annotations=said)) == [
-        "metadata.annotations: linkwise.dev/gang: counts on the pod template, and does nothing here"
+        "metadata.annotations: linkwise.dev/gang: has no effect here; "
+        "it belongs on the pod template"
     ]
     notebook = owner("kubeflow.org/v1 Notebook", "n", {"template": of({})})
     notebook["metadata"]["annotations"] = said  # its controller copies them to the pod

@@ -56,7 +56,7 @@ def use(it: ClusterUse) -> str:
     used = it.gpus["used"]
     share = f" ({100 * used / total:.0f} %)" if total else ""
     unhealthy = f", {it.gpus['unhealthy']} unhealthy" if it.gpus["unhealthy"] else ""
-    reserved = f", {it.gpus['reserved']} kept" if it.gpus["reserved"] else ""
+    reserved = f", {it.gpus['reserved']} reserved" if it.gpus["reserved"] else ""
     lines = (
         f"{total} GPUs on {it.nodes} node{'' if it.nodes == 1 else 's'}: {used} in use{share}, "
         f"{it.gpus['held']} planned, {it.gpus['free']} free{reserved}{unhealthy}\n"

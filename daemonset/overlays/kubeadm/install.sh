@@ -1,17 +1,17 @@
 #!/bin/sh
-# Has the kube-scheduler of this control plane node ask Linkwise, and no longer.
+# Configures the kube-scheduler of this control plane node to call Linkwise, or not to call it any more.
 #
-#   install.sh install      make the files that kube-scheduler needs, then give its static pod the flag
-#                           that names them; again: renew the files
-#   install.sh check        say what is missing; exit status 1 where anything is
-#   install.sh uninstall    take the flag back, then remove the files
+#   install.sh install      create the files that kube-scheduler needs, then give its static pod the
+#                           flag that names them; run again: renew the files
+#   install.sh check        say what is missing; exit status 1 if anything is
+#   install.sh uninstall    remove the flag, then the files
 #
-#   --etc DIR               in place of /etc/kubernetes
-#   --kubeconfig FILE       of an administrator, in place of DIR/admin.conf
+#   --etc DIR               instead of /etc/kubernetes
+#   --kubeconfig FILE       of an administrator, instead of DIR/admin.conf
 #
-# It needs kubectl, and nothing else that a control plane node may lack. The manifest of the static pod
-# is replaced by a single rename, when all that it names is there: killed at any moment, this leaves a
-# kube-scheduler that starts. What it does may be done again at any time.
+# It needs kubectl, and nothing else that a control plane node may lack. A single rename replaces the
+# manifest of the static pod, once all files that it names exist: if this script is killed at any
+# moment, kube-scheduler still starts. Each command can be run again at any time.
 set -eu
 
 usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; }
@@ -43,15 +43,15 @@ manifest=$etc/manifests/kube-scheduler.yaml
 conf=$etc/scheduler.conf
 ours=$etc/linkwise
 before=$ours/before.yaml
-files=/etc/kubernetes/linkwise # in the pod, and where --etc does not say otherwise here
+files=/etc/kubernetes/linkwise # in the pod, and on this node unless --etc names another directory
 flag=--config=$files/scheduler-config.yaml
 note=linkwise.dev/files
-# The kubelet takes no notice of names that begin with a dot. One for each run, as two may be at it.
+# The kubelet ignores names that begin with a dot. One directory for each run, as two may run at a time.
 next=$etc/manifests/.linkwise-next
 umask 077
 
 cluster() { KUBECONFIG=$admin kubectl "$@"; }
-# What of a manifest, without any API server.
+# A part of a manifest, without any API server.
 field() { kubectl patch --local --type=merge --patch '{}' -f "$1" -o "jsonpath=$2"; }
 # A line for each of them.
 words() { field "$1" '{range .spec.containers[0].command[*]}{@}{"\n"}{end}'; }
@@ -59,8 +59,8 @@ mounts() { field "$1" '{range .spec.containers[0].volumeMounts[*]}{.mountPath}{"
 volumes() { field "$1" '{range .spec.volumes[*]}{.hostPath.path}{"\n"}{end}'; }
 has_flag() { words "$1" | grep -qxF -e "$flag"; }
 
-# The last step of every change of a file: all or nothing. A new file is its owner's and readable as
-# the one that it is made like.
+# The last step of every change of a file, which is atomic. A new file gets the owner and the mode of
+# the file LIKE.
 put() { # NEW TARGET LIKE
   cp -p "$3" "$2.next"
   cat "$1" >"$2.next"
@@ -68,7 +68,7 @@ put() { # NEW TARGET LIKE
   mv -f "$2.next" "$2"
 }
 
-# What is decided is decided on a copy; others, such as an upgrade, may change the manifest meanwhile.
+# All decisions use a copy; another program, such as an upgrade, may change the manifest meanwhile.
 read_manifest() {
   [ -s "$manifest" ] && cp "$manifest" "$work/was" && is_sound "$work/was" ||
     fail "$manifest cannot be read as the Pod kube-scheduler: nothing is changed"
@@ -83,7 +83,7 @@ replace_manifest() { # NEW
   mv -f "$next.$$" "$manifest"
 }
 
-# What a manifest has to be before it may take the place of the one that is there.
+# The conditions for a manifest to replace the present one.
 is_sound() { # FILE
   [ -s "$1" ] && [ "$(field "$1" '{.kind}/{.metadata.name}')" = Pod/kube-scheduler ]
 }
@@ -95,14 +95,13 @@ is_complete() { # FILE
     volumes "$1" | grep -qxF "$files"
 }
 
-# The files, into a directory of this run.
+# Write the files into a directory of this run.
 make_files() { # DIRECTORY
   cluster -n kube-system get configmap linkwise-extender -o 'jsonpath={.data.ca\.crt}' >"$1/ca.crt" ||
     fail "the cluster cannot be asked with $admin, or the overlay is not applied yet"
   grep -q 'BEGIN CERTIFICATE' "$1/ca.crt" ||
     fail "no extender has published its authority yet (kube-system/linkwise-extender): is one ready?"
-  # kube-scheduler's own certificate, by which the API server knows it: both parts in one file, so
-  # that it is renewed by one rename.
+  # kube-scheduler's own client certificate: both parts in one file, so that one rename renews it.
   for part in client-certificate-data client-key-data; do
     KUBECONFIG=$conf kubectl config view --raw --flatten --minify \
       -o "jsonpath={.users[0].user.$part}" | base64 -d
@@ -112,23 +111,23 @@ make_files() { # DIRECTORY
   cp "$here/scheduler-config.yaml" "$1/scheduler-config.yaml"
 }
 
-# Ask the extender what changes nothing, as kube-scheduler will ask it.
+# Call the extender as kube-scheduler will, with a call that changes nothing.
 is_answered() { # DIRECTORY
   url=$(sed -n 's/^ *-* *urlPrefix: *//p' "$1/scheduler-config.yaml")
   name=$(sed -n 's/^ *serverName: *//p' "$1/scheduler-config.yaml")
   printf '%s' '{"Pod":{"metadata":{"name":"none","namespace":"none","uid":"none"},
     "spec":{"containers":[]}},"NodeNames":[]}' >"$1/question"
-  # kubectl's own --request-timeout would be part of the question.
+  # kubectl's own --request-timeout would become part of the request.
   KUBECONFIG=/dev/null timeout 10 kubectl create --raw /filter -f "$1/question" --server "$url" \
     --tls-server-name "$name" --certificate-authority "$1/ca.crt" \
     --client-certificate "$1/client.pem" --client-key "$1/client.pem" </dev/null >/dev/null
 }
 
-# kube-scheduler reads these two at its start only, so the manifest says which they are: other ones
-# are another manifest, and the kubelet starts it anew.
+# kube-scheduler reads these two only at its start, so the manifest names their versions: new versions
+# change the manifest, and the kubelet restarts kube-scheduler.
 sum_of() { cat "$1/scheduler-config.yaml" "$1/ca.crt" | cksum | tr ' ' -; }
 
-# The manifest with the flag, from one with it or without.
+# The manifest with the flag, from a manifest with or without it.
 patched() { # FILE NEW DIRECTORY
   if has_flag "$1"; then
     cat "$1" >"$2.flag"
@@ -141,12 +140,12 @@ patched() { # FILE NEW DIRECTORY
   kubectl annotate --local --overwrite -o yaml -f "$2.all" "$note=$(sum_of "$3")" >"$2"
 }
 
-# The first place, from 0, of a line among those that come in.
+# The index, from 0, of the first such line in the input.
 place_of() { # LINE
   grep -nxF -e "$1" | sed -n '1s/:.*//p' | { read -r line && echo $((line - 1)); }
 }
 
-# The manifest without what we gave it, whatever else has become of it since.
+# The manifest without the changes of this script; all other changes since stay.
 unpatched() { # FILE NEW
   word=$(words "$1" | place_of "$flag")
   kubectl patch --local --type=json -o yaml -f "$1" \
@@ -190,7 +189,7 @@ install() {
     say "the files are renewed; kube-scheduler runs on"
   else
     replace_manifest "$work/manifest"
-    say "kube-scheduler asks Linkwise once the kubelet has started it anew"
+    say "kube-scheduler calls Linkwise once the kubelet has restarted it"
   fi
   say "for upgrades: give kubeadm the directory of kube-scheduler0+json.yaml as --patches"
 }
@@ -198,7 +197,7 @@ install() {
 uninstall() {
   read_manifest
   if has_flag "$work/was"; then
-    # To the letter what was there, where nothing but this script has changed it since.
+    # If only this script has changed the manifest, restore the original byte for byte.
     if [ -s "$before" ] && patched "$before" "$work/made" "$ours" && cmp -s "$work/made" "$work/was"; then
       cat "$before" >"$work/manifest"
     else

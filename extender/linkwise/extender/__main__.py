@@ -1,9 +1,9 @@
 """Flags, logging, wiring: the extender as a program, and the only place that exits.
 
-It starts serving at once and tells by `/readyz` when its books are complete; an API server that
-is not there yet is waited for. SIGTERM ends it: it stops listening, lets writes under way finish,
-and leaves the rest to its successor, since every promise stands on the API server. Where there are
-several, the one that holds the Lease acts; the others read along, and say that they are not ready.
+The program serves at once, waits for an API server that is not reachable yet, and reports on
+`/readyz` when its cache is complete. On SIGTERM it stops listening and lets writes in flight
+finish. Its successor continues from the API server, which has every plan and reservation. With
+several replicas, only the holder of the Lease acts; the others read too, and report not ready.
 """
 
 import gc
@@ -63,57 +63,58 @@ _DEFAULTS = Settings()
     "--status-port",
     type=click.IntRange(0, 65535),
     default=_DEFAULTS.status_port,
-    help="Port for probes, metrics and what people look at; 0 takes a free one and logs it.",
+    help="Port for probes, metrics and views; 0 takes a free one and logs it.",
 )
 @click.option(
     "--plain-http",
     type=click.BOOL,
     default=_DEFAULTS.plain_http,
-    help="Serve whoever reaches --listen-port, without TLS; on a loopback address only.",
+    help="Serve any client on --listen-port, without TLS; only with a loopback address.",
 )
 @click.option(
     "--host",
     "hosts",
     multiple=True,
     default=_DEFAULTS.hosts,
-    help="How kube-scheduler calls this server: name or address. More than one may be said.",
+    help="Name or address in kube-scheduler's URL of this server. May be repeated.",
 )
 @click.option(
     "--certificates",
     type=PLACE,
     default="/".join(_DEFAULTS.certificates),
-    help="Secret in which our authority is kept, and ConfigMap in which it is published.",
+    help="Secret that stores the extender's authority, and ConfigMap that publishes it.",
 )
 @click.option(
     "--certificate-lifetime",
     type=DURATION,
     default="2160h",
-    help="Of each certificate that our authority signs; another is made when a third is left.",
+    help="Lifetime of each certificate that the extender's authority signs; the extender renews it "
+    "when a third is left.",
 )
 @click.option(
     "--caller",
     "callers",
     multiple=True,
     default=_DEFAULTS.callers,
-    help="Common name in a client certificate of who may call. More than one may be said.",
+    help="Common name in the client certificate of an allowed caller. May be repeated.",
 )
 @click.option(
     "--caller-secret",
     type=PLACE,
-    help="Secret to keep the --caller's certificate in, signed by our authority; without it, the "
-    "cluster's authority for client certificates is trusted.",
+    help="Secret for the --caller's certificate, signed by the extender's authority; without it, "
+    "the extender trusts the cluster's authority for client certificates.",
 )
 @click.option(
     "--call-timeout",
     type=DURATION,
     default="5s",
-    help="kube-scheduler's httpTimeout: a call that is older is not carried out.",
+    help="kube-scheduler's httpTimeout: the extender does not carry out older calls.",
 )
 @click.option(
     "--gang-timeout",
     type=DURATION,
     default="10m",
-    help="How long a partial gang may hold GPUs, where its pods do not say.",
+    help="How long a partial gang may have GPUs if its pods do not say.",
 )
 @click.option(
     "--max-refusals",
@@ -125,75 +126,78 @@ _DEFAULTS = Settings()
     "--span-levels",
     type=LEVELS,
     default=",".join(DEFAULT_LEVELS),
-    help="Node labels that name domains above the node, nearest first, with commas between them.",
+    help="Node labels that name domains above the node, nearest first, separated by commas.",
 )
 @click.option(
     "--hold-share",
     type=click.FloatRange(0, 1),
     default=_DEFAULTS.hold_share,
-    help="Share of the GPUs that a gang could use which may be kept for all who wait for them.",
+    help="Share of the GPUs that a gang could use which may be reserved for all waiting gangs.",
 )
 @click.option(
     "--hold-limit",
     type=DURATION,
     default="2h",
-    help="How long what is kept for a namespace may idle more than --hold-share of the GPUs.",
+    help="How long a namespace's reserved GPUs may idle more than --hold-share.",
 )
 @click.option(
     "--preempt",
     type=click.Choice([who.value for who in Preempt]),
     default=_DEFAULTS.preempt.value,
     callback=lambda _context, _option, who: Preempt(who),
-    help="Who may be evicted for a more important gang: those who say that they are preemptible, "
-    "all of lower priority, or nobody.",
+    help="Pods that may be evicted for a more important gang: those that say that they are "
+    "preemptible, all of lower priority, or none.",
 )
 @click.option(
     "--indexed-jobs",
     type=click.Choice([word.value for word in IndexedJobs]),
     default=_DEFAULTS.indexed_jobs.value,
-    help="Which Indexed Jobs, of those that run all their pods at once, are gangs.",
+    help="Which of the Indexed Jobs that run all their pods at once are gangs.",
 )
 @click.option(
     "--leader-elect",
     type=click.BOOL,
     default=_DEFAULTS.leader_elect,
-    help="Whether there are several of us, of whom the holder of a Lease acts.",
+    help="Elect a leader: only the holder of the Lease acts.",
 )
-@click.option("--lease-namespace", default=_DEFAULTS.lease_namespace, help="Where the Lease is.")
+@click.option("--lease-namespace", default=_DEFAULTS.lease_namespace, help="The Lease's namespace.")
 @click.option("--lease-name", default=_DEFAULTS.lease_name, help="The Lease's name.")
 @click.option(
     "--lease-duration",
     type=DURATION,
     default="15s",
-    help="How long a Lease that nobody renews is left to its holder.",
+    help="How long a Lease stays with a holder that does not renew it.",
 )
 @click.option(
     "--renew-deadline",
     type=DURATION,
     default="10s",
-    help="How long a leader acts that cannot renew the Lease.",
+    help="How long a leader that cannot renew the Lease still acts.",
 )
-@click.option("--retry-period", type=DURATION, default="2s", help="Between two looks at the Lease.")
+@click.option(
+    "--retry-period", type=DURATION, default="2s", help="Time between reads of the Lease."
+)
 @click.option(
     "--service",
-    help="A Service without selector, in the Lease's namespace: the leader takes its calls.",
+    help="A Service without selector, in the Lease's namespace; the leader receives its calls.",
 )
 @click.option(
     "--pod-name",
-    help="Of which this process is the only one: it need not wait for the lease of one before it.",
+    help="The pod of which this is the only process: it takes over at once from its predecessor in "
+    "that pod.",
 )
-@click.option("--pod-ip", help="Where --service is to lead, when this process leads.")
+@click.option("--pod-ip", help="Address to which --service leads while this process leads.")
 @click.option(
     "--request-threads",
     type=click.IntRange(1),
     default=_DEFAULTS.request_threads,
-    help="Pods bound at the same time, and as many other calls answered.",
+    help="Concurrent binds, and as many other concurrent calls.",
 )
 @click.option(
     "--write-threads",
     type=click.IntRange(1),
     default=_DEFAULTS.write_threads,
-    help="Writes of plans to the API server at the same time; Events have threads of their own.",
+    help="Concurrent writes of plans to the API server; Events have threads of their own.",
 )
 @click.option(
     "--max-body-mib",
@@ -224,7 +228,7 @@ def command(
     logging.basicConfig(
         level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    logging.getLogger("urllib3").setLevel(logging.ERROR)  # what matters of it we say ourselves
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # the client logs what matters
     try:
         settings = Settings(
             gang_timeout_seconds=gang_timeout,
@@ -264,7 +268,7 @@ def serve(settings: Settings) -> None:
     def complete() -> None:
         _freeze()
         if elector is not None:
-            elector.start()  # not before it could act at once
+            elector.start()  # only now, because a leader must be able to act at once
 
     def take_calls() -> None:
         if calling is not None:
@@ -284,9 +288,9 @@ def serve(settings: Settings) -> None:
     ports = open_ports(settings, shell, metrics, client)
     shell.start()
     try:
-        ports.run()  # ends by the SystemExit that a signal raises
+        ports.run()  # until a signal raises SystemExit
     finally:
-        ports.close()  # first: calls under way still need the shell
+        ports.close()  # first: calls in flight still need the shell
         at_rest = shell.stop()
         if calling is not None and lead.act_seconds() > 0:
             _let_go(calling)
@@ -296,8 +300,8 @@ def serve(settings: Settings) -> None:
 
 
 def _elector(settings: Settings, client: KubeClient, calling: Calling | None) -> Elector:
-    # A container that is started anew is another process, and has none of the old one's books. But
-    # the old one has ended: no kubelet runs two of the same pod.
+    # A restarted container is another process with an empty cache, so it has another identity. But
+    # its predecessor has ended: the kubelet never runs two processes of one container.
     place = f"{settings.pod_name or socket.gethostname()}_"
     return Elector(
         client,
@@ -312,22 +316,22 @@ def _elector(settings: Settings, client: KubeClient, calling: Calling | None) ->
 
 
 def _lost(_why: str) -> NoReturn:
-    """Another leads. Whatever this process still has in mind is out of date, and what it does not
-    know it cannot unlearn: it starts anew. The log has the reason."""
+    """Another process leads, so this process's state is outdated. It exits, and the kubelet
+    restarts it. The log has the reason."""
     logging.shutdown()
     os._exit(1)
 
 
 def _let_go(calling: Calling) -> None:
-    """So that nobody waits for an address that answers no more, until another leads."""
+    """Remove this process's address from the Service, so that no caller waits for it."""
     try:
         calling.withdraw()
     except (ApiError, msgspec.MsgspecError) as error:
-        log.info("calls are still sent here: %s", error)
+        log.info("cannot remove this address from the Service: %s", error)
 
 
 def _calling(settings: Settings, client: KubeClient) -> Calling | None:
-    """What brings kube-scheduler's calls to this process, where anything does."""
+    """The endpoints of --service; None without --service."""
     if settings.service is None:
         return None
     assert settings.pod_ip is not None, "the settings see to it"
@@ -343,9 +347,12 @@ def _calling(settings: Settings, client: KubeClient) -> Calling | None:
 
 
 def _freeze() -> None:
-    """The books of 5,000 nodes are for ever, and to search them for garbage takes 0.2 s each time:
-    from now on only what comes after them is searched, and less often, as nearly nothing of what
-    a pod leaves behind needs a search."""
+    """Exclude the cache from garbage collection.
+
+    The cache of 5,000 nodes stays for ever, and each collection of it takes 0.2 s. From now on,
+    Python collects only newer objects, and less often: reference counts free nearly everything
+    that a pod leaves behind.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)

@@ -1,4 +1,4 @@
-"""Kinds of values that flags take, for the command lines of both programs."""
+"""Types of flag values, for the command lines of the extender and the webhook."""
 
 import click
 

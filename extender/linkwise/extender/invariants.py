@@ -1,4 +1,4 @@
-"""The promises about the books, checked against the facts and not against the running account."""
+"""The invariants of the cache, checked against pods and plans and not against its own sums."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from linkwise.topology.plan import Plan
 
 
 def audit(cache: Cache, planner: Planner) -> list[str]:
-    """What does not hold; empty when all is sound."""
+    """The invariants that do not hold, as text; empty if all hold."""
     facts = _Facts()
     for uid, record in cache.pods.items():
         if record.node and not record.ended and record.demand.gpus:
@@ -35,7 +35,7 @@ def audit(cache: Cache, planner: Planner) -> list[str]:
 
 @dataclass(slots=True)
 class _Facts:
-    """Pods, plans and holds by node, from the lists of all of them."""
+    """Pods, plans and assumed plans by node, from the lists of all of them."""
 
     bound: dict[str, dict[str, PodRecord]] = field(default_factory=lambda: defaultdict(dict))
     plans: dict[str, dict[str, WrittenPlan]] = field(default_factory=lambda: defaultdict(dict))
@@ -49,11 +49,11 @@ def _of_node(cache: Cache, info: NodeInfo, facts: _Facts) -> Iterator[str]:
     if bound != info.bound:
         yield f"node {info.name}: {len(info.bound)} pods with GPUs, there are {len(bound)}"
     if (info.plans, info.assumed) != (facts.plans[info.name], facts.assumed[info.name]):
-        yield f"node {info.name}: plans or holds that are not its own"
+        yield f"node {info.name}: plans or assumed plans that are not its own"
     again = replace(info, owned={}, used=0, free=0, held=0)
     again.settle()
     if (again.free, again.used, again.owned) != (info.free, info.used, info.owned):
-        yield f"node {info.name}: free {info.free:#b}, counted anew {again.free:#b}"
+        yield f"node {info.name}: free {info.free:#b}, recounted {again.free:#b}"
     seen = 0
     for holder, mask in sorted(info.owned.items()):
         if seen & mask:
@@ -72,18 +72,18 @@ def _in_arrays(cache: Cache, info: NodeInfo) -> Iterator[str]:
     rows, row = cache.rows, info.row
     usable = info.kind is not None and not info.closed
     if int(rows.held[row]) != (info.held if usable else 0) or info.held & info.free:
-        yield f"node {info.name}: kept {info.held:#b}, in the arrays {int(rows.held[row]):#b}"
+        yield f"node {info.name}: reserved {info.held:#b}, in the arrays {int(rows.held[row]):#b}"
     if int(rows.free[row]) != (info.free if usable else 0):
         yield f"node {info.name}: free {info.free:#b}, in the arrays {int(rows.free[row]):#b}"
     if (int(rows.kinds[row]) == NOT_USABLE) is usable:
-        yield f"node {info.name}: usable in the arrays only, or in the books only"
+        yield f"node {info.name}: usable in the arrays only, or in the node info only"
 
 
 def _promised_twice(info: NodeInfo) -> Iterator[str]:
-    """Of pods that the kubelet has not given anything yet, no two may be promised one GPU.
+    """No GPU is in the plans of two pods to which the kubelet has not allocated anything yet.
 
-    Two that are bound by the very same plan are not our doing: one was made from the other's
-    manifest, and put on the node past us.
+    Two bound pods with the very same plan are allowed: one was created from the other's manifest,
+    and bound without the extender.
     """
     promised: dict[str, str] = {}
     plans: set[tuple[Plan, frozenset[str]]] = set()
@@ -94,7 +94,7 @@ def _promised_twice(info: NodeInfo) -> Iterator[str]:
     }
     for uid, written in sorted({**info.plans, **info.assumed, **bound}.items()):
         if uid in info.plans and uid not in info.assumed and not info.keeps(uid):
-            continue  # it lost a GPU and will be made anew; nobody is let through on it
+            continue  # it lost a GPU and will be replaced; `filter` lets no pod through on it
         if uid in bound and (written.plan, written.uuids) in plans:
             continue
         plans.add((written.plan, written.uuids))
@@ -105,7 +105,7 @@ def _promised_twice(info: NodeInfo) -> Iterator[str]:
 
 
 def _holds_without_pod(cache: Cache) -> Iterator[str]:
-    for what, uids in (("plan", cache.plans), ("hold", cache.assumed)):
+    for what, uids in (("plan", cache.plans), ("assumed plan", cache.assumed)):
         for uid in uids:
             record = cache.pods.get(uid)
             if record is None or record.ended or record.node:
@@ -116,10 +116,10 @@ def _gangs(cache: Cache, planner: Planner) -> Iterator[str]:
     for key, gang in planner.gangs.items():
         yield from gang.broken
         if key not in cache.gangs:
-            continue  # forgotten at the next look
+            continue  # the planner forgets it in its next round
         members = muster(cache, gang)
         if gang.phase is Phase.EXPIRED and members.planned:
-            yield f"gang {gang.name}: expired, and still holds GPUs"
+            yield f"gang {gang.name}: expired, but still has plans"
 
 
 def _charged_on(cache: Cache, record: PodRecord) -> str:

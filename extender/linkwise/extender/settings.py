@@ -1,6 +1,7 @@
-"""What an operator may set, checked once at the start; every default with its reason.
+"""The extender's settings, checked once at the start; each default has its reason.
 
-Each is a flag of `linkwise-extender` and an environment variable `LINKWISE_EXTENDER_<FLAG>`.
+Each setting is a flag of `linkwise-extender` and an environment variable
+`LINKWISE_EXTENDER_<FLAG>`.
 """
 
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ _SHORTEST_LIFETIME_SECONDS = 10.0
 
 
 class SettingsError(LinkwiseError):
-    """A setting that cannot be; names the flag, its value and what was expected."""
+    """An invalid setting; the text names the flag, its value and what was expected."""
 
     def __init__(self, flag: str, value: object, expected: str) -> None:
         super().__init__(f"--{flag} {value}: expected {expected}")
@@ -33,46 +34,47 @@ class Settings:
     api_server: str | None = None  # a plain URL, for an API server that asks for no credentials
     resource_name: str = DEFAULT_RESOURCE
     listen_address: str = "0.0.0.0"  # kube-scheduler calls from another pod
-    listen_port: int = 9402  # kube-scheduler's; the plugin has 9401, the webhook 9403
-    status_port: int = 9404  # everybody else's
-    plain_http: bool = False  # on a loopback address, for tries on one machine
-    # By which the callers' port is called, as its certificate says it.
+    listen_port: int = 9402  # for kube-scheduler; the plugin has 9401, the webhook 9403
+    status_port: int = 9404  # for all other clients
+    plain_http: bool = False  # on a loopback address, for trials on one machine
+    # The names and addresses in the certificate of the call port.
     hosts: tuple[str, ...] = ("linkwise-extender.kube-system.svc",)
     certificates: Place = ("kube-system", "linkwise-extender")
     certificate_lifetime: Lifetime = _CERTIFICATES
-    callers: tuple[str, ...] = ("system:kube-scheduler",)  # as every cluster calls its own
-    caller_secret: Place | None = None  # where the caller's certificate is kept that we sign
-    # After it, kube-scheduler takes a call for failed, and a pod for not bound.
+    callers: tuple[str, ...] = ("system:kube-scheduler",)  # its name in every cluster
+    caller_secret: Place | None = None  # stores the caller's certificate; the extender signs it
+    # After it, kube-scheduler treats the call as failed, and the pod as not bound.
     call_timeout_seconds: float = 5.0
     # Long enough to pull a training image on a cold node, short enough that a partial gang does
-    # not keep GPUs through a night.
+    # not block GPUs for a night.
     gang_timeout_seconds: float = 600.0
     max_refusals: int = 3  # plans of one gang that kube-scheduler may refuse in a row
-    # Of the GPUs that a gang could use, what may be kept for all who wait for them: the other half
-    # is for whoever comes. What the first in the line needs is kept in any case, or it starves.
+    # Of the GPUs that a gang could use, half may be reserved for all that wait for them; new pods
+    # may use the other half. The first in the scheduling queue gets its reservation in any case,
+    # or it would starve.
     hold_share: float = 0.5
-    # A gang that needs more than the share keeps GPUs idle while it collects them. Longer than most
-    # jobs of minutes, which then make room for it; shorter than a working day.
+    # A gang that needs more than the share leaves GPUs idle while it collects them. Longer than
+    # most jobs of minutes, which then make room for it; shorter than a working day.
     hold_limit_seconds: float = 7200.0
-    # A gang's eviction costs the work of all its members, so their owner is asked.
+    # The eviction of a gang loses the work of all its members, so its owner must allow it.
     preempt: Preempt = Preempt.CONSENTING
     span_levels: tuple[str, ...] = DEFAULT_LEVELS  # of domains above the node, nearest first
     indexed_jobs: IndexedJobs = IndexedJobs.ALL  # which of them are gangs; many are shards
-    # A bind waits for the API server, so this many pods may be bound at the same time while
-    # filter, of which there is one at a time, still finds a free thread.
+    # Binds wait for the API server, so many may run at the same time. Other calls have a limit of
+    # their own: kube-scheduler sends one filter call at a time, and it never waits for a bind.
     request_threads: int = 24
-    write_threads: int = 16  # a gang's members are written side by side; half the client's pool
+    write_threads: int = 16  # a gang's members are written in parallel; half the client's pool
     max_body_mib: int = (
         64  # names of 5,000 nodes take 0.2; whole nodes (nodeCacheCapable: false) 50
     )
 
-    leader_elect: bool = False  # the manifests deploy two and say so; alone there is none to elect
+    leader_elect: bool = False  # a single process needs no election; the manifests set it
     lease_namespace: str = "kube-system"
     lease_name: str = "linkwise-extender"
     timing: Timing = _TIMING
-    # The Service, without a selector, whose calls the leader takes; it needs its own address.
+    # The Service without a selector whose calls the leader receives; it needs `pod_ip`.
     service: str | None = None
-    pod_name: str | None = None  # whose container is this process, and the only one
+    pod_name: str | None = None  # the pod of which this is the only process
     pod_ip: str | None = None
 
     def __post_init__(self) -> None:
@@ -126,7 +128,7 @@ class Settings:
             expected = f"at least twice --retry-period {timing.retry_seconds:g}"
             raise SettingsError("renew-deadline", timing.renew_deadline_seconds, expected)
         if timing.lease_seconds < 1.25 * timing.renew_deadline_seconds:
-            # What is left between the two is for writes that are under way.
+            # The difference is for writes in flight.
             expected = f"at least 1.25 times --renew-deadline {timing.renew_deadline_seconds:g}"
             raise SettingsError("lease-duration", timing.lease_seconds, expected)
         if self.service is not None:
@@ -152,7 +154,7 @@ def is_loopback(address: str) -> bool:
 
 
 def place_of(text: str) -> Place:
-    """Read `NAMESPACE/NAME`. Raises ValueError."""
+    """Parse `NAMESPACE/NAME`. Raises ValueError."""
     namespace, _, name = text.partition("/")
     if not namespace or not name or "/" in name:
         raise ValueError(f"{text!r}: expected NAMESPACE/NAME")

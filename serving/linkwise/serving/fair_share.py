@@ -1,7 +1,7 @@
-"""One at a time, one source after the other, and for no more than a share of a processor's time.
+"""Runs requests one at a time, sources in turn, within a share of a processor's time.
 
-What people look at costs processor time that kube-scheduler's calls need, and anybody may ask for
-it. So who asks without end waits longer, and makes nobody else wait for more than one answer.
+Views cost processor time that kube-scheduler's calls need, and any client may request them. So a
+client that sends many requests waits longer, and delays each other client by at most one answer.
 """
 
 import time
@@ -12,11 +12,11 @@ from threading import Condition
 
 from linkwise.serving.gone import GoneError
 
-_LOOK_SECONDS = 0.1  # between two looks whether the caller still waits
+_LOOK_SECONDS = 0.1  # between two checks whether the caller still waits
 
 
 class FairShare:
-    """Safe for threads. *share* is of one processor's time, more than 0 and at most 1."""
+    """Thread-safe. *share* is a share of one processor's time, more than 0 and at most 1."""
 
     def __init__(
         self,
@@ -27,14 +27,14 @@ class FairShare:
     ) -> None:
         self._pause_for = 1 / share - 1  # seconds, for each second of work
         self._clock, self._cost = clock, cost
-        self._waiting: dict[str, deque[object]] = {}  # by source; who is next comes first
+        self._waiting: dict[str, deque[object]] = {}  # by source; the next source comes first
         self._busy, self._free_at = False, 0.0
         self._changed = Condition()
 
     @contextmanager
     def of(self, source: str, waits: Callable[[], bool] = lambda: True) -> Iterator[None]:
-        """Inside, it is *source* alone. Raises GoneError where *waits* says that nobody waits
-        any more."""
+        """A context in which only *source* runs. Raises GoneError if *waits* says that the caller
+        no longer waits."""
         self._begin(source, waits)
         began = self._cost()
         try:

@@ -1,7 +1,7 @@
-"""The error of a call that nobody waits for any more."""
+"""The error of a call whose caller no longer waits."""
 
 from linkwise.topology.errors import LinkwiseError
 
 
 class GoneError(LinkwiseError):
-    """Whoever called has hung up, or given up: nothing was done."""
+    """The caller has hung up or given up: nothing was done."""

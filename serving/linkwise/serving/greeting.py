@@ -1,7 +1,7 @@
-"""TLS for a port: what the server shows, and whom it takes for known.
+"""TLS for a port: the certificate that the server presents, and the callers that it knows.
 
 With client certificates, a caller is known by the common name of a certificate that a trusted
-authority signed for clients. A caller without such a certificate does not get past the handshake.
+authority signed for clients. The handshake fails for a caller without such a certificate.
 """
 
 import os
@@ -21,7 +21,7 @@ class Welcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who stands at the door, after its handshake."""
+    """A caller after its handshake."""
 
     welcome: Welcome
     name: str = ""
@@ -30,13 +30,13 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """*names* are those of known callers; None where nobody is asked for a certificate."""
+    """*names* are those of known callers; None if the server requests no client certificate."""
 
     context: ssl.SSLContext = field(repr=False)
     names: frozenset[str] | None = None
 
     def judge(self, connection: ssl.SSLSocket) -> Caller:
-        """Of a connection whose handshake is done."""
+        """The caller of a connection whose handshake is done."""
         if self.names is None:
             return Caller(Welcome.STRANGER)
         shown = connection.getpeercert()
@@ -48,16 +48,16 @@ class Greeting:
 
 
 def greet_everybody(pair: Pair) -> Greeting:
-    """Show *pair*; ask for nothing."""
+    """Present *pair*; request no client certificate."""
     context = _context(pair)
     context.set_alpn_protocols(["http/1.1"])
     return Greeting(context)
 
 
 def greet_known(pair: Pair, authorities: bytes, names: Collection[str]) -> Greeting:
-    """Show *pair*; let in whom *authorities* (PEM) call by one of *names*.
+    """Present *pair*; admit callers with a certificate from *authorities* (PEM) for one of *names*.
 
-    Raises ssl.SSLError where the authorities cannot be read, ValueError where there is none.
+    Raises ssl.SSLError if the authorities cannot be read, ValueError if there are none.
     """
     context = _context(pair)
     context.load_verify_locations(cadata=authorities.decode())
@@ -71,8 +71,8 @@ def greet_known(pair: Pair, authorities: bytes, names: Collection[str]) -> Greet
 def _context(pair: Pair) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.num_tickets = 0  # Go resumes no session unless it is told to
-    # OpenSSL reads files only. This one is in no file system, and gone when it is closed.
+    context.num_tickets = 0  # Go resumes no sessions by default
+    # OpenSSL reads only files. This one is in memory, and ceases to exist when it is closed.
     with os.fdopen(os.memfd_create("certificate"), "wb") as file:
         file.write(pair.certificate + pair.key)
         file.flush()

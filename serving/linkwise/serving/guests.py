@@ -1,7 +1,7 @@
-"""Who leaves when there is no place left: the source with the most connections gives up one.
+"""Which connection loses its place: if none is free, the source with the most gives up one.
 
-Strangers share a fixed number of places. A flood from one address takes places from itself alone:
-the newest connection always gets a place, so a caller that comes seldom gets in at any time.
+Strangers share a fixed number of places. A flood from one address takes places only from itself:
+the newest connection always gets a place, so an occasional caller always gets in.
 """
 
 from typing import Generic, TypeVar
@@ -10,7 +10,7 @@ Guest = TypeVar("Guest")
 
 
 class Guests(Generic[Guest]):
-    """Not safe for threads. A guest is hashable, and has one *source*, such as an IP address."""
+    """Not thread-safe. A guest is hashable, and has one *source*, such as an IP address."""
 
     def __init__(self, places: int) -> None:
         """*places*: 1 or more."""
@@ -31,7 +31,7 @@ class Guests(Generic[Guest]):
         return self.give_up() if len(self._sources) > self._places else None
 
     def use(self, guest: Guest) -> None:
-        """*guest* did what it came for: of its source, it leaves last."""
+        """Mark *guest* as the last one of its source to lose its place."""
         source = self._sources.pop(guest, None)
         if source is not None:
             self._sources[guest] = source
@@ -39,7 +39,7 @@ class Guests(Generic[Guest]):
             guests[guest] = guests.pop(guest)
 
     def leave(self, guest: Guest) -> None:
-        """Free its place. It may have none."""
+        """Free the place of *guest*, if it has one."""
         source = self._sources.pop(guest, None)
         if source is not None:
             guests = self._by_source[source]
@@ -48,7 +48,7 @@ class Guests(Generic[Guest]):
                 del self._by_source[source]
 
     def give_up(self) -> Guest | None:
-        """Free the place of the guest that used it longest ago, of the source with the most."""
+        """Free the place of the least recently used guest of the source with the most guests."""
         if not self._sources:
             return None
         most = max(len(guests) for guests in self._by_source.values())

@@ -1,4 +1,4 @@
-"""Reads calls off a connection, and writes what is answered: what all ports have in common."""
+"""Reads HTTP/1.1 calls from a connection, and writes the replies: the part common to all ports."""
 
 import logging
 import socket
@@ -15,23 +15,23 @@ from linkwise.serving.server import Server, is_established
 
 log = logging.getLogger(__name__)
 
-# Go keeps an idle connection for 90 s: whoever closes first must not be us, or a call gets lost.
+# Go closes an idle connection after 90 s. The server must not close it first, or a call gets lost.
 IDLE_SECONDS = 120.0
-# For a client to hear that what it still sends is refused.
+# The time for a client to read the refusal while it still sends.
 LAST_WORDS_SECONDS = 5.0
-_LONGEST_LENGTH = 18  # digits of a Content-Length that anybody could mean
-_MOST_OF_A_HEAD = 32 << 10  # bytes; kube-scheduler's has 200, the API server passes people's on
+_LONGEST_LENGTH = 18  # digits of a Content-Length
+_MOST_OF_A_HEAD = 32 << 10  # bytes; kube-scheduler's head has 200, a proxied user's has more
 _SHORTEST_SECONDS = 0.001  # 0 would mean: do not wait at all
 
 
 class _Head:
-    """The lines of a request's head, of which a stranger cannot send more than so many bytes."""
+    """The lines of a request's head, limited to _MOST_OF_A_HEAD bytes."""
 
     def __init__(self, file: BufferedIOBase) -> None:
         self._file, self._left = file, _MOST_OF_A_HEAD
 
     def readline(self, size: int) -> bytes:
-        """Raises LineTooLong, by which the base class knows what to answer."""
+        """Raises LineTooLong, which the base class turns into a reply."""
         if self._left <= 0:
             raise LineTooLong("head")
         line: bytes = self._file.readline(min(size, self._left))
@@ -39,12 +39,12 @@ class _Head:
         return line
 
     def read1(self, size: int) -> bytes:
-        """What a caller that was refused still sends."""
+        """Read what a refused caller still sends."""
         return self._file.read1(size)
 
 
 class Handler(BaseHTTPRequestHandler):
-    """A subclass says which methods it takes, and serves them."""
+    """A subclass sets the `methods` that it accepts, and serves them."""
 
     server: Server  # type: ignore[assignment]
     methods: frozenset[str] = frozenset()
@@ -72,11 +72,11 @@ class Handler(BaseHTTPRequestHandler):
         return True
 
     def length(self) -> int | None:
-        """Of the body; None where that is not to be known, and has been answered."""
+        """The body's length; None if it cannot be known: then the call has been refused."""
         texts = self.headers.get_all("content-length", ["0"])
         text = texts[0]
         if "transfer-encoding" in self.headers:
-            self.refuse(411, "a Content-Length is wanted")
+            self.refuse(411, "Content-Length: required")
         elif not (text.isascii() and text.isdigit()) or len(text) > _LONGEST_LENGTH:
             self.refuse(400, "Content-Length: expected a whole number")
         elif any(other != text for other in texts):
@@ -86,7 +86,7 @@ class Handler(BaseHTTPRequestHandler):
         return None
 
     def body(self, length: int) -> bytes | None:
-        """None where it did not come whole and in time: half a call is none."""
+        """The body; None if it did not arrive completely and in time."""
         chunks, left = [], length
         ends = self.arrived + self.body_seconds
         try:
@@ -107,17 +107,17 @@ class Handler(BaseHTTPRequestHandler):
         return None
 
     def refuse(self, status: int, text: str) -> None:
-        """Without reading the body."""
+        """Refuse the call without reading its body."""
         self.turn_away(plain(status, text))
 
     def turn_away(self, reply: Reply) -> None:
-        """Say *reply* as the last one, without reading the body."""
+        """Send *reply* as the last one of the connection, without reading the body."""
         self.close_connection = True
         self.say(reply)
         self.hear_out()
 
     def hear_out(self) -> None:
-        """To close a connection over what its client still sends would wipe our answer out."""
+        """Read what the client still sends: an earlier close would discard the reply."""
         self.wfile.flush()
         ends = time.monotonic() + LAST_WORDS_SECONDS
         with suppress(OSError):
@@ -128,7 +128,7 @@ class Handler(BaseHTTPRequestHandler):
                     return
 
     def say(self, reply: Reply) -> None:
-        # A kept connection would bring every further call here, whomever the Service leads to.
+        # A reused connection would bring further calls here even if the Service leads elsewhere.
         self.close_connection |= reply.parting or self.server.closing
         head = (
             f"HTTP/1.1 {reply.status} {self.responses[reply.status][0]}",
@@ -148,7 +148,7 @@ class Handler(BaseHTTPRequestHandler):
         message: str | None = None,
         explain: str | None = None,  # noqa: ARG002
     ) -> None:
-        """What the base class refuses before a method of ours is called."""
+        """The base class's own refusals, before `serve` is called."""
         self.command = getattr(self, "command", None) or ""
         self.refuse(code, message or self.responses[code][0])
 
@@ -162,7 +162,7 @@ class Handler(BaseHTTPRequestHandler):
             raise AttributeError(name)
         if name.removeprefix("do_") in self.methods:
             return self.serve
-        return lambda: self.refuse(405, f"{self.command}: this port takes no such method")
+        return lambda: self.refuse(405, f"{self.command}: this port does not accept the method")
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         log.debug(format, *args)

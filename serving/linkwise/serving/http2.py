@@ -1,13 +1,13 @@
 """HTTP/2 over one connection of a known caller, with the library h2 for the protocol.
 
-kube-scheduler keeps two idle connections of HTTP/1.1 and opens others for binds at the same time,
-each with a handshake of TLS that costs both sides more than the bind. All its calls go over one
-connection of HTTP/2, which it also watches: it gives up within seconds one on which a dead peer
-answers nothing. It also says which call it gives up.
+With HTTP/1.1, kube-scheduler keeps two idle connections and opens others for concurrent binds.
+Each of these needs a TLS handshake that costs both sides more than the bind. With HTTP/2, all calls
+share one connection. kube-scheduler checks its health with pings, so it gives up a connection to a
+dead peer within seconds. It also resets the stream of each call that it gives up.
 
-One thread reads, and answers short calls itself. A call that waits for others is answered on a
-thread of its own. OpenSSL may not read and write at the same time, so a thread holds the lock to do
-either. While it holds the lock, it waits only for a peer that does not read.
+One thread reads, and answers short calls itself. A long call gets a thread of its own. OpenSSL must
+not read and write at the same time, so a thread holds the lock for either. While it holds the lock,
+it waits only for a peer that does not read.
 """
 
 import logging
@@ -41,14 +41,14 @@ from linkwise.serving.server import Server, is_established
 
 log = logging.getLogger(__name__)
 ALPN = "h2"
-_IDLE_SECONDS = 120.0  # as HTTP/1.1's; kube-scheduler's pings come more often
+_IDLE_SECONDS = 120.0  # as with HTTP/1.1; kube-scheduler's pings come more often
 _PARTING_SECONDS = 10.0  # for a peer to close after a GOAWAY
-_UNREAD_SECONDS = 10.0  # a peer that takes nothing for so long is gone
+_UNREAD_SECONDS = 10.0  # a peer that reads nothing for so long is gone
 _MOST_STREAMS = 250  # then kube-scheduler opens another connection
 _READ_AT_ONCE = 1 << 18
 _WINDOW = (
     1 << 20
-)  # of one call, before we say that more may come; names of 5,000 nodes take 0.2 MiB
+)  # bytes of one call before an update of the window; the names of 5,000 nodes take 0.2 MiB
 _CONNECTION_WINDOW = 16 << 20
 _SETTINGS = {
     SettingCodes.MAX_CONCURRENT_STREAMS: _MOST_STREAMS,
@@ -60,7 +60,7 @@ _SETTINGS = {
 
 @dataclass(slots=True, eq=False)
 class _Stream:
-    """A call, from its head to its answer."""
+    """A call, from its headers to its answer."""
 
     number: int
     method: str
@@ -68,13 +68,13 @@ class _Stream:
     arrived: float = field(default_factory=time.monotonic)
     chunks: list[bytes] = field(default_factory=list)
     size: int = 0
-    ended: bool = False  # its body is whole
-    gone: bool = False  # given up by its caller
+    ended: bool = False  # its body is complete
+    gone: bool = False  # the caller has given it up
 
 
 class Http2:
-    """`serve()` until either side ends it. The caller of a call older than *call_seconds* has given
-    up. The bodies of all calls without an answer take up to *most_bytes*."""
+    """`serve()` runs until either side ends the connection. A call older than *call_seconds* counts
+    as given up. The bodies of all unanswered calls together take at most *most_bytes*."""
 
     def __init__(
         self,
@@ -87,13 +87,13 @@ class Http2:
     ) -> None:
         self._connection, self._server, self._calls = connection, server, calls
         self._call_seconds, self._most_bytes = call_seconds, most_bytes
-        self._changed = Condition(RLock())  # around all below, and around the connection
+        self._changed = Condition(RLock())  # guards the fields below and the connection
         self._h2 = H2Connection(
             H2Configuration(
                 client_side=False,
                 header_encoding=None,
-                # A third of what the library costs. Of a caller who is known, `_take` looks at
-                # all that is used.
+                # These checks take a third of the library's time. Callers are known, and `_take`
+                # checks every header that it uses.
                 validate_inbound_headers=False,
                 normalize_inbound_headers=False,
                 normalize_outbound_headers=False,
@@ -127,7 +127,7 @@ class Http2:
         except ProtocolError as error:
             log.warning("%s: no HTTP/2: %s", self._connection.getpeername()[0], error)
             with suppress(OSError), self._changed:
-                self._flush()  # h2 has put down why
+                self._flush()  # h2 has queued a GOAWAY with the reason
         finally:
             with self._changed:
                 self._ended = True
@@ -136,11 +136,11 @@ class Http2:
     # Reading
 
     def _is_readable(self) -> bool:
-        """OpenSSL keeps nothing back: `_received` always takes whole records."""
+        """Wait for data. A poll suffices: `_received` leaves no data in OpenSSL's buffer."""
         return bool(self._poll.poll(1000 * (_PARTING_SECONDS if self._parting else _IDLE_SECONDS)))
 
     def _read(self) -> bool:
-        """What has come; False once nothing more will."""
+        """Process the data that has arrived; False once no more can come."""
         with self._changed:
             data, ended = self._received()
             whole = []
@@ -161,8 +161,8 @@ class Http2:
         return True
 
     def _received(self) -> tuple[bytes, bool]:
-        """What is there, and whether nothing more will come. OpenSSL gives out one record at a
-        time, and a head and its body are two."""
+        """The data that has arrived, and whether the peer has ended. OpenSSL returns one record at
+        a time; headers and body are two."""
         chunks, size = list[bytes](), 0
         while size < _READ_AT_ONCE:
             try:
@@ -176,7 +176,7 @@ class Http2:
         return b"".join(chunks), False
 
     def _take(self, event: Event) -> _Stream | None:
-        """A call that is whole by this event."""
+        """Process *event*; return the call that it completes."""
         if isinstance(event, RequestReceived):
             head = {bytes(name): bytes(value) for name, value in event.headers or ()}
             method, path = (
@@ -194,7 +194,7 @@ class Http2:
         elif isinstance(event, StreamEnded):
             return self._streams.get(event.stream_id)
         elif isinstance(event, WindowUpdated):
-            self._changed.notify_all()  # whoever has more to say than fitted
+            self._changed.notify_all()  # threads that wait to send the rest of an answer
         return None
 
     def _add(self, event: DataReceived) -> None:
@@ -210,13 +210,13 @@ class Http2:
                 self._h2.reset_stream(number, ErrorCodes.ENHANCE_YOUR_CALM)
             else:
                 self._refuse(stream, stream.size)
-        # Of every byte, wanted or not: else the window of the whole connection closes.
+        # Every byte must be acknowledged, or the window of the whole connection closes.
         length = event.flow_controlled_length or 0
         if length:
             self._h2.acknowledge_received_data(length, number)
 
     def _refuse(self, stream: _Stream, length: int) -> None:
-        """At once, where its body need not be read to its end."""
+        """Refuse the call at once if its body need not be read to its end."""
         reply = self._calls.refusal(stream.method, stream.path, length)
         if reply is not None:
             self._head(stream, reply)
@@ -239,7 +239,8 @@ class Http2:
             self._tell(stream, self._reply(stream))
 
     def _answer_here(self, stream: _Stream) -> None:
-        """On the thread that reads, which alone hears that the peer takes more."""
+        """Answer on the reading thread. A reply larger than the window needs another thread,
+        because only the reading thread sees the window's updates."""
         with self._server.call():
             reply = self._reply(stream)
             with self._changed:
@@ -261,7 +262,7 @@ class Http2:
             return self._calls.reply(stream.path, body, waits)
         except Exception:
             log.exception("%s: a defect", stream.path)
-            return plain(500, "internal error, the extender's log has it")
+            return plain(500, "internal error, see the extender's log")
 
     def _waits(self, stream: _Stream) -> bool:
         age = time.monotonic() - stream.arrived
@@ -269,7 +270,7 @@ class Http2:
         return alive and age < self._call_seconds
 
     def _say(self, stream: _Stream, reply: Reply | None) -> None:
-        """The lock is held."""
+        """Send *reply*; None: reset the stream. The caller holds the lock."""
         if stream.gone or self._ended:
             return
         if reply is None:
@@ -280,16 +281,16 @@ class Http2:
         self._forget(stream.number, gone=False)
         self._flush()
         if reply is not None and reply.parting:
-            # Every further call would come here, whomever the Service leads to.
+            # Further calls would come here even if the Service leads elsewhere.
             self._part()
 
     def _head(self, stream: _Stream, reply: Reply) -> None:
-        # The same each time, so that they are two bytes on the wire.
+        # Equal headers each time: HPACK compresses them to two bytes.
         headers = [(":status", str(reply.status)), ("content-type", reply.content_type)]
         self._h2.send_headers(stream.number, headers)
 
     def _send(self, stream: _Stream, left: memoryview) -> None:
-        """As much as the peer takes, then the rest."""
+        """Send as much as the window allows, then the rest as it opens."""
         while True:
             window = self._window(stream)
             part = left[: min(window, self._h2.max_outbound_frame_size)]
@@ -305,7 +306,7 @@ class Http2:
                 raise ConnectionAbortedError("the caller has gone")
 
     def _flush(self) -> None:
-        """The lock is held."""
+        """Write what h2 has queued. The caller holds the lock."""
         self._write(memoryview(self._h2.data_to_send()))
 
     def _write(self, left: memoryview) -> None:
@@ -324,16 +325,18 @@ class Http2:
                     raise TimeoutError("the peer takes nothing more") from None
 
     def _part(self) -> None:
-        """Tell the peer to ask elsewhere from now on; what it has asked is answered. The library
-        knows such an end only as one of everything. The lock is held."""
+        """Send a GOAWAY: the peer must open another connection for new calls, and gets answers to
+        its current ones. h2's own GOAWAY would end those too. The caller holds the lock."""
         if not self._parting:
             self._parting = True
             last = self._h2.highest_inbound_stream_id
             self._write(memoryview(GoAwayFrame(0, last_stream_id=last).serialize()))
 
     def _answer_last_calls(self) -> None:
-        """Nothing more is heard. (To close the reading side would make TLS end the other as well.)
-        `Server.close` waits for what is still to be said."""
+        """Read no more, and let the calls in flight be answered; `Server.close` waits for that.
+
+        The reading side stays open, because its end would make TLS end the writing side too.
+        """
         with self._changed:
             self._part()
             self._changed.wait_for(lambda: not self._streams, _UNREAD_SECONDS)

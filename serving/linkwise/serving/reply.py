@@ -1,4 +1,4 @@
-"""What a caller is answered, free of the protocol that carries it."""
+"""Replies to callers, independent of the protocol."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,20 +13,20 @@ class Reply:
     body: bytes
     content_type: str = "application/json"
     timing: str = ""  # a Server-Timing header: the metric has buckets, a benchmark wants each call
-    parting: bool = False  # the connection is to end, so that the next call goes to who can answer
+    parting: bool = False  # end the connection, so that the next call reaches a ready replica
 
 
 class Calls(Protocol):
-    """Safe for threads."""
+    """The calls of a port. Thread-safe."""
 
     def refusal(self, method: str, path: str, length: int) -> Reply | None:
-        """Of a call whose body need not be read, as of an unknown path."""
+        """The reply to a call whose body need not be read, such as one to an unknown path."""
 
     def waits_long(self, path: str) -> bool:
-        """Whether an answer takes its time, so that others of the connection go on beside it."""
+        """Whether the answer takes long, so that other calls of the connection need a thread."""
 
     def reply(self, path: str, body: bytes, waits: Waits) -> Reply | None:
-        """None where the caller has gone: then nothing was done."""
+        """None if the caller has gone: then nothing was done."""
 
 
 def plain(status: int, text: str) -> Reply:

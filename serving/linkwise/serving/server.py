@@ -1,9 +1,8 @@
-"""Accepts connections, greets strangers, and serves each connection on a thread.
+"""Accepts connections, does their TLS handshakes, and serves each connection on a thread.
 
-One thread accepts, and takes part in every TLS handshake without ever waiting for one: a peer that
-says nothing costs a file descriptor until its time is over. Whoever is not known, by a client
-certificate, shares the places of the strangers (`guests`); who is known has places that no stranger
-can take.
+One thread accepts connections and drives all TLS handshakes without ever waiting for one: a silent
+peer costs a file descriptor until its time is over. Callers without a known client certificate are
+strangers and share places (`guests`). Known callers have places that no stranger can take.
 """
 
 import errno
@@ -30,27 +29,27 @@ log = logging.getLogger(__name__)
 
 HANDSHAKE_SECONDS = 5.0
 _POLL_SECONDS = 0.1
-_BACKLOG = 1024  # connections that the kernel completes while a round takes its time
+_BACKLOG = 1024  # connections that the kernel queues during a round
 _ACCEPTED_AT_ONCE = 64
 _ROUND_SECONDS = 0.02  # of handshakes, before connections are accepted again
-_MOST_IDLE = 32  # threads kept for the next connection
-_UNREAD_MILLISECONDS = 10_000  # a peer that takes no byte of an answer for so long is gone
+_MOST_IDLE = 32  # threads that wait for the next connection
+_UNREAD_MILLISECONDS = 10_000  # a peer that reads no byte of an answer for so long is gone
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _DESCRIPTORS = 8192
 _ESTABLISHED = 1  # of linux/tcp_states.h: neither side has sent a FIN, nor a reset
 
 Handle = Callable[[socket.socket, Any, Any], object]
-# What became of a connection (docs/operating/extender.md, `connections_total`).
+# The result of a connection (docs/operating/extender.md, `connections_total`).
 Result = Literal["served", "handshake", "name", "crowded", "late", "sent-off", "not-ready"]
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """How many connections of whom are open at a time."""
+    """Limits on the connections that are open at the same time."""
 
     strangers: int
     known: int = 0
-    stay_seconds: float | None = None  # of a stranger, once it is served
+    stay_seconds: float | None = None  # for a stranger, after its handshake
 
 
 @dataclass(slots=True, eq=False)
@@ -62,21 +61,21 @@ class Visit:
     ends: float | None = None  # by the monotonic clock
     served: bool = False
     known: bool = False
-    context: ssl.SSLContext | None = field(default=None, repr=False)  # until it says something
+    context: ssl.SSLContext | None = field(default=None, repr=False)  # until its first bytes
 
     @property
     def source(self) -> str:
         return str(self.address[0])
 
     def hang_up(self, how: int = socket.SHUT_RDWR) -> None:
-        """Wakes whoever reads from it. Its own thread closes it."""
+        """Wake the thread that reads from the connection; that thread closes it."""
         with suppress(OSError):  # it has just ended
-            # Not the method of a TLS socket, which would go on in plain text.
+            # The method of a TLS socket would continue in plain text.
             socket.socket.shutdown(self.connection, how)
 
 
 class _Workers:
-    """Threads for connections: one that is done with its own waits a while for another."""
+    """Threads for connections; a thread that is done waits for another connection."""
 
     def __init__(self) -> None:
         self._waiting: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -104,12 +103,12 @@ class _Workers:
 
 
 class Server:
-    """`run()` until an exception ends it; `close()` lets calls under way come to their end.
+    """`run()` serves until an exception; `close()` lets calls in flight finish.
 
-    *handler* is called with a connection, the address of its peer and this server, as those of
-    `socketserver` are, on a thread of the connection's own. With *secure*, nobody is served before
-    the first `use()`. *count* hears what became of each connection, *met* who was known or refused.
-    Raises OSError where it cannot listen.
+    The server calls *handler* with a connection, the address of its peer and itself, like
+    `socketserver`, on a thread for that connection. With *secure*, it serves no connection before
+    the first `use()`. It calls *count* with the result of each connection, and *met* with each
+    caller after its handshake. Raises OSError if it cannot listen.
     """
 
     def __init__(
@@ -165,7 +164,7 @@ class Server:
         return int(self._listener.getsockname()[1])
 
     def use(self, greeting: Greeting) -> None:
-        """For every connection from now on; those that are open go on undisturbed."""
+        """Use *greeting* for new connections; open ones are not affected."""
         self._greeting = greeting
 
     # The life of the server
@@ -181,7 +180,8 @@ class Server:
                 self._changed.notify_all()
 
     def close(self, timeout_seconds: float = 3.0, *, last_calls_seconds: float = 0.0) -> None:
-        """Who asks meanwhile hears that the connection ends; *last_calls_seconds* are for that."""
+        """Stop listening and wait for the calls in flight. For *last_calls_seconds*, open
+        connections still get replies, which announce that the connection ends."""
         self.closing = True
         os.eventfd_write(self.ending, 1)
         with self._changed:
@@ -198,8 +198,8 @@ class Server:
 
     @contextmanager
     def ends_itself(self, connection: socket.socket) -> Iterator[None]:
-        """Around the service of one that is not hung up on when `ending` can be read from: its
-        handler ends it then."""
+        """A context for a connection that `close` does not hang up: its handler ends it when
+        `ending` becomes readable."""
         with self._changed:
             self._ends_itself.add(connection)
         try:
@@ -211,7 +211,7 @@ class Server:
 
     @contextmanager
     def call(self) -> Iterator[None]:
-        """Around a call, to the last byte of its reply: `close()` waits for it."""
+        """A context for a call up to the last byte of its reply: `close()` waits for it."""
         with self._changed:
             self.calls += 1
         try:
@@ -222,16 +222,16 @@ class Server:
                 self._changed.notify_all()
 
     def run_aside(self, job: Callable[[], None]) -> None:
-        """On a thread of this server's."""
+        """Run *job* on a thread of this server."""
         self._workers.run(job)
 
     def was_useful(self, connection: socket.socket) -> None:
-        """A call came over *connection*: of its source's, it is sent off last."""
+        """Record a call on *connection*: of its source's connections, it loses its place last."""
         with self._changed:
             if visit := self._open.get(connection):
                 self._strangers.use(visit)
 
-    # Who comes
+    # Arrivals
 
     def _round(self) -> None:
         waiting: dict[str, list[Visit]] = {}
@@ -250,8 +250,9 @@ class Server:
                 connection, address = self._listener.accept()
             except OSError as error:
                 if error.errno in _EXHAUSTED:
-                    # It is offered again at once: without end, and with all of a processor's time.
-                    log.warning("no connection can be taken: %s", error)
+                    # The selector reports the connection again at once, so this would be a busy
+                    # loop without the sleep.
+                    log.warning("cannot accept a connection: %s", error)
                     with self._changed:
                         self._send_off(self._strangers.give_up())
                     time.sleep(_POLL_SECONDS)
@@ -277,19 +278,19 @@ class Server:
             self._selector.register(visit.connection, EVENT_READ, visit)
 
     def _greet_in_turn(self, waiting: dict[str, list[Visit]]) -> None:
-        """One of each source, then the next of each, as far as the time of a round goes; so no
-        source has to wait for all handshakes of another."""
+        """Greet one visit of each source, then the next of each, within the time of a round; so no
+        source waits for all handshakes of another."""
         ends = time.monotonic() + _ROUND_SECONDS
         while waiting and time.monotonic() < ends:
             for source in list(waiting):
                 visit = waiting[source].pop()
                 if not waiting[source]:
                     del waiting[source]
-                if visit.connection in self._open:  # else it was sent off meanwhile
+                if visit.connection in self._open:  # otherwise it lost its place meanwhile
                     self._spare_others(self._greet, visit)
 
     def _spare_others(self, step: Callable[[Visit], None], visit: Visit) -> None:
-        """A defect, or a thread too many, costs one connection and not the port."""
+        """Run *step*; a defect, or a failure to start a thread, ends only this connection."""
         try:
             step(visit)
         except Exception:
@@ -297,9 +298,9 @@ class Server:
             self._dismiss(visit, "handshake")
 
     def _greet(self, visit: Visit) -> None:
-        """One step of its handshake; once it is done, serve it."""
+        """Do one step of the handshake; once it is done, serve the visit."""
         greeting = self._greeting
-        assert greeting is not None, "nobody is greeted without one"
+        assert greeting is not None, "a handshake needs a greeting"
         try:
             if visit.context is not None:
                 self._wrap(visit, visit.context)
@@ -309,14 +310,15 @@ class Server:
             self._selector.modify(visit.connection, EVENT_READ, visit)
         except ssl.SSLWantWriteError:
             self._selector.modify(visit.connection, EVENT_WRITE, visit)
-        except (OSError, ValueError) as error:  # it went away, or does not trust us, or we not it
+        except (OSError, ValueError) as error:  # the peer has gone, or one side rejects the other
             log.debug("handshake of %s: %s", visit.source, error)
             self._dismiss(visit, "handshake")
         else:
             self._let_in(visit, greeting.judge(visit.connection))
 
     def _wrap(self, visit: Visit, context: ssl.SSLContext) -> None:
-        """Its first bytes have come: what TLS costs in memory it costs from now on."""
+        """Wrap the connection in TLS. This waits for the peer's first bytes, because TLS costs
+        memory."""
         plain = visit.connection
         self._selector.unregister(plain)
         with self._changed:
@@ -348,10 +350,10 @@ class Server:
         self._selector.unregister(visit.connection)
         self._serve(visit)
 
-    # Who goes
+    # Departures
 
     def _send_off(self, visit: Visit | None) -> None:
-        """It has lost its place. The lock is held."""
+        """End a visit that has lost its place. The caller holds the lock."""
         if visit is not None:
             self._end(visit, "sent-off")
 
@@ -371,7 +373,7 @@ class Server:
             self._dismiss(visit, result)
 
     def _dismiss(self, visit: Visit, result: Result) -> None:
-        """End a visit that nobody serves; by the thread that accepts."""
+        """End a visit that no thread serves; called by the thread that accepts."""
         self._count(result)
         with suppress(KeyError, ValueError):
             self._selector.unregister(visit.connection)
@@ -385,7 +387,7 @@ class Server:
             visit.connection.close()
             self._changed.notify_all()
 
-    # Who is served
+    # Service
 
     def _serve(self, visit: Visit) -> None:
         self._count("served")
@@ -396,7 +398,7 @@ class Server:
     def _handle(self, visit: Visit) -> None:
         try:
             self._handler(visit.connection, visit.address, self)
-        except Exception:  # a client that went away in the middle is its own affair
+        except Exception:  # mostly a client that disconnected during a call
             log.debug("connection of %s broke", visit.source, exc_info=True)
         finally:
             visit.hang_up(socket.SHUT_WR)
@@ -406,7 +408,7 @@ class Server:
 def is_established(connection: socket.socket) -> bool:
     """Whether the peer has neither hung up nor ended its side of the connection.
 
-    Not by POLLRDHUP, which says the same of a connection whose reading side we have closed.
+    POLLRDHUP would not do: it also reports a connection whose reading side this server has closed.
     """
     try:
         state: bytes = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
@@ -416,7 +418,8 @@ def is_established(connection: socket.socket) -> bool:
 
 
 def raise_limit() -> None:
-    """Of open files: each connection is one, and containers may begin with 1,024."""
+    """Raise the limit of open files: each connection is one, and containers may start with
+    1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_DESCRIPTORS, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

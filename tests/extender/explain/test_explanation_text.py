@@ -57,7 +57,7 @@ def test_a_waiting_pod() -> None:
         "                    - 1: GPU model or memory does not match",
         "            3 of 3  can join 8 GPUs by nvlink or closer",
         "            3 of 3  are ready and take such pods (taints, node selector, affinity)",
-        "            0 of 3  have 8 GPUs free that will do",
+        "            0 of 3  have 8 GPUs free and suitable",
         "                    - 3: fewer free GPUs than wanted",
         "  nearest   gpu-1: 6 of 8 suitable GPUs are free, 2 more are needed",
         "  held by   2 GPUs: ml/notebook, in use for 10m, expected to end in 1h50m",
@@ -80,12 +80,12 @@ def test_a_member_of_a_gang_without_room() -> None:
         "            3 of 4  have 7 GPUs of 40 GiB or more",
         "                    - 1: GPU model or memory does not match",
         "            3 of 3  are ready and take such pods (taints, node selector, affinity)",
-        "            0 of 3  have 7 GPUs free that will do",
+        "            0 of 3  have 7 GPUs free and suitable",
         "                    - 3: fewer free GPUs than wanted",
         "            so there is room for 0 of 2 pods by themselves",
         "  nearest   gpu-1: 6 of 8 suitable GPUs are free, 1 more is needed",
         "  held by   2 GPUs: ml/notebook, in use for 90s, expected to end in 1h58m",
-        "  kept      14 GPUs on gpu-2, gpu-3: 4 free now, all maybe in 10m, by an estimate",
+        "  reserved  14 GPUs on gpu-2, gpu-3: 4 free now, all free in 10m, by an estimate",
         "  waits for 7 GPUs: ml/serve, planned, not started yet, end unknown",
         "            3 GPUs: ml/eval, planned, not started yet, end unknown",
         "  gang      g: forming, a gang of 2",
@@ -118,11 +118,11 @@ def test_a_gang_that_forms_names_the_ranks_that_are_missing() -> None:
         "  nodes     1 of 1  have GPUs that Linkwise knows",
         "            1 of 1  have 2 GPUs or more",
         "            1 of 1  are ready and take such pods (taints, node selector, affinity)",
-        "            1 of 1  have 2 GPUs free that will do",
+        "            1 of 1  have 2 GPUs free and suitable",
         "            1 of 1  have 1 CPU, 1 GiB of memory and a place for one more pod left",
         "            so 1 node has room for it by itself",
         "  gang      g: forming, a gang of 3",
-        "            1 of 3 members are there",
+        "            1 of 3 members exist",
         "  missing   rank 0, 2",
         "                1  g-1  waiting",
     ]
@@ -138,7 +138,7 @@ def test_everything_that_waits_in_short() -> None:
     at.pass_time(7000)
     assert of_all(at) == [
         "7 of 32 GPUs on 4 nodes are free, 2 in use, 11 planned for pods about to start, "
-        "12 kept for those that wait.",
+        "12 reserved for waiting gangs and pods.",
         "2 gangs and 4 pods in no gang wait, the most urgent first.",
         "",
         "gang ml/g: waiting for 1h56m",
@@ -148,7 +148,7 @@ def test_everything_that_waits_in_short() -> None:
         "  nodes     room for 1 of 2 pods by themselves",
         "  nearest   gpu-1: 6 of 8 suitable GPUs are free, 1 more is needed",
         "  held by   2 GPUs: ml/notebook, in use for 1h56m, expected to end in 3m",
-        "  kept      14 GPUs on gpu-1, old: 12 free now, all expected to be in 3m",
+        "  reserved  14 GPUs on gpu-1, old: 12 free now, all expected to be free in 3m",
         "",
         "gang ml/part: waiting for 1h56m",
         "  Gang part waits for its members.",
@@ -158,7 +158,7 @@ def test_everything_that_waits_in_short() -> None:
         "pod ml/sweep-0, and 2 more like it: waiting for 1h56m",
         "  No node has a GPU set for the pod now.",
         "  wanted    8 GPUs, model H100, link nvlink preferred, 1 CPU, 1 GiB of memory",
-        "  nodes     0 of 3  have 8 GPUs free that will do",
+        "  nodes     0 of 3  have 8 GPUs free and suitable",
         "                    - 3: fewer free GPUs than wanted",
         "  nearest   gpu-2: 5 of 8 suitable GPUs are free, 3 more are needed",
         "  held by   3 GPUs: ml/eval, planned, not started yet, end unknown",
@@ -180,14 +180,15 @@ def test_what_is_kept_for_others_is_told_so() -> None:
     at.pass_time(600)
     at.add_pod("late", 4)
     assert of_pod(at, "late")[-5:] == [
-        "            0 of 1  have 4 GPUs free that will do",
+        "            0 of 1  have 4 GPUs free and suitable",
         "                    - 1: held for gang ml/first",
-        "  nearest   n1: 0 of 8 suitable GPUs are free and 5 kept for others, 4 more are needed",
+        "  nearest   n1: 0 of 8 suitable GPUs are free and 5 reserved for others, "
+        "4 more are needed",
         "  held by   3 GPUs: ml/notebook, in use for 10m, expected to end in 1h50m",
-        "            5 GPUs: free, but kept for gang ml/first, which can start in 1h50m",
+        "            5 GPUs: free, but reserved for gang ml/first, which can start in 1h50m",
     ]
-    assert "  order     1 more urgent or older finds no room either" in of_gang(at, "second")
-    assert "  kept      8 GPUs on n1: 5 free now, all expected to be in 1h50m" in of_gang(
+    assert "  order     1 more urgent or older is unschedulable too" in of_gang(at, "second")
+    assert "  reserved  8 GPUs on n1: 5 free now, all expected to be free in 1h50m" in of_gang(
         at, "first"
     )
 
@@ -222,8 +223,8 @@ def test_a_gang_for_which_others_are_evicted_is_told_so() -> None:
     assert at.evicted == ["batch"]
     lines = of_gang(at, "g")
     assert "  held by   6 GPUs: ml/batch, is ending" in lines
-    kept = "8 GPUs on n1: 2 free now, those who have the others are being evicted for it"
-    assert f"  kept      {kept}" in lines
+    kept = "8 GPUs on n1: 2 free now, the pods on the others are being evicted for it"
+    assert f"  reserved  {kept}" in lines
 
 
 def test_a_gang_whose_hold_has_idled_for_too_long_is_told_so() -> None:
@@ -235,10 +236,10 @@ def test_a_gang_whose_hold_has_idled_for_too_long_is_told_so() -> None:
     at.start("notebook")
     at.add_gang("g", 2, 8)
     at.settle()
-    assert any(line.startswith("  kept      16 GPUs on n0, n1:") for line in of_gang(at, "g"))
+    assert any(line.startswith("  reserved  16 GPUs on n0, n1:") for line in of_gang(at, "g"))
     at.pass_time(3600.0)
-    (kept,) = (line for line in of_gang(at, "g") if line.startswith("  kept"))
-    assert kept.endswith("(in 1h): what was kept for its namespace idled for too long")
+    (kept,) = (line for line in of_gang(at, "g") if line.startswith("  reserved"))
+    assert kept.endswith("(in 1h): the reservations of its namespace idled for too long")
 
 
 def test_a_server_is_not_waited_for() -> None:
@@ -345,8 +346,8 @@ def test_a_planned_gang_shows_its_plan_and_its_deadline() -> None:
         "  node      n1",
         "  gang      g: planned, a gang of 1",
         "  plan      p-1 made 1970-01-01 00:00:00 UTC",
-        "  deadline  1970-01-01 00:10:00 UTC (in 9m); then a partial gang gives all back",
-        "  given up  2 plans until now",
+        "  deadline  1970-01-01 00:10:00 UTC (in 9m); then a partial gang gives its GPUs back",
+        "  given up  2 plans so far",
     ]
 
 

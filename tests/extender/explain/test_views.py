@@ -345,7 +345,7 @@ def test_a_gang_that_forms_says_which_ranks_are_missing() -> None:
     assert (members.have, members.of) == (1, 4)
     assert members.missing == (
         ReasonCount("do not exist yet", 2),
-        ReasonCount("behind a scheduling gate of somebody else", 1),
+        ReasonCount("behind another scheduling gate", 1),
     )
 
 
@@ -433,7 +433,7 @@ def test_a_pod_that_ends_says_for_how_long_its_gpus_are_taken() -> None:
     at.schedule("a")
     at.start("a")
     at.terminate("a")
-    held = "2 of its GPUs are in use until its node says otherwise."
+    held = "Its node still reports 2 of its GPUs in use."
     assert explain(at, "a").summary == f"The pod is ending on node n1. {held}"
     at.set_phase("a", "Succeeded")
     assert explain(at, "a").summary == f"The pod has ended. {held}"
@@ -492,7 +492,7 @@ def test_a_gang_that_forms_says_who_is_missing() -> None:
     at.add_node("n1")
     at.add_pod("g-0", 2, gang="g", gang_size="3")
     at.settle()
-    assert at.core.gangs(at.now)[0].reason == "1 of 3 members are there"
+    assert at.core.gangs(at.now)[0].reason == "1 of 3 members exist"
     assert explain(at, "g-0").summary == "Gang g waits for its members."
 
 

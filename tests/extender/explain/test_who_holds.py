@@ -48,8 +48,7 @@ def test_a_gang_with_a_hold_is_told_who_has_the_rest_of_it_and_until_when() -> N
     assert found.hold.holders[0].until == at.now - 600 + 7200
     told = explain_text.gang(found, at.now).splitlines()
     after = told.index(
-        "  kept      24 GPUs on gpu-1, gpu-2, gpu-3: 13 free now, all maybe in 1h50m, "
-        "by an estimate"
+        "  reserved  24 GPUs on gpu-1, gpu-2, gpu-3: 13 free now, all free in 1h50m, by an estimate"
     )
     assert told[after + 1 : after + 3] == [
         "  waits for 8 GPUs: ml/job, in use for 10m, expected to end in 1h50m",

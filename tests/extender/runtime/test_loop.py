@@ -415,9 +415,7 @@ def test_a_defect_in_the_core_is_answered_counted_and_survived(world: World) -> 
     wait_for(lambda: extender.count("errors_total", where="pods") == 1)
     wait_for(lambda: extender.count("errors_total", where="decide") >= 1)
 
-    assert (
-        extender.filter(pod, "n1")["Error"] == "linkwise: internal error, the extender's log has it"
-    )
+    assert extender.filter(pod, "n1")["Error"] == "linkwise: internal error, see the extender's log"
     assert extender.bind(pod, "n1").startswith("linkwise: internal error")
     status, answer = asked(extender.verbs, "prioritize", Pod=pod, NodeNames=["n1"])
     assert (status, answer["Error"][:24]) == (500, "linkwise: internal error")

@@ -86,7 +86,7 @@ def test_what_may_not_be_read_is_told_once_for_each_kind(caplog: pytest.LogCaptu
     assert len(told) == 2
     counted = {"kind": "Job.batch", "result": "forbidden"}
     assert metrics.registry.get_sample_value("linkwise_extender_owner_reads_total", counted) == 2
-    assert told[0].startswith("no right to read Job.batch, so pods of these are taken for single")
+    assert told[0].startswith("no right to read Job.batch: its pods count as single pods")
 
 
 @pytest.mark.parametrize(

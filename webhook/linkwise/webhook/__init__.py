@@ -1,6 +1,6 @@
-"""The admission webhook: what is added to a pod before it is stored, and what is refused by then.
+"""The admission webhook: it patches pods before they are stored, and refuses wrong annotations.
 
-A program of its own beside the extender, and optional (docs/decisions/0012-the-webhook.md).
-`patch` and `verdict` are pure; `review` is the wire format, `keeper` keeps the certificates,
-`server` answers the API server.
+It is an optional program beside the extender (docs/decisions/0012-the-webhook.md). `patch` and
+`verdict` are pure, `review` is the wire format, `keeper` maintains the certificates, `server`
+serves the API server.
 """

@@ -1,7 +1,7 @@
 """Flags, logging, wiring: the admission webhook as a program.
 
-It answers nobody before its certificate is trusted; SIGTERM ends it once the calls under way are
-answered. Nothing is lost with it: pods that are created meanwhile go without gate.
+It serves no call before its certificate is published. SIGTERM ends it once the calls in flight are
+answered. While no webhook runs, pods are created without the gate.
 """
 
 import logging
@@ -62,19 +62,19 @@ def _resource(_context: click.Context, parameter: click.Parameter, value: str) -
 @click.option(
     "--scheduler-name",
     default=DEFAULT_SCHEDULER,
-    help="The scheduler that asks the extender: pods of the default one are given to it.",
+    help="The scheduler that calls the extender: pods of the default scheduler are moved to it.",
 )
 @click.option(
     "--gate",
     type=click.Choice([gating.value for gating in Gating]),
     default=Gating.GANGS.value,
-    help="Pods with GPUs that wait for their plan behind the gate.",
+    help="GPU pods that get the gate, and wait for their plan behind it.",
 )
 @click.option(
     "--indexed-jobs",
     type=click.Choice([mode.value for mode in IndexedJobs]),
     default=IndexedJobs.ALL.value,
-    help="As the extender's.",
+    help="The same as the extender's flag.",
 )
 @click.option("--listen-address", default="0.0.0.0", help="Address to serve on.")
 @click.option(
@@ -88,18 +88,18 @@ def _resource(_context: click.Context, parameter: click.Parameter, value: str) -
     "hosts",
     multiple=True,
     default=(SERVICE,),
-    help="How the API server calls this server: name or address. More than one may be said.",
+    help="Name or address by which the API server calls this server. May be repeated.",
 )
 @click.option(
     "--secret",
     default="kube-system/linkwise-webhook",
     type=PLACE,
-    help="Where the certificates are kept, as NAMESPACE/NAME; it has to be there.",
+    help="Existing Secret that stores the certificates, as NAMESPACE/NAME.",
 )
 @click.option(
     "--configuration",
     default="linkwise",
-    help="Name of the webhook configurations, both kinds, that are told whom to trust.",
+    help="Name of the webhook configurations, of both kinds, that get the trusted certificates.",
 )
 @click.option(
     "--certificate-lifetime",
@@ -107,18 +107,18 @@ def _resource(_context: click.Context, parameter: click.Parameter, value: str) -
     type=DURATION,
     default="2160h",
     callback=_lifetime,
-    help="Of each certificate; a new one is made when a third of it is left.",
+    help="Lifetime of each certificate; the webhook renews it when a third is left.",
 )
 @click.option(
     "--certificate-directory",
     type=click.Path(path_type=Path),
-    help="Serve tls.crt and tls.key of this directory, which somebody else keeps; then nothing is "
-    "made, kept or published.",
+    help="Serve tls.crt and tls.key of this directory, which another program renews; the webhook "
+    "then creates, stores and publishes no certificates.",
 )
 @click.option(
     "--max-body-mib",
     type=click.IntRange(1),
-    default=8,  # etcd takes objects of 1.5 MiB; an update brings two
+    default=8,  # etcd accepts objects of 1.5 MiB; an update has two
     help="Largest request body accepted, in MiB.",
 )
 @click.option(
@@ -145,11 +145,11 @@ def command(
     max_body_mib: int,
     log_level: str,
 ) -> None:
-    """Give GPU pods their scheduler and their gate, and refuse annotations that are wrong."""
+    """Give GPU pods their scheduler and their gate, and refuse wrong annotations."""
     logging.basicConfig(
         level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    logging.getLogger("urllib3").setLevel(logging.ERROR)  # what matters of it we say ourselves
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # the client logs what matters
     rules = Rules(resource_name, scheduler_name, Gating(gate), IndexedJobs(indexed_jobs))
 
     def use(pair: Pair) -> None:
@@ -169,7 +169,7 @@ def command(
     answers = Answers(
         rules,
         waits_for=keeper.waits_for,
-        trouble=lambda: "" if keeper.alive else "nobody renews the certificate: a defect",
+        trouble=lambda: "" if keeper.alive else "the certificate keeper has ended: a defect",
         certificate_ends=lambda: keeper.ends,
     )
     try:
@@ -191,12 +191,12 @@ def _client(kubeconfig: str | None, api_server: str | None) -> KubeClient:
 
 
 def serve(server: WebhookServer, keeper: Keeper[Pair]) -> None:
-    """Until SIGTERM or SIGINT."""
+    """Serve until SIGTERM or SIGINT."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
     keeper.start()
     try:
-        server.run()  # ends by the SystemExit that a signal raises
+        server.run()  # until a signal raises SystemExit
     finally:
         server.end()
         keeper.stop()

@@ -1,4 +1,4 @@
-"""The routes: each reads, asks the pure part, counts and writes."""
+"""The routes: each parses the request, calls the pure part, counts and writes the response."""
 
 import logging
 import time
@@ -16,7 +16,8 @@ _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Answers:
-    """Safe for threads. *waits_for* says why this replica is not ready, *trouble* why it is ill."""
+    """Thread-safe. *waits_for* says why this replica is not ready, *trouble* why it needs a
+    restart."""
 
     def __init__(
         self,
@@ -31,7 +32,7 @@ class Answers:
         self._requests = Counter(
             "linkwise_webhook_requests",
             "AdmissionReviews by verb and result: untouched, patched, allowed, warned, refused, "
-            "malformed (the body), failed (a defect, and let in).",
+            "malformed (the body), failed (a defect; the object was allowed).",
             ("verb", "result"),
             registry=self.registry,
         )
@@ -44,7 +45,7 @@ class Answers:
         )
         Gauge(
             "linkwise_webhook_certificate_ends_seconds",
-            "When the certificate that is served ends, in seconds since 1970.",
+            "When the served certificate ends, in seconds since 1970.",
             registry=self.registry,
         ).set_function(certificate_ends)
 
@@ -70,7 +71,7 @@ class Answers:
         try:
             answered, result = judge(request)
         except Exception:
-            # Let in, as if there were no webhook: the extender judges every pod once more.
+            # Allowed, as without a webhook: the extender judges every pod again.
             log.exception("%s of %s failed", verb, request.what)
             answered, result = review.write_patch(request, ()), "failed"
         self._requests.labels(verb, result).inc()

@@ -1,9 +1,10 @@
-"""Keeps the webhook's certificates in one Secret, and tells the API server which to trust.
+"""Stores the webhook's certificates in one Secret, and publishes them to the API server.
 
-The Secret is the only truth, and all replicas share it: whoever finds that it is time writes the
-next pair into it, and who comes second is refused by its version and reads again. The trust that
-the webhook configurations state is written anew wherever it differs, so a manifest that was applied
-again is mended too. A pair is served by a replica only after it has itself seen it trusted.
+The Secret is the only source of truth, and all replicas share it. The first replica that finds a
+new pair due writes it. The API server refuses the write of a second replica by its
+resourceVersion, and that replica reads again. If the trust in a webhook configuration differs, for
+instance after a manifest was applied again, the keeper rewrites it. A replica serves a pair only
+after it has written or seen the trust in it.
 """
 
 import logging
@@ -51,7 +52,7 @@ class _Configuration(msgspec.Struct):
 
 
 class SecretKeeper(Keeper[Pair]):
-    """Makes the pairs itself."""
+    """A Keeper that creates the pairs itself."""
 
     def __init__(
         self,
@@ -71,9 +72,9 @@ class SecretKeeper(Keeper[Pair]):
         self._configurations = [f"{_REGISTRATION}{kind}/{configuration}" for kind in _KINDS]
 
     def _chosen(self) -> Pair:
-        """Bring Secret and configurations to what they should be.
+        """Bring Secret and configurations to the desired state.
 
-        Raises ApiError, and msgspec.ValidationError for objects that cannot be read.
+        Raises ApiError, and msgspec.ValidationError for unreadable objects.
         """
         pairs = self._kept()
         self._publish(bundle(pairs))
@@ -85,12 +86,15 @@ class SecretKeeper(Keeper[Pair]):
         wanted = write_pairs(pairs)
         if wanted != files:
             self._secret.write(wanted)
-            log.info("keeps certificates %s", ", ".join(pair.name for pair in pairs))
+            log.info("stored certificates %s", ", ".join(pair.name for pair in pairs))
         return pairs
 
     def _publish(self, trusted: bytes) -> None:
-        """Raises ApiError where neither configuration is there: while nobody can ask us, nobody has
-        been told whom to trust. `kubectl apply` makes them after the Deployment."""
+        """Write *trusted* into the webhook configurations.
+
+        Raises ApiError if neither exists: then no API server knows yet which certificate to trust.
+        `kubectl apply` creates them after the Deployment.
+        """
         wanted, missing = b64encode(trusted).decode(), list[ApiError]()
         for path in self._configurations:
             try:
@@ -98,12 +102,12 @@ class SecretKeeper(Keeper[Pair]):
             except ApiError as error:
                 if error.status != _NOT_FOUND:
                     raise
-                missing.append(error)  # not every cluster wants both
+                missing.append(error)  # a cluster may have only one of them
                 continue
             late = [hook.name for hook in found.webhooks if hook.client_config.ca_bundle != wanted]
             if late:
                 hooks = [{"name": name, "clientConfig": {"caBundle": wanted}} for name in late]
                 self._client.patch(path, {"webhooks": hooks}, content_type=STRATEGIC_PATCH)
-                log.info("%s: trust written", path.removeprefix(_REGISTRATION))
+                log.info("%s: wrote the trusted certificates", path.removeprefix(_REGISTRATION))
         if len(missing) == len(self._configurations):
             raise missing[0]

@@ -1,8 +1,9 @@
-"""What a pod is given as it is created: the scheduler that asks Linkwise, and our gate.
+"""The patch of a pod at its creation: the scheduler that calls the extender, and Linkwise's gate.
 
-Pure, and known from the pod alone: nothing may be read while the API server waits. So a pod whose
-owner would have to be read is taken for a gang's member, as such owners mostly are: a gate too many
-costs two writes, and a gang that kube-scheduler tries half of costs it a refusal for each member.
+The patch is a pure function of the pod: the webhook must not read objects while the API server
+waits. If the pod's gang depends on its owner, the webhook treats the pod as a member of a gang,
+which it mostly is. A needless gate costs two writes; a missing gate costs kube-scheduler a refusal
+for each member of a gang.
 """
 
 from collections.abc import Mapping
@@ -15,12 +16,12 @@ from linkwise.extender.podgrouper.workloads.answer import IndexedJobs, NeedsOwne
 from linkwise.kube.objects import Pod
 from linkwise.topology import names
 
-DEFAULT_SCHEDULER = "default-scheduler"  # what the API server writes where a pod names none
+DEFAULT_SCHEDULER = "default-scheduler"  # the API server's default for pods without a name
 Step = Mapping[str, object]
 
 
 class Gating(Enum):
-    """Which pods are given the gate."""
+    """Which pods get the gate."""
 
     GANGS = "gangs"
     ALL = "all"
@@ -30,14 +31,14 @@ class Gating(Enum):
 @dataclass(frozen=True, slots=True)
 class Rules:
     resource: str = names.DEFAULT_RESOURCE
-    scheduler: str = DEFAULT_SCHEDULER  # the one that asks the extender
+    scheduler: str = DEFAULT_SCHEDULER  # the one that calls the extender
     gate: Gating = Gating.GANGS
     indexed_jobs: IndexedJobs = IndexedJobs.ALL
 
 
 def patch_of(pod: Pod, rules: Rules) -> tuple[Step, ...]:
-    """The JSON patch of a pod that is about to be created; nothing where it has all of it."""
-    # Who names another scheduler knows why; and where that one puts it, no gate of ours is lifted.
+    """The JSON patch of a pod at its creation; empty if it needs none."""
+    # A pod that names another scheduler is left alone: the extender would never lift its gate.
     ours = pod.spec.scheduler_name in (DEFAULT_SCHEDULER, rules.scheduler)
     if not ours or pod.spec.node_name or not takes_gpus(pod, rules):
         return ()
@@ -52,7 +53,7 @@ def patch_of(pod: Pod, rules: Rules) -> tuple[Step, ...]:
 def takes_gpus(pod: Pod, rules: Rules) -> bool:
     try:
         return demand_of(pod, rules.resource).gpus > 0
-    except ValueError:  # the API server refuses it
+    except ValueError:  # the API server refuses such a pod
         return False
 
 

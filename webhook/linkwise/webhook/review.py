@@ -1,7 +1,7 @@
-"""AdmissionReview of `admission.k8s.io/v1`: what the API server asks and what it is answered.
+"""AdmissionReview of `admission.k8s.io/v1`: the API server's requests and the webhook's responses.
 
-What cannot be read as an AdmissionReview is refused as a request. An object in it that cannot be
-read is let in: to say what a pod may look like is the API server's affair.
+If a body is no AdmissionReview, the webhook refuses the request. If only the object in it is
+unreadable, the webhook allows it: the API server validates pods itself.
 """
 
 import logging
@@ -23,11 +23,11 @@ _INVALID = 422
 
 
 class ReviewError(Exception):
-    """A body that is no AdmissionReview: says what was wrong and what was expected."""
+    """A body that is no AdmissionReview; the text says what was wrong and what was expected."""
 
 
 class _Struct(msgspec.Struct, frozen=True, rename="camel"):
-    """`frozen` is said again below for the type checker's sake."""
+    """Subclasses repeat `frozen` for the type checker."""
 
 
 class ObjectKind(_Struct, frozen=True):
@@ -52,7 +52,7 @@ class AdmissionRequest(_Struct, frozen=True):
 
     @property
     def what(self) -> str:
-        """For the log."""
+        """The request in the log."""
         return f"{self.operation} {self.kind.kind} {self.namespace}/{self.name}"
 
 
@@ -78,7 +78,8 @@ def read_request(body: bytes) -> AdmissionRequest:
 
 
 def mutate(request: AdmissionRequest, rules: Rules) -> tuple[Step, ...]:
-    """Only what is created is changed: a pod's scheduler and gates are fixed from then on."""
+    """The patch for *request*. Only creations are patched, because a pod's scheduler is fixed
+    afterwards, and no gate can be added."""
     if request.operation != "CREATE" or request.sub_resource or not request.is_pod:
         return ()
     pod = _pod(request, request.object)
@@ -103,7 +104,7 @@ def validate(request: AdmissionRequest, rules: Rules) -> Verdict:
 def write_patch(request: AdmissionRequest, steps: Sequence[Step]) -> bytes:
     answer: dict[str, Any] = {"uid": request.uid, "allowed": True}
     if steps:
-        # msgspec writes bytes as base64, which is how the API server wants a patch.
+        # msgspec encodes bytes as base64, which the API server expects for a patch.
         answer |= {"patchType": "JSONPatch", "patch": msgspec.json.encode(steps)}
     return _write(answer)
 
@@ -128,9 +129,9 @@ def _pod(request: AdmissionRequest, raw: msgspec.Raw) -> Pod | None:
     try:
         pod = msgspec.json.decode(raw, type=Pod | None)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        log.warning("%s: let in unread: %s", request.what, error)
+        log.warning("%s: unreadable, so allowed: %s", request.what, error)
         return None
-    # A namespace is written into a pod only after it was asked about.
+    # The API server writes the namespace into a pod only after admission.
     return pod and replace(pod, metadata=replace(pod.metadata, namespace=request.namespace))
 
 
@@ -138,5 +139,5 @@ def _fields(request: AdmissionRequest, raw: msgspec.Raw) -> dict[str, object] | 
     try:
         return msgspec.json.decode(raw, type=dict[str, object] | None)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        log.warning("%s: let in unread: %s", request.what, error)
+        log.warning("%s: unreadable, so allowed: %s", request.what, error)
         return None

@@ -1,5 +1,7 @@
-"""HTTPS for the API server, which is not known by any certificate: its connections are those of a
-stranger, and the source with the most of them gives up one where there is no place left.
+"""HTTPS for the API server.
+
+The API server presents no client certificate, so its connections count as a stranger's. If no
+place is left, the source with the most connections loses one.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,18 +21,18 @@ Routes = Mapping[tuple[str, str], Callable[[bytes], Answer]]  # by method and pa
 
 
 class WebhookServer(BaseServer):
-    """`run()` until an exception ends it; `close()` lets calls under way come to their end."""
+    """`run()` serves until an exception; `end()` lets calls in flight finish."""
 
     def __init__(self, address: str, port: int, routes: Routes, *, max_body: int) -> None:
         self.routes, self.max_body = routes, max_body
         super().__init__(address, port, _Handler, Places(_MOST_CONNECTIONS), secure=True)
 
     def show(self, pair: Pair) -> None:
-        """For every connection from now on."""
+        """Present *pair* on new connections."""
         self.use(greet_everybody(pair))
 
     def end(self) -> None:
-        """Whoever asks meanwhile is told to ask elsewhere from now on."""
+        """Close the server. Clients with open connections get a reply that ends the connection."""
         self.close(last_calls_seconds=_LAST_CALLS_SECONDS)
 
     def answer(self, method: str, path: str, body: bytes) -> Answer:

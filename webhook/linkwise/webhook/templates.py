@@ -1,8 +1,8 @@
-"""Where an object says what its pods will carry, and the pods that its controller would make of it.
+"""The places of an object with its pods' annotations, and the pods that its controller creates.
 
-Pod templates stand at as many places as there are kinds, and some kinds have their own field for
-the pods' annotations. All are called `annotations` and stand below `spec`, so they are looked for
-by that name: a kind that nobody here knows is read as well as any other.
+Each kind has its pod templates at other paths, and some kinds have a field of their own for the
+pods' annotations. All these fields are called `annotations` and are below `spec`, so the webhook
+searches for that name: it works for unknown kinds too.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ _REPLICA_SPECS = "ReplicaSpecs"  # of every job of kubeflow.org: pytorchReplicaS
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Annotations that an object's pods will carry, those of ours alone."""
+    """The Linkwise annotations that an object's pods will carry."""
 
     path: str
     said: Mapping[str, object]
@@ -37,7 +37,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A pod as its controller would make it, and what it would be read beside."""
+    """A pod as its controller would create it, and the objects with which to judge it."""
 
     path: str  # of its annotations
     pod: Pod
@@ -46,7 +46,7 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class _Controller:
-    """What the pods of a template hang on."""
+    """The controller of a template's pods."""
 
     ref: ObjectRef
     version: str
@@ -54,10 +54,10 @@ class _Controller:
 
 
 def sites(fields: Fields) -> tuple[Site, ...]:
-    """In the order in which they stand in the object."""
+    """The sites in the order of the object."""
     found: list[Site] = []
     waiting: list[tuple[str, object]] = [("spec", fields.get("spec"))]
-    while waiting:  # no recursion: how deep it goes is for a stranger to say
+    while waiting:  # no recursion: a client determines the depth
         path, value = waiting.pop()
         inside: list[tuple[str, object]] = []
         if isinstance(value, Mapping):
@@ -78,7 +78,7 @@ def ours(annotations: object) -> Mapping[str, object]:
 
 
 def pods_made(fields: Fields, namespace: str) -> Iterator[Made]:
-    """Of the kinds of which it is known, one for each template that names a gang."""
+    """One pod for each template that names a gang, for the known kinds."""
     for path, template, name, labels, controller in _templates(fields, namespace):
         if names.GANG not in mapping(template, "metadata.annotations"):
             continue
@@ -104,7 +104,7 @@ def pods_made(fields: Fields, namespace: str) -> Iterator[Made]:
                 },
                 Pod,
             )
-        except msgspec.ValidationError:  # no such pod is ever made
+        except msgspec.ValidationError:  # the API server refuses such a pod
             continue
         yield Made(f"{path}.metadata.annotations", pod, controller.objects)
 
@@ -113,7 +113,7 @@ _Template = tuple[str, Fields, str, Mapping[str, str], _Controller]
 
 
 def _templates(fields: Fields, namespace: str) -> Iterator[_Template]:
-    """Path, template, and the name, labels and controller that its pods have."""
+    """(path, template, name, labels, controller) of each template's pods."""
     version = text(fields, "apiVersion").rpartition("/")[2]
     kind = (group_of(text(fields, "apiVersion")), text(fields, "kind"))
     name = text(fields, "metadata.name") or text(fields, "metadata.generateName") + "…"

@@ -1,7 +1,7 @@
-"""What is refused as it is applied, so that nobody has to find it out from a pod that waits.
+"""Faults in annotations, refused at `kubectl apply` rather than found out from a waiting pod.
 
-The same reader as the extender's judges it, so both always agree. What was wrong before is no
-reason to refuse what somebody else changes about an object now: only what is new is refused.
+The webhook and the extender use the same parser, so both always agree. On an update, the webhook
+refuses only new faults: an old fault must not block an unrelated change.
 """
 
 from collections.abc import Mapping
@@ -19,21 +19,21 @@ from linkwise.topology.errors import AnnotationError
 from linkwise.webhook.patch import Rules, takes_gpus
 from linkwise.webhook.templates import Site, ours, pods_made, sites
 
-# Of these no controller copies the object's own annotations to its pods.
+# API groups whose controllers do not copy an object's own annotations to its pods.
 _KEPT_TO_ITSELF = ("apps/", "batch/", "jobset.x-k8s.io/")
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    refused: tuple[str, ...] = ()  # why; empty: it is let in
+    refused: tuple[str, ...] = ()  # why; empty: it is allowed
     warnings: tuple[str, ...] = ()
 
 
 def judge_pod(pod: Pod, before: Pod | None, rules: Rules) -> Verdict:
-    """*before* is what it was, of a pod that is changed.
+    """*before* is the pod before an update; None at its creation.
 
-    A pod that takes no GPUs runs well with any annotation, and its controller may have made
-    hundreds like it before there was a webhook: to refuse the next one would stop what works.
+    A controller's pod that takes no GPUs gets warnings only: it runs with any annotation, and its
+    controller may have created hundreds of such pods before the webhook was installed.
     """
     known = _faults_of_pod(before, rules) if before is not None else ()
     found = _faults_of_pod(pod, rules)
@@ -44,8 +44,8 @@ def judge_pod(pod: Pod, before: Pod | None, rules: Rules) -> Verdict:
 
 
 def judge_workload(fields: Fields, before: Fields | None, namespace: str, rules: Rules) -> Verdict:
-    """An object that pods are made from. What a controller has made of what somebody applied is
-    let in, as that was judged, and the pods will be."""
+    """Judge an object from which pods are created. If a controller created the object, it gets
+    warnings only: the webhook has judged its source, and judges its pods."""
     found = _faults(fields, namespace, rules)
     if controller_of(fields):
         return Verdict(warnings=found)
@@ -62,7 +62,8 @@ def _new(found: tuple[str, ...], known: tuple[str, ...]) -> Verdict:
 
 
 def _faults_of_pod(pod: Pod, rules: Rules) -> tuple[str, ...]:
-    """Whoever may not write what the extender decides is refused by a policy, with its reason."""
+    """The faults that the pod's own annotations cause. A ValidatingAdmissionPolicy refuses clients
+    that write the extender's annotations, so these are not checked here."""
     if not ours(pod.metadata.annotations):
         return ()
     answer = recognise(pod, {}, resource=rules.resource, indexed_jobs=rules.indexed_jobs)
@@ -90,9 +91,9 @@ def _fault(site: Site) -> str:
     said: dict[str, str] = {}
     for key, value in site.said.items():
         if key in names.BY_EXTENDER:
-            return f"{key}: only Linkwise's extender decides this, of each pod alone; leave it out"
+            return f"{key}: only Linkwise's extender decides this, for each pod; remove it"
         if not isinstance(value, str):
-            return f"{key}: {value!r:.60}: expected a text, so in quotes"
+            return f"{key}: {value!r:.60}: expected a string, in quotes"
         said[key] = value
     try:
         ask_of(said, {})
@@ -106,6 +107,6 @@ def _misplaced(fields: Fields) -> tuple[str, ...]:
         return ()
     said: Mapping[str, object] = ours(mapping(fields, "metadata").get("annotations"))
     return tuple(
-        f"metadata.annotations: {key}: counts on the pod template, and does nothing here"
+        f"metadata.annotations: {key}: has no effect here; it belongs on the pod template"
         for key in sorted(said)
     )

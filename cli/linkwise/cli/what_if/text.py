@@ -54,7 +54,7 @@ def _lines(answer: Answer) -> Iterator[str]:
 
 def _about(answer: Answer) -> Iterator[str]:
     use = answer.cluster
-    words = {"free": "free", "used": "in use", "held": "planned", "reserved": "kept for others"}
+    words = {"free": "free", "used": "in use", "held": "planned", "reserved": "reserved for others"}
     words["unhealthy"] = "unhealthy"
     counts = ", ".join(f"{use.gpus[key]} {word}" for key, word in words.items() if use.gpus[key])
     total = gpus_in_words(sum(use.gpus.values()))

@@ -1,1 +1,1 @@
-"""The values that go in and come out: objects as read, calls, answers, actions."""
+"""The core's inputs and outputs as values: objects as read, calls, answers, actions."""

@@ -1,5 +1,5 @@
-"""What becomes of a Pod when an action of the core is carried out on it, for those who run the core
-without an API server."""
+"""The effect of each action of the core on a Pod, for callers that run the core without an API
+server."""
 
 from collections.abc import Mapping
 
@@ -24,7 +24,8 @@ change = msgspec.structs.replace
 
 
 def applied(action: Action, pod: Pod) -> Pod:
-    """*pod* after *action*. An Event changes no pod; who evicts one decides when it ends."""
+    """*pod* after *action*. An Event changes no pod. After an Evict, the caller decides when the
+    pod ends."""
     match action:
         case WritePlan():
             return _nominated(_annotated(pod, action.annotations), action.node)
@@ -42,7 +43,7 @@ def applied(action: Action, pod: Pod) -> Pod:
 
 
 def _annotated(pod: Pod, patch: Mapping[str, str | None]) -> Pod:
-    """As a merge patch has it: None takes a key away."""
+    """Apply a merge patch: None removes a key."""
     both = {**pod.metadata.annotations, **patch}
     kept = {key: text for key, text in both.items() if text is not None}
     return change(pod, metadata=change(pod.metadata, annotations=kept))

@@ -1,7 +1,7 @@
-"""What the core wants written to the API server: it decides, the shell writes and reports back.
+"""What the core wants written to the API server. The shell writes it and reports the outcome.
 
-Every action names the pod by namespace, name *and* uid: a pod created anew under the same name is
-another pod, and must never get what was meant for the one before.
+Every action names the pod by namespace, name *and* uid: a pod recreated under the same name is
+another pod, and must never get a write that was meant for its predecessor.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ class PodRef:
 
 @dataclass(frozen=True, slots=True)
 class WritePlan:
-    """Annotations and `status.nominatedNodeName` = *node*, in one write."""
+    """Set the annotations and `status.nominatedNodeName` = *node*, in one write."""
 
     pod: PodRef
     node: str
@@ -30,7 +30,7 @@ class WritePlan:
 
 @dataclass(frozen=True, slots=True)
 class WithdrawPlan:
-    """Take these annotations and the nomination away, in one write."""
+    """Remove these annotations and the nomination, in one write."""
 
     pod: PodRef
     annotations: tuple[str, ...]
@@ -38,8 +38,10 @@ class WithdrawPlan:
 
 @dataclass(frozen=True, slots=True)
 class Nominate:
-    """`status.nominatedNodeName` = *node* of a pod that has no plan: it is to be tried again, and
-    there first."""
+    """Set `status.nominatedNodeName` = *node* on a pod without a plan.
+
+    kube-scheduler then retries the pod, and tries that node first.
+    """
 
     pod: PodRef
     node: str
@@ -47,14 +49,14 @@ class Nominate:
 
 @dataclass(frozen=True, slots=True)
 class LiftGate:
-    """Take `linkwise.dev/plan` off the pod's scheduling gates; those of others stay."""
+    """Remove `linkwise.dev/plan` from the pod's scheduling gates; other gates stay."""
 
     pod: PodRef
 
 
 @dataclass(frozen=True, slots=True)
 class Correct:
-    """Annotations of a running pod that must say what the kubelet really did."""
+    """Set annotations of a running pod to the GPUs that the kubelet really allocated."""
 
     pod: PodRef
     annotations: Mapping[str, str]
@@ -62,8 +64,10 @@ class Correct:
 
 @dataclass(frozen=True, slots=True)
 class MarkStarted:
-    """`linkwise.dev/gang-started: "true"`: this member's gang has been whole once. Mostly it comes
-    with the Binding of the last member, and nothing is written for it."""
+    """Set `linkwise.dev/gang-started: "true"`: this member's gang has been complete once.
+
+    Usually the Binding of the last member carries it, and no separate write is needed.
+    """
 
     pod: PodRef
     annotations: Mapping[str, str]
@@ -71,7 +75,7 @@ class MarkStarted:
 
 @dataclass(frozen=True, slots=True)
 class NoteQueue:
-    """What its gang has in the queue, on the oldest pod of a gang that waits; None: nothing."""
+    """Write the queue note of a waiting gang to its oldest pod; a value of None removes it."""
 
     pod: PodRef
     annotations: Mapping[str, str | None]
@@ -79,7 +83,7 @@ class NoteQueue:
 
 @dataclass(frozen=True, slots=True)
 class Evict:
-    """Through the Eviction API, so that PodDisruptionBudgets are respected."""
+    """Evict through the Eviction API, which respects PodDisruptionBudgets."""
 
     pod: PodRef
     reason: str
@@ -92,7 +96,7 @@ class EventType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Emit:
-    """A Kubernetes Event about the pod; the core says each one once."""
+    """A Kubernetes Event about the pod; the core emits each one once."""
 
     pod: PodRef
     reason: str  # CamelCase

@@ -1,7 +1,8 @@
-"""What a pod asks for in its own words: its `linkwise.dev/` annotations, read once and checked.
+"""What a pod requests: its `linkwise.dev/` annotations, parsed and checked once.
 
-Nothing said is a fair ask too. What is said wrongly is refused with the key, the value and what is
-allowed: a typo that is silently ignored would let a job run on the wrong GPUs for a week.
+A pod without annotations is valid. A wrong annotation raises AnnotationError with the key, the
+value and what is allowed: a typo that is silently ignored could let a job run on the wrong GPUs
+for a week.
 """
 
 import re
@@ -40,19 +41,19 @@ _SAID_BY_PODS = frozenset(
     }
 )
 _MIB = 1024 * 1024
-_LONGEST = 1024  # characters of a value; what follows from it is remembered for very many pods
-_NEAR = 0.7  # `gnag` is as near as that to `gang`
+_LONGEST = 1024  # characters of a value; caches store its parsed form for very many pods
+_NEAR = 0.7  # difflib's ratio; `gnag` is near enough to `gang`
 _WORD = re.compile(r"[A-Za-z0-9]+")
 _WORD_OF_LINK = {link: word for word, link in LINK_WORDS.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class TopologyRequirement:
-    """Which GPUs will do. Equal for very many pods, so it is a key of caches."""
+    """Which GPUs a pod accepts. Equal for very many pods, so it is a key of caches."""
 
     require: LinkClass = LinkClass.SYS
     prefer: LinkClass = LinkClass.NVLINK
-    models: tuple[tuple[str, ...], ...] = ()  # each the words of one model name; empty: any
+    models: tuple[tuple[str, ...], ...] = ()  # the words of each model name; empty: any model
     memory_mib: int = 0
     _hash: int = field(init=False, compare=False, repr=False)
 
@@ -66,16 +67,16 @@ class TopologyRequirement:
 
 @dataclass(frozen=True, slots=True)
 class GangAsk:
-    """What a member says of its gang, or what its owner was found to say of it."""
+    """What a member's annotations, or its owner, say about its gang."""
 
-    name: str  # of a gang that was recognised, with its kind: `Job.batch/train`
-    size: int  # members in all, those that have ended included
-    minimum: int  # this member may start once so many are placed
+    name: str  # if its owner defines the gang, with the owner's kind: `Job.batch/train`
+    size: int  # all members, including those that have ended
+    minimum: int  # this member may start once this many are placed
     timeout_seconds: float | None = None  # None: the configured one
-    # Of what was recognised:
-    source: str = ""  # what stands for the gang, as its owner's uid; empty: its pods name it
-    done: int = 0  # members that its owner says have ended well; they may be gone
-    open_ended: bool = False  # `size` is not the most: more may come and join
+    # Set only if the owner defines the gang:
+    source: str = ""  # identifies the gang, such as its owner's uid; empty: its pods name it
+    done: int = 0  # members that succeeded according to the owner; they may be deleted
+    open_ended: bool = False  # more members than `size` may be created
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +86,17 @@ class PodRequest:
     rank: int | None = None
     spans: Spans = ANYWHERE
     preemptible: bool = False
-    expected_seconds: float | None = None  # None: nobody knows how long it will run
-    role: str = ""  # as the system that made the pod calls it; empty: unknown
-    subgroup: str = ""  # members with the same belong closest together
-    because: str = ""  # which rule found its gang, or that it has none, and why
+    expected_seconds: float | None = None  # None: its run time is unknown
+    role: str = ""  # as the operator that created the pod calls it; empty: unknown
+    subgroup: str = ""  # members of one subgroup are placed closest together
+    because: str = ""  # which rule found its gang, or found none, and why
 
 
 NOTHING_SAID = PodRequest()
 
 
 def ask_of(annotations: Mapping[str, str], labels: Mapping[str, str]) -> PodRequest:
-    """Read the annotations of a pod. Raises AnnotationError."""
+    """Parse the annotations of a pod. Raises AnnotationError."""
     said = {key: text for key, text in annotations.items() if key.startswith(names.PREFIX)}
     for key in sorted(said):
         if key not in _SAID_BY_PODS and key not in names.BY_EXTENDER:
@@ -132,12 +133,12 @@ def demand_of(pod: Pod, resource: str) -> PodDemand:
 
 @lru_cache(maxsize=1024)
 def _shared(wanted: tuple[ContainerDemand, ...]) -> PodDemand:
-    """One for all pods that are alike: they are compared thousands of times for a gang."""
+    """One object for equal demands: planning a gang compares them thousands of times."""
     return PodDemand(wanted)
 
 
 def link_word(link: LinkClass) -> str:
-    """The annotation's word for a class: the one that asks for this class or a closer one."""
+    """The annotation's word for *link*: the one that requests this class or a closer one."""
     return _WORD_OF_LINK.get(link, _WORD_OF_LINK[LinkClass.PXB])  # PIX has no word of its own
 
 
@@ -148,13 +149,13 @@ def words_of(model: str) -> tuple[str, ...]:
 
 
 def is_model(model: str, wanted: tuple[str, ...]) -> bool:
-    """Whether *wanted* stands in the name as whole words, so that A10 is no A100."""
+    """Whether *wanted* occurs in the name as whole words, so that A10 does not match A100."""
     words = words_of(model)
     return any(words[start : start + len(wanted)] == wanted for start in range(len(words)))
 
 
 def _demand(container: Container, role: Role, resource: str) -> list[ContainerDemand]:
-    # An extended resource has limit == request; the API server fills in whichever is missing.
+    # An extended resource has limit == request; the API server fills in the missing one.
     resources = container.resources
     quantity = resources.limits.get(resource, resources.requests.get(resource))
     count = 0 if quantity is None else whole(quantity)
@@ -162,7 +163,7 @@ def _demand(container: Container, role: Role, resource: str) -> list[ContainerDe
 
 
 def _known(key: str) -> str:
-    """What is allowed for a key that nobody knows; first, what it was perhaps meant to be."""
+    """What is allowed instead of an unknown key; the most similar known key comes first."""
     known = sorted(_SAID_BY_PODS)
     words = {name.removeprefix(names.PREFIX): name for name in known}
     near = get_close_matches(key.removeprefix(names.PREFIX), words, n=1, cutoff=_NEAR)
@@ -209,7 +210,7 @@ def _rank(
     if names.RANK in said:
         return _read(said, names.RANK, _index, "a whole number from 0")
     index = annotations.get(COMPLETION_INDEX, labels.get(COMPLETION_INDEX, ""))
-    # Not ours, so a strange one is no error: the pod is then ordered by its name.
+    # Other software writes this index, so an unreadable one is no error: the pod's name orders it.
     return int(index) if index.isascii() and index.isdigit() and len(index) <= 9 else None
 
 
@@ -257,7 +258,7 @@ def _size(text: str, *, most: int = MAX_GANG) -> int:
 
 
 def _index(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 9):  # int() takes "+1", " 1", "1_0"
+    if not (text.isascii() and text.isdigit() and len(text) <= 9):  # int() accepts "+1", "1_0"
         raise ValueError
     return int(text)
 

@@ -1,15 +1,15 @@
-"""Durations as people write them: `10m`, `1h30m`, `90s`."""
+"""Durations as Go writes them: `10m`, `1h30m`, `90s`."""
 
 import re
 
 _DURATION = re.compile(
     r"(?:([0-9]{1,9})h)?(?:([0-9]{1,9})m(?!s))?(?:([0-9]{1,9})s)?(?:([0-9]{1,9})ms)?"
 )
-_LONGEST_HOURS = 8760  # a year; more is a mistake, and no date
+_LONGEST_HOURS = 8760  # a year; a longer one is a mistake
 
 
 def seconds_of(text: str) -> float:
-    """Read a duration such as `10m`, `1h30m` or `90s`, up to a year. Raises ValueError."""
+    """Parse a duration such as `10m`, `1h30m` or `90s`, up to a year. Raises ValueError."""
     found = _DURATION.fullmatch(text)
     if not text or found is None:
         raise ValueError(f"{text!r}: expected a duration like 10m, 1h30m or 90s")

@@ -1,8 +1,8 @@
-"""Keys of what is remembered of pods that are alike, as long as they are alike.
+"""Keys under which caches store results for pods that are alike.
 
-Anybody may write 256 KiB of annotations on a pod. What is remembered by such words counts entries,
-so no entry may cost as much: a digest stands for them, and of annotations only the short ones are
-looked at.
+A user may write 256 KiB of annotations on a pod. These caches bound the number of their entries,
+so the size of an entry must be bounded too: the key is a digest, and only short annotations are
+read.
 """
 
 from collections.abc import Mapping
@@ -12,16 +12,16 @@ import msgspec
 
 from linkwise.kube.objects import Pod
 
-MOST_CHARACTERS = 32 * 1024  # of the annotations of one pod that are looked at
+MOST_CHARACTERS = 32 * 1024  # of one pod's annotations that are read
 
 
 def digest(words: bytes) -> bytes:
-    """16 bytes; nobody finds two texts with the same."""
+    """16 bytes of BLAKE2b, which is collision-resistant."""
     return blake2b(words, digest_size=16).digest()
 
 
 def without_long_annotations(pod: Pod) -> Pod:
-    """*pod* with as many annotations as are short enough together, the shortest first."""
+    """*pod* with its shortest annotations, as many as fit into MOST_CHARACTERS together."""
     said = pod.metadata.annotations
     if sum(map(len, said.values())) <= MOST_CHARACTERS:
         return pod

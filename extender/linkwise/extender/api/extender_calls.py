@@ -1,6 +1,6 @@
-"""kube-scheduler's questions and our answers as values, free of any wire form.
+"""kube-scheduler's calls and the extender's answers as values, independent of the wire form.
 
-`linkwise.extender.verbs.wire` reads and writes them; `linkwise.extender.core` answers them.
+`linkwise.extender.verbs.wire` parses and writes them; `linkwise.extender.core` answers them.
 """
 
 from collections.abc import Mapping
@@ -11,16 +11,17 @@ from linkwise.kube.objects import Pod
 
 
 class Outcome(Enum):
-    """How a write to the API server ended, as far as anyone can know."""
+    """How a write to the API server ended, as far as its client can know."""
 
     DONE = "done"
     REFUSED = "refused"  # it has not happened and will not: 403, 404, 409, 422
-    UNKNOWN = "unknown"  # no answer: it may have happened, or may still happen
+    UNKNOWN = "unknown"  # no response: it may have happened, or may still happen
 
 
 @dataclass(frozen=True, slots=True)
 class FilterCall:
-    """A pod, and the nodes that passed everything else. `prioritize` is asked with the same."""
+    """A pod, and the nodes that passed kube-scheduler's own filters. `prioritize` gets the same
+    arguments."""
 
     pod: Pod
     node_names: tuple[str, ...]
@@ -28,18 +29,19 @@ class FilterCall:
 
 @dataclass(frozen=True, slots=True)
 class FilterAnswer:
-    """Every asked node is in exactly one of the three, unless `error` ends the scheduling cycle; or
-    one node that passes is named, and of the others nothing is said.
+    """Every node of the call is in exactly one of the first three fields. There are two exceptions:
+    if `error` is set, it ends the scheduling cycle; and the answer may name one passing node and
+    leave out the others.
 
-    Texts are the same for all nodes with the same reason and hold no numbers that change: kube-
-    scheduler counts equal ones, and writes the pod's condition anew whenever the whole changes.
+    Equal reasons have equal texts on all nodes, without numbers that change: kube-scheduler counts
+    equal texts, and rewrites the pod's condition whenever the whole text changes.
     """
 
     node_names: tuple[str, ...] = ()
     failed: Mapping[str, str] = field(default_factory=dict)  # preemption may help
     unresolvable: Mapping[str, str] = field(default_factory=dict)  # nothing on this node helps
     error: str = ""
-    passing: bool = False  # a moment later it is likely another
+    passing: bool = False  # a retry in a moment is likely to get another answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +63,15 @@ class PreemptCall:
 
 @dataclass(frozen=True, slots=True)
 class PreemptAnswer:
-    """The nodes on which the pod fits once its victims are gone."""
+    """The nodes on which the pod fits once their victims have terminated."""
 
     victims: Mapping[str, Victims] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class BindCall:
-    """*let_through* is the scheduler whose pod `filter` let through to the node; empty where it did
-    not, as far as this process knows."""
+    """*let_through* names the scheduler for whose pod `filter` returned this node. It is empty if
+    this process does not know of such an answer."""
 
     namespace: str
     name: str
@@ -80,7 +82,7 @@ class BindCall:
 
 @dataclass(frozen=True, slots=True)
 class BindOrder:
-    """Post this Binding; the GPUs are held until `end_bind` tells how it went."""
+    """Post this Binding. The GPUs stay assumed until `end_bind` reports its outcome."""
 
     namespace: str
     name: str
@@ -91,10 +93,10 @@ class BindOrder:
 
 @dataclass(frozen=True, slots=True)
 class AlreadyBound:
-    """The pod is on that very node already: nothing to write, and no error."""
+    """The pod is already bound to that very node: nothing to write, and no error."""
 
 
 @dataclass(frozen=True, slots=True)
 class BindRefusal:
     reason: str
-    passing: bool = False  # in a moment the answer may be another: worth a short wait
+    passing: bool = False  # a retry after a short wait may succeed

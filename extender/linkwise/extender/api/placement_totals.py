@@ -1,10 +1,10 @@
-"""How well gangs were placed, as counts for the metrics: PURE values, and one place that adds."""
+"""How well gangs were placed, as immutable histograms for the metrics."""
 
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-# From the slowest connection between two sockets on, twice as fast each; docs/topology.md.
+# Starts at the slowest connection between two sockets and doubles; docs/topology.md.
 GBYTES_PER_S = (6.0, 12.0, 24.0, 48.0, 96.0, 192.0, 384.0, 768.0)
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 ONE, SEVERAL = "one", "several"  # nodes
@@ -12,7 +12,7 @@ ONE, SEVERAL = "one", "several"  # nodes
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How many values there were up to each of the *bounds*, and above the last; and their sum."""
+    """A histogram: the count of values up to each bound and above the last, and their sum."""
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
@@ -34,13 +34,13 @@ def _empty(bounds: tuple[float, ...]) -> dict[str, Spread]:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Of all gangs whose plan was made anew since the start, by whether on one node."""
+    """All gangs that got a new plan since the start, by whether it uses one node or several."""
 
     gbytes_per_s: Mapping[str, Spread] = field(default_factory=lambda: _empty(GBYTES_PER_S))
     shares: Mapping[str, Spread] = field(default_factory=lambda: _empty(SHARES))
 
     def with_gang(self, nodes: int, gbytes_per_s: float, ideal: float) -> "Placed":
-        """*ideal*: GB/s that idle machines would give it."""
+        """*ideal* is the GB/s that idle machines would give the gang."""
         where = ONE if nodes == 1 else SEVERAL
         share = min(gbytes_per_s / ideal, 1.0) if ideal else 1.0
         return Placed(

@@ -1,9 +1,9 @@
-"""What a gang that waits has in the queue, as its oldest pod carries it: `linkwise.dev/queue`.
+"""The queue state of a waiting gang, as its oldest pod carries it in `linkwise.dev/queue`.
 
-Its age, where it was evicted and is older than its pods; the places that are kept for it, and since
-when they idle too much (`idle_limit`). So a new leader goes on where the one before stopped, and
-nobody younger gets what was kept. The note names its pod: one that was copied with a manifest
-counts for nothing.
+The note holds the gang's age, if the gang was evicted and is older than its pods; the places that
+are reserved for it; and since when these idle too much (`idle_limit`). A new leader continues from
+it, so that no younger gang gets what was reserved. The note names its pod by uid: a note that was
+copied with a manifest has no effect.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from linkwise.topology import names
 from linkwise.topology.annotation_json import check_version, decode
 
 Place = tuple[str, int]
-"""A node, and a bitmask of its GPUs."""
+"""A node's name, and a bitmask of its GPUs."""
 VERSION = 1
 _LIKE = 'JSON like {"v":1,"uid":"8f0c…","spots":[["gpu-3",["ff"]]]}'
 
@@ -24,15 +24,15 @@ class QueueNote(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="v", tag=VERSION
 ):
     uid: str  # of the pod that carries it
-    since: float | None = None  # seconds since 1970, where that is before its pods were made
-    # A place for each member that has none, in the order of their ranks: runs of places on one
+    since: float | None = None  # seconds since 1970, if the gang is older than its pods
+    # One place for each member without GPUs, in the order of their ranks: runs of places on one
     # node, each a bitmask of the node's GPUs in hexadecimal.
     spots: tuple[tuple[str, tuple[str, ...]], ...] = ()
     idle_since: float | None = None  # seconds since 1970
-    rests_until: float | None = None  # until when nothing over the share is kept
+    rests_until: float | None = None  # seconds since 1970; until then it reserves within its share
 
     def places(self) -> list[Place]:
-        """Raises ValueError where a bitmask is none."""
+        """Raises ValueError if a bitmask is not hexadecimal."""
         return [(node, int(mask, 16)) for node, masks in self.spots for mask in masks]
 
 
@@ -44,7 +44,7 @@ def queue_note(
     idle_since: float | None = None,
     rests_until: float | None = None,
 ) -> QueueNote | None:
-    """None: there is nothing to note."""
+    """None if there is nothing to note."""
     if since is None and rests_until is None and not places:
         return None
     runs = groupby(places, key=lambda place: place[0])
@@ -59,6 +59,6 @@ def write_queue_note(note: QueueNote) -> str:
 
 
 def read_queue_note(text: str) -> QueueNote:
-    """Raises AnnotationError (of a newer version: VersionError)."""
+    """Raises AnnotationError; for a newer version its subclass VersionError."""
     check_version(names.QUEUE, text, VERSION, _LIKE)
     return decode(names.QUEUE, text, QueueNote, _LIKE)

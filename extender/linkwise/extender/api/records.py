@@ -1,8 +1,8 @@
-"""What the books keep of a Pod and of a Node: slim, read once, compared to see what changed.
+"""What the cache stores of a Pod and of a Node: slim values, compared to find what changed.
 
-A cluster has 20,000 pods; most want no GPU and only their CPU and memory count. A `Template` is
-shared by all pods that the scheduler would treat alike, and is a key of caches. `reader` makes
-them.
+A cluster has 20,000 pods. Most request no GPU, and only their CPU and memory count. All pods that
+the scheduler would treat alike share one `Template`, which is a key of caches. `reader` makes
+these values from the API server's objects.
 """
 
 import re
@@ -23,8 +23,10 @@ SortKey = tuple[tuple[int, int, str], ...]
 
 
 class GangKey(NamedTuple):
-    """A single pod that is planned ahead is a gang of its own: *uid* is that pod's. *source* tells
-    a job made anew from the one before, and a gang that was recognised from one that its pods name.
+    """A single pod that is planned ahead is a gang of its own: *uid* is that pod's.
+
+    *source* distinguishes a recreated job from its predecessor, and a gang that was recognised
+    from its owner from one that its pods name.
     """
 
     namespace: str
@@ -39,7 +41,7 @@ class GangKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ResourceList:
-    """What kube-scheduler counts of a pod, or what a node offers."""
+    """What kube-scheduler counts for a pod, or what a node offers."""
 
     milli_cpu: int = 0
     memory: int = 0  # bytes
@@ -47,7 +49,7 @@ class ResourceList:
 
 
 class Template:
-    """What decides on which nodes a pod may run; one object per distinct content."""
+    """What determines the nodes on which a pod may run; one object per distinct content."""
 
     __slots__ = ("__weakref__", "affinity", "node_selector", "number", "tolerations")
 
@@ -66,7 +68,7 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class WrittenPlan:
-    """A plan as it stands, or will stand, on its pod."""
+    """A plan as its pod carries it, or will carry it after the write."""
 
     plan: Plan
     gpus: Mapping[str, tuple[str, ...]]  # container -> uuids
@@ -86,29 +88,29 @@ class PodRecord:
     priority: int
     created: float
     needs: ResourceList
-    prefers: bool = False  # has wishes of its own which of several nodes it gets
+    prefers: bool = False  # its spec prefers some of several nodes
     demand: PodDemand = NO_DEMAND
     ask: PodRequest = NOTHING_SAID
-    invalid: str = ""  # why its annotations or quantities cannot be read, or cannot come true
-    awaits: str = ""  # what has to be read before its gang is known; nothing is decided until then
+    invalid: str = ""  # why its annotations or quantities are unreadable, or cannot be met
+    awaits: str = ""  # what must be read before its gang is known; the core decides nothing before
     template: Template | None = None  # of pods that take GPUs or are in a gang
     nominated: str = ""
-    gated: bool = False  # behind our gate
-    held_back: bool = False  # behind a gate of somebody else
+    gated: bool = False  # has the scheduling gate `linkwise.dev/plan`
+    held_back: bool = False  # has any other scheduling gate
     written: WrittenPlan | None = None
     started: bool = False
-    scheduler: str = ""  # whose it is, as it says
-    asked: bool = False  # that scheduler is known to ask us: about this very pod
-    unschedulable: bool = False  # a single one: kube-scheduler has tried it, and found no node
-    preempts: bool = True  # others may be evicted for it
+    scheduler: str = ""  # spec.schedulerName
+    asked: bool = False  # that scheduler has called this extender about this very pod
+    unschedulable: bool = False  # a single pod: kube-scheduler has tried it and found no node
+    preempts: bool = True  # other pods may be evicted for it
     running: bool = False
-    refused: bool = False  # the kubelet did not admit it: it has failed without having run
-    endless: bool = False  # a server: the kubelet starts its containers again however they end
-    owner_kind: str = ""  # such as Job; empty: a pod of its own
-    queue: QueueNote | None = None  # what its gang has in the queue, written on it
-    leaving_until: float = 0.0  # of one that is leaving: when its grace period ends
+    refused: bool = False  # the kubelet did not admit it: it failed without having run
+    endless: bool = False  # a server: the kubelet restarts its containers however they end
+    owner_kind: str = ""  # such as Job; empty: the pod has no owner
+    queue: QueueNote | None = None  # its gang's note on the scheduling queue, read from this pod
+    leaving_until: float = 0.0  # of a terminating pod: when its grace period ends
     labels: Mapping[str, str] = field(default_factory=dict)  # of pods that take GPUs
-    gang: GangKey | None = None  # what it is planned with; None: nothing is planned ahead
+    gang: GangKey | None = None  # what it is planned with; None: it is not planned ahead
 
     @property
     def uid(self) -> str:
@@ -116,7 +118,7 @@ class PodRecord:
 
     @property
     def key(self) -> str:
-        """As in `linkwise.dev/in-use`."""
+        """`namespace/name`, as `linkwise.dev/in-use` has it."""
         return f"{self.ref.namespace}/{self.ref.name}"
 
     @property
@@ -125,7 +127,7 @@ class PodRecord:
 
     @property
     def order(self) -> tuple[int, SortKey]:
-        """Place among its gang: by rank, without one by name, worker-2 before worker-10."""
+        """Position in its gang: by rank; without a rank by name, worker-2 before worker-10."""
         no_rank = self.ask.rank is None
         return (2**31 if self.ask.rank is None else self.ask.rank), (
             natural(self.ref.name) if no_rank else ((0, 0, self.ref.name),)
@@ -145,7 +147,7 @@ class NodeRecord:
     in_use: str | None
 
     def same_but_in_use(self, other: "NodeRecord") -> bool:
-        """Whether nothing that decides about pods changed, apart from what is in use."""
+        """Whether nothing that affects placement differs, apart from the GPUs in use."""
         return (
             self.ready == other.ready
             and self.unschedulable == other.unschedulable
@@ -158,7 +160,7 @@ class NodeRecord:
 
 
 def natural(name: str) -> SortKey:
-    """Order names as people do: worker-2 before worker-10."""
+    """A sort key that orders numbers by value: worker-2 before worker-10."""
     return tuple(
         (1, int(part), "") if part.isdigit() else (0, 0, part)
         for part in _DIGITS.split(name)

@@ -1,8 +1,8 @@
-"""How far apart the members of a gang may be: which labels of nodes name the domains they share.
+"""How far apart the members of a gang may be: the node labels that name the domains they share.
 
-A *level* is the key of a node label, and every value of it a *domain*: nodes that are closer to
-each other than to the rest, as those of one NVLink clique, one leaf switch or one zone. Levels are
-always named from the nearest to the widest.
+A *level* is the key of a node label. Each value of it is a *domain*: nodes that are closer to each
+other than to the rest, such as those of one NVLink clique, one leaf switch or one zone. Levels are
+always listed from the nearest to the widest.
 """
 
 import re
@@ -12,20 +12,20 @@ from itertools import chain
 
 NODE = "node"
 CLIQUE = "nvidia.com/gpu.clique"
-# As Kubernetes takes it; `node` and `clique` are of the same form.
+# The form that Kubernetes accepts; `node` and `clique` match it too.
 LABEL_KEY = re.compile(
     r"([a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?"
 )
 _WORDS = {"clique": CLIQUE}
-# Between levels, as in the annotation, and between domains, one of each level: neither a label's
-# key nor its value can hold one.
+# Separates levels, as in the annotation, and domains (one for each level). Neither the key nor the
+# value of a label can contain it.
 SEPARATOR = ","
 
 ZONE = "topology.kubernetes.io/zone"
 # NVLinks join the nodes of one domain of these.
 FABRICS = (
     CLIQUE,
-    # Topograph 1.0 and newer, then what it wrote before for the same level.
+    # Topograph 1.0 and newer, then what older versions write for the same level.
     "accelerator.topograph.run/sub-domain",
     "accelerator.topograph.run/domain",
     "network.topology.nvidia.com/accelerator",
@@ -46,25 +46,27 @@ DEFAULT_LEVELS = (
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """What the members of a gang want to have in common: `node`, `clique`, or keys of labels."""
+    """What the members of a gang want to share: `node`, `clique`, or keys of node labels."""
 
-    require: tuple[str, ...] = ()  # one domain at every one of these levels
-    prefer: tuple[str, ...] = ()  # one domain at the first of these levels at which that can be
-    apart: bool = False  # they do not talk to each other: each pod is a communicator of its own
+    require: tuple[str, ...] = ()  # one domain at each of these levels
+    prefer: tuple[str, ...] = ()  # one domain at the first of these levels that allows it
+    apart: bool = False  # members do not communicate: each pod is a communicator of its own
 
 
 ANYWHERE = Spans()
 
 
 def levels_of(words: Iterable[str]) -> tuple[str, ...]:
-    """The levels that these words mean, each once: `clique` is the key of a label."""
+    """The levels that *words* name, without repeats; `clique` stands for the key of its label."""
     return tuple(dict.fromkeys(_WORDS.get(word, word) for word in words))
 
 
 def spans_of(asked: Iterable[Spans]) -> Spans:
-    """What a gang wants whose members, in the order of their ranks, say this: all that any of
-    them requires, and what the first prefers that prefers anything. They are apart where all say
-    so."""
+    """Merge the spans of a gang's members, given in the order of their ranks.
+
+    The gang requires every level that any member requires. It prefers what the first member with
+    a preference prefers. Its members are apart only if all of them say so.
+    """
     all_of_them = tuple(asked)
     required = levels_of(chain.from_iterable(spans.require for spans in all_of_them))
     preferred = next((spans.prefer for spans in all_of_them if spans.prefer), ())
@@ -73,18 +75,21 @@ def spans_of(asked: Iterable[Spans]) -> Spans:
 
 
 def in_words(levels: str) -> str:
-    """`one X and one Y`, of the levels X,Y."""
+    """`one X and one Y` for the levels `X,Y`."""
     return " and ".join(f"one {level}" for level in levels.split(SEPARATOR))
 
 
 def domain_in_words(levels: str, domains: str) -> str:
-    """`X a and Y b`, of the levels X,Y and the domains a,b."""
+    """`X a and Y b` for the levels `X,Y` and the domains `a,b`."""
     both = zip(levels.split(SEPARATOR), domains.split(SEPARATOR), strict=True)
     return " and ".join(f"{level} {domain}" for level, domain in both)
 
 
 def ordered(known: Sequence[str], spans: Spans) -> tuple[str, ...]:
-    """All levels that matter to a gang. Nobody knows how wide one is that only the gang names: as
-    those above are known, it is most likely nearer."""
+    """All levels that matter to a gang, nearest first.
+
+    The width of a level that only the gang names is unknown. The wide levels are usually known, so
+    it counts as nearer than those.
+    """
     own = (level for level in (*spans.require, *spans.prefer) if level not in (NODE, *known))
     return (*dict.fromkeys(own), *known)

@@ -1,4 +1,4 @@
-"""When to look at what again, for thousands of things at once: the next moment costs no search."""
+"""Timers for thousands of keys: the next moment comes from a heap, without a search."""
 
 from collections.abc import Hashable
 from heapq import heapify, heappop, heappush
@@ -8,12 +8,12 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Timers(Generic[Key]):
-    """One moment for each key at most; setting a key anew moves its moment."""
+    """At most one moment for each key; setting a key again moves its moment."""
 
     def __init__(self) -> None:
         self._at: dict[Key, float] = {}
-        self._heap: list[tuple[float, int, Key]] = []  # may hold moments that were moved or taken
-        self._number = 0  # so that keys need no order
+        self._heap: list[tuple[float, int, Key]] = []  # may contain moments that were moved
+        self._number = 0  # breaks ties, so that keys need no order
 
     def __setitem__(self, key: Key, at: float) -> None:
         if self._at.get(key) != at:
@@ -30,7 +30,7 @@ class Timers(Generic[Key]):
         self._at.pop(key, None)
 
     def take(self, now: float) -> list[Key]:
-        """The keys whose moment has come, the earliest first; they are set no more."""
+        """Remove and return the keys whose moment has come, the earliest first."""
         taken = []
         while self._heap and self._heap[0][0] <= now:
             at, _, key = heappop(self._heap)
@@ -40,7 +40,7 @@ class Timers(Generic[Key]):
         return taken
 
     def next(self) -> float | None:
-        """The earliest moment."""
+        """The earliest moment; None if no key is set."""
         while self._heap:
             at, _, key = self._heap[0]
             if self._at.get(key) == at:

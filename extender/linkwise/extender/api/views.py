@@ -1,6 +1,6 @@
-"""What people may ask about the books, as values: explanations, gangs, nodes and counts.
+"""Views of the cache as values: explanations, gangs, nodes and counts.
 
-The shell renders them as JSON or text. Numbers that change live here, never in the texts of
+The shell renders them as JSON or text. Numbers that change belong here, never in the texts of
 `filter`. Times are seconds since 1970, bandwidths GB/s.
 """
 
@@ -10,24 +10,24 @@ from dataclasses import dataclass, field
 from linkwise.extender.api.placement_totals import Placed
 from linkwise.topology.plan import CommunicatorEstimate
 
-# What the best other placement is beside the one that was taken.
+# How the best other placement compares with the one that was chosen.
 LOST, EQUAL, BETTER = "lost", "equal", "better"
-# What says until when a holder has its GPUs.
+# The source of the time until which a holder has its GPUs.
 EXPECTED, TIMEOUT, ENDLESS = "expected-duration", "gang-timeout", "endless"
 
 
 @dataclass(frozen=True, slots=True)
 class RequestView:
-    """What a pod asks for."""
+    """What a pod requests."""
 
     gpus: int
     containers: Mapping[str, int]  # those that take GPUs
-    require_link: str  # a word of linkwise.dev/require-link; "node" is no requirement
+    require_link: str  # a word of linkwise.dev/require-link; "node" requires nothing
     prefer_link: str
     models: tuple[str, ...]  # empty: any
     memory_mib: int  # of each GPU; 0: any
-    milli_cpu: int = 0  # these two of the whole pod
-    memory: int = 0  # bytes
+    milli_cpu: int = 0  # of the whole pod
+    memory: int = 0  # bytes, of the whole pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,50 +38,50 @@ class ReasonCount:
 
 @dataclass(frozen=True, slots=True)
 class LevelView:
-    """One thing that was wanted, and how much of it there is among what the levels before left."""
+    """One requirement, and how many of those that met the levels before also meet this one."""
 
     level: str  # topology, size, model, link, node, free, free-link, resources, kube-scheduler;
-    # of a gang: members, room, or the key of a node label that a required span names; several
-    # keys, with commas, where only all of them together are too much
+    # for a gang: members, room, or the key of a node label that a required span names; several
+    # keys with commas if only their combination cannot be met
     wanted: str  # in words
     unit: str  # what is counted: nodes or pods
     have: int
     of: int
-    missing: tuple[ReasonCount, ...] = ()  # why the others do not have it, most nodes first
+    missing: tuple[ReasonCount, ...] = ()  # why the others do not meet it, most nodes first
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who has GPUs that somebody waits for."""
+    """A pod or a gang with GPUs that another one waits for."""
 
     pod: str  # namespace/name
     gang: str  # namespace/name of its gang; empty: a single pod
     gpus: int
-    state: str  # used (the kubelet says so), held (planned for it), ending; or reserved: nobody
-    # has them, and they are kept for a gang that waits
-    since: float | None  # when its plan was made, else when it was created
-    until: float | None  # None: nobody knows; of what is reserved: when the gang can start
+    state: str  # used (by the kubelet's report), held (planned), ending; or reserved: free GPUs
+    # that are reserved for a waiting gang
+    since: float | None  # when its plan was made; without a plan, when it was created
+    until: float | None  # None: unknown; of reserved GPUs: when their gang can start
     because: str  # EXPECTED, TIMEOUT; ENDLESS: a server, which does not end by itself; or empty
 
 
 @dataclass(frozen=True, slots=True)
 class NearestMiss:
-    """What comes closest to what was wanted, and what it lacks."""
+    """The place that comes closest to meeting a request, and what it lacks."""
 
-    place: str  # a node, or a domain; of several levels one of each, with commas
-    level: str  # node, or the label keys that the domain is a value of
+    place: str  # a node or a domain; for several levels one domain of each, with commas
+    level: str  # `node`, or the label keys of which the domain is a value
     lacks: str
-    holders: tuple[Holder, ...] = ()  # of its GPUs; who is known to end first comes first
+    holders: tuple[Holder, ...] = ()  # of its GPUs; the one that is known to end first comes first
 
 
 @dataclass(frozen=True, slots=True)
 class SearchView:
-    """What was found for pods that are alike."""
+    """The search result for pods that are alike."""
 
     pods: int
     wanted: RequestView
     levels: tuple[LevelView, ...]
-    room: int  # for how many of the pods there is room now, were they alone; *pods* at most
+    room: int  # how many of the pods would fit now if they were alone; at most *pods*
     nearest: NearestMiss | None  # None: there is room for all of them
 
 
@@ -90,9 +90,9 @@ class MemberView:
     pod: str
     rank: int | None
     state: str  # bound, planned, waiting, ended, leaving
-    node: str  # where it is, or is planned to be
+    node: str  # where it is bound, or planned to be
     gpus: tuple[str, ...]  # uuids
-    role: str = ""  # as the system that made it calls it
+    role: str = ""  # as the operator that created it calls it
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class RingView:
 
 @dataclass(frozen=True, slots=True)
 class CommunicatorView:
-    """What the GPUs that a gang has are estimated to be worth together (docs/topology.md)."""
+    """The estimated worth of a gang's GPUs together (docs/topology.md)."""
 
     gbytes_per_s: float
     rings: tuple[RingView, ...]
@@ -115,14 +115,14 @@ class CommunicatorView:
 
 @dataclass(frozen=True, slots=True)
 class RunnerUpView:
-    """The best other placement, as the cluster is now, for GPUs that a gang or a pod has."""
+    """The best other placement of a placed gang or pod, on the cluster as it is now."""
 
     nodes: tuple[str, ...]
-    gpus: tuple[int, ...]  # where that is the same single node: their indices
-    gbytes_per_s: float | None  # estimated, of the whole communicator; None: nobody talks
-    verdict: str  # LOST, EQUAL, or BETTER: something has come free since the plan was made
-    criterion: str  # the first thing that counts in which the two differ (docs/topology.md)
-    why: str  # the same with both values, the winner's first
+    gpus: tuple[int, ...]  # if it is on the same single node: the GPUs' indices
+    gbytes_per_s: float | None  # estimated, of the whole communicator; None: no communication
+    verdict: str  # LOST, EQUAL, or BETTER: GPUs have come free since the plan was made
+    criterion: str  # the first criterion in which the two differ (docs/topology.md)
+    why: str  # the criterion with both values, the winner's first
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,48 +130,48 @@ class GangView:
     namespace: str
     name: str
     phase: str  # a value of linkwise.extender.gangs.gang.Phase
-    reason: str  # why it is not further, in words; empty when nothing is to be said
+    reason: str  # why it is not in a later phase, in words; may be empty
     size: int
-    minimum: int  # so many are enough
+    minimum: int  # members that are enough to start
     members: tuple[MemberView, ...]
     plan: str  # id, empty without a plan
     made: float | None
-    deadline: float | None  # when a partial gang gives back what it holds
+    deadline: float | None  # when a partial gang gives its GPUs back
     refusals: int
     started: bool
     priority: int = 0
     since: float | None = None  # when the first of its live members was created
-    missing_ranks: tuple[int, ...] = ()  # where all members there have ranks
-    communicator: CommunicatorView | None = None  # of two GPUs and more
-    runner_up: RunnerUpView | None = None  # where it was asked for, and there is one
+    missing_ranks: tuple[int, ...] = ()  # only if all existing members have ranks
+    communicator: CommunicatorView | None = None  # of two or more GPUs
+    runner_up: RunnerUpView | None = None  # if the caller asked for it and there is one
 
 
 @dataclass(frozen=True, slots=True)
 class HoldView:
-    """What is kept for a gang that waits, or comes to it as it comes free."""
+    """The GPUs that are reserved for a waiting gang, including those that are not free yet."""
 
     nodes: tuple[str, ...]
     gpus: int
-    free: int  # of them
+    free: int  # of these
     start: float | None  # when all will be free; None: a server has some of them
-    sure: bool = True  # all who have some of them said when they end; else it is an estimate
+    sure: bool = True  # all holders state when they end; if False, *start* is an estimate
     evicts: bool = False  # less important pods are evicted for it
-    holders: tuple[Holder, ...] = ()  # who has those of them that are not free
+    holders: tuple[Holder, ...] = ()  # of the GPUs that are not free
 
 
 @dataclass(frozen=True, slots=True)
 class GangExplanation:
-    """Why a gang waits, or how far it is."""
+    """Why a gang waits, or what phase it has reached."""
 
     gang: GangView
     waits: bool
     summary: str  # one sentence
     levels: tuple[LevelView, ...]  # of the gang as a whole
-    searches: tuple[SearchView, ...]  # for its members without GPUs, those that are alike as one
-    nearest: NearestMiss | None  # a domain, where a required span failed
-    ahead: int = 0  # how many others that find no room are more urgent
+    searches: tuple[SearchView, ...]  # for members without GPUs, one for all that are alike
+    nearest: NearestMiss | None  # a domain, if a required span failed
+    ahead: int = 0  # unschedulable gangs and pods before it in the scheduling queue
     hold: HoldView | None = None
-    # Till then nothing over the share is kept for it: what was, idled for too long.
+    # Its reservation idled for too long: until then it reserves nothing beyond its share.
     rests_until: float | None = None
 
 
@@ -189,18 +189,18 @@ class Explanation:
     gpus: Mapping[str, tuple[str, ...]]  # container -> uuids, planned or real
     link: str
     gbytes_per_s: float
-    search: SearchView | None  # for a waiting pod: where it would go by itself
+    search: SearchView | None  # for a waiting pod: the nodes as if it were not in a gang
     gang: GangExplanation | None
     priority: int = 0
     since: float | None = None  # when it was created
-    because: str = ""  # which rule says that it is in a gang, or in none, and why
-    communicator: CommunicatorEstimate | None = None  # of its gang, as its plan has it
-    runner_up: RunnerUpView | None = None  # of a pod in no gang, as `GangView`
+    because: str = ""  # which rule found its gang, or found none, and why
+    communicator: CommunicatorEstimate | None = None  # of its gang, from its plan
+    runner_up: RunnerUpView | None = None  # of a pod in no gang; see `GangView`
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterExplanation:
-    """Everything that waits, the most urgent first: by priority, then age."""
+    """Every waiting gang and pod, the most urgent first: by priority, then age."""
 
     at: float
     gpus: Mapping[str, int]  # by state: free, held, used, unhealthy
@@ -215,14 +215,14 @@ class GpuView:
     uuid: str
     model: str
     healthy: bool
-    state: str  # free, reserved (free, for a gang that waits), held (planned), used (the kubelet
-    # says so), unhealthy
+    state: str  # free, reserved (free, for a waiting gang), held (planned), used (by the
+    # kubelet's report), unhealthy
     holder: str  # namespace/name
 
 
 @dataclass(frozen=True, slots=True)
 class BestSet:
-    """The most free GPUs that are joined by NVLink, or, where no two are, all that are free."""
+    """The most free GPUs that NVLink joins; if it joins no two of them, all free GPUs."""
 
     gpus: int
     link: str  # a word of linkwise.dev/require-link
@@ -237,22 +237,22 @@ class NodeView:
     clique: str
     gpus: tuple[GpuView, ...]
     kind: str  # of its GPUs, like "8 x NVIDIA H100 80GB HBM3"
-    best: BestSet | None  # of its free GPUs; None where none is free
-    free: int  # nobody has them
-    reserved: int  # of these: kept for gangs that wait
-    future: float  # what the free GPUs are worth to the jobs to come, 0 to 1 of the idle machine
+    best: BestSet | None  # of its free GPUs; None if none is free
+    free: int
+    reserved: int  # of the free ones: reserved for waiting gangs
+    future: float  # worth of the free GPUs to later jobs, as a share (0 to 1) of the idle machine
 
 
 @dataclass(frozen=True, slots=True)
 class KindUse:
-    """How much of one kind of machine is in use, and in what pieces the rest is."""
+    """How much of one kind of machine is in use, and how fragmented the rest is."""
 
     kind: str
     nodes: int
     gpus: Mapping[str, int]  # by state
     largest_free: int  # free GPUs on one node
-    room: Mapping[int, int]  # pods of so many GPUs -> how many of them would fit now
-    fragmented: float  # 0 to 1: what the free GPUs have lost to jobs to come by being apart
+    room: Mapping[int, int]  # GPUs of a pod -> how many such pods would fit now
+    fragmented: float  # 0 to 1: the worth to later jobs that the free GPUs lose by being apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,12 +273,12 @@ class ClusterUse:
     gpus: Mapping[str, int]  # by state
     nodes: int
     kinds: tuple[KindUse, ...]
-    namespaces: tuple[NamespaceUse, ...]  # who has most comes first
+    namespaces: tuple[NamespaceUse, ...]  # the one with the most GPUs first
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """For the metrics."""
+    """What the metrics show."""
 
     gangs: Mapping[str, int]  # by phase
     gpus: Mapping[str, int]  # by state: free, held, used, unhealthy

@@ -1,1 +1,1 @@
-"""Why pods and gangs are where they are or wait, from a snapshot."""
+"""Explains from a snapshot why pods and gangs are where they are, or why they wait."""

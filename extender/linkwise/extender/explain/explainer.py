@@ -1,7 +1,7 @@
-"""Says of pods and gangs, in words and numbers for people, why they are where they are or why they
-wait: what was wanted, what there is, what came nearest, and who holds that.
+"""Explains pods and gangs to users: why they are where they are, or why they wait.
 
-All of it is worked out from a snapshot, so nothing waits for it.
+An explanation of a wait has what was wanted, what is available, the nearest miss and its holders.
+The Explainer reads a snapshot only, so scheduling never waits for it.
 """
 
 import math
@@ -45,10 +45,11 @@ class Explainer:
         self._funnel = Funnel(snapshot)
 
     def pod(self, namespace: str, name: str, *, runner_up: bool = False) -> Explanation | None:
-        """With *runner_up*, of a pod with GPUs, what else it or its gang could have: a search."""
+        """None if there is no such pod. With *runner_up*, a pod with GPUs also gets the best other
+        placement of it or of its gang, which takes a search."""
         key = f"{namespace}/{name}"
         found = [record for record in self._snapshot.pods if record.key == key]
-        # Of two of one name the newer: that the older is gone may not have been told yet.
+        # Of two pods of one name the newer counts: the watch may not have shown the older's end.
         if not found:
             return None
         record = max(found, key=lambda record: record.created)
@@ -60,12 +61,12 @@ class Explainer:
             for gang in self._snapshot.gangs
             if not gang.alone and (gang.key.namespace, gang.key.name) == (namespace, name)
         ]
-        # A job that is made anew may have the name of the one before.
+        # A recreated job may have the name of its predecessor.
         found.sort(key=lambda gang: (gang.phase is Phase.RELEASED, -_since(gang.found), gang.key))
         return self._gang(found[0], runner_up=runner_up) if found else None
 
     def gangs(self, namespace: str = "", *, runner_up: bool = False) -> tuple[GangView, ...]:
-        """In one namespace, or in all."""
+        """The gangs of one *namespace*; empty: of all."""
         known = sorted(
             (gang.key, gang)
             for gang in self._snapshot.gangs
@@ -74,7 +75,7 @@ class Explainer:
         return tuple(self._view_gang(gang, runner_up=runner_up) for _, gang in known)
 
     def everything(self, namespace: str = "") -> ClusterExplanation:
-        """All that waits, in one namespace or in all."""
+        """All waiting gangs and pods of one *namespace*; empty: of all."""
         snapshot = self._snapshot
         gangs = [
             self._gang(gang)
@@ -104,7 +105,7 @@ class Explainer:
         search = None
         gang = snapshot.gang_by_key.get(record.gang) if record.gang is not None else None
         if state == "waiting":
-            # A member asks as its gang does: what is kept for the gang is not kept from it.
+            # A member searches as its gang does: the gang's own reservation is open to it.
             own = gang.claimant if gang is not None else None
             search = self._funnel.search(
                 [record], own or claimant_of_single(record, snapshot.nine_of_ten.get)
@@ -153,15 +154,15 @@ class Explainer:
         if state == "invalid":
             return f"The pod cannot be placed: {record.invalid}"
         if state == "not-ours":
-            return "The pod takes no GPU, so Linkwise has no say in it."
+            return "The pod takes no GPU, so Linkwise does not place it."
         if state == "planned":
-            return "The pod has GPUs held and waits for kube-scheduler to bind it."
+            return "The pod has a plan and waits for kube-scheduler to bind it."
         if record.awaits:
             return f"The pod waits until its gang is known: {record.awaits.removeprefix('gang: ')}."
         if record.held_back:
             return (
-                "The pod waits behind a scheduling gate that is not ours; until then no GPU is "
-                "held."
+                "The pod has another scheduling gate than linkwise.dev/plan. Linkwise plans it "
+                "once that gate is removed."
             )
         if record.ask.gang is not None:
             return f"Gang {record.ask.gang.name}{_why_member_waits(gang, record)}."
@@ -171,7 +172,7 @@ class Explainer:
     def _still_held(self, record: PodRecord) -> str:
         node = self._snapshot.node_named.get(record.node)
         held = node.owned.get(record.uid, 0).bit_count() if node is not None else 0
-        return f" {held} of its GPUs are in use until its node says otherwise." if held else ""
+        return f" Its node still reports {held} of its GPUs in use." if held else ""
 
     def _gpus(self, record: PodRecord) -> Mapping[str, tuple[str, ...]]:
         node = self._snapshot.node_named.get(record.node)
@@ -202,7 +203,7 @@ class Explainer:
         )
 
     def _ahead(self, gang: GangState) -> int:
-        """How many of those that find no room come before it."""
+        """How many unschedulable gangs and single pods come before it in the queue."""
         claimant = gang.claimant
         if claimant is None or gang.no_room is None:
             return 0
@@ -288,7 +289,7 @@ class Explainer:
             rank=record.ask.rank,
             state="leaving" if record.leaving and not record.ended else self._state(record),
             node=record.node or (written.plan.node if written else ""),
-            gpus=tuple(dict.fromkeys(gpus)),  # an init container's are dealt out again
+            gpus=tuple(dict.fromkeys(gpus)),  # later containers reuse an init container's GPUs
             role=record.ask.role,
         )
 
@@ -321,7 +322,7 @@ def _members_level(members: GangMembers) -> LevelView:
     held_back = len(members.held_back)
     missing = (
         ReasonCount("do not exist yet", members.size - there),
-        ReasonCount("behind a scheduling gate of somebody else", held_back),
+        ReasonCount("behind another scheduling gate", held_back),
     )
     enough = f"; {members.minimum} are enough to start" if members.minimum < members.size else ""
     return LevelView(
@@ -361,7 +362,7 @@ def _why_alone_waits(gang: GangState | None, search: SearchView) -> str:
     nodes, them = ("1 node has", "it") if fitting == 1 else (f"{fitting} nodes have", "them")
     return (
         f"{nodes} GPUs for the pod; kube-scheduler has not tried {them} yet, "
-        "or objects for other reasons (see the pod's events)."
+        f"or refuses {them} for other reasons (see the pod's events)."
     )
 
 
@@ -373,7 +374,7 @@ def _gang_reason(gang: GangState) -> str:
         never = f"; {gang.in_vain}" if gang.in_vain else ""
         return _no_room(gang.no_room) + never
     if not found.complete:
-        return f"{len(found.seats) + found.done} of {found.size} members are there"
+        return f"{len(found.seats) + found.done} of {found.size} members exist"
     if gang.refused:
         return f"{gang.reason}; it is tried again after a pause, or once a node or a member changes"
     return gang.reason

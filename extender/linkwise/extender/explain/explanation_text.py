@@ -1,7 +1,7 @@
-"""An explanation as text, for a person at a terminal who may never have heard of us: why a pod is
-where it is, or why it waits.
+"""An explanation as text for a terminal: why a pod is where it is, or why it waits.
 
-One fact a line, its name in front, so that it reads aloud and can be cut with `grep`.
+The reader may not know Linkwise. Each line has one fact with its name in front, so that `grep`
+finds it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,7 +31,7 @@ from linkwise.extender.explain.format import (
     pods_in_words,
 )
 
-_WIDTH = 10  # of the names in front
+_WIDTH = 10  # characters of the column with the names
 _MOST_HOLDERS = 8
 _MOST_MEMBERS = 40
 _MOST_RANKS = 16
@@ -47,18 +47,19 @@ def gang(it: GangExplanation, at: float) -> str:
 
 
 def all_that_waits(it: ClusterExplanation, namespace: str = "") -> str:
-    """What is alike is told once; of one *namespace*, or of all."""
+    """All waiting gangs and pods; pods with equal explanations appear once. *namespace* only
+    changes the sentence that says that nothing waits."""
     return "\n".join(_cluster(it, namespace))
 
 
 def in_short(it: GangExplanation | Explanation, at: float) -> str:
-    """What it waits for, without its members, as in `all_that_waits`."""
+    """Why it waits, without its members, as in `all_that_waits`."""
     lines = _in_short(it, at) if isinstance(it, GangExplanation) else _pod_in_short(it, 0, at)
     return "\n".join(lines)
 
 
 def holder(it: Holder, at: float) -> str:
-    """Who has GPUs, and until when."""
+    """The holder, its number of GPUs, and until when it has them."""
     return _holder(it, at)
 
 
@@ -107,43 +108,44 @@ def _gang(it: GangExplanation, at: float) -> Iterator[str]:
 
 def _order(it: GangExplanation, at: float) -> Iterator[str]:
     if it.ahead:
-        find = "finds" if it.ahead == 1 else "find"
-        yield _fact("order", f"{it.ahead} more urgent or older {find} no room either")
+        are = "is" if it.ahead == 1 else "are"
+        yield _fact("order", f"{it.ahead} more urgent or older {are} unschedulable too")
     reservation = it.hold
     if reservation is None and it.rests_until is not None:
         until = f"until {_time(it.rests_until)} ({_from_now(it.rests_until, at)})"
-        yield _fact("kept", f"nothing {until}: what was kept for its namespace idled for too long")
+        why = "the reservations of its namespace idled for too long"
+        yield _fact("reserved", f"nothing {until}: {why}")
     if reservation is not None:
         others = len(reservation.nodes) - _MOST_HOLDERS
         nodes = ", ".join(reservation.nodes[:_MOST_HOLDERS]) + (
             f" and {others} more" if others > 0 else ""
         )
         if reservation.evicts:
-            start = "those who have the others are being evicted for it"
+            start = "the pods on the others are being evicted for it"
         elif reservation.start is None:
             start = (
                 "a server has some of the others"
                 if reservation.sure
-                else "nobody knows when all will be"
+                else "when all will be free is unknown"
             )
         elif reservation.sure or reservation.start <= at:
             start = _starts(reservation.start, at)
         else:
-            start = f"all maybe {_from_now(reservation.start, at)}, by an estimate"
+            start = f"all free {_from_now(reservation.start, at)}, by an estimate"
         kept = f"{gpus_in_words(reservation.gpus)} on {nodes}: {reservation.free} free now, {start}"
-        yield _fact("kept", kept)
+        yield _fact("reserved", kept)
         if any(holder.pod not in _named(it) for holder in reservation.holders):
             yield from _holders("waits for", reservation.holders, at)
 
 
 def _named(it: GangExplanation) -> set[str]:
-    """Who has been told of as holding what came nearest."""
+    """The pods that the text already lists as holders of the nearest misses."""
     nearest = (it.nearest, *(search.nearest for search in it.searches))
     return {holder.pod for each in nearest if each is not None for holder in each.holders}
 
 
 def _starts(start: float, at: float) -> str:
-    return f"all expected to be {_from_now(start, at)}" if start > at else "all of them"
+    return f"all expected to be free {_from_now(start, at)}" if start > at else "all of them"
 
 
 def _gang_facts(view: GangView, at: float) -> Iterator[str]:
@@ -159,10 +161,10 @@ def _gang_facts(view: GangView, at: float) -> Iterator[str]:
         yield _fact("plan", f"{view.plan}{made}")
     if view.deadline is not None and not view.started:
         when = f"{_time(view.deadline)} ({_from_now(view.deadline, at)})"
-        yield _fact("deadline", f"{when}; then a partial gang gives all back")
+        yield _fact("deadline", f"{when}; then a partial gang gives its GPUs back")
     if view.refusals:
         plural = "" if view.refusals == 1 else "s"
-        yield _fact("given up", f"{view.refusals} plan{plural} until now")
+        yield _fact("given up", f"{view.refusals} plan{plural} so far")
     yield from _facts(worth_text.of_gang(view))
     longest = max((len(member.pod) for member in view.members), default=0)
     for member in view.members[:_MOST_MEMBERS]:
@@ -176,7 +178,9 @@ def _cluster(it: ClusterExplanation, namespace: str) -> Iterator[str]:
     total = sum(count.values())
     gangs, pods = len(it.gangs), len(it.pods)
     held = f", {count['held']} planned for pods about to start" if count["held"] else ""
-    held += f", {count['reserved']} kept for those that wait" if count["reserved"] else ""
+    held += (
+        f", {count['reserved']} reserved for waiting gangs and pods" if count["reserved"] else ""
+    )
     broken = f", {count['unhealthy']} unhealthy" if count["unhealthy"] else ""
     yield (
         f"{count['free']} of {gpus_in_words(total)} on {it.nodes} nodes are free, "
@@ -229,7 +233,7 @@ def _pod_in_short(it: Explanation, others: int, at: float) -> Iterator[str]:
 
 
 def _alike(pods: Iterable[Explanation]) -> list[tuple[Explanation, int]]:
-    """The first of those that are told the same, and how many others there are."""
+    """The first of each group of pods with equal explanations, and how many others there are."""
     groups: dict[object, list[Explanation]] = {}
     for each in pods:
         search = id(each.search) if each.search is not None else each.name
@@ -261,7 +265,7 @@ def _room(search: SearchView) -> str:
 
 
 def _levels(name: str, levels: Sequence[LevelView]) -> Iterator[str]:
-    levels = [level for level in levels if level.of]  # of none left there is nothing to say
+    levels = [level for level in levels if level.of]  # a level that no node reaches says nothing
     figures = max((len(str(level.of)) for level in levels), default=0)
     for number, level in enumerate(levels):
         have = f"{level.have:>{figures}} of {level.of:>{figures}}"
@@ -290,7 +294,7 @@ def _holder(holder: Holder, at: float) -> str:
     if holder.state == "reserved":
         whom = f"gang {holder.gang}" if holder.gang else f"pod {holder.pod}"
         start = "" if holder.until is None else f", which can start {_from_now(holder.until, at)}"
-        return f"{gpus_in_words(holder.gpus)}: free, but kept for {whom}{start}"
+        return f"{gpus_in_words(holder.gpus)}: free, but reserved for {whom}{start}"
     who = f"{holder.pod} of gang {holder.gang}" if holder.gang else holder.pod
     since = f" for {duration(at - holder.since)}" if holder.since is not None else ""
     state = {
@@ -329,7 +333,7 @@ def _wanted(wanted: RequestView) -> str:
         parts.append(f"model {' or '.join(map(str.upper, wanted.models))}")
     if wanted.memory_mib:
         parts.append(f"{wanted.memory_mib / 1024:g} GiB of GPU memory each")
-    if wanted.require_link != "node":  # which every GPU set has
+    if wanted.require_link != "node":  # every GPU set meets "node"
         parts.append(f"link {wanted.require_link} required")
     elif wanted.prefer_link and wanted.gpus > 1:
         parts.append(f"link {wanted.prefer_link} preferred")

@@ -1,4 +1,4 @@
-"""Amounts in words, as people read them."""
+"""Amounts as text, such as `2 GPUs` or `1.5 GiB`."""
 
 from collections.abc import Iterable, Sequence
 

@@ -1,4 +1,4 @@
-"""Where pods that are alike could go, asked of each kind of pod once."""
+"""Where pods could go; one search for all pods that are alike."""
 
 from collections.abc import Sequence
 
@@ -12,14 +12,14 @@ from linkwise.extender.queue.reservations import Claimant
 
 
 class Funnel:
-    """Answers for pods that are alike are kept."""
+    """Caches the search result of pods that are alike."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.field = Field(snapshot)
         self._known: dict[object, SearchView] = {}
 
     def search(self, records: Sequence[PodRecord], claimant: Claimant) -> SearchView:
-        """For pods that are alike, as `alike` says."""
+        """*records* are pods for which `alike` is equal."""
         mine = self.field.open_to(claimant)
         key = (alike(records[0]), len(records), mine)
         found = self._known.get(key)

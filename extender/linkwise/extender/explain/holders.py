@@ -1,4 +1,4 @@
-"""Who holds the GPUs of a node, and until when, as far as anybody has said."""
+"""The holders of a node's GPUs, and until when they have them, if they state it."""
 
 from collections.abc import Container, Iterable, Mapping
 
@@ -14,8 +14,10 @@ _ALL_GPUS = (1 << MAX_GPUS) - 1
 def holders_of(
     snapshot: Snapshot, nodes: Iterable[NodeState], open_holds: Container[int] = ()
 ) -> tuple[Holder, ...]:
-    """Who has GPUs of these nodes, and for whom those are kept that nobody has. *open_holds*, by
-    their place, keep nothing from who asks."""
+    """The holders of GPUs of *nodes*, then the reservations of their free GPUs.
+
+    *open_holds* are the indices of reservations that are open to the caller and are left out.
+    """
     nodes = tuple(nodes)
     kept = [
         _reserved(reservation, nodes)
@@ -27,8 +29,11 @@ def holders_of(
 
 
 def owners_of(snapshot: Snapshot, gpus: Mapping[str, int]) -> tuple[Holder, ...]:
-    """Who has these GPUs, by node. Who has most comes first; before those whose end nobody knows,
-    the ones that will end, the soonest first."""
+    """The holders of these GPUs, given as node -> bitmask.
+
+    Terminating pods come first, then holders with a known end, the soonest first, then the others;
+    of equals, the one with the most GPUs first.
+    """
     found: dict[str, Holder] = {}
     for name, wanted in gpus.items():
         node = snapshot.node_named.get(name)
@@ -45,7 +50,7 @@ def owners_of(snapshot: Snapshot, gpus: Mapping[str, int]) -> tuple[Holder, ...]
 def _holder(snapshot: Snapshot, node: NodeState, uid: str, mask: int) -> Holder:
     record = snapshot.by_uid.get(uid)
     gpus = mask.bit_count()
-    if record is None:  # the kubelet says so, and the API server knows no such pod any more
+    if record is None:  # the kubelet still reports the pod, and the API server has deleted it
         names = {listed: name for name, listed in node.listed_as.items()}
         return Holder(names.get(uid, uid), "", gpus, "ending", None, None, "")
     gang = ""
@@ -66,7 +71,7 @@ def _until(
     gang = snapshot.gang_by_key.get(record.gang) if record.gang is not None else None
     if gang is not None and gang.deadline is not None and not gang.found.started:
         return gang.deadline, TIMEOUT
-    # As `running_pods` counts: what a pod has said counts from its plan.
+    # As in `running_pods`: the expected duration of a pod starts with its plan.
     expected = record.ask.expected_seconds
     if expected is not None and written is not None:
         return written.plan.made + expected, EXPECTED
@@ -74,7 +79,7 @@ def _until(
 
 
 def _reserved(reservation: Reservation, nodes: Iterable[NodeState]) -> Holder:
-    """What is free, and kept for a gang that waits."""
+    """The reservation's free GPUs, as a holder."""
     gpus = sum((node.reserved & reservation.gpus.get(node.name, 0)).bit_count() for node in nodes)
     who = f"{reservation.key.namespace}/{reservation.key.name}"
     pod, gang = (who, "") if reservation.key.uid else ("", who)

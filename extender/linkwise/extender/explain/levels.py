@@ -1,8 +1,8 @@
-"""What a pod wants, level by level, and which nodes are left after each.
+"""A pod's requirements, level by level, and the nodes that are left after each.
 
-The levels are in the order in which people can do least about them: what a node is comes before
-who may use it, and that before what is free on it now. So the nodes that got furthest are those
-worth waiting for, and the nearest miss is one of them.
+The levels that a user can change least come first: what a node is, then who may use it, then what
+is free on it now. So the nodes that meet most levels are worth waiting for, and the nearest miss
+is one of them.
 """
 
 from collections import Counter
@@ -34,33 +34,33 @@ from linkwise.topology.model import MAX_GPUS, LinkClass
 
 NO_RESOURCES = "too little CPU, memory or pods left"
 REFUSED = "refused by kube-scheduler for such pods, until the node changes"
-# What no GPU that comes free changes: what a node is, and then who may use it.
+# Levels that no GPU that comes free can change: what a node is, and (_CLOSED) who may use it.
 NEVER = frozenset({"size", "model", "link"})
 _CLOSED = NEVER | {"topology", "node"}
 
 
 @dataclass(slots=True)
 class _Lost:
-    """The nodes that a level left out, and in words what each of them lacks."""
+    """The nodes that fail a level, and what each of them lacks."""
 
     nodes: Bools
-    lack: NDArray[np.float64]  # [nodes] how much, where one can be nearer than another
+    lack: NDArray[np.float64]  # [nodes] the amount; all 0 if the level has no amount
     words: Callable[[int], str]
-    closed: bool = False  # also if all its GPUs were free
+    closed: bool = False  # they would fail even if all their GPUs were free
 
 
 class Levels:
-    """One pod, level by level."""
+    """The levels of one pod."""
 
     def __init__(self, field: Field, record: PodRecord, mine: frozenset[int]) -> None:
-        """*mine* are the holds that keep nothing from such a pod."""
+        """*mine* are the indices of the reservations that are open to the pod."""
         self._field, self._record, self._mine = field, record, mine
         self._free = field.free_to(mine)
         self._request = GpuRequest(record.demand, record.ask.requirement)
         self._left: Bools = np.ones(len(field.nodes), dtype=np.bool_)
         self._levels: list[LevelView] = []
         self._lost: list[_Lost] = []
-        self._suitable: Ints = np.zeros(len(field.nodes), dtype=np.int64)  # free, will do
+        self._suitable: Ints = np.zeros(len(field.nodes), dtype=np.int64)  # free suitable GPUs
 
     def all(self) -> list[LevelView]:
         request, requirement = self._request, self._request.requirement
@@ -116,7 +116,7 @@ class Levels:
         return self._levels
 
     def room(self) -> Ints:
-        """[nodes] for how many such pods there is room."""
+        """[nodes] how many such pods fit now."""
         most, request = self._fit(), self._request
 
         def packed(kind: MachineKind, masks: Ints) -> Ints:
@@ -125,8 +125,11 @@ class Levels:
         return np.minimum(self._by_kind(packed), most)
 
     def nearest(self, room: Ints) -> NearestMiss | None:
-        """Of the nodes that got furthest the one that lacks least; of equals the one with most
-        GPUs that would do and that nobody has, then by name."""
+        """Of the nodes that meet most levels, the one that lacks least.
+
+        Among equals, the node with the most suitable GPUs that are free or reserved wins, then the
+        first by name.
+        """
         candidates = list(self._lost)
         if self._left.any():
             candidates.append(self._one_more(room))
@@ -143,8 +146,8 @@ class Levels:
         return None
 
     def _one_more(self, room: Ints) -> _Lost:
-        """Nodes with room for some of the pods, and those where GPUs are taken: which of them
-        lacks fewest GPUs for one pod more?"""
+        """Nodes with room for some of the pods, and nodes whose GPUs are taken, with the number of
+        GPUs that each lacks for one more pod."""
         size = self._request.size
         allowed = self._by_kind(lambda kind, _: kind.allowed(self._request.requirement).bit_count())
         more = self._left & (allowed >= size * (room + 1))
@@ -204,7 +207,7 @@ class Levels:
         self._like = like
         self._level(
             "free",
-            f"have {gpus_in_words(size)} free that will do",
+            f"have {gpus_in_words(size)} free and suitable",
             self._suitable >= size,
             self._why_too_few,
             self._too_few,
@@ -236,7 +239,7 @@ class Levels:
             )
 
     def _fit(self) -> Ints:
-        """[nodes] how many such pods have their CPU and so on."""
+        """[nodes] how many such pods fit by everything but their GPU set."""
         left, rows, needs = self._field.snapshot.left, self._field.rows, self._record.needs
         count: Ints = left.pods[rows].copy()
         for amount, need in (
@@ -264,11 +267,11 @@ class Levels:
         size, free, like = self._request.size, int(self._suitable[at]), int(self._like[at])
         more = f"{size - free} more {'is' if size - free == 1 else 'are'} needed"
         kept = self._kept(at).bit_count()
-        others = f" and {kept} kept for others" if kept else ""
+        others = f" and {kept} reserved for others" if kept else ""
         return f"{free} of {like} suitable GPUs are free{others}, {more}"
 
     def _why_too_few(self, at: int) -> str:
-        """As `rooms` tells it."""
+        """The text of `rooms`, which `filter` uses too."""
         if int(self._suitable[at]) + self._kept(at).bit_count() < self._request.size:
             return rooms.FEWER
         node, kept = self._field.nodes[at], self._kept(at)
@@ -281,7 +284,7 @@ class Levels:
         return rooms.held_for(next(titles, "others"))
 
     def _kept(self, at: int) -> int:
-        """The GPUs of a node that would do and that nobody has, but that are kept from it."""
+        """Bitmask of a node's suitable GPUs that are free but reserved for others."""
         node = self._field.nodes[at]
         if node.kind is None:
             return 0
@@ -312,7 +315,7 @@ class Levels:
             there, wanted = gib_in_words(int(left.memory[row])), gib_in_words(needs.memory)
             parts.append(f"{there} of memory left, {wanted} wanted")
         if left.gpus[row] < needs.gpus:
-            parts.append(f"{left.gpus[row]} GPUs left as kube-scheduler counts, not {needs.gpus}")
+            parts.append(f"kube-scheduler counts {left.gpus[row]} GPUs left, {needs.gpus} wanted")
         if left.pods[row] < 1:
-            parts.append("it has as many pods as it may")
+            parts.append("its limit of pods is reached")
         return "; ".join(parts)

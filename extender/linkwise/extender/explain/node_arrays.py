@@ -1,4 +1,4 @@
-"""The nodes that have GPUs, as arrays, as they were in a snapshot: what explanations ask."""
+"""The GPU nodes of a snapshot as arrays, for explanations."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ NOT_READY = "node is not ready"
 
 
 class Field:
-    """All arrays are [nodes], by name."""
+    """All arrays are [nodes], in the natural order of names."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
@@ -42,7 +42,7 @@ class Field:
         self._closed: dict[Template, NDArray[np.object_]] = {}
 
     def open_to(self, claimant: Claimant) -> frozenset[int]:
-        """The holds, by their place, that keep nothing from this one, as `Holds.ways` has it."""
+        """The indices of the reservations whose GPUs *claimant* may use now (`may_pass`)."""
         at = self.snapshot.at
         return frozenset(
             place
@@ -51,7 +51,7 @@ class Field:
         )
 
     def free_to(self, reservations: frozenset[int]) -> Ints:
-        """The GPUs that are free to those for whom these holds are open."""
+        """Bitmasks of the free GPUs for a claimant to which these reservations are open."""
         if not reservations:
             return self.free
         free = self.free.copy()
@@ -63,7 +63,7 @@ class Field:
         return free
 
     def closed(self, template: Template | None) -> NDArray[np.object_]:
-        """Why pods of this template may not go there, empty where they may."""
+        """Why pods of *template* may not use each node; empty if they may."""
         if template is None:
             return np.full(len(self.nodes), "", dtype=object)
         found = self._closed.get(template)
@@ -78,7 +78,7 @@ class Field:
         free: Ints,
         judge: Callable[[MachineKind, Ints], NDArray[np.generic] | int],
     ) -> Ints:
-        """What *judge* says of a kind and masks of free GPUs; 0 for the others."""
+        """Apply *judge* to each kind and its bitmasks of free GPUs; 0 for nodes not in *nodes*."""
         found = np.zeros(len(self.nodes), dtype=np.int64)
         for number, kind in enumerate(self.kinds):
             places = np.flatnonzero(nodes & (self.kind_of == number))
@@ -88,7 +88,7 @@ class Field:
 
 
 def has_gpus(node: NodeState) -> bool:
-    """A node that never had GPUs is nobody's question."""
+    """Whether explanations consider the node at all."""
     offers = node.record.offers.gpus if node.record is not None else 0
     return bool(node.machine is not None or node.owned or offers)
 

@@ -1,4 +1,4 @@
-"""What else a gang or a pod could have: sought in a snapshot, as if it had no GPUs yet."""
+"""The best other placement of a gang or a pod, searched in a snapshot as if it had no GPUs."""
 
 import functools
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ from linkwise.extender.placement.cluster_view import ClusterView, Level
 from linkwise.extender.placement.gang_placement import pod_sets_of
 from linkwise.extender.placement.runner_up import RunnerUp, runner_up
 
-_TALKS = 2  # GPUs
+_TALKS = 2  # GPUs from which on there is communication
 
 
 class Alternatives:
-    """Of one snapshot; what all questions have in common is made once."""
+    """Runner-ups in one snapshot; the searches share their arrays."""
 
     def __init__(self, field: Field) -> None:
         self._field, self._snapshot = field, field.snapshot
@@ -31,8 +31,10 @@ class Alternatives:
         self._nodes = functools.cache(self._nodes_for)
 
     def runner_up(self, members: Sequence[PodRecord]) -> RunnerUpView | None:
-        """*members* in the order of ranks; those without GPUs do not count. None: nothing else has
-        room, or where they are is not known."""
+        """*members* are in the order of ranks; those without GPUs do not count.
+
+        None if no other placement has room, or if a member's node is not usable.
+        """
         places = [(record, spot) for record in members if (spot := self._place(record))]
         if not all(self._field.usable[row] for _, (row, _) in places) or not places:
             return None
@@ -52,7 +54,7 @@ class Alternatives:
         return None if found is None else self._view(found)
 
     def _place(self, record: PodRecord) -> tuple[int, int] | None:
-        """Its row and its GPUs."""
+        """Its row, and the bitmask of its GPUs."""
         if not record.live or not record.demand.gpus or record.template is None:
             return None
         plan = self._snapshot.plan_of(record)
@@ -63,7 +65,7 @@ class Alternatives:
         return (row, gpus) if gpus else None
 
     def _without(self, places: Sequence[tuple[PodRecord, tuple[int, int]]]) -> NodeTable:
-        """The rows, with what these have given back."""
+        """The rows as if these pods had given back their GPUs and resources."""
         rows = self._rows.copy()
         for record, (row, gpus) in places:
             machine = self._field.nodes[row].machine
@@ -75,7 +77,7 @@ class Alternatives:
         return rows
 
     def _running(self, record: PodRecord, row: int) -> tuple[int, ...]:
-        """The GPUs of others on this node, one set for each pod or gang."""
+        """The GPUs of other running pods on this node, one set for each pod or gang."""
         owned = self._field.nodes[row].owned
         others = {uid: gpus for uid, gpus in owned.items() if uid != record.uid}
         return running_sets(others, self._snapshot.by_uid)
@@ -89,7 +91,7 @@ class Alternatives:
         return Level(key, np.array(of_nodes, dtype=np.int64), tuple(numbers)[1:])
 
     def _nodes_for(self, template: Template) -> Bools:
-        """[rows] where such pods may be."""
+        """[rows] whether pods of *template* may use the node."""
         refusing = self._snapshot.refusing.get(template, frozenset())
         refused = np.array([node.name in refusing for node in self._field.nodes], dtype=np.bool_)
         able: Bools = (self._field.closed(template) == "") & ~refused

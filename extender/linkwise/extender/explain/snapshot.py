@@ -1,9 +1,9 @@
-"""Everything that explanations are made of, as it was at one moment.
+"""The cache and the planner at one moment, for explanations.
 
-To explain 4,000 waiting pods on 5,000 nodes takes seconds, and the lock must not be held so long:
-it is held while references to values and a few arrays are copied, and the rest is worked out after
-that. What is referred to is never changed in place: records, musters and plans are frozen, and a
-node's account makes its dictionaries anew each time that it is settled.
+An explanation of 4,000 waiting pods on 5,000 nodes takes seconds, and the core's lock must not be
+held so long. Under the lock, SnapshotCamera copies only references and a few arrays; the Explainer
+works afterwards. The values behind the references never change in place: records, gang members
+and plans are frozen, and NodeInfo builds new dictionaries each time that it settles.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ from linkwise.topology.model import Machine
 
 
 class NodeState(NamedTuple):
-    """One node's account; a tuple, since 5,000 of them are made under the lock."""
+    """One node's info; a tuple, because 5,000 of them are created under the lock."""
 
     name: str
     row: int
@@ -37,8 +37,8 @@ class NodeState(NamedTuple):
     problem: str
     owned: Mapping[str, int]  # holder -> bitmask
     used: int
-    free: int  # to everybody
-    reserved: int  # nobody has them, and they are kept for gangs that wait
+    free: int  # free and not reserved
+    reserved: int  # free, but reserved for waiting gangs
     in_use: InUsePods
     listed_as: Mapping[str, str]
 
@@ -48,25 +48,25 @@ class GangState(NamedTuple):
     alone: bool
     phase: Phase
     reason: str
-    why: str  # as `filter` tells it; empty: it does not wait, or is a single pod
+    why: str  # as in `filter`'s answers; empty: it does not wait, or is a single pod
     plan_id: str
     made: float | None
     refusals: int
     refused: bool
     no_room: Refusal | None
-    in_vain: str  # what was seen not to help it; empty: that others end helps
+    in_vain: str  # why no end of other pods would help it; empty: one may help
     deadline: float | None
     found: GangMembers
-    claimant: Claimant | None  # where `why` says that it waits
-    rests_until: float | None  # till then nothing over the share is kept for its namespace
+    claimant: Claimant | None  # only if `why` is not empty
+    rests_until: float | None  # until then its namespace reserves nothing beyond its share
 
 
 class Left(NamedTuple):
-    """[rows] what is left of everything but GPUs."""
+    """[rows] the resources that are left, as kube-scheduler counts them."""
 
     milli_cpu: Ints
     memory: Ints
-    gpus: Ints  # as kube-scheduler counts them
+    gpus: Ints
     pods: Ints
 
 
@@ -76,12 +76,12 @@ class Snapshot:
     nodes: Sequence[NodeState]
     left: Left
     pods: Sequence[PodRecord]
-    plans: Mapping[str, WrittenPlan]  # of pods not bound, also where a Binding is on its way
+    plans: Mapping[str, WrittenPlan]  # uid -> plan of each pod that is not bound, or only assumed
     gangs: Sequence[GangState]
     reservations: Sequence[Reservation]  # the most urgent first
     levels: tuple[str, ...]  # of domains above the node, nearest first
-    refusing: Mapping[Template, frozenset[str]]  # nodes that kube-scheduler refused of late
-    nine_of_ten: Mapping[PodKind, float]  # seconds within which so many of a kind have ended
+    refusing: Mapping[Template, frozenset[str]]  # nodes that kube-scheduler refused recently
+    nine_of_ten: Mapping[PodKind, float]  # seconds within which nine of ten of a kind ended
 
     @cached_property
     def by_uid(self) -> Mapping[str, PodRecord]:
@@ -96,12 +96,12 @@ class Snapshot:
         return {gang.key: gang for gang in self.gangs}
 
     def plan_of(self, record: PodRecord) -> WrittenPlan | None:
-        """The plan that counts for this pod."""
+        """The plan that is valid for this pod; None if it has none."""
         return plan_on(record, record.node) if record.node else self.plans.get(record.uid)
 
 
 class SnapshotCamera:
-    """Takes snapshots; what it saw of a node it keeps until something happens to the node."""
+    """Takes snapshots. It reuses the state of a node until the node's info settles again."""
 
     def __init__(self, cache: Cache, planner: Planner) -> None:
         self._cache, self._planner = cache, planner
@@ -161,7 +161,7 @@ def _node(info: NodeInfo) -> NodeState:
 
 def _gang(planner: Planner, gang: Gang, now: float) -> GangState:
     members = planner.muster(gang)
-    # Of a single pod, of which there may be thousands, its record says it all.
+    # Single pods, of which there may be thousands, need no text: their records suffice.
     why = "" if gang.alone else why_waiting(gang, members)
     return GangState(
         gang.key,

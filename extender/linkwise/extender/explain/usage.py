@@ -1,4 +1,4 @@
-"""What there is and who has it: every node with its GPUs, and the use of the cluster as a whole."""
+"""Every node with its GPUs and their holders, and the use of the cluster as a whole."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ from linkwise.extender.explain.node_arrays import has_gpus
 from linkwise.extender.explain.snapshot import NodeState, Snapshot
 from linkwise.topology.model import LinkClass, Machine
 
-_SIZES = (1, 2, 4, 8, 16)  # of pods, whose room is counted
+_SIZES = (1, 2, 4, 8, 16)  # GPUs of the pods for which `KindUse.room` counts
 
 
 def view_nodes(snapshot: Snapshot) -> tuple[NodeView, ...]:
@@ -116,7 +116,7 @@ def _best_set(kind: MachineKind, free: int) -> BestSet:
             return BestSet(size, link_word(LinkClass.NVLINK), value)
     count = free.bit_count()
     link = LinkClass(int(kind.table.ring_classes[free]))
-    # Alone, a GPU waits for nobody: its value is no bandwidth.
+    # The value of a single GPU is not a bandwidth: it communicates with no other.
     return BestSet(count, link_word(link), float(kind.table.values[free]) if count > 1 else 0.0)
 
 
@@ -124,7 +124,7 @@ def _use_of(kind: str, nodes: Sequence[NodeState]) -> KindUse:
     usable = [node for node in nodes if node.kind is not None and not node.problem]
     free = sum(node.free.bit_count() for node in usable)
     most = max((len(node.machine.gpus) for node in nodes if node.machine), default=0)
-    whole = free / most if most else 0.0  # idle machines that as many free GPUs would make
+    whole = free / most if most else 0.0  # idle machines with as many GPUs as are free
     worth = sum(float(node.kind.table.remaining_value[node.free]) for node in usable if node.kind)
     return KindUse(
         kind=kind,
@@ -174,7 +174,7 @@ def _namespaces(snapshot: Snapshot, nodes: Iterable[NodeState]) -> tuple[Namespa
 
 
 def waits(snapshot: Snapshot, record: PodRecord) -> bool:
-    """Whether a pod wants GPUs and has none."""
+    """Whether a pod requests GPUs and has neither a node nor a plan."""
     return (
         record.live
         and not record.node

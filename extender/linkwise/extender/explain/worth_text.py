@@ -1,4 +1,4 @@
-"""What GPUs are worth together, and what else there was, in words: (name, text) for each line."""
+"""The worth of GPUs together, and the runner-up, as text: (name, text) for each line."""
 
 from collections.abc import Iterator
 

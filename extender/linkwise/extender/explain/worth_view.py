@@ -1,4 +1,4 @@
-"""What the GPUs that a gang has are worth together, worked out from a snapshot."""
+"""The worth of a gang's GPUs together, computed from a snapshot."""
 
 from linkwise.extender.api.records import natural
 from linkwise.extender.api.spans import CLIQUE, NODE, ordered, spans_of
@@ -11,8 +11,11 @@ from linkwise.extender.placement.worth.estimate import Share, estimate
 def communicator_of(
     snapshot: Snapshot, levels: tuple[str, ...], members: GangMembers
 ) -> CommunicatorView | None:
-    """Of the members that have GPUs, or are planned; None of fewer than two GPUs, and of members
-    that do not talk to each other. *levels*: those that some node is in."""
+    """The communicator of the members that are bound or planned.
+
+    None for fewer than two GPUs, and for members that do not communicate. *levels* are those in
+    which at least one node has a domain.
+    """
     spans = spans_of(member.ask.spans for member in members.seats)
     if spans.apart:
         return None
@@ -45,7 +48,7 @@ def communicator_of(
 
 
 def levels_of(snapshot: Snapshot) -> tuple[str, ...]:
-    """The levels that some node is in, nearest first."""
+    """The levels in which at least one node has a domain, nearest first."""
     nodes = snapshot.nodes
     return tuple(
         level for level in snapshot.levels if any(domain_of(node, level) for node in nodes)
@@ -53,7 +56,8 @@ def levels_of(snapshot: Snapshot) -> tuple[str, ...]:
 
 
 def domain_of(node: NodeState, level: str) -> str:
-    """As `NodeBook.labels` has it: the clique that the machine told counts as a label."""
+    """The node's domain at *level*; empty if it has none. As in `NodeInfo.labels`, the machine's
+    clique counts as a label."""
     if level == NODE:
         return node.name
     if level == CLIQUE and node.machine is not None and node.machine.clique is not None:

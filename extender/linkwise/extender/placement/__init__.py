@@ -1,1 +1,1 @@
-"""Pure search: where does a pod, or a whole gang, fit best?"""
+"""The pure search for the place where a pod, or a whole gang, fits best."""

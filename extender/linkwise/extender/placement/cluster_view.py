@@ -1,7 +1,7 @@
-"""What a search for a place goes by: every node as it was at one moment, and the domains above it.
+"""The input of a search: every node at one moment, and the domains above the nodes.
 
-Copies of a few arrays, made in well under a millisecond: the search takes its time on them while
-the books go on, and a question "what if these GPUs were free?" is asked of a copy too.
+A ClusterView copies a few arrays, in well under a millisecond. A long search works on the copy
+while the cache changes, and a what-if ("what if these GPUs were free?") searches a changed copy.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,12 +19,12 @@ from linkwise.extender.cache.topology_domains import NO_DOMAIN
 @dataclass(frozen=True, slots=True)
 class Level:
     key: str
-    numbers: Ints  # [rows] the domain of each node; NO_DOMAIN: the node is in none
-    values: Sequence[str | None]  # by number
+    numbers: Ints  # [rows] the number of each node's domain; NO_DOMAIN: the node is in none
+    values: Sequence[str | None]  # number -> the domain's name
 
     @property
     def apart(self) -> Ints:
-        """The same, with every node that is in no domain in one of its own."""
+        """`numbers`, where each node without a domain gets one of its own."""
         own = len(self.values) + np.arange(len(self.numbers))
         return np.where(self.numbers == NO_DOMAIN, own, self.numbers)
 
@@ -33,10 +33,11 @@ class Level:
 class ClusterView:
     rows: NodeTable
     kinds: Sequence[MachineKind]
-    levels: tuple[Level, ...]  # above the node, nearest first; those no node is in are left out
+    levels: tuple[Level, ...]  # above the node, nearest first; only those with a node in a domain
 
     def level(self, key: str) -> Level:
-        """Every node is a domain for itself; a level that no node is in has none."""
+        """The level of *key*. At the level `node`, each node is its own domain; an unknown level
+        has no domains."""
         if key == NODE:
             return Level(NODE, np.arange(len(self.rows)), self.rows.names)
         nowhere = Level(key, np.full(len(self.rows), NO_DOMAIN), ())
@@ -44,7 +45,7 @@ class ClusterView:
 
 
 def cluster_view(cache: Cache, rows: NodeTable, levels: Iterable[str]) -> ClusterView:
-    """All of *books* as it is now; *rows* is a copy of its rows, maybe with more that is free."""
+    """A view of *cache* as it is now; *rows* is a copy of its rows, maybe with more GPUs free."""
     return ClusterView(rows, tuple(cache.kinds), tuple(_levels(cache, levels)))
 
 

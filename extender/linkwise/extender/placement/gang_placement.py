@@ -1,12 +1,20 @@
-"""Where a whole gang goes: a node and a GPU set for every member, or nothing for any.
+"""Places a whole gang: a node and a GPU set for every member, or none for any.
 
-What counts, in this order: the spans it requires, the first span it prefers that can be, what its
-communicator is worth (`communicator`; nothing, where each pod is one), one GPU model, the slowest
-member's own ring, fewest nodes, the nearest level at which one domain holds all, least damage to
-the jobs to come, the nodes' names.
-Members in the order of their ranks fill node after node and domain after domain, so neighbours in
-rank are neighbours. Many nodes are alike, so sets are sought once per kind of machine and mask of
-free GPUs, and nodes are counted by arrays: near-linear in the number of nodes.
+The criteria, in this order:
+1. the spans that the gang requires
+2. the first span that it prefers and that is possible
+3. the worth of its communicator (`communicator`); skipped if each pod is a communicator of its own
+4. one GPU model
+5. the slowest member's own ring
+6. fewest nodes
+7. the nearest level at which one domain holds all members
+8. least damage to later jobs
+9. the nodes' names
+
+Members fill node after node and domain after domain in the order of their ranks, so neighbours in
+rank are close to each other. Many nodes are alike, so the search looks for sets once per kind of
+machine and mask of free GPUs, and counts nodes with arrays: it is near-linear in the number of
+nodes.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +39,7 @@ from linkwise.extender.placement.worth.reach import ONE_NODE
 
 
 def pod_sets_of(members: Sequence[PodRecord], nodes: Callable[[Template], Bools]) -> list[PodSet]:
-    """Group *members*, given in the order of their ranks, by what they want; largest first."""
+    """Group *members*, given in the order of their ranks, by what they request; largest first."""
     groups: dict[tuple[GpuRequest, ResourceList, Template], list[int]] = {}
     for position, record in enumerate(members):
         assert record.template is not None, "every pod that takes GPUs has one"
@@ -52,7 +60,7 @@ def pod_sets_of(members: Sequence[PodRecord], nodes: Callable[[Template], Bools]
 
 
 def _unit(subgroups: Sequence[str]) -> int:
-    """The size of the subgroups, where all are of one size."""
+    """The size of the subgroups if all have the same size, else 1."""
     sizes = {len(list(same)) for name, same in groupby(subgroups) if name}
     return sizes.pop() if len(sizes) == 1 and all(subgroups) else 1
 
@@ -63,7 +71,7 @@ def place(
     placed: PlacedMembers = NOBODY,
     spans: Spans = ANYWHERE,
 ) -> list[Spot] | Refusal:
-    """One spot per member, in the members' order."""
+    """One spot per member, in the order of the members; or why there is none."""
     best = _best(view, pod_sets, placed, spans)
     if best is None:
         return _refusal(view, pod_sets, placed, spans)
@@ -88,7 +96,7 @@ def _best(
 
 
 def _models(view: ClusterView, placed: PlacedMembers) -> list[str | None]:
-    """The GPU models to try one by one, then any; [None] where there is one only."""
+    """The GPU models to try one by one, then None for any; [None] if there is only one model."""
     of_all = sorted({model for kind in view.kinds for model in kind.models})
     if len(of_all) < 2:
         return [None]
@@ -99,7 +107,7 @@ def _models(view: ClusterView, placed: PlacedMembers) -> list[str | None]:
 def _refusal(
     view: ClusterView, pod_sets: Sequence[PodSet], placed: PlacedMembers, spans: Spans
 ) -> Refusal:
-    """At which of the required spans it fails; without one, how much room there is anywhere."""
+    """The required span that fails; if none does, how much room there is anywhere."""
     wanted = sum(len(pods.members) for pods in pod_sets)
     scope = Scope(view, placed, None)
     if spans.require and _best(view, pod_sets, placed, ANYWHERE) is not None:
@@ -112,8 +120,11 @@ def _refusal(
 def _refusal_within(
     scope: Scope, pod_sets: Sequence[PodSet], wanted: int, keys: Sequence[str]
 ) -> Refusal:
-    """Which domain comes nearest. One that is too small even when idle is worth no waiting for,
-    however much of it is free; of those with as much room the largest is."""
+    """A Refusal that names the nearest domain.
+
+    Domains that are large enough when idle come first, however much of them is free: waiting for
+    the others is useless. Then the domain with the most room wins, then the largest.
+    """
     view, level = scope.view, SEPARATOR.join(keys)
     domains = scope.required(keys)
     able = np.logical_or.reduce([pods.nodes for pods in pod_sets])
@@ -139,7 +150,7 @@ def _all_gpus(view: ClusterView, rows: Ints) -> Ints:
 
 
 def _room_in(scope: Scope, pod_sets: Sequence[PodSet], domains: Ints, of_all: Ints) -> Ints:
-    """[of_all] for how many members each domain has room, each pod set seen alone."""
+    """[of_all] how many members fit into each domain, with each pod set counted alone."""
     room = np.zeros(len(of_all), dtype=np.int64)
     for pods in pod_sets:
         pool = scope.candidates(pods, domains != NO_DOMAIN)
@@ -151,7 +162,8 @@ def _room_in(scope: Scope, pod_sets: Sequence[PodSet], domains: Ints, of_all: In
 
 
 def _refusal_anywhere(scope: Scope, pod_sets: Sequence[PodSet], wanted: int) -> Refusal:
-    """The pod set that fails alone, else the largest, where each that is there alone has room."""
+    """A Refusal that names the node with most room for the first pod set that fails even alone;
+    it names no node if each pod set alone has room."""
     had, nearest = 0, Refusal(wanted, 0, "", 0)
     everywhere = np.ones(len(scope.view.rows), dtype=np.bool_)
     failed = False

@@ -1,5 +1,5 @@
-"""What a placement of a gang, or of a pod, is by each thing that counts, and by which of these it
-wins or loses against another first (docs/topology.md, "What counts for a gang")."""
+"""The value of a placement by each criterion, and the first criterion in which two differ
+(docs/topology.md, "What counts for a gang")."""
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -24,21 +24,21 @@ Places = Sequence[tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class GangJudgement:
-    gpus: Mapping[int, int]  # row -> all the members' GPUs there, as a bitmask
-    together: float  # GB/s of the whole communicator; infinity where each member is one
-    span: str  # the first preferred one that it has; empty: none
-    spans_missed: int  # those preferred before it
-    worth: float  # as `together`, or ENOUGH where the preferred link is kept to
+    gpus: Mapping[int, int]  # row -> bitmask of all the members' GPUs there
+    together: float  # GB/s of the whole communicator; infinity if each member is its own
+    span: str  # the first preferred span that it meets; empty: none
+    spans_missed: int  # the spans preferred over that one
+    worth: float  # as `together`, or ENOUGH if the GPUs have the preferred link
     models: int
     own: float  # GB/s of the slowest member's own ring, or ENOUGH
-    level: int  # the nearest that all nodes share; 0: one node
+    level: int  # the nearest level that all nodes share; 0: one node
     level_name: str  # empty: they share none
-    room: int  # for pods like the first, on that node or in that domain
-    damage: float  # GB/s taken from the jobs to come
-    numa_nodes: int  # these two matter within one node
-    nic: int  # the class of how close the nearest NIC is to all of its GPUs; -1: none is known
+    room: int  # how many pods like the first fit on that node or in that domain
+    damage: float  # GB/s that later jobs lose
+    numa_nodes: int  # of the GPUs; compared only within one node
+    nic: int  # link class to the NIC nearest to all GPUs; -1: unknown; only within one node
     order: tuple[int, ...]  # by the nodes' names, then by GPUs
-    outlook: float | None = None  # what the node's GPUs will be worth later, where that counts
+    outlook: float | None = None  # later worth of the node's GPUs; None: not compared
 
     @property
     def nodes(self) -> int:
@@ -47,22 +47,22 @@ class GangJudgement:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first thing that counts in which two placements differ."""
+    """The first criterion in which two placements differ."""
 
     criterion: str
     first_wins: bool
-    values: tuple[str, str]  # in words: of the first, of the second
+    values: tuple[str, str]  # as text: of the first, of the second
     unit: str = ""
 
     @property
     def is_equal(self) -> bool:
-        """Whether the two are equal in all that matters to their pods and to others."""
+        """Whether the two are equal in all that matters to their own pods and to other pods."""
         tidier = self.criterion == _FULLEST and not self.first_wins
         return tidier or self.criterion in (_NAME, _INDICES)
 
     @property
     def in_words(self) -> str:
-        """`worth: 370.8 against 48 GB/s`, the winner first."""
+        """Text such as `worth: 370.8 against 48 GB/s`, the winner's value first."""
         won, lost = self.values if self.first_wins else self.values[::-1]
         unit = f" {self.unit}" if self.unit else ""
         return f"{self.criterion}: {won} against {lost}{unit}" if won else self.criterion
@@ -71,7 +71,7 @@ class Difference:
 def judge(
     view: ClusterView, pod_sets: Sequence[PodSet], places: Places, spans: Spans
 ) -> GangJudgement:
-    """*view* is without them: their GPUs are free."""
+    """Judge *places*. In *view*, their GPUs are free."""
     gpus: dict[int, int] = {}
     for row, mask in places:
         gpus[row] = gpus.get(row, 0) | mask
@@ -104,7 +104,7 @@ def judge(
 
 
 def difference(one: GangJudgement, other: GangJudgement, *, alone: bool = False) -> Difference:
-    """*alone*: of a single pod, whose bandwidth is compared to the last GB/s."""
+    """*alone*: both are placements of a single pod, whose bandwidth has no tolerance."""
     return next(_differences(one, other, alone=alone))
 
 
@@ -226,7 +226,7 @@ def _reach(view: ClusterView, level: int, *, apart: bool) -> Reach:
 
 
 def _room(view: ClusterView, pods: PodSet, row: int, level: int, models: Collection[str]) -> int:
-    """For such pods, on GPUs of the same model where the gang is on one."""
+    """How many pods of *pods* fit there; if the gang has one GPU model, on GPUs of that model."""
     usable = np.array([*(_usable(kind, pods, models) for kind in view.kinds), 0])
     free = view.rows.free & usable[view.rows.kinds]  # NOT_USABLE takes the last entry
     room = np.minimum(popcount(free) // pods.request.size, view.rows.pods_that_fit(pods.needs))

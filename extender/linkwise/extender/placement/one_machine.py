@@ -1,4 +1,4 @@
-"""What a gang would get on one machine: the search of the cluster, asked about a single node."""
+"""The GPU sets that a gang gets on one machine: the cluster's search with a single node."""
 
 import numpy as np
 
@@ -25,8 +25,8 @@ def gang_on(
     require: LinkClass = LinkClass.SYS,
     prefer: LinkClass = LinkClass.NVLINK,
 ) -> tuple[int, ...]:
-    """The GPU set (bitmask) of each of so many *members* of *size* GPUs, in the order of ranks;
-    empty where the *free* GPUs (bitmask) have no room for all."""
+    """The GPU set (bitmask) of each of *members* members with *size* GPUs, in the order of ranks;
+    empty if the *free* GPUs (bitmask) have no room for all."""
     rows = NodeTable()
     row = rows.add("machine")
     rows.kinds[row], rows.free[row], rows.pods[row] = 0, free, members

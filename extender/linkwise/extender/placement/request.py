@@ -1,4 +1,4 @@
-"""What is to be placed: members that are alike, and those of their gang that have GPUs already."""
+"""What to place: members that are alike, and the members of their gang that have GPUs already."""
 
 from dataclasses import dataclass
 
@@ -9,23 +9,23 @@ from linkwise.extender.cache.node_table import Bools
 
 @dataclass(frozen=True, slots=True)
 class PodSet:
-    """Members that are alike, and the nodes that may take them."""
+    """Members that are alike, and the nodes on which they may run."""
 
     request: GpuRequest
     needs: ResourceList
     template: Template
-    members: tuple[int, ...]  # their places among all members, rising
-    unit: int  # so many after each other belong closest together; 1: each for itself
+    members: tuple[int, ...]  # their indices among all members, ascending
+    unit: int  # consecutive members that belong closest together; 1: no such subgroups
     nodes: Bools  # [rows]
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedMembers:
-    """Where members of the gang are already."""
+    """The nodes and GPUs that members of the gang have already."""
 
-    rows: tuple[int, ...] = ()  # each once
-    gpus: tuple[int, ...] = ()  # on each of these rows, all members' together, as a bitmask
-    next_to: tuple[int, ...] = ()  # of these rows, those of the next members in rank
+    rows: tuple[int, ...] = ()  # without repeats
+    gpus: tuple[int, ...] = ()  # for each of these rows, bitmask of all members' GPUs there
+    next_to: tuple[int, ...] = ()  # those of the rows with the next members in rank
     models: frozenset[str] = frozenset()  # of their GPUs
 
 

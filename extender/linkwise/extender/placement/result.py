@@ -1,4 +1,4 @@
-"""What a search for a place answers."""
+"""The results of a search."""
 
 from dataclasses import dataclass
 
@@ -11,11 +11,11 @@ class Spot:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Of *wanted* members no more than *had* could be placed."""
+    """At most *had* of *wanted* members have room."""
 
     wanted: int
     had: int
-    nearest: str  # the node with room for most members; empty where none has any. Or the domain
+    nearest: str  # the node or domain with room for most members; empty: none has room for any
     nearest_had: int
-    level: str = ""  # the required span at which it failed: `nearest` is a domain of this level.
-    # Several, where only all of them together failed, and `nearest` then has as many parts
+    level: str = ""  # the required span that failed, of which `nearest` is a domain. If only a
+    # combination failed: its levels with commas, and `nearest` has one part for each

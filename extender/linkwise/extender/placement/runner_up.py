@@ -1,7 +1,7 @@
-"""The best placement but the one that was taken, for people who ask why it was taken.
+"""The runner-up: the best placement other than the chosen one, which explains the choice.
 
-Another placement lacks something of the one taken: a node, or, where that is a single node, one of
-its GPUs. So the search is asked again without each of these, and the best of its answers counts.
+Any other placement lacks a node of the chosen one or, if that is a single node, one of its GPUs.
+So the search runs again without each of these, and the best of its results is the runner-up.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ from linkwise.extender.placement.result import Refusal
 from linkwise.topology.choose import ranked
 from linkwise.topology.outlook import outlook_of
 
-_MOST_SEARCHES = 8  # without a node each; nodes that are alike are left out once
+_MOST_SEARCHES = 8  # each without one node; of nodes that are alike, only one is left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,11 @@ def runner_up(
     spans: Spans,
     running: Sequence[int] | None = None,
 ) -> RunnerUp | None:
-    """None: nothing else has room. *view* is without the gang: its GPUs are free. *running*: of a
-    single pod, the GPU sets on its node that come free as a whole."""
+    """None if no other placement has room.
+
+    In *view*, the gang's GPUs are free. *running* is given for a single pod: the GPU sets on its
+    node that come free as a whole.
+    """
     alone = running is not None
     taken = judge(view, pod_sets, places, spans)
     best: GangJudgement | None = None
@@ -85,7 +88,7 @@ def _others(
 def _sets_beside(
     view: ClusterView, row: int, pods: PodSet, taken: int, running: Sequence[int]
 ) -> Iterator[Places]:
-    """The best set on the node but the one taken, for a single pod."""
+    """For a single pod: the best set on the node other than *taken*."""
     kind, requirement = view.kinds[int(view.rows.kinds[row])], pods.request.requirement
     best_two = ranked(
         kind.machine,
@@ -99,7 +102,7 @@ def _sets_beside(
 
 
 def _unlike(view: ClusterView, places: Places, taken: GangJudgement) -> list[int]:
-    """Of its nodes that are alike in all but name the last, in the order of names."""
+    """The gang's rows, in the order of names; of nodes that differ in name alone, only the last."""
     members: dict[int, list[int]] = {}
     for row, gpus in places:
         members.setdefault(row, []).append(gpus)
@@ -126,12 +129,12 @@ def _with_outlook(
     rival: GangJudgement,
     running: Sequence[int],
 ) -> tuple[GangJudgement, GangJudgement]:
-    """Of a single pod on one node: what comes free together counts for more than the damage."""
+    """For a single pod on one node: both judgements with the outlook, which replaces the damage."""
     ((row, gpus),) = taken.gpus.items()
     kind = view.kinds[int(view.rows.kinds[row])]
     free = int(view.rows.free[row]) & kind.allowed(pods.request.requirement)
     outlook = outlook_of(kind.table)
-    if outlook is None or gpus & ~free:  # it could not be taken again: a GPU of it is unhealthy
+    if outlook is None or gpus & ~free:  # an unhealthy GPU could not be chosen again
         return taken, rival
     of_both = outlook.after(np.array([gpus, rival.gpus[row]]), free, running).tolist()
     return replace(taken, outlook=of_both[0]), replace(rival, outlook=of_both[1])

@@ -1,1 +1,1 @@
-"""Which pods are one gang, from their annotations or from what their operators put on them."""
+"""Groups pods into gangs, from their annotations or from what their operators put on them."""

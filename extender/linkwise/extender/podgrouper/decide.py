@@ -1,7 +1,9 @@
-"""Which gang a pod is in: what it says for us, else what it names, else what its owner implies.
+"""Which gang a pod is in.
 
-Each pod is judged alone, and all members of a gang come to the same gang because they read the
-same objects. Never raises, whatever stands on a pod or in its owner.
+The sources in the order of precedence: the pod's `linkwise.dev/gang`, then a group that it names
+for another scheduler, then what its owner implies. Each pod is judged alone. All members get the
+same gang because they read the same objects. No content of a pod or of its owner makes
+`recognise` raise.
 """
 
 from collections.abc import Callable, Iterable
@@ -46,7 +48,8 @@ def recognise(
     resource: str = names.DEFAULT_RESOURCE,
     indexed_jobs: IndexedJobs = IndexedJobs.ALL,
 ) -> Answer:
-    """*objects* is what has been read for it so far: ask again whenever the answer NeedsOwner."""
+    """Return the gang of *pod*. *objects* holds what was read for it so far; if the answer is
+    NeedsOwner, read that object and call again."""
     case = Case(pod, objects, resource, indexed_jobs)
     try:
         ask = ask_of(pod.metadata.annotations, pod.metadata.labels)
@@ -85,21 +88,22 @@ def _explicit(case: Case, ask: GangAsk) -> Answer:
 
 
 def _with_owner(case: Case, group: DeclaredGroup) -> Answer:
-    """A group that belongs to the pod's own workload is the same gang, told twice."""
+    """Merge a declared group with the pod's owner: if the group belongs to the pod's own workload,
+    both declare the same gang."""
     if not group.object and group.minimum > 1:
-        return _alone(case, group, None)  # the pod says it all, so nothing has to be read
+        return _alone(case, group, None)  # the pod declares everything, so no object is read
     owned = _owned(case)
     if isinstance(owned, _Unclear):
         return owned
     same = isinstance(owned, FoundWorkload) and group.controller in _uids(owned)
     if group.basic:
-        # Of a Job in a JobSet the Job controller says basic unasked; the JobSet stays a gang.
+        # The Job controller sets `basic` for each Job of a JobSet too; the JobSet stays a gang.
         by_another = bool(group.controller) and not same
         if isinstance(owned, FoundWorkload) and owned.basis is Basis.NATURE and by_another:
             return owned.settle()
         return NoGang(owned.member, group.rule, group.because)
     if group.minimum <= 1:
-        return _settled(owned)  # it makes nobody wait, so it adds nothing
+        return _settled(owned)  # a minimum of one delays no pod, so the group adds nothing
     if isinstance(owned, FoundWorkload) and same:
         settled = owned.settle(group.minimum)
         if isinstance(settled, NoGang):
@@ -110,7 +114,7 @@ def _with_owner(case: Case, group: DeclaredGroup) -> Answer:
 
 
 def _alone(case: Case, group: DeclaredGroup, owned: FoundWorkload | NoGang | None) -> Recognised:
-    """The group by itself; what the pod's owner says about places is taken along."""
+    """The declared group as the gang; the role and the rank come from the pod's owner."""
     size = group.minimum if group.size is None else group.size
     if isinstance(owned, FoundWorkload):
         member = owned.member
@@ -168,10 +172,10 @@ def _ask(system: System, case: Case) -> DeclaredGroup | FoundWorkload | NoGang |
     found = _guarded(lambda: system.recognise(case), system.rule, system.reads)
     if not isinstance(found, OwnerGoneError):
         return found
-    if system.owners:  # its owner was deleted, and it will be too
+    if system.owners:  # the owner was deleted, so the garbage collector deletes the pod too
         return NoGang(case.member("pod", case.index()), system.rule, str(found))
     if found.why is not Missing.NOT_FOUND:
-        return None  # nobody can tell what it names, so its owner has to
+        return None  # the group that it names cannot be read, so its owner decides
     because = f"{found}: the pod waits for it"
     return NeedsOwner(found.ref, found.paths, system.rule, because, missing=True)
 

@@ -1,8 +1,9 @@
-"""A gang that a pod's author names himself, with `linkwise.dev/gang`.
+"""A gang that the pod's author names, with `linkwise.dev/gang`.
 
-His word goes before everything else, except where it cannot come true: a gang of 4 on a template
-that makes 8 pods would leave 4 of them out, and one that waits for pods which are made only after
-it runs would wait for ever. Then both sources are named and the pod is refused.
+This annotation has precedence over all other sources unless it cannot be met. A gang of 4 on a
+template that creates 8 pods would leave 4 of them out. A gang that waits for pods which its owner
+creates only after it runs would wait for ever. In these cases the pod is refused, and the text
+names both sources.
 """
 
 from linkwise.extender.api.annotations import GangAsk
@@ -26,7 +27,7 @@ RULE = "linkwise.dev"
 
 
 def clash_with_group(ask: GangAsk, group: DeclaredGroup) -> str:
-    """Why both cannot be; empty where they can."""
+    """Why *ask* and *group* contradict each other; empty if they do not."""
     if group.size is not None and group.size != ask.size:
         return f"{_said(ask)}, but {group.because}"
     if group.minimum > ask.size:
@@ -35,7 +36,10 @@ def clash_with_group(ask: GangAsk, group: DeclaredGroup) -> str:
 
 
 def clash_with_owner(case: Case, ask: GangAsk, owned: FoundWorkload | NoGang) -> str:
-    """Raises UnreadError, GoneError and UnreadableError."""
+    """Why *ask* and the pod's owner contradict each other; empty if they do not.
+
+    Raises UnreadError, OwnerGoneError and UnreadableError.
+    """
     if isinstance(owned, FoundWorkload):
         return _clash_with_workload(ask, owned.workload)
     if case.is_controlled_by(STATEFUL_SET):
@@ -46,7 +50,7 @@ def clash_with_owner(case: Case, ask: GangAsk, owned: FoundWorkload | NoGang) ->
 
 
 def explicit_gang(case: Case, ask: GangAsk, owned: FoundWorkload | NoGang | None) -> Recognised:
-    """Members may come from several owners, so none of these stands for the gang."""
+    """The gang as *ask* names it. Members may have several owners, so no owner identifies it."""
     member = owned.member if owned is not None else case.member("pod", case.index())
     work = owned.workload if isinstance(owned, FoundWorkload) else None
     ours = [role for role in work.roles if role.gang_said == ask.name] if work else []
@@ -76,7 +80,7 @@ def _with_rank(member: Member) -> Member:
 
 
 def _clash_with_workload(ask: GangAsk, work: Workload) -> str:
-    """Only templates that bear the gang's name count: others' pods are somebody else's."""
+    """Only templates with the gang's name count: pods of other templates are not its members."""
     ours = [role for role in work.roles if role.gang_said == ask.name]
     pods = sum(role.pods for role in ours) + (work.done if ours else 0)
     if pods > ask.size:
@@ -85,7 +89,7 @@ def _clash_with_workload(ask: GangAsk, work: Workload) -> str:
         return f"{_said(ask)}, but {work.ref} runs {pods} pods of it ({parts}{ended})"
     ours_by_name = {role.name for role in ours}
     late = [role for role in ours if role.earlier & ours_by_name]
-    # Members may be of other owners too, so it is not only its own pods that are enough.
+    # Members may have other owners too, so all but the late ones count towards the minimum.
     if late and ask.size - sum(role.pods for role in late) < ask.minimum:
         return f"{_said(ask)}, but {work.ref} makes {late[0].name} only once its others are ready"
     return ""

@@ -1,8 +1,8 @@
-"""Which gang each pod is in, as far as what it hangs on has been read.
+"""Which gang each pod is in, as far as the objects that it depends on have been read.
 
-The table (`recognise`) judges one pod by what it is given. Here is remembered what it said, since
-a pod is asked about several times while it waits, and who has to be judged anew when an owner was
-read.
+`recognise` judges one pod by the objects that it gets. `Membership` caches its answers, because
+the core asks about a waiting pod several times, and lists the pods to judge again after an owner
+was read.
 """
 
 from dataclasses import dataclass, replace
@@ -29,20 +29,21 @@ from linkwise.extender.podgrouper.workloads.answer import (
 from linkwise.kube.objects import OwnerReference, Pod, SchedulingGroup, WorkloadReference
 from linkwise.topology import names
 
-_AT_ONCE = 64  # pods that are judged again; each takes some 0.15 ms, and calls wait meanwhile
-_MOST_ALIKE = 4096  # remembered; each some 1 KB
-_PLAIN = frozenset({EXPLICIT, "bare-pod"})  # rules that nobody has to be told of
+_AT_ONCE = 64  # pods to judge again in one step; each takes some 0.15 ms, and calls wait meanwhile
+_MOST_ALIKE = 4096  # cached answers; each some 1 KB
+_PLAIN = frozenset({EXPLICIT, "bare-pod"})  # rules that an explanation need not name
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
     ask: PodRequest
-    invalid: str = ""  # what the pod says cannot be, or cannot come true
-    awaits: str = ""  # what has to be read before anything can be said
+    invalid: str = ""  # why the pod's annotations are wrong, or cannot be met
+    awaits: str = ""  # what must be read before its gang is known
 
 
 class _Evidence(msgspec.Struct, frozen=True):
-    """What the table goes by, apart from objects, and from names where it reads those."""
+    """Everything of a pod that the rules read, except its owners' content, and its name where
+    they read an owner."""
 
     namespace: str
     labels: dict[str, str]
@@ -65,18 +66,20 @@ class Membership:
     def __init__(self, resource: str, indexed_jobs: IndexedJobs) -> None:
         self._resource, self._indexed_jobs = resource, indexed_jobs
         self._owners = Owners()
-        self._alike: dict[bytes, Told] = {}  # of pods that tell it all themselves
-        self._known: dict[str, _Known] = {}  # by uid, of pods that hang on something
-        self._anew: dict[str, None] = {}  # those of them that are to be judged again
+        self._alike: dict[bytes, Told] = {}  # by evidence, of pods that depend on no other object
+        self._known: dict[str, _Known] = {}  # by uid, of pods that depend on other objects
+        self._anew: dict[str, None] = {}  # uids of `_known` to judge again
 
     def told(self, pod: Pod, ask: PodRequest, gpus: int) -> Told:
-        """Of a pod as somebody sent it, maybe newer than our watch's: nothing comes of it."""
+        """Judge a pod as a caller sent it, which may be newer than the watch's. Does not follow
+        it."""
         pod = without_long_annotations(pod)
         evidence = _evidence(pod, gpus)
         return self._remembered(pod, evidence) or self._judge(pod, ask, evidence)[0]
 
     def follow(self, pod: Pod, ask: PodRequest, gpus: int, now: float) -> Told:
-        """Of a pod as the watch shows it; until `forget`, what it hangs on is kept up to date."""
+        """Judge a pod as the watch shows it, and keep what it depends on up to date until
+        `forget`."""
         uid = pod.metadata.uid
         pod = without_long_annotations(pod)
         evidence = _evidence(pod, gpus)
@@ -90,7 +93,7 @@ class Membership:
         if known is not None and known.evidence != evidence:
             self.forget(uid)
         elif known is not None:
-            if known.pod is not pod:  # it is the newest that is judged anew
+            if known.pod is not pod:  # `take_anew` returns the newest version
                 self._known[uid] = replace(known, pod=pod)
             self._owners.waits(uid, now, waits=_waits(pod))
         return told
@@ -107,13 +110,13 @@ class Membership:
         return self._owners.next_due()
 
     def owner_read(self, read: FetchOwner, found: Found | None, now: float) -> None:
-        """What it says concerns the pods that `take_anew` gives."""
+        """Record the outcome of *read*; `take_anew` then returns the pods that it concerns."""
         for uid in sorted(self._owners.answered(read, found, now)):
             self._known[uid] = replace(self._known[uid], evidence=b"")
             self._anew[uid] = None
 
     def take_anew(self) -> list[Pod]:
-        """The pods that are to be followed again: the next few of maybe thousands."""
+        """The next pods to pass to `follow` again: at most 64 of maybe thousands."""
         uids = [*islice(self._anew, _AT_ONCE)]
         for uid in uids:
             del self._anew[uid]
@@ -183,8 +186,8 @@ def _told(ask: PodRequest, answer: Answer, hidden: list[ObjectRef]) -> Told:
 
 
 def _member(ask: PodRequest, found: Recognised, because: str) -> PodRequest:
-    """Of GPUs it is all about, so those that take none are not counted among the members; except
-    where the pods themselves name their gang, and say how many they are."""
+    """*ask* with the gang that was found. Only pods that take GPUs count as members, unless the
+    pods' own annotations name the gang and its size."""
     member = found.member
     gang = ask.gang
     if gang is None:

@@ -1,9 +1,9 @@
-"""What was read of the objects that pods hang on, and what is to be read next.
+"""A cache of the objects that pods depend on, and the schedule for reading them.
 
-A watch for each kind that may own pods would hold most of what a cluster has; so each object is
-read by itself, when the first pod that hangs on it appears. It is read again when another such pod
-comes or goes, since its owner may have changed by then, and now and then while pods wait. It is
-kept as long as pods hang on it.
+A watch on each kind that may own pods would cache most of a cluster's objects. Instead, each
+object is read by itself when the first pod that depends on it appears. It is read again when
+another such pod appears or is deleted, because the owner may have changed by then, and
+periodically while such pods wait. It is dropped with its last pod.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,13 +16,13 @@ from linkwise.extender.podgrouper.workloads.fields import Fields, text
 from linkwise.kube.objects import Pod
 
 Found = Fields | Missing
-# While a job's thousand pods come, its owner is read once a second and not a thousand times.
+# While a job's thousand pods appear, its owner is read once a second and not a thousand times.
 FRESH_SECONDS = 1.0
-# What no pod tells, as that a group needs fewer, shows so late to those that wait.
+# A change that no pod shows, such as a lower minimum of a group, reaches waiting pods this late.
 STALE_SECONDS = 30.0
-FIRST_PAUSE_SECONDS = 0.5  # after a read that failed, or found nothing; it doubles
+FIRST_PAUSE_SECONDS = 0.5  # after a read that failed or found nothing; it doubles
 MOST_AT_ONCE = 16
-MOST_A_SECOND = 20  # of those that are read again because somebody waits
+MOST_A_SECOND = 20  # periodic reads for waiting pods, over all objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class FetchOwner:
 
     ref: ObjectRef
     paths: tuple[str, ...]
-    step: int  # tells one read of it from another
+    step: int  # distinguishes this read of the object from others
 
     def __str__(self) -> str:
         return str(self.ref)
@@ -41,14 +41,14 @@ class FetchOwner:
 class _Entry:
     paths: tuple[str, ...] = ()
     object: Found | None = None  # None: not read yet
-    read: int = 0  # the step at which the read began that brought it
+    read: int = 0  # the step at which the read of `object` began
     read_at: float = 0.0
-    doubted: bool = False  # a pod has gone since: fewer may be wanted
-    began: int = 0  # the step of the read that is under way; 0: none is
-    vain: int = 0  # reads in a row that failed, or found nothing
+    doubted: bool = False  # a pod was deleted since: the owner may want fewer
+    began: int = 0  # the step of the read in flight; 0: none
+    vain: int = 0  # consecutive reads that failed or found nothing
     pods: set[str] = field(default_factory=set)
     waiting: set[str] = field(default_factory=set)  # those that are not bound
-    pending: set[str] = field(default_factory=set)  # those that cannot be judged before it is read
+    pending: set[str] = field(default_factory=set)  # those that cannot be judged before the read
 
     @property
     def wanted(self) -> bool:
@@ -56,7 +56,7 @@ class _Entry:
 
 
 class Owners:
-    """Steps are counted beside seconds: they tell what came before what."""
+    """Steps order pods and reads; seconds only set the time of the next read."""
 
     def __init__(self) -> None:
         self._entries: dict[ObjectRef, _Entry] = {}
@@ -72,13 +72,14 @@ class Owners:
         return len(self._entries)
 
     def view(self, pod: Pod) -> "OwnerView":
-        """What this pod may go by. One that nobody follows came after all that was read."""
+        """The objects that are valid for *pod*. If the pod is not followed, it counts as newer
+        than all reads."""
         return OwnerView(self._entries, pod, self._came.get(pod.metadata.uid, self._step + 1))
 
     def hangs_on(
         self, uid: str, refs: frozenset[ObjectRef], needs: NeedsOwner | None, now: float
     ) -> None:
-        """The pod was judged by what is known of *refs*, or waits for what it *needs*."""
+        """Record that the pod was judged by *refs*, or waits for the object that it *needs*."""
         is_new = uid not in self._refs
         if is_new:
             self._step += 1
@@ -99,7 +100,7 @@ class Owners:
                 self._unread[needs.owner] = None
 
     def waits(self, uid: str, now: float, *, waits: bool) -> None:
-        """Whether the pod is still to be bound: then what changes concerns it."""
+        """Record whether the pod is still unbound: only then do changes of its owner concern it."""
         for ref in self._refs.get(uid, ()):
             entry = self._entries[ref]
             if not waits:
@@ -119,7 +120,7 @@ class Owners:
         self._came.pop(uid, None)
 
     def take_reads(self, now: float) -> Iterator[FetchOwner]:
-        """What to read now; each is to be answered by `answered`. What was never read is first."""
+        """What to read now, unread objects first. The caller reports each outcome to `answered`."""
         self._stale.update(dict.fromkeys(self._alarms.take(now)))
         for queue in (self._unread, self._stale):
             while queue and self._under_way < MOST_AT_ONCE:
@@ -128,7 +129,7 @@ class Owners:
                 entry = self._entries.get(ref)
                 if entry is None or not entry.wanted:
                     continue
-                if entry.began:  # maybe too early for who came since
+                if entry.began:  # that read may be too early for pods that appeared since
                     self._read_by(ref, now + FRESH_SECONDS)
                     continue
                 self._step += 1
@@ -137,17 +138,17 @@ class Owners:
                 yield FetchOwner(ref, entry.paths, self._step)
 
     def next_due(self) -> float | None:
-        """When there is something to read; it may be past."""
+        """When to call `take_reads` next, which may be in the past; None: there is nothing."""
         if (self._unread or self._stale) and self._under_way < MOST_AT_ONCE:
             return 0.0
         return self._alarms.next()
 
     def answered(self, read: FetchOwner, found: Found | None, now: float) -> set[str]:
-        """How it ended; None: it failed. The pods that are to be judged anew, by uid."""
+        """Record how *read* ended (None: it failed). Return the uids of the pods to judge again."""
         self._under_way -= 1
         entry = self._entries.get(read.ref)
         if entry is None or entry.began != read.step:
-            return set()  # its last pod went meanwhile
+            return set()  # its last pod was deleted meanwhile
         entry.began, entry.read_at = 0, now
         entry.vain = entry.vain + 1 if found is None or found is Missing.NOT_FOUND else 0
         if entry.waiting or found is None:
@@ -181,10 +182,10 @@ class Owners:
 
 
 class OwnerView(Mapping[ObjectRef, Found]):
-    """What one pod may go by; `asked` is what it was looked at for.
+    """The objects that are valid for one pod; `asked` collects the references that were looked up.
 
-    An owner of the same name may be another by now. What was read before the pod came counts only
-    where it is the very object that the pod refers to; otherwise it has to be read anew.
+    An owner may have been recreated under the same name. An object that was read before the pod
+    appeared counts only if its uid is one that the pod refers to; otherwise it is read again.
     """
 
     def __init__(self, entries: Mapping[ObjectRef, _Entry], pod: Pod, came: int) -> None:
@@ -214,7 +215,7 @@ class OwnerView(Mapping[ObjectRef, Found]):
 
 
 def _uids_said(pod: Pod, ref: ObjectRef) -> set[str]:
-    """The uids that this pod knows of what goes by that name."""
+    """The uids by which this pod refers to *ref*."""
     meta = pod.metadata
     said = {o.uid for o in meta.owner_references if (o.kind, o.name) == (ref.kind, ref.name)}
     if ref.kind == "JobSet":

@@ -1,1 +1,1 @@
-"""Everything with a thread, a clock or a socket: watches, writes, leadership, metrics."""
+"""Everything with a thread, a clock or a socket: watches, writes, leadership, metrics, ports."""

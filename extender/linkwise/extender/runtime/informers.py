@@ -1,4 +1,4 @@
-"""Watches of all objects of a kind, counted and logged, for the shell to tell the core."""
+"""Watches on all objects of a kind, with metrics and logs; the shell passes them to the core."""
 
 import logging
 from collections.abc import Callable
@@ -24,7 +24,7 @@ def watch(
     replace: Callable[[list[T]], None],
     change: Callable[[str, T], None],
 ) -> Reflector[T]:
-    """First *replace* with all there are, then *change* for each change."""
+    """A Reflector that calls *replace* with each full list, and *change* with each change."""
     seen = metrics.watch_events
     lists = 0
 

@@ -1,15 +1,15 @@
-"""Leads kube-scheduler's calls to this process: writes it into the Service's EndpointSlice.
+"""Routes kube-scheduler's calls to the leader: writes its address into the Service's EndpointSlice.
 
-The Service has no selector: whoever leads says so itself, in objects that name one address. So both
-replicas can be ready, which rollouts and disruption budgets need, and a switch waits for no probe.
-kube-proxy goes by EndpointSlices; the API server, which passes people's requests on to Services
-(`kubectl linkwise`), by the older Endpoints. Both are written over the version that was read: a
-leader that is none any more cannot undo what the next one wrote.
+The Service has no selector. The leader writes its own address into the Service's endpoints, and it
+is the only address there. So both replicas can be ready, which rollouts and disruption budgets
+need, and a change of the leader waits for no probe. kube-proxy reads EndpointSlices; the API
+server, which proxies users' requests to Services (`kubectl linkwise`), reads the older Endpoints.
+Each write carries the resourceVersion that was read, so a former leader cannot overwrite its
+successor.
 
-A leader whose machine has died answers nothing, not even with a refusal, and kube-scheduler, which
-tries one pod at a time, waits for each of its calls. So a standby that hears nothing of the leader
-any more takes the address out long before it may lead itself: a Service without endpoints refuses
-at once.
+If the leader's machine dies, calls to it get no answer at all, and kube-scheduler, which tries one
+pod at a time, waits for each of them. So a standby that no longer hears from the leader removes
+the address long before it may lead itself: a Service without endpoints refuses calls at once.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import ApiError
 
 _MANAGER = "linkwise-extender"
-CALLS, STATUS = "https", "http"  # the Service's names of its ports
+CALLS, STATUS = "https", "http"  # port names of the Service
 _WITHDRAW_SECONDS = 1.0
 _Object = dict[str, Any]
 
@@ -37,8 +37,10 @@ class _Service(msgspec.Struct):
 
 
 class Calling:
-    """`take()` the calls to *service* over to this pod, by its name, address and ports (a number by
-    the Service's name of it); `withdraw()` them from whoever has them."""
+    """The endpoints of *service*: `take()` points them at this pod, `withdraw()` empties them.
+
+    *ports* maps the Service's name of each port to its number.
+    """
 
     def __init__(
         self,
@@ -60,8 +62,8 @@ class Calling:
         ]
 
     def take(self, seconds: float) -> None:
-        """In no more than so many *seconds*. Nothing is written where it says so already. Raises
-        ApiError, ValidationError."""
+        """Point the Service at this pod, within *seconds*. If it does so already, nothing is
+        written. Raises ApiError, ValidationError."""
         here = [{"addresses": [self._address], "conditions": {"ready": True}}]
         pod = {"kind": "Pod", "namespace": self._namespace, "name": self._pod}
         addresses = [{"ip": self._address, "targetRef": pod}]
@@ -80,8 +82,8 @@ class Calling:
             )
 
     def withdraw(self) -> None:
-        """From whoever has them; they are refused until a leader takes them. Raises ApiError,
-        ValidationError."""
+        """Remove the address of any pod. Calls are refused until a leader takes them. Raises
+        ApiError, ValidationError."""
         with self._client.within(_WITHDRAW_SECONDS):
             for path, addresses in (
                 (f"{self._slices}/{self._service}-leader", "endpoints"),
@@ -98,7 +100,7 @@ class Calling:
         said: _Object,
         make: Callable[[_Object], _Object],
     ) -> None:
-        """Have the object say so; *make* it where there is none."""
+        """Write *said* into the object; if it does not exist, create it with *make*."""
         path = f"{collection}/{name}"
         try:
             found = self._client.get(path, _Object)
@@ -130,21 +132,21 @@ class Calling:
         return {
             "apiVersion": "v1",
             "kind": "Endpoints",
-            # Else Kubernetes would make a second slice of it.
+            # Without this label, Kubernetes would mirror it into a second EndpointSlice.
             "metadata": {"labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}},
             **said,
         }
 
 
 def _named(name: str, service: _Service, made: _Object) -> _Object:
-    """It goes with the Service."""
+    """*made* with its name, and with the Service as its owner: both are deleted together."""
     owner = {"apiVersion": "v1", "kind": "Service"}
     owner |= {"name": service.metadata.name, "uid": service.metadata.uid}
     return {**made, "metadata": {"name": name, "ownerReferences": [owner], **made["metadata"]}}
 
 
 def _over(found: Any, said: Any) -> Any:
-    """*found* with what is *said*; what it says beside stays, and so does the order of ports."""
+    """*found* overwritten with *said*; its other fields stay, and so does the order of ports."""
     if isinstance(found, Mapping) and isinstance(said, Mapping):
         return {**found, **{key: _over(found.get(key), value) for key, value in said.items()}}
     if isinstance(found, list) and isinstance(said, list) and len(found) == len(said):
@@ -156,6 +158,6 @@ def _over(found: Any, said: Any) -> Any:
 
 
 def _names(objects: list[Any]) -> list[str]:
-    """Of objects that have one; empty where any has none."""
+    """The names of *objects*; empty if any has none."""
     names = [each.get("name", "") for each in objects if isinstance(each, Mapping)]
     return names if all(names) else []

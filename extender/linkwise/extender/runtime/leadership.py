@@ -1,8 +1,8 @@
-"""Whether this process may act, and for how long: what shell and writes ask before everything.
+"""Whether this process may act, and for how long. The shell and the writer ask before they act.
 
-With `--leader-elect` it is a `linkwise.kube.lease.Elector` who answers; a process that is the only
-one (the simulator's, a test's) is `ALONE`. What a term is worth, and what happens between two of
-them, is in docs/decisions/0011-leader-and-fencing.md.
+With `--leader-elect` the answer comes from `linkwise.kube.lease.Elector`. A process that runs alone
+(the simulator's, a test's) uses `ALONE`. docs/decisions/0011-leader-and-fencing.md says what a term
+guarantees, and what happens between two terms.
 """
 
 import math
@@ -13,34 +13,35 @@ from typing import Protocol
 class Lead(Protocol):
     @property
     def term(self) -> int:
-        """Of this process, in all that it writes; no later one has a lower. 0: never led."""
+        """The term in which this process leads or led; 0: it never led. Everything that it writes
+        carries the term, and no later leader has a lower one."""
 
     @property
     def handed_over(self) -> bool:
-        """Whether the leader before ended in order, with no write under way."""
+        """Whether the previous leader released the Lease with no write in flight."""
 
     @property
     def switches(self) -> int:
-        """How often another came to lead, as far as seen."""
+        """Changes of the leader that this process has seen."""
 
     def act_seconds(self) -> float:
-        """For how long it may still begin to act; 0 or less: not at all."""
+        """For how long this process may still start to act; 0 or less: it may not."""
 
     def write_seconds(self) -> float:
-        """For how long a write that begins now may take; 0: none may begin."""
+        """How long a write that starts now may take; 0: none may start."""
 
     def refusal(self) -> str:
-        """Why it may not act; empty while it may."""
+        """Why this process may not act; empty if it may."""
 
     def tell(self, on_change: Callable[[], object]) -> None:
-        """Call *on_change* when this process comes to lead."""
+        """Call *on_change* when this process becomes the leader."""
 
     def outbid(self, term: int) -> None:
-        """Go on in a term above *term*. Raises ApiError."""
+        """Continue to lead in a term above *term*. Raises ApiError."""
 
 
 class _Alone:
-    """There is nobody else."""
+    """The Lead of the only process: it always leads."""
 
     term, handed_over, switches = 0, True, 0
 
@@ -54,10 +55,10 @@ class _Alone:
         return ""
 
     def tell(self, on_change: Callable[[], object]) -> None:
-        """It leads from the beginning."""
+        """It leads from the start, so *on_change* is never called."""
 
     def outbid(self, term: int) -> None:
-        """Terms that others wrote are over, as there is nobody else."""
+        """Terms of others are over, because no other process runs."""
 
 
 ALONE: Lead = _Alone()

@@ -1,12 +1,12 @@
-"""Puts the core to work: one lock around it, the cluster's changes in, its decisions out.
+"""Runs the core: one lock around it, the cluster's changes in, its decisions out.
 
-The core is not safe for threads and does no I/O; here are the threads and the I/O. Whatever asks
-or tells the core holds the lock for just that, and nothing waits for the API server while holding
-it. A worker thread asks the core for decisions whenever something has changed, and now and then
-without a reason, for what time alone changes; the writes that come out run side by side.
+The core is not thread-safe and does no I/O; the shell has the threads and the I/O. Each call of
+the core holds the lock for that call only, and no thread waits for the API server while it holds
+the lock. A worker thread asks the core for decisions after each change, and periodically for what
+time alone changes. The resulting writes run in parallel.
 
-A defect in the core must not end the process: it is logged, counted and answered, and the rest
-goes on.
+A defect in the core must not end the process: the shell logs and counts it, answers the call with
+an error, and continues.
 """
 
 import logging
@@ -47,41 +47,42 @@ from linkwise.topology.errors import LinkwiseError
 log = logging.getLogger(__name__)
 U = TypeVar("U")
 
-# The longest and the shortest time the planner sleeps where the core says when it has something to
-# do: the one so that a watch that broke is noticed, the other so that "now" is no busy loop.
+# Bounds on the planner's sleep until the core's next due time: the longest, so that it notices a
+# broken watch; the shortest, so that "now" does not become a busy loop.
 _LONGEST_SLEEP_SECONDS, _SHORTEST_SLEEP_SECONDS = 1.0, 0.05
-# The first change after a quiet moment is acted on at once; a flood of them, such as a job of a
-# thousand pods, in rounds this far apart, so that calls of kube-scheduler get the lock in between.
+# The planner acts on the first change after a quiet period at once. During a burst, such as a job
+# of a thousand pods, its rounds are this far apart, so that kube-scheduler's calls get the lock.
 _BREATH_SECONDS = 0.005
-# Watches of one API server are milliseconds apart; kube-scheduler waits 5 s for the bind verb.
+# Watches on one API server differ by milliseconds; kube-scheduler waits 5 s for the bind verb.
 _BIND_PATIENCE_SECONDS, _BIND_POLL_SECONDS = 2.0, 0.01
-_FILTER_POLL_SECONDS = 0.002  # an owner is read in less than 10
-# Thousands of pods may be told at once why they wait; no plan may wait for that.
+_FILTER_POLL_SECONDS = 0.002  # the read of an owner takes less than 0.01
+# Thousands of waiting pods may get Events at once; no plan may wait for those writes.
 _EVENT_THREADS = 2
 _GAP_SECONDS = 0.001  # in which calls get the lock
-_READ_THREADS = 4  # of the objects that pods hang on, milliseconds each
-# An audit recounts everything, 0.15 s at 5,000 nodes: often enough to be told of a defect the same
-# hour, and not with every scrape.
+_READ_THREADS = 4  # for the objects that pods depend on; a read takes milliseconds
+# An audit recounts everything, which takes 0.15 s at 5,000 nodes: too long for every scrape, short
+# enough to report a defect within a minute.
 _AUDIT_SECONDS = 60.0
-# The worker takes milliseconds a round. A minute without one is a defect that a restart may cure.
+# A round of the worker takes milliseconds. A minute without one is a defect that a restart may
+# cure.
 _STUCK_SECONDS = 60.0
 
 
 class NotReadyError(LinkwiseError):
-    """Asked before the books are complete; its text says what is awaited."""
+    """A call before the cache is complete; the text says what is missing."""
 
 
 def steady_clock(
     wall: Callable[[], float] = time.time, steady: Callable[[], float] = time.monotonic
 ) -> Callable[[], float]:
-    """Seconds since 1970 that never jump: where somebody sets the machine's clock back by an hour,
-    no pause before a second try, and no gang's timeout, may last an hour longer."""
+    """Seconds since 1970 that never jump: if the machine's clock is set back by an hour, no retry
+    and no gang's timeout may come an hour late."""
     offset = wall() - steady()
     return lambda: steady() + offset
 
 
 class Shell:
-    """`start()` it, ask it from any thread, `stop()` it; it cannot be started again."""
+    """Thread-safe between `start()` and `stop()`; it cannot be started again."""
 
     def __init__(
         self,
@@ -95,8 +96,9 @@ class Shell:
         lead: Lead = ALONE,
         take_calls: Callable[[], object] = lambda: None,
     ) -> None:
-        """*on_complete* is called when the books are complete, and when they have been made anew to
-        lead; *take_calls* every few seconds while it leads. It may raise ApiError."""
+        """*on_complete* is called when the cache is complete, and again when it has been rebuilt by
+        a new leader. *take_calls* is called every few seconds while this process leads, and may
+        raise ApiError."""
         self._on_complete = on_complete
         self._lead = lead
         self._core, self._metrics = core, metrics
@@ -121,8 +123,8 @@ class Shell:
         self._stopping = Event()
         self._beat = self._audited = time.monotonic()
         self._broken = 0  # invariants, at the last audit
-        self._binding = 0  # Bindings under way
-        self._has_decided = False  # since it leads
+        self._binding = 0  # Bindings in flight
+        self._has_decided = False  # since it became the leader
         self._worker = Thread(target=self._work, name="planner", daemon=True)
         self._succession = Succession(
             lead,
@@ -146,8 +148,10 @@ class Shell:
         self._worker.start()
 
     def stop(self, timeout_seconds: float = 3.0) -> bool:
-        """End the watches and the planner; writes under way get so long to finish. Whether nothing
-        is under way any more."""
+        """End the watches and the planner; writes in flight get *timeout_seconds* to finish.
+
+        True: no write and no Binding is in flight any more.
+        """
         self._stopping.set()
         self._changed.set()
         self._nodes.stop(timeout_seconds)
@@ -161,17 +165,17 @@ class Shell:
         self._reads.stop(max(writes_end - time.monotonic(), 0.0))
         return written and not self._binding
 
-    # What kube-scheduler asks
+    # kube-scheduler's calls
 
     def filter(self, call: FilterCall, waits: Callable[[], bool] = lambda: True) -> FilterAnswer:
-        """*waits* says whether the caller still does. Raises GoneError."""
+        """*waits* says whether the caller still waits. Raises NotReadyError, GoneError."""
         self._require_ready()
         while True:
             with self._lock:
                 if not waits():
                     raise GoneError
                 answer = self._core.filter(call, self._clock())
-            self._changed.set()  # a call can teach the core that a plan was refused
+            self._changed.set()  # the core may learn from a call that a plan was refused
             if not answer.passing or self._stopping.wait(_FILTER_POLL_SECONDS):
                 return answer
 
@@ -186,9 +190,11 @@ class Shell:
             return self._core.preempt(call, self._clock())
 
     def bind(self, call: BindCall, waits: Callable[[], bool] = lambda: True) -> str:
-        """Bind the pod; the text says why not, and is empty where it is bound. *waits* says whether
-        the caller still does: kube-scheduler takes a pod whose call it has given up for one that is
-        not bound. Raises GoneError."""
+        """Bind the pod. Return why not; empty if it is bound.
+
+        *waits* says whether the caller still waits: once kube-scheduler has given up a bind call,
+        it treats the pod as not bound. Raises NotReadyError, GoneError.
+        """
         self._require_ready()
         order: BindOrder | AlreadyBound | BindRefusal | None = None
         try:
@@ -201,11 +207,11 @@ class Shell:
         if isinstance(order, BindRefusal):
             return order.reason
         if not isinstance(order, BindOrder):
-            return ""  # it is bound already, and there
+            return ""  # AlreadyBound to that node
         outcome, refusal = Outcome.UNKNOWN, ""
         try:
             if not waits():
-                outcome = Outcome.REFUSED  # nothing is sent, and what was held is free
+                outcome = Outcome.REFUSED  # nothing is sent, so the assumed GPUs become free
                 raise GoneError
             outcome, refusal = self._kube.bind(order)
         finally:
@@ -218,8 +224,11 @@ class Shell:
     def _begin_bind(
         self, call: BindCall, waits: Callable[[], bool]
     ) -> BindOrder | AlreadyBound | BindRefusal:
-        """kube-scheduler's watch may show it a pod before ours does, and it may bind while we
-        still write: a refusal costs the pod a second and more, so wait a moment."""
+        """Ask the core, and retry for a moment while a refusal may pass.
+
+        kube-scheduler's watch may show it a pod before the extender's does, and it may bind while
+        the plan is still being written. A refusal would cost the pod a second and more.
+        """
         patience_ends = time.monotonic() + _BIND_PATIENCE_SECONDS
         while True:
             with self._lock:
@@ -231,28 +240,28 @@ class Shell:
             if not passing or time.monotonic() > patience_ends:
                 return order
             if self._stopping.wait(_BIND_POLL_SECONDS):
-                return order  # no watch will show it any more
+                return order  # the watches have stopped, so no retry can succeed
 
-    # What people ask
+    # Users' requests and probes
 
     def snapshot(self) -> Snapshot:
-        """What explanations are made of; to make them takes its time, and needs no lock."""
+        """The input of explanations, which take long and need no lock. Raises NotReadyError."""
         self._require_ready()
         with self._lock:
             return self._core.snapshot(self._clock())
 
     def waits_for(self) -> str:
-        """What is missing before a question can be answered; empty once ready."""
+        """What is missing before a call can be answered; empty once ready."""
         missing = self.reads()
         if missing:
             return missing
-        # Before the first decision of a term nothing is kept for those who wait for longest.
+        # Before the first decision of a term, no GPUs are reserved for the oldest waiting gangs.
         has_taken_over = self._succession.acts and self._has_decided
         refusal = self._lead.refusal() or ("" if has_taken_over else "not ready: taking over")
         return f"linkwise: {refusal}" if refusal else ""
 
     def reads(self) -> str:
-        """What is still to be read before the books are complete; a standby's are, too."""
+        """What must still be read before the cache is complete, on the leader and on a standby."""
         missing = [
             what
             for what, reflector in (("nodes", self._nodes), ("pods", self._pods))
@@ -261,12 +270,12 @@ class Shell:
         return f"linkwise: not ready: still reading {' and '.join(missing)}" if missing else ""
 
     def trouble(self) -> str:
-        """Why the process should be started anew; empty while it is alive."""
+        """Why the process should be restarted; empty while it is alive."""
         if not self._worker.is_alive():
             return "linkwise: the planner has ended"
         silent = time.monotonic() - self._beat
         if silent > _STUCK_SECONDS:
-            return f"linkwise: the planner has not come round for {silent:.0f} s"
+            return f"linkwise: the planner has not finished a round for {silent:.0f} s"
         return ""
 
     def _require_ready(self) -> None:
@@ -275,7 +284,7 @@ class Shell:
             raise NotReadyError(missing)
 
     def audit(self) -> list[str]:
-        """Recount the books from scratch; what does not hold is logged and counted."""
+        """Recount the cache from scratch; log and count the invariants that do not hold."""
         with self._lock:
             broken = self._core.audit()
         for text in broken:
@@ -285,13 +294,13 @@ class Shell:
 
     def _census(self) -> Census:
         silent = {"nodes": self._nodes.failing_seconds, "pods": self._pods.failing_seconds}
-        if not self._succession.acts:  # else sums over both replicas would be twice what there is
+        if not self._succession.acts:  # otherwise a sum over both replicas would count twice
             return Census(NOTHING.counts, 0, silent)
         with self._lock:
             counts = self._core.counts(self._clock())
         return Census(counts, self._broken, silent)
 
-    # What the cluster tells
+    # The cluster's changes
 
     def _reflector(
         self,
@@ -301,7 +310,7 @@ class Shell:
         replace: Callable[[list[T], float], None],
         change: Callable[[str, T, float], None],
     ) -> Reflector[T]:
-        """A watch of all objects of *kind*, told to the core by *replace* and *change*."""
+        """A watch on all objects of *kind* that calls the core's *replace* and *change*."""
         return watch(
             client,
             self._metrics,
@@ -312,15 +321,16 @@ class Shell:
         )
 
     def _tell(self, plural: str, tell: Callable[[float], None]) -> None:
-        """A change the core cannot take must not stop those after it, nor be told for ever."""
+        """Pass a change to the core. If the core cannot process it, the watch must go on, and must
+        not repeat that change for ever."""
         try:
             with self._lock:
                 tell(self._clock())
         except Exception:
-            self._defect(plural, f"a change of {plural} was not understood")
+            self._defect(plural, f"the core could not process a change of {plural}")
         self._changed.set()
 
-    # What the core decides
+    # The core's decisions
 
     def _note_alive(self) -> None:
         self._beat = time.monotonic()
@@ -332,7 +342,7 @@ class Shell:
             self._changed.clear()
             self._note_alive()
             if self._stopping.is_set() or self.reads():
-                continue  # half of the books would make every plan look impossible
+                continue  # with an incomplete cache every plan would look impossible
             if not complete:
                 self._on_complete()
                 complete = True
@@ -340,7 +350,7 @@ class Shell:
                 leads = self._succession.leads()
                 sleep_seconds = self._decide() if leads else self._stand_by()
             except Exception:
-                self._defect("decide", "no decisions this time")
+                self._defect("decide", "this round made no decisions")
                 self._stopping.wait(_LONGEST_SLEEP_SECONDS)
             if self._succession.acts and time.monotonic() - self._audited > _AUDIT_SECONDS:
                 self._audit_now()
@@ -356,7 +366,7 @@ class Shell:
         return _LONGEST_SLEEP_SECONDS
 
     def _decide(self) -> float:
-        """Hand out what the core wants written; for how long it then has nothing to do."""
+        """Queue the core's actions for the writers. Return the seconds until the next round."""
         with self._lock:
             if self._pods.failing_seconds:
                 self._core.unheard(self._clock())
@@ -364,14 +374,14 @@ class Shell:
                 with self._metrics.decide_seconds.time():
                     actions = self._core.decide(self._clock())
             finally:
-                self._has_decided = True  # a mistake of ours must not keep everybody waiting
+                self._has_decided = True  # a defect must not keep this process from being ready
             reads = self._core.owners_to_read(self._clock())
             due = self._core.next_due()
             defects = self._core.take_defects()
         for read in reads:
             self._reads.add(read.ref, read)
         for defect in defects:
-            self._defect("decide", "left out of this round", defect)
+            self._defect("decide", "this round left out a gang or a pod", defect)
         for action in actions:
             lanes = self._events if isinstance(action, Emit) else self._writes
             lanes.add(action.pod.uid, action)
@@ -381,19 +391,19 @@ class Shell:
         return min(max(left, _SHORTEST_SLEEP_SECONDS), _LONGEST_SLEEP_SECONDS)
 
     def _aside(self, work: Callable[[], U]) -> U:
-        """What takes the planner long, and needs no books, keeps nobody from the core."""
+        """Run the planner's long work, which does not need the cache, without the lock."""
         self._lock.release()
         try:
             return work()
         finally:
-            time.sleep(_GAP_SECONDS)  # who waits would not get it by a mere release
+            time.sleep(_GAP_SECONDS)  # a release alone would not let a waiting thread acquire it
             self._lock.acquire()
 
     def _audit_now(self) -> None:
         try:
             self.audit()
         except Exception:
-            self._defect("audit", "the books were not audited")
+            self._defect("audit", "the audit of the cache failed")
             self._audited = time.monotonic()
 
     def _act(self, action: Action) -> None:
@@ -406,7 +416,7 @@ class Shell:
             with self._lock:
                 self._core.done(action, outcome, self._clock())
         except Exception:
-            self._defect("done", f"{type(action).__name__} {action.pod} was not taken note of")
+            self._defect("done", f"{type(action).__name__} {action.pod}: outcome not recorded")
         self._changed.set()
 
     def _judge_anew(self) -> bool:
@@ -425,7 +435,7 @@ class Shell:
             while self._judge_anew():
                 self._stopping.wait(_GAP_SECONDS)
         except Exception:
-            self._defect("owners", f"what {read} says was not understood")
+            self._defect("owners", f"the core could not process {read}")
         self._changed.set()
 
     def _defect(self, where: str, text: str, defect: Exception | None = None) -> None:

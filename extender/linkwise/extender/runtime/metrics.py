@@ -1,7 +1,7 @@
 """Every metric of the extender: its name, what it counts and its labels, in one place.
 
-Counters and histograms are fed where the thing happens; what the books hold is counted when
-somebody asks (`Census`), so that it can never drift from the books.
+The code that handles an event feeds counters and histograms. The content of the cache is counted
+at each scrape (`Census`), so these metrics always agree with the cache.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -38,11 +38,11 @@ _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """What the books hold at one moment, and how far they can be trusted."""
+    """The content of the cache at one moment, and how reliable it is."""
 
     counts: Counts
     broken: int  # invariants that do not hold; anything but 0 is a defect
-    silent_seconds: Mapping[str, float]  # by watched kind: since the API server was last heard
+    silent_seconds: Mapping[str, float]  # watched kind -> seconds for which its watch has failed
 
 
 NOTHING = Census(Counts(gangs={}, gpus={}, nodes={}, swaps=0, refusals=0), 0, {})
@@ -73,9 +73,9 @@ class ExtenderMetrics:
         )
         self._connections = Counter(
             "linkwise_extender_connections",
-            "Connections by port and by what became of them: served; or refused: handshake (it "
-            "came to nothing), name (of a caller who may not call), crowded, late, not-ready, "
-            "sent-off (its place was given to another).",
+            "Connections by port and result: served; or refused: handshake (it failed), name (of a "
+            "caller who may not call), crowded, late, not-ready, sent-off (another connection got "
+            "its place).",
             ("port", "result"),
             registry=self.registry,
         )
@@ -106,7 +106,7 @@ class ExtenderMetrics:
         )
         self.watch_restarts = Counter(
             "linkwise_extender_watch_restarts",
-            "Watches that had to list everything anew after the first time.",
+            "Times a watch had to list everything again after its first list.",
             ("kind",),
             registry=self.registry,
         )
@@ -118,8 +118,8 @@ class ExtenderMetrics:
         )
         self.owner_reads = Counter(
             "linkwise_extender_owner_reads",
-            "Reads of what pods hang on, by kind and result: found, missing, forbidden (a right is "
-            "missing), unserved (no such kind), failed (no answer).",
+            "Reads of objects that pods depend on, by kind and result: found, missing, forbidden "
+            "(a right is missing), unserved (no such kind), failed (no answer).",
             ("kind", "result"),
             registry=self.registry,
         )
@@ -131,14 +131,14 @@ class ExtenderMetrics:
         )
 
     def watch_lead(self, lead: Lead) -> None:
-        """Tell who leads by *lead*, at every scrape."""
+        """Read *lead* at every scrape."""
         gauge = partial(Gauge, registry=self.registry)
-        gauge("linkwise_extender_leader", "1 where this process leads, else 0.").set_function(
+        gauge("linkwise_extender_leader", "1 if this process leads, else 0.").set_function(
             lambda: lead.act_seconds() > 0
         )
         gauge(
             "linkwise_extender_lease_term",
-            "The term in which this process leads or led; 0 where it never did.",
+            "The term in which this process leads or led; 0 if it never did.",
         ).set_function(lambda: lead.term)
         gauge(
             "linkwise_extender_lease_switches",
@@ -146,15 +146,16 @@ class ExtenderMetrics:
         ).set_function(lambda: lead.switches)
 
     def connection(self, port: str, result: str) -> None:
-        """Count one of *port*, calls or status, with its result."""
+        """Count a connection to *port* (`calls` or `status`) with its result."""
         self._connections.labels(port, result).inc()
 
     def watch_certificates(self, ends: Callable[[], Mapping[str, float]]) -> None:
-        """Tell when certificates end by *ends*: the server's, and those of callers by name."""
+        """Call *ends* at every scrape: when the server's certificate and those of callers end, by
+        name, in seconds since 1970."""
         self.registry.register(_CertificateEnds(ends))
 
     def watch_books(self, census: Callable[[], Census]) -> None:
-        """Count the books by *census* at every scrape."""
+        """Count the cache with *census* at every scrape."""
         self.registry.register(_Books(census))
 
     def text(self) -> bytes:
@@ -168,8 +169,8 @@ class _CertificateEnds(Collector):
     def collect(self) -> Iterator[Metric]:
         family = GaugeMetricFamily(
             "linkwise_extender_certificate_ends_seconds",
-            "When a certificate ends, in seconds since 1970: the server's own, and by name the "
-            "first to end of those that callers showed in the last day.",
+            "When a certificate ends, in seconds since 1970: the server's own, and by caller the "
+            "first to end of those that the caller presented in the last day.",
             labels=("of",),
         )
         for name, ends in sorted(self._ends().items()):
@@ -182,7 +183,7 @@ class _Books(Collector):
         self._census = census
 
     def describe(self) -> list[Metric]:
-        """Without this, registering would take a census before there are any books."""
+        """Without this, registering would take a census before the cache is complete."""
         return list(_families(NOTHING))
 
     def collect(self) -> Iterator[Metric]:
@@ -196,7 +197,7 @@ def _families(census: Census) -> Iterator[Metric]:
         ("nodes", "GPU nodes by state: usable, unusable.", "state", census.counts.nodes),
         (
             "watch_silent_seconds",
-            "For how long a watch has failed and the books may be behind; 0 while all is well.",
+            "For how long a watch has failed, so that the cache may be outdated; 0 if it works.",
             "kind",
             census.silent_seconds,
         ),
@@ -212,7 +213,7 @@ def _families(census: Census) -> Iterator[Metric]:
     )
     yield CounterMetricFamily(
         "linkwise_extender_refusals",
-        "Times kube-scheduler refused a planned node and the gang was planned anew.",
+        "Times kube-scheduler refused a planned node, so that the gang got another plan.",
         value=census.counts.refusals,
     )
     placed = census.counts.placed
@@ -223,12 +224,12 @@ def _families(census: Census) -> Iterator[Metric]:
     )
     yield _histogram(
         "gang_share_of_idle",
-        "The same gangs, by what share that is of the best on idle machines of the same kinds.",
+        "The same gangs, by their share of the best bandwidth on idle machines of the same kinds.",
         placed.shares,
     )
     yield GaugeMetricFamily(
         "linkwise_extender_broken_invariants",
-        "Promises about the books that do not hold now; anything but 0 is a defect.",
+        "Invariants of the cache that do not hold now; anything but 0 is a defect.",
         value=census.broken,
     )
 

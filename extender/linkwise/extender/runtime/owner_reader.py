@@ -1,7 +1,7 @@
-"""Reads the objects that pods hang on from the API server.
+"""Reads the objects that pods depend on from the API server.
 
-"Is not there", "may not be read" and "is of a kind that nobody serves" are answers too; only where
-no answer comes is it asked again.
+"Not found", "forbidden" and "kind not served" are answers too. Only if the API server gives no
+answer does the owner cache read the object again soon.
 """
 
 import logging
@@ -32,10 +32,10 @@ class OwnerReads:
     def __init__(self, client: KubeClient, metrics: ExtenderMetrics) -> None:
         self._client, self._metrics = client, metrics
         self._lock = Lock()
-        self._forbidden: set[str] = set()  # kinds that were told of
+        self._forbidden: set[str] = set()  # kinds that were logged
 
     def read(self, asked: FetchOwner) -> Found | None:
-        """The object as far as we go by it, or why there is none; None: no answer came."""
+        """The part of the object that the rules read, or why there is none; None: no answer."""
         found = self._read(asked)
         result = _RESULTS[found] if found is None or isinstance(found, Missing) else "found"
         self._metrics.owner_reads.labels(asked.ref.qualified_kind, result).inc()
@@ -46,7 +46,7 @@ class OwnerReads:
         for path in asked.paths:
             found = self._get(asked, path)
             if found is Missing.NOT_FOUND:
-                missing = found  # maybe another version knows it
+                missing = found  # another version may have it
             elif found is not Missing.NOT_SERVED:
                 return found
         return missing
@@ -59,7 +59,7 @@ class OwnerReads:
             return None
         except ApiError as error:
             if error.status == 404:
-                # Only of a kind that it serves does the API server say which object is not there.
+                # If the API server serves the kind, its message names the missing object.
                 named = f'"{asked.ref.name}"' in error.message
                 return Missing.NOT_FOUND if named else Missing.NOT_SERVED
             if error.status == 403:
@@ -74,6 +74,4 @@ class OwnerReads:
             is_news = kind not in self._forbidden
             self._forbidden.add(kind)
         if is_news:
-            log.warning(
-                "no right to read %s, so pods of these are taken for single ones: %s", kind, error
-            )
+            log.warning("no right to read %s: its pods count as single pods: %s", kind, error)

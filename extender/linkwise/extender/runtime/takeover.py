@@ -1,6 +1,6 @@
-"""From standby to leader: what must have happened before the first decision of a term.
+"""From standby to leader: the steps before the first decision of a term.
 
-docs/decisions/0011-leader-and-fencing.md has the order of it, and why each step is needed.
+docs/decisions/0011-leader-and-fencing.md has their order, and why each one is needed.
 """
 
 import logging
@@ -19,20 +19,23 @@ from linkwise.kube.reflector import Reflector
 
 log = logging.getLogger(__name__)
 
-# What was on its way to the API server when its sender died, or was stopped, has arrived by then.
+# A write in flight when its sender died or was stopped has reached the API server by then.
 _SETTLE_SECONDS = 1.0
 _POLL_SECONDS = 0.01
-# The Lease may have been deleted, and its terms count from nought; plans name the old ones, and are
-# outbid. But any kubelet may write a plan on its pods. A term further ahead than years of leaders
-# could come is none, and the Lease might not be able to name a later one.
+# If the Lease was deleted, its terms restart at 0 while plans carry higher ones; the new leader
+# then moves above those. But any kubelet may write a plan on its pods. A term that is further ahead
+# than years of leaders could reach is ignored: the Lease might not be able to hold a later one.
 _MOST_AHEAD = 10_000
-# Somebody may delete the EndpointSlice that leads kube-scheduler to us.
+# A user may delete the EndpointSlice that routes kube-scheduler's calls here, so it is rewritten.
 _CALLS_SECONDS = 5.0
 
 
 class Succession:
-    """For one thread, which asks `leads` again and again. `acts` may be read by any: whether the
-    books are this leader's own, made anew since it leads."""
+    """Takes over when this process becomes the leader.
+
+    One thread calls `leads` repeatedly. Any thread may read `acts`: whether this process leads and
+    has rebuilt its cache since.
+    """
 
     def __init__(
         self,
@@ -47,29 +50,30 @@ class Succession:
         on_led: Callable[[], object],
         take_calls: Callable[[], object],
     ) -> None:
-        """*alive* is called while something is waited for."""
-        self.acts = lead.act_seconds() == math.inf  # who leads alone takes over from nobody
+        """The take-over calls *alive* while it waits."""
+        self.acts = lead.act_seconds() == math.inf  # the only process has no predecessor
         self._lead, self._core, self._lock, self._pods = lead, core, lock, pods
         self._stopping, self._clock, self._alive = stopping, clock, alive
         self._on_led, self._take_calls = on_led, take_calls
         self._called_at = -math.inf
 
     def leads(self) -> bool:
-        """Whether to decide now; who has just come to lead takes over first."""
+        """Whether to decide now. If this process has just become the leader, it takes over
+        first."""
         if self._lead.act_seconds() <= 0:
             return False
         if not self.acts:
             try:
                 self.acts = self._take_over()
             except (ApiError, msgspec.MsgspecError) as error:
-                log.warning("the Lease cannot be told of a later term: %s", error)
+                log.warning("cannot write a later term to the Lease: %s", error)
         if self.acts and time.monotonic() - self._called_at > _CALLS_SECONDS:
             self._call()
         return self.acts
 
     def _take_over(self) -> bool:
-        """Make the books complete up to the last write of the leader before, and decide by them
-        from then on. Whether that came about."""
+        """List the pods again, so that the cache has the last write of the previous leader, then
+        lead. False: this process stopped or lost the Lease meanwhile."""
         if not self._lead.handed_over:
             self._stopping.wait(_SETTLE_SECONDS)
         number = self._pods.list_again()
@@ -92,4 +96,4 @@ class Succession:
             self._take_calls()
             self._called_at = time.monotonic()
         except (ApiError, msgspec.MsgspecError) as error:
-            log.warning("kube-scheduler is not sent to us yet: %s", error)
+            log.warning("cannot route kube-scheduler's calls here yet: %s", error)

@@ -1,8 +1,8 @@
-"""Runs the planner's writes side by side, and those of one pod one after the other.
+"""Runs the writes of different pods in parallel, and those of one pod in order.
 
-A plan that is withdrawn and made anew is two writes on the same pod, and only their order makes
-the second one win. A gang's members have nothing to wait for in each other. The threads are
-daemons: a write that hangs must not keep a process alive that was told to end.
+A plan that is withdrawn and replaced is two writes to the same pod, and the second must win. The
+members of a gang do not wait for each other. The threads are daemons: a write that hangs must not
+keep the process alive after SIGTERM.
 """
 
 from collections import deque
@@ -15,7 +15,7 @@ Job = TypeVar("Job")
 
 
 class Lanes(Generic[Job]):
-    """`run` is called with every job; it must not raise."""
+    """Calls `run` with each job; `run` must not raise."""
 
     def __init__(self, run: Callable[[Job], None], *, threads: int) -> None:
         self._run = run
@@ -30,7 +30,7 @@ class Lanes(Generic[Job]):
             thread.start()
 
     def add(self, lane: Hashable, job: Job) -> bool:
-        """Run *job* after those before it in *lane*. False: an equal one is already there."""
+        """Run *job* after the earlier jobs of *lane*. False: the lane has an equal job already."""
         with self._changed:
             jobs = self._lanes.setdefault(lane, deque())
             if job in jobs:
@@ -45,7 +45,7 @@ class Lanes(Generic[Job]):
             return self._changed.wait_for(lambda: not self._lanes, timeout_seconds)
 
     def stop(self, timeout_seconds: float) -> bool:
-        """Let what has begun come to its end, for so long; whether it has."""
+        """Wait up to *timeout_seconds* for the jobs, then end the threads. True: all jobs ended."""
         idle = self.wait_until_idle(timeout_seconds)
         for _ in self._threads:
             self._ready.put(None)

@@ -1,11 +1,11 @@
-"""Carries the core's decisions out on the API server, and says how each ended.
+"""Writes the core's decisions to the API server, and reports how each write ended.
 
-What is decided about a pod goes through a subresource: `pods/status` takes annotations beside the
-nomination, `pods/binding` beside the node. So a plan and its nomination, or GPUs and node, are one
-update that is seen whole or not at all. Only a scheduling gate has no subresource: it is lifted by
-a patch of the pod itself, which names that gate and nothing else. Every body carries the pod's uid,
-and is refused where a pod of the same name has taken its place: a Binding with 409, a patch with
-422, since it would change what may not change.
+The writes about a pod go through subresources: `pods/status` accepts annotations with the
+nomination, `pods/binding` with the node. So a plan and its nomination, or GPUs and node, are one
+atomic update. Only a scheduling gate has no subresource: a patch of the pod itself removes it, and
+names that gate and nothing else. Every body carries the pod's uid. If a pod of the same name has
+replaced it, the API server refuses the write: a Binding with 409, a patch with 422, because a uid
+is immutable.
 """
 
 import logging
@@ -50,8 +50,10 @@ _MESSAGE_LIMIT = 1024  # of an Event's message, by the API server's validation
 
 
 class KubeActions:
-    """Safe for threads. `clock` gives seconds since 1970, for the times in Events. Nothing is asked
-    unless *lead* lets it, and what is asked is over before another may lead."""
+    """Thread-safe. *clock* gives seconds since 1970, for the times in Events.
+
+    A request starts only if *lead* allows it, and ends before another process may lead.
+    """
 
     def __init__(
         self,
@@ -63,7 +65,7 @@ class KubeActions:
         self._client, self._metrics, self._clock, self._lead = client, metrics, clock, lead
 
     def bind(self, order: BindOrder) -> tuple[Outcome, str]:
-        """Post the Binding, once: kube-scheduler asks again where it failed. The text is for it."""
+        """Post the Binding once; if it fails, kube-scheduler retries. The text is its answer."""
         path = f"{_path(order.namespace, order.name)}/binding"
         body = {
             "apiVersion": "v1",
@@ -85,14 +87,14 @@ class KubeActions:
         return outcome, f"linkwise: binding {what}: {refusal}"
 
     def perform(self, action: Action) -> Outcome:
-        """Write what *action* asks for; tried again while the API server is busy or away."""
+        """Write *action*; retry while the API server is busy or unreachable."""
         kind = type(action).__name__
         request = self._request(action)
         outcome, _ = self._write(kind, str(action.pod), lambda: self._patiently(request))
         return outcome
 
     def _request(self, action: Action) -> Callable[[], None]:
-        """One request, the same however often it is made. It raises ApiError."""
+        """An idempotent request. It raises ApiError."""
         match action:
             case WritePlan():
                 nomination = {"nominatedNodeName": action.node}
@@ -121,8 +123,8 @@ class KubeActions:
         except ApiError as error:
             if error.status != 409:
                 raise
-            # It is there: told before, by this process or the one before it, or only the answer
-            # was lost. So it is kept for as long again, and not told twice.
+            # The Event exists: this process or its predecessor emitted it, or only the response was
+            # lost. The patch renews its time to live, and there is no second Event.
             name = msgspec.convert(event["metadata"], dict[str, str])["name"]
             self._client.patch(f"{path}/{name}", {"lastTimestamp": event["lastTimestamp"]})
 
@@ -138,7 +140,8 @@ class KubeActions:
         self._client.patch(f"{_path(pod.namespace, pod.name)}/status", body)
 
     def _in_time(self, request: Callable[[], None]) -> None:
-        """Looked at as late as can be: who was stopped meanwhile must not go on."""
+        """Check the lead as late as possible: a process that was stopped meanwhile must not
+        write."""
         seconds = self._lead.write_seconds()
         if seconds <= 0:
             raise ApiError(412, "NotLeading", self._lead.refusal())
@@ -146,7 +149,7 @@ class KubeActions:
             request()
 
     def _patiently(self, request: Callable[[], None]) -> None:
-        """These writes may be done twice without harm, unlike a Binding whose GPUs are at stake."""
+        """Send *request* with retries: these writes are idempotent. A Binding gets none."""
         try:
             self._in_time(request)
         except ApiError as error:
@@ -154,7 +157,7 @@ class KubeActions:
                 raise
             failure = error
         else:
-            return  # as nearly always, and then nothing has to be made ready for a second try
+            return  # nearly always; the set-up of Retrying would cost time here
         first = [failure]
 
         def again() -> None:
@@ -175,8 +178,8 @@ class KubeActions:
         try:
             request()
         except ApiError as error:
-            # A retried write is left to the core to ask for again; of a Binding the core must
-            # know for certain before it gives the GPUs to another pod.
+            # The core requests a failed write again. For a Binding, the core must know the outcome
+            # for certain before it gives the GPUs to another pod.
             unsure = error.maybe_done if kind == "Bind" else _may_pass(error)
             outcome, refusal = Outcome.UNKNOWN if unsure else Outcome.REFUSED, str(error)
             log.log(
@@ -193,7 +196,7 @@ class KubeActions:
 
 
 def _is_too_late(error: ApiError) -> bool:
-    """Whether the pod has gone, been replaced or been bound meanwhile, which is nobody's fault."""
+    """Whether the pod was deleted, replaced or bound meanwhile, which is no error."""
     late = ("metadata.uid", "already bound to a node")
     refused = error.status == 422 and any(words in error.message for words in late)
     return refused or error.status in (404, 409)
@@ -204,7 +207,7 @@ def _may_pass(error: BaseException) -> bool:
     if not isinstance(error, ApiError):
         return False
     if error.status == 429 and "disruption budget" in error.message:
-        return False  # in minutes maybe, and there may be others to evict
+        return False  # it may pass in minutes, and the core may find other victims
     return error.status in (0, 429) or error.status >= 500
 
 
@@ -221,7 +224,7 @@ def _path(namespace: str, name: str) -> str:
 
 
 def _lifting(pod: PodRef) -> tuple[str, dict[str, object]]:
-    """By name, so that no gate of somebody else goes with it."""
+    """The patch names the gate, so that it removes no other gate."""
     gates = [{"$patch": "delete", "name": names.GATE}]
     return _path(pod.namespace, pod.name), {
         "metadata": {"uid": pod.uid},
@@ -231,7 +234,7 @@ def _lifting(pod: PodRef) -> tuple[str, dict[str, object]]:
 
 def _eviction(pod: PodRef, term: int) -> tuple[str, dict[str, object]]:
     metadata: dict[str, object] = {"name": pod.name, "namespace": pod.namespace}
-    if term:  # kept by nobody; the API server refuses what is of a leader before the present one
+    if term:  # not stored; the admission policy refuses evictions of a former leader by it
         metadata["annotations"] = {_LEADER: str(term)}
     body: dict[str, object] = {
         "apiVersion": "policy/v1",

@@ -1,1 +1,1 @@
-"""Certificates of our own: made, kept in the cluster, renewed without a person."""
+"""Linkwise's own certificates: created, stored in the cluster and renewed automatically."""

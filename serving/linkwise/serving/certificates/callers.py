@@ -1,14 +1,14 @@
-"""Keeps what the extender shows kube-scheduler, and whom it takes for kube-scheduler.
+"""Maintains the certificate that the extender presents, and the authorities of its callers.
 
-An authority of our own signs the server's certificates: kube-scheduler reads whom to trust at its
-start only, so what it trusts must outlive it. The authority is kept in a Secret that all replicas
-share, and published in a ConfigMap of the same name; each replica signs a certificate of its own,
-whose key no other process ever has.
+The extender has an authority that signs the server's certificates: kube-scheduler reads the trusted
+authority only at its start, so the authority must outlive it. A Secret that all replicas share
+stores the authority, and a ConfigMap of the same name publishes it. Each replica signs a
+certificate of its own, whose key no other process ever has.
 
-kube-scheduler shows the certificate by which it is known to the API server, and is trusted as the
-API server trusts it: by the cluster's authority, which every cluster publishes for servers such as
-this one. Where the scheduler has no certificate (it runs in a pod), our authority signs one, which
-is kept in a Secret that its pod mounts; kube-scheduler reads it again for each connection.
+kube-scheduler presents its client certificate for the API server. The extender trusts it as the
+API server does: by the cluster's authority, which every cluster publishes for such servers. If the
+scheduler has no certificate (it runs in a pod), the extender's authority signs one. A Secret that
+the scheduler's pod mounts stores it, and kube-scheduler reads it again for each connection.
 """
 
 import logging
@@ -41,7 +41,7 @@ _CLUSTER_AUTHORITY_FILE = "client-ca-file"
 AUTHORITY_FILE = "ca.crt"
 _CERTIFICATE, _KEY = "tls.crt", "tls.key"
 
-# One for all: with another name of the server, kube-scheduler goes on trusting what it knows.
+# A fixed name: if the server's name changes, kube-scheduler still trusts the same authority.
 _AUTHORITY_NAMES = frozenset({"linkwise-extender"})
 
 Place = tuple[str, str]  # namespace, name
@@ -49,7 +49,7 @@ Place = tuple[str, str]  # namespace, name
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """What is shown, and who is let in: whom *authorities* (PEM) call by one of the names."""
+    """The certificate to present, and the *authorities* (PEM) that sign callers' certificates."""
 
     shown: Pair
     authorities: bytes = field(repr=False)
@@ -65,7 +65,7 @@ class Trust:
 
 class CallersKeeper(Keeper[Trust]):
     """*client* is the Secret and the common name of a client that has no certificate of its own;
-    without it, clients are trusted by the cluster's authority."""
+    without it, the cluster's authority decides which clients to trust."""
 
     def __init__(
         self,
@@ -86,13 +86,13 @@ class CallersKeeper(Keeper[Trust]):
         self._secret, self._published = Secret(api, *place), _config_map(place)
         self._client = Secret(api, *client[0]) if client else None
         self._called = client[1] if client else ""
-        self._shown: tuple[str, Pair] | None = None  # and by which authority
+        self._shown: tuple[str, Pair] | None = None  # the authority's name, and its certificate
 
     def _chosen(self) -> Trust:
-        """Bring Secrets and ConfigMap to what they should be.
+        """Bring Secrets and ConfigMap to the desired state.
 
-        Raises ApiError, msgspec.ValidationError for objects that cannot be read, and ValueError
-        where the cluster publishes no authority.
+        Raises ApiError, msgspec.ValidationError for unreadable objects, and ValueError if the
+        cluster publishes no authority.
         """
         now = self._clock()
         authorities = self._authorities(now)
@@ -122,7 +122,7 @@ class CallersKeeper(Keeper[Trust]):
             log.info("authority published")
 
     def _server(self, signer: Pair, now: datetime) -> Pair:
-        """Its key is in no object: a process that starts makes another."""
+        """This process's certificate. No object stores its key; each process creates its own."""
         if self._shown is not None:
             authority, shown = self._shown
             if authority == signer.name and self._lasts(shown, now):

@@ -1,4 +1,4 @@
-"""Looks now and then which certificates are to be used, and tells whoever uses them."""
+"""Checks periodically which certificates to use, and passes changes to the server."""
 
 import logging
 from base64 import b64decode, b64encode
@@ -15,14 +15,14 @@ from linkwise.serving.certificates.pairs import Pair, read_pair
 log = logging.getLogger(__name__)
 LONGEST_LOOK_SECONDS = 10.0
 _CONFLICT = 409
-_AGAIN_SECONDS = 1.0  # after a look that failed
-_AT_ONCE_SECONDS = 0.1  # after another replica was faster
+_AGAIN_SECONDS = 1.0  # after a failed check
+_AT_ONCE_SECONDS = 0.1  # after another replica wrote first
 
 T = TypeVar("T")
 
 
 class Used(Protocol):
-    """What a keeper chooses; two equal ones are the same."""
+    """What a keeper chooses. Equal values are not passed on again."""
 
     @property
     def name(self) -> str: ...
@@ -35,7 +35,7 @@ U = TypeVar("U", bound=Used)
 
 
 class Api(Protocol):
-    """What is needed of `linkwise.kube.client.KubeClient`."""
+    """The methods of `linkwise.kube.client.KubeClient` that a keeper needs."""
 
     def get(self, path: str, kind: type[T]) -> T: ...
 
@@ -43,7 +43,7 @@ class Api(Protocol):
 
 
 class Keeper(Generic[U]):
-    """Looks now and then, and tells *use* of what is to be used from now on."""
+    """Checks every *every_seconds*, and calls *use* with each new choice."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Keeper(Generic[U]):
         return self._thread.is_alive()
 
     def waits_for(self) -> str:
-        """Why nobody can trust this replica yet; empty where everybody can."""
+        """Why clients cannot trust this replica yet; empty if they can."""
         used = self._used
         if used is None:
             return "no certificate is published yet"
@@ -77,11 +77,11 @@ class Keeper(Generic[U]):
 
     @property
     def ends(self) -> float:
-        """When what is used ends, in seconds since 1970; 0 before there is any."""
+        """When the certificate in use ends, in seconds since 1970; 0 before there is one."""
         return self._used.ends.timestamp() if self._used else 0.0
 
     def look(self) -> None:
-        """Use what is to be used by now. May raise anything."""
+        """Check once, and call *use* if the choice has changed. May raise any exception."""
         chosen = self._chosen()
         if chosen != self._used:
             self._use(chosen)
@@ -102,8 +102,8 @@ class Keeper(Generic[U]):
                     self._stop.wait(_AT_ONCE_SECONDS)
                     continue
                 failed = self._complain(str(error), failed)
-            except Exception as error:  # a mangled object, and whatever we did not think of
-                # Without its traceback, as that may show values.
+            except Exception as error:  # a mangled object, or a defect
+                # Without the traceback, which may show secret values.
                 failed = self._complain(f"{type(error).__name__}: {error}", failed)
             soon = min(_AGAIN_SECONDS, self._every_seconds)
             self._stop.wait(soon if failed else self._every_seconds)
@@ -115,38 +115,41 @@ class Keeper(Generic[U]):
 
 
 class FileKeeper(Keeper[Pair]):
-    """Serves what somebody else keeps in a directory, as cert-manager does by a mounted Secret."""
+    """Serves a certificate that another program renews in a directory, such as cert-manager by a
+    mounted Secret."""
 
     def __init__(self, directory: Path, use: Callable[[Pair], object]) -> None:
         super().__init__(use)
         self._directory = directory
 
     def _chosen(self) -> Pair:
-        """Raises OSError, and ValueError where the two are not of one key."""
+        """Raises OSError, and ValueError if certificate and key do not match."""
         certificate, key = (self._directory / name for name in ("tls.crt", "tls.key"))
         return read_pair(certificate.read_bytes(), key.read_bytes())
 
 
 class Secret:
-    """The files in a Secret, which has to exist: no right to create Secrets is needed."""
+    """The files in an existing Secret, so that no right to create Secrets is needed."""
 
     def __init__(self, client: Api, namespace: str, name: str) -> None:
         self._client, self._path = client, f"/api/v1/namespaces/{namespace}/secrets/{name}"
         self._read: dict[str, Any] = {}
 
     def read(self) -> dict[str, bytes]:
-        """Raises ApiError, and msgspec.ValidationError for what cannot be read."""
+        """Raises ApiError, and msgspec.ValidationError for an unreadable object."""
         self._read = self._client.get(self._path, dict[str, Any])
         return _decoded(self._read.get("data") or {})
 
     def write(self, files: Mapping[str, bytes]) -> None:
-        """Over the version that was read last: raises ApiError where another was faster."""
+        """Replace the version that was read last. Raises ApiError if another process has written
+        since."""
         self._read["data"] = {name: b64encode(text).decode() for name, text in files.items()}
         self._client.put(self._path, self._read)
 
 
 def _decoded(data: Mapping[str, str]) -> dict[str, bytes]:
-    """Other people's keys in the Secret go with the next write; what is no base64 is empty."""
+    """The decoded files; a value that is not base64 becomes empty. The next write drops keys that
+    Linkwise does not use."""
     found = {}
     for name, text in data.items():
         try:

@@ -1,12 +1,12 @@
-"""Certificates of our own, each with its key, and when which of them is used.
+"""Pairs of a certificate and its key, and which of them is in use at a time.
 
-All follows from the certificates' own dates, so replicas that see the same ones do the same without
-a word. A pair is made long before the one before it ends, and used only once everybody has had time
-to learn that it is trusted; until a pair ends, it is trusted.
+Everything follows from the certificates' own dates, so replicas that see the same ones act alike
+without communication. A new pair is created long before its predecessor ends, and is used only
+after all clients have had time to learn that it is trusted. A pair is trusted until it ends.
 
-The API server learns of a new certificate at any time, so the webhook's certificates are signed by
-their own keys: there is no authority whose key could sign anything else. kube-scheduler reads whom
-to trust only at its start, so the extender has an authority with a long life.
+The API server learns of a new certificate at any time, so the webhook's certificates are
+self-signed: there is no authority whose key could sign anything else. kube-scheduler reads the
+trusted authority only at its start, so the extender has an authority with a long life.
 """
 
 import logging
@@ -30,7 +30,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 log = logging.getLogger(__name__)
 UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm)  # what `read_pair` raises
-# Clocks differ: a certificate counts from before it was made.
+# Clocks differ, so a certificate is valid from before its creation.
 _BACKDATED = timedelta(hours=1)
 _LONGEST_OVERLAP_SECONDS = 3600.0
 _CERTIFICATE, _KEY = ".crt", ".key"
@@ -54,23 +54,24 @@ class Lifetime:
 
     @property
     def renew_before(self) -> timedelta:
-        """Left of the newest pair when another is made."""
+        """The time before the end of the newest pair at which another is created."""
         return timedelta(seconds=self.seconds / 3)
 
     @property
     def overlap(self) -> timedelta:
-        """From when a pair is trusted until it is served."""
+        """The time from which a pair is trusted until it is served."""
         return timedelta(seconds=min(self.seconds / 10, self.longest_overlap_seconds))
 
 
-# Ten years. Another authority is made after two thirds of them, and signs after one more year: no
-# kube-scheduler runs so long without a restart, as no version of Kubernetes is maintained so long.
+# Ten years. After two thirds of them, another authority is created, which signs after one more
+# year: no kube-scheduler runs so long without a restart, because no Kubernetes version is
+# maintained so long.
 AUTHORITY = Lifetime(10 * 365 * 86400.0, longest_overlap_seconds=365 * 86400.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    name: str  # that sorts by age
+    name: str  # sorts by age
     certificate: bytes  # PEM
     key: bytes = field(repr=False)  # PEM; no log may ever have it
     made: datetime
@@ -79,12 +80,12 @@ class Pair:
 
 
 def make_pair(hosts: Collection[str], now: datetime, lifetime: Lifetime) -> Pair:
-    """For a server that is called by *hosts*, names or addresses; trusted by itself."""
+    """A self-signed pair for a server whose names or addresses are *hosts*."""
     return _make("linkwise-webhook", hosts, now, lifetime, ExtendedKeyUsageOID.SERVER_AUTH)
 
 
 def make_authority(hosts: Collection[str], now: datetime, lifetime: Lifetime) -> Pair:
-    """That signs for the server called by *hosts*, and for its clients."""
+    """An authority that signs for the server with the names *hosts*, and for its clients."""
     return _make("linkwise-extender", hosts, now, lifetime, None)
 
 
@@ -96,7 +97,7 @@ def issue_server(
 
 
 def issue_client(authority: Pair, called: str, now: datetime, lifetime: Lifetime) -> Pair:
-    """Of the client with the common name *called*."""
+    """A pair of the client with the common name *called*."""
     return _make(called, (), now, lifetime, ExtendedKeyUsageOID.CLIENT_AUTH, authority)
 
 
@@ -111,7 +112,7 @@ def _make(
     key = ec.generate_private_key(ec.SECP256R1())
     made, serial = now.replace(microsecond=0), x509.random_serial_number()
     if authority is None:
-        # Each has a subject of its own: OpenSSL looks for whom to trust by that name.
+        # Each authority has its own subject: OpenSSL finds trusted authorities by it.
         called = f"{called} {_name(made, serial)}"
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, called)])
     signs = usage is None
@@ -158,7 +159,7 @@ def _key_of(pair: Pair) -> ec.EllipticCurvePrivateKey:
 
 
 def read_pairs(files: Mapping[str, bytes]) -> tuple[Pair, ...]:
-    """What can be read of what was kept, oldest first; a mangled pair is as good as none."""
+    """The readable pairs of *files*, oldest first; a mangled pair is left out."""
     found = []
     for name in sorted(files):
         if not name.endswith(_CERTIFICATE):
@@ -167,7 +168,7 @@ def read_pairs(files: Mapping[str, bytes]) -> tuple[Pair, ...]:
         try:
             found.append(read_pair(files[name], key))
         except UNREADABLE:
-            log.warning("certificate %s: cannot be read, or is not of its key: left out", name)
+            log.warning("certificate %s: left out: unreadable, or does not match its key", name)
     return tuple(sorted(found, key=lambda pair: pair.name))
 
 
@@ -179,9 +180,9 @@ def write_pairs(pairs: Sequence[Pair]) -> dict[str, bytes]:
 
 
 def read_pair(certificate: bytes, key: bytes) -> Pair:
-    """Of PEM; what follows the first certificate is served along.
+    """Parse PEM; the server also presents what follows the first certificate.
 
-    Raises one of UNREADABLE, ValueError where the two are not of one key.
+    Raises one of UNREADABLE; ValueError if certificate and key do not match.
     """
     read = x509.load_pem_x509_certificate(certificate)
     private = load_pem_private_key(key, password=None)
@@ -200,7 +201,7 @@ def read_pair(certificate: bytes, key: bytes) -> Pair:
 
 
 def is_clients(pair: Pair, called: str, authorities: Sequence[Pair]) -> bool:
-    """Whether one of *authorities* signed it for the client *called*."""
+    """Whether one of *authorities* signed *pair* for the client *called*."""
     read = _certificate_of(pair)
     names = [name.value for name in read.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     return names == [called] and any(_signed(read, authority) for authority in authorities)
@@ -229,9 +230,9 @@ def renewed(
     lifetime: Lifetime,
     make: Callable[[Collection[str], datetime, Lifetime], Pair] = make_pair,
 ) -> tuple[Pair, ...]:
-    """*pairs* without those that have ended, and with a new one where it is time; equal to *pairs*
-    where there is nothing to do. Those of other hosts are some other replica's, as in an update
-    that changes them, and stay trusted."""
+    """*pairs* without those that have ended, and with a new one if it is due; equal to *pairs* if
+    there is nothing to do. Pairs of other hosts belong to other replicas, such as during a rollout
+    that changes the hosts, and stay trusted."""
     kept = tuple(pair for pair in pairs if pair.ends > now)
     newest_ends = max((pair.ends for pair in _of(hosts, kept)), default=now)
     if newest_ends - now > lifetime.renew_before:
@@ -242,14 +243,14 @@ def renewed(
 def served(
     pairs: Sequence[Pair], hosts: Collection[str], now: datetime, lifetime: Lifetime
 ) -> Pair:
-    """The newest that everybody trusts by now; where none is so old, the oldest."""
+    """The newest pair that all clients trust by now; if none is so old, the oldest."""
     own = _of(hosts, pairs)
     trusted = [pair for pair in own if pair.made + lifetime.overlap <= now]
     return trusted[-1] if trusted else own[0]
 
 
 def bundle(pairs: Sequence[Pair]) -> bytes:
-    """What is to be trusted, as PEM."""
+    """The certificates of *pairs* as PEM, for clients to trust."""
     return b"".join(pair.certificate for pair in pairs)
 
 
@@ -265,5 +266,5 @@ def _alternative(host: str) -> x509.GeneralName:
 
 
 def _name(made: datetime, serial: int) -> str:
-    """With the serial number, as two replicas may make one in the same second."""
+    """The name has the serial number, because two replicas may create a pair in the same second."""
     return f"{made.astimezone(UTC):%Y%m%dT%H%M%SZ}-{serial:040x}"[:32]

@@ -1,4 +1,4 @@
-"""Where each member of a gang goes, and what that is worth."""
+"""The node and GPU set of each member of a gang, and what the whole is worth."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,19 +12,19 @@ class AssignedPart:
     """Members of one pod set on one node."""
 
     row: int
-    pod_set: int  # its place among the pod sets
-    sets: tuple[int, ...]  # of GPUs, as bitmasks, in the order of ranks
+    pod_set: int  # its index among the pod sets
+    sets: tuple[int, ...]  # GPU sets as bitmasks, in the order of ranks
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Parts in the order of ranks, and what all is worth."""
+    """The parts in the order of ranks, and the values by which assignments are compared."""
 
     parts: tuple[AssignedPart, ...]
     worth: float  # GB/s of the communicator
     own: float  # GB/s of the slowest member's own ring
-    damage: float  # GB/s taken from the jobs to come
-    level: int = 0  # the nearest level at which one domain holds it; 0: one node
+    damage: float  # GB/s that later jobs lose
+    level: int = 0  # the nearest level at which one domain holds all; 0: one node
 
     @property
     def nodes(self) -> int:
@@ -32,11 +32,11 @@ class Assignment:
 
     @property
     def order(self) -> tuple[float, ...]:
-        """Of assignments that are worth the same, the greater is better."""
+        """Sort key among assignments of equal worth; the greater is better."""
         return self.own, -self.nodes, -self.level, -self.damage
 
     def of_members(self, pod_sets: Sequence[PodSet]) -> Iterator[tuple[int, int, int]]:
-        """(member, row, GPU set) of each."""
+        """(member, row, GPU set) of each member."""
         for number, pods in enumerate(pod_sets):
             dealt = [
                 (part.row, gpus)
@@ -49,6 +49,6 @@ class Assignment:
 
 
 def best_of(found: Sequence[Assignment]) -> Assignment:
-    """Of those that are worth as much as the best, within the tolerance, the best by `order`."""
+    """The best by `order` among those whose worth is within the tolerance of the highest."""
     least = (1 - TOLERANCE) * max(each.worth for each in found)
     return max((each for each in found if each.worth >= least), key=lambda each: each.order)

@@ -1,7 +1,7 @@
-"""The nodes that could take some of a gang's equal members, and how many each could at which worth.
+"""The nodes with room for some of a gang's equal members: how many on each, and at which worth.
 
 A node with room for three members at 100 GB/s may have room for four at 50, and two members may
-use fewer NICs than three: so a standard is chosen first, then nodes are counted at that standard.
+use fewer NICs than three. So the search chooses a standard first, then counts nodes at it.
 """
 
 from collections.abc import Sequence
@@ -21,12 +21,12 @@ from linkwise.topology.model import MAX_GPUS
 
 Floats = NDArray[np.float64]
 _GPUS = (1 << MAX_GPUS) - 1
-_KIND, _ROOM, _BESIDE = 2 * MAX_GPUS + 8, 2 * MAX_GPUS, MAX_GPUS  # where each begins in a key
+_KIND, _ROOM, _BESIDE = 2 * MAX_GPUS + 8, 2 * MAX_GPUS, MAX_GPUS  # first bit of each in a key
 
 
 @dataclass(frozen=True, slots=True)
 class _Choices:
-    """`communicator.choices` of all that are alike, one after the other."""
+    """`communicator.choices` of each group of candidates that are alike, concatenated."""
 
     alike: Ints
     counts: Ints
@@ -35,15 +35,15 @@ class _Choices:
 
 
 class Candidates:
-    """Arrays over the candidates; a candidate is known by its place in them.
+    """Arrays over the candidates; a candidate is an index into them.
 
-    `rows` [c] of the view, `free_counts` [c] free GPUs, `ranks` [c] by name.
+    `rows` [c] rows of the view, `free_counts` [c] free GPUs, `ranks` [c] ranks of the names.
     """
 
     def __init__(
         self, view: ClusterView, pods: PodSet, rows: Ints, free: Ints, room: Ints, beside: Ints
     ) -> None:
-        """*beside* [c]: GPUs that the gang has there already."""
+        """*beside* [c] are bitmasks of the GPUs that the gang has there already."""
         self.wanted, self.unit = len(pods.members), pods.unit
         self.rows = rows
         self.ranks = view.rows.name_ranks()[rows]
@@ -58,15 +58,16 @@ class Candidates:
         self._choices: dict[Reach, _Choices] = {}
 
     def standards(self, reach: Reach, least: Standard) -> tuple[Floats, Floats]:
-        """Each worth, and each slowest own ring, that *least* allows; best first."""
+        """The distinct worths, and the distinct slowest own rings, that reach *least*; best
+        first."""
         all_of_them = self._choices_at(reach)
         able = self._reaches(all_of_them, least)
         worths, owns = np.unique(all_of_them.worth[able]), np.unique(all_of_them.own[able])
         return worths[::-1], owns[::-1]
 
     def room_at(self, reach: Reach, standard: Standard) -> tuple[Ints, Ints]:
-        """[c] the most members that a candidate can take so that *standard* is reached, and the
-        fewest, as fewer members may use fewer NICs; both 0 where it can take none."""
+        """[c] the most members with which a candidate reaches *standard*, and the fewest, because
+        fewer members may use fewer NICs; both 0 if it reaches it with none."""
         all_of_them = self._choices_at(reach)
         able = self._reaches(all_of_them, standard)
         most = np.zeros(len(self._alike), dtype=np.int64)
@@ -77,25 +78,26 @@ class Candidates:
         return most[self._which], fewest[self._which]
 
     def can_take(self, reach: Reach, standard: Standard, count: int) -> Ints:
-        """The candidates that can take just so many."""
+        """The candidates that reach *standard* with exactly *count* members."""
         all_of_them = self._choices_at(reach)
         able = self._reaches(all_of_them, standard) & (all_of_them.counts == count)
         return np.flatnonzero(np.isin(self._which, all_of_them.alike[able]))
 
     def alike(self, candidates: Ints) -> Ints:
-        """Equal numbers for those that differ in name alone."""
+        """[candidates] a number that is equal for candidates that differ in name alone."""
         numbers: Ints = self._which[candidates]
         return numbers
 
     def best_worth(self, row: int, reach: Reach) -> float:
-        """The most that this row allows with some members; -inf where it can take none."""
+        """The highest worth that this row allows with at least one member; -inf if it has no
+        room."""
         all_of_them = self._choices_at(reach)
         alike = self._which[self.rows == row]
         worths = all_of_them.worth[np.isin(all_of_them.alike, alike)]
         return float(worths.max(initial=-np.inf))
 
     def counts_of(self, reach: Reach, standard: Standard, alike: int) -> list[int]:
-        """How many members such a candidate can take so that *standard* is reached; rising."""
+        """The numbers of members with which such a candidate reaches *standard*, ascending."""
         all_of_them = self._choices_at(reach)
         able = self._reaches(all_of_them, standard) & (all_of_them.alike == alike)
         counts: list[int] = np.unique(all_of_them.counts[able]).tolist()
@@ -105,13 +107,13 @@ class Candidates:
         return self._sets(int(self._which[candidate]), count, reach, standard)
 
     def worth(self, candidate: int, taken: int, reach: Reach) -> float:
-        """What the communicator is worth there with these GPUs, in GB/s."""
+        """The worth of the communicator on this node with the GPUs *taken*, in GB/s."""
         kind, _, beside, _ = self._parts(int(self._which[candidate]))
         prefer = self._request.requirement.prefer
         return float(communicator.worths(kind, prefer, reach)[taken | beside])
 
     def damage_of(self, alike: int, count: int, reach: Reach, standard: Standard) -> float:
-        """What so many members there take from the jobs to come, in GB/s."""
+        """The GB/s that later jobs lose by *count* members there."""
         kind, free, _, _ = self._parts(alike)
         return kind.damage(free, sum(self._sets(alike, count, reach, standard)))
 
@@ -126,7 +128,7 @@ class Candidates:
         return np.array(found, dtype=np.float64)[position]
 
     def sorted(self, candidates: Ints, keys: Sequence[NDArray[np.generic]]) -> Ints:
-        """By these keys, the first counts most; then the fullest node, then its name."""
+        """Sort by *keys*, the first counts most; then the fullest node, then the name."""
         last = (self.ranks[candidates], self.free_counts[candidates])
         return candidates[np.lexsort((*last, *reversed(keys)))]
 
@@ -163,7 +165,7 @@ class Candidates:
         return known
 
     def _parts(self, alike: int) -> tuple[MachineKind, int, int, int]:
-        """Its kind, free GPUs, GPUs that the gang has there, and room for members."""
+        """(kind, free GPUs, GPUs that the gang has there, room for members)."""
         key = int(self._alike[alike])
         kind = self._kinds[key >> _KIND]
         return kind, key & _GPUS, key >> _BESIDE & _GPUS, key >> _ROOM & (1 << 8) - 1

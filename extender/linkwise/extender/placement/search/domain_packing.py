@@ -1,11 +1,9 @@
-"""Which nodes of one domain take the members of a gang, and how many each: fewest nodes, and of
-those the ones that lie closest together.
+"""Chooses the nodes of one domain for the members of a gang: the fewest, and the closest together.
 
-From the widest level down, domains are filled whole one after the other, the one with most room
-first, and what is left over goes to the domain that it fills best. So a gang that needs three
-cliques is in three and not in five, and half of a clique is left where it was half before.
-Members that belong together, as those of one child Job, are not torn between two domains where
-that takes no more nodes.
+From the widest level down, the packing fills whole domains one after the other, the one with most
+room first. The rest goes to the domain that it fills best. So a gang that needs three cliques gets
+three and not five, and a half-free clique is used before a free one is split. Members that belong
+together, such as those of one child Job, stay in one domain if that takes no more nodes.
 """
 
 from collections import Counter
@@ -23,21 +21,21 @@ from linkwise.extender.placement.worth.communicator import Standard
 from linkwise.extender.placement.worth.reach import Reach
 
 _NEXT_TO, _NEAR = 2, 1
-_EXACT = 6  # so many nodes are chosen together
-_LESS = 1e-6  # GB/s of damage: by how much less counts
-_FAR = 1e9  # GB/s: a node where the gang is already counts more than any damage
+_EXACT = 6  # nodes that `_exact` chooses together
+_LESS = 1e-6  # GB/s; a smaller difference of damage is none
+_FAR = 1e9  # GB/s; more than any damage, so nodes with members of the gang come first
 
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """Rows where members of the gang are already, and of these where the next ones in rank are."""
+    """The rows with members of the gang, and those of them with the next members in rank."""
 
     rows: Ints
     next_to: Ints
 
     def of(self, numbers: Ints, domains: Ints) -> Ints:
-        """[candidates] how near the gang's others are to a node of these *domains*; *numbers* are
-        the domains of all rows. More is nearer."""
+        """[candidates] the closeness of the gang's other members to a node of these *domains*;
+        higher is closer. *numbers* are the domains of all rows."""
         near = np.isin(domains, numbers[self.rows]) * _NEAR
         closeness: Ints = np.maximum(near, np.isin(domains, numbers[self.next_to]) * _NEXT_TO)
         return closeness
@@ -51,7 +49,7 @@ class _Groups:
     of: Ints  # [among] the domain of each, from 0
     count: int
     closeness: Ints  # [count]
-    ranks: Ints  # [count] by the first of their nodes' names
+    ranks: Ints  # [count] the rank of the first of their nodes' names
 
     def sums(self, weights: Ints, where: Bools | None = None) -> Ints:
         chosen = slice(None) if where is None else where
@@ -69,8 +67,8 @@ class NodePacking:
         reach: Reach,
         standard: Standard,
     ) -> None:
-        """*room* [candidates] for members so that *standard* is reached; *levels* below the domain
-        that holds all, nearest first."""
+        """*room* [candidates] is the number of members with which each reaches *standard*. *levels*
+        are those below the domain that holds all, nearest first."""
         self._pool, self._room = pool, room
         self._reach, self._standard = reach, standard
         widest_first = [level.apart for level in reversed(levels)]
@@ -84,9 +82,11 @@ class NodePacking:
     def choose(
         self, among: Ints, wanted: int, nodes: int, must: Sequence[tuple[int, int]] = ()
     ) -> list[tuple[int, int]] | None:
-        """(candidate, members there) for so many of *among*, which have room enough for *wanted*,
-        and for those that *must* be, in the order in which neighbours in rank are neighbours on
-        them. None: they have room only for more members, or for fewer."""
+        """(candidate, members there) for *nodes* of the candidates *among*, and for those in
+        *must*, in the order that puts neighbours in rank close to each other.
+
+        *among* has room for *wanted* members. None if it fits only more members, or only fewer.
+        """
         taken = self._take(among, wanted, nodes, 0) if wanted else []
         if taken is None:
             taken = self._take_nodes(among, wanted, nodes)
@@ -117,7 +117,7 @@ class NodePacking:
 
     @staticmethod
     def _says_nothing(domains: Ints) -> bool:
-        """All in one domain, or each in its own."""
+        """Whether the domains distinguish nothing: all in one, or each in its own."""
         distinct = len(np.unique(domains))
         return distinct == 1 or distinct == len(domains)
 
@@ -130,10 +130,10 @@ class NodePacking:
         return _Groups(among, of, len(numbers), closeness, ranks)
 
     def _best_group(self, groups: _Groups, wanted: int, nodes: int) -> tuple[int, int, int]:
-        """A group, and how many members on how many nodes there: all that are left, if it can be.
+        """(group, members, nodes there); a group that has room for all the rest comes first.
 
-        However the groups are chosen one after the other, the nodes stay enough: of the nodes with
-        most room, a group takes those that must be taken, and as many as may be of their equals.
+        Whatever the order of the groups, *nodes* stays enough: each group uses the nodes with most
+        room that must be used, and as many of their equals as possible.
         """
         room = self._room[groups.among]
         by_room = np.lexsort((-room, groups.of))
@@ -162,21 +162,21 @@ class NodePacking:
         return best, int(members[best]), int(share[best])
 
     def _whole_units(self, most: int, each: int, others: Ints, wanted: int, nodes: int) -> int:
-        """How many of at most so many members, *each* so many on a node, so that no unit of those
-        that belong together is torn; 0 where the other nodes would then be too few for the rest."""
+        """The largest number of members up to *most*, *each* per node, that splits no unit; 0 if
+        the other nodes would then have too little room for the rest."""
         whole = most - most % lcm(self._pool.unit, each)
         rest = others[: nodes - whole // each].sum()
         return whole if rest >= wanted - whole else 0
 
     def _take_nodes(self, among: Ints, wanted: int, nodes: int) -> list[tuple[int, int]] | None:
-        """Most members on all but the last few nodes, then those for the rest by `_exact`."""
+        """Fill all but the last few nodes, then choose those for the rest with `_exact`."""
         pool, room = self._pool, self._room
-        if room[among].sum() == wanted:  # all of them whole: there is nothing to choose
+        if room[among].sum() == wanted:  # all nodes are filled: there is nothing to choose
             return [(int(i), int(room[i])) for i in among if room[i]]
         sure = among[:0]
         if nodes > _EXACT:
             least = -np.partition(-room[among], nodes - 2)[nodes - 2]
-            most = among[room[among] >= least]  # what others would lose need not be known
+            most = among[room[among] >= least]  # the damage on the others need not be computed
             damage = pool.damage(most, room[most], self._reach, self._standard)
             tied = (-room[most], ~self._near_nodes[most], damage)
             sure = pool.sorted(most, tied)[: nodes - _EXACT]
@@ -186,8 +186,8 @@ class NodePacking:
         return None if last is None else chosen + last
 
     def _exact(self, among: Ints, wanted: int, nodes: int) -> list[tuple[int, int]] | None:
-        """So many members on at most so many nodes with the least damage; of equals on nodes where
-        the gang is already, then the fullest, then by name."""
+        """Place *wanted* members on at most *nodes* nodes with the least damage. Among equals,
+        nodes with members of the gang win, then the fullest, then the first by name."""
         cost = np.full((nodes + 1, wanted + 1), np.inf)
         cost[:, 0] = 0.0
         steps: list[tuple[int, int, NDArray[np.bool_]]] = []  # candidate, members, where better
@@ -206,8 +206,8 @@ class NodePacking:
     def _worth_trying(
         self, among: Ints, nodes: int
     ) -> Iterator[tuple[int, list[tuple[int, float]]]]:
-        """Candidates, of those that are alike only the first so many, with the damage of each
-        number of members."""
+        """Candidates with (members, damage) for each possible number of members; of candidates
+        that are alike, only the first *nodes*."""
         pool = self._pool
         in_order = pool.sorted(among, [~self._near_nodes[among]])
         in_order = in_order[_first_of_each(pool.alike(in_order), nodes)]
@@ -230,7 +230,7 @@ class NodePacking:
         return damage if near else damage + _FAR
 
     def _in_order(self, chosen: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """The nodes of each domain beside each other; otherwise by name."""
+        """Sort so that the nodes of each domain are consecutive; otherwise by name."""
         places = np.array([i for i, _ in chosen])
         ranks = self._pool.ranks[places]
         keys = [ranks]
@@ -243,7 +243,7 @@ class NodePacking:
 
 
 def _first_of_each(alike: Ints, most: int) -> NDArray[np.bool_]:
-    """The first so many of each number."""
+    """[alike] whether the entry is among the first *most* with its number."""
     order = np.argsort(alike, kind="stable")
     _, starts, counts = np.unique(alike[order], return_index=True, return_counts=True)
     before = np.arange(len(alike)) - np.repeat(starts, counts)
@@ -255,7 +255,7 @@ def _first_of_each(alike: Ints, most: int) -> NDArray[np.bool_]:
 def _traced(
     steps: Sequence[tuple[int, int, NDArray[np.bool_]]], nodes: int, wanted: int
 ) -> list[tuple[int, int]]:
-    """Which steps led to so many members on so many nodes, found again from the last."""
+    """Trace back from the last step which steps led to *wanted* members on *nodes* nodes."""
     chosen: list[tuple[int, int]] = []
     used: set[int] = set()
     for place, count, better in reversed(steps):
@@ -270,5 +270,5 @@ def _traced(
 
 
 def _first(groups: Ints, *keys: Ints) -> int:
-    """Of these groups the one that is least by the keys, the first of which counts most."""
+    """The group with the smallest keys; the first key counts most."""
     return int(groups[np.lexsort([key[groups] for key in reversed(keys)])[0]])

@@ -1,9 +1,8 @@
-"""Where the members of a gang that are alike go: one node, or a domain at some level.
+"""Places the members of a gang that are all alike: on one node, or in a domain at some level.
 
-At each level all domains are looked at at once, by arrays. First comes what the communicator could
-be worth at best; what is worth as much within the tolerance is equal. Of equals the one counts
-with GPUs of one model, then that whose slowest member has the best ring of its own, then that with
-fewest nodes, then the nearest level.
+At each level, arrays compare all domains at once. The highest possible worth of the communicator
+wins; worths within the tolerance are equal. Among equals, these criteria decide in turn: GPUs of
+one model, the best own ring of the slowest member, fewest nodes, the nearest level.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,19 +21,19 @@ from linkwise.extender.placement.worth.communicator import TOLERANCE, Standard
 from linkwise.extender.placement.worth.reach import APART, ONE_NODE, Reach, reach_of
 
 _ANYTHING = Standard()
-_MOST_MUSTS = 64  # ways to begin with, where the gang's own nodes need more of it
+_MOST_MUSTS = 64  # combinations tried if nodes with members need more members
 
 
 class DomainSearch:
     def __init__(self, scopes: Sequence[Scope], pods: PodSet, *, apart: bool = False) -> None:
-        """*scopes*: on GPUs of one model each, then on any. *apart*: each member is a communicator
-        of its own."""
+        """*scopes* are limited to one GPU model each; the last one allows any. *apart*: each member
+        is a communicator of its own."""
         self._scopes, self._pods, self._apart = scopes, pods, apart
         placed = scopes[0].placed
         self._near = Near(scopes[0].placed_rows, np.array(placed.next_to, dtype=np.int64))
 
     def within(self, domains: Ints) -> Assignment | None:
-        """The best within one of these domains [rows]."""
+        """The best assignment within one of these domains [rows]; None if none has room."""
         places = [place for scope in self._scopes for place in self._places(scope, domains)]
         below = np.inf
         while True:
@@ -49,13 +48,13 @@ class DomainSearch:
                 found = [each for each in of_models if each is not None]
                 if found:
                     return best_of(found)
-            below = least  # there is room for more members, or for fewer, but not for so many
+            below = least  # at this worth there is room only for more members, or for fewer
 
     def _places(self, scope: Scope, domains: Ints) -> Iterator["_Place"]:
-        """One node, then the levels from the nearest to the widest."""
+        """The level of single nodes, then the other levels from the nearest to the widest."""
         pool = scope.candidates(self._pods, domains != NO_DOMAIN)
         if pool.most < pool.wanted:
-            return  # there are not even enough GPUs, so no set needs to be sought
+            return  # there are too few GPUs, so no search for sets is needed
         levels = scope.view.levels
         if len(scope.placed_rows) <= 1:
             own = np.where(domains == NO_DOMAIN, NO_DOMAIN, np.arange(len(domains)))
@@ -76,17 +75,17 @@ class DomainSearch:
 
 
 class _Place:
-    """The domains of one level, one of which is to hold all members."""
+    """The domains of one level; one of them must hold all members."""
 
     def __init__(
         self, pool: Candidates, domains: Ints, reach: Reach, level: int, scope: Scope, near: Near
     ) -> None:
-        """*domains* [rows]; *level* 0: each node is one."""
+        """*domains* [rows]; at *level* 0 each node is a domain."""
         self._pool, self._reach, self.level = pool, reach, level
         self._domains, self._of = domains, domains[pool.rows]
         self._scope, self._near, self.mixes = scope, near, scope.mixes
-        # What the nodes allow where the gang is already: with its GPUs there as they are, and with
-        # the best that may be added to them.
+        # The worth that nodes with members of the gang allow: with the gang's GPUs there as they
+        # are, and with the best GPUs added.
         self._as_it_is = scope.placed_worths(pool.prefer, reach) if level else {}
         added = {row: pool.best_worth(row, reach) for row in self._as_it_is}
         self._most = min(
@@ -94,14 +93,14 @@ class _Place:
         )
 
     def best_worth(self, below: float = np.inf) -> float:
-        """The most that all members could have, under *below*; -inf where there is no room."""
+        """The highest worth under *below* at which all members have room; -inf if there is none."""
         worths = {*self._pool.standards(self._reach, _ANYTHING)[0], *self._as_it_is.values()}
         able = (worth for worth in worths if worth < below and worth <= self._most)
         found = self._highest([Standard(worth) for worth in sorted(able, reverse=True)])
         return -np.inf if found is None else found.worth
 
     def assign(self, least: float) -> Assignment | None:
-        """Sets for all members, so that the communicator is worth so much."""
+        """Sets for all members with which the communicator's worth is at least *least*."""
         owns = self._pool.standards(self._reach, Standard(least))[1]
         standard = self._highest([Standard(least, own) for own in owns])
         if standard is None:
@@ -118,7 +117,7 @@ class _Place:
     def _chosen(
         self, standard: Standard, must: Sequence[tuple[int, int]]
     ) -> list[tuple[int, int]] | None:
-        """(candidate, members there) for all, of which some *must* be."""
+        """(candidate, members there) for all members, including those in *must*."""
         most, fewest = self._pool.room_at(self._reach, standard)
         most[[place for place, _ in must]] = 0
         wanted = self._pool.wanted - sum(count for _, count in must)
@@ -136,8 +135,8 @@ class _Place:
         return None
 
     def _musts(self, standard: Standard) -> Iterator[tuple[tuple[int, int], ...]]:
-        """Members that have to go where the gang is already, as its GPUs there reach *standard*
-        only with more beside them."""
+        """The possible members on nodes that have members already and reach *standard* only with
+        more GPUs."""
         rows = [row for row, worth in self._as_it_is.items() if worth < standard.worth]
         places = np.flatnonzero(np.isin(self._pool.rows, rows))
         if len(places) < len(rows):
@@ -151,9 +150,9 @@ class _Place:
                 yield tuple(zip(places.tolist(), each, strict=True))
 
     def _highest(self, standards: list[Standard]) -> Standard | None:
-        """The first of these, best first, at which some domain has room for all."""
+        """The first of *standards*, given best first, at which some domain has room for all."""
         low, high = 0, len(standards)
-        while low < high:  # whoever has room at one has room at all behind, but for the fewest
+        while low < high:  # room at one standard is room at all lower ones, except for *fewest*
             middle = (low + high) // 2
             if self._has_room(standards[middle], whole=False):
                 high = middle
@@ -199,14 +198,14 @@ class _Place:
         )
 
     def _of_others(self, places: Ints) -> float:
-        """What the nodes allow where the gang has GPUs and gets no more."""
+        """The worth that nodes allow where the gang has GPUs and gets no more."""
         used = set(self._pool.rows[places].tolist())
         worths = (worth for row, worth in self._as_it_is.items() if row not in used)
         return min(worths, default=np.inf)
 
     def _nearest_first(self, able: Ints, room: Ints) -> list[int]:
-        """Of these domains: near the gang's others, then the fullest, so that whole ones stay
-        whole, then by the names of their nodes."""
+        """The domains *able*: those nearest to the gang's other members first, then the fullest,
+        so that free domains stay whole, then by the names of their nodes."""
         inside = np.isin(self._of, able)
         numbers, of = np.unique(self._of[inside], return_inverse=True)
         total = np.bincount(of, room[inside], minlength=len(numbers))
@@ -217,8 +216,11 @@ class _Place:
 
 
 def _fewest(domains: Ints, most: Ints, fewest: Ints, wanted: int) -> tuple[Ints, Ints]:
-    """The domains [candidates] with room for all, and how many nodes it takes in each: those with
-    most room first, unless even *fewest* on so many nodes are too many."""
+    """The domains with room for *wanted* members, and the number of nodes that each needs.
+
+    *domains*, *most* and *fewest* are [candidates]. The nodes with most room count first. A domain
+    is left out if even *fewest* members on each of so many nodes are too many.
+    """
     inside = np.flatnonzero((most > 0) & (domains != NO_DOMAIN))
     numbers, of = np.unique(domains[inside], return_inverse=True)
     by_room = np.lexsort((fewest[inside], -most[inside], of))
@@ -235,7 +237,7 @@ def _fewest(domains: Ints, most: Ints, fewest: Ints, wanted: int) -> tuple[Ints,
 
 
 def _running(numbers: Ints, of: Ints, starts: Ints) -> Ints:
-    """The sums so far in each group."""
+    """The cumulative sums within each group."""
     sums = np.cumsum(numbers)
     before: Ints = (sums[starts] - numbers[starts])[of] if len(of) else sums
     return sums - before

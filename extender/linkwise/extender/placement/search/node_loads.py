@@ -1,5 +1,5 @@
-"""Members of unequal size on one node: how many of each fit, and what their GPU sets are worth
-together. Look-ups by kind of machine and free GPUs."""
+"""Members of unequal size on one node: how many of each fit, and the worth of their GPU sets
+together. The results are cached by kind of machine and free GPUs."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,16 +16,16 @@ from linkwise.topology import subsets
 from linkwise.topology.model import LinkClass
 
 Counts = tuple[int, ...]
-"""Members of each pod set."""
+"""The number of members of each pod set."""
 
-_MOST_TRIED = 500  # ways to deal sets out on one node
+_MOST_TRIED = 500  # ways to divide the sets of one node
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Members on one node, and what that is worth there."""
+    """Members on one node, and their worth there."""
 
-    sets: tuple[tuple[int, ...], ...]  # of each pod set
+    sets: tuple[tuple[int, ...], ...]  # the GPU sets of each pod set's members
     worth: float
     own: float
     damage: float
@@ -34,7 +34,10 @@ class Load:
 def all_loads(
     asked: Sequence[tuple[int, ...]], most: Sequence[int], left: tuple[int, ...]
 ) -> Iterator[Counts]:
-    """Every way to take at most so many of each so that what they ask for is left."""
+    """Every combination of at most *most* members that fits into *left*.
+
+    *asked* has the request of one member of each pod set, by resource; *left* the free amounts.
+    """
     if not most:
         yield ()
         return
@@ -49,8 +52,8 @@ def all_loads(
 def fullest(
     asked: Sequence[tuple[int, ...]], most: Sequence[int], left: tuple[int, ...]
 ) -> Iterator[Counts]:
-    """As many of the first as fit, then of the next: one way, for which many pod sets are few. And
-    none at all."""
+    """One combination, for many pod sets: as many of the first as fit, then of the next. After it,
+    the empty one."""
     counts = []
     for each, count in zip(asked, most, strict=True):
         fit = min([have // need for have, need in zip(left, each, strict=True) if need], default=0)
@@ -88,8 +91,8 @@ def load_of(
     beside: int,
     reach: Reach,
 ) -> Load | None:
-    """The sets of the members on one node: together worth most, then least damage; of these the
-    largest members choose first. None where not all have sets that will do."""
+    """The sets of *counts* members on one node: the highest worth together, then the least damage;
+    the largest members choose first. None if not all members get suitable sets."""
     wanted = [(request, count) for request, count in zip(requests, counts, strict=True) if count]
     total = sum(request.size * count for request, count in wanted)
     allowed = reduce(or_, (kind.allowed(request.requirement) for request, _ in wanted), 0)
@@ -112,7 +115,7 @@ def load_of(
 def _dealt_out(
     kind: MachineKind, wanted: Sequence[tuple[GpuRequest, int]], cover: int, tries: Iterator[int]
 ) -> tuple[tuple[tuple[int, ...], ...], float] | None:
-    """Sets for all of them, and the slowest own ring; None once there are no more *tries*."""
+    """The sets of all members, and the slowest own ring; None once *tries* is exhausted."""
     if not wanted:
         return (), ENOUGH
     request, count = wanted[0]

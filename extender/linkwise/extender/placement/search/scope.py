@@ -1,4 +1,4 @@
-"""Where a gang may go at all: on which GPUs, and in which domains, beside those it has already."""
+"""The GPUs and the domains that a gang may use, given those that it has already."""
 
 from collections.abc import Iterator, Sequence
 
@@ -14,12 +14,12 @@ from linkwise.extender.placement.worth import communicator
 from linkwise.extender.placement.worth.reach import Reach
 from linkwise.topology.model import LinkClass
 
-_ALL = 0  # the number of the one domain that holds every node
+_ALL = 0  # the number of a domain that contains every node
 
 
 class Scope:
     def __init__(self, view: ClusterView, placed: PlacedMembers, model: str | None) -> None:
-        """On GPUs of one *model*, or any."""
+        """Limited to GPUs of one *model*; None: any."""
         self.view, self.placed, self.mixes = view, placed, model is None
         self.free = view.rows.free
         if model is not None:
@@ -30,8 +30,8 @@ class Scope:
         self.beside[self.placed_rows] = placed.gpus
 
     def in_order(self, spans: Spans) -> Iterator[Ints]:
-        """[rows] the domains of the first span that is preferred, of the next, at last those that
-        may hold all members."""
+        """[rows] the domains of each preferred span in turn, and last the domains that the required
+        spans allow."""
         allowed = self.required(spans.require)
         for key in spans.prefer:
             level = self.view.level(key)
@@ -40,14 +40,14 @@ class Scope:
         yield allowed
 
     def required(self, levels: Sequence[str]) -> Ints:
-        """[rows] the domain that may hold all members; NO_DOMAIN: that node may hold none."""
+        """[rows] the domain of each node that may hold members; NO_DOMAIN: the node may not."""
         domains = np.full(len(self.view.rows), _ALL)
         for key in levels:
             domains = joined(domains, self.view.level(key).numbers)
         return self.with_placed(domains) if levels else domains
 
     def with_placed(self, domains: Ints) -> Ints:
-        """Only the domain where the gang's others are; none, if they are in more than one."""
+        """Only the domain with the gang's other members; none if they are in several."""
         if not len(self.placed_rows):
             return domains
         theirs = domains[self.placed_rows[0]]
@@ -55,8 +55,8 @@ class Scope:
         return np.where((domains == theirs) & together, domains, NO_DOMAIN)
 
     def placed_worths(self, prefer: LinkClass, reach: Reach) -> dict[int, float]:
-        """By row, where the gang has GPUs already: what the node allows the communicator as it is,
-        in GB/s."""
+        """Row -> GB/s that the node allows the communicator with the GPUs that the gang has there
+        already."""
         rows, kinds = self.view.rows, self.view.kinds
         return {
             row: float(communicator.worths(kinds[int(rows.kinds[row])], prefer, reach)[gpus])
@@ -73,7 +73,7 @@ class Scope:
 
 
 def joined(domains: Ints, others: Ints) -> Ints:
-    """[rows] the domains of those that share both; NO_DOMAIN where either is."""
+    """[rows] the intersections of *domains* and *others*; NO_DOMAIN if either is."""
     if (domains == _ALL).all():
         return others
     _, numbers = np.unique(domains * (others.max(initial=0) + 1) + others, return_inverse=True)

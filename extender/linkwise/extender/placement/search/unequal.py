@@ -1,8 +1,8 @@
-"""Where members of unequal size go, or of unequal CPU and memory: all of them together.
+"""Places members of unequal size, or of unequal CPU and memory, together.
 
-Node after node is filled as far as can be, by a search that goes back where the rest then has no
-room. So [6, 5] free GPUs take members of 2, 4, 2 and 3. The nodes tried are the roomiest of a
-domain, as few as can be; each is then changed for one that loses less.
+A backtracking search fills node after node as far as possible, and goes back if the rest has no
+room. So [6, 5] free GPUs take members of 2, 4, 2 and 3. The search uses the roomiest nodes of a
+domain, as few as possible; then each node is exchanged for one with less damage.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,21 +24,21 @@ from linkwise.extender.placement.worth.reach import APART, ONE_NODE, Reach, reac
 
 _MOST_DOMAINS = 8  # tried at each level
 _MORE_NODES = 4  # tried beyond the fewest that have GPUs enough
-_MOST_STEPS = 4000  # of one search for how the members are dealt out
+_MOST_STEPS = 4000  # of one backtracking search
 _MOST_LOADS = 256  # tried for one node
-_MOST_EXCHANGES = 20_000  # nodes of a gang that are compared with others, times these
-_MOST_POD_SETS = 8  # whose members are combined on a node in every way
+_MOST_EXCHANGES = 20_000  # the gang's nodes times the nodes that they are compared with
+_MOST_POD_SETS = 8  # up to so many, all combinations of members on a node are tried
 
 
 class UnequalSearch:
     def __init__(
         self, scopes: Sequence[Scope], pod_sets: Sequence[PodSet], *, apart: bool = False
     ) -> None:
-        """As `DomainSearch`."""
+        """The arguments of `DomainSearch`."""
         self._searches = [_OnModel(scope, pod_sets, apart=apart) for scope in scopes]
 
     def within(self, domains: Ints) -> Assignment | None:
-        """The best within one of these domains [rows]."""
+        """The best assignment within one of these domains [rows]; None if none has room."""
         found = [
             (each, search.mixes)
             for search in self._searches
@@ -114,8 +114,9 @@ class _OnModel:
             yield self._in_domain(inside[of == number], reach, level)
 
     def _in_domain(self, among: Ints, reach: Reach, level: int) -> Assignment | None:
-        """Of the highest worth, in GB/s, at which the members can be dealt out over these nodes,
-        and higher than what was found before; what is worth as much within the tolerance is equal.
+        """The best assignment at the highest worth at which the members fit on these nodes.
+
+        None if that is no higher than a worth found before. Worths within the tolerance are equal.
         """
         alike = {self._alike(row) for row in among.tolist()}
         all_worths = {worth for each in alike for worth in self._worths(each, reach)}
@@ -124,7 +125,7 @@ class _OnModel:
         if not worths or self._fewest_of(among, reach, worths[0]) is None:
             return None
         low, high = 0, len(worths) - 1
-        while low < high:  # at `low` they can be
+        while low < high:  # at `low` the members fit
             middle = (low + high + 1) // 2
             if self._fewest_of(among, reach, worths[middle]) is None:
                 high = middle - 1
@@ -143,7 +144,7 @@ class _OnModel:
         return int(scope.view.rows.kinds[row]), int(scope.free[row]), int(scope.beside[row])
 
     def _worths(self, alike: tuple[int, int, int], reach: Reach) -> tuple[float, ...]:
-        """What a node with so much free may allow a communicator, best first."""
+        """The worths that such a node may allow a communicator, in GB/s."""
         number, free, beside = alike
         kind = self._scope.view.kinds[number]
         return node_loads.some_worths(kind, self._prefer, free, beside, reach)
@@ -151,8 +152,8 @@ class _OnModel:
     def _fewest_of(
         self, among: Ints, reach: Reach, least: float
     ) -> list[tuple[int, Counts]] | None:
-        """How many of which on which of these nodes, each worth *least*: on the roomiest, as few
-        as can be."""
+        """(row, members of each pod set) on the fewest and roomiest of these nodes, each worth
+        *least* or more; None if they do not fit."""
         room = np.array([self._room_at(row, reach, least) for row in among.tolist()])
         near = np.isin(among, self._scope.placed_rows)
         ranks = self._scope.view.rows.name_ranks()[among]
@@ -177,11 +178,11 @@ class _OnModel:
         return self._placed_worths[reach]
 
     def _must(self, reach: Reach, least: float) -> list[int]:
-        """The rows where the gang is already, and is worth *least* only with more beside it."""
+        """The rows with members of the gang that reach the worth *least* only with more GPUs."""
         return [row for row, worth in self._as_it_is(reach).items() if worth < least]
 
     def _room_at(self, row: int, reach: Reach, least: float) -> int:
-        """The most GPUs of this node so that it is worth so much."""
+        """The most GPUs of this node with which its worth is at least *least*."""
         number, free, beside = self._alike(row)
         kind = self._scope.view.kinds[number]
         return node_loads.room_at(kind, self._prefer, free, beside, reach, least)
@@ -189,8 +190,9 @@ class _OnModel:
     def _dealt(
         self, rows: list[int], musts: int, behind: list[int], reach: Reach, least: float
     ) -> list[tuple[int, Counts]] | None:
-        """A search in depth: node after node gets as many GPUs' worth of members as it holds, each
-        of the first *musts* some. *behind*: room for GPUs on a node and those after it."""
+        """A depth-first search: each node takes members with as many GPUs as possible, and each of
+        the first *musts* nodes takes some. *behind* is the room for GPUs on a node and all later
+        ones."""
         in_vain: set[tuple[int, Counts]] = set()
         left = [self._all]
         path = [self._loads(rows[0], self._all, reach, least)]
@@ -221,7 +223,7 @@ class _OnModel:
         return None
 
     def _loads(self, row: int, left: Counts, reach: Reach, least: float) -> Iterator[Counts]:
-        """What this node can take of those that are left; most GPUs first."""
+        """The members of *left* that this node can take; most GPUs first."""
         loads = islice(self._all_loads(row, left), _MOST_LOADS)
         for counts in sorted(loads, key=self._gpus, reverse=True):
             if not any(counts):
@@ -233,7 +235,7 @@ class _OnModel:
                 yield counts
 
     def _all_loads(self, row: int, left: Counts) -> Iterator[Counts]:
-        """By its resources; those with more of the largest members first."""
+        """The members that fit by the node's resources; more of the largest members first."""
         asked = [
             (size, pods.needs.milli_cpu, pods.needs.memory, pods.needs.gpus, 1)
             for pods, size in zip(self._pod_sets, self._sizes, strict=True)
@@ -257,7 +259,8 @@ class _OnModel:
         level: int,
         least: float,
     ) -> Assignment:
-        """The same loads, each on the node where it is best: worth *least*, and of less damage."""
+        """The same loads, each on the best node that is worth *least*: the best own ring, then the
+        least damage."""
         loads = []
         for row, counts in dealt:
             load = self._load(row, counts, reach)
@@ -276,10 +279,10 @@ class _OnModel:
             loads[number] = (best[1], counts, best[2])
         return self._assignment([(row, load) for row, _, load in loads], reach, level)
 
-    # What a load is worth on a node
+    # The worth of a load on a node
 
     def _load(self, row: int, counts: Counts, reach: Reach) -> Load | None:
-        """None: this node cannot take so many."""
+        """None if this node cannot take so many members."""
         if next(self._all_loads(row, counts)) != counts:
             return None
         free, beside = int(self._scope.free[row]), int(self._scope.beside[row])

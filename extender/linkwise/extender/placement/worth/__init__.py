@@ -1,1 +1,1 @@
-"""What GPUs are worth together: the all-reduce bandwidth of a communicator."""
+"""The worth of GPUs together: the estimated all-reduce bandwidth of a communicator."""

@@ -1,8 +1,8 @@
-"""What a gang's GPUs are worth as one communicator: the estimated bandwidth of an all-reduce.
+"""The worth of a gang's GPUs as one communicator: the estimated bandwidth of an all-reduce.
 
-Inside a node it is that of the ring through all the members' GPUs there; between nodes it is what
-the GPUs of each node reach the others with. The slowest node counts. Formulas and sources:
-docs/topology.md.
+Inside a node, the ring through all the members' GPUs there determines it. Between nodes, the
+bandwidth from the GPUs of each node to the others does. The slowest node counts.
+docs/topology.md has the formulas and their sources.
 """
 
 from collections.abc import Iterator
@@ -17,15 +17,18 @@ from linkwise.extender.placement.worth.reach import Reach
 from linkwise.topology import subsets
 from linkwise.topology.model import LinkClass
 
-_MOST_ARRAYS = 256  # remembered; one of 16 GPUs takes half a MiB
+_MOST_ARRAYS = 256  # cached; an array for 16 GPUs takes half a MiB
 TOLERANCE = 0.05
-"""Estimates that differ by less than this share of the best are taken for equal."""
+"""Estimates that differ by less than this share of the best count as equal."""
 
 
 @lru_cache(maxsize=_MOST_ARRAYS)
 def worths(kind: MachineKind, prefer: LinkClass, reach: Reach) -> Floats:
-    """[2^n] what a node with these GPUs of the gang allows the communicator, in GB/s. With a
-    preferred link below NVLink, ENOUGH for a set that keeps to it, as `MachineKind.quality`."""
+    """[2^n] GB/s that a node allows the communicator, by bitmask of the gang's GPUs there.
+
+    With a preferred link below NVLink, a set with that link or a closer one is worth ENOUGH, as in
+    `MachineKind.quality`.
+    """
     table = kind.table
     if reach.apart:
         return np.full(1 << table.count, ENOUGH)
@@ -40,8 +43,10 @@ def worths(kind: MachineKind, prefer: LinkClass, reach: Reach) -> Floats:
 
 @lru_cache(maxsize=_MOST_ARRAYS)
 def own_rings(kind: MachineKind, size: int, require: LinkClass, prefer: LinkClass) -> Floats:
-    """[2^n] cut into members' sets of *size*, the ring of the slowest member, in GB/s, or ENOUGH;
-    -inf where the GPUs cannot be cut into sets that keep to *require*."""
+    """[2^n] GB/s of the slowest member's ring, by bitmask of GPUs that are cut into sets of *size*.
+
+    ENOUGH if the sets have the preferred link; -inf if no cut has sets with the link *require*.
+    """
     table = kind.table
     if size == 1:
         return np.full(1 << table.count, ENOUGH)
@@ -54,8 +59,8 @@ def own_rings(kind: MachineKind, size: int, require: LinkClass, prefer: LinkClas
 
 @dataclass(frozen=True, slots=True)
 class Standard:
-    """The least that a placement has to reach: *worth* of the communicator, *own* ring of each
-    member, both in GB/s."""
+    """The minimum for a placement, in GB/s: *worth* of the communicator, *own* ring of each
+    member."""
 
     worth: float = -np.inf
     own: float = -np.inf
@@ -65,8 +70,9 @@ class Standard:
 def choices(
     kind: MachineKind, request: GpuRequest, free: int, beside: int, most: int, reach: Reach
 ) -> tuple[tuple[int, float, float], ...]:
-    """What 1, 2 … *most* members on a node with these *free* GPUs can have, *beside* GPUs of the
-    gang: (members, worth, slowest own ring). Of each number those that no other betters in both."""
+    """(members, worth, slowest own ring) for 1, 2 … *most* members on a node with these *free*
+    GPUs, where the gang has the GPUs *beside* already. For each number, only the choices that no
+    other beats in both values."""
     found: list[tuple[int, float, float]] = []
     for count in range(1, most + 1):
         covers, own = _covers(kind, request, free, count)
@@ -91,8 +97,8 @@ def sets(
     reach: Reach,
     standard: Standard,
 ) -> tuple[int, ...]:
-    """The sets of *count* members on a node so that *standard* is reached: least damage, then
-    fewest NUMA nodes, nearest NIC, lowest indices. Those that follow each other are neighbours."""
+    """The sets of *count* members on a node that reach *standard*: least damage, then fewest NUMA
+    nodes, nearest NIC, lowest indices. Consecutive sets are neighbours."""
     covers, own = _covers(kind, request, free, count)
     worth = worths(kind, request.requirement.prefer, reach)[covers | beside]
     covers = covers[(worth >= standard.worth) & (own >= standard.own)]
@@ -107,8 +113,8 @@ def sets(
 def ways(
     kind: MachineKind, request: GpuRequest, free: int, count: int
 ) -> Iterator[tuple[tuple[int, ...], float]]:
-    """Ways to give sets of these GPUs to *count* members, and the slowest own ring in each; the
-    best ring first."""
+    """Ways to give *count* members sets of the *free* GPUs, with the slowest own ring of each way;
+    the best ring first."""
     covers, own = _covers(kind, request, free, count)
     for place in np.argsort(-own, kind="stable").tolist():
         parts = _parts(kind, request, int(covers[place]), count)
@@ -116,10 +122,11 @@ def ways(
 
 
 def _covers(kind: MachineKind, request: GpuRequest, free: int, count: int) -> tuple[Ints, Floats]:
-    """The sets of all GPUs that *count* members could have, and the slowest own ring in each."""
+    """The sets of GPUs that *count* members could have together, and the slowest own ring of
+    each."""
     requirement = request.requirement
     allowed = free & kind.allowed(requirement)
-    if not request.simple:  # the containers of a pod share a set out: one good way is enough
+    if not request.simple:  # a pod's containers divide its set; one good way is enough
         parts = kind.pack(request, free, count)
         if len(parts) < count:
             return np.zeros(0, dtype=np.int64), np.zeros(0)
@@ -134,7 +141,7 @@ def _covers(kind: MachineKind, request: GpuRequest, free: int, count: int) -> tu
 
 
 def _parts(kind: MachineKind, request: GpuRequest, cover: int, count: int) -> tuple[int, ...]:
-    """*cover* cut into members' sets, the slowest as fast as can be, then the others."""
+    """*cover* cut into the members' sets: the slowest as fast as possible, then the others."""
     if not request.simple:
         return kind.pack(request, cover, count)
     requirement, size = request.requirement, request.size

@@ -1,4 +1,4 @@
-"""What the GPUs that a gang has are worth as one communicator: for people, as the search saw it."""
+"""The worth of the GPUs that a gang has, for users, with the same formulas as the search."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from linkwise.topology.model import LinkClass
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A gang's GPUs on one node, and the node's domains: one for each level, empty for none."""
+    """A gang's GPUs on one node, and the node's domain at each level (empty: none)."""
 
     kind: MachineKind
     gpus: int  # bitmask
@@ -21,7 +21,7 @@ class Share:
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """GB/s of an all-reduce: of each node's ring, between the nodes, and of all together, which is
-    the least of these."""
+    the minimum of these."""
 
     inside: tuple[float, ...]
     between: float | None  # None: there is one node
@@ -29,7 +29,7 @@ class Estimate:
 
 
 def estimate(shares: Sequence[Share], levels: Sequence[str]) -> Estimate:
-    """*levels*: those that some node of the cluster is in, nearest first."""
+    """*levels* are those in which some node of the cluster has a domain, nearest first."""
     shared = next((n for n in range(len(levels)) if _is_shared(shares, n)), len(levels))
     return estimate_of([(share.kind, share.gpus) for share in shares], levels, shared)
 
@@ -37,8 +37,8 @@ def estimate(shares: Sequence[Share], levels: Sequence[str]) -> Estimate:
 def estimate_of(
     parts: Sequence[tuple[MachineKind, int]], levels: Sequence[str], shared: int
 ) -> Estimate:
-    """*parts*: GPUs (bitmask) of one node each. *shared*: which of the *levels* is the nearest at
-    which they are in one domain; len(levels): none."""
+    """*parts* has the GPUs (bitmask) of one node each. *shared* is the index of the nearest level
+    at which all are in one domain; len(levels): none."""
     of_part = {part: float(part[0].table.values[part[1]]) for part in set(parts)}
     inside = tuple(of_part[part] for part in parts)
     if len(parts) == 1:

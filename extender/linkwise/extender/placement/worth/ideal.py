@@ -1,4 +1,4 @@
-"""The most that idle machines would give a gang: what its place is measured by."""
+"""The bandwidth that a gang would have on idle machines: the standard for its placement."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,16 +15,16 @@ from linkwise.topology.model import LinkClass
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """Idle ones of a kind."""
+    """Idle machines of one kind."""
 
     kind: MachineKind
-    allowed: int  # the GPUs of each that may be taken, as a bitmask
-    near: Reach  # between those that are nearest to each other
+    allowed: int  # bitmask of the GPUs of each that the gang may use
+    near: Reach  # between the machines that are nearest to each other
 
 
 def ideal(machines: Iterable[Machines], members: Sequence[int]) -> float:
-    """GB/s of a communicator of *members* with so many GPUs each, on the best of these: on one
-    machine, or on as many as it takes. No placement has more."""
+    """An upper bound on the GB/s of a communicator on *machines*: on one, or on as many as it
+    needs. *members* has the number of GPUs of each member."""
     gpus, least = sum(members), min(members)
     found = (_on(each.kind, each.allowed, gpus, least, each.near) for each in machines)
     return max(found, default=0.0)

@@ -1,19 +1,19 @@
-"""What joins the nodes of a communicator, by the nearest level that they share."""
+"""The network between the nodes of a communicator, by the nearest level that they share."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from linkwise.extender.api.spans import FABRICS, ZONE
 
-# What is left of the NICs' bandwidth for each level that a gang does not share. An assumption, as
-# no label tells how far a network is oversubscribed (docs/topology.md).
+# The share of the NICs' bandwidth that is left past each level that the nodes do not share. An
+# assumption: no label says how far a network is oversubscribed (docs/topology.md).
 _PAST_A_SWITCH, _PAST_A_ZONE = 0.9, 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """This *share* of the nodes' NICs' bandwidth, or an NVLink *fabric*. *apart*: each member is a
-    communicator of its own, so nothing of that counts."""
+    """A *share* of the NICs' bandwidth, or an NVLink *fabric*. *apart*: each member is a
+    communicator of its own, so neither counts."""
 
     share: float = 1.0
     fabric: bool = False
@@ -25,8 +25,8 @@ APART = Reach(apart=True)
 
 
 def reach_of(levels: Sequence[str], shared: int) -> Reach:
-    """Of nodes that share a domain at this one of the *levels*, and none at those before it;
-    len(levels): at none."""
+    """The reach of nodes whose nearest shared level is `levels[shared]`; len(levels): they share
+    none."""
     if shared < len(levels) and levels[shared] in FABRICS:
         return Reach(fabric=True)
     share = 1.0

@@ -1,12 +1,12 @@
-"""What can be said of a pod's gang.
+"""The possible answers about a pod's gang.
 
-Recognised    it starts together with others: which, how many, and where this pod stands among them
-NoGang        it runs for itself
-NeedsOwner    an object has to be read first; or it is not there yet, and the pod waits for it
-Refused       what stands on the pod contradicts itself, or cannot be read
+Recognised    the pod starts together with others: which gang, its size, the pod's position in it
+NoGang        the pod runs by itself
+NeedsOwner    an object must be read first; or it does not exist yet, and the pod waits for it
+Refused       the sources contradict each other, or cannot be read
 
-A wrong "gang" makes a pod wait for ever, a wrong "no gang" starts half a job; so what is not known
-for certain is NoGang, unless the pod itself names a group: then it is NeedsOwner or Refused.
+A wrong Recognised makes a pod wait for ever, a wrong NoGang starts half a job. If the gang is
+uncertain, the answer is NoGang; if the pod itself names a group, it is NeedsOwner or Refused.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from enum import Enum
 
 @dataclass(frozen=True, slots=True, order=True)
 class ObjectRef:
-    """An object of the API; not of one version, as all versions of it are one object."""
+    """A reference to an API object, without a version: all versions are the same object."""
 
     group: str  # empty: the core group
     kind: str
@@ -32,7 +32,7 @@ class ObjectRef:
 
 
 class Missing(Enum):
-    """Why an object that was asked for is not there."""
+    """Why an object that was requested is not available."""
 
     NOT_FOUND = "does not exist"
     FORBIDDEN = "may not be read"
@@ -41,64 +41,67 @@ class Missing(Enum):
 
 
 Objects = Mapping[ObjectRef, Mapping[str, object] | Missing]
-"""What the API server answered so far, as plain JSON values; what is not in it was not asked."""
+"""The API server's answers so far, as plain JSON values; other objects were not requested."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class GangName:
-    """Equal for the members of one gang, and for nobody else.
+    """Equal for all members of one gang and for no other pod.
 
-    *uid* is that of the object that stands for the gang, so a job made anew under its old name is
-    another gang; empty where no object does, as in a group that pods alone declare.
+    *uid* is that of the object that defines the gang, so a job recreated under its old name is
+    another gang. It is empty if no object defines it, as in a group that only pods declare.
     """
 
     namespace: str
-    kind: str  # like "Job.batch", or what else declares it
+    kind: str  # like "Job.batch", or the kind of declaration
     name: str
     uid: str = ""
-    part: str = ""  # where one object has several gangs
+    part: str = ""  # distinguishes several gangs of one object
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.kind}/{self.name}" + (f"#{self.part}" if self.part else "")
 
 
 class Basis(Enum):
-    DECLARED = "declared"  # a group is named for it
+    DECLARED = "declared"  # the pod or its owner declares a group
     NATURE = "nature"  # the owner's kind implies it
-    HEURISTIC = "heuristic"  # our reading, which can be switched off
+    HEURISTIC = "heuristic"  # Linkwise infers it; --indexed-jobs switches this off
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Where a pod stands in what it belongs to, gang or not."""
+    """A pod's position in its workload, whether that is a gang or not."""
 
-    role: str  # the system's own word, in lower case
+    role: str  # the operator's own word, in lower case
     index: int | None = None  # within the role
     rank: int | None = None  # within the whole gang, across roles
-    subgroup: str = ""  # members that belong closest together within the gang
+    subgroup: str = ""  # members of one subgroup are placed closest together
     queue: str = ""  # empty: its namespace is its queue
     priority_class: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Recognised:
-    """*minimum* pods have to have their places together before this one may be bound, those that
-    run already included. It can differ within a gang: a controller that makes workers only once
-    their leader is ready has the leader waited for alone."""
+    """The pod is a member of *gang*.
+
+    Before this pod may be bound, *minimum* pods must be placed together, including those that
+    already run. The minimum can differ within a gang: if a controller creates workers only once
+    their leader is ready, the leader waits for no worker.
+    """
 
     gang: GangName
-    size: int  # pods of the complete gang that are still to run, those without GPUs too
+    size: int  # pods of the complete gang that are still to run, including those without GPUs
     minimum: int
-    gpu_size: int  # those of `size` that take GPUs; where only the pod tells, all are as it is
+    gpu_size: int  # those of `size` that take GPUs; if no owner lists roles, all as this pod does
     gpu_minimum: int  # those of `minimum` that take GPUs
-    wave: int  # pods that exist at the same time as this one; what is above comes later
+    wave: int  # pods that exist at the same time as this one; the rest of `size` comes later
     member: Member
     basis: Basis
-    rule: str  # the entry of the table that said so
+    rule: str  # the rule's name in `systems`
     because: str
-    done: int = 0  # members that ended well, never come back, and are not in `size`
-    open_ended: bool = False  # `size` is not the most: more pods may come and join
-    owners: frozenset[str] = frozenset()  # uids of the objects that stand for it
+    done: int = 0  # members that succeeded, are never recreated, and are not in `size`
+    open_ended: bool = False  # more pods than `size` may join
+    owners: frozenset[str] = frozenset()  # uids of the objects that define the gang
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +113,9 @@ class NoGang:
 
 @dataclass(frozen=True, slots=True)
 class NeedsOwner:
-    """Read `owner` at the first of `paths` that is served, then ask again.
+    """Read `owner` at the first of `paths` that the API server serves, then judge the pod again.
 
-    *missing*: it was asked for and is not there yet. The pod waits until it is.
+    *missing*: the object does not exist yet, and the pod waits until it does.
     """
 
     owner: ObjectRef
@@ -124,7 +127,7 @@ class NeedsOwner:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """`because` names every source that speaks, and what each one says."""
+    """`because` names every source and what each one says."""
 
     because: str
     rule: str
@@ -134,7 +137,7 @@ Answer = Recognised | NoGang | NeedsOwner | Refused
 
 
 class IndexedJobs(Enum):
-    """Which Indexed Jobs whose pods all run at once are gangs; many are static shards."""
+    """Which Indexed Jobs that run all their pods at once are gangs; many are static shards."""
 
     ALL = "all"
     WITH_SUBDOMAIN = "with-subdomain"  # its pods address each other by name

@@ -1,4 +1,4 @@
-"""Jobs of Kubernetes itself, JobSets with the TrainJobs above them, and Volcano's Jobs."""
+"""Kubernetes Jobs, JobSets (with or without a TrainJob above them), and Volcano Jobs."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -36,16 +36,16 @@ VOLCANO = "volcano.sh/"
 
 
 def job(case: Case) -> FoundWorkload | NoGang:
-    """Without an index the pods are a pool: each takes the next piece of work, alone.
+    """A gang if the Job is Indexed and runs all its pods at once.
 
-    With one they may be shards as well. That all of them run at once is the sign of a gang that
-    Kubernetes' own Job controller went by (1.36).
+    Without an index the pods are a pool: each takes the next piece of work by itself. With an
+    index they may be shards too; the Job controller of Kubernetes 1.36 uses the same criterion.
     """
     index = ordinal(case.said(COMPLETION_INDEX))
     if index is None:
         return _alone(case, None, "its Job is not Indexed: its pods work one by one")
     if case.indexed_jobs is IndexedJobs.NONE:
-        return _alone(case, index, "Indexed Jobs are not taken for gangs here")
+        return _alone(case, index, "--indexed-jobs none: Indexed Jobs are not gangs")
     owner = case.read_controller(JOB)
     policy = "spec.scheduling.schedulingPolicy."
     work = work_of_job(case, owner)
@@ -88,7 +88,7 @@ def _why_no_gang(case: Case, owner: Fields) -> str:
 
 
 def _counts(owner: Fields, path: str) -> tuple[int, int | None]:
-    """Parallelism and completions, None where any number may end the Job."""
+    """Parallelism and completions; completions are None if any number may end the Job."""
     default = None if has(owner, path + "parallelism") else 1
     completions = number(owner, path + "completions", -1 if default is None else default)
     return number(owner, path + "parallelism", 1), None if completions < 0 else completions
@@ -99,7 +99,7 @@ def _alone(case: Case, index: int | None, because: str) -> NoGang:
 
 
 def train_job(case: Case) -> FoundWorkload | None:
-    """Its pods carry a JobSet's labels alone; only the JobSet knows that a TrainJob made it."""
+    """A JobSet with a TrainJob as its owner: its pods carry only the JobSet's labels."""
     return _job_set(case, "trainjob", of_train_job=True)
 
 
@@ -110,7 +110,7 @@ def job_set(case: Case) -> FoundWorkload | None:
 def _job_set(case: Case, rule: str, *, of_train_job: bool) -> FoundWorkload | None:
     name, role = (case.said(JOB_SET_LABEL + key) for key in ("jobset-name", "replicatedjob-name"))
     if not name or case.controller is None or not case.controller.name.startswith(f"{name}-{role}"):
-        return None  # labels alone prove nothing: they get copied
+        return None  # labels alone prove nothing: users copy them
     owner = case.read(JOB_SET, name, uid=case.said(JOB_SET_LABEL + "jobset-uid"))
     maker = controller_of(owner)
     by_train_job = (group_of(text(maker, "apiVersion")), text(maker, "kind")) == (
@@ -155,7 +155,8 @@ def _replicated_jobs(case: Case, owner: Fields, jobs: Sequence[Fields]) -> tuple
 
 
 def _depends(item: Fields, before: Sequence[ReplicaRole]) -> tuple[frozenset[str], frozenset[str]]:
-    """What has to be ready, and what has to have ended; with what those depend on themselves."""
+    """The roles that must be ready, and those that must have ended, with their own
+    dependencies."""
     known = {role.name: role for role in before}
     ready, ended = NOBODY, NOBODY
     for dependency in items(item, "dependsOn"):
@@ -172,13 +173,13 @@ def _depends(item: Fields, before: Sequence[ReplicaRole]) -> tuple[frozenset[str
 
 
 def _pods_of_one(item: Fields) -> int:
-    """Pods of one child Job."""
+    """The number of pods of one child Job."""
     parallelism = number(item, "template.spec.parallelism", 1)
     return min(parallelism, number(item, "template.spec.completions", parallelism))
 
 
 def volcano_job(case: Case) -> FoundWorkload:
-    """Kind `Job` too, but of Volcano's group. It says itself how many tasks are enough."""
+    """Volcano's own kind `Job`. It declares how many pods are enough."""
     owner = case.read_controller(VOLCANO_JOB)
     assert case.controller is not None
     ref = ObjectRef(VOLCANO_JOB.group, VOLCANO_JOB.kind, case.namespace, case.controller.name)
@@ -212,8 +213,10 @@ def volcano_job(case: Case) -> FoundWorkload:
 
 
 def _tasks_before(tasks: Sequence[Fields]) -> dict[str, frozenset[str]]:
-    """By task: the tasks that have to be ready before its pods are made, wherever they stand in the
-    list. Volcano starts none of a circle, so what becomes of that is nobody's concern."""
+    """Task -> the tasks that must be ready before its pods are created, whatever their order.
+
+    Volcano starts no task of a cyclic dependency, so the result for a cycle does not matter.
+    """
     named = {text(task, "name") for task in tasks}
     direct = {text(task, "name"): _named_in(task) & named for task in tasks}
     before: dict[str, frozenset[str]] = {}

@@ -1,7 +1,7 @@
-"""One pod that is to be recognised, and what is known around it.
+"""One pod to group, and the objects that are known around it.
 
-Rules read owners as if they were all there. Where one is not, the reading ends with an Unread or a
-Gone, which `decide` turns into an answer; so a rule reads as the fact that it is.
+Rules read owners as if all of them were available. If one is not, `read` raises UnreadError or
+OwnerGoneError, and `decide` turns it into an answer. This keeps each rule a plain statement.
 """
 
 import re
@@ -49,12 +49,12 @@ _QUEUES = (
     "yunikorn.apache.org/queue",
 )
 _NAME = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
-_VERSION = re.compile(r"[a-z0-9]*")  # empty: whichever is served
+_VERSION = re.compile(r"[a-z0-9]*")  # empty: any version that the API server serves
 _PRIORITIES = ("kueue.x-k8s.io/priority-class", "ray.io/priority-class-name")
 
 
 class UnreadError(Exception):
-    """An object has to be read before anything can be said."""
+    """An object must be read before the pod can be judged."""
 
     def __init__(self, ref: ObjectRef, paths: tuple[str, ...]) -> None:
         super().__init__(f"{ref} is to be read")
@@ -62,7 +62,7 @@ class UnreadError(Exception):
 
 
 class OwnerGoneError(Exception):
-    """The object was asked for, and is not there, or is another one by now."""
+    """The object was requested, but is unavailable, or was replaced by one of the same name."""
 
     def __init__(self, ref: ObjectRef, paths: tuple[str, ...], why: Missing | None) -> None:
         what = why.value if why else "is a new one of the same name: the pod belongs to the old one"
@@ -90,7 +90,7 @@ class Case:
         return self.pod.metadata.annotations
 
     def said(self, *keys: str) -> str:
-        """The first of these that stands on the pod, as a label or as an annotation."""
+        """The value of the first of these keys that the pod has as a label or as an annotation."""
         for key in keys:
             found = self.labels.get(key) or self.annotations.get(key)
             if found:
@@ -99,13 +99,13 @@ class Case:
 
     @cached_property
     def controller(self) -> OwnerReference | None:
-        """Not the first owner: executors of Spark have others before the one that controls them."""
+        """The controlling owner. Executors of Spark have other owners before it in the list."""
         owners = self.pod.metadata.owner_references
         return next((owner for owner in owners if owner.controller), None)
 
     @property
     def owner_kind(self) -> tuple[str, str]:
-        """API group and kind, as `Job` alone is a kind of several groups."""
+        """API group and kind; `Job` alone is a kind of several groups."""
         if self.controller is None:
             return ("", "")
         return group_of(self.controller.api_version), self.controller.kind
@@ -128,9 +128,12 @@ class Case:
         return self.read(kind, controller.name, uid=controller.uid, version=version)
 
     def read(self, kind: OwnerKind, name: str, *, uid: str = "", version: str = "") -> Fields:
-        """Raises UnreadError and GoneError; *uid* is the one that the pod refers to."""
+        """Return the object. *uid* is the one that the pod refers to.
+
+        Raises UnreadError and OwnerGoneError.
+        """
         ref = ObjectRef(kind.group, kind.kind, self.namespace, name)
-        # Anybody's labels, annotations and references say these, and they end in a path.
+        # Users control these names through labels and references, and they become URL paths.
         if not (_NAME.fullmatch(name) and len(name) <= 253 and _VERSION.fullmatch(version)):
             raise OwnerGoneError(ref, (), Missing.NO_NAME)
         paths = kind.paths(self.namespace, name, version)
@@ -144,15 +147,15 @@ class Case:
         return found
 
     def takes_gpus_in(self, template: Fields) -> bool:
-        """Whether pods of this template take GPUs. Raises UnreadableError."""
+        """Whether pods of *template* take GPUs. Raises UnreadableError."""
         try:
             spec = msgspec.convert(mapping(template, "spec"), PodSpec)
             return demand_of(Pod(spec=spec), self.resource).gpus > 0
-        except ValueError as error:  # msgspec's own among them
+        except ValueError as error:  # msgspec.ValidationError is one too
             raise UnreadableError(f"pod template: {error}") from None
 
     def index(self) -> int | None:
-        """The place that some controller gave to this pod."""
+        """The pod's index, from the first label of a controller that has one."""
         return ordinal(self.said(*_INDICES))
 
     def member(
@@ -165,7 +168,7 @@ class Case:
         queue: str = "",
         priority_class: str = "",
     ) -> Member:
-        """*queue* and *priority_class* as the owner says; the pod's own words come after."""
+        """A Member. The owner's *queue* and *priority_class* have precedence over the pod's."""
         return Member(
             role=role,
             index=index,
@@ -179,12 +182,12 @@ class Case:
 
 
 def group_of(api_version: str) -> str:
-    """`kubeflow.org/v1` -> `kubeflow.org`; `v1` is of the core group, which has no name."""
+    """`kubeflow.org/v1` -> `kubeflow.org`; `v1` -> the empty name of the core group."""
     return api_version.rpartition("/")[0]
 
 
 def controller_of(fields: Fields) -> Fields:
-    """The reference to what controls an object that was read; empty where nothing does."""
+    """The reference to the controller of an object that was read; empty if it has none."""
     owners = at(fields, "metadata.ownerReferences")
     for owner in owners if isinstance(owners, list | tuple) else ():
         if isinstance(owner, Mapping) and owner.get("controller") is True:
@@ -193,6 +196,6 @@ def controller_of(fields: Fields) -> Fields:
 
 
 def gang_said_in(template: Fields) -> str:
-    """The gang that a template's own `linkwise.dev/gang` names."""
+    """The value of `linkwise.dev/gang` in a pod template; empty if it has none."""
     found = mapping(template, "metadata.annotations").get(names.GANG)
     return found if isinstance(found, str) else ""

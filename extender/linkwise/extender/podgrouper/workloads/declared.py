@@ -1,7 +1,7 @@
-"""Groups that pods name themselves, in the words of other schedulers and queues.
+"""Groups that pods name with the labels and annotations of other schedulers and queues.
 
-Some carry their size with them; of others only a PodGroup knows it. A PodGroup that belongs to the
-pod's own workload is no second gang: `decide` puts the two together.
+Some pods carry the size of their group; for others only a PodGroup has it. A PodGroup that belongs
+to the pod's own workload is not a second gang: `decide` merges the two.
 """
 
 from collections.abc import Mapping
@@ -45,24 +45,25 @@ KAI_GROUP = "pod-group-name"
 
 @dataclass(frozen=True, slots=True)
 class DeclaredGroup:
-    """What a declaration says."""
+    """A group as its pods or an object declare it."""
 
     name: GangName
     minimum: int
     rule: str
     because: str
-    size: int | None = None  # None: it only says how many are enough
-    gpu_minimum: int | None = None  # of `minimum`, those that take GPUs; None: all, or nobody knows
+    size: int | None = None  # None: it declares only a minimum
+    gpu_minimum: int | None = None  # of `minimum`, those that take GPUs; None: all, or unknown
     role: str = "pod"
-    basic: bool = False  # it says that its pods are no gang
-    controller: str = ""  # uid of what made the group; empty: a person did
-    object: bool = True  # an object declares it, not its pods alone
+    basic: bool = False  # it declares that its pods are not a gang
+    controller: str = ""  # uid of the object that created the group; empty: a person did
+    object: bool = True  # an object declares it; False: only its pods do
     queue: str = ""
     priority_class: str = ""
 
 
 def native_pod_group(case: Case) -> DeclaredGroup | None:
-    """From 1.36 on. The Job controller makes groups that are none too: their policy is basic."""
+    """Kubernetes 1.36 and newer. Groups of policy `basic`, which the Job controller creates too,
+    are not gangs."""
     said = case.pod.spec.scheduling_group
     if said is None or not said.pod_group_name:
         return None
@@ -76,7 +77,7 @@ def native_pod_group(case: Case) -> DeclaredGroup | None:
 
 
 def native_workload(case: Case) -> DeclaredGroup | None:
-    """1.35, before PodGroup was an object of its own: one gang per replica key."""
+    """Kubernetes 1.35, where PodGroup is not yet an object: one gang per replica key."""
     said = case.pod.spec.workload_ref
     if said is None or not said.name:
         return None
@@ -99,7 +100,7 @@ def native_workload(case: Case) -> DeclaredGroup | None:
 
 
 def kueue(case: Case) -> DeclaredGroup | None:
-    """Groups of plain pods. Those for fast admission come one by one, whatever their count."""
+    """Groups of plain pods. With fast admission, Kueue admits pods one by one: not a gang."""
     name = case.said(KUEUE + "pod-group-name")
     if not name or case.said(KUEUE + "pod-group-fast-admission") == "true":
         return None
@@ -130,7 +131,8 @@ class _TaskGroup(msgspec.Struct, rename="camel"):
 
 
 def yunikorn(case: Case) -> DeclaredGroup | None:
-    """Only where the pod lists all task groups, and not Spark's: its driver makes the others."""
+    """Only if the pod lists all task groups. Spark's pods are excluded: the driver creates the
+    executors while it runs."""
     application = case.said("applicationId", YUNIKORN + "app-id")
     listed = case.annotations.get(YUNIKORN + "task-groups", "")
     if not application or not listed or "spark-role" in case.labels:
@@ -139,8 +141,8 @@ def yunikorn(case: Case) -> DeclaredGroup | None:
     try:
         groups = msgspec.json.decode(listed, type=list[_TaskGroup])
         mine = case.said(YUNIKORN + "task-group-name")
-        # Its own takes GPUs where it does. Of the others only those that say so: to wait for
-        # members that take none is to wait for ever.
+        # The pod's own task group counts: `decide` asks whether this pod takes GPUs. Another one
+        # counts only if it requests GPUs: the gang would wait for ever for members without GPUs.
         gpus = [group for group in groups if group.name == mine or group.takes(case.resource)]
     except (msgspec.DecodeError, UnicodeError, RecursionError, ValueError) as error:
         raise UnreadableError(f"{key}: {error}") from None
@@ -154,7 +156,7 @@ def yunikorn(case: Case) -> DeclaredGroup | None:
 
 
 def old_coscheduling_labels(case: Case) -> DeclaredGroup | None:
-    """2020: name and number both stood on the pod."""
+    """scheduler-plugins of 2020: the pod's labels have both the name and the minimum."""
     name, key = case.labels.get(f"{OLD_COSCHEDULING}/name"), f"{OLD_COSCHEDULING}/min-available"
     if not name:
         return None
@@ -174,15 +176,15 @@ def coscheduling(case: Case) -> DeclaredGroup | None:
 
 
 def volcano_pod_group(case: Case) -> DeclaredGroup | None:
-    """Volcano gives a group to any pod that is none's yet; only a minimum makes it a gang."""
+    """Volcano creates a group for any pod without one; only a minimum above one makes it a gang."""
     name = case.said(VOLCANO_GROUP, VOLCANO_GROUP_TOO)
-    if not name or case.is_controlled_by(VOLCANO_JOB):  # such a Job says all that its group does
+    if not name or case.is_controlled_by(VOLCANO_JOB):  # the Job has all that its group has
         return None
     try:
         return _min_member(case, VOLCANO_POD_GROUP, name, "volcano-pod-group")
     except OwnerGoneError:
         owner = case.controller.uid if case.controller else case.pod.metadata.uid
-        if name == f"podgroup-{owner}":  # Volcano made it unasked, so nobody waits for it
+        if name == f"podgroup-{owner}":  # Volcano created it by default: no pod waits for it
             return None
         raise
 
@@ -222,7 +224,8 @@ def _of_pod_group(
 
 
 def _maker(owner: Fields) -> str:
-    """Some schedulers refer to what they made a group for without controlling it."""
+    """The uid of the object for which a scheduler created the group; some schedulers set an owner
+    reference without `controller`."""
     controller = text(controller_of(owner), "uid")
     others = mapping(owner, "metadata").get("ownerReferences")
     if controller or not isinstance(others, list) or len(others) != 1:

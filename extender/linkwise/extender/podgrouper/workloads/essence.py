@@ -1,13 +1,13 @@
-"""What the table goes by of an object; the rest, most of it by far, is not kept.
+"""The part of an object that the rules read. The cache drops the rest, which is most of it.
 
-An owner holds whole pod templates with their environments, volumes and probes. Thousands of owners
-are remembered, and compared to see whether a change of one concerns anybody.
+An owner contains whole pod templates with their environments, volumes and probes. The extender
+caches thousands of owners, and compares them to see whether a change concerns any pod.
 """
 
 from linkwise.extender.podgrouper.workloads.fields import Fields, at, mapping, text
 from linkwise.topology import names
 
-_DEPTH = 12  # of a spec; RayClusters and JobSets have their templates at 5
+_DEPTH = 12  # levels of a spec; RayClusters and JobSets have their templates at level 5
 _LONGEST = 1024  # characters; names and words are shorter
 _OF_CONTAINER = ("name", "resources", "restartPolicy")
 _OF_POD_SPEC = ("subdomain", "overhead")
@@ -15,7 +15,7 @@ _CONTAINERS = ("containers", "initContainers")
 
 
 def essence(found: Fields) -> Fields:
-    """*found* is an object as the API server has it. Equal results tell the table the same."""
+    """Reduce an object of the API server. The rules treat objects with equal results alike."""
     metadata = mapping(found, "metadata")
     kept = {key: metadata[key] for key in ("name", "namespace", "uid") if key in metadata}
     owners = metadata.get("ownerReferences")
@@ -66,6 +66,6 @@ def _container(item: object) -> object:
 
 
 def _ours_said(metadata: object) -> Fields:
-    """Of a template; what else its pods will bear is read from the pods."""
+    """Linkwise's annotations of a template; everything else is read from its pods."""
     said = mapping(metadata, "annotations") if isinstance(metadata, dict) else {}
     return {"annotations": {key: said[key] for key in said if key.startswith(names.PREFIX)}}

@@ -1,26 +1,26 @@
-"""Reading objects whose kind we know and whose content we do not trust.
+"""Readers for objects of a known kind with untrusted content.
 
-What is absent counts as its default, as the API server would fill it in. What is there and cannot
-be what it should be raises: a size is never guessed.
+An absent field counts as its default, as the API server would fill it in. An invalid count raises
+UnreadableError: these readers never guess a size.
 """
 
 from collections.abc import Mapping
 
 MOST = 1_000_000
-"""No owner runs more pods; a larger number is no size."""
+"""Pods of one owner; a larger number is an error."""
 
 Fields = Mapping[str, object]
 
 
 class UnreadableError(Exception):
-    """Names the object or the key, what stands there, and what was expected."""
+    """The text names the field or the key, its value, and what was expected."""
 
 
 def at(fields: Fields, path: str) -> object:
-    """What stands at a dotted *path*, None where nothing does."""
+    """The value at a dotted *path*; None if there is none."""
     found: object = fields
     for step in path.split("."):
-        # `dict` first: it is what JSON is read into, and to ask the ABC takes ten times as long.
+        # `dict` first: JSON is parsed into it, and the check of the ABC takes ten times as long.
         found = found.get(step) if isinstance(found, dict | Mapping) else None
     return found
 
@@ -40,7 +40,7 @@ def mapping(fields: Fields, path: str) -> Fields:
 
 
 def items(fields: Fields, path: str) -> tuple[Fields, ...]:
-    """The objects of a list."""
+    """The objects in the list at *path*; other elements are left out."""
     found = at(fields, path)
     if not isinstance(found, list | tuple):
         return ()
@@ -58,7 +58,7 @@ def number(fields: Fields, path: str, default: int) -> int:
 
 
 def count(written: str, key: str) -> int:
-    """A count of pods as a label or an annotation has it. Raises UnreadableError."""
+    """A count of pods from the text of a label or an annotation. Raises UnreadableError."""
     found = ordinal(written)
     if found is None or not 1 <= found <= MOST:
         shown = written if len(written) <= 60 else f"{written[:57]}..."
@@ -67,6 +67,6 @@ def count(written: str, key: str) -> int:
 
 
 def ordinal(written: str) -> int | None:
-    """A place in an order; whatever else was written is none."""
+    """The text as an index from 0; None if it is anything else."""
     fits = written.isascii() and written.isdigit() and len(written) <= 9
     return int(written) if fits else None

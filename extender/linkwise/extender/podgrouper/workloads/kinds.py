@@ -1,4 +1,4 @@
-"""The kinds of objects that may have to be read, and where the API server keeps them."""
+"""The kinds of objects that the extender may read, and their paths on the API server."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ class OwnerKind:
     group: str
     kind: str
     plural: str
-    versions: tuple[str, ...]  # to be tried in this order where no reference names one
+    versions: tuple[str, ...]  # tried in this order if no reference names one
 
     def paths(self, namespace: str, name: str, version: str = "") -> tuple[str, ...]:
         versions = (version,) if version else self.versions
@@ -70,4 +70,4 @@ READ = (
     VOLCANO_POD_GROUP,
     KAI_POD_GROUP,
 )
-"""All that may have to be read; the extender's account may get these and no others."""
+"""All owners that the extender may read; its ClusterRole allows `get` on exactly these."""

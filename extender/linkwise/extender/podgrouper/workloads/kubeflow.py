@@ -1,7 +1,7 @@
-"""Jobs of the Kubeflow training operators: a gang, as they all say so by their kind.
+"""Jobs of the Kubeflow training operators; each of these kinds is a gang.
 
-The pods carry role and index; how many there are stands on the job alone. Labels may have been
-lost or be of an older operator, but pods are always called <job>-<role>-<index>.
+The pods carry role and index; only the job has the number of pods. Labels may be missing or come
+from an older operator, but the pods' names always are <job>-<role>-<index>.
 """
 
 from dataclasses import replace
@@ -38,7 +38,7 @@ _ROLES = (
     "replica-type",
     "tf-replica-type",
     "pytorch-replica-type",
-    TRAINING + "job-role",  # of MPIJobs, where no replica-type is; otherwise another matter
+    TRAINING + "job-role",  # of MPIJobs without replica-type; other kinds use it for other things
     "mpi-job-role",
     "mpi_role_type",
 )
@@ -54,7 +54,7 @@ _POLICY = "spec.runPolicy.schedulingPolicy."
 def training_job(
     case: Case, *, kind: OwnerKind, rule: str, specs: str, order: tuple[str, ...]
 ) -> FoundWorkload | None:
-    """*specs* is the field with the roles, *order* that of their ranks."""
+    """*specs* is the path of the field with the roles, *order* the order of their ranks."""
     job = case.read_controller(kind)
     assert case.controller is not None
     roles = _replicas(case, job, specs, order)
@@ -66,7 +66,7 @@ def training_job(
 
 
 def mpi_job_v1(case: Case) -> FoundWorkload | None:
-    """Of the training operator, or of the old MPI operator: the launcher is owned directly too."""
+    """Of the training operator or the old MPI operator, where the MPIJob owns the launcher too."""
     controller = case.controller
     if controller is None or controller.api_version != "kubeflow.org/v1":
         return None
@@ -80,7 +80,7 @@ def mpi_job_v1(case: Case) -> FoundWorkload | None:
 
 
 def mpi_job_v2(case: Case) -> FoundWorkload | None:
-    """Of the MPI operator. The launcher hangs on a Job of its own, which hangs on the MPIJob."""
+    """Of the MPI operator, where a Job owns the launcher and the MPIJob owns that Job."""
     name = case.said(TRAINING + "job-name")
     controller, role = case.controller, case.said(TRAINING + "job-role")
     if controller is None or case.said(TRAINING + "operator-name") != "mpi-operator":
@@ -104,14 +104,15 @@ def mpi_job_v2(case: Case) -> FoundWorkload | None:
     work = _with_policy(case, MPI_JOB, name, job, roles)
     index = ordinal(case.said(*_INDICES))
     if works_too and index is not None and role == "worker":
-        index -= 1  # the launcher is labelled 0, the first worker 1
+        index -= 1  # the launcher has label 0, the first worker label 1
     if role == "launcher" and not works_too:
         index = None
     return found(case, work, role, index, rule="mpijob-v2beta1", because=_because(work))
 
 
 def mpi_job_v1alpha1(case: Case) -> FoundWorkload | None:
-    """The oldest: workers of a StatefulSet, a launcher Job once they are ready, GPUs in all."""
+    """The oldest version: a StatefulSet of workers, then a Job with the launcher once they are
+    ready; the spec may give the total number of GPUs instead of workers."""
     name, role = case.said("mpi_job_name"), case.said("mpi_role_type")
     if case.said("group_name") != "kubeflow.org" or not name or case.controller is None:
         return None
@@ -136,7 +137,7 @@ def mpi_job_v1alpha1(case: Case) -> FoundWorkload | None:
 
 
 def _old_workers(job: Fields) -> int | None:
-    """None where a part is a setting of the operator, which nobody tells us."""
+    """None if the GPUs of one node are a setting of the operator, which no object shows."""
     for total, each in (
         ("spec.gpus", "spec.gpusPerNode"),
         ("spec.processingUnits", "spec.processingUnitsPerNode"),
@@ -148,7 +149,7 @@ def _old_workers(job: Fields) -> int | None:
 
 
 def _old_gpus(job: Fields) -> bool:
-    """Its operator writes the GPUs into the pods; the template does not have them."""
+    """Whether the operator writes GPUs into the pods; the template does not have them."""
     kind = text(job, "spec.processingResourceType")
     return has(job, "spec.gpus") or (has(job, "spec.processingUnits") and kind != "cpu")
 
@@ -156,7 +157,7 @@ def _old_gpus(job: Fields) -> bool:
 def _replicas(
     case: Case, job: Fields, specs: str, order: tuple[str, ...]
 ) -> tuple[ReplicaRole, ...]:
-    """The roles in the order of ranks. Their names may be stored in any case."""
+    """The roles in the order of ranks. Operators store their names in any letter case."""
     roles = [
         role_of(case, name.lower(), number(spec, "replicas", 1), mapping(spec, "template"))
         for name, spec in mapping(job, specs).items()
@@ -167,7 +168,7 @@ def _replicas(
 
 
 def _mpi_roles(roles: tuple[ReplicaRole, ...]) -> tuple[ReplicaRole, ...]:
-    """A launcher with GPUs stands in the hostfile and takes part; another one only starts it."""
+    """A launcher with GPUs is in the hostfile and has a rank; one without only starts the job."""
     return tuple(
         replace(role, ranked=role.gpus) if role.name == "launcher" else role for role in roles
     )
@@ -198,7 +199,7 @@ def _with_policy(
 
 
 def _elastic_minimum(job: Fields, work: Workload) -> int | None:
-    """What torchrun needs to begin. Where only one bound is set, it is both."""
+    """The pods that torchrun needs to start. If only one bound is set, it is both bounds."""
     if not has(job, "spec.elasticPolicy"):
         return None
     workers = sum(role.pods for role in work.roles if role.name == "worker")
@@ -208,7 +209,7 @@ def _elastic_minimum(job: Fields, work: Workload) -> int | None:
 
 
 def _place(case: Case, job: str) -> tuple[str, int | None]:
-    """Role and index: as labelled, else as the pod is called."""
+    """Role and index: from the labels, else from the pod's name."""
     role, index = case.said(*_ROLES).lower(), ordinal(case.said(*_INDICES))
     called = case.pod.metadata.name.removeprefix(f"{job}-")
     word, _, last = called.rpartition("-")

@@ -1,4 +1,4 @@
-"""Groups of pods that serve one model or hold one Ray cluster together."""
+"""Groups of pods that serve one model or form one Ray cluster."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ KSERVE = "serving.kserve.io/inferenceservice"
 
 
 def leader_worker_set(case: Case) -> FoundWorkload | None:
-    """One gang per group. Its size is the pod's own: while an update rolls, sizes are mixed."""
+    """One gang per group. The size comes from the pod: during a rolling update, sizes differ."""
     name, group = case.said(LWS + "name"), case.said(LWS + "group-index")
     if not name or not group or not case.is_controlled_by(STATEFUL_SET):
         return None
@@ -64,7 +64,8 @@ def leader_worker_set(case: Case) -> FoundWorkload | None:
 
 
 def kserve_multi_node(case: Case) -> FoundWorkload | None:
-    """A head and the workers of another Deployment. Only these pods carry a generation."""
+    """A head and the workers of another Deployment. Only pods of such services carry a
+    generation."""
     service, generation = case.said(KSERVE), case.said("isvc.generation")
     app = case.said("app").removeprefix("isvc.")
     if not service or not generation or not app:
@@ -75,7 +76,7 @@ def kserve_multi_node(case: Case) -> FoundWorkload | None:
     ref = ObjectRef("serving.kserve.io", "InferenceService", case.namespace, service)
     if text(maker, "kind") != ref.kind or text(maker, "name") != service:
         return None
-    # Each worker holds as much as the head: one model is cut in equal parts.
+    # A worker requests as much as the head: the model is split into equal parts.
     workers = role_of(
         case, "worker", number(owner, "spec.replicas", 1), mapping(owner, "spec.template")
     )
@@ -93,10 +94,10 @@ def kserve_multi_node(case: Case) -> FoundWorkload | None:
 
 
 def ray_cluster(case: Case) -> FoundWorkload | NoGang:
-    """All that is promised: with an autoscaler the least of each group, without one what is asked.
+    """The guaranteed workers: with an autoscaler the minReplicas of each group, else replicas.
 
-    A worker beyond the least is the autoscaler's wish, and comes alone; unless its replica spans
-    several hosts, which are useless without each other.
+    A worker beyond the minimum was requested by the autoscaler and is in no gang. If its replica
+    spans several hosts, these are a gang: they are useless without each other.
     """
     owner = case.read_controller(RAY_CLUSTER)
     assert case.controller is not None
@@ -141,7 +142,7 @@ def ray_cluster(case: Case) -> FoundWorkload | NoGang:
 def _extra_worker(case: Case, work: Workload, spec: Fields) -> FoundWorkload | NoGang:
     replica = _ray_replica_name(case, spec)
     if not replica:
-        because = f"asked for by the autoscaler of {work.ref}, beyond what it promises"
+        because = f"the autoscaler of {work.ref} requested it beyond minReplicas"
         return NoGang(case.member("worker"), "raycluster", because)
     group = text(spec, "groupName")
     hosts = role_of(case, group, _hosts(spec), mapping(spec, "template"))
@@ -171,7 +172,8 @@ def _hosts(spec: Fields) -> int:
 
 
 def _ray_replicas(spec: Fields, *, scales: bool) -> int:
-    """The operator keeps what is asked within the bounds; a suspended group has none."""
+    """Replicas of a worker group. The operator clamps them to the bounds; a suspended group has
+    none."""
     least = number(spec, "minReplicas", 0)
     if at(spec, "suspend") is True:
         return 0

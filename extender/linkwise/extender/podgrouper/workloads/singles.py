@@ -1,8 +1,8 @@
-"""Pods that run for themselves, and must never wait for others.
+"""Pods that run by themselves and must never wait for others.
 
-Most GPU pods of a platform are of this sort: notebooks, servers, steps of pipelines. Their owners'
-`replicas` are copies and no gang. Workers that a running driver asks for are here too: the driver
-cannot wait for pods that it has not asked for yet.
+Most GPU pods of a platform are such pods: notebooks, servers, steps of pipelines. Their owners'
+`replicas` are copies and not a gang. Workers that a running driver requests belong here too: the
+driver cannot wait for pods that it has not requested yet.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from linkwise.extender.podgrouper.workloads.fields import ordinal
 
 @dataclass(frozen=True, slots=True)
 class Single:
-    """Told by a label where *labels* names some (any of them), else by the kind of owner alone."""
+    """Matches a pod with any of *labels*; without *labels*, any pod of the owner's kind."""
 
     rule: str
     because: str
@@ -39,5 +39,5 @@ def unknown(case: Case) -> NoGang:
     assert case.controller is not None
     group, kind = case.owner_kind
     owner = f"{kind}.{group}" if group else kind
-    because = f"owned by {owner} {case.controller.name}, of which we know no gangs"
+    because = f"owned by {owner} {case.controller.name}, a kind without a gang rule"
     return NoGang(case.member("pod", case.index()), "unknown-owner", because)

@@ -1,8 +1,8 @@
-"""The table: every system whose pods are understood, one entry each.
+"""The table of rules: one entry for each system whose pods the extender recognises.
 
-Order decides. Groups that a pod names come before what its owner's kind implies, and what an owner
-fixes before what a label suggests: labels get copied, references do not. docs/workloads.md says
-the same for people, a row each.
+The first rule that matches wins. Groups that a pod names come before what its owner's kind
+implies. Owner references come before labels, because users copy labels. docs/workloads.md has the
+same table for users.
 """
 
 from collections.abc import Callable
@@ -23,14 +23,14 @@ ANY: frozenset[GroupKind] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """`recognise` answers None for a pod that is another's after all."""
+    """`recognise` returns None if the pod belongs to another system."""
 
     rule: str
     title: str
     gang: str
-    reads: str  # the one object that may have to be read
+    reads: str  # the kind of the one object that it may read
     recognise: Callable[[Case], DeclaredGroup | FoundWorkload | NoGang | None]
-    owners: frozenset[GroupKind] = ANY  # what controls its pods
+    owners: frozenset[GroupKind] = ANY  # kinds that control its pods
 
 
 def _kind(kind: OwnerKind) -> GroupKind:
@@ -375,5 +375,5 @@ SYSTEMS: tuple[System, ...] = (*DECLARED, *OWNED)
 
 @lru_cache(maxsize=1024)
 def owned_by(owner: GroupKind) -> tuple[System, ...]:
-    """Those that may know a pod which is controlled by this kind, in order."""
+    """The systems whose pods this kind may control, in the order of the table."""
     return tuple(system for system in OWNED if not system.owners or owner in system.owners)

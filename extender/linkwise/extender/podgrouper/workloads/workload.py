@@ -1,8 +1,8 @@
-"""From what an owner says about its roles to the sizes of a gang.
+"""Derives the sizes of a gang from its owner's roles.
 
-A controller may make its pods in waves: workers only once their leader is ready. What is not made
-yet must not be waited for, or all wait for ever; so each pod waits for its own wave, and for what
-has to run before that.
+A controller may create its pods in waves, such as workers only once their leader is ready. If a
+pod waited for members of a later wave, all would wait for ever. So each pod waits for its own wave
+and for the waves that must run before it.
 """
 
 from dataclasses import dataclass
@@ -29,8 +29,8 @@ class ReplicaRole:
     name: str
     pods: int
     gpus: bool  # whether they take any
-    ready: frozenset[str] = NOBODY  # roles that have to be ready before its pods are made
-    ended: frozenset[str] = NOBODY  # roles that have to have ended by then
+    ready: frozenset[str] = NOBODY  # roles that must be ready before its pods are created
+    ended: frozenset[str] = NOBODY  # roles that must have ended by then
     ranked: bool = True  # takes part in the ring
     gang_said: str = ""  # its template's own `linkwise.dev/gang`
 
@@ -41,18 +41,18 @@ class ReplicaRole:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What an owner runs together. The order of roles is the order of ranks."""
+    """The pods that an owner runs together. The order of roles is the order of ranks."""
 
     ref: ObjectRef
     uid: str
     roles: tuple[ReplicaRole, ...]
-    minimum: int | None = None  # that many are enough; None: all
+    minimum: int | None = None  # pods that are enough; None: all
     part: str = ""
     done: int = 0
     open_ended: bool = False
     queue: str = ""
     priority_class: str = ""
-    kin: frozenset[str] = NOBODY  # uids of what owns the owner
+    kin: frozenset[str] = NOBODY  # uids of the owner's own owners
 
     @property
     def size(self) -> int:
@@ -62,7 +62,7 @@ class Workload:
         return next((role for role in self.roles if role.name == name), None)
 
     def wave(self, name: str) -> tuple[ReplicaRole, ...]:
-        """The roles whose pods exist when those of this one are made and have to be placed."""
+        """The roles whose pods exist, or are created, together with those of role *name*."""
         mine = self.role(name)
         if mine is None:
             return self.roles
@@ -73,7 +73,7 @@ class Workload:
         )
 
     def rank(self, name: str, index: int | None) -> int | None:
-        """The place in the whole gang: after all pods of the roles before."""
+        """The rank in the whole gang: after all ranked pods of the roles before."""
         mine = self.role(name)
         if index is None or mine is None or not mine.ranked:
             return None
@@ -88,7 +88,7 @@ def workload(
     roles: tuple[ReplicaRole, ...],
     minimum: int | None = None,
 ) -> Workload:
-    """What *owner*, which was read, says; the caller replaces what is different about it."""
+    """A Workload with the common fields of *owner*; the caller replaces the others."""
     kin = text(controller_of(owner), "uid")
     return Workload(
         ref=ref,
@@ -105,7 +105,7 @@ def role_of(case: Case, name: str, pods: int, template: Fields) -> ReplicaRole:
 
 @dataclass(frozen=True, slots=True)
 class FoundWorkload:
-    """What the owner of a pod says, and where in it the pod stands."""
+    """The workload of a pod's owner, and the pod's position in it."""
 
     workload: Workload
     key: str  # the role's name in the workload
@@ -115,7 +115,7 @@ class FoundWorkload:
     because: str
 
     def settle(self, minimum: int | None = None) -> Recognised | NoGang:
-        """Count. *minimum* is what a declared group says, which goes before the owner's."""
+        """Count the members. *minimum*, from a declared group, has precedence over the owner's."""
         work = self.workload
         if work.size + work.done <= 1 and not work.open_ended:
             return NoGang(self.member, self.rule, f"{work.ref} runs one pod")
@@ -131,7 +131,7 @@ class FoundWorkload:
             size=work.size,
             minimum=least,
             gpu_size=sum(role.pods for role in work.roles if role.gpus),
-            # Which of the members come first is not known: those without GPUs, to be safe.
+            # Unknown which members come first; this assumes those without GPUs, to be safe.
             gpu_minimum=max(0, least - (there - gpus_there)),
             wave=there,
             member=self.member,
@@ -156,7 +156,8 @@ def found(
     subgroup: str = "",
     basis: Basis = Basis.NATURE,
 ) -> FoundWorkload:
-    """*role* is its name in the workload, *shown_role* the system's word where that differs."""
+    """*role* is the role's name in the workload, *shown_role* the operator's word for it if that
+    differs."""
     member = case.member(
         shown_role or role,
         index,
@@ -169,7 +170,7 @@ def found(
 
 
 def _uid_of_reference(case: Case, ref: ObjectRef) -> str:
-    """A manifest that was never sent to a cluster has no uid of its own; its pods may name one."""
+    """The uid by which the pod refers to *ref*: a manifest that was never applied has no uid."""
     controller = case.controller
     same = controller is not None and controller.name == ref.name and controller.kind == ref.kind
     return controller.uid if same and controller is not None else ""

@@ -1,1 +1,1 @@
-"""Both ports of the extender: kube-scheduler's calls, and probes, metrics and views."""
+"""The extender's two ports: kube-scheduler's calls, and probes, metrics and views."""

@@ -1,8 +1,9 @@
-"""kube-scheduler's four calls: a body in, a reply out, whatever happens in between.
+"""kube-scheduler's four calls: a body in, a reply out, never an exception.
 
-`filter` and `bind` have an Error field, and of any status but 200 kube-scheduler logs the number
-and drops our reason: so their errors are answered with 200 and that field. `prioritize` and
-`preempt` have none: there a status and a JSON body with the reason must do.
+The answers of `filter` and `bind` have an Error field. For any status but 200, kube-scheduler logs
+only the number and drops the reason, so their errors have status 200 and that field. The answers
+of `prioritize` and `preempt` have no such field: their errors have a status and a JSON body with
+the reason.
 """
 
 import logging
@@ -20,10 +21,10 @@ from linkwise.serving.reply import Reply, Waits
 from linkwise.topology.names import DEFAULT_RESOURCE
 
 log = logging.getLogger(__name__)
-DEFECT = "linkwise: internal error, the extender's log has it"
+DEFECT = "linkwise: internal error, see the extender's log"
 _OTHERS_POD = (
-    "linkwise: the pod names no {0}: in kube-scheduler's file, managedResources of this extender "
-    "has to name it"
+    "linkwise: the pod names no {0}: kube-scheduler's configuration must list it in "
+    "managedResources of this extender"
 )
 _ERROR_FIELD: Mapping[str, Callable[[str], bytes]] = {
     "filter": wire.write_filter_error,
@@ -33,7 +34,7 @@ VERBS = frozenset({"filter", "prioritize", "bind", "preempt"})
 
 
 class Verbs:
-    """Safe for threads."""
+    """Thread-safe."""
 
     def __init__(
         self,
@@ -56,8 +57,8 @@ class Verbs:
         self._answered = {v: metrics.requests.labels(v, "ok") for v in VERBS}
 
     def answer(self, verb: str, body: bytes, waits: Waits = lambda: True) -> Reply | None:
-        """None where the caller, of whom *waits* says whether it still does, has gone: then the
-        call was not carried out."""
+        """*waits* says whether the caller still waits. None if it does not: then the call was not
+        carried out."""
         began, began_cpu = time.perf_counter(), time.thread_time()
         reply, result = self._reply(verb, body, waits)
         self._count(verb, result)
@@ -73,11 +74,11 @@ class Verbs:
 
     def _reply(self, verb: str, body: bytes, waits: Waits) -> tuple[Reply | None, str]:
         try:
-            if verb != "bind" and not waits():  # of a bind, the core hears that it came to nothing
+            if verb != "bind" and not waits():  # the core must record a bind that was given up
                 raise GoneError
             answered, result = self._answers[verb](body, waits)
         except GoneError:
-            log.info("%s: the caller waits no longer: not carried out", verb)
+            log.info("%s: not carried out: the caller no longer waits", verb)
             return None, "gone"
         except wire.WireError as error:
             log.warning("%s: %s", verb, error)
@@ -122,7 +123,7 @@ class Verbs:
 
 
 def _names(pod: Pod, resource: str) -> bool:
-    """As kube-scheduler judges whether a pod concerns an extender: an amount of 0 is one too."""
+    """Whether the pod names *resource*, by kube-scheduler's rule for extenders: 0 counts too."""
     containers = (*pod.spec.init_containers, *pod.spec.containers)
     return any(
         resource in amounts

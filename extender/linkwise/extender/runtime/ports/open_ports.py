@@ -1,4 +1,4 @@
-"""Both ports of the extender: kube-scheduler's, with its certificates, and everybody's."""
+"""Opens the extender's two ports: the call port with its certificates, and the status port."""
 
 import logging
 import time
@@ -26,11 +26,11 @@ _REMEMBERED_SECONDS = 86400.0
 
 
 class ListenError(LinkwiseError):
-    """A port that cannot be listened on; names the flags, where, and why."""
+    """A port that cannot be opened; names the flags, the address and why."""
 
 
 class Ports:
-    """`run()` until an exception ends it; `close()` lets calls under way come to their end."""
+    """`run()` serves until an exception; `close()` lets calls in flight finish."""
 
     def __init__(
         self, calls: VerbServer, status: StatusServer, keeper: CallersKeeper | None
@@ -52,7 +52,7 @@ class Ports:
 
 
 class CallerCertificates:
-    """When the certificates end by which callers were known in the last day."""
+    """When the certificates end that known callers presented in the last day."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -66,7 +66,7 @@ class CallerCertificates:
             }
 
     def soonest(self) -> dict[str, float]:
-        """By name, in seconds since 1970."""
+        """Caller -> when the first of its certificates ends, in seconds since 1970."""
         seen = [key for key, at in self._seen.items() if self._is_recent(at)]
         return {name: min(end for each, end in seen if each == name) for name, _ in seen}
 
@@ -77,7 +77,7 @@ class CallerCertificates:
 def open_ports(
     settings: Settings, shell: Shell, metrics: ExtenderMetrics, client: KubeClient
 ) -> Ports:
-    """Listen, and serve nobody yet. Raises ListenError."""
+    """Listen; `Ports.run` starts to serve. Raises ListenError."""
     verbs = Verbs(
         shell, metrics, max_body_mib=settings.max_body_mib, resource_name=settings.resource_name
     )
@@ -107,7 +107,7 @@ def open_ports(
         shell,
         metrics,
         waits_for=keeper.waits_for if keeper else str,
-        trouble=lambda: "nobody renews the certificates" if keeper and not keeper.alive else "",
+        trouble=lambda: "the certificate keeper has ended" if keeper and not keeper.alive else "",
     )
     status = _listening(
         "status-port",

@@ -1,11 +1,12 @@
-"""Which nodes `filter` let each pod through to: what kube-scheduler may bind it to.
+"""The nodes that `filter` returned for each pod: kube-scheduler may bind the pod to these.
 
-kube-scheduler binds a pod to a node only after `filter` named that node for it, so any other bind
-comes from a mistake, or from somebody who is not kube-scheduler. Earlier answers count too: of a
-PodGroup, kube-scheduler tries several placements and binds to the best one.
+kube-scheduler binds a pod to a node only after `filter` returned that node for it. Any other bind
+call is a mistake, or comes from another program. Earlier answers count too: for a PodGroup,
+kube-scheduler tries several placements and binds to the best one.
 
-This is one process's memory. After a restart a pod without a plan is refused once, and kube-
-scheduler asks again from the beginning; a planned pod needs no memory, its plan is on it.
+The record is in this process's memory only. After a restart, the bind of a pod without a plan is
+refused once, and kube-scheduler schedules it again. A planned pod carries its plan and needs no
+record.
 """
 
 from collections import deque
@@ -13,25 +14,25 @@ from threading import Lock
 
 from linkwise.kube.objects import Pod
 
-# In all: some 20 MB at worst. By default kube-scheduler asks about 500 of 5,000 nodes, and mostly
-# one of them is let through.
+# At most some 20 MB in total. By default kube-scheduler sends 500 of 5,000 nodes, and `filter`
+# usually returns one of them.
 _MOST_NAMES = 200_000
-_MOST_ANSWERS = 256  # about one pod: more than there are domains that a PodGroup is tried in
+_MOST_ANSWERS = 256  # for one pod: more than the domains in which a PodGroup is tried
 
 _Answer = tuple[str, tuple[str, ...]]
 """schedulerName, nodes."""
 
 
 class LetThrough:
-    """Safe for threads."""
+    """Thread-safe."""
 
     def __init__(self, most_names: int = _MOST_NAMES) -> None:
         self._most_names, self._names = most_names, 0
-        self._answers: dict[str, deque[_Answer]] = {}  # by uid; oldest first
+        self._answers: dict[str, deque[_Answer]] = {}  # uid -> answers, oldest first
         self._lock = Lock()
 
     def note(self, pod: Pod, nodes: tuple[str, ...]) -> None:
-        """*pod* as kube-scheduler sent it."""
+        """Record an answer of `filter`; *pod* is as kube-scheduler sent it."""
         if not nodes:
             return
         with self._lock:
@@ -45,7 +46,8 @@ class LetThrough:
                 self._names -= len(answers.popleft()[1])
 
     def as_whose(self, uid: str, node: str) -> str:
-        """The scheduler whose pod it was let through to *node* as; empty where it was not."""
+        """The schedulerName of the pod when `filter` last returned *node* for it; empty if it never
+        did."""
         with self._lock:
             answers = self._answers.get(uid, ())
             return next((whose for whose, nodes in reversed(answers) if node in nodes), "")

@@ -1,7 +1,7 @@
-"""The port of everybody else: probes, Prometheus, and people who look at the books.
+"""The status port: probes, Prometheus, and users' views of the cache.
 
-Nobody is known here, and nothing is changed: GET and HEAD, one call for each connection, and a
-connection for no longer than an explanation of a large cluster takes.
+Clients are not authenticated, so this port changes nothing: it accepts GET and HEAD, one call for
+each connection. A connection lasts no longer than the explanation of a large cluster takes.
 """
 
 import logging
@@ -14,13 +14,13 @@ from linkwise.serving.handler import Handler
 from linkwise.serving.server import Places, Server
 
 log = logging.getLogger(__name__)
-CALLER_WAITS = "linkwise.caller_waits"  # in the environ: whether it does, as a function
+CALLER_WAITS = "linkwise.caller_waits"  # key in the environ of a function: does the caller wait?
 _PLACES = Places(strangers=64, stay_seconds=60.0)
 _HEAD_SECONDS = 5.0
 
 
 class StatusServer(Server):
-    """*app* answers everything; it has to be safe for threads."""
+    """*app* answers every request; it must be thread-safe."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class _Handler(Handler):
         with self.server.call():
             length = self.length()
             if length:
-                self.refuse(413, "no body is read here")
+                self.refuse(413, "this port accepts no body")
             elif length == 0:
                 self._say(*self._ask(self._environ()))
                 self.wfile.flush()
@@ -72,7 +72,7 @@ class _Handler(Handler):
         return environ
 
     def _ask(self, environ: dict[str, Any]) -> tuple[str, list[tuple[str, str]], bytes]:
-        """Its status, headers and body."""
+        """The application's status, headers and body."""
         said: list[tuple[str, list[tuple[str, str]]]] = []
 
         def start(status: str, headers: list[tuple[str, str]], _error: Any = None) -> Any:
@@ -94,7 +94,7 @@ class _Handler(Handler):
             if name.lower() != "content-length":
                 self.send_header(name, value)
             elif self.command == "HEAD":
-                length = value  # of what a GET would be answered
+                length = value  # of the body that a GET would get
         self.send_header("Content-Length", length)
         self.send_header("Connection", "close")
         self.end_headers()
@@ -103,7 +103,7 @@ class _Handler(Handler):
 
 
 class _Complaints:
-    """What an application says to `wsgi.errors` goes to the log."""
+    """Logs what the application writes to `wsgi.errors`."""
 
     def write(self, text: str) -> int:
         log.error("%s", text.rstrip())

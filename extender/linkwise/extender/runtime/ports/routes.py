@@ -1,7 +1,7 @@
-"""The HTTP routes of the port for everybody: each reads, asks the shell and writes.
+"""The HTTP routes of the status port: each reads the request, asks the shell and writes the answer.
 
-Nothing can be changed here. Probes are answered at once; what takes the core's lock or much time,
-in fair shares (`serving.fair_share`).
+No route changes anything. Probes are answered at once. Routes that take the core's lock or much
+time share a part of a processor (`serving.fair_share`).
 """
 
 import logging
@@ -28,7 +28,7 @@ from linkwise.serving.gone import GoneError
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Response])
-_SHARE = 0.25  # of a processor's time, for all who look at the books together
+_SHARE = 0.25  # of a processor's time, for all views together
 
 
 def create_app(
@@ -38,8 +38,8 @@ def create_app(
     waits_for: Callable[[], str] = str,
     trouble: Callable[[], str] = str,
 ) -> Flask:
-    """*waits_for* says why this process is not ready yet, *trouble* why it is ill, beside what the
-    shell says; both are empty where all is well."""
+    """*waits_for* says why this process is not ready yet, *trouble* why it needs a restart, in
+    addition to the shell's own reasons. Both are empty if all is well."""
     app = Flask("linkwise.extender", static_folder=None)
     _add_views(app, shell)
     scrapes = FairShare(_SHARE)
@@ -57,7 +57,8 @@ def create_app(
 
     @app.get("/readyz")
     def readyz() -> Response:
-        # As the API server's own: `?exclude=leader` asks whether a standby could lead.
+        # The parameter of the API server's own /readyz: `?exclude=leader` asks if a standby could
+        # lead.
         waits = shell.reads() if request.args.get("exclude") == "leader" else shell.waits_for()
         waits = waits or waits_for()
         return _text(waits or "ok", 503 if waits else 200)
@@ -74,7 +75,7 @@ def create_app(
 
     @app.errorhandler(GoneError)
     def gone(_error: GoneError) -> Response:
-        return _text("linkwise: nobody waits for this", 408)
+        return _text("linkwise: the caller no longer waits", 408)
 
     @app.errorhandler(Exception)
     def fail(_error: Exception) -> Response:
@@ -127,7 +128,7 @@ def _add_views(app: Flask, shell: Shell) -> None:
 
 
 def _shared(app: Flask) -> Callable[[str], Callable[[F], F]]:
-    """As `app.get`, but one of these at a time."""
+    """Like `app.get`, but these routes share one FairShare: one runs at a time."""
     share = FairShare(_SHARE)
 
     def view(rule: str) -> Callable[[F], F]:
@@ -145,7 +146,7 @@ def _shared(app: Flask) -> Callable[[str], Callable[[F], F]]:
 
 
 def _share(share: FairShare) -> AbstractContextManager[None]:
-    """Of who asks now."""
+    """The share of the current request's client."""
     waits = request.environ.get(CALLER_WAITS, lambda: True)
     return share.of(request.remote_addr or "", waits)
 

@@ -1,6 +1,6 @@
-"""The port of kube-scheduler: its four calls, from callers who are known, and nothing else.
+"""The call port: kube-scheduler's four calls, from known callers, and nothing else.
 
-Every microsecond of a call is taken from the scheduler beside us
+kube-scheduler schedules one pod at a time and waits for each call, so every microsecond counts
 (docs/decisions/0009-http-server.md has the figures).
 """
 
@@ -19,21 +19,22 @@ from linkwise.serving.http2 import ALPN, Http2
 from linkwise.serving.reply import Reply, Waits, plain
 from linkwise.serving.server import Places, Server
 
-# kube-scheduler needs one of HTTP/2; of HTTP/1.1 it keeps two, and opens more for binds at the same
-# time. Handshakes of such a moment, and of strangers, share the other places.
+# kube-scheduler needs one connection with HTTP/2. With HTTP/1.1 it has two idle ones, and opens
+# more for concurrent binds. Handshakes, whether of kube-scheduler or of strangers, share the
+# strangers' places.
 MOST_CONNECTIONS = Places(strangers=1000, known=1000)
-# Names of 5,000 nodes are a tenth of it; what is larger has whole nodes in it, or is no call.
+# The names of 5,000 nodes take a tenth of it; a larger body has whole nodes in it, or is no call.
 _LARGE_BODY = 1 << 20
-_LARGE_AT_ONCE = 2  # answered; what becomes of a body is ten times as large
+_LARGE_AT_ONCE = 2  # calls; a parsed body takes ten times as much memory
 _PATHS = {f"/{verb}": verb for verb in VERBS}
 
 
 class VerbServer(Server):
-    """*threads* pods are bound at the same time, and as many other calls answered: binds wait for
-    the API server, and nobody else may wait for them. A call that is older than *call_seconds* is
-    not carried out, as its caller has given up.
+    """Answers up to *threads* binds, and as many other calls, at the same time: binds wait for the
+    API server, and no other call may wait for them. A call that is older than *call_seconds* is
+    not carried out, because its caller has given up.
 
-    Without *secure*, whoever reaches the port is served.
+    Without *secure*, any client that reaches the port is served.
     """
 
     def __init__(
@@ -54,17 +55,18 @@ class VerbServer(Server):
         places = MOST_CONNECTIONS
         super().__init__(address, port, _serve, places, secure=secure, count=count, met=met)
 
-    # As `serving.reply.Calls` has it.
+    # The methods of `serving.reply.Calls`.
 
     def refusal(self, method: str, path: str, length: int) -> Reply | None:
         if method != "POST":
-            return plain(405, f"{method}: this port takes no such method")
+            return plain(405, f"{method}: this port accepts only POST")
         if path not in _PATHS:
-            return plain(404, f"{path}: no such call; people ask at another port")
+            return plain(404, f"{path}: no such call; views are on the status port")
         return self.verbs.too_large(_PATHS[path]) if length > self.verbs.max_body else None
 
     def waits_long(self, path: str) -> bool:
-        """A bind waits for the API server. kube-scheduler asks all else one after the other."""
+        """Whether it is a bind, which waits for the API server. kube-scheduler sends all other
+        calls one after the other."""
         return _PATHS[path] == "bind"
 
     def reply(self, path: str, body: bytes, waits: Waits) -> Reply | None:
@@ -75,7 +77,7 @@ class VerbServer(Server):
 
 
 def _serve(connection: socket.socket, address: Any, server: VerbServer) -> None:
-    """The protocol is agreed on in the handshake."""
+    """Serve the protocol that the TLS handshake negotiated."""
     if isinstance(connection, ssl.SSLSocket) and connection.selected_alpn_protocol() == ALPN:
         most = 2 * server.verbs.max_body
         seconds = server.call_seconds
@@ -105,7 +107,7 @@ class _Handler(Handler):
         if body is None:
             return
         reply = self.server.reply(self.path, body, self._waits)
-        if reply is None:  # nobody is there to hear it
+        if reply is None:  # the caller has gone
             self.close_connection = True
         else:
             self.say(reply)
