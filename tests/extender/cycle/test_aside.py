@@ -2,7 +2,7 @@
 comes of what was true before.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeVar
 from unittest.mock import patch
@@ -301,39 +301,39 @@ def test_whatever_happens_meanwhile_the_books_stay_sound_and_whoever_can_go_goes
         whoever_can_go_goes(happenings, sizes)
 
 
+def happen(at: Cluster, made: Iterator[int], events: list[str]) -> None:
+    for event in events:
+        number = next(made)
+        tenants = [p.metadata.name for p in at.pods.values() if p.spec.node_name]
+        waiting = [
+            p.metadata.name
+            for p in at.pods.values()
+            if not p.spec.node_name and p.metadata.name.startswith("g")
+        ]
+        match event:
+            case "take":
+                at.add_pod(f"t-{number}", 1 + number % 4)
+                at.schedule(f"t-{number}")
+            case "free" if tenants:
+                at.delete(tenants[0])
+            case "cordon" | "uncordon":
+                node = at.nodes[f"n{number % 4}"]
+                spec = change(node.spec, unschedulable=event == "cordon")
+                at.put_node(change(node, spec=spec))
+            case "lose" if waiting:
+                at.delete(waiting[-1])
+            case "bind" if waiting:
+                at.schedule(waiting[0])
+            case "grow":
+                at.add_pod(f"s-{number}", 8, gang=f"g{number}", gang_size="1")
+
+
 def whoever_can_go_goes(happenings: list[list[str]], sizes: list[int]) -> None:
     at = cluster(nodes=4)
     at.settings = CoreSettings(hold_share=0)  # for whom it keeps GPUs, a new one decides anew
     at.restart()
     made = iter(range(1000))
-
-    def happen(events: list[str]) -> None:
-        for event in events:
-            number = next(made)
-            tenants = [p.metadata.name for p in at.pods.values() if p.spec.node_name]
-            waiting = [
-                p.metadata.name
-                for p in at.pods.values()
-                if not p.spec.node_name and p.metadata.name.startswith("g")
-            ]
-            match event:
-                case "take":
-                    at.add_pod(f"t-{number}", 1 + number % 4)
-                    at.schedule(f"t-{number}")
-                case "free" if tenants:
-                    at.delete(tenants[0])
-                case "cordon" | "uncordon":
-                    node = at.nodes[f"n{number % 4}"]
-                    spec = change(node.spec, unschedulable=event == "cordon")
-                    at.put_node(change(node, spec=spec))
-                case "lose" if waiting:
-                    at.delete(waiting[-1])
-                case "bind" if waiting:
-                    at.schedule(waiting[0])
-                case "grow":
-                    at.add_pod(f"s-{number}", 8, gang=f"g{number}", gang_size="1")
-
-    Meanwhile(at, *(partial(happen, events) for events in happenings))
+    Meanwhile(at, *(partial(happen, at, made, events) for events in happenings))
     for number, size in enumerate(sizes):
         at.add_gang(f"g{number}", size, 8)
     for _ in range(len(happenings) + 1):  # a change that comes in a round wakes the next one
