@@ -18,7 +18,8 @@ from linkwise.serving.certificates.pairs import Lifetime, Pair, issue_server, ma
 from linkwise.serving.greeting import Caller, Welcome, greet_everybody, greet_known
 from linkwise.serving.handler import Handler
 from linkwise.serving.reply import Reply
-from linkwise.serving.server import Places, Server, raise_limit
+from linkwise.serving.server import Places, Server
+from linkwise.serving.system import raise_limit
 from tests.extender.world import wait_for
 from tests.serving.tls import HOST, SCHEDULER, Authority, ask, ask_once, stranger
 

@@ -34,7 +34,7 @@ from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import ApiError, LoadError
 from linkwise.kube.lease import Elector, Timing
 from linkwise.serving.certificates.pairs import Lifetime
-from linkwise.serving.server import raise_limit
+from linkwise.serving.system import raise_limit
 from linkwise.topology.names import DEFAULT_RESOURCE
 
 log = logging.getLogger("linkwise.extender")

@@ -11,7 +11,8 @@ from io import BufferedIOBase
 from typing import Any
 
 from linkwise.serving.reply import Reply, plain
-from linkwise.serving.server import Server, is_established
+from linkwise.serving.server import Server
+from linkwise.serving.system import is_established
 
 log = logging.getLogger(__name__)
 

@@ -37,7 +37,8 @@ from h2.settings import SettingCodes, Settings
 from hyperframe.frame import GoAwayFrame
 
 from linkwise.serving.reply import Calls, Reply, plain
-from linkwise.serving.server import Server, is_established
+from linkwise.serving.server import Server
+from linkwise.serving.system import is_established
 
 log = logging.getLogger(__name__)
 ALPN = "h2"

@@ -8,7 +8,6 @@ strangers and share places (`guests`). Known callers have places that no strange
 import errno
 import logging
 import os
-import resource
 import socket
 import ssl
 import time
@@ -17,13 +16,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from queue import SimpleQueue
 from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
-from threading import Condition, Lock, Thread
+from threading import Condition
 from typing import Any, Literal
 
 from linkwise.serving.greeting import Caller, Greeting, Welcome
 from linkwise.serving.guests import Guests
+from linkwise.serving.system import Workers
 
 log = logging.getLogger(__name__)
 
@@ -74,34 +73,6 @@ class Visit:
             socket.socket.shutdown(self.connection, how)
 
 
-class _Workers:
-    """Threads for connections; a thread that is done waits for another connection."""
-
-    def __init__(self) -> None:
-        self._waiting: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._lock = Lock()
-        self.idle = 0
-
-    def run(self, job: Callable[[], None]) -> None:
-        with self._lock:
-            free = self.idle > 0
-            if free:
-                self.idle -= 1
-        if free:
-            self._waiting.put(job)
-        else:
-            Thread(target=self._work, args=(job,), name="connection", daemon=True).start()
-
-    def _work(self, job: Callable[[], None]) -> None:
-        while True:
-            job()
-            with self._lock:
-                if self.idle >= _MOST_IDLE:
-                    return
-                self.idle += 1
-            job = self._waiting.get()
-
-
 class Server:
     """`run()` serves until an exception; `close()` lets calls in flight finish.
 
@@ -134,7 +105,7 @@ class Server:
         self._ends_itself: set[socket.socket] = set()
         self._strangers: Guests[Visit] = Guests(places.strangers)
         self._known = 0
-        self._workers = _Workers()
+        self._workers = Workers()
         self._runs = False
         self._looked_at = 0.0
         family, _, _, _, where = socket.getaddrinfo(
@@ -403,24 +374,3 @@ class Server:
         finally:
             visit.hang_up(socket.SHUT_WR)
             self._forget(visit)
-
-
-def is_established(connection: socket.socket) -> bool:
-    """Whether the peer has neither hung up nor ended its side of the connection.
-
-    POLLRDHUP would not do: it also reports a connection whose reading side this server has closed.
-    """
-    try:
-        state: bytes = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
-    except OSError:
-        return False
-    return state[0] == _ESTABLISHED
-
-
-def raise_limit() -> None:
-    """Raise the limit of open files: each connection is one, and containers may start with
-    1,024."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_DESCRIPTORS, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

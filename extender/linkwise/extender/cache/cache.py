@@ -9,18 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from linkwise.extender.api.records import GangKey, NodeRecord, PodRecord, ResourceList, WrittenPlan
 from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind, kind_key, will_do
-from linkwise.extender.cache.node_info import NodeInfo
+from linkwise.extender.cache.node_info import NOT_SEEN, NodeInfo, holder_of, place_of
 from linkwise.extender.cache.node_table import NOT_USABLE, NodeTable
-from linkwise.extender.cache.plan_drift import Mismatch, mismatch_of
+from linkwise.extender.cache.plan_drift import Mismatch, note_mismatches
 from linkwise.extender.cache.topology_domains import Domains
-from linkwise.kube.objects import LARGEST
-from linkwise.topology.errors import LinkwiseError
 from linkwise.topology.model import Machine
-from linkwise.topology.node_annotation import read_topology
-from linkwise.topology.plan import read_in_use
-
-NO_TOPOLOGY = "no topology published"
-NOT_SEEN = "no such node"
 
 
 class Cache:
@@ -62,13 +55,13 @@ class Cache:
         info.record = record
         if before is None or not before.same_but_in_use(record):
             if before is None or before.topology != record.topology:
-                self._put_machine(info, record)
+                info.put_topology(record.topology, self._kind)
             self.domains.put(info.row, info.labels)
             self._show_room(info)
             self._changed(info)
             self.room += 1
         if before is None or before.in_use != record.in_use:
-            self._put_in_use(info, record.in_use)
+            info.put_in_use(record.in_use)
             info.version += 1
         self._settle(info)
 
@@ -254,30 +247,6 @@ class Cache:
             self.changed_rows.append(info.row)
         return info
 
-    def _put_machine(self, info: NodeInfo, record: NodeRecord) -> None:
-        info.machine = info.kind = None
-        info.no_topology = NO_TOPOLOGY
-        if record.topology is None:
-            return
-        try:
-            info.machine = read_topology(record.topology)
-        except LinkwiseError as error:
-            info.no_topology = str(error)
-            return
-        info.kind = self._kind(info.machine)
-        info.no_topology = ""
-
-    def _put_in_use(self, info: NodeInfo, text: str | None) -> None:
-        before = info.in_use
-        try:
-            info.in_use = {} if text is None else read_in_use(text).pods
-        except LinkwiseError as error:
-            # Without the truth nothing may be given away; what was known stays held.
-            info.no_truth = str(error)
-            return
-        info.no_truth = ""
-        info.attribute(before)
-
     def _kind(self, machine: Machine) -> MachineKind:
         key = kind_key(machine)
         found = self._kind_of.get(key)
@@ -308,7 +277,7 @@ class Cache:
         either = record or before
         assert either is not None, "a pod comes, changes or goes"
         uid = either.uid
-        nodes = self._move_bound(uid, _holder(before), _holder(record))
+        nodes = self._move_bound(uid, holder_of(before), holder_of(record))
         if record is None or record.ended or record.node:
             for node, reservation in self.assumed.pop(uid, {}).items():
                 self._without(reservation, uid, "assumed")
@@ -320,7 +289,7 @@ class Cache:
             nodes.add(plan.plan.node)
         self._charge(uid)
         self._settle_named(nodes)
-        for node in {_place(before)} ^ {_place(record)}:  # where its coming or going is a change
+        for node in {place_of(before)} ^ {place_of(record)}:  # which it left or came to
             if node in self.nodes:
                 self.nodes[node].version += 1
                 self.touched.add(node)
@@ -370,12 +339,7 @@ class Cache:
 
     def _charge_node(self, name: str, sign: int, needs: ResourceList) -> None:
         info = self._info(name)
-        info.charged += sign
-        info.spent = ResourceList(
-            info.spent.milli_cpu + sign * needs.milli_cpu,
-            info.spent.memory + sign * needs.memory,
-            info.spent.gpus + sign * needs.gpus,
-        )
+        info.charge(sign, needs)
         if sign < 0 and not info.problem:
             self.room += 1
 
@@ -385,14 +349,7 @@ class Cache:
             self._forget_if_empty(self.nodes[name])
 
     def _show_room(self, info: NodeInfo) -> None:
-        rows, row = self.rows, info.row
-        offers = info.record.offers if info.record else ResourceList()
-        # No lower: pods that want more than there is in the world are counted all the same.
-        rows.milli_cpu[row] = max(offers.milli_cpu - info.spent.milli_cpu, -LARGEST)
-        rows.memory[row] = max(offers.memory - info.spent.memory, -LARGEST)
-        rows.gpus[row] = max(offers.gpus - info.spent.gpus, -LARGEST)
-        pods = (info.record.max_pods if info.record else 0) - info.charged
-        rows.pods[row] = min(pods, 1) if info.refuses else pods
+        self.rows.show(info.row, info.left, info.pods_left)
 
     def _changed(self, info: NodeInfo) -> None:
         info.version += 1
@@ -426,16 +383,8 @@ class Cache:
         if more:
             self.room += 1
         self.touched.add(info.name)
-        self._note_mismatches(info)
+        note_mismatches(self.mismatches, info)
         self._forget_if_empty(info)
-
-    def _note_mismatches(self, info: NodeInfo) -> None:
-        for uid, record in info.bound.items():
-            found = mismatch_of(info, record)
-            if found is None:
-                self.mismatches.pop(uid, None)
-            else:
-                self.mismatches[uid] = found
 
     def _forget_if_empty(self, info: NodeInfo) -> None:
         if info.empty and self.nodes.get(info.name) is info:
@@ -444,15 +393,3 @@ class Cache:
             self.rows.remove(info.name)
             self.changed_rows.append(info.row)
             self.settled_rows.append(info.row)
-
-
-def _holder(record: PodRecord | None) -> PodRecord | None:
-    """The pod, while it assumed GPUs of the node it is bound to by more than being in use."""
-    if record is None or not record.node or record.ended or not record.demand.gpus:
-        return None
-    return record
-
-
-def _place(record: PodRecord | None) -> str:
-    """The node on which the pod runs, whether or not it takes GPUs; empty for none."""
-    return record.node if record is not None and not record.ended else ""

@@ -4,7 +4,7 @@ A pod that waits changes several times, and pods of a job are alike; so what fol
 words is worked out once.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
@@ -20,7 +20,6 @@ from linkwise.extender.api.annotations import (
     ask_of,
     demand_of,
 )
-from linkwise.extender.api.equivalence import digest
 from linkwise.extender.api.queue_note import QueueNote, read_queue_note
 from linkwise.extender.api.records import (
     NO_DEMAND,
@@ -31,11 +30,12 @@ from linkwise.extender.api.records import (
     Template,
     WrittenPlan,
 )
+from linkwise.extender.cache.pod_needs import pod_needs, quantity_of
+from linkwise.extender.podgrouper.equivalence import digest
 from linkwise.extender.podgrouper.membership import Membership, Told
 from linkwise.extender.podgrouper.owner_cache import FetchOwner, Found
 from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
 from linkwise.kube.objects import (
-    LARGEST,
     Affinity,
     Container,
     Node,
@@ -163,12 +163,12 @@ class Ingest:
             taints=node.spec.taints,
             labels=node.metadata.labels,
             offers=ResourceList(
-                milli_cpu=_quantity(offered.get("cpu"), milli),
-                memory=_quantity(offered.get("memory"), whole),
-                gpus=_quantity(offered.get(self._resource), whole),
+                milli_cpu=quantity_of(offered.get("cpu"), milli),
+                memory=quantity_of(offered.get("memory"), whole),
+                gpus=quantity_of(offered.get(self._resource), whole),
             ),
             # Every kubelet says it; where one does not, kube-scheduler is the judge.
-            max_pods=_quantity(offered["pods"], whole) if "pods" in offered else 2**31,
+            max_pods=quantity_of(offered["pods"], whole) if "pods" in offered else 2**31,
             topology=node.metadata.annotations.get(names.TOPOLOGY),
             in_use=node.metadata.annotations.get(names.IN_USE),
         )
@@ -219,7 +219,7 @@ class Ingest:
             except AnnotationError as error:
                 invalid = str(error)
         template = self._template(pod) if demand.gpus or ask.gang or invalid else None
-        return _Wishes(ask, demand, invalid, template, _needs(pod, demand), _prefers(pod.spec))
+        return _Wishes(ask, demand, invalid, template, pod_needs(pod, demand), _prefers(pod.spec))
 
     def _template(self, pod: Pod) -> Template:
         spec = pod.spec
@@ -367,55 +367,3 @@ def _prefers(spec: PodSpec) -> bool:
     if any(each and each.preferred_during_scheduling_ignored_during_execution for each in softly):
         return True
     return any(c.when_unsatisfiable != "DoNotSchedule" for c in spec.topology_spread_constraints)
-
-
-def _needs(pod: Pod, demand: PodDemand) -> ResourceList:
-    """Kubernetes' sum: containers and sidecars together, or an init container at its moment."""
-    spec = pod.spec
-    together = [0, 0]
-    peak = [0, 0]
-    for container in spec.init_containers:
-        need = _request(container)
-        if container.restart_policy == "Always":
-            together = [have + more for have, more in zip(together, need, strict=True)]
-            peak = [max(pair) for pair in zip(peak, together, strict=True)]
-        else:
-            moment = [have + more for have, more in zip(together, need, strict=True)]
-            peak = [max(pair) for pair in zip(peak, moment, strict=True)]
-    for container in spec.containers:
-        together = [have + more for have, more in zip(together, _request(container), strict=True)]
-    cpu, memory = (max(pair) for pair in zip(peak, together, strict=True))
-    cpu, memory = _of_whole_pod(spec, cpu, memory)
-    # Capped, as a sum of capped quantities may be more than the arrays of the books can hold.
-    return ResourceList(
-        milli_cpu=min(cpu + _quantity(spec.overhead.get("cpu"), milli), LARGEST),
-        memory=min(memory + _quantity(spec.overhead.get("memory"), whole), LARGEST),
-        gpus=min(demand.gpus, LARGEST),
-    )
-
-
-def _of_whole_pod(spec: PodSpec, cpu: int, memory: int) -> tuple[int, int]:
-    """What the pod asks for as a whole goes before what its containers add up to."""
-    requests, limits = spec.resources.requests, spec.resources.limits
-    if "cpu" in requests or "cpu" in limits:
-        cpu = _quantity(requests.get("cpu", limits.get("cpu")), milli)
-    if "memory" in requests or "memory" in limits:
-        memory = _quantity(requests.get("memory", limits.get("memory")), whole)
-    return cpu, memory
-
-
-def _request(container: Container) -> tuple[int, int]:
-    resources = container.resources
-    return (
-        _quantity(resources.requests.get("cpu", resources.limits.get("cpu")), milli),
-        _quantity(resources.requests.get("memory", resources.limits.get("memory")), whole),
-    )
-
-
-def _quantity(quantity: Quantity | None, read: Callable[[Quantity], int]) -> int:
-    if quantity is None:
-        return 0
-    try:
-        return read(quantity)
-    except ValueError:
-        return 0  # the API server refuses such objects; a stand-in's mistake must not stop us

@@ -6,7 +6,7 @@ planned, then plans of pods not yet bound. Whoever comes later gets only what is
 ever has two holders, and a plan that lost a GPU shows as such.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
@@ -14,7 +14,13 @@ from operator import or_
 from linkwise.extender.api.records import GangKey, NodeRecord, PodRecord, ResourceList, WrittenPlan
 from linkwise.extender.api.spans import CLIQUE
 from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind
+from linkwise.topology.errors import LinkwiseError
 from linkwise.topology.model import Machine
+from linkwise.topology.node_annotation import read_topology
+from linkwise.topology.plan import read_in_use
+
+NO_TOPOLOGY = "no topology published"
+NOT_SEEN = "no such node"
 
 REFUSES = "kubelet refuses pods with GPUs"
 InUsePods = Mapping[str, Mapping[str, tuple[str, ...]]]
@@ -63,6 +69,57 @@ class NodeInfo:
             return problem
         on_trial = self.tried_beside is not None and self.there <= self.tried_beside
         return "" if on_trial else REFUSES
+
+    @property
+    def left(self) -> ResourceList:
+        """What the node offers beyond what its pods need; negative if they need more."""
+        offers = self.record.offers if self.record else ResourceList()
+        return ResourceList(
+            offers.milli_cpu - self.spent.milli_cpu,
+            offers.memory - self.spent.memory,
+            offers.gpus - self.spent.gpus,
+        )
+
+    @property
+    def pods_left(self) -> int:
+        """How many more pods the node may take; one that refuses pods takes one as a trial."""
+        pods = (self.record.max_pods if self.record else 0) - self.charged
+        return min(pods, 1) if self.refuses else pods
+
+    def charge(self, sign: int, needs: ResourceList) -> None:
+        """Count a pod with these *needs* on the node (*sign* 1), or no longer (-1)."""
+        self.charged += sign
+        self.spent = ResourceList(
+            self.spent.milli_cpu + sign * needs.milli_cpu,
+            self.spent.memory + sign * needs.memory,
+            self.spent.gpus + sign * needs.gpus,
+        )
+
+    def put_topology(self, text: str | None, kind_of: Callable[[Machine], MachineKind]) -> None:
+        """Read the topology annotation; if it cannot be read, the reason is `no_topology`."""
+        self.machine = self.kind = None
+        self.no_topology = NO_TOPOLOGY
+        if text is None:
+            return
+        try:
+            self.machine = read_topology(text)
+        except LinkwiseError as error:
+            self.no_topology = str(error)
+            return
+        self.kind = kind_of(self.machine)
+        self.no_topology = ""
+
+    def put_in_use(self, text: str | None) -> None:
+        """Read the in-use annotation. If it cannot be read, nothing may be given away: what was
+        known stays held, and the reason is `no_truth`."""
+        before = self.in_use
+        try:
+            self.in_use = {} if text is None else read_in_use(text).pods
+        except LinkwiseError as error:
+            self.no_truth = str(error)
+            return
+        self.no_truth = ""
+        self.attribute(before)
 
     @property
     def there(self) -> frozenset[str]:
@@ -246,3 +303,15 @@ def _closest(size: int, candidates: Iterable[int]) -> int:
     while gpus.bit_count() > size:
         gpus &= ~(1 << gpus.bit_length() - 1)
     return gpus
+
+
+def holder_of(record: PodRecord | None) -> PodRecord | None:
+    """The pod, if it has GPUs of the node it is bound to, whether or not they are in use."""
+    if record is None or not record.node or record.ended or not record.demand.gpus:
+        return None
+    return record
+
+
+def place_of(record: PodRecord | None) -> str:
+    """The node on which the pod runs, whether or not it takes GPUs; empty for none."""
+    return record.node if record is not None and not record.ended else ""

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkwise.extender.api.records import ResourceList, SortKey, natural
+from linkwise.kube.objects import LARGEST
 from linkwise.topology import subsets
 from linkwise.topology.model import MAX_GPUS
 
@@ -76,6 +77,14 @@ class NodeTable:
         insort(self._by_name, (natural(name), row))
         self._name_ranks = None
         return row
+
+    def show(self, row: int, left: ResourceList, pods: int) -> None:
+        """What a node has left. No lower than `-LARGEST`: pods that want more than any node has
+        are counted too."""
+        self.milli_cpu[row] = max(left.milli_cpu, -LARGEST)
+        self.memory[row] = max(left.memory, -LARGEST)
+        self.gpus[row] = max(left.gpus, -LARGEST)
+        self.pods[row] = pods
 
     def remove(self, name: str) -> None:
         row = self.row_of.pop(name)

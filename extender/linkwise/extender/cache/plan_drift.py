@@ -17,6 +17,16 @@ class Mismatch:
     swapped: bool  # not only dealt otherwise among its own containers
 
 
+def note_mismatches(known: dict[str, Mismatch], info: NodeInfo) -> None:
+    """Bring *known* (uid -> mismatch) up to date for the pods of one node."""
+    for uid, record in info.bound.items():
+        found = mismatch_of(info, record)
+        if found is None:
+            known.pop(uid, None)
+        else:
+            known[uid] = found
+
+
 def mismatch_of(info: NodeInfo, record: PodRecord) -> Mismatch | None:
     written, truth = record.written, info.truth_of(record)
     if written is None or truth is None or info.machine is None:

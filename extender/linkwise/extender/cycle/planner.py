@@ -10,7 +10,6 @@ from linkwise.extender.api.extender_calls import Outcome
 from linkwise.extender.api.placement_totals import Placed
 from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.cache.cache import Cache
-from linkwise.extender.cache.kubelet_admission import KubeletAdmission
 from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.cache.plan_corrections import PlanCorrections
 from linkwise.extender.cycle.allocate import Allocate
@@ -27,6 +26,7 @@ from linkwise.extender.gangs.repair import Repair
 from linkwise.extender.gangs.scheduling_gates import SchedulingGates
 from linkwise.extender.gangs.waiting_events import WaitingEvents
 from linkwise.extender.placement.nodes.best_node import BestNode
+from linkwise.extender.placement.nodes.kubelet_admission import KubeletAdmission
 from linkwise.extender.placement.nodes.node_filters import NodeFilters
 from linkwise.extender.placement.nodes.scheduler_feedback import SchedulerFeedback
 from linkwise.extender.placement.nodes.single_node import Offers

@@ -62,7 +62,7 @@ class Explainer:
             if not gang.alone and (gang.key.namespace, gang.key.name) == (namespace, name)
         ]
         # A recreated job may have the name of its predecessor.
-        found.sort(key=lambda gang: (gang.phase is Phase.RELEASED, -_since(gang.found), gang.key))
+        found.sort(key=lambda gang: (gang.phase is Phase.RELEASED, -gang.found.since, gang.key))
         return self._gang(found[0], runner_up=runner_up) if found else None
 
     def gangs(self, namespace: str = "", *, runner_up: bool = False) -> tuple[GangView, ...]:
@@ -267,8 +267,8 @@ class Explainer:
             refusals=gang.refusals,
             started=found.started,
             priority=max((member.priority for member in live), default=0),
-            since=_since(found) or None,
-            missing_ranks=_missing_ranks(found),
+            since=found.since or None,
+            missing_ranks=found.missing_ranks,
             communicator=communicator_of(self._snapshot, self._levels, found),
             runner_up=self._alternatives.runner_up(found.seats) if runner_up else None,
         )
@@ -390,14 +390,3 @@ def _no_room(room: Refusal) -> str:
 
 def _and_one_of(levels: str) -> str:
     return levels.replace(SEPARATOR, " and one of ")
-
-
-def _missing_ranks(members: GangMembers) -> tuple[int, ...]:
-    ranks = [member.ask.rank for member in members.all if member.live or member.ended]
-    if members.complete or not ranks or any(rank is None for rank in ranks):
-        return ()
-    return tuple(rank for rank in range(members.size) if rank not in ranks)
-
-
-def _since(members: GangMembers) -> float:
-    return min((member.created for member in members.all if member.live), default=0.0)

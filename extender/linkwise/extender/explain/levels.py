@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from linkwise.extender.api.annotations import link_word
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.api.views import LevelView, NearestMiss, ReasonCount
-from linkwise.extender.cache.cache import NO_TOPOLOGY
 from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind
+from linkwise.extender.cache.node_info import NO_TOPOLOGY
 from linkwise.extender.cache.node_table import Bools, Ints, popcount
 from linkwise.extender.explain.format import (
     cpus_in_words,

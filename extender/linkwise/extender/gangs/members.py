@@ -69,6 +69,19 @@ class GangMembers:
     def _there(self) -> int:
         return len(self.seats) + self.done - len(self.held_back)
 
+    @property
+    def since(self) -> float:
+        """When the oldest live pod was created; 0 if none lives."""
+        return min((member.created for member in self.all if member.live), default=0.0)
+
+    @property
+    def missing_ranks(self) -> tuple[int, ...]:
+        """Empty if enough members exist, or if not every pod says its rank."""
+        ranks = [member.ask.rank for member in self.all if member.live or member.ended]
+        if self.complete or not ranks or any(rank is None for rank in ranks):
+            return ()
+        return tuple(rank for rank in range(self.size) if rank not in ranks)
+
     def together(self) -> list[int]:
         """How many of `open`, in the order of their ranks, may be planned together: where each of
         them has as many members placed as it wants. Rising; empty: none can be yet."""

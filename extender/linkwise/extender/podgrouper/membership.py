@@ -11,8 +11,8 @@ from itertools import islice
 import msgspec
 
 from linkwise.extender.api.annotations import MAX_GANG, GangAsk, PodRequest
-from linkwise.extender.api.equivalence import digest, without_long_annotations
 from linkwise.extender.podgrouper.decide import recognise
+from linkwise.extender.podgrouper.equivalence import digest, without_long_annotations
 from linkwise.extender.podgrouper.explicit import RULE as EXPLICIT
 from linkwise.extender.podgrouper.owner_cache import FetchOwner, Found, Owners
 from linkwise.extender.podgrouper.workloads.answer import (

@@ -9,15 +9,11 @@ kube-scheduler evicts itself (`verbs.preempt`).
 docs/decisions/0013-order-and-holds.md says who may be evicted, and for whom.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from copy import copy
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.cache.cache import Cache
-from linkwise.extender.cache.node_table import Bools, Ints, NodeTable, popcount
 from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.gangs.allocate import GangSearch
 from linkwise.extender.gangs.failed_searches import requests_of
@@ -25,11 +21,10 @@ from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.gangs.partial_admission import needed
 from linkwise.extender.gangs.registry import GangRegistry
-from linkwise.extender.placement.nodes.nodes_view import as_if
-from linkwise.extender.placement.result import Refusal, Spot
 from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.preemption.victim_selection import Unit, VictimChoice, choose
+from linkwise.extender.preemption.what_if import WhatIf
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.running_pods import RunningPods
 from linkwise.extender.queue.scheduling_queue import SchedulingQueue
@@ -249,7 +244,7 @@ class GangPreemption:
         units = list(self._units(gang))
         if not units:
             return False
-        question = _Question(
+        question = WhatIf(
             self._cache, self._search, self._reservations, self._running_pods, gang, found, now
         )
         if question.seek(()) is not None:
@@ -321,131 +316,3 @@ def spare_of(members: GangMembers) -> tuple[PodRecord, ...]:
     if ask is None or not members.started:
         return ()
     return members.bound[max(ask.minimum - members.done, 0) :]
-
-
-class _Question:
-    """Whether there is room for a gang without some of the others. Those who are leaving count as
-    gone; what others hold who are less urgent counts as free."""
-
-    def __init__(
-        self,
-        cache: Cache,
-        search: GangSearch,
-        reservations: Reservations,
-        running_pods: RunningPods,
-        gang: Gang,
-        members: GangMembers,
-        now: float,
-    ) -> None:
-        self._cache, self._search, self._running_pods, self._gang = (
-            cache,
-            search,
-            running_pods,
-            gang,
-        )
-        self._found, self._now = members, now
-        claimant = reservations.claimant(gang, members)
-        self._open_to = frozenset(reservation.key for reservation in reservations.open_to(claimant))
-        self._base = reservations.rows_with(reservations.ways(claimant, now)[0])
-        self._pool: Bools = reservations.pool_of(members)
-        self._may_have: dict[str, int] = {}  # node -> of its GPUs, those that may ever be its
-        sizes = [member.demand.gpus for member in members.open if member.demand.gpus]
-        self._wanted = {size: sizes.count(size) for size in sizes}
-        self._leave()
-        free: Ints = np.where(self._pool, self._base.free[: len(self._pool)], 0)
-        self._free: list[int] = free.tolist()
-        counts = popcount(free)
-        self._slots = {size: int((counts // size).sum()) for size in self._wanted}
-        self._total = int(counts.sum())
-
-    def seek(self, units: Iterable[Unit]) -> list[Spot] | None:
-        rows, changed = self._rows_without(units)
-        spots = self._search.seek(self._found, self._now, view=as_if(rows, tuple(changed)))
-        return None if isinstance(spots, Refusal) else spots
-
-    def makes_room(self, units: Sequence[Unit]) -> bool:
-        return self.seek(units) is not None
-
-    def may_do(self, units: Sequence[Unit]) -> bool:
-        """Whether there are GPUs enough, however they are joined."""
-        total, slots = self._gained(units)
-        if self._total + total < sum(size * count for size, count in self._wanted.items()):
-            return False
-        return all(self._slots[size] + slots[size] >= n for size, n in self._wanted.items())
-
-    def gain(self, gone: Sequence[Unit], more: Sequence[Unit]) -> int:
-        _, before = self._gained(gone)
-        _, after = self._gained((*gone, *more))
-        return sum(after.values()) - sum(before.values())
-
-    def _leave(self) -> None:
-        rows = self._base = _copy(self._base)
-        for info in self._cache.nodes.values():
-            if not info.owned:
-                continue
-            for uid, gpus in self._running_pods.leaving(info, self._now).items():
-                rows.free[info.row] |= self._usable(info.name, gpus)
-                record = self._cache.pods.get(uid)
-                if record is not None and record.leaving and not record.ended:
-                    _give_back(rows, info.row, record)
-
-    def _usable(self, node: str, gpus: int) -> int:
-        """Of these GPUs, those that the gang may have once they are free."""
-        may_have = self._may_have.get(node)
-        if may_have is None:
-            info = self._cache.nodes[node]
-            may_have = 0
-            if info.machine is not None and not info.closed and self._pool[info.row]:
-                may_have = info.machine.healthy_gpus
-            for who, kept in info.reserved.items():
-                if who not in self._open_to:
-                    may_have &= ~kept
-            self._may_have[node] = may_have
-        return gpus & may_have
-
-    def _freed(self, units: Iterable[Unit]) -> dict[int, int]:
-        """By row."""
-        freed: dict[int, int] = {}
-        for unit in units:
-            for pod in unit.pods:
-                info = self._cache.nodes[pod.node]
-                gpus = self._usable(pod.node, info.owned.get(pod.uid, 0))
-                freed[info.row] = freed.get(info.row, 0) | gpus
-        return freed
-
-    def _gained(self, units: Iterable[Unit]) -> tuple[int, dict[int, int]]:
-        """GPUs, and sets of each wanted size, that come free."""
-        total, slots = 0, dict.fromkeys(self._wanted, 0)
-        for row, gpus in self._freed(units).items():
-            before = self._free[row]
-            now, then = before.bit_count(), (before | gpus).bit_count()
-            total += then - now
-            for size in slots:
-                slots[size] += then // size - now // size
-        return total, slots
-
-    def _rows_without(self, units: Iterable[Unit]) -> tuple[NodeTable, list[int]]:
-        units = list(units)
-        rows = _copy(self._base)
-        freed = self._freed(units)
-        for row, gpus in freed.items():
-            rows.free[row] |= gpus
-        for pod in (pod for unit in units for pod in unit.pods):
-            _give_back(rows, self._cache.nodes[pod.node].row, pod)
-        return rows, list(freed)
-
-
-def _copy(rows: NodeTable) -> NodeTable:
-    """One that can be written to as far as pods that go away matter."""
-    other = copy(rows)
-    for name in ("free", "milli_cpu", "memory", "gpus", "pods"):
-        setattr(other, name, getattr(rows, name).copy())
-    return other
-
-
-def _give_back(rows: NodeTable, row: int, pod: PodRecord) -> None:
-    """What kube-scheduler counts of the pod."""
-    rows.milli_cpu[row] += pod.needs.milli_cpu
-    rows.memory[row] += pod.needs.memory
-    rows.gpus[row] += pod.needs.gpus
-    rows.pods[row] += 1

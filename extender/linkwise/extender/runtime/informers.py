@@ -1,9 +1,10 @@
 """Watches on all objects of a kind, with metrics and logs; the shell passes them to the core."""
 
 import logging
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
+from linkwise.extender.core import Scheduler
 from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
@@ -53,3 +54,53 @@ def watch(
         on_event=on_event,
         on_skipped=on_skipped,
     )
+
+
+class Informers:
+    """The watches that feed the core. *tell* passes it a change: (plural, what to do at a time)."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        metrics: ExtenderMetrics,
+        core: Scheduler,
+        tell: Callable[[str, Callable[[float], None]], None],
+    ) -> None:
+        def feed(
+            plural: str,
+            kind: type[T],
+            replace: Callable[[list[T], float], None],
+            change: Callable[[str, T, float], None],
+        ) -> Reflector[T]:
+            return watch(
+                client,
+                metrics,
+                plural,
+                kind,
+                replace=lambda objects: tell(plural, lambda now: replace(objects, now)),
+                change=lambda what, one: tell(plural, lambda now: change(what, one, now)),
+            )
+
+        self.nodes = feed("nodes", Node, core.replace_nodes, core.node_event)
+        self.pods = feed("pods", Pod, core.replace_pods, core.pod_event)
+        self._budgets = feed(
+            "poddisruptionbudgets", PodDisruptionBudget, core.replace_budgets, core.budget_event
+        )
+        self._all: tuple[Reflector[Any], ...] = (self.nodes, self.pods, self._budgets)
+
+    def start(self) -> None:
+        for reflector in self._all:
+            reflector.start()
+
+    def stop(self, timeout_seconds: float) -> None:
+        for reflector in self._all:
+            reflector.stop(timeout_seconds)
+
+    def missing(self) -> list[str]:
+        """What has not been listed yet and must be, before the core may decide."""
+        needed = (("nodes", self.nodes), ("pods", self.pods))
+        return [plural for plural, reflector in needed if not reflector.synced.is_set()]
+
+    def failing_seconds(self) -> Mapping[str, float]:
+        """By plural, for how long its watch has failed."""
+        return {"nodes": self.nodes.failing_seconds, "pods": self.pods.failing_seconds}

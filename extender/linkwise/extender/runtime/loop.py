@@ -31,7 +31,7 @@ from linkwise.extender.api.extender_calls import (
 from linkwise.extender.core import Scheduler
 from linkwise.extender.explain.snapshot import Snapshot
 from linkwise.extender.podgrouper.owner_cache import FetchOwner
-from linkwise.extender.runtime.informers import T, watch
+from linkwise.extender.runtime.informers import Informers
 from linkwise.extender.runtime.leadership import ALONE, Lead
 from linkwise.extender.runtime.metrics import NOTHING, Census, ExtenderMetrics
 from linkwise.extender.runtime.owner_reader import OwnerReads
@@ -39,8 +39,6 @@ from linkwise.extender.runtime.takeover import Succession
 from linkwise.extender.runtime.workqueue import Lanes
 from linkwise.extender.runtime.writer import KubeActions
 from linkwise.kube.client import KubeClient
-from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
-from linkwise.kube.reflector import Reflector
 from linkwise.serving.gone import GoneError
 from linkwise.topology.errors import LinkwiseError
 
@@ -110,15 +108,7 @@ class Shell:
         self._events: Lanes[Action] = Lanes(self._act, threads=_EVENT_THREADS)
         self._owners = OwnerReads(client, metrics)
         self._reads: Lanes[FetchOwner] = Lanes(self._read_owner, threads=_READ_THREADS)
-        self._nodes = self._reflector(client, "nodes", Node, core.replace_nodes, core.node_event)
-        self._pods = self._reflector(client, "pods", Pod, core.replace_pods, core.pod_event)
-        self._budgets = self._reflector(
-            client,
-            "poddisruptionbudgets",
-            PodDisruptionBudget,
-            core.replace_budgets,
-            core.budget_event,
-        )
+        self._informers = Informers(client, metrics, core, self._tell)
         self._changed = Event()
         self._stopping = Event()
         self._beat = self._audited = time.monotonic()
@@ -130,7 +120,7 @@ class Shell:
             lead,
             core,
             self._lock,
-            self._pods,
+            self._informers.pods,
             self._stopping,
             clock=self._clock,
             alive=self._note_alive,
@@ -142,9 +132,7 @@ class Shell:
         metrics.watch_books(self._census)
 
     def start(self) -> None:
-        self._nodes.start()
-        self._pods.start()
-        self._budgets.start()
+        self._informers.start()
         self._worker.start()
 
     def stop(self, timeout_seconds: float = 3.0) -> bool:
@@ -154,9 +142,7 @@ class Shell:
         """
         self._stopping.set()
         self._changed.set()
-        self._nodes.stop(timeout_seconds)
-        self._pods.stop(timeout_seconds)
-        self._budgets.stop(timeout_seconds)
+        self._informers.stop(timeout_seconds)
         if self._worker.is_alive():
             self._worker.join(timeout_seconds)
         writes_end = time.monotonic() + timeout_seconds
@@ -262,11 +248,7 @@ class Shell:
 
     def reads(self) -> str:
         """What must still be read before the cache is complete, on the leader and on a standby."""
-        missing = [
-            what
-            for what, reflector in (("nodes", self._nodes), ("pods", self._pods))
-            if not reflector.synced.is_set()
-        ]
+        missing = self._informers.missing()
         return f"linkwise: not ready: still reading {' and '.join(missing)}" if missing else ""
 
     def trouble(self) -> str:
@@ -293,7 +275,7 @@ class Shell:
         return broken
 
     def _census(self) -> Census:
-        silent = {"nodes": self._nodes.failing_seconds, "pods": self._pods.failing_seconds}
+        silent = self._informers.failing_seconds()
         if not self._succession.acts:  # otherwise a sum over both replicas would count twice
             return Census(NOTHING.counts, 0, silent)
         with self._lock:
@@ -301,24 +283,6 @@ class Shell:
         return Census(counts, self._broken, silent)
 
     # The cluster's changes
-
-    def _reflector(
-        self,
-        client: KubeClient,
-        plural: str,
-        kind: type[T],
-        replace: Callable[[list[T], float], None],
-        change: Callable[[str, T, float], None],
-    ) -> Reflector[T]:
-        """A watch on all objects of *kind* that calls the core's *replace* and *change*."""
-        return watch(
-            client,
-            self._metrics,
-            plural,
-            kind,
-            replace=lambda objects: self._tell(plural, lambda now: replace(objects, now)),
-            change=lambda what, one: self._tell(plural, lambda now: change(what, one, now)),
-        )
 
     def _tell(self, plural: str, tell: Callable[[float], None]) -> None:
         """Pass a change to the core. If the core cannot process it, the watch must go on, and must
@@ -368,7 +332,7 @@ class Shell:
     def _decide(self) -> float:
         """Queue the core's actions for the writers. Return the seconds until the next round."""
         with self._lock:
-            if self._pods.failing_seconds:
+            if self._informers.pods.failing_seconds:
                 self._core.unheard(self._clock())
             try:
                 with self._metrics.decide_seconds.time():

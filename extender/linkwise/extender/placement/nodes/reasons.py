@@ -10,9 +10,9 @@ from itertools import compress
 import numpy as np
 
 from linkwise.extender.api.extender_calls import FilterAnswer
-from linkwise.extender.cache.cache import NO_TOPOLOGY, NOT_SEEN, Cache
+from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind
-from linkwise.extender.cache.node_info import REFUSES
+from linkwise.extender.cache.node_info import NO_TOPOLOGY, NOT_SEEN, REFUSES
 from linkwise.extender.cache.node_table import NOT_USABLE, Ints, NodeTable, popcount
 from linkwise.extender.placement.nodes.nodes_view import NodesView
 

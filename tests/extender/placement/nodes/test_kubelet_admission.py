@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from linkwise.extender.api.extender_calls import BindOrder, BindRefusal, Outcome
-from linkwise.extender.cache.kubelet_admission import FIRST_PAUSE_SECONDS
+from linkwise.extender.placement.nodes.kubelet_admission import FIRST_PAUSE_SECONDS
 from tests.extender.cluster import GPU, Cluster, change
 
 REFUSES = "linkwise: kubelet refuses pods with GPUs"
