@@ -166,7 +166,7 @@ def test_nodes_are_a_table_with_the_best_set_that_is_free() -> None:
             "GPUS",
             "USED",
             "PLANNED",
-            "KEPT",
+            "RESERVED",
             "FREE",
             "BEST",
             "FREE",
@@ -186,7 +186,7 @@ def test_top_says_how_much_is_used_and_what_still_fits() -> None:
     assert told[0] == "16 GPUs on 2 nodes: 0 in use (0 %), 6 planned, 10 free"
     table = told[2:5]
     assert table[0].split() == [
-        *("KIND", "NODES", "GPUS", "USED", "PLANNED", "KEPT", "FREE", "LARGEST", "SPLIT"),
+        *("KIND", "NODES", "GPUS", "USED", "PLANNED", "RESERVED", "FREE", "LARGEST", "SPLIT"),
         *("FIT", "1", "FIT", "2", "FIT", "4", "FIT", "8"),
     ]
     fits = {row.partition("  ")[0]: row.split()[-4:] for row in table[1:]}

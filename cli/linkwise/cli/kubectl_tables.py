@@ -23,12 +23,12 @@ _GANGS = (
     "GIVES BACK",
     "WAITS FOR",
 )
-_NODES = ("NAME", "GPUS", "USED", "PLANNED", "KEPT", "FREE", "BEST FREE SET", "KIND", "PROBLEM")
-_KINDS = ("KIND", "NODES", "GPUS", "USED", "PLANNED", "KEPT", "FREE", "LARGEST", "SPLIT")
+_NODES = ("NAME", "GPUS", "USED", "PLANNED", "RESERVED", "FREE", "BEST FREE SET", "KIND", "PROBLEM")
+_KINDS = ("KIND", "NODES", "GPUS", "USED", "PLANNED", "RESERVED", "FREE", "LARGEST", "SPLIT")
 _NAMESPACES = ("NAMESPACE", "USED", "PLANNED", "PODS", "WAITING PODS", "WAITING GPUS")
 
 _LEGEND = """\
-PLANNED: for pods that have not started. KEPT: free, for a gang that waits.
+PLANNED: for pods that have not started. RESERVED: free, for a gang that waits.
 LARGEST: most free GPUs on one node.
 SPLIT: what the free GPUs are worth less to jobs to come because they are apart.
 FIT n: how many pods of n GPUs would fit now.
