@@ -31,6 +31,7 @@ from linkwise.extender.api.extender_calls import (
 from linkwise.extender.core import Scheduler
 from linkwise.extender.explain.snapshot import Snapshot
 from linkwise.extender.podgrouper.owner_cache import FetchOwner
+from linkwise.extender.runtime.clock import steady_clock
 from linkwise.extender.runtime.informers import Informers
 from linkwise.extender.runtime.leadership import ALONE, Lead
 from linkwise.extender.runtime.metrics import NOTHING, Census, ExtenderMetrics
@@ -68,15 +69,6 @@ _STUCK_SECONDS = 60.0
 
 class NotReadyError(LinkwiseError):
     """A call before the cache is complete; the text says what is missing."""
-
-
-def steady_clock(
-    wall: Callable[[], float] = time.time, steady: Callable[[], float] = time.monotonic
-) -> Callable[[], float]:
-    """Seconds since 1970 that never jump: if the machine's clock is set back by an hour, no retry
-    and no gang's timeout may come an hour late."""
-    offset = wall() - steady()
-    return lambda: steady() + offset
 
 
 class Shell:
