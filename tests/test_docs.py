@@ -159,3 +159,11 @@ def test_every_command_of_the_linkwise_program_is_shown_in_the_readme() -> None:
     assert isinstance(cli, click.Group)
     readme = (ROOT / "README.md").read_text()
     assert not [name for name in cli.commands if f"linkwise {name}" not in readme]
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md"])
+def test_every_file_that_the_maps_name_exists(page: str) -> None:
+    named = set(re.findall(r"`([\w/]+\.py)`", (ROOT / page).read_text()))
+    roots = (ROOT, ROOT / "extender" / "linkwise" / "extender")
+    assert len(named) > 5
+    assert {name for name in named if not any((root / name).is_file() for root in roots)} == set()

@@ -19,7 +19,8 @@ from linkwise.extender.api.extender_calls import (
 )
 from linkwise.extender.core import CoreSettings, Scheduler
 from linkwise.extender.placement.gang_placement import place
-from linkwise.extender.runtime.loop import Shell, steady_clock
+from linkwise.extender.runtime.clock import steady_clock
+from linkwise.extender.runtime.loop import Shell
 from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.ports.dispatch import Verbs
 from linkwise.extender.runtime.ports.routes import create_app
