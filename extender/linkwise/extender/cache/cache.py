@@ -12,6 +12,7 @@ from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind, kind_k
 from linkwise.extender.cache.node_info import NOT_SEEN, NodeInfo, holder_of, place_of
 from linkwise.extender.cache.node_table import NOT_USABLE, NodeTable
 from linkwise.extender.cache.plan_drift import Mismatch, note_mismatches
+from linkwise.extender.cache.row_log import RowLog
 from linkwise.extender.cache.topology_domains import Domains
 from linkwise.topology.model import Machine
 
@@ -30,11 +31,11 @@ class Cache:
         self.schedulers: set[str] = set()  # the names of those that ask us about their pods
         self.room = 0  # rises whenever something may fit that did not before
         self.gang_changes: dict[GangKey, int] = {}  # differs after each change of its pods
-        self.changed_rows: list[int] = []  # every row whose node changed, in order
+        self.changed_rows = RowLog()  # every row whose node changed, in order
         # How often a pod with GPUs was seen to have come to its node, or to begin to leave it.
         self.comings_and_goings = 0
         self.touched: set[str] = set()  # nodes settled since `take_touched`
-        self.settled_rows: list[int] = []  # every row whose GPUs changed, in order
+        self.settled_rows = RowLog()  # every row whose GPUs changed, in order
         # What comes free is kept from others until those who wait for longest have had their turn.
         self.line_first = False
         self.fresh: dict[str, int] = {}  # node -> GPUs that came free since
@@ -231,6 +232,11 @@ class Cache:
 
     def usable(self) -> Iterator[NodeInfo]:
         return (info for info in self.nodes.values() if not info.problem)
+
+    def trim(self) -> None:
+        """Let no log grow without end."""
+        self.changed_rows.trim()
+        self.settled_rows.trim()
 
     def take_touched(self) -> set[str]:
         """The nodes settled since this was last asked."""

@@ -10,8 +10,6 @@ from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.gangs.lifecycle import GangLifecycle
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.gangs.scheduling_gates import SchedulingGates
-from linkwise.extender.placement.nodes.best_node import BestNode
-from linkwise.extender.placement.nodes.node_filters import NodeFilters
 from linkwise.extender.placement.nodes.scheduler_feedback import SchedulerFeedback
 
 # Members: after each look at a gang of so many, others may use the core.
@@ -28,24 +26,21 @@ class Changes:
         registry: GangRegistry,
         lifecycle: GangLifecycle,
         gates: SchedulingGates,
-        node_filters: NodeFilters,
         feedback: SchedulerFeedback,
-        best_node: BestNode,
     ) -> None:
         self._cache, self._pending_writes, self._registry = cache, pending_writes, registry
         self._lifecycle, self._gates = lifecycle, gates
-        self._node_filters, self._feedback, self._best_node = node_filters, feedback, best_node
+        self._feedback = feedback
         self.run_unlocked: RunUnlocked = run_inline
         self.due: set[GangKey] = set()
         self.moved: set[GangKey] = set()  # changed while this round ran work beside the lock
-        self._changed_rows_seen = 0
+        self._nodes_seen = 0
         self._defects: list[Exception] = []
 
     def take(self, now: float) -> set[GangKey]:
         """The gangs that something happened to."""
         cache = self._cache
-        self._node_filters.trim()
-        self._best_node.trim()
+        cache.trim()
         touched = cache.take_touched()
         for name in touched:
             info = cache.nodes.get(name)
@@ -53,8 +48,8 @@ class Changes:
             self.due |= {key for key in keys if key is not None}
         if self._feedback.lapse(touched, now):
             self.refusals_ended()
-        if len(cache.changed_rows) != self._changed_rows_seen:
-            self._changed_rows_seen = len(cache.changed_rows)
+        if cache.changed_rows.generation != self._nodes_seen:
+            self._nodes_seen = cache.changed_rows.generation
             self._take_up_refused()
         self.due |= self._lifecycle.take_late(now)
         for uid in self._pending_writes.take_woken(now):
@@ -68,8 +63,7 @@ class Changes:
 
     def forget(self) -> None:
         """While another replica decides, keep no list of what there would be to do."""
-        self._node_filters.trim()
-        self._best_node.trim()
+        self._cache.trim()
         self._cache.take_touched()
         self.due.clear()
 

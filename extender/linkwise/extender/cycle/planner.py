@@ -111,9 +111,7 @@ class Planner:
             self._registry,
             self._lifecycle,
             self._gates,
-            self.node_filters,
             self.feedback,
-            best_node,
         )
         self._allocate = Allocate(
             cache,

@@ -130,7 +130,7 @@ class Reserve:
             return ""
         same = (seen.requests, seen.changes) == (
             requests_of(needed(members).open),
-            len(self._cache.changed_rows),
+            self._cache.changed_rows.generation,
         )
         return seen.what if same else ""
 
@@ -207,7 +207,12 @@ class Reserve:
 
     def _state(self) -> object:
         cache = self._cache
-        return len(cache.settled_rows), len(cache.changed_rows), cache.room, self._queue.changes
+        return (
+            cache.settled_rows.generation,
+            cache.changed_rows.generation,
+            cache.room,
+            self._queue.changes,
+        )
 
     def _bound_idling(self, now: float) -> None:
         over = {
@@ -230,7 +235,7 @@ class Reserve:
     def _pool_of(self, members: GangMembers) -> Bools:
         """As `Reservations.pool_of`, worked out once for gangs that want the same, and again
         where nodes changed in a pause."""
-        alike = requests_of(members.open), len(self._cache.changed_rows)
+        alike = requests_of(members.open), self._cache.changed_rows.generation
         if alike not in self._front.pools:
             self._front.pools[alike] = self._reservations.pool_of(members)
         return self._front.pools[alike]
@@ -320,7 +325,7 @@ class Reserve:
 
     def _what_there_is(self) -> object:
         """Another thing once something may fit that did not before, or a node changed."""
-        return self._cache.room, len(self._cache.changed_rows)
+        return self._cache.room, self._cache.changed_rows.generation
 
     def _came_free_in(self, pool: Bools) -> bool:
         row_of = self._cache.rows.row_of
@@ -350,7 +355,7 @@ class Reserve:
             helps = fits_without_servers(self._cache, self._running_pods, want, seek, now)
             self._in_vain[gang.key] = _Vain(
                 requests_of(members.open),
-                len(self._cache.changed_rows),
+                self._cache.changed_rows.generation,
                 SERVERS if helps else NOBODY,
             )
         return chosen

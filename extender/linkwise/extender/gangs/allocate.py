@@ -238,7 +238,7 @@ class Seen:
     def __init__(self, cache: Cache, members: Sequence[PodRecord]) -> None:
         self._cache, self._gang = cache, members[0].gang
         self._gang_change = self._change_of_gang()
-        self._room, self._changed_rows = cache.room, len(cache.changed_rows)
+        self._room, self._changed_rows = cache.room, cache.changed_rows.generation
 
     def still_true_of(
         self,
@@ -266,7 +266,8 @@ class Seen:
         return self._same(before, self._cache.rows, [before.row_of[spot.node] for spot in spots])
 
     def _same(self, before: NodeTable, after: NodeTable, rows: Sequence[int]) -> bool:
-        changed = self._cache.changed_rows[self._changed_rows :]
+        cache = self._cache
+        changed = cache.changed_rows.since(self._changed_rows, len(cache.rows))
         return {*changed}.isdisjoint(rows) and after.equals(before, rows)
 
     def _change_of_gang(self) -> int | None:

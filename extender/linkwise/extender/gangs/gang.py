@@ -5,8 +5,8 @@
        │◀──refused─┤           │           └─▶ released ◀┘
        └◀──expired─┴───────────┘
 
-The phase is worked out from the members each time, so a restart finds it again; TRANSITIONS names
-every change that facts can make, and why. What counts is the *minimum*: once so many members are
+The phase is worked out from the members each time, so a restart finds it again; IMPOSSIBLE names
+the changes that no facts can make, and why. What counts is the *minimum*: once so many members are
 bound the gang has started, and those beyond it follow as they come and as there is room.
 What is only remembered is what no pod says: which try failed at which state of the books, what a
 gang waits for, and where its members were.
@@ -34,64 +34,13 @@ class Phase(Enum):
     EXPIRED = "expired"  # it was partial for too long and gives everything back
 
 
-_F, _P, _B, _R = Phase.FORMING, Phase.PLANNED, Phase.BINDING, Phase.RUNNING
-_FIX, _END, _NO, _LATE = Phase.REPAIRING, Phase.RELEASED, Phase.REFUSED, Phase.EXPIRED
-
-TRANSITIONS: Mapping[tuple[Phase, Phase], str] = {
-    (_F, _P): "a plan was made for enough members",
-    (_F, _B): "some were found bound, the others planned",
-    (_F, _R): "enough were found bound",
-    (_F, _FIX): "some were found placed, others not",
-    (_F, _NO): "its pods contradict each other",
-    (_F, _LATE): "some were found bound, long ago",
-    (_F, _END): "its pods went away",
-    (_P, _F): "the plan was given up as a whole",
-    (_P, _B): "the first member was bound",
-    (_P, _R): "enough were bound",
-    (_P, _FIX): "a member, or its GPUs, went away",
-    (_P, _NO): "kube-scheduler refused its nodes once too often",
-    (_P, _LATE): "not enough were bound in time",
-    (_P, _END): "its pods went away",
-    (_B, _F): "the bound members went away, and the plan with them",
-    (_B, _P): "the bound members went away, and others were planned",
-    (_B, _R): "the last member that was needed was bound",
-    (_B, _FIX): "a member, or its GPUs, went away",
-    (_B, _NO): "kube-scheduler refused its nodes once too often",
-    (_B, _LATE): "not enough were bound in time",
-    (_B, _END): "its pods went away",
-    (_R, _F): "all members were made anew",
-    (_R, _P): "all members were made anew, and planned",
-    (_R, _B): "members were made anew, and planned",
-    (_R, _FIX): "a member that is needed went away",
-    (_R, _NO): "members were made anew, and contradict each other",
-    (_R, _END): "all members have ended",
-    (_FIX, _F): "the plan was given up as a whole",
-    (_FIX, _P): "enough members are planned again",
-    (_FIX, _B): "enough members are planned or bound again",
-    (_FIX, _R): "enough members are bound again",
-    (_FIX, _NO): "kube-scheduler refused its nodes once too often",
-    (_FIX, _LATE): "not enough were bound in time, or it could not be repaired",
-    (_FIX, _END): "its pods went away",
-    (_NO, _F): "a node or a member changed, or it has waited for long enough",
-    (_NO, _P): "a node or a member changed, or it has waited for long enough; and a plan was made",
-    (_NO, _B): "a node or a member changed, and the others were planned",
-    (_NO, _R): "its members agree again, and enough are bound",
-    (_NO, _FIX): "a node or a member changed",
-    (_NO, _LATE): "not enough were bound in time",
-    (_NO, _END): "its pods went away",
-    (_LATE, _F): "everything was given back",
-    (_LATE, _P): "everything was given back, and a new plan made",
-    (_LATE, _NO): "it was too late once too often",
-    (_LATE, _R): "enough were bound after all",
-    (_LATE, _END): "its pods went away",
-    (_END, _F): "pods were made anew",
-    (_END, _P): "pods were made anew, and planned",
-    (_END, _B): "pods were made anew, planned, and bound",
-    (_END, _R): "pods were made anew, and bound",
-    (_END, _FIX): "some pods were made anew",
-    (_END, _NO): "pods were made anew that contradict each other",
-    (_END, _LATE): "bound pods were found, too old",
+IMPOSSIBLE: Mapping[tuple[Phase, Phase], str] = {
+    (Phase.RUNNING, Phase.EXPIRED): "a gang that has started is not evicted for being partial",
+    (Phase.EXPIRED, Phase.BINDING): "it first gives back everything, and is planned again",
+    (Phase.EXPIRED, Phase.REPAIRING): "it first gives back everything, and is planned again",
 }
+"""The changes that no facts can make, and why. Pods come and go at any time, so every other change
+of the phase is possible between two looks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +113,7 @@ class Gang:
     def enter(self, phase: Phase) -> None:
         if phase is self.phase:
             return
-        if (self.phase, phase) not in TRANSITIONS:
+        if (self.phase, phase) in IMPOSSIBLE:
             self.broken.append(f"gang {self.name}: {self.phase.value} -> {phase.value}")
         self.phase = phase
 

@@ -228,7 +228,7 @@ class GangPreemption:
             cache.room,
             # What is only planned is nobody's victim, and what leaves makes room.
             cache.comings_and_goings,
-            len(cache.settled_rows),
+            cache.settled_rows.generation,
             frozenset(cache.fresh.items()),  # until others have had their turn with them
             self.budgets.changes,
             self._spared_changes,

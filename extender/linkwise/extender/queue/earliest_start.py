@@ -81,14 +81,14 @@ def reserve(
 ) -> EarliestStart | None:
     """Where *seek* finds a place first; None: not even once all have ended who end by themselves.
     Raises NodesChangedError."""
-    nodes = len(cache.changed_rows)
+    nodes = cache.changed_rows.generation
     steps = _steps(cache, running_pods, want, now, pause)
     letting_go = _LettingGo(want.base, steps)
 
     @functools.cache
     def after(count: int) -> list[Spot] | Refusal:
         pause()
-        if len(cache.changed_rows) != nodes:
+        if cache.changed_rows.generation != nodes:
             raise NodesChangedError
         return seek(letting_go.rows(count), letting_go.changed(count))
 

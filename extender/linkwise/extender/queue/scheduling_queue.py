@@ -136,7 +136,8 @@ class SchedulingQueue:
 
     def _state(self) -> tuple[int, int, int]:
         """Another one after each change of what is free."""
-        return self._cache.room, len(self._cache.settled_rows), len(self._cache.changed_rows)
+        cache = self._cache
+        return cache.room, cache.settled_rows.generation, cache.changed_rows.generation
 
     def got_room(self, gang: Gang) -> None:
         gang.no_room, gang.tried_room, gang.lacking, gang.reason = None, -1, {}, ""

@@ -3,9 +3,9 @@ from datetime import UTC, datetime
 import pytest
 
 from linkwise.extender.api.records import PodRecord, Template, natural
+from linkwise.extender.cache import row_log
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.ingest import Ingest
-from linkwise.extender.placement.nodes import node_filters as feasible_module
 from linkwise.extender.placement.nodes.node_filters import NodeFilters, may_run, why_not
 from linkwise.kube.objects import (
     Affinity,
@@ -230,13 +230,13 @@ def test_names_are_ordered_as_people_do() -> None:
 def test_the_log_of_changes_begins_anew_and_no_answer_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(feasible_module, "LONG_LOG", 10)
+    monkeypatch.setattr(row_log, "LONGEST", 10)
     books = Cache()
     feasible = NodeFilters(books)
     here = template()
     for number in range(100):
         books.put_node(READER.node(node(ready="True" if number % 2 else "False")))
-        feasible.trim()
+        books.trim()
         assert feasible.rows(here).tolist() == [number % 2 == 1]
         assert len(books.changed_rows) <= 10
 
@@ -244,7 +244,7 @@ def test_the_log_of_changes_begins_anew_and_no_answer_is_lost(
 def test_the_log_of_changes_is_bounded_where_no_gang_ever_comes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(feasible_module, "LONG_LOG", 10)
+    monkeypatch.setattr(row_log, "LONGEST", 10)
     at = Cluster()
     at.add_node("n1")
     for number in range(30):

@@ -13,7 +13,7 @@ from linkwise.extender.api.records import ResourceList
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import Floats, GpuRequest
 from linkwise.extender.cache.node_table import NOT_USABLE, Bools, Ints, NodeTable
-from linkwise.extender.placement.nodes.node_filters import LONG_LOG
+from linkwise.extender.cache.row_log import LONGEST
 from linkwise.extender.placement.nodes.nodes_view import NodesView
 from linkwise.extender.placement.result import Refusal, Spot
 from linkwise.topology.model import MAX_GPUS
@@ -37,12 +37,6 @@ class BestNode:
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
         self._known: dict[GpuRequest, _Worth] = {}
-
-    def trim(self) -> None:
-        """Begin the log of changes anew before it takes memory without end: judge all afresh."""
-        if len(self._cache.settled_rows) > LONG_LOG:
-            self._cache.settled_rows.clear()
-            self._known.clear()
 
     def find(
         self, request: GpuRequest, needs: ResourceList, nodes: Bools, view: NodesView
@@ -102,8 +96,11 @@ class BestNode:
             worth = _Worth(np.full(size, -np.inf), np.ones(size), np.ones(size), {})
             self._known[request] = worth
         log = cache.settled_rows
-        changed = range(len(cache.rows)) if worth.seen < 0 else set(log[worth.seen :])
-        worth.seen = len(log)
+        count = len(cache.rows)
+        changed = range(count) if worth.seen < 0 else set(log.since(worth.seen, count))
+        worth.seen = log.generation
+        if len(worth.of) > LONGEST:
+            worth.of.clear()
         self._judge(request, worth, changed, cache.rows)
         return worth
 

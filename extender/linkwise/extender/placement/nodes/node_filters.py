@@ -16,7 +16,6 @@ from linkwise.extender.cache.node_table import Bools
 from linkwise.kube.objects import NodeSelectorTerm, Requirement, Taint, Toleration
 
 _CORDONED = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
-LONG_LOG = 100_000
 _KEEPS_OUT = frozenset({"NoSchedule", "NoExecute"})
 
 
@@ -32,26 +31,20 @@ class NodeFilters:
         cache = self._cache
         count, log = len(cache.rows), cache.changed_rows
         known, seen = self._known.get(template, (None, 0))
-        if known is not None and seen == len(log):
+        if known is not None and seen == log.generation:
             return known
         fresh = np.zeros(count, dtype=np.bool_)
         changed: Iterable[int] = range(count)
         if known is not None:
             fresh[: len(known)] = known
-            changed = set(log[seen:])
+            changed = set(log.since(seen, count))
         names, nodes = cache.rows.names, cache.nodes
         for row in changed:
             name = names[row]
             info = None if name is None else nodes.get(name)
             fresh[row] = info is not None and may_run(template, info.record)
-        self._known[template] = (fresh, len(log))
+        self._known[template] = (fresh, log.generation)
         return fresh
-
-    def trim(self) -> None:
-        """Begin the log of changes anew before it takes memory without end: judge all afresh."""
-        if len(self._cache.changed_rows) > LONG_LOG:
-            self._cache.changed_rows.clear()
-            self._known.clear()
 
     def on(self, template: Template | None, node: str) -> bool:
         info = self._cache.nodes.get(node)
