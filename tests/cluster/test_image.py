@@ -193,7 +193,16 @@ def test_every_module_of_linkwise_can_be_imported_but_the_simulator(image: Image
         for path in (packages / "linkwise").rglob("*.py")
     }
     roots = {name.split(".")[1] for name in modules}
-    assert roots == {"topology", "kube", "plugin", "extender", "replay", "cli"}
+    assert roots == {
+        "topology",
+        "kube",
+        "serving",
+        "plugin",
+        "extender",
+        "webhook",
+        "replay",
+        "cli",
+    }
     imports = "\n".join(f"import {name}" for name in sorted(modules))
     image.output("python", "-W", "error", "-c", imports)
 
