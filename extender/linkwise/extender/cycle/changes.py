@@ -1,4 +1,4 @@
-"""What happened since the last round, and so what the next one has to look at."""
+"""The changes since the last round, which tell the next round what to look at."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,12 +14,12 @@ from linkwise.extender.placement.nodes.best_node import BestNode
 from linkwise.extender.placement.nodes.node_filters import NodeFilters
 from linkwise.extender.placement.nodes.scheduler_feedback import SchedulerFeedback
 
-# Members: after each look at a gang of so many, others may use the core.
+# Members: after each look at a gang of this size, the round releases the lock for a moment.
 _VERY_MANY = 512
 
 
 class Changes:
-    """The gangs that are due, the work that runs beside the lock, and the defects that are met."""
+    """The gangs that are due, the work that runs without the lock, and the defects of a round."""
 
     def __init__(
         self,
@@ -37,12 +37,12 @@ class Changes:
         self._node_filters, self._feedback, self._best_node = node_filters, feedback, best_node
         self.run_unlocked: RunUnlocked = run_inline
         self.due: set[GangKey] = set()
-        self.moved: set[GangKey] = set()  # changed while this round ran work beside the lock
+        self.moved: set[GangKey] = set()  # changed while this round ran work without the lock
         self._changed_rows_seen = 0
         self._defects: list[Exception] = []
 
     def take(self, now: float) -> set[GangKey]:
-        """The gangs that something happened to."""
+        """The gangs that changed since the last round."""
         cache = self._cache
         self._node_filters.trim()
         self._best_node.trim()
@@ -67,14 +67,14 @@ class Changes:
         return due
 
     def forget(self) -> None:
-        """While another replica decides, keep no list of what there would be to do."""
+        """Drop the list of changes while another replica decides."""
         self._node_filters.trim()
         self._best_node.trim()
         self._cache.take_touched()
         self.due.clear()
 
     def refusals_ended(self) -> None:
-        """Nodes that kube-scheduler refused for some pods may take them now."""
+        """Look again at the refused gangs: nodes that kube-scheduler refused may suit them now."""
         self._cache.room += 1
         self._take_up_refused()
 
@@ -84,11 +84,11 @@ class Changes:
                 gang.take_up()
                 self.due.add(key)
 
-    # Beside the lock.
+    # Without the lock.
 
     def run(self, work: Callable[[], T]) -> T:
-        """Let others use the core while *work* is done. Gangs that change meanwhile are left alone
-        for the rest of this round, and looked at in the next one."""
+        """Run *work* while others use the core. The round skips gangs that change meanwhile, and
+        the next round looks at them."""
         before = set(self.due)
         try:
             return self.run_unlocked(work)
@@ -99,7 +99,7 @@ class Changes:
         self.run(lambda: None)
 
     def pause_after(self, key: GangKey) -> None:
-        """Each look at thousands of members takes a while."""
+        """Release the lock for a moment if the gang has so many members that a look takes long."""
         if len(self._cache.gangs.get(key, ())) >= _VERY_MANY:
             self.pause()
 
@@ -114,8 +114,8 @@ class Changes:
 
     @contextmanager
     def isolated(self, what: object) -> Iterator[None]:
-        """If a gang or a pod meets a defect of the extender, it is left out and all others go
-        on."""
+        """If a gang or a pod meets a defect of the extender, the round skips it and continues with
+        the others."""
         try:
             yield
         except Exception as defect:
@@ -123,6 +123,6 @@ class Changes:
             self._defects.append(defect)
 
     def take_defects(self) -> list[Exception]:
-        """The defects met since this was last asked."""
+        """The defects since the last call."""
         defects, self._defects = self._defects, []
         return defects
