@@ -1,14 +1,14 @@
-"""A gang's life: its phases, what moves it from one to another, and what is remembered of it.
+"""A gang's phases, the transitions between them, and the state that is kept about a gang.
 
     forming ──▶ planned ──▶ binding ──▶ running ◀──▶ repairing
        ▲           │           │           │             │
        │◀──refused─┤           │           └─▶ released ◀┘
        └◀──expired─┴───────────┘
 
-The phase is worked out from the members each time, so a restart finds it again; TRANSITIONS names
-every change that facts can make, and why. What counts is the *minimum*: once so many members are
-bound the gang has started, and those beyond it follow as they come and as there is room.
-What is only remembered is what no pod says: which try failed at which state of the books, what a
+The members determine the phase each time, so a restart finds it again. TRANSITIONS names every
+change that facts can make, and why. The *minimum* decides: once so many members are bound, the gang
+has started, and the members beyond it follow when they exist and there is room.
+The extender remembers only what no pod shows: which try failed at which state of the cache, what a
 gang waits for, and where its members were.
 """
 
@@ -20,18 +20,18 @@ from linkwise.extender.api.records import GangKey
 from linkwise.extender.placement.result import Refusal, Spot
 
 Seat = int | str
-"""What stays the same when a member is made anew: its rank, or where it has none its name."""
+"""What a recreated member shares with the old one: its rank, or its name if it has no rank."""
 
 
 class Phase(Enum):
-    FORMING = "forming"  # not enough members are there, or there is no room for enough of them
-    PLANNED = "planned"  # enough members have GPUs held, none is bound
-    BINDING = "binding"  # some are bound, others have GPUs held, and together they are enough
+    FORMING = "forming"  # too few members exist, or there is no room for enough of them
+    PLANNED = "planned"  # enough members have GPUs reserved, none is bound
+    BINDING = "binding"  # some are bound, others have GPUs reserved, together they are enough
     RUNNING = "running"  # enough are bound
     REPAIRING = "repairing"  # some have GPUs, and too many others are missing or have none
-    RELEASED = "released"  # no member is left that holds or wants anything
+    RELEASED = "released"  # no member has or requests anything
     REFUSED = "refused"  # kube-scheduler refused its plans, or its pods contradict each other
-    EXPIRED = "expired"  # it was partial for too long and gives everything back
+    EXPIRED = "expired"  # it was partial for too long and returns everything
 
 
 _F, _P, _B, _R = Phase.FORMING, Phase.PLANNED, Phase.BINDING, Phase.RUNNING
@@ -59,11 +59,11 @@ TRANSITIONS: Mapping[tuple[Phase, Phase], str] = {
     (_B, _NO): "kube-scheduler refused its nodes once too often",
     (_B, _LATE): "not enough were bound in time",
     (_B, _END): "its pods went away",
-    (_R, _F): "all members were made anew",
-    (_R, _P): "all members were made anew, and planned",
-    (_R, _B): "members were made anew, and planned",
+    (_R, _F): "all members were recreated",
+    (_R, _P): "all members were recreated, and planned",
+    (_R, _B): "members were recreated, and planned",
     (_R, _FIX): "a member that is needed went away",
-    (_R, _NO): "members were made anew, and contradict each other",
+    (_R, _NO): "members were recreated, and contradict each other",
     (_R, _END): "all members have ended",
     (_FIX, _F): "the plan was given up as a whole",
     (_FIX, _P): "enough members are planned again",
@@ -84,25 +84,25 @@ TRANSITIONS: Mapping[tuple[Phase, Phase], str] = {
     (_LATE, _NO): "it was too late once too often",
     (_LATE, _R): "enough were bound after all",
     (_LATE, _END): "its pods went away",
-    (_END, _F): "pods were made anew",
-    (_END, _P): "pods were made anew, and planned",
-    (_END, _B): "pods were made anew, planned, and bound",
-    (_END, _R): "pods were made anew, and bound",
-    (_END, _FIX): "some pods were made anew",
-    (_END, _NO): "pods were made anew that contradict each other",
+    (_END, _F): "pods were recreated",
+    (_END, _P): "pods were recreated, and planned",
+    (_END, _B): "pods were recreated, planned, and bound",
+    (_END, _R): "pods were recreated, and bound",
+    (_END, _FIX): "some pods were recreated",
+    (_END, _NO): "pods were recreated that contradict each other",
     (_END, _LATE): "bound pods were found, too old",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What the members are doing, counted; `minimum` members are enough."""
+    """The members, counted by their state; `minimum` members are enough."""
 
     minimum: int
     live: int
     bound: int  # live and bound
-    planned: int  # live, not bound, with GPUs held; or in need of none
-    done: int  # ended well, as part of this gang's present life
+    planned: int  # live, not bound, with GPUs reserved; or without need of GPUs
+    done: int  # succeeded in this gang's present run
     started: bool
     refused: bool = False
     expired: bool = False
@@ -131,35 +131,35 @@ def phase_of(standing: Standing) -> Phase:
 
 @dataclass(slots=True)
 class Gang:
-    """What is remembered of a gang between two looks at it."""
+    """The state that the extender keeps about a gang between two rounds."""
 
     key: GangKey
     phase: Phase = Phase.FORMING
     reason: str = ""
     plan_id: str = ""
-    made: float | None = None  # when its present plan was made; its timeout counts from here
-    grace: float = 0.0  # or from here, where that is later
+    made: float | None = None  # when its present plan was made; its timeout counts from then
+    grace: float = 0.0  # or from then, if that is later
     refusals: int = 0
-    refused: bool = False  # too often: left to wait
-    refused_until: float = 0.0  # then it is tried again whatever happens
-    times_refused: int = 0  # so often in a row
-    asked: bool = False  # kube-scheduler has asked about a member since the plan was made
+    refused: bool = False  # too often: left waiting
+    refused_until: float = 0.0  # then it is tried again in any case
+    times_refused: int = 0  # in a row
+    asked: bool = False  # kube-scheduler has called about a member since the plan was made
     expired: bool = False  # members are being evicted
-    was_refused: bool = False  # since the last look, kube-scheduler refused a planned node
-    marked: frozenset[str] = frozenset()  # members told that the gang has started
-    tried_room: int = -1  # `Books.room` when it last had no room
+    was_refused: bool = False  # kube-scheduler refused a planned node since the last round
+    marked: frozenset[str] = frozenset()  # the bound members, once it has started
+    tried_room: int = -1  # `Cache.room` when it last found no room
     lacking: Mapping[int, int] = field(default_factory=dict)  # then: GPUs of a pod -> how many pods
     no_room: Refusal | None = None
-    sought_at: float = 0.0  # when that was found out
-    sought_in: object = None  # and what the books were then
-    gated_since: float | None = None  # members wait behind our gate, and cannot be let go
-    members: frozenset[str] = frozenset()  # who was there at the last look
-    came: float = 0.0  # when the last new one was seen
-    able_since: float | None = None  # since when enough of it are there, and it has no plan
+    sought_at: float = 0.0  # when `no_room` was found out
+    sought_in: object = None  # the state of the cache then
+    gated_since: float | None = None  # since when its members wait behind linkwise's gate
+    members: frozenset[str] = frozenset()  # the live members at the last look
+    came: float = 0.0  # when the last new member was seen
+    able_since: float | None = None  # since when enough members exist without a plan
     spots: dict[Seat, Spot] = field(default_factory=dict)  # where its members are, and were
-    stuck_since: float | None = None  # it has started, and lacks members it needs
-    unasked: bool = False  # its scheduler does not ask us, so nothing is planned for it
-    broken: list[str] = field(default_factory=list)  # transitions that cannot be
+    stuck_since: float | None = None  # it has started, and misses members that it needs
+    unasked: bool = False  # its scheduler does not call the extender, so it gets no plan
+    broken: list[str] = field(default_factory=list)  # transitions that are impossible
 
     def enter(self, phase: Phase) -> None:
         if phase is self.phase:
@@ -169,11 +169,11 @@ class Gang:
         self.phase = phase
 
     def try_again(self) -> None:
-        """It found no room; now there may be some."""
+        """Allow another search: it found no room, and now there may be some."""
         self.tried_room, self.lacking = -1, {}
 
     def take_up(self) -> None:
-        """Try again, even where kube-scheduler has refused its plans once too often."""
+        """Allow another try, even if kube-scheduler has refused its plans too often."""
         self.try_again()
         if self.refused:
             self.refused, self.refusals = False, 0
@@ -184,5 +184,5 @@ class Gang:
 
     @property
     def alone(self) -> bool:
-        """A single pod, planned ahead: nobody but us calls it a gang."""
+        """Whether this is a single pod, planned ahead; only the extender treats it as a gang."""
         return bool(self.key.uid)
