@@ -133,7 +133,7 @@ class NodeInfo:
 
     def take(self, request: GpuRequest, free: int) -> int | None:
         """The set of these *free* GPUs for a pod, or None if no set is suitable."""
-        assert self.kind is not None, "asked where something can be planned"
+        assert self.kind is not None, "take() needs a usable node"
         busy = {uid: gpus & ~free for uid, gpus in self.owned.items()}
         running = running_sets(busy, self.bound)
         return self.kind.take(request, free, running)

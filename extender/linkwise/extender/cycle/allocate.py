@@ -142,7 +142,7 @@ class Allocate:
             spots = self._search.seek(members, now, aside=beside, view=view)
             if not isinstance(spots, Refusal):
                 break
-        assert spots is not None, "there is always one way"
+        assert spots is not None, "there is at least one view"
         return spots
 
     def _put(

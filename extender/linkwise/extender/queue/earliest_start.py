@@ -100,7 +100,7 @@ def reserve(
     if isinstance(after(len(steps)), Refusal):
         return None
     spots = after(_fewest(after, letting_go.fewest_for(want), len(steps)))
-    assert not isinstance(spots, Refusal), "it was found with so many gone"
+    assert not isinstance(spots, Refusal), "the search found a place with as many pods gone"
     return earliest(cache, running_pods, spots, now)
 
 

@@ -92,7 +92,7 @@ class RunningPods:
                 tenant = self._ending(record, uid, gpus, since, now)
                 until = min(until, stuck_at) if now < stuck_at else until
             else:
-                assert record is not None, "one that is gone has ended"
+                assert record is not None, "a pod that is gone is in *ended*"
                 tenant = self._running(info, record, gpus, now)
                 until = min(until, tenant.end) if tenant.sure else until
             running_pods.append(tenant)
