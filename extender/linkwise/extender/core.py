@@ -1,8 +1,8 @@
 """The extender's core: facts in, answers and actions out. No I/O, no clock, no threads.
 
 Not thread-safe: the shell holds one lock around every call. `now` is in seconds since 1970.
-`filter` changes no plan and no hold (newer kube-schedulers call it as a simulation); what it learns
-from a call is kept in memory only.
+`filter` changes no plan and no reservation (newer kube-schedulers call it as a simulation); what it
+learns from a call is in memory only.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -48,7 +48,7 @@ from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
 from linkwise.topology.names import DEFAULT_RESOURCE
 
 T = TypeVar("T")
-_AT_ONCE = 64  # pods or nodes of a list; each takes some 0.05 ms, and calls wait meanwhile
+_AT_ONCE = 64  # pods or nodes of a list; each takes some 0.05 ms, while calls wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +57,9 @@ class CoreSettings:
     gang_timeout_seconds: float = 600.0
     max_refusals: int = 3  # plans of one gang that kube-scheduler may refuse in a row
     span_levels: tuple[str, ...] = DEFAULT_LEVELS  # of domains above the node, nearest first
-    hold_share: float = 0.5  # of the GPUs that a gang could use: what may be kept for who waits
-    hold_limit_seconds: float = 7200.0  # for how long what is kept may idle more than that
-    preempt: Preempt = Preempt.CONSENTING  # who may be evicted for a more important gang
+    hold_share: float = 0.5  # how many of the GPUs that a gang could use may be reserved
+    hold_limit_seconds: float = 7200.0  # how long reserved GPUs may idle beyond that share
+    preempt: Preempt = Preempt.CONSENTING  # the pods that may be evicted for a more important gang
     indexed_jobs: IndexedJobs = IndexedJobs.ALL  # which of them are gangs
 
 
@@ -75,7 +75,7 @@ class Scheduler:
         self._begin(leader=0)
 
     def _begin(self, leader: int) -> None:
-        """Empty books, and nothing in mind."""
+        """Start with an empty cache and no state but the settings, budgets, run times and ages."""
         settings, pending_writes = self._settings, PendingWrites(leader)
         self._cache = Cache()
         self._planner = Planner(
@@ -98,8 +98,8 @@ class Scheduler:
         self._camera = SnapshotCamera(self._cache, self._planner)
 
     def lead(self, term: int, now: float) -> None:
-        """Decide from now on, in this term. What was read stays; all else is as after a start, so
-        that it does not matter who led before, and for how long this one watched."""
+        """Decide from now on, in this term. Nodes and pods stay; all else is as after a start. So
+        it does not matter which process led before, or how long this one watched."""
         nodes = [info.record for info in self._cache.nodes.values() if info.record is not None]
         pods = list(self._cache.pods.values())
         self._begin(term)
@@ -110,23 +110,24 @@ class Scheduler:
         self._planner.believe_no_older()
 
     def stand_by(self) -> None:
-        """Decide nothing; call it now and then while another leads."""
+        """Decide nothing; the shell calls it periodically while another replica leads."""
         self._planner.changes.forget()
 
     def latest_term(self, most: int) -> int:
-        """The highest that any plan names, up to *most*: what is above no leader has written."""
+        """The highest term that any plan names, up to *most*: no leader has written higher ones."""
         plans = (pod.written.plan for pod in self._cache.pods.values() if pod.written is not None)
         return max((plan.leader for plan in plans if plan.leader <= most), default=0)
 
     @property
     def synced(self) -> bool:
-        """Whether both nodes and pods have been listed once; before that nothing is decided."""
+        """Whether both nodes and pods have been listed once; before that, the core decides
+        nothing."""
         return self._seen_nodes and self._seen_pods
 
-    # Facts.
+    # Facts from the API server.
 
     def replace_nodes(self, nodes: Iterable[Node], now: float) -> None:  # noqa: ARG002
-        """All nodes there are: those not named are gone."""
+        """The full list of nodes: nodes that are not in it are gone."""
         nodes = [*nodes]
         there = {node.metadata.name for node in nodes}
         for name in [info.name for info in self._cache.nodes.values() if info.record]:
@@ -137,7 +138,7 @@ class Scheduler:
         self._seen_nodes = True
 
     def _some_at_a_time(self, things: Sequence[T]) -> Iterator[T]:
-        """Lets others use the core now and then: a list may have 20,000 pods."""
+        """Let others use the core periodically: a list may have 20,000 pods."""
         for number, thing in enumerate(things, 1):
             yield thing
             if number % _AT_ONCE == 0:
@@ -151,7 +152,7 @@ class Scheduler:
             self._cache.put_node(self._reader.node(node))
 
     def replace_pods(self, pods: Iterable[Pod], now: float) -> None:
-        """All pods there are: those not named are gone."""
+        """The full list of pods: pods that are not in it are gone."""
         pods = [*pods]
         there = {pod.metadata.uid for pod in pods}
         gone = [uid for uid in self._cache.pods if uid not in there]
@@ -169,7 +170,7 @@ class Scheduler:
             self._put_pod(self._reader.follow(pod, now), now)
 
     def replace_budgets(self, budgets: Iterable[PodDisruptionBudget], now: float) -> None:  # noqa: ARG002
-        """All there are; before that, nobody is evicted for a more important gang."""
+        """The full list; before it, no pod is evicted for a more important gang."""
         self._budgets.replace(budgets)
 
     def budget_event(self, kind: str, budget: PodDisruptionBudget, now: float) -> None:  # noqa: ARG002
@@ -180,15 +181,15 @@ class Scheduler:
             self._budgets.put(budget)
 
     def owners_to_read(self, now: float) -> tuple[FetchOwner, ...]:
-        """What pods hang on and is to be read; each is answered by `owner_read`."""
+        """The objects to read on which pods depend; the shell returns each by `owner_read`."""
         return self._reader.take_reads(now) if self._seen_pods else ()
 
     def owner_read(self, read: FetchOwner, found: Found | None, now: float) -> None:
-        """What there is of it; None: nobody could be asked. Then `judge_anew`."""
+        """The result of a read; None: the API server did not respond. Then call `judge_anew`."""
         self._reader.owner_read(read, found, now)
 
     def judge_anew(self, now: float) -> bool:
-        """Look again at some of the pods whose owner was read; whether there are more of them."""
+        """Judge some of the pods again whose owner was read; return whether there may be more."""
         records = self._reader.take_anew(now)
         for record in records:
             before = self._cache.pods.get(record.uid)
@@ -200,7 +201,7 @@ class Scheduler:
     def _put_pod(self, record: PodRecord, now: float) -> None:
         namesake = self._cache.pod_named(record.ref.namespace, record.ref.name)
         if namesake is not None and namesake.uid != record.uid:
-            self._drop_pod(namesake.uid, now)  # its deletion was not seen, but names are unique
+            self._drop_pod(namesake.uid, now)  # its deletion was missed, but names are unique
         before = self._cache.pods.get(record.uid)
         if before != record:
             if before is not None and record.ended:
@@ -226,10 +227,10 @@ class Scheduler:
             self._run_times.ended(ends, max(now - began, 0.0))
 
     def unheard(self, now: float) -> None:
-        """The watch of pods is broken: what happened to them may show much later."""
+        """The watch of pods is broken: changes of pods may show much later."""
         self._binder.unheard(now)
 
-    # kube-scheduler's questions.
+    # kube-scheduler's calls.
 
     def filter(self, call: FilterCall, now: float) -> FilterAnswer:
         record = self._record(call.pod)
@@ -245,50 +246,50 @@ class Scheduler:
         return preempt(self._cache, self._planner, record, call.victims, now)
 
     def begin_bind(self, call: BindCall, now: float) -> BindOrder | AlreadyBound | BindRefusal:
-        """Choose the GPUs, or confirm the plan, and hold them until `end_bind`."""
+        """Choose the GPUs, or confirm the plan, and reserve them until `end_bind`."""
         return self._binder.begin(call, now)
 
     def bind_refused(self, call: BindCall) -> None:
-        """What `begin_bind` refused is not waited for any longer."""
+        """The refusal of `begin_bind` is final: the shell no longer waits for this call."""
         self._binder.refused(call)
 
     def end_bind(self, order: BindOrder, outcome: Outcome, now: float) -> None:
         self._binder.end(order, outcome, now)
 
     def _record(self, pod: Pod) -> PodRecord:
-        """kube-scheduler's pod may be newer than our watch's, or older; its wishes are the same."""
+        """The pod of a call may be newer or older than the watch's; its requests are the same."""
         return self._reader.pod(pod)
 
-    # Work outside.
+    # Work for the shell.
 
     def decide(self, now: float) -> tuple[Action, ...]:
-        """What to write; call it after facts and outcomes, and when `next_due` has come."""
+        """What to write; call it after facts and outcomes, and when `next_due` is reached."""
         if not self.synced:
             return ()
         self._binder.end_doubts(now)
         return self._planner.decide(now, self._binder.doubted())
 
     def set_unlocker(self, aside: RunUnlocked) -> None:
-        """*aside* does what takes long and needs no books; it may let others use the core."""
+        """*aside* runs long work that needs no cache, and may let others use the core."""
         self._aside = self._planner.changes.run_unlocked = aside
 
     def take_defects(self) -> list[Exception]:
-        """The mistakes of ours that `decide` met, each to be told once; it went on without them."""
+        """The defects that `decide` met and skipped; each is returned once."""
         return self._planner.changes.take_defects()
 
     def done(self, action: Action, outcome: Outcome, now: float) -> None:
-        """How carrying out *action* ended."""
+        """Report the *outcome* of an *action*."""
         self._planner.wrote(action, outcome, now)
 
     def next_due(self) -> float | None:
-        """When `decide` has something to do even if nothing happens until then; it may be past."""
+        """When `decide` has to run even if nothing changes until then; it may be in the past."""
         times = (self._planner.next_due(), self._binder.next_due(), self._reader.next_read())
         return min((time for time in times if time is not None), default=None)
 
     # Views.
 
     def snapshot(self, now: float) -> Snapshot:
-        """What explanations are made of, without the lock."""
+        """A copy from which explanations are made without the lock."""
         return self._camera.take(now)
 
     def explain(self, namespace: str, name: str, now: float) -> Explanation | None:
@@ -304,5 +305,5 @@ class Scheduler:
         return view_counts(self._cache, self._planner)
 
     def audit(self) -> list[str]:
-        """Every promise about the books that does not hold; empty when sound."""
+        """Every violated invariant of the cache and the planner; empty if there is none."""
         return audit(self._cache, self._planner)

@@ -1,1 +1,1 @@
-"""What the API server says of nodes and pods, with what is assumed until it does."""
+"""Nodes and pods as the API server has them, with the decisions that it does not show yet."""

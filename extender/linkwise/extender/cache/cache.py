@@ -1,8 +1,8 @@
-"""Every node, every pod, and which pod has which GPU: always a function of the API server.
+"""Every node, every pod, and which pod has which GPU: always a function of the API server's state.
 
-Pods and nodes come in as records; plans and assumed bindings as decisions that the API server does
-not show yet.
-Each change settles only the nodes that it touches, so a filter call reads arrays and never counts.
+Pods and nodes arrive as records. Plans and assumed Bindings are decisions that the API server does
+not show yet. A change settles only the nodes that it affects, so a filter call reads arrays and
+never counts.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,11 +25,11 @@ class Cache:
         self.pods: dict[str, PodRecord] = {}
         self.gangs: dict[GangKey, set[str]] = {}
         self.plans: dict[str, WrittenPlan] = {}  # of pods not yet bound, by uid
-        self.assumed: dict[str, dict[str, WrittenPlan]] = {}  # uid -> node -> binding on its way
+        self.assumed: dict[str, dict[str, WrittenPlan]] = {}  # uid -> node -> Binding in flight
         self.kinds: list[MachineKind] = []
         self.mismatches: dict[str, Mismatch] = {}
-        self.schedulers: set[str] = set()  # the names of those that ask us about their pods
-        self.room = 0  # rises whenever something may fit that did not before
+        self.schedulers: set[str] = set()  # names of the schedulers that call the extender
+        self.room = 0  # rises whenever something may fit that did not fit before
         self.gang_changes: dict[GangKey, int] = {}  # differs after each change of its pods
         self.changed_rows = RowLog()  # every row whose node changed, in order
         # How often a pod with GPUs was seen to have come to its node, or to begin to leave it.
@@ -39,14 +39,14 @@ class Cache:
         # What comes free is kept from others until those who wait for longest have had their turn.
         self.line_first = False
         self.fresh: dict[str, int] = {}  # node -> GPUs that came free since
-        self._reserved: dict[GangKey, Mapping[str, int]] = {}  # who waits -> node -> GPUs
-        self._kept: dict[str, tuple[object, bool]] = {}  # what `keeps_plan` last said, and of what
+        self._reserved: dict[GangKey, Mapping[str, int]] = {}  # waiting gang -> node -> GPUs
+        self._kept: dict[str, tuple[object, bool]] = {}  # uid -> `keeps_plan`'s input and result
         self._changes = 0
         self._kind_of: dict[object, MachineKind] = {}
         self._uid_of: dict[str, str] = {}  # namespace/name -> uid
         self._charges: dict[str, tuple[str, ResourceList]] = {}  # uid -> node, needs
 
-    # Facts.
+    # Facts from the API server.
 
     def put_node(self, record: NodeRecord) -> None:
         info = self._info(record.name)
@@ -105,14 +105,14 @@ class Cache:
         records = [self.pods[uid] for uid in self.gangs.get(gang, ())]
         return sorted(records, key=lambda record: (record.order, record.uid))
 
-    # Decisions that are not on the API server yet, or not for certain.
+    # Decisions that the API server does not show yet, or not for certain.
 
     def plan(self, uid: str, written: WrittenPlan | None) -> None:
-        """Hold what *written* names for an unbound pod; None gives it back."""
+        """Reserve the GPUs of *written* for an unbound pod; None releases them."""
         self.plan_all({uid: written})
 
     def plan_all(self, plans: Mapping[str, WrittenPlan | None]) -> None:
-        """The same for the pods of a gang: each node is settled once for all of them."""
+        """`plan` for all pods of a gang: each node is settled once."""
         changed, charged = set(), set()
         for uid, written in plans.items():
             before = self.plans.pop(uid, None)
@@ -131,7 +131,7 @@ class Cache:
         self._settle_named(sorted(changed))
 
     def assume(self, uid: str, written: WrittenPlan) -> None:
-        """Hold what a Binding on its way names."""
+        """Reserve the GPUs that a Binding in flight names."""
         node = written.plan.node
         self.assumed.setdefault(uid, {})[node] = written
         self._info(node).assumed[uid] = written
@@ -148,18 +148,18 @@ class Cache:
         self._claims_changed(uid, {node})
 
     def close(self, node: str) -> None:
-        """Place nothing new there: its kubelet refused a pod."""
+        """Place no new pod on *node*: its kubelet refused a pod."""
         self._set_refusing(node, refuses=True, tried_beside=None)
 
     def try_one_on(self, node: str) -> None:
-        """Place one pod there, to see whether its kubelet refuses that too."""
+        """Place one more pod on *node*, to see whether its kubelet refuses that too."""
         self._set_refusing(node, refuses=True, tried_beside=self.nodes[node].there)
 
     def reopen(self, node: str) -> None:
         self._set_refusing(node, refuses=False, tried_beside=None)
 
     def is_tried_on(self, record: PodRecord) -> bool:
-        """Whether it is on its node to see whether the kubelet refuses it."""
+        """Whether the pod is on its node to test whether the kubelet refuses it."""
         info = self.nodes.get(record.node)
         beside = None if info is None else info.tried_beside
         return beside is not None and record.uid not in beside
@@ -174,8 +174,8 @@ class Cache:
             self._settle(info)
 
     def given_back(self, node: str) -> None:
-        """kube-scheduler counts a pod there no more that it had counted and was not bound: what it
-        refused there meanwhile, it may take now."""
+        """kube-scheduler no longer counts a pod on *node* that it had counted and that was not
+        bound: *node* may now suit pods that kube-scheduler refused there meanwhile."""
         if node in self.nodes:
             self.nodes[node].version += 1
             self.touched.add(node)
@@ -187,8 +187,8 @@ class Cache:
         self._settle_named(nodes)
 
     def reserve(self, who: GangKey, gpus: Mapping[str, int]) -> None:
-        """Keep these GPUs, by node, for somebody who waits: those that are free, and the others
-        once they are. In place of those kept for him before; none: give them back."""
+        """Reserve *gpus* (by node) for the waiting gang *who*: those that are free, and the others
+        once they are. They replace the gang's earlier reservation; empty: end it."""
         before = self._reserved.pop(who, {})
         if gpus:
             self._reserved[who] = gpus
@@ -201,24 +201,24 @@ class Cache:
         self._settle_named(before.keys() | gpus.keys())
 
     def release_fresh(self, names: Iterable[str]) -> None:
-        """Whoever asks may have what came free on these nodes."""
+        """Make the GPUs that came free on these nodes available to all."""
         names = [name for name in names if name in self.fresh]
         for name in names:
             info = self.nodes[name]
             info.free, info.fresh = info.free | info.fresh, 0
         self._settle_named(names)
 
-    # Questions.
+    # Queries.
 
     def keeps_plan(self, uid: str) -> bool:
-        """Whether an unbound pod's plan can still be carried out, as far as GPUs go. Not so if its
-        links broke, or if the plan came with the manifest, copied from a pod of other wishes."""
+        """Whether an unbound pod's plan can still be carried out, as far as GPUs matter. It cannot
+        if its links broke, or if a manifest contained the plan of a pod with another request."""
         written = self.plans.get(uid)
         record = self.pods.get(uid)
         if written is None or record is None:
             return False
         info = self.nodes[written.plan.node]
-        # Asked several times between two changes.
+        # Called several times between two changes.
         state = (info.settled, written, record.demand, record.ask.requirement)
         known = self._kept.get(uid)
         if known is not None and known[0] == state:
@@ -239,7 +239,7 @@ class Cache:
         self.settled_rows.trim()
 
     def take_touched(self) -> set[str]:
-        """The nodes settled since this was last asked."""
+        """The nodes settled since the last call."""
         touched, self.touched = self.touched, set()
         return touched
 
@@ -279,7 +279,7 @@ class Cache:
             self.gang_changes[gang] = self._changes
 
     def _move(self, before: PodRecord | None, record: PodRecord | None) -> None:
-        """Bring a pod's claims to where they belong now."""
+        """Move a pod's claims to the nodes where they belong now."""
         either = record or before
         assert either is not None, "a pod comes, changes or goes"
         uid = either.uid
@@ -295,13 +295,13 @@ class Cache:
             nodes.add(plan.plan.node)
         self._charge(uid)
         self._settle_named(nodes)
-        for node in {place_of(before)} ^ {place_of(record)}:  # which it left or came to
+        for node in {place_of(before)} ^ {place_of(record)}:  # the nodes that it left or came to
             if node in self.nodes:
                 self.nodes[node].version += 1
                 self.touched.add(node)
 
     def _move_bound(self, uid: str, old: PodRecord | None, new: PodRecord | None) -> set[str]:
-        """Keep `bound` of the nodes; *old* and *new* are None where the pod assumed nothing."""
+        """Update `bound` of the nodes; *old* and *new* are None if the pod has no GPUs there."""
         nodes = set()
         if old is not None and (new is None or new.node != old.node):
             info = self._info(old.node)
@@ -320,11 +320,11 @@ class Cache:
         return nodes
 
     def _charge(self, uid: str) -> None:
-        """Count the pod's CPU and memory on the node where it is, or is going to be."""
+        """Count the pod's CPU and memory on the node where it is, or will be."""
         self._show_all(self._charge_to(uid))
 
     def _charge_to(self, uid: str) -> set[str]:
-        """The nodes whose counts changed, and are to be shown."""
+        """Count them, and return the nodes whose counts changed, which have to be shown."""
         record = self.pods.get(uid)
         wanted: tuple[str, ResourceList] | None = None
         if record is not None and not record.ended:

@@ -1,7 +1,7 @@
-"""From Pods and Nodes as the API server has them to what the books keep of them.
+"""Converts Pods and Nodes of the API server to the records of the cache.
 
-A pod that waits changes several times, and pods of a job are alike; so what follows from the same
-words is worked out once.
+A waiting pod changes several times, and the pods of a job are equal. So the result for equal input
+is computed once.
 """
 
 from collections.abc import Mapping
@@ -54,12 +54,12 @@ from linkwise.topology.errors import AnnotationError
 from linkwise.topology.plan import read_gpus, read_plan
 
 _MOST_WISHES = 1024  # remembered; each some 2 KB
-_MOST_PLAN = 16 * 1024  # characters of the two annotations; ours have a tenth of it
-# A pod of so many GPUs that found no room is planned ahead: several seldom come free together.
+_MOST_PLAN = 16 * 1024  # characters of the two annotations; the extender's have a tenth of it
+# An unschedulable pod of so many GPUs is planned ahead: several seldom come free together.
 _WORTH_A_HOLD = 2
 _ENDED = frozenset({"Succeeded", "Failed"})
-_NOT_ADMITTED = "UnexpectedAdmissionError"  # the kubelet's word where its device manager refuses
-# kube-scheduler spreads their pods over zones and nodes, also where they do not ask for it.
+_NOT_ADMITTED = "UnexpectedAdmissionError"  # the kubelet's reason if its device manager refuses
+# kube-scheduler spreads their pods over zones and nodes, even if they do not request it.
 _SPREAD_OWNERS = frozenset({"ReplicaSet", "StatefulSet", "ReplicationController"})
 
 
@@ -74,7 +74,7 @@ class _TemplateKey(msgspec.Struct, frozen=True):
 
 
 class _WishesKey(msgspec.Struct, frozen=True):
-    """Everything that `Ingest._read_wishes` reads."""
+    """All input of `Ingest._read_wishes`."""
 
     namespace: str
     said: dict[str, str]
@@ -102,7 +102,7 @@ class _Wishes:
 
     @property
     def asks_for_members(self) -> bool:
-        """Whether it matters which gang the pod is in."""
+        """Whether the pod's gang matters."""
         return not self.invalid and bool(self.demand.gpus or self.ask.gang)
 
 
@@ -114,12 +114,12 @@ class Ingest:
         self._membership = Membership(resource, indexed_jobs)
         self._numbers = count()
         self._known: dict[bytes, _Wishes] = {}
-        # Held by the pods alone, so a template goes with the last pod made from it.
+        # Only pods hold references, so a template is freed with the last pod made from it.
         self._templates: WeakValueDictionary[bytes, Template] = WeakValueDictionary()
 
     def pod(self, pod: Pod) -> PodRecord:
-        """As somebody sent it, maybe before our watch shows it. Never raises: what cannot be read
-        is kept as `invalid` and said to who asks."""
+        """Read a pod that a caller sent, maybe before the watch shows it. Never raises: the record
+        keeps a parse error as `invalid`, and calls about the pod report it."""
         requests = self._wishes(pod)
         if not requests.asks_for_members:
             return _record(pod, requests, Told(requests.ask, requests.invalid), self._resource)
@@ -127,7 +127,7 @@ class Ingest:
         return _record(pod, requests, told, self._resource)
 
     def follow(self, pod: Pod, now: float) -> PodRecord:
-        """As the watch shows it; the objects that it hangs on are asked for until `forget`."""
+        """Read a pod from the watch; the objects that it depends on are read until `forget`."""
         requests = self._wishes(pod)
         if not requests.asks_for_members:
             self._membership.forget(pod.metadata.uid)
@@ -142,15 +142,15 @@ class Ingest:
         return self._membership.take_reads(now)
 
     def next_read(self) -> float | None:
-        """When `take_reads` has something; it may be past."""
+        """When `take_reads` has something to read; it may be in the past."""
         return self._membership.next_due()
 
     def owner_read(self, read: FetchOwner, found: Found | None, now: float) -> None:
-        """What there is of it; None: the API server could not be asked."""
+        """The result of a read; None: the API server did not respond."""
         self._membership.owner_read(read, found, now)
 
     def take_anew(self, now: float) -> list[PodRecord]:
-        """The next few pods that what was read concerns; call it until there are none."""
+        """The next few pods that a read affects; call it until there are none."""
         return [self.follow(pod, now) for pod in self._membership.take_anew()]
 
     def node(self, node: Node) -> NodeRecord:
@@ -167,15 +167,15 @@ class Ingest:
                 memory=quantity_of(offered.get("memory"), whole),
                 gpus=quantity_of(offered.get(self._resource), whole),
             ),
-            # Every kubelet says it; where one does not, kube-scheduler is the judge.
+            # Every kubelet reports it; if one does not, kube-scheduler decides.
             max_pods=quantity_of(offered["pods"], whole) if "pods" in offered else 2**31,
             topology=node.metadata.annotations.get(names.TOPOLOGY),
             in_use=node.metadata.annotations.get(names.IN_USE),
         )
 
     def _wishes(self, pod: Pod) -> "_Wishes":
-        """A pod that waits changes several times, and pods of a job are alike: what follows from
-        the same words is worked out once."""
+        """A waiting pod changes several times, and the pods of a job are equal: the result for
+        equal input is computed once."""
         spec, meta = pod.spec, pod.metadata
         said = {k: v for k, v in meta.annotations.items() if k.startswith(names.PREFIX)}
         for ours in names.BY_EXTENDER:
@@ -261,12 +261,12 @@ def _record(pod: Pod, requests: _Wishes, told: Told, resource: str) -> PodRecord
     gates = {gate.name for gate in spec.scheduling_gates}
     ended, gated = status.phase in _ENDED, names.GATE in gates
     nominated = status.nominated_node_name
-    # Annotations come with a copied manifest too; a nomination does not.
+    # A copied manifest contains the annotations too, but no nomination.
     planned = written is not None and (nominated == written.plan.node or bool(told.awaits))
     open_ = requests.demand.gpus and not (told.invalid or ended or spec.node_name)
     unschedulable = bool(open_) and _is_unschedulable(pod)
-    # One that is nominated already is about to be tried there, or others are evicted for it there.
-    # And to one that waits for something else, as a volume, a plan would keep GPUs for nothing.
+    # A nominated pod is about to be tried on its node, or others are evicted there for it. And if a
+    # pod waits for something else, such as a volume, a plan would reserve GPUs for nothing.
     worth_it = unschedulable and requests.demand.gpus >= _WORTH_A_HOLD and not nominated
     in_line = worth_it and _lacks_gpus(pod, resource)
     gang = _gang_of(ref, told.ask, ahead=bool(open_ and (gated or planned or in_line)))
@@ -308,7 +308,7 @@ def _record(pod: Pod, requests: _Wishes, told: Told, resource: str) -> PodRecord
 
 
 def _was_asked_about(pod: Pod) -> bool:
-    """kube-scheduler writes down what an extender told it."""
+    """kube-scheduler writes an extender's reasons into the pod's condition."""
     return any(
         condition.type == "PodScheduled" and "linkwise: " in condition.message
         for condition in pod.status.conditions
@@ -323,8 +323,8 @@ def _is_unschedulable(pod: Pod) -> bool:
 
 
 def _lacks_gpus(pod: Pod, resource: str) -> bool:
-    """Whether kube-scheduler counts nodes among its reasons that have too few of them free, or
-    that we have refused."""
+    """Whether kube-scheduler's reasons count nodes with too few free GPUs, or nodes that the
+    extender refused."""
     return _was_asked_about(pod) or any(
         condition.type == "PodScheduled" and f"Insufficient {resource}" in condition.message
         for condition in pod.status.conditions
@@ -337,9 +337,9 @@ def _gang_of(ref: PodRef, ask: PodRequest, *, ahead: bool) -> GangKey | None:
     return GangKey(ref.namespace, ref.name, ref.uid) if ahead else None
 
 
-@lru_cache(maxsize=1024)  # each is read on several events, and again when it is bound
+@lru_cache(maxsize=1024)  # each is read on several events, and again at its bind
 def _written(plan: str, gpus: str) -> WrittenPlan | None:
-    """The plan on a pod; a mangled one counts as none, as the plugin treats it."""
+    """The plan on a pod; a malformed one counts as none, as the plugin treats it."""
     try:
         return WrittenPlan(read_plan(plan), read_gpus(gpus))
     except AnnotationError:
@@ -347,7 +347,7 @@ def _written(plan: str, gpus: str) -> WrittenPlan | None:
 
 
 def _queue(pod: Pod) -> QueueNote | None:
-    """What its gang has in the queue; a mangled note, or one copied from another pod, is none."""
+    """The note of its gang's state in the queue; a malformed or copied note counts as none."""
     text = pod.metadata.annotations.get(names.QUEUE, "")
     if not text:
         return None

@@ -1,7 +1,7 @@
-"""One kind of machine, and what a pod would get on it: look-ups, each set chosen only once.
+"""One kind of machine, and which set a pod would get on it: look-ups, each set chosen only once.
 
-Nodes of one kind differ in uuids and in what is free, so questions are asked of the kind with a
-bitmask of free GPUs: 5,000 nodes are a handful of kinds with some hundred distinct masks.
+Nodes of one kind differ in uuids and in their free GPUs, so callers query the kind with a bitmask
+of free GPUs: 5,000 nodes are a handful of kinds with some hundred distinct masks.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -24,15 +24,15 @@ from linkwise.topology.tables import fingerprint, table_of
 Masks = NDArray[np.int64]
 Floats = NDArray[np.float64]
 ENOUGH = 1e6
-"""The quality, in GB/s, of any set that keeps to a preferred link below NVLink: more bandwidth is
-worth nothing to such a pod, so all those sets are alike and better than every other."""
+"""The quality, in GB/s, of any set that has the preferred link below NVLink. More bandwidth is
+worth nothing to such a pod, so all those sets are equal and better than every other."""
 
-_MOST_MASKS = 8192  # remembered for each kind and wish; a kind of 16 GPUs has 65,536
+_MOST_MASKS = 8192  # remembered for each kind and request; a kind of 16 GPUs has 65,536
 
 
 @dataclass(frozen=True, slots=True)
 class GpuRequest:
-    """What a pod wants of a node's GPUs; equal for all pods of a job, and a key of caches."""
+    """A pod's request for a node's GPUs; equal for all pods of a job, and a key of caches."""
 
     demand: PodDemand
     requirement: TopologyRequirement
@@ -50,33 +50,33 @@ class GpuRequest:
 
     @property
     def simple(self) -> bool:
-        """One container takes all the GPUs, so the pod's set is the container's set."""
+        """One container uses all the GPUs, so the pod's set is the container's set."""
         return len(self.demand.containers) == 1
 
 
 class MachineKind:
-    """Machines whose sets are worth the same and whose GPUs are of the same models."""
+    """Machines whose GPU sets have the same values and whose GPUs are of the same models."""
 
     def __init__(self, machine: Machine, number: int) -> None:
-        self.machine = machine  # the first one seen; only its uuids are its own
+        self.machine = machine  # the first one seen; the others differ in uuids only
         self.number = number
         self.table = table_of(machine)
         self.hops = hops_of(self.table)
         self.network = network_gbytes_per_s(machine)
         self.fabric = fabric_gbytes_per_s(machine)
         self.all_gpus = machine.all_gpus
-        outlook_of(self.table)  # worked out now, so that no pod waits for it
+        outlook_of(self.table)  # computed now, so that no pod waits for it
         self.models = tuple(sorted({gpu.model for gpu in machine.gpus}))
         self._allowed: dict[tuple[object, int], int] = {}
-        # wish -> free GPUs -> the set to take, 0 for none
+        # request -> free GPUs -> the set to take, 0 for none
         self._sets = lru_cache(maxsize=64)(_no_sets)
 
     def allowed(self, requirement: TopologyRequirement) -> int:
-        """The GPUs of the models and the memory asked for, as a bitmask."""
+        """The bitmask of the GPUs that have the required model and memory."""
         key = (requirement.models, requirement.memory_mib)
         found = self._allowed.get(key)
         if found is None:
-            if len(self._allowed) > 1024:  # pods may ask for whatever they like
+            if len(self._allowed) > 1024:  # pods may request arbitrary values
                 self._allowed.clear()
             found = self._allowed[key] = sum(
                 1 << position
@@ -90,34 +90,34 @@ class MachineKind:
         return found
 
     def of_model(self, model: str) -> int:
-        """The GPUs of exactly this model, as a bitmask."""
+        """The bitmask of the GPUs of exactly this model."""
         return sum(1 << p for p, gpu in enumerate(self.machine.gpus) if gpu.model == model)
 
     def take(
         self, request: GpuRequest, free: int, running: tuple[int, ...] | None = None
     ) -> int | None:
-        """The set to give to the pod, or None where no set will do. *running*: the other GPU sets,
-        where it is known which come free together."""
+        """The set for the pod, or None if no set is suitable. *running*: the other GPU sets, if it
+        is known which of them come free together."""
         return _take(self, request, free & self.allowed(request.requirement), running)
 
     def pack(self, request: GpuRequest, free: int, count: int) -> tuple[int, ...]:
         """Up to *count* disjoint sets for as many such pods, best total; fewer if no more fit.
-        Those that follow each other are neighbours."""
+        Consecutive sets are neighbours."""
         return _pack(self, request, free & self.allowed(request.requirement), count)
 
     def neighbours(self, parts: Sequence[int]) -> tuple[int, ...]:
-        """These sets, so that those that follow each other are neighbours."""
+        """These sets, in an order in which consecutive sets are neighbours."""
         return chain(parts, self.hops)
 
     def quality(self, request: GpuRequest, gpus: int) -> float:
-        """How good a set is for the pod, in GB/s, or ENOUGH."""
+        """The quality of a set for the pod, in GB/s, or ENOUGH."""
         prefer = request.requirement.prefer
         if prefer is not LinkClass.NVLINK and self.table.ring_classes[gpus] >= prefer:
             return ENOUGH
         return float(self.table.values[gpus])
 
     def qualities(self, request: GpuRequest, free: Masks) -> Floats:
-        """The quality of the best set within each mask of free GPUs; -inf where none will do."""
+        """The quality of the best set within each mask of free GPUs; -inf if none is suitable."""
         masks = free & self.allowed(request.requirement)
         if request.size > self.table.count:
             return np.full(len(masks), -np.inf)
@@ -136,9 +136,9 @@ class MachineKind:
         return np.where(preferred > -np.inf, enough, best)
 
     def damages_within(self, request: GpuRequest, free: Masks) -> Floats:
-        """What the pod would take from the jobs to come, within each mask of free GPUs, in GB/s;
-        0 where no set will do."""
-        sets = self._sets(request)  # once: to hash a wish costs more than to look a mask up
+        """How much bandwidth the pod would take from later jobs, in GB/s, for each mask of free
+        GPUs; 0 if no set is suitable."""
+        sets = self._sets(request)  # once: hashing a request costs more than looking up a mask
         if len(sets) > _MOST_MASKS:
             sets.clear()
         distinct, position = np.unique(free, return_inverse=True)
@@ -151,11 +151,11 @@ class MachineKind:
         return of_each
 
     def damage(self, free: int, taken: int) -> float:
-        """What taking these GPUs takes from the jobs to come, in GB/s."""
+        """How much bandwidth later jobs lose if these GPUs are taken, in GB/s."""
         return float(self.damages(free, np.array([taken]))[0])
 
     def damages(self, free: int | Masks, taken: Masks) -> Floats:
-        """The same of each of these sets; *free* is one mask, or one for each."""
+        """`damage` for each of these sets; *free* is one mask, or one for each set."""
         left = self.table.remaining_gbytes_per_s
         lost: Floats = left[free] - left[free & ~taken]
         return np.round(lost, 6)
@@ -173,7 +173,7 @@ def kind_key(machine: Machine) -> Hashable:
 def containers_on(
     kind: MachineKind, machine: Machine, request: GpuRequest, gpus: int
 ) -> dict[str, tuple[str, ...]]:
-    """Deal a pod's set out: container -> uuids of *machine*, in the order the kubelet asks."""
+    """Split a pod's set: container -> uuids of *machine*, in the order of the kubelet's calls."""
     own = machine.gpus
     return {
         name: tuple([own[position].uuid for position in share])
@@ -184,7 +184,7 @@ def containers_on(
 def will_do(
     kind: MachineKind, machine: Machine, request: GpuRequest, shares: Mapping[str, Sequence[str]]
 ) -> bool:
-    """Whether these uuids by container are what the pod wants: how many, which, and how joined."""
+    """Whether these uuids by container meet the pod's request: count, models, and links."""
     if {name: len(share) for name, share in shares.items()} != {
         container.name: container.gpus for container in request.demand.containers
     }:
@@ -232,7 +232,7 @@ def _pack(kind: MachineKind, request: GpuRequest, free: int, count: int) -> tupl
 
 
 def _apart(kind: MachineKind, request: GpuRequest, free: int) -> int | None:
-    """A set for the pod made of one good set per container that runs beside the others."""
+    """A set for the pod that consists of one good set per container that runs beside others."""
     require, prefer = request.requirement.require, request.requirement.prefer
     sizes = sorted((c.gpus for c in _together(request.demand)), reverse=True)
     taken = 0
@@ -252,7 +252,7 @@ def _apart(kind: MachineKind, request: GpuRequest, free: int) -> int | None:
 
 
 def _containers_hold(kind: MachineKind, request: GpuRequest, gpus: int) -> bool:
-    """Whether every container's own GPUs keep to the required link."""
+    """Whether every container's own GPUs have the required link."""
     require = request.requirement.require
     if require is LinkClass.SYS:
         return True
@@ -263,13 +263,13 @@ def _containers_hold(kind: MachineKind, request: GpuRequest, gpus: int) -> bool:
 
 @lru_cache(maxsize=65536)
 def _shares(kind: MachineKind, request: GpuRequest, gpus: int) -> Mapping[str, tuple[int, ...]]:
-    """Container -> positions, the same on all machines of a kind: members of a gang are alike."""
+    """Container -> positions, equal on all machines of a kind, and so for all gang members."""
     return split(request.demand, _order(kind, request, gpus))
 
 
 def _order(kind: MachineKind, request: GpuRequest, gpus: int) -> tuple[int, ...]:
-    """Positions in the order in which they must be dealt out, so that each container that runs
-    beside others gets the best set of those left: the largest container chooses first."""
+    """Positions in the order in which the containers get them. Each container that runs beside
+    others gets the best set of those left: the largest container chooses first."""
     require, prefer = request.requirement.require, request.requirement.prefer
     together = _together(request.demand)
     left = gpus

@@ -1,9 +1,14 @@
-"""One node's account: who assumed which of its GPUs, settled anew from the facts at each change.
+"""One node's account: which pod has which of its GPUs, settled again from the facts at each change.
 
-The truth comes first: what the kubelet says is in use, also for pods that the API server no longer
-knows. Then what bound pods were promised, then bindings on their way, then pods that nobody
-planned, then plans of pods not yet bound. Whoever comes later gets only what is left, so no GPU
-ever has two holders, and a plan that lost a GPU shows as such.
+GPUs are assigned in this order:
+1. what the kubelet reports as in use, even for pods that the API server no longer knows
+2. the plans of bound pods
+3. assumed Bindings
+4. bound pods without a plan
+5. the plans of unbound pods
+
+Each step gets only what the steps before it left. So no GPU ever has two holders, and a plan that
+lost a GPU shows as such.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,30 +35,30 @@ InUsePods = Mapping[str, Mapping[str, tuple[str, ...]]]
 class NodeInfo:
     name: str
     row: int
-    no_topology: str  # why its machine is not known; empty: it is
-    no_truth: str = ""  # why what is in use cannot be read
+    no_topology: str  # why its machine is unknown; empty: it is known
+    no_truth: str = ""  # why the in-use annotation cannot be read
     record: NodeRecord | None = None
     machine: Machine | None = None
     kind: MachineKind | None = None
     in_use: InUsePods = field(default_factory=dict)
     listed_as: dict[str, str] = field(default_factory=dict)  # a name in `in_use` -> its pod's uid
-    given: set[str] = field(default_factory=set)  # of the bound: those that were once listed
-    bound: dict[str, PodRecord] = field(default_factory=dict)  # those that take GPUs, by uid
-    assumed: dict[str, WrittenPlan] = field(default_factory=dict)  # bindings on their way
-    plans: dict[str, WrittenPlan] = field(default_factory=dict)  # of pods not yet bound
+    given: set[str] = field(default_factory=set)  # the bound pods that were listed once
+    bound: dict[str, PodRecord] = field(default_factory=dict)  # the pods with GPUs, by uid
+    assumed: dict[str, WrittenPlan] = field(default_factory=dict)  # Bindings in flight
+    plans: dict[str, WrittenPlan] = field(default_factory=dict)  # of pods that are not yet bound
     charged: int = 0  # pods whose needs count here: bound, about to be, or planned
-    spent: ResourceList = field(default_factory=ResourceList)  # what they need together
+    spent: ResourceList = field(default_factory=ResourceList)  # the sum of their needs
     settled: int = 0  # rises with each `settle`
     version: int = 0  # rises when the node, or the pods bound to it, change
     owned: dict[str, int] = field(default_factory=dict)  # holder -> bitmask
-    used: int = 0  # of `owned`: what the kubelet says is in use
+    used: int = 0  # bitmask of what the kubelet reports as in use
     free: int = 0
-    held: int = 0  # nobody has them, and they are `reserved` or `fresh`
-    fresh: int = 0  # came free, and those who wait for longest have not had their turn yet
-    reserved: dict[GangKey, int] = field(default_factory=dict)  # who waits for them -> bitmask
+    held: int = 0  # GPUs that no pod has, and that are `reserved` or `fresh`
+    fresh: int = 0  # came free, and the longest waiting have not had their turn yet
+    reserved: dict[GangKey, int] = field(default_factory=dict)  # waiting gang -> bitmask
     refuses: bool = False  # its kubelet refused a pod with GPUs
-    # Of one that refuses, and where one more pod may be placed to see whether it still does: those
-    # that were there before, by uid.
+    # If the node refuses pods and one more may be placed as a trial: the pods that were there
+    # before, by uid.
     tried_beside: frozenset[str] | None = None
 
     @property
@@ -110,8 +115,8 @@ class NodeInfo:
         self.no_topology = ""
 
     def put_in_use(self, text: str | None) -> None:
-        """Read the in-use annotation. If it cannot be read, nothing may be given away: what was
-        known stays held, and the reason is `no_truth`."""
+        """Read the in-use annotation. If it cannot be read, no GPU may be assigned: the known ones
+        stay in use, and the reason is `no_truth`."""
         before = self.in_use
         try:
             self.in_use = {} if text is None else read_in_use(text).pods
@@ -123,19 +128,19 @@ class NodeInfo:
 
     @property
     def there(self) -> frozenset[str]:
-        """The pods, by uid, that have GPUs of this node or are to get some."""
+        """The pods, by uid, that have GPUs of this node or will get some."""
         return frozenset((*self.bound, *self.assumed, *self.plans))
 
     def take(self, request: GpuRequest, free: int) -> int | None:
-        """The set of these *free* GPUs to give to a pod, or None where no set will do."""
-        assert self.kind is not None, "asked where something can be planned"
+        """The set of these *free* GPUs for a pod, or None if no set is suitable."""
+        assert self.kind is not None, "take() needs a usable node"
         busy = {uid: gpus & ~free for uid, gpus in self.owned.items()}
         running = running_sets(busy, self.bound)
         return self.kind.take(request, free, running)
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """Those of the node; the clique that its machine told our plugin counts as one."""
+        """The node's labels; the clique that its machine reported to the plugin counts as one."""
         labels = self.record.labels if self.record is not None else {}
         clique = self.machine.clique if self.machine is not None else None
         return labels if clique is None else {**labels, CLIQUE: clique}
@@ -145,8 +150,8 @@ class NodeInfo:
         return not (self.record or self.bound or self.assumed or self.plans or self.charged)
 
     def settle(self, *, line_first: bool = False) -> None:
-        """Work out `owned`, `used` and `free` from everything else. With *line_first* what nobody
-        has, and nobody waits for any more, is `fresh`."""
+        """Compute `owned`, `used` and `free` from everything else. With *line_first*, GPUs that
+        came free since the last time and are not reserved become `fresh`."""
         had = self.free | self.fresh
         self.owned = {}
         self.used = self.free = self.held = 0
@@ -168,7 +173,7 @@ class NodeInfo:
         for uid, reservation in sorted(self.assumed.items()):
             settling.give(uid, self.machine.mask_of(reservation.uuids))
         self._settle_unplanned(settling, nobody_planned)
-        # Of two plans for one GPU the newer is right: the older was about to be withdrawn.
+        # Of two plans for one GPU the newer counts: the older was about to be withdrawn.
         for uid, plan in sorted(self.plans.items(), key=lambda item: (-item[1].plan.made, item[0])):
             settling.give(uid, self.machine.mask_of(plan.uuids))
         idle = self.machine.healthy_gpus & ~settling.taken
@@ -180,8 +185,8 @@ class NodeInfo:
         self.free = idle & ~self.held
 
     def keeps(self, uid: str) -> bool:
-        """Whether the plan of this unbound pod still has every GPU it names, all healthy, and the
-        kubelet would give them to it."""
+        """Whether the plan of this unbound pod still has every GPU that it names, all healthy, and
+        the kubelet would admit the pod."""
         plan = self.plans.get(uid)
         if plan is None or self.machine is None or self.problem:
             return False
@@ -195,17 +200,17 @@ class NodeInfo:
         )
 
     def truth_of(self, record: PodRecord) -> Mapping[str, tuple[str, ...]] | None:
-        """Which container of this pod really has which GPUs; None where nothing is known."""
+        """Which container of this pod really has which GPUs; None if nothing is known."""
         return self.in_use.get(record.key) if self.listed_as.get(record.key) == record.uid else None
 
     def attribute(self, before: InUsePods) -> None:
-        """Say which pod each name in `in_use` means.
+        """Assign each name in `in_use` to a pod.
 
-        A pod made anew under the same name must not be taken for the one before, whose GPUs may
-        still be listed: a listing keeps its pod until the name vanishes or its GPUs change. But the
-        new pod may get the same GPUs before anybody lists what is in use, and then neither
-        happens. So if the pod before is gone, and no plan says that the new one gets other GPUs,
-        the listing means the new one.
+        A recreated pod with the same name must not be mistaken for its predecessor, whose GPUs may
+        still be listed: a listing stays with its pod until the name vanishes or its GPUs change.
+        But the new pod may get the same GPUs before the plugin lists them again, and then neither
+        happens. So if the predecessor is gone, and no plan says that the new pod gets other GPUs,
+        the listing means the new pod.
         """
         by_key = {record.key: uid for uid, record in self.bound.items()}
         kept = {
@@ -228,8 +233,8 @@ class NodeInfo:
         return plan is not None and plan.uuids != listed
 
     def _can_be(self, plan: WrittenPlan, record: PodRecord) -> bool:
-        """Whether the plan names enough GPUs of this machine; one that was copied from another
-        pod, or mangled, would leave GPUs in the books that the kubelet gives to this pod."""
+        """Whether the plan names enough GPUs of this machine. A copied or malformed plan would
+        leave GPUs free in the cache that the kubelet gives to this pod."""
         assert self.machine is not None, "settle() checked it"
         return self.machine.mask_of(plan.uuids).bit_count() >= record.demand.gpus
 
@@ -243,7 +248,8 @@ class NodeInfo:
         return listed
 
     def _settle_unplanned(self, settling: "_Settling", records: Sequence[PodRecord]) -> None:
-        """Pods bound past us will get some GPUs: presume those that spoil no plan, if they can."""
+        """Pods bound without the extender get some GPUs: presume those that no plan needs, if
+        possible."""
         if not records:
             return
         assert self.kind is not None, "settle() checked it"
@@ -273,8 +279,8 @@ class _Settling:
 
 
 def running_sets(owned: Mapping[str, int], pods: Mapping[str, PodRecord]) -> tuple[int, ...]:
-    """Of the GPUs that pods have, by uid, those that come free together: the sets of each pod, or
-    of all members of a gang. Rising."""
+    """The GPU sets that come free together: the GPUs of each pod, or of all members of a gang.
+    *owned* is by uid. Ascending."""
     by_job: dict[object, int] = {}
     for uid, gpus in owned.items():
         record = pods.get(uid)
@@ -284,7 +290,7 @@ def running_sets(owned: Mapping[str, int], pods: Mapping[str, PodRecord]) -> tup
 
 
 def plan_on(record: PodRecord, node: str) -> WrittenPlan | None:
-    """The plan written on the pod, if it is for this node: for another it means nothing."""
+    """The plan written on the pod, if it is for this node; a plan for another node is void."""
     written = record.written
     return written if written is not None and written.plan.node == node else None
 
@@ -295,7 +301,7 @@ def _by_plan(record: PodRecord) -> tuple[float, float, str]:
 
 
 def _closest(size: int, candidates: Iterable[int]) -> int:
-    """*size* GPUs, from the first candidates that have so many; the lowest ones."""
+    """The lowest *size* GPUs of the first candidate that has so many."""
     gpus = 0
     for gpus in candidates:
         if gpus.bit_count() >= size:
@@ -306,12 +312,12 @@ def _closest(size: int, candidates: Iterable[int]) -> int:
 
 
 def holder_of(record: PodRecord | None) -> PodRecord | None:
-    """The pod, if it has GPUs of the node it is bound to, whether or not they are in use."""
+    """The pod, if it has GPUs of the node that it is bound to, whether or not they are in use."""
     if record is None or not record.node or record.ended or not record.demand.gpus:
         return None
     return record
 
 
 def place_of(record: PodRecord | None) -> str:
-    """The node on which the pod runs, whether or not it takes GPUs; empty for none."""
+    """The node on which the pod runs, whether or not it has GPUs; empty for none."""
     return record.node if record is not None and not record.ended else ""

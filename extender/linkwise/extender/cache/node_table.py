@@ -1,6 +1,6 @@
-"""Every node as one row of a few arrays, so that 5,000 nodes are asked at once and not in a loop.
+"""Every node as one row of a few arrays, so that one operation covers 5,000 nodes without a loop.
 
-A row belongs to one node name for as long as a node or a pod uses that name, then to another.
+A row belongs to one node name as long as a node or a pod uses that name, then to another.
 """
 
 from bisect import bisect_left, insort
@@ -28,19 +28,19 @@ def popcount(masks: Ints) -> Ints:
 
 
 class NodeTable:
-    """`kinds` is NOT_USABLE where a node offers no GPU to plan with; `free` and `held` are bitmasks
-    of GPUs that nobody has: what anyone may take, and what is kept for somebody who waits."""
+    """`kinds` is NOT_USABLE if a node has no GPU to plan with. `free` and `held` are bitmasks of
+    unused GPUs: those available to all, and those reserved for waiting gangs and pods."""
 
     def __init__(self) -> None:
         self.names: list[str | None] = []
         self.row_of: dict[str, int] = {}
         self._unused: list[int] = []
-        self._by_name: list[tuple[SortKey, int]] = []  # rising
+        self._by_name: list[tuple[SortKey, int]] = []  # ascending
         self._name_ranks: Ints | None = None
         self.kinds: Ints = np.full(64, NOT_USABLE)
         self.free: Ints = np.zeros(64, dtype=np.int64)
         self.held: Ints = np.zeros(64, dtype=np.int64)
-        self.milli_cpu: Ints = np.zeros(64, dtype=np.int64)  # these four: what is left
+        self.milli_cpu: Ints = np.zeros(64, dtype=np.int64)  # these four: what is unused
         self.memory: Ints = np.zeros(64, dtype=np.int64)
         self.gpus: Ints = np.zeros(64, dtype=np.int64)
         self.pods: Ints = np.zeros(64, dtype=np.int64)
@@ -49,7 +49,7 @@ class NodeTable:
         return len(self.names)
 
     def copy(self) -> "NodeTable":
-        """The same rows, to be read and altered while these go on; none can be added to it."""
+        """A copy that may be read and changed while the original changes; it accepts no new row."""
         other = NodeTable()
         other.names, other.row_of = list(self.names), dict(self.row_of)
         other._name_ranks = self.name_ranks()
@@ -58,7 +58,7 @@ class NodeTable:
         return other
 
     def equals(self, other: "NodeTable", rows: Sequence[int]) -> bool:
-        """Whether these rows are the same nodes in both, with as much left of everything."""
+        """Whether these rows are the same nodes in both tables, with the same resources left."""
         return all(self.names[row] == other.names[row] for row in rows) and all(
             np.array_equal(getattr(self, attribute)[rows], getattr(other, attribute)[rows])
             for attribute in _ARRAYS
@@ -79,8 +79,8 @@ class NodeTable:
         return row
 
     def show(self, row: int, left: ResourceList, pods: int) -> None:
-        """What a node has left. No lower than `-LARGEST`: pods that want more than any node has
-        are counted too."""
+        """Set what a node has left. No lower than `-LARGEST`: pods that request more than any node
+        has are counted too."""
         self.milli_cpu[row] = max(left.milli_cpu, -LARGEST)
         self.memory[row] = max(left.memory, -LARGEST)
         self.gpus[row] = max(left.gpus, -LARGEST)
@@ -97,7 +97,7 @@ class NodeTable:
 
     def rows_of(self, names: Sequence[str]) -> Ints:
         """The rows of these nodes, -1 for an unknown one."""
-        # No generator: 5,000 steps of one cost more than everything else that filter does.
+        # No generator: its 5,000 steps would cost more than the rest of a filter call.
         return np.fromiter(map(self.row_of.get, names, repeat(-1)), np.int64, len(names))
 
     def name_ranks(self) -> Ints:
@@ -109,13 +109,13 @@ class NodeTable:
         return self._name_ranks
 
     def most_of_size(self, size: int) -> int:
-        """No more sets of so many GPUs than this can be free at once, whatever their links, even
-        for who is shown all that is held."""
+        """An upper bound for the sets of *size* GPUs that are free at once, whatever their links,
+        even for a claimant that sees all reserved GPUs."""
         idle = self.free[: len(self)] | self.held[: len(self)]
         return int((popcount(idle) // size).sum())
 
     def pods_that_fit(self, needs: ResourceList) -> Ints:
-        """[rows] how many pods of these needs have room beside all that is there, or planned."""
+        """[rows] how many pods with these needs fit beside all bound and planned pods."""
         count = self.pods[: len(self)].copy()
         for left, need in (
             (self.milli_cpu, needs.milli_cpu),
@@ -129,7 +129,7 @@ class NodeTable:
     def pods_that_fit_beside(
         self, row: int, others: Sequence[ResourceList], needs: ResourceList
     ) -> int:
-        """The same for one row, once these *others* are there too."""
+        """`pods_that_fit` for one row, once these *others* are there too."""
         count = int(self.pods[row]) - len(others)
         for left, need, spent in (
             (self.milli_cpu, needs.milli_cpu, sum(other.milli_cpu for other in others)),

@@ -1,10 +1,11 @@
-"""What is still to be written to the API server, worked out from what should be there and what is.
+"""The writes to the API server that are due: the difference between the wanted and actual state.
 
-One write per pod and purpose at a time, so that two cannot overtake each other; a write that fails
-is tried again after a pause that doubles. The shell carries the writes out and says how they went.
+There is one write per pod and purpose at a time, so that two cannot overtake each other. A failed
+write is repeated after a pause that doubles. The shell carries out the writes and reports the
+outcomes.
 
-A leader that was told to stop may still have a write on its way. What of an older leader appears
-once this one has begun is not believed: it is written over, or taken away.
+A former leader may still have a write in flight. If a plan of an older leader appears once this
+leader has begun, it does not count: it is overwritten, or withdrawn.
 """
 
 import math
@@ -34,18 +35,18 @@ from linkwise.topology.plan import read_plan, write_gpus, write_plan
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0
 _MOST_DOUBLINGS = 5  # more make no difference
-SETTLE_SECONDS = 10.0  # after a write that went well, for its effect to come back by the watch
-# So long kube-scheduler has to try a pod where it was nominated, and no longer than this does a pod
-# wait whose nomination it has taken away.
+SETTLE_SECONDS = 10.0  # after a successful write, until the watch shows its effect
+# How long kube-scheduler has to try a pod where it was nominated. No pod whose nomination it has
+# cleared waits longer than this.
 NOMINATE_SECONDS = 3.0
 _MOST_IN_VAIN = 3
-# The API server drops an Event an hour after it was last told.
+# The API server drops an Event an hour after its last update.
 EVENT_SECONDS = 2400.0
 START_MARK = {names.STARTED: "true"}
 
 _Key = tuple[str, str]  # purpose, uid
 _Edition = tuple[int, int]  # of a plan: leader, epoch
-_NONE: _Edition = (0, 0)  # no plan, or one that is older than all of ours
+_NONE: _Edition = (0, 0)  # no plan, or one that is older than all of this extender's
 _PURPOSES: dict[type[Action], str] = {
     WritePlan: "plan",
     WithdrawPlan: "plan",
@@ -72,24 +73,25 @@ class PendingWrites:
         self._ready: list[Action] = []
         self._outstanding: dict[_Key, Action] = {}
         self._pauses: dict[_Key, _Pause] = {}
-        # By uid: with which plan, when, and how often in vain before.
+        # uid -> the nominated plan, when, and how often in vain before.
         self._nominated: dict[str, tuple[_Edition, float, int]] = {}
         self._wakes: Timers[_Key] = Timers()
         self._there: dict[str, _Edition] = {}  # uid -> the plan on the API server
-        self._newest: dict[str, _Edition] = {}  # uid -> the highest ever believed or decided
+        self._newest: dict[str, _Edition] = {}  # uid -> the highest ever accepted or decided
         self._shown: dict[str, _Edition] = {}  # uid -> the highest that the watch has shown
-        self._said: dict[str, dict[tuple[str, str], float]] = {}  # uid -> what, and when
+        self._said: dict[str, dict[tuple[str, str], float]] = {}  # uid -> reason and text -> when
 
     def take(self) -> tuple[Action, ...]:
-        """Evictions last: what is noted on a victim has to be there before it goes."""
+        """The new writes, evictions last: notes about a victim precede its eviction."""
         ready, self._ready = self._ready, []
         return tuple(sorted(ready, key=lambda action: isinstance(action, Evict)))
 
     def seen(self, record: PodRecord) -> bool:
-        """Note which plan the watch shows on an unbound pod; whether it is news to us.
+        """Note which plan the watch shows on an unbound pod; return whether it is new.
 
-        The watch lags behind our own writes, so an older plan than the newest known is an echo. Of
-        an older leader it is none where the newest was shown before: it has been written over.
+        The watch lags behind the extender's writes, so a plan older than the newest known one is an
+        echo. An older leader's plan is no echo if the newest was shown before: it has overwritten
+        the newest.
         """
         if record.written is None:
             return False
@@ -104,14 +106,14 @@ class PendingWrites:
         return edition != newest
 
     def begin(self) -> None:
-        """All plans that there were before this leader have been seen."""
+        """All plans that existed before this leader have been seen."""
         self._begun = True
 
     def next_epoch(self, uids: list[str]) -> int:
         return 1 + max((self._newest.get(uid, _NONE)[1] for uid in uids), default=0)
 
     def busy(self, uid: str) -> bool:
-        """Whether a plan is being written on the pod, or taken away, at this moment."""
+        """Whether a plan is being written on the pod, or withdrawn, at this moment."""
         return ("plan", uid) in self._outstanding
 
     def forget(self, uid: str) -> None:
@@ -126,7 +128,7 @@ class PendingWrites:
         self._said.pop(uid, None)
 
     def bring_plan(self, record: PodRecord, wanted: WrittenPlan | None, now: float) -> None:
-        """Make the plan on the pod the one that is wanted."""
+        """Queue a write that makes the plan on the pod the *wanted* one."""
         there = self._there.get(record.uid)
         if wanted is not None:
             newest = self._newest.get(record.uid, _NONE)
@@ -137,14 +139,14 @@ class PendingWrites:
             self._issue(WithdrawPlan(record.ref, (names.GPUS, names.PLAN)), now)
 
     def has_brought(self, record: PodRecord, wanted: WrittenPlan) -> bool:
-        """Whether this plan and its nomination are on the API server. Annotations alone may have
-        come with a copied manifest."""
+        """Whether this plan and its nomination are on the API server. Annotations alone may come
+        from a copied manifest."""
         there = self._there.get(record.uid) == wanted.plan.edition
         nominated = record.nominated == wanted.plan.node or record.uid in self._nominated
         return there and nominated and not self.busy(record.uid)
 
     def nominate(self, record: PodRecord, node: str, now: float) -> bool:
-        """Whether it is done: not again so soon after the last time."""
+        """Queue a nomination; False if it is too soon after the last one."""
         return self._issue(Nominate(record.ref, node), now)
 
     def clear_nomination(self, record: PodRecord, now: float) -> None:
@@ -160,7 +162,8 @@ class PendingWrites:
         self._issue(MarkStarted(record.ref, START_MARK), now)
 
     def note_queue(self, record: PodRecord, wanted: QueueNote | None, now: float) -> None:
-        """Make what its gang has in the queue, as this pod carries it, what is wanted."""
+        """Queue a write that makes the note of the gang's queue state on this pod the *wanted*
+        one."""
         if record.queue != wanted:
             text = None if wanted is None else write_queue_note(wanted)
             self._issue(NoteQueue(record.ref, {names.QUEUE: text}), now)
@@ -169,22 +172,23 @@ class PendingWrites:
         self._issue(Evict(record.ref, reason), now)
 
     def say(self, pod: PodRef, reason: str, message: str, now: float) -> None:
-        """Warn; the same words about the same pod are repeated only when they may be forgotten."""
+        """Send a warning Event; the same text about the same pod is repeated only before the API
+        server drops it."""
         said = self._said.setdefault(pod.uid, {})
         if now >= said.get((reason, message), -math.inf) + EVENT_SECONDS:
             for words in [words for words, at in said.items() if now >= at + EVENT_SECONDS]:
-                del said[words]  # pods of gangs that run for months hear much
+                del said[words]  # pods of gangs that run for months get many
             said[reason, message] = now
             self._ready.append(Emit(pod, reason, EventType.WARNING, message))
 
     def look_again(self, uid: str, at: float) -> None:
-        """Let `take_woken` name this pod then."""
+        """Let `take_woken` return this pod at that time."""
         self._wakes["event", uid] = at
 
     def done(self, action: Action, outcome: Outcome, now: float) -> None:
         key = _key(action)
         if self._outstanding.get(key) != action:
-            return  # an event, or the pod is gone
+            return  # an Event, or the pod is gone
         del self._outstanding[key]
         if outcome is not Outcome.DONE:
             tries = self._pauses[key].tries if key in self._pauses else 0
@@ -204,7 +208,7 @@ class PendingWrites:
             self._pause(key, _Pause(now + (NOMINATE_SECONDS if nominated else SETTLE_SECONDS)))
 
     def take_woken(self, now: float) -> set[str]:
-        """The pods, by uid, for which a pause has ended since this was last asked."""
+        """The pods, by uid, for which a pause has ended since the last call."""
         return {uid for _, uid in self._wakes.take(now)}
 
     def next_due(self) -> float | None:
@@ -212,8 +216,8 @@ class PendingWrites:
         return self._wakes.next()
 
     def _lost_nomination(self, record: PodRecord, wanted: WrittenPlan, now: float) -> bool:
-        """kube-scheduler takes a nomination away when it finds no node for the pod; without it
-        the pod would only be tried again by chance."""
+        """kube-scheduler clears a nomination if it finds no node for the pod. Without a nomination
+        it would try the pod again only by chance."""
         if record.written != wanted or record.nominated == wanted.plan.node:
             return False
         _, at, in_vain = self._nominated.get(record.uid, (_NONE, 0.0, 0))
@@ -237,8 +241,8 @@ class PendingWrites:
 
 
 def nomination_pause(in_vain: int) -> float:
-    """Seconds until a nomination is repeated, after so many *in_vain*. That one comes or goes wakes
-    other pods too, so while kube-scheduler's calls are lost they must not come without end."""
+    """Seconds until a nomination is repeated, after so many *in_vain*. Each change of a nomination
+    wakes other pods too, so while kube-scheduler's calls are lost the rate has to fall."""
     return NOMINATE_SECONDS * 2.0 ** min(max(in_vain, 0), _MOST_IN_VAIN)
 
 

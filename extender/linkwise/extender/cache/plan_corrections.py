@@ -1,4 +1,4 @@
-"""Makes the plans of running pods say what the kubelet really did: its word is the truth."""
+"""Corrects the plans of running pods to what the kubelet really did: the kubelet is the truth."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -22,7 +22,7 @@ class PlanCorrections:
         self._counted.pop(uid, None)
 
     def look(self, now: float, surviving: Callable[[object], AbstractContextManager[None]]) -> None:
-        """Correct what does not agree; *surviving* keeps one mistake of ours from all others."""
+        """Correct all mismatches; *surviving* keeps one defect from affecting the other pods."""
         for mismatch in list(self._cache.mismatches.values()):
             with surviving(mismatch.record.ref):
                 self._correct(mismatch, now)

@@ -1,4 +1,4 @@
-"""Pods that have other GPUs than their plans say: what the kubelet gave them is the truth."""
+"""Finds pods that have other GPUs than planned: what the kubelet gave them is the truth."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ class Mismatch:
     """A pod that has other GPUs than its plan says."""
 
     record: PodRecord
-    gpus: Mapping[str, tuple[str, ...]]  # container -> uuids, as they are
-    swapped: bool  # not only dealt otherwise among its own containers
+    gpus: Mapping[str, tuple[str, ...]]  # container -> uuids that it really has
+    swapped: bool  # more than another split among its own containers
 
 
 def note_mismatches(known: dict[str, Mismatch], info: NodeInfo) -> None:
-    """Bring *known* (uid -> mismatch) up to date for the pods of one node."""
+    """Update *known* (uid -> mismatch) for the pods of one node."""
     for uid, record in info.bound.items():
         found = mismatch_of(info, record)
         if found is None:
@@ -30,8 +30,8 @@ def note_mismatches(known: dict[str, Mismatch], info: NodeInfo) -> None:
 def mismatch_of(info: NodeInfo, record: PodRecord) -> Mismatch | None:
     written, truth = record.written, info.truth_of(record)
     if written is None or truth is None or info.machine is None:
-        return None  # without the machine no set can be named; it shows again once it is known
-    if written.plan.node != info.name:  # bound past us, elsewhere than planned
+        return None  # without the machine no set can be named; it shows once that is known
+    if written.plan.node != info.name:  # bound without the extender, elsewhere than planned
         return Mismatch(record, truth, swapped=False)
     right = {**_left_of_plan(info, record, truth), **truth}
     if written.gpus.keys() == right.keys() and all(
@@ -43,8 +43,8 @@ def mismatch_of(info: NodeInfo, record: PodRecord) -> Mismatch | None:
 
 
 def _left_of_plan(info: NodeInfo, record: PodRecord, truth: ContainerGpus) -> ContainerGpus:
-    """What the plan gives to containers that are not listed, as init containers that have ended:
-    still theirs for the kubelet, but for what others are known to have."""
+    """The planned GPUs of containers that are not listed, such as init containers that have ended:
+    for the kubelet they still belong to these, unless other pods are known to have them."""
     assert record.written is not None, "there is a plan to compare with"
     ended = record.written.gpus.keys() - truth.keys()
     if not ended:

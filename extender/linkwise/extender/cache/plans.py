@@ -1,4 +1,4 @@
-"""From GPUs that were decided on to what is written on the pod.
+"""Converts GPUs that were chosen to the plan that is written on the pod.
 
 Both ways to a plan, ahead for a gang and at the bind for a single pod, write the same.
 """
@@ -19,8 +19,8 @@ from linkwise.topology.plan import CommunicatorEstimate, Plan
 
 @dataclass(frozen=True, slots=True)
 class Deal:
-    """GPUs of a node for a pod. It does not change with the books, so what is to be written can be
-    worked out while others use them."""
+    """GPUs of a node for a pod. A Deal does not depend on the cache, so the annotations can be
+    computed while others use the cache."""
 
     record: PodRecord
     node: str
@@ -44,7 +44,7 @@ class Deal:
         return cls(record, node, gpus, info.kind, info.machine, communicator)
 
     def written(self, plan: Plan) -> WrittenPlan:
-        """What to write on the pod; of *plan* all but the node and its worth."""
+        """The plan to write on the pod: *plan* with this node and its bandwidth."""
         request = GpuRequest(self.record.demand, self.record.ask.requirement)
         link, gbytes_per_s = _worth(self.kind, self.gpus)
         own = msgspec.structs.replace(
@@ -58,17 +58,17 @@ class Deal:
 
 
 def written_plan(cache: Cache, record: PodRecord, plan: Plan, gpus: int) -> WrittenPlan:
-    """What to write on *record* for these GPUs of `plan.node`."""
+    """The plan to write on *record* for these GPUs of `plan.node`."""
     return Deal.of(cache, record, plan.node, gpus).written(plan)
 
 
 def written_plans(plan: Plan, deals: Iterable[Deal]) -> dict[str, WrittenPlan]:
-    """The same for the members of a gang, by uid; *plan* is what they have in common."""
+    """The plans for the members of a gang, by uid; *plan* is their common part."""
     return {deal.record.uid: deal.written(plan) for deal in deals}
 
 
 def with_worth(plan: Plan, kind: MachineKind, gpus: int) -> Plan:
-    """*plan* for other GPUs. What the gang was estimated to be worth is no longer known."""
+    """*plan* for other GPUs. The estimate for the gang is then unknown."""
     link, gbytes_per_s = _worth(kind, gpus)
     return msgspec.structs.replace(plan, link=link, gbytes_per_s=gbytes_per_s, communicator=None)
 
@@ -79,13 +79,13 @@ def _worth(kind: MachineKind, gpus: int) -> tuple[str, float]:
 
 
 def in_term(written: WrittenPlan, leader: int) -> WrittenPlan:
-    """As this leader confirms it: a Binding that names an earlier one is refused."""
+    """The plan as this leader confirms it: a Binding that names an earlier leader is refused."""
     if written.plan.leader == leader:
         return written
     return WrittenPlan(msgspec.structs.replace(written.plan, leader=leader), written.gpus)
 
 
 def plan_id(namespace: str, name: str, epoch: int, now: float, uids: Sequence[str]) -> str:
-    """Different for every plan, and no random number, so that a run can be repeated."""
+    """An id that differs for every plan; it is not random, so that a run can be repeated."""
     digest = blake2b(repr((namespace, name, epoch, now, sorted(uids))).encode(), digest_size=6)
     return digest.hexdigest()

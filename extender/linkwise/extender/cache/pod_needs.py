@@ -1,4 +1,4 @@
-"""CPU, memory and GPUs that a pod asks for, as kube-scheduler adds them up."""
+"""CPU, memory and GPUs that a pod requests, as kube-scheduler sums them."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from linkwise.topology.demand import PodDemand
 
 
 def pod_needs(pod: Pod, demand: PodDemand) -> ResourceList:
-    """Kubernetes' sum: containers and sidecars together, or an init container at its moment."""
+    """Kubernetes' sum: containers and sidecars together, or an init container while it runs."""
     spec = pod.spec
     together = [0, 0]
     peak = [0, 0]
@@ -24,7 +24,7 @@ def pod_needs(pod: Pod, demand: PodDemand) -> ResourceList:
         together = [have + more for have, more in zip(together, _request(container), strict=True)]
     cpu, memory = (max(pair) for pair in zip(peak, together, strict=True))
     cpu, memory = _of_whole_pod(spec, cpu, memory)
-    # Capped, as a sum of capped quantities may be more than the arrays of the books can hold.
+    # Capped, since a sum of capped quantities may exceed what the cache's arrays can store.
     return ResourceList(
         milli_cpu=min(cpu + quantity_of(spec.overhead.get("cpu"), milli), LARGEST),
         memory=min(memory + quantity_of(spec.overhead.get("memory"), whole), LARGEST),
@@ -33,7 +33,7 @@ def pod_needs(pod: Pod, demand: PodDemand) -> ResourceList:
 
 
 def _of_whole_pod(spec: PodSpec, cpu: int, memory: int) -> tuple[int, int]:
-    """What the pod asks for as a whole goes before what its containers add up to."""
+    """If the pod as a whole declares requests, they replace the sum of its containers."""
     requests, limits = spec.resources.requests, spec.resources.limits
     if "cpu" in requests or "cpu" in limits:
         cpu = quantity_of(requests.get("cpu", limits.get("cpu")), milli)
@@ -56,4 +56,4 @@ def quantity_of(quantity: Quantity | None, read: Callable[[Quantity], int]) -> i
     try:
         return read(quantity)
     except ValueError:
-        return 0  # the API server refuses such objects; a stand-in's mistake must not stop us
+        return 0  # the API server refuses such objects; a fake's mistake must not stop the extender

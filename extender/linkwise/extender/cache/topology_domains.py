@@ -1,7 +1,7 @@
-"""Which domain every node is in, at every level that somebody asks for: label values as numbers.
+"""The domain of every node at every requested level: label values as numbers.
 
-Asked of arrays by row, as everything about 5,000 nodes. A level that nobody has asked for before is
-read for all rows, which takes a millisecond at 5,000, and kept up to date from then on.
+The numbers are arrays by row, as for everything about 5,000 nodes. At its first request a level is
+read for all rows, which takes a millisecond at 5,000; from then on it is kept up to date.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 NO_DOMAIN = -1
-_MOST_LEVELS = 64  # kept; pods may ask for any label
+_MOST_LEVELS = 64  # remembered; pods may request any label
 _NO_LABELS: Mapping[str, str] = {}
 
 
@@ -44,13 +44,13 @@ class Domains:
         self._kept: frozenset[str] = frozenset()
 
     def keep(self, levels: Iterable[str]) -> None:
-        """These are asked for again and again; others are forgotten when there are too many."""
+        """Keep *levels*, which are requested often; others are dropped if there are too many."""
         self._kept |= frozenset(levels)
         for key in self._kept:
             self._level(key)
 
     def put(self, row: int, labels: Mapping[str, str] = _NO_LABELS) -> None:
-        """The node of this row has these labels now."""
+        """Set the labels of this row's node."""
         while row >= len(self._labels):
             self._labels.append(_NO_LABELS)
         if self._labels[row] != labels:
@@ -59,25 +59,26 @@ class Domains:
                 level.put(row, labels)
 
     def numbers(self, key: str) -> Ints:
-        """[rows] the domain of each node, NO_DOMAIN without the label. Not to be written to."""
+        """[rows] the domain of each node; NO_DOMAIN without the label. Read only."""
         return self._level(key).numbers[: len(self._labels)]
 
     def values(self, key: str) -> Sequence[str]:
-        """The names of the domains by number; more may be added to it."""
+        """number -> name of the domain; the sequence may grow."""
         return self._level(key).values
 
     def known(self, levels: Iterable[str]) -> tuple[str, ...]:
-        """Those of these levels that some node is in."""
+        """Those of *levels* with at least one node in a domain."""
         return tuple(key for key in levels if (self.numbers(key) != NO_DOMAIN).any())
 
     def nearest(self, levels: Sequence[str], rows: Ints) -> int:
-        """The first of these levels that one of these rows is in; their number, where none is."""
+        """The index of the first level at which one of *rows* is in a domain; if there is none, the
+        number of levels."""
         in_it = (n for n, key in enumerate(levels) if (self.numbers(key)[rows] != NO_DOMAIN).any())
         return next(in_it, len(levels))
 
     def shared(self, levels: Iterable[str], rows: Sequence[int]) -> tuple[str, str]:
-        """The first of these levels at which all rows are in one domain, and that domain's name;
-        both empty where there is none."""
+        """The first of *levels* at which all rows are in one domain, and that domain's name; both
+        empty if there is none."""
         places = np.array(rows)
         for key in levels:
             numbers = self.numbers(key)[places]

@@ -1,1 +1,1 @@
-"""One scheduling round: what is planned, what is reserved, what is evicted, what is written."""
+"""One scheduling round: it plans, reserves and evicts, and publishes what it decided."""

@@ -1,7 +1,7 @@
-"""Room for one gang: as many of its members as may go without the others, with their GPUs.
+"""Allocates GPUs to one gang: to as many of its members as may start without the others.
 
-The searches run beside the lock, and so does the making of many plans. What they found counts only
-where the nodes are still as they were.
+Searches run without the core's lock, and so does the creation of many plans. Their results count
+only if the nodes have not changed meanwhile.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,11 +27,11 @@ from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.scheduling_queue import SchedulingQueue
 from linkwise.topology.plan import Plan
 
-_MANY = 64  # members: others are let in between what is done for so many and what follows
+_MANY = 64  # members: from here on, the steps release the lock in between
 
 
 class Allocate:
-    """*aside* lets others use the books while a piece of work is done."""
+    """*aside* runs work without the lock, so that others can use the cache meanwhile."""
 
     def __init__(
         self,
@@ -63,8 +63,9 @@ class Allocate:
         self.placed = Placed()
 
     def place(self, gang: Gang, now: float) -> None:
-        """Raises Moved where something happened to the gang meanwhile."""
-        gang.tried_room = self._cache.room  # whatever comes of it: once for each room
+        """Plan as much of *gang* as there is room for. Raises StaleResult if the gang changes
+        meanwhile."""
+        gang.tried_room = self._cache.room  # whatever the result: one try for each state of room
         if self._preemption.evicts(gang):
             return
         waited_before = len(self._registry.muster(gang).open)
@@ -76,7 +77,7 @@ class Allocate:
             and members.planned
             and not (members.started or members.enough_placed)
         ):
-            # Around these there is no room; without them there may be, and they need not wait.
+            # There is no room beside these; without them there may be, and they need not wait.
             self._lifecycle.withdraw(members.planned)
             refused = self._plan_most(gang, now)
         waiting = len(self._registry.muster(gang).open)
@@ -97,14 +98,14 @@ class Allocate:
             members = self._registry.muster(gang)
 
     def _plan_most(self, gang: Gang, now: float) -> tuple[GangMembers, Refusal] | None:
-        """Hold room for as many as there is room for; who had none, and why: of several those who
-        want least."""
+        """Plan as many members as there is room for. Return those that have none, and why; if there
+        are several such groups, the one with the smallest requests."""
         refused = []
         leaving = self._repair.awaited(gang, self._registry.muster(gang), now)
         for members in parts(self._registry.muster(gang)):
             these = tuple(member for member in members if member.uid not in leaving)
             gang_members = replace(self._registry.muster(gang), open=these)
-            # What others took meanwhile is sought again, and then they wait.
+            # If others take a place meanwhile, the second search runs under the lock.
             for aside in (self._aside, None):
                 spots, why, still_free = self._most(gang, gang_members, now, aside)
                 placed = replace(gang_members, open=these[: len(spots)])
@@ -118,8 +119,8 @@ class Allocate:
     def _most(
         self, gang: Gang, members: GangMembers, now: float, aside: RunUnlocked | None
     ) -> tuple[list[Spot], Refusal | None, Callable[[], bool] | None]:
-        """As `growth.most`, and how to ask whether its spots are as they were when they were found:
-        the search for more members may let others use the books. None: it let nobody."""
+        """Call `partial_admission.most`, and add a check whether the nodes of its spots are
+        unchanged: the search for more members may release the lock. None: it never did."""
         still_free = None
 
         def seek(some: GangMembers) -> list[Spot] | Refusal:
@@ -141,7 +142,7 @@ class Allocate:
             spots = self._search.seek(members, now, aside=beside, view=view)
             if not isinstance(spots, Refusal):
                 break
-        assert spots is not None, "there is always one way"
+        assert spots is not None, "there is at least one view"
         return spots
 
     def _put(
@@ -152,7 +153,7 @@ class Allocate:
         now: float,
         still_free: Callable[[], bool] | None = None,
     ) -> bool:
-        """Hold these spots, all at once; False: they are not *still_free*. Raises Moved."""
+        """Plan all *spots* at once; False: they are not *still_free*. Raises StaleResult."""
         if still_free is not None and not still_free():
             return False
         uids = [member.uid for member in members.seats]

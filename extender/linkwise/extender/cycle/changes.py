@@ -1,4 +1,4 @@
-"""What happened since the last round, and so what the next one has to look at."""
+"""The changes since the last round, which tell the next round what to look at."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,12 +12,12 @@ from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.gangs.scheduling_gates import SchedulingGates
 from linkwise.extender.placement.nodes.scheduler_feedback import SchedulerFeedback
 
-# Members: after each look at a gang of so many, others may use the core.
+# Members: after each look at a gang of this size, the round releases the lock for a moment.
 _VERY_MANY = 512
 
 
 class Changes:
-    """The gangs that are due, the work that runs beside the lock, and the defects that are met."""
+    """The gangs that are due, the work that runs without the lock, and the defects of a round."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Changes:
         self._defects: list[Exception] = []
 
     def take(self, now: float) -> set[GangKey]:
-        """The gangs that something happened to."""
+        """The gangs that changed since the last round."""
         cache = self._cache
         cache.trim()
         touched = cache.take_touched()
@@ -68,7 +68,7 @@ class Changes:
         self.due.clear()
 
     def refusals_ended(self) -> None:
-        """Nodes that kube-scheduler refused for some pods may take them now."""
+        """Look again at the refused gangs: nodes that kube-scheduler refused may suit them now."""
         self._cache.room += 1
         self._take_up_refused()
 
@@ -78,11 +78,11 @@ class Changes:
                 gang.take_up()
                 self.due.add(key)
 
-    # Beside the lock.
+    # Without the lock.
 
     def run(self, work: Callable[[], T]) -> T:
-        """Let others use the core while *work* is done. Gangs that change meanwhile are left alone
-        for the rest of this round, and looked at in the next one."""
+        """Run *work* while others use the core. The round skips gangs that change meanwhile, and
+        the next round looks at them."""
         before = set(self.due)
         try:
             return self.run_unlocked(work)
@@ -93,7 +93,7 @@ class Changes:
         self.run(lambda: None)
 
     def pause_after(self, key: GangKey) -> None:
-        """Each look at thousands of members takes a while."""
+        """Release the lock for a moment if the gang has so many members that a look takes long."""
         if len(self._cache.gangs.get(key, ())) >= _VERY_MANY:
             self.pause()
 
@@ -108,8 +108,8 @@ class Changes:
 
     @contextmanager
     def isolated(self, what: object) -> Iterator[None]:
-        """If a gang or a pod meets a defect of the extender, it is left out and all others go
-        on."""
+        """If a gang or a pod meets a defect of the extender, the round skips it and continues with
+        the others."""
         try:
             yield
         except Exception as defect:
@@ -117,6 +117,6 @@ class Changes:
             self._defects.append(defect)
 
     def take_defects(self) -> list[Exception]:
-        """The defects met since this was last asked."""
+        """The defects since the last call."""
         defects, self._defects = self._defects, []
         return defects

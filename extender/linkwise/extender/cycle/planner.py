@@ -1,6 +1,7 @@
-"""Plans whole gangs: the one place where GPUs are promised ahead of a bind.
+"""Plans whole gangs: the only place where the extender assigns GPUs ahead of a bind.
 
-The planner hears of facts and of kube-scheduler's calls, and `decide` runs one `Round`.
+The planner receives the changes of the cluster and kube-scheduler's calls; `decide` runs one
+`Round`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -177,7 +178,7 @@ class Planner:
         return self._pending_writes.leader
 
     def believe_no_older(self) -> None:
-        """All plans of leaders before this one have been seen."""
+        """Start to lead: all plans of earlier leaders have been seen."""
         self._pending_writes.begin()
 
     @property
@@ -187,10 +188,10 @@ class Planner:
     def muster(self, gang: Gang) -> GangMembers:
         return self._registry.muster(gang)
 
-    # What happened.
+    # Input: changes and calls.
 
     def pod_changed(self, before: PodRecord | None, record: PodRecord, now: float) -> None:
-        """A pod came or changed; the books know it already."""
+        """A pod was created or changed; the cache already has *record*."""
         self._kubelet_admission.changed(before, record, now)
         if record.asked:
             self.asked_by(record.scheduler)
@@ -199,7 +200,8 @@ class Planner:
         if record.node:
             self.offers.forget(record.uid)
         if record.gang is None and record.uid in self._cache.plans:
-            # Let go by hand before its plan was on it, or kube-scheduler did not want the node.
+            # Its gate was removed by hand before the plan was written, or kube-scheduler refused
+            # the node.
             self._cache.plan(record.uid, None)
         news = self._pending_writes.seen(record)
         if news and record.live and not record.node and _is_planned(record):
@@ -211,7 +213,7 @@ class Planner:
             self._queue.take_up(record.gang)
 
     def asked_by(self, scheduler: str) -> None:
-        """A scheduler of this name asks us about its pods, so it takes our plans too."""
+        """The scheduler of this name calls the extender about its pods, so it uses its plans."""
         if scheduler not in self._cache.schedulers:
             self._cache.schedulers.add(scheduler)
             self.changes.due |= set(self.gangs)
@@ -228,8 +230,8 @@ class Planner:
             self._queue.take_up(record.gang)
 
     def asked(self, record: PodRecord, *, is_planned: bool) -> None:
-        """kube-scheduler asks about a member. Where it never did while there was a plan, that was
-        too late for want of its calls, and now they come again."""
+        """kube-scheduler calls about a member. If it never did while there was a plan, the plan
+        timed out because its calls were missing; now the calls arrive again."""
         gang = self._registry.of(record)
         if gang is None:
             return
@@ -240,7 +242,8 @@ class Planner:
             self.changes.due.add(gang.key)
 
     def named(self, record: PodRecord, names: tuple[str, ...]) -> None:
-        """A filter call about *record* names these nodes: whatever they refused, they take now."""
+        """A filter call about *record* names these nodes: earlier refusals of them no longer
+        count."""
         assert record.template is not None, "every pod that takes GPUs has one"
         if record.nominated and record.nominated in names:
             self.feedback.asked_about(record.uid, record.nominated)
@@ -250,8 +253,8 @@ class Planner:
     def not_asked_about(
         self, record: PodRecord, node: str, names: tuple[str, ...], now: float
     ) -> None:
-        """A filter call lacks the node that *record* is nominated for: kube-scheduler refused it,
-        or the call about that node was lost."""
+        """A filter call omits the node that *record* is nominated for: kube-scheduler refused the
+        node, or its call about that node was lost."""
         assert record.template is not None, "every pod that takes GPUs has one"
         if not self.feedback.lacks(record.uid, node, names, now):
             return
@@ -271,23 +274,24 @@ class Planner:
         if isinstance(action, Evict) and outcome is Outcome.REFUSED:
             self.preemption.refused(action.pod.uid, now)
         if isinstance(action, Emit):
-            return  # nothing waits for it
+            return  # no decision depends on an Event
         record = self._cache.pods.get(action.pod.uid)
         if record is not None and record.gang is not None:
             self.changes.due.add(record.gang)
             if isinstance(action, Evict):
                 self._queue.keep_age(record.gang, now)
 
-    # What to do about it.
+    # Output: decisions.
 
     def decide(self, now: float, doubted: Mapping[str, str]) -> tuple[Action, ...]:
-        """*doubted*: uid -> the one node on which a pod may be whose Binding had no answer."""
+        """Run one round. *doubted*: uid -> the only node where a pod may be whose Binding got no
+        response."""
         self._kubelet_admission.look(now)
         self._round.run(doubted, now)
         return self._pending_writes.take()
 
     def next_due(self) -> float | None:
-        """When `decide` has something to do even if nothing happens until then."""
+        """When `decide` has to run next, even if nothing changes until then."""
         times = (
             self._lifecycle.next_due(),
             self.reserve.next_due(),
@@ -301,7 +305,7 @@ class Planner:
         return min((time for time in times if time is not None), default=None)
 
     def is_writing(self, uid: str) -> bool:
-        """Whether a write of the pod's plan is on its way."""
+        """Whether a write of the pod's plan is in flight."""
         return self._pending_writes.busy(uid)
 
     def deadline(self, gang: Gang) -> float | None:
@@ -309,18 +313,21 @@ class Planner:
 
 
 def _is_planned(record: PodRecord) -> bool:
-    """Whether the plan that is written on it may count. A nomination tells it from a copied
-    annotation; from members that it tries, though, kube-scheduler takes nominations away."""
+    """Whether the plan in the pod's annotations may count.
+
+    The nomination proves that the annotation is not a copy. But kube-scheduler clears the
+    nominations of members that it tries, so these need none.
+    """
     if record.gang is None or record.written is None:
         return False
     tried = not (record.gang.uid or record.gated)
     if record.awaits:
-        return True  # nobody else gets these GPUs before it is known whose plan that is
+        return True  # no other pod gets these GPUs until the pod's gang is known
     return tried or record.nominated == record.written.plan.node
 
 
 def _same_member(before: PodRecord, record: PodRecord) -> bool:
-    """Whether nothing changed that could help a gang that was left to wait."""
+    """Whether nothing changed that could help a gang that was left waiting."""
     return (
         before.live == record.live
         and before.held_back == record.held_back

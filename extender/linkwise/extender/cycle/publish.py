@@ -1,4 +1,4 @@
-"""The last step of a round: what was decided goes to the API server."""
+"""The last step of a round: it queues the writes of all decisions to the API server."""
 
 from collections.abc import Mapping
 
@@ -41,8 +41,8 @@ class Publish:
         self._changes = changes
 
     def run(self, looked_at: set[GangKey], doubted: Mapping[str, str], now: float) -> None:
-        """*looked_at*: the gangs of this round. *doubted*: uid -> the one node on which a pod may
-        be whose Binding had no answer."""
+        """*looked_at*: the gangs of this round. *doubted*: uid -> the only node where a pod may be
+        whose Binding got no response."""
         for key in sorted(looked_at):
             with self._changes.isolated(key.title):
                 if key in self._registry.gangs:
@@ -63,7 +63,7 @@ class Publish:
         self._plan_corrections.look(now, self._changes.isolated)
 
     def _note_queue(self, key: GangKey, now: float) -> None:
-        """Have the oldest pod of a gang carry what the gang has in the queue."""
+        """Note the gang's state in the queue on its oldest pod, for the next leader."""
         gang = self._registry.gangs.get(key)
         members = () if gang is None else self._registry.muster(gang).all
         live = [member for member in members if member.live]

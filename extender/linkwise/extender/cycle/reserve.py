@@ -1,12 +1,12 @@
-"""Those who wait have their turns, the most urgent first: what each may have, and what is kept.
+"""Gives each waiting gang its turn, the most urgent first, and decides what to reserve for it.
 
-A gang that finds no room at its turn gets a hold, if it is one of the first: the GPUs on which it
-can start first (see `reserve`). Only then is it the turn of the next. So what comes free is never
-given to anybody while somebody more urgent has not been looked at. A better place for a hold is
-looked for every LOOK_SECONDS, and when GPUs come free that may be better.
+If a gang finds no room at its turn and is one of the first, it gets a reservation: the GPUs on
+which it can start first (`queue.earliest_start`). Only then does the next gang get its turn. So no
+gang gets GPUs that came free before all more urgent gangs have had their turn. A search for a
+better place runs every LOOK_SECONDS, and when GPUs come free that may be better.
 
-Nobody waits for GPUs of a server, and a hold that idles too much for too long ends (`idle_limit`).
-Members beyond a gang's minimum get no hold.
+No gang waits for GPUs of a server. A reservation that idles too much for too long ends
+(`queue.idle_limit`). Members beyond a gang's minimum get no reservation.
 """
 
 import math
@@ -39,12 +39,12 @@ from linkwise.extender.queue.reservations import FIRST, Reservation, Reservation
 from linkwise.extender.queue.running_pods import RunningPods
 from linkwise.extender.queue.scheduling_queue import SchedulingQueue
 
-# A better place is looked for this often where something came free, and so is one for a gang for
-# which there was none; and where only estimates may have changed, this often.
+# The first: how often to look for a better place after GPUs came free, or for any place for a gang
+# without one. The second: how often if only estimates may have changed.
 LOOK_SECONDS, ESTIMATE_SECONDS = 30.0, 300.0
-# Where the search was interrupted, and where GPUs came free that may be better: not more often.
+# The shortest pause after an interrupted search, and between searches among GPUs that came free.
 _AGAIN_SECONDS = 1.0
-_MOST = 16  # holds: each costs searches, and those behind come to the front soon enough
+_MOST = 16  # reservations: each costs searches, and later gangs soon become the first
 SERVERS = "not for all unless pods go that never end by themselves (restartPolicy Always)"
 NOBODY = "not for all even once nobody else runs"
 
@@ -57,12 +57,12 @@ class _Vain:
 
 
 class _Front:
-    """Who gets a hold: of each namespace the first; and of those behind it the first that wants
-    other nodes."""
+    """The gangs that get a reservation: the first of each namespace, and behind it those that use
+    other nodes than those before them."""
 
     def __init__(self) -> None:
         self.keys: set[GangKey] = set()
-        self.pools: dict[object, Bools] = {}  # by wishes and what nodes there were
+        self.pools: dict[object, Bools] = {}  # by requests and the state of the nodes
         self._blocked: list[Bools] = []
         self._taken: dict[str, list[Bools]] = {}  # by namespace
 
@@ -76,14 +76,14 @@ class _Front:
 
     def take(self, key: GangKey, pool: Bools) -> bool:
         before = self._taken.setdefault(key.namespace, [])
-        # Pools of one round differ in length where nodes came in a pause.
+        # Pools of one round differ in length if nodes are added during a pause.
         if any((pool[: len(other)] & other[: len(pool)]).any() for other in before):
             return False
         before.append(pool)
         return True
 
     def block(self, pool: Bools) -> None:
-        """Those behind do not see what came free on these nodes before the next turns."""
+        """Hide GPUs that came free on these nodes from later gangs until the next turns."""
         self._blocked.append(pool)
 
     def blocks(self, row: int) -> bool:
@@ -103,17 +103,18 @@ class Reserve:
         share: float,
         idle_limit: IdleLimit,
     ) -> None:
-        """*share* of the GPUs that a gang could use may be held; what the first of those who wait
-        for them needs is held in any case, within *idle_bound*. 0: no holds at all."""
+        """*share* of the GPUs that a gang could use may be reserved. The first of the gangs that
+        wait for them may reserve what it needs in any case, within *idle_limit*. 0: no
+        reservations at all."""
         self._cache, self._registry, self._queue = cache, registry, queue
         self._search, self._reservations, self._running_pods = search, reservations, running_pods
         self._share, self._idle_limit = share, idle_limit
         self._look_at: dict[GangKey, float] = {}  # when to look for a place again
-        self._looked: dict[GangKey, float] = {}  # when that was done last
-        self._looked_in: dict[GangKey, object] = {}  # and what there was then
+        self._looked: dict[GangKey, float] = {}  # when the last search was
+        self._looked_in: dict[GangKey, object] = {}  # the state of the nodes at that search
         self._in_vain: dict[GangKey, _Vain] = {}
-        self._known: set[GangKey] = set()  # what was kept for them before is known
-        self._over: set[GangKey] = set()  # what is kept for them idles more than the share
+        self._known: set[GangKey] = set()  # gangs whose notes of a previous leader have been read
+        self._over: set[GangKey] = set()  # gangs whose reservation idles more than the share
         self._changed: set[GangKey] = set()  # since `take_changed`
         self._front = _Front()
         self._seen: object = None
@@ -123,8 +124,8 @@ class Reserve:
         return min((time for time in times if time is not None), default=None)
 
     def in_vain(self, key: GangKey, members: GangMembers) -> str:
-        """What does not help a gang that finds no room: that everybody else ends by himself, or
-        that all go. Empty: that would help, as far as it was seen."""
+        """Which event would not help a gang without room: that all other pods end which end by
+        themselves, or that all other pods end. Empty: it would help, as far as is known."""
         seen = self._in_vain.get(key)
         if seen is None:
             return ""
@@ -135,26 +136,26 @@ class Reserve:
         return seen.what if same else ""
 
     def rests_until(self, key: GangKey, now: float) -> float | None:
-        """Until when nothing over the share is kept for gangs of this one's namespace."""
+        """When the namespace of *key* may again reserve more than the share; None: now."""
         return self._idle_limit.rests_until(key.namespace, now)
 
     def idles_since(self, key: GangKey) -> float | None:
-        """Since when what is kept for this gang idles more than the share; None: it does not."""
+        """Since when the gang's reservation idles more than the share; None: it does not."""
         return self._idle_limit.over_since(key.namespace) if key in self._over else None
 
     def take_changed(self) -> set[GangKey]:
-        """The gangs of which something else is to be noted than when this was last asked."""
+        """The gangs whose note on a pod has changed since the last call."""
         changed, self._changed = self._changed, set()
         return changed | self._reservations.take_changed()
 
     def give_up(self, key: GangKey) -> None:
-        """Keep nothing for this one."""
+        """End the gang's reservation, and forget its searches."""
         for known in (self._look_at, self._looked, self._looked_in, self._in_vain):
             known.pop(key, None)
         self._reservations.give_up(key)
 
     def have_to_look(self, now: float) -> bool:
-        """Whether something happened since all had their turns."""
+        """Whether anything changed since the last turns."""
         due = self.next_due()
         return self._state() != self._seen or (due is not None and now >= due)
 
@@ -162,12 +163,12 @@ class Reserve:
         self._front = _Front()
 
     def begin_turn(self, gang: Gang) -> None:
-        """All before this one have had theirs."""
+        """Begin the turn of *gang*; all gangs before it have had theirs."""
         if not self._front.is_blocked:
             self._reservations.served = self._queue.urgency(gang.key)
 
     def end_turn(self, gang: Gang, now: float, pause: Pause) -> None:
-        """It found no room: keep some for it, if it is one of the first."""
+        """The gang found no room: reserve GPUs for it if it is one of the first."""
         members = needed(self._registry.muster(gang))
         reservation = self._reservations.of(gang.key)
         is_evicting = reservation is not None and reservation.evicts
@@ -178,12 +179,12 @@ class Reserve:
         pool = self._pool_of(members)
         if self._front.take(gang.key, pool) or is_evicting:
             self._front.keys.add(gang.key)
-            self._cache.line_first = True  # what comes free in a pause from now on too
+            self._cache.line_first = True  # also for GPUs that come free in a pause from now on
             self._look_at_head(gang, pool, now, pause)
 
     def end(self, now: float) -> None:
-        """All have had theirs: what is kept for others than the first is given up, and what came
-        free and was not taken is anybody's."""
+        """End the turns: end the reservations of all gangs but the first, and release the GPUs that
+        came free and were not used."""
         for key in [*self._reservations.by_key, *self._look_at]:
             if key not in self._front.keys:
                 self.give_up(key)
@@ -255,7 +256,7 @@ class Reserve:
             best = self._choose(gang, members, pool, now, pause)
         except NodesChangedError:
             self._look_at[gang.key] = now + _AGAIN_SECONDS
-            self._front.block(self._pool_of(members))  # with the nodes that came
+            self._front.block(self._pool_of(members))  # with the new nodes
             return
         members = needed(self._registry.muster(gang))
         if best is None or requests_of(members.open) != requests:
@@ -280,8 +281,8 @@ class Reserve:
         )
 
     def _may_look(self, gang: Gang, pool: Bools, now: float) -> bool:
-        """Whether to look for a better place now; where it is too soon for what came free, nobody
-        behind this gang gets that before."""
+        """Whether to look for a better place now. If it is too soon to look at GPUs that came free,
+        no gang behind this one gets them before."""
         if now >= self._look_at.get(gang.key, 0.0):
             looked = self._looked.get(gang.key, -math.inf)
             same = self._looked_in.get(gang.key) == self._what_there_is()
@@ -299,7 +300,7 @@ class Reserve:
         return False
 
     def _restored(self, gang: Gang, members: GangMembers, now: float) -> Reservation | None:
-        """What a leader before this one kept for it, once, if it can still come true."""
+        """The reservation that a previous leader noted, read once; None if it is not valid now."""
         if gang.key in self._known:
             return None
         self._known.add(gang.key)
@@ -361,8 +362,8 @@ class Reserve:
         return chosen
 
     def _may_reserve(self, key: GangKey, wanted: int, pool: Bools, now: float) -> bool:
-        """Whether so much may be kept idle of what it could use; the first may in any case, where
-        its namespace has not done so for too long."""
+        """Whether so many GPUs that the gang could use may be reserved. The first gang may always,
+        unless its namespace has idled too many for too long."""
         held = 0
         for reservation in self._reservations.by_key.values():
             if reservation.key != key:

@@ -1,11 +1,11 @@
 """One scheduling round: reconcile → allocate → preempt → reserve → backfill → publish.
 
-1. *Reconcile* every gang that something happened to, so that what it gives back is there for all.
-2. Take the scheduling queue in order, the most urgent first. *Allocate* GPUs to the gang. If there
-   is no room, *reserve* the GPUs on which it can start first. Those behind it *backfill*: they get
-   what is not reserved, and what they give back before it is needed.
+1. *Reconcile* every changed gang, so that GPUs that it returns are available to all.
+2. Take the gangs of the scheduling queue in order, the most urgent first. *Allocate* GPUs to the
+   gang. If there is no room, *reserve* the GPUs on which it can start first. The gangs behind it
+   *backfill*: they get what is not reserved, and reserved GPUs that they return in time.
 3. *Preempt* less important gangs for a gang that still has no room.
-4. *Publish* what was decided: plans, nominations, gates, Events.
+4. *Publish* the decisions: plans, nominations, gates, Events.
 
 A gang without room is not tried again before there is more room.
 """
@@ -26,7 +26,7 @@ from linkwise.extender.preemption.gang_preemption import GangPreemption
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.scheduling_queue import SchedulingQueue
 
-_MOST_PASSES = 3  # through the queue; what is left then is decided in the next round
+_MOST_PASSES = 3  # through the queue; the next round decides the rest
 
 
 class Round:
@@ -49,7 +49,8 @@ class Round:
         self._publish = publish
 
     def run(self, doubted: Mapping[str, str], now: float) -> None:
-        """*doubted*: uid -> the one node on which a pod may be whose Binding had no answer."""
+        """Run the round. *doubted*: uid -> the only node where a pod may be whose Binding got no
+        response."""
         looked_at = self._changes.take(now)
         for key in sorted(looked_at):
             self._reconcile(key, now)
@@ -76,14 +77,14 @@ class Round:
     def _go_through_queue(self, looked_at: set[GangKey], now: float) -> None:
         """Allocate or reserve for each gang before the next one is tried.
 
-        Of thousands of single pods that are alike, the first speaks for those behind it: they
-        would find no more room than it did.
+        Of thousands of equal single pods, the first stands for the others: they would find no more
+        room than it did.
         """
         if not (self._queue.any_untried() or self._reserve.have_to_look(now)):
             return
         self._reserve.begin()
-        had_turns: set[object] = set()  # what single pods want that found no room
-        in_vain: dict[object, Gang] = {}  # the same of those that have just been tried
+        had_turns: set[object] = set()  # requests of single pods that found no room
+        in_vain: dict[object, Gang] = {}  # request -> the gang that was tried in this pass
         for gang in self._queue.in_order():
             alike = self._registry.request_of_single(gang)
             if (

@@ -1,1 +1,1 @@
-"""A gang's members, its phases, its gates, its repair, and the GPUs that are sought for it."""
+"""A gang's members, phases, gates and repair, and the search for its GPUs."""

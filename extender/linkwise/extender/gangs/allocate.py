@@ -1,8 +1,8 @@
-"""Looks for GPUs for those of a gang that have none: among the nodes that may run them, and where
-kube-scheduler has refused some, first among those that it is known to let pass.
+"""Finds GPUs for the members of a gang that have none, among the nodes that may run them.
 
-A gang is placed as a whole, beside its members that have GPUs already; a single pod on its best
-node, by a way that knows all nodes' worth beforehand.
+If kube-scheduler has refused some nodes, the search first tries the nodes that are known to pass
+its filters. A gang is placed as a whole, beside its members that already have GPUs. A single pod is
+placed on its best node, with values that are precomputed for all nodes.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,12 +32,12 @@ from linkwise.extender.placement.worth.ideal import Machines, ideal
 from linkwise.extender.placement.worth.reach import reach_of
 from linkwise.topology.plan import CommunicatorEstimate
 
-_TALKS = 2  # GPUs: one alone talks to nobody
-_TRIES = 2  # with others in the books; then they wait
+_TALKS = 2  # GPUs: a single GPU does not communicate
+_TRIES = 2  # without the lock; the last search runs under the lock
 
 
 class StaleResult(Exception):  # noqa: N818 - nothing is wrong
-    """While room was sought for a gang, the gang itself changed: it is to be looked at anew."""
+    """The gang itself changed during the search for its GPUs; the next round looks at it again."""
 
 
 class GangSearch:
@@ -49,14 +49,14 @@ class GangSearch:
         best_node: BestNode,
         levels: Sequence[str],
     ) -> None:
-        """*levels* of domains, nearest first."""
+        """*levels*: the levels of domains, nearest first."""
         self._cache, self._levels = cache, tuple(levels)
         cache.domains.keep(levels)
         self._node_filters, self._feedback, self._best_node = node_filters, feedback, best_node
         self._failed_searches = FailedSearches(cache)
 
     def forget_refusals(self) -> None:
-        """How much room there was for whom there is too little is found out anew."""
+        """Count again how much room there is for gangs that have too little."""
         self._failed_searches.forget()
 
     def seek(
@@ -68,7 +68,7 @@ class GangSearch:
         view: NodesView,
     ) -> list[Spot] | Refusal:
         """Room for the open members in *view*. With *aside* others may use the cache meanwhile;
-        the result is true when it comes back. Raises StaleResult."""
+        the result is valid on return. Raises StaleResult."""
         beside = spots_of(self._cache, members)
         if beside:
             return self._search(members, beside, now, aside, view)
@@ -98,7 +98,7 @@ class GangSearch:
         return self._place(members, self._nodes, beside, aside, view)
 
     def _nodes(self, template: Template) -> Bools:
-        """[rows] where pods of this template may run, as far as we know or have learnt."""
+        """[rows] the nodes where pods of this template may run, as far as known or learned."""
         allowed, own = self._feedback.rows(template), self._node_filters.rows(template)
         return own if allowed is None else own & allowed
 
@@ -130,7 +130,7 @@ class GangSearch:
         return place(cluster, pod_sets_of(members.open, nodes), placed, spans)
 
     def _copied(self, view: NodesView) -> NodeTable:
-        """The cache's own table changes while a search runs beside the lock."""
+        """A table that is safe to search: the cache's own changes while a search runs unlocked."""
         table = view.table()
         return table.copy() if table is self._cache.rows else table
 
@@ -156,8 +156,8 @@ class GangSearch:
         )
 
     def span(self, members: GangMembers, spots: Sequence[Spot]) -> str:
-        """What a gang that goes there has in common, as its plan says it; empty for a single pod,
-        and where nothing is."""
+        """The domain that the nodes of the gang share, as its plan states it; empty for a single
+        pod, or if they share none."""
         if members.open[0].ask.gang is None:
             return ""
         nodes = {spot.node for spot in (*spots_of(self._cache, members), *spots)}
@@ -171,8 +171,8 @@ class GangSearch:
     def communicators(
         self, members: GangMembers, spots: Sequence[Spot]
     ) -> Mapping[str, CommunicatorEstimate]:
-        """By node, what a gang that goes there is worth, as its plan says it; empty for a single
-        pod, a lone GPU, and members that do not talk to each other."""
+        """node -> the bandwidth of the gang at *spots*, as its plan states it; empty for a single
+        pod, a single GPU, and members that do not communicate with each other."""
         spans = _spans_of(members)
         gpus: dict[str, int] = {}
         for spot in (*spots_of(self._cache, members), *spots):
@@ -202,7 +202,7 @@ class GangSearch:
         return {node: told[inside] for node, inside in zip(nodes, worth.inside, strict=True)}
 
     def ideal(self, members: GangMembers, spots: Sequence[Spot]) -> float:
-        """GB/s that as many GPUs would have together if the machines that there are were idle."""
+        """GB/s that as many GPUs would have together if all existing machines were idle."""
         cache, requirement = self._cache, members.open[0].ask.requirement
         of_rows = cache.rows.kinds[: len(cache.rows)]
         levels = cache.domains.known(ordered(self._levels, _spans_of(members)))
@@ -233,7 +233,7 @@ def _spans_of(members: GangMembers) -> Spans:
 
 
 class Seen:
-    """What the books were when something began that let others use them."""
+    """The state of the cache when a piece of work began that runs without the lock."""
 
     def __init__(self, cache: Cache, members: Sequence[PodRecord]) -> None:
         self._cache, self._gang = cache, members[0].gang
@@ -248,11 +248,11 @@ class Seen:
         nodes: Callable[[Template], Bools],
         view: NodesView,
     ) -> bool:
-        """Raises Moved."""
+        """Whether *answer* is still valid. Raises StaleResult."""
         if self._change_of_gang() != self._gang_change:
             raise StaleResult
         if isinstance(answer, Refusal):
-            return self._cache.room == self._room  # what is free only got less
+            return self._cache.room == self._room  # then the free GPUs only became fewer
         rows = [cluster.rows.row_of[spot.node] for spot in answer]
         return self._same(cluster.rows, view.table(), rows) and all(
             nodes(pods.template)[[rows[member] for member in pods.members]].all()
@@ -260,7 +260,7 @@ class Seen:
         )
 
     def still_free(self, before: NodeTable, spots: Sequence[Spot]) -> bool:
-        """Whether these nodes are as they were in *before*, a copy. Raises Moved."""
+        """Whether these nodes are as they were in *before*, a copy. Raises StaleResult."""
         if self._change_of_gang() != self._gang_change:
             raise StaleResult
         return self._same(before, self._cache.rows, [before.row_of[spot.node] for spot in spots])
@@ -275,7 +275,7 @@ class Seen:
 
 
 def _next_to(cache: Cache, members: GangMembers) -> Iterable[str]:
-    """The nodes of those that come just before or after an open one in the order of ranks."""
+    """The nodes of the members directly before or after an open member in the order of ranks."""
     open_ones = {member.uid for member in members.open}
     for first, second in pairwise(members.seats):
         for placed, other in ((first, second), (second, first)):

@@ -1,7 +1,7 @@
-"""Gangs that are alike fail alike: what had no room is not sought again before there is more.
+"""Equal gangs fail equally: a search that found no room is not repeated before there is more room.
 
-A hundred gangs may wait for the same kind of GPUs, and every pod that ends is a reason to look for
-room: one search of 5,000 nodes does for all of them.
+A hundred gangs may wait for the same kind of GPUs, and each pod that ends causes a new search. One
+search of 5,000 nodes serves all of them.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from linkwise.extender.placement.result import Refusal, Spot
 
 
 class FailedSearches:
-    """Good while `Cache.room` stays as it is: until then, what is free only gets less."""
+    """Valid while `Cache.room` stays the same: until then, the free GPUs only become fewer."""
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
@@ -22,7 +22,7 @@ class FailedSearches:
         self._refusals: dict[Hashable, Refusal] = {}
 
     def forget(self) -> None:
-        """Until now nothing got more, but there may be less to tell of."""
+        """Drop all refusals. There is no more room than before, but the counts may be outdated."""
         self._refusals.clear()
 
     def seek(
@@ -32,8 +32,8 @@ class FailedSearches:
         shown: Hashable,
         search: Callable[[], list[Spot] | Refusal],
     ) -> list[Spot] | Refusal:
-        """What *search* finds for these members of a gang that wants these *spans*, or found for
-        others like them that were *shown* the same: some are shown what is held for others."""
+        """The result of *search* for these members of a gang with these *spans*, or a refusal of
+        equal members that could use the same reserved GPUs (*shown*)."""
         if self._room != self._cache.room:
             self._room = self._cache.room
             self._refusals.clear()
@@ -48,7 +48,7 @@ class FailedSearches:
 
 
 def requests_of(members: Sequence[PodRecord]) -> frozenset[tuple[Hashable, int]]:
-    """How many members want what."""
+    """How many members have which request."""
     return frozenset(Counter(map(_wishes, members)).items())
 
 

@@ -1,4 +1,4 @@
-"""A gang's life: its phases, what moves it from one to another, and what is remembered of it.
+"""A gang's phases, the transitions between them, and the state that is kept about a gang.
 
     forming ──▶ planned ──▶ binding ──▶ running ◀──▶ repairing
        ▲           │           │           │             │
@@ -20,18 +20,18 @@ from linkwise.extender.api.records import GangKey
 from linkwise.extender.placement.result import Refusal, Spot
 
 Seat = int | str
-"""What stays the same when a member is made anew: its rank, or where it has none its name."""
+"""What a recreated member shares with the old one: its rank, or its name if it has no rank."""
 
 
 class Phase(Enum):
-    FORMING = "forming"  # not enough members are there, or there is no room for enough of them
-    PLANNED = "planned"  # enough members have GPUs held, none is bound
-    BINDING = "binding"  # some are bound, others have GPUs held, and together they are enough
+    FORMING = "forming"  # too few members exist, or there is no room for enough of them
+    PLANNED = "planned"  # enough members have GPUs reserved, none is bound
+    BINDING = "binding"  # some are bound, others have GPUs reserved, together they are enough
     RUNNING = "running"  # enough are bound
     REPAIRING = "repairing"  # some have GPUs, and too many others are missing or have none
-    RELEASED = "released"  # no member is left that holds or wants anything
+    RELEASED = "released"  # no member has or requests anything
     REFUSED = "refused"  # kube-scheduler refused its plans, or its pods contradict each other
-    EXPIRED = "expired"  # it was partial for too long and gives everything back
+    EXPIRED = "expired"  # it was partial for too long and returns everything
 
 
 IMPOSSIBLE: Mapping[tuple[Phase, Phase], str] = {
@@ -45,13 +45,13 @@ of the phase is possible between two looks."""
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What the members are doing, counted; `minimum` members are enough."""
+    """The members, counted by their state; `minimum` members are enough."""
 
     minimum: int
     live: int
     bound: int  # live and bound
-    planned: int  # live, not bound, with GPUs held; or in need of none
-    done: int  # ended well, as part of this gang's present life
+    planned: int  # live, not bound, with GPUs reserved; or without need of GPUs
+    done: int  # succeeded in this gang's present run
     started: bool
     refused: bool = False
     expired: bool = False
@@ -80,35 +80,35 @@ def phase_of(standing: Standing) -> Phase:
 
 @dataclass(slots=True)
 class Gang:
-    """What is remembered of a gang between two looks at it."""
+    """The state that the extender keeps about a gang between two rounds."""
 
     key: GangKey
     phase: Phase = Phase.FORMING
     reason: str = ""
     plan_id: str = ""
-    made: float | None = None  # when its present plan was made; its timeout counts from here
-    grace: float = 0.0  # or from here, where that is later
+    made: float | None = None  # when its present plan was made; its timeout counts from then
+    grace: float = 0.0  # or from then, if that is later
     refusals: int = 0
-    refused: bool = False  # too often: left to wait
-    refused_until: float = 0.0  # then it is tried again whatever happens
-    times_refused: int = 0  # so often in a row
-    asked: bool = False  # kube-scheduler has asked about a member since the plan was made
+    refused: bool = False  # too often: left waiting
+    refused_until: float = 0.0  # then it is tried again in any case
+    times_refused: int = 0  # in a row
+    asked: bool = False  # kube-scheduler has called about a member since the plan was made
     expired: bool = False  # members are being evicted
-    was_refused: bool = False  # since the last look, kube-scheduler refused a planned node
-    marked: frozenset[str] = frozenset()  # members told that the gang has started
-    tried_room: int = -1  # `Books.room` when it last had no room
+    was_refused: bool = False  # kube-scheduler refused a planned node since the last round
+    marked: frozenset[str] = frozenset()  # the bound members, once it has started
+    tried_room: int = -1  # `Cache.room` when it last found no room
     lacking: Mapping[int, int] = field(default_factory=dict)  # then: GPUs of a pod -> how many pods
     no_room: Refusal | None = None
-    sought_at: float = 0.0  # when that was found out
-    sought_in: object = None  # and what the books were then
-    gated_since: float | None = None  # members wait behind our gate, and cannot be let go
-    members: frozenset[str] = frozenset()  # who was there at the last look
-    came: float = 0.0  # when the last new one was seen
-    able_since: float | None = None  # since when enough of it are there, and it has no plan
+    sought_at: float = 0.0  # when `no_room` was found out
+    sought_in: object = None  # the state of the cache then
+    gated_since: float | None = None  # since when its members wait behind linkwise's gate
+    members: frozenset[str] = frozenset()  # the live members at the last look
+    came: float = 0.0  # when the last new member was seen
+    able_since: float | None = None  # since when enough members exist without a plan
     spots: dict[Seat, Spot] = field(default_factory=dict)  # where its members are, and were
-    stuck_since: float | None = None  # it has started, and lacks members it needs
-    unasked: bool = False  # its scheduler does not ask us, so nothing is planned for it
-    broken: list[str] = field(default_factory=list)  # transitions that cannot be
+    stuck_since: float | None = None  # it has started, and misses members that it needs
+    unasked: bool = False  # its scheduler does not call the extender, so it gets no plan
+    broken: list[str] = field(default_factory=list)  # transitions that are impossible
 
     def enter(self, phase: Phase) -> None:
         if phase is self.phase:
@@ -118,11 +118,11 @@ class Gang:
         self.phase = phase
 
     def try_again(self) -> None:
-        """It found no room; now there may be some."""
+        """Allow another search: it found no room, and now there may be some."""
         self.tried_room, self.lacking = -1, {}
 
     def take_up(self) -> None:
-        """Try again, even where kube-scheduler has refused its plans once too often."""
+        """Allow another try, even if kube-scheduler has refused its plans too often."""
         self.try_again()
         if self.refused:
             self.refused, self.refusals = False, 0
@@ -133,5 +133,5 @@ class Gang:
 
     @property
     def alone(self) -> bool:
-        """A single pod, planned ahead: nobody but us calls it a gang."""
+        """Whether this is a single pod, planned ahead; only the extender treats it as a gang."""
         return bool(self.key.uid)

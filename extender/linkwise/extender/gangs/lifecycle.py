@@ -1,6 +1,8 @@
-"""What happens to a gang between its plans: plans that are lost, refused or too late are taken
-back, a gang that has enough members bound is marked as started, and one that had too few for too
-long is evicted.
+"""The life of a gang between its plans.
+
+- Plans that are lost, refused or too late are withdrawn.
+- A gang with enough bound members is marked as started.
+- A gang that had too few for too long is evicted.
 """
 
 from collections.abc import Iterable
@@ -20,10 +22,10 @@ from linkwise.extender.placement.nodes.node_filters import NodeFilters
 from linkwise.topology.plan import Plan
 
 _CLOCKS_DIFFER_SECONDS = 60.0
-_AT_ONCE = 512  # members whose plans are brought to the API server
-# A gang whose plans came to nothing is tried again after a pause, which doubles each time. Plans
-# that were too late have kept GPUs from others for their whole timeout, and so does the next one:
-# then the first pause is as long as that.
+_AT_ONCE = 512  # members whose plans are published before others may use the core
+# A gang whose plans failed is tried again after a pause, which doubles each time. Plans that were
+# too late have reserved GPUs for their whole timeout, and so will the next one: then the first
+# pause is as long as that timeout.
 REFUSED_SECONDS = 60.0
 _MOST_DOUBLINGS = 3
 
@@ -47,7 +49,7 @@ class GangLifecycle:
         self._timeout_seconds = gang_timeout_seconds
         self._max_refusals = max_refusals
         self._deadlines: Timers[GangKey] = Timers()
-        self._looks: Timers[GangKey] = Timers()  # when to look again for any other reason
+        self._looks: Timers[GangKey] = Timers()  # when to look again for other reasons
 
     def next_due(self) -> float | None:
         times = (self._deadlines.next(), self._looks.next())
@@ -57,7 +59,7 @@ class GangLifecycle:
         return self._deadlines.get(gang.key)
 
     def take_late(self, now: float) -> set[GangKey]:
-        """Gangs whose deadline has come, and those that wanted to be looked at now."""
+        """The gangs whose deadline has come, and those whose next look is due."""
         looks = self._looks.take(now)
         for key in looks:
             if key in self._registry.gangs:
@@ -65,16 +67,16 @@ class GangLifecycle:
                 if gang.refused and now >= gang.refused_until:
                     gang.take_up()
                 else:
-                    gang.try_again()  # what kept it waiting was not only room
+                    gang.try_again()  # it waited not only for room
         return {*self._deadlines.take(now), *looks}
 
     def look_again(self, gang: Gang, at: float) -> None:
-        """Let `take_late` name it then, unless something happens to it before."""
+        """Let `take_late` return *gang* at that time, unless it changes before."""
         before = self._looks.get(gang.key)
         self._looks[gang.key] = at if before is None else min(at, before)
 
     def reconcile(self, key: GangKey, now: float) -> bool:
-        """Bring the gang into line with its pods; whether it wants a plan for some of them."""
+        """Update the gang from its pods; return whether some of them need a plan."""
         self._deadlines.drop(key)
         self._looks.drop(key)
         if key not in self._cache.gangs:
@@ -84,7 +86,7 @@ class GangLifecycle:
         gang = self._registry.gangs.setdefault(key, Gang(key))
         members = self._registry.muster(gang)
         if not any(member.live for member in members.all):
-            gang.plan_id = ""  # that run is over; who comes now is of another
+            gang.plan_id = ""  # that run is over; new pods belong to another
             gang.spots.clear()
         self._note_who_came(gang, members, now)
         if members.clash:
@@ -107,7 +109,7 @@ class GangLifecycle:
         gang.members = there
 
     def _drop_lost_plans(self, gang: Gang, members: GangMembers) -> None:
-        """Plans that cannot be carried out any more, or are for a pod too many."""
+        """Withdraw plans that can no longer be carried out, or are for a surplus pod."""
         self.withdraw(member for member in members.extra if member.uid not in self._cache.assumed)
         for member in members.planned:
             node = self._cache.plans[member.uid].plan.node
@@ -118,23 +120,24 @@ class GangLifecycle:
                 gang.reason = f"the plan of pod {member.ref.name} on node {node} came to nothing"
 
     def _read_plans(self, gang: Gang, now: float) -> None:
-        """Take the gang's plan from its members; of a half-made new one, the bound ones' counts."""
+        """Read the gang's plan from its members. If a new plan is incomplete, the plan of the bound
+        members counts."""
         members = self._registry.muster(gang)
         if not (members.bound or members.flying) and all(map(self._is_copied, members.planned)):
             self.withdraw(members.planned)
             members = self._registry.muster(gang)
         plans = self._plans_of(members.bound) or self._plans_of((*members.flying, *members.planned))
         if plans:
-            # Times of two leaders are of two clocks.
+            # The times of two leaders are from two clocks.
             newest = max(plans, key=lambda plan: (plan.leader, plan.made, plan.id))
-            # A time to come, of a clock that went wrong or of a plan somebody copied, is now.
+            # A time in the future, from a wrong clock or a copied plan, counts as now.
             seen = gang.made if gang.made is not None and gang.plan_id == newest.id else now
             gang.plan_id = newest.id
             made = min(plan.made for plan in plans if plan.id == newest.id)
             gang.made = max(0.0, min(seen, made))
             waiting = self._plans_of((*members.flying, *members.planned))
             gang.refusals = max([gang.refusals, *(plan.refusals for plan in waiting)])
-        elif members.bound:  # past us; the time runs from when we saw it
+        elif members.bound:  # without the extender; the time runs from when it first saw that
             gang.made = now if gang.made is None else gang.made
         else:
             gang.made = None
@@ -147,13 +150,14 @@ class GangLifecycle:
             self.withdraw(other)
 
     def _is_copied(self, member: PodRecord) -> bool:
-        """Whether its plan is older than the pod, by two clocks: it came with a manifest. Of one
-        member that may also be since it was made anew."""
+        """Whether the plan is older than the pod, by two clocks: then it came with a manifest. For
+        a single member it may also mean that the member was recreated."""
         return self._cache.plans[member.uid].plan.made < member.created - _CLOCKS_DIFFER_SECONDS
 
     def _give_grace(self, gang: Gang, now: float) -> None:
-        """Found partial, and too late: while nobody looked it may have been whole, and the member
-        that had the mark may have gone. So it is not given up before it could be whole again."""
+        """Give a partial gang found past its deadline more time. While no extender ran it may have
+        been whole, and the member with the mark may be gone. So it is not evicted before it could
+        be whole again."""
         members = self._registry.muster(gang)
         if members.bound and gang.made is not None and now >= self._ends(gang, members):
             gang.grace = now
@@ -194,7 +198,7 @@ class GangLifecycle:
         self._refuse(gang, now, pause_seconds=self._timeout_of(members))
 
     def _give_back_late(self, gang: Gang, members: GangMembers, now: float) -> None:
-        """A gang that runs keeps what it has, but holds nothing for ever for those that follow."""
+        """A running gang keeps its GPUs, but reserves none for ever for members that follow."""
         late = [member for member in members.planned if now >= self._ends_of(member, members)]
         if late:
             gang.reason = f"pod {late[0].ref.name} was not bound in time"
@@ -207,7 +211,7 @@ class GangLifecycle:
         if gang.expired and (enough or not (members.bound or members.flying)):
             gang.expired = False
             if not enough:
-                gang.plan_id = ""  # that run is over: an evicted member that ended well is missing
+                gang.plan_id = ""  # that run is over: an evicted member that succeeded is missing
                 members = self._registry.muster(gang)
         if gang.expired:
             self._evict(gang, members, now)
@@ -216,9 +220,9 @@ class GangLifecycle:
                 gang.reason = ""
             bound = frozenset(member.uid for member in members.bound)
             if bound - gang.marked:
-                gang.refusals = gang.times_refused = 0  # it is those in a row that count
+                gang.refusals = gang.times_refused = 0  # only refusals in a row count
             gang.marked = bound
-            # The Binding that made them enough has mostly brought the mark; one will do.
+            # The Binding that made them enough has mostly set the mark; one mark suffices.
             ours = [member for member in members.bound if not is_past_us(member)]
             if ours and not any(member.started for member in ours):
                 self._pending_writes.mark_started(ours[0], now)
@@ -245,8 +249,8 @@ class GangLifecycle:
         return False
 
     def _is_asked_about(self, member: PodRecord) -> bool:
-        """Whether its scheduler is one that asks us: others place their gangs themselves, and
-        would not look at our plans. Who names his gang to us wants it planned."""
+        """Whether its scheduler calls the extender. Other schedulers place their gangs themselves
+        and ignore plans. A pod that names its gang in linkwise's annotations wants a plan."""
         ask = member.ask.gang
         if member.gated or (ask is not None and not ask.source):
             return True
@@ -257,15 +261,15 @@ class GangLifecycle:
             self._cache.plan(member.uid, None)
 
     def publish(self, gang: Gang, now: float, pause: Pause) -> None:
-        """Bring what was decided to the API server, and name the phase. Others are let in by
-        *pause* after some hundred members."""
+        """Queue the writes of all decisions about the gang, and set its phase. *pause* lets others
+        use the core after some hundred members."""
         members = self._registry.muster(gang)
         look = self._repair.judge(gang, members, now, self._timeout_of(members))
         if look is not None:
             self.look_again(gang, look)
         if self._repair.awaited(gang, members, now):
             self.look_again(gang, self._repair.leaving_ends(gang))
-        if gang.expired and members.started:  # it was given up just now
+        if gang.expired and members.started:  # repair has just given it up
             self.withdraw(members.planned)
             members = self._registry.muster(gang)
             self._evict(gang, members, now)
@@ -282,7 +286,8 @@ class GangLifecycle:
             self._deadlines[gang.key] = deadline
 
     def _deadline_of(self, gang: Gang, members: GangMembers) -> float | None:
-        """When a partial gang gives everything back, or one that runs what it holds for others."""
+        """When a partial gang returns everything, or a running gang the GPUs reserved for members
+        that follow."""
         if members.started or members.standing(gang).enough:
             return min((self._ends_of(member, members) for member in members.planned), default=None)
         partial = bool(members.planned or members.bound)

@@ -1,4 +1,4 @@
-"""A gang's members, sorted by how far each one is. Made anew for each look: never out of date."""
+"""A gang's members, grouped by how far each one is. Computed for each look, so always current."""
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
@@ -15,23 +15,23 @@ Members = tuple[PodRecord, ...]
 
 @dataclass(frozen=True, slots=True)
 class GangMembers:
-    """All tuples are in the order of ranks. `seats` are the live members that make up the gang:
-    as many as its size, those that have got furthest first; the rest are `extra`."""
+    """All tuples are in the order of ranks. `seats` are the live members that make up the gang: as
+    many as its size, those with the most progress first; the rest are `extra`."""
 
     all: Members
     size: int
-    minimum: int  # so many are enough for each of the seats
-    timeout_seconds: float | None  # the shortest that any of its pods says
+    minimum: int  # enough for each of the seats
+    timeout_seconds: float | None  # the shortest that any of its pods declares
     clash: str  # why these pods cannot be one gang; empty: they can
     seats: Members
     extra: Members
     bound: Members
-    flying: Members  # a Binding is on its way
-    planned: Members  # GPUs held
-    idle: Members  # not bound, and need no GPU for it
-    open: Members  # not bound, and no GPUs held
-    held_back: Members  # behind a gate of somebody else: they cannot be bound, so take no GPUs yet
-    done: int  # ended well, in this gang's present life
+    flying: Members  # a Binding is in flight
+    planned: Members  # GPUs are reserved
+    idle: Members  # not bound, and in no need of GPUs
+    open: Members  # not bound, and without reserved GPUs
+    held_back: Members  # behind another scheduling gate: cannot be bound, so get no GPUs yet
+    done: int  # succeeded in this gang's present run
     started: bool
 
     def standing(self, gang: Gang) -> Standing:
@@ -48,7 +48,7 @@ class GangMembers:
 
     @property
     def placed(self) -> int:
-        """Members that have their places, or have had them and ended well."""
+        """How many members have their places, or succeeded there."""
         return sum(map(len, (self.bound, self.flying, self.planned, self.idle))) + self.done
 
     @property
@@ -57,12 +57,12 @@ class GangMembers:
 
     @property
     def complete(self) -> bool:
-        """Whether enough members are there that may be bound once they have GPUs."""
+        """Whether enough members exist that may be bound once they have GPUs."""
         return self._there >= self.minimum
 
     @property
     def all_there(self) -> bool:
-        """Whether nobody is to be waited for."""
+        """Whether no member is missing."""
         return self._there >= self.size
 
     @property
@@ -71,25 +71,26 @@ class GangMembers:
 
     @property
     def since(self) -> float:
-        """When the oldest live pod was created; 0 if none lives."""
+        """When the oldest live pod was created; 0 if there is none."""
         return min((member.created for member in self.all if member.live), default=0.0)
 
     @property
     def missing_ranks(self) -> tuple[int, ...]:
-        """Empty if enough members exist, or if not every pod says its rank."""
+        """Empty if enough members exist, or if not every pod declares its rank."""
         ranks = [member.ask.rank for member in self.all if member.live or member.ended]
         if self.complete or not ranks or any(rank is None for rank in ranks):
             return ()
         return tuple(rank for rank in range(self.size) if rank not in ranks)
 
     def together(self) -> list[int]:
-        """How many of `open`, in the order of their ranks, may be planned together: where each of
-        them has as many members placed as it wants. Rising; empty: none can be yet."""
+        """How many of `open`, in the order of their ranks, may be planned together: those counts
+        with which each of them has as many members placed as it requires. Ascending; empty: none
+        yet."""
         least = min((_minimum(member) for member in self.seats), default=0)
         counts, wanted = [], 0
         for count, member in enumerate(self.open, 1):
-            # A gang that runs already is repaired one by one. Who wants more beside him than
-            # others do, as a worker that is made only when his leader runs, waits for it still.
+            # A running gang is repaired one by one. A member that requires more placed members than
+            # the others do, such as a worker that exists only once its leader runs, still waits.
             if not self.started or _minimum(member) > least:
                 wanted = max(wanted, _minimum(member))
             if self.placed + count >= wanted:
@@ -104,7 +105,7 @@ def muster(cache: Cache, gang: Gang) -> GangMembers:
     live = [member for member in members if member.live]
     started = _has_started(members, gang)
     asks = [ask for member in live or members if (ask := member.ask.gang) is not None]
-    # While it runs its owner may make it larger, and members made before do not know.
+    # The owner may enlarge a running gang, and older members do not show it.
     size = max((ask.size for ask in asks), default=0)
     done = max(sum(_done(member, gang) for member in members), *(ask.done for ask in asks), 0)
     open_ended = any(ask.open_ended for ask in asks)
@@ -134,7 +135,7 @@ def muster(cache: Cache, gang: Gang) -> GangMembers:
 
 
 def _alone(cache: Cache, gang: Gang) -> GangMembers:
-    """The same of a single pod, which is not bound: there are thousands of them."""
+    """The same for a single pod, which is not bound: there are thousands of them."""
     record = cache.pods.get(gang.key.uid)
     members: Members = () if record is None or record.gang != gang.key else (record,)
     seats = members if record is not None and record.live else ()
@@ -161,7 +162,7 @@ def _alone(cache: Cache, gang: Gang) -> GangMembers:
 
 
 def plan_of(cache: Cache, member: PodRecord) -> WrittenPlan | None:
-    """The plan that counts for this member, wherever it is kept."""
+    """The plan that counts for this member, in whichever state the member is."""
     if member.node:
         return plan_on(member, member.node)
     for reservation in cache.assumed.get(member.uid, {}).values():
@@ -170,7 +171,7 @@ def plan_of(cache: Cache, member: PodRecord) -> WrittenPlan | None:
 
 
 def spots_of(cache: Cache, muster: GangMembers) -> list[Spot]:
-    """Where those members are that have GPUs."""
+    """The spots of the members that have GPUs."""
     spots = []
     for member in (*muster.bound, *muster.flying, *muster.planned):
         plan = plan_of(cache, member)
@@ -200,19 +201,21 @@ def _progress(cache: Cache, member: PodRecord) -> tuple[bool, bool, bool]:
 
 
 def _has_started(members: Sequence[PodRecord], gang: Gang) -> bool:
-    """Whether a live member is known to have been in the whole gang, or has to be taken for such:
-    by its own mark, by what we remember, as it was not bound by us, or by the mark of one that is
-    leaving or has ended, and was of the same run."""
+    """Whether a live member was in the whole gang, or has to be treated as if it was.
+
+    Evidence: its own mark; the extender's memory; a bind without the extender; or the mark of a
+    member of the same run that is terminating or has ended.
+    """
     bound = [member for member in members if member.live and member.node]
     if any(member.started or member.uid in gang.marked for member in bound):
         return True
     if any(is_past_us(member) for member in bound):
-        return True  # it runs since before we came, or another scheduler placed it: not ours to end
+        return True  # it ran before the extender, or another scheduler placed it: do not end it
     return bool(bound) and any(m.started and not m.live and _of_run(m, gang) for m in members)
 
 
 def is_past_us(member: PodRecord) -> bool:
-    """Whether a member whose gang was recognised was bound without a plan of ours."""
+    """Whether a member of a gang that the extender recognised was bound without a plan."""
     ask = member.ask.gang
     return bool(member.node and ask is not None and ask.source) and member.written is None
 
@@ -222,7 +225,7 @@ def _done(member: PodRecord, gang: Gang) -> bool:
 
 
 def _of_run(member: PodRecord, gang: Gang) -> bool:
-    """Pods of an earlier run may bear the same gang's name; the plan's id tells them apart."""
+    """Pods of an earlier run may have the same gang's name; the plan's id tells the runs apart."""
     written = member.written
     return written is not None and bool(gang.plan_id) and written.plan.id == gang.plan_id
 
@@ -232,7 +235,7 @@ def _minimum(member: PodRecord) -> int:
 
 
 def _clash(live: Sequence[PodRecord]) -> str:
-    """Of what pods say themselves; what their owners say was read at different times."""
+    """Compares what pods declare themselves; what their owners say was read at different times."""
     told = [(member, ask) for member in live if (ask := member.ask.gang) and not ask.source]
     for (first, one), (member, other) in pairwise(told):
         for word, ours, theirs in (

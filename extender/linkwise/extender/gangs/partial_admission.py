@@ -1,13 +1,13 @@
-"""How many of a gang go at once: all that wait for GPUs where they fit, else the most that do.
+"""How many members of a gang start at once: all open members if they fit, else as many as do.
 
-Ranks decide who: the first so many. Before a gang has its minimum it is one matter, all of that or
-nothing. From then on members that are alike are looked at for themselves, so that one for whom
-there is no room keeps no other from his.
+Ranks decide which: the first ones. Until a gang has its minimum, it gets all of that or nothing.
+From then on, each group of equal members is placed on its own, so that a member without room does
+not delay the others.
 
-A gang that is content with fewer members than its size is not planned the moment so many exist:
-the others mostly are about to be made, and are placed better together. So it waits until nobody
-has come for a moment, and not for long in all. Members beyond the minimum hold nothing while they
-wait, and nobody waits for them.
+If a gang accepts fewer members than its size, it is not planned as soon as so many exist: the
+others mostly follow within a moment, and are placed better together. So the gang waits until no
+member was created for a moment, and not for long in all. Members beyond the minimum reserve nothing
+while they wait, and no other member waits for them.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,16 +18,16 @@ from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.members import GangMembers, Members
 from linkwise.extender.placement.result import Refusal, Spot
 
-# A controller makes the pods of a job one after the other, some 20 to 50 in a second.
+# A controller creates the pods of a job one after the other, some 20 to 50 per second.
 MOMENT_SECONDS = 1.0
 LONGEST_SECONDS = 5.0
 
 Seek = Callable[[GangMembers], list[Spot] | Refusal]
-"""Room for those who are `open`."""
+"""Finds room for the `open` members."""
 
 
 def waits_until(gang: Gang, members: GangMembers) -> float | None:
-    """Until when more members are waited for; None: not at all."""
+    """Until when the gang waits for more members; None: not at all."""
     has_begun = members.placed > len(members.idle)
     if members.all_there or has_begun or gang.able_since is None:
         return None
@@ -35,7 +35,8 @@ def waits_until(gang: Gang, members: GangMembers) -> float | None:
 
 
 def parts(members: GangMembers) -> Iterator[Members]:
-    """Those of `open` who go together or, where they may, as many of them as there is room for."""
+    """The groups of `open` of which as many as possible are placed, each on its own; a single group
+    if they have to start together."""
     if not (members.started or members.enough_placed):
         yield members.open
         return
@@ -47,7 +48,8 @@ def parts(members: GangMembers) -> Iterator[Members]:
 
 
 def most(members: GangMembers, seek: Seek) -> tuple[list[Spot], Refusal | None]:
-    """Spots for the first so many of `open`, and why not for all; never for fewer than may go."""
+    """Spots for as many of the first `open` members as possible, and why not for all. Never for
+    fewer than may start."""
     counts = members.together()
     if not counts:
         return [], None
@@ -56,7 +58,7 @@ def most(members: GangMembers, seek: Seek) -> tuple[list[Spot], Refusal | None]:
         return everybody, None
     best: list[Spot] = []
     low, high = 0, len(counts) - 2
-    # What the refusal names is mostly exact: that many, and one more to be sure.
+    # The count in the refusal is mostly exact: try that many, and one more to be sure.
     guess = sum(count <= everybody.had for count in counts) - 1
     while low <= high:
         guesses = (each for each in (guess, guess + 1) if low <= each <= high)
@@ -70,13 +72,13 @@ def most(members: GangMembers, seek: Seek) -> tuple[list[Spot], Refusal | None]:
 
 
 def least(members: GangMembers) -> Members:
-    """The fewest of `open` whose going would be something."""
+    """The fewest of `open` that may start."""
     counts = members.together()
     return members.open[: counts[0]] if counts else members.open
 
 
 def needed(members: GangMembers) -> GangMembers:
-    """Of `open` those without whom the gang cannot start, or go on; others have time."""
+    """*members* with only those `open` that the gang needs to start or to continue."""
     return replace(members, open=() if members.enough_placed else least(members))
 
 

@@ -1,4 +1,4 @@
-"""All gangs that are known, and how far the members of each are."""
+"""All known gangs, and the state of their members."""
 
 from collections.abc import Hashable
 
@@ -22,14 +22,14 @@ class GangRegistry:
         self._looks.pop(key, None)
 
     def request_of_single(self, gang: Gang) -> Hashable:
-        """What a single pod wants, the same for all that are alike; None: this is a gang."""
+        """The request of a single pod, equal for equal pods; None: this is a gang."""
         record = self._cache.pods.get(gang.key.uid) if gang.alone else None
         if record is None:
             return None
         return record.template, record.demand, record.ask, record.owner_kind
 
     def muster(self, gang: Gang) -> GangMembers:
-        """The same as long as nothing happens to the gang's pods: it is looked at many times."""
+        """The gang's members, cached until its pods change: a round looks at them many times."""
         state = (self._cache.gang_changes.get(gang.key, 0), gang.plan_id, gang.marked)
         known = self._looks.get(gang.key)
         if known is not None and known[0] == state:

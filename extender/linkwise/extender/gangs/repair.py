@@ -1,10 +1,11 @@
-"""What becomes of a gang that runs and has lost a member.
+"""Repairs a running gang that has lost a member.
 
-One that is made anew takes the place of the one before, the same GPUs of the same node, where they
-are free or about to be: its neighbours in rank are there, and what it had on the disk. Else it is
-planned next to the others, as any member that comes late. Where that cannot be, the gang is
-reported; it is evicted, whole, only where all its members say that they are preemptible, and not
-before it has held its GPUs for as long as a partial gang may.
+1. If the GPUs of the lost member are free or about to be, the recreated member gets the same GPUs
+   of the same node: its neighbours in rank and the data on the disk are there.
+2. Else it is planned next to the others, like any late member.
+3. If that is impossible, an Event reports the gang. The gang is evicted as a whole only if all its
+   members declare themselves preemptible, and only after it has held its GPUs for as long as a
+   partial gang may.
 """
 
 from linkwise.extender.api.records import PodRecord
@@ -18,9 +19,9 @@ from linkwise.extender.placement.nodes.scheduler_feedback import SchedulerFeedba
 from linkwise.extender.placement.result import Spot
 
 REASON = "GangCannotBeRepaired"
-# Most repairs take less, and need no words: the operator makes the pod, the kubelet cleans up.
+# Most repairs take less, and need no Event: the operator creates the pod, the kubelet cleans up.
 PATIENCE_SECONDS = 10.0
-# So long a member made anew waits for GPUs that the one before is leaving.
+# How long a recreated member waits for the GPUs that its predecessor is leaving.
 LEAVING_SECONDS = 3.0
 _MOST_NAMES = 5  # in one sentence
 
@@ -37,7 +38,7 @@ class Repair:
         self._node_filters, self._feedback = node_filters, feedback
 
     def note_spots(self, gang: Gang, members: GangMembers) -> None:
-        """Remember where the members are, for those who come after them."""
+        """Remember the places of the members, for their replacements."""
         for member in members.bound:
             info = self._cache.nodes.get(member.node)
             gpus = info.owned.get(member.uid, 0) if info is not None else 0
@@ -45,10 +46,10 @@ class Repair:
                 gang.spots.pop(_seat(member), None)  # the latest are last
                 gang.spots[_seat(member)] = Spot(member.node, gpus)
         while len(gang.spots) > 2 * max(members.size, len(members.seats)):
-            del gang.spots[next(iter(gang.spots))]  # of names that were never used again
+            del gang.spots[next(iter(gang.spots))]  # names that were never reused
 
     def next_return(self, gang: Gang, members: GangMembers) -> tuple[PodRecord, Spot] | None:
-        """A member that can have the place of the one before it."""
+        """A member that can have the place of its predecessor."""
         if not members.started:
             return None
         for member in members.open:
@@ -58,7 +59,7 @@ class Repair:
         return None
 
     def awaited(self, gang: Gang, members: GangMembers, now: float) -> frozenset[str]:
-        """Those of `open`, by uid, whose places are just being left by the ones before."""
+        """The uids of those `open` members whose predecessors are leaving their places now."""
         if not members.started or now >= self.leaving_ends(gang):
             return frozenset()
         return frozenset(
@@ -73,7 +74,7 @@ class Repair:
     def judge(
         self, gang: Gang, members: GangMembers, now: float, timeout_seconds: float
     ) -> float | None:
-        """Report a gang that lacks members it needs, or give it up; when to look again."""
+        """Report a gang that misses members it needs, or give it up. Return when to look again."""
         why = self._why(gang, members)
         if not why:
             gang.stuck_since = None
@@ -95,7 +96,7 @@ class Repair:
         return None
 
     def _why(self, gang: Gang, members: GangMembers) -> str:
-        """Empty: it lacks nobody, or is being repaired."""
+        """Why the gang is not whole; empty: no member is missing, or it is being repaired."""
         if not members.started or gang.expired or members.enough_placed or not members.bound:
             return ""
         if members.open and gang.refused:
@@ -126,7 +127,7 @@ class Repair:
         return member.template is not None and node in self._feedback.refused(member.template)
 
     def _is_left(self, spot: Spot) -> bool:
-        """Whether all who still have these GPUs are leaving, or are gone."""
+        """Whether all pods that still have these GPUs are terminating or gone."""
         info = self._cache.nodes.get(spot.node)
         if info is None or info.problem:
             return False

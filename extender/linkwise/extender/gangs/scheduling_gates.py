@@ -1,9 +1,9 @@
-"""Why pods without a plan wait, and how those behind our gate are let go.
+"""Lifts the scheduling gate of pods that have a plan, and says why the others wait.
 
-Order is everything here: a plan and its nomination are on the API server first, then the gate is
-lifted, and of a gang all gates after all nominations (docs/decisions/0008-the-gate.md).
-kube-scheduler never tries a pod behind a gate, so what keeps it there is told by Events: of a
-single pod here, of a gang by `waiting_events`.
+The order is essential: a plan and its nomination are on the API server before the gate is lifted,
+and a gang's gates are lifted after all its nominations (docs/decisions/0008-the-gate.md).
+kube-scheduler never tries a gated pod, so Events report why it waits: this module sends them for a
+single pod, `gangs.waiting_events` for a gang.
 """
 
 from collections.abc import Sequence
@@ -18,15 +18,15 @@ from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.placement.nodes.nodes_view import as_it_is
 from linkwise.extender.placement.nodes.reasons import rooms
 
-# Most plans take milliseconds, and need no words.
+# Most plans take milliseconds, and need no Event.
 PATIENCE_SECONDS = 5.0
 
 
 class SchedulingGates:
     def __init__(self, cache: Cache, pending_writes: PendingWrites) -> None:
         self._cache, self._pending_writes = cache, pending_writes
-        self._strays: set[str] = set()  # behind our gate, and nothing is planned for them
-        self._no_room: dict[GpuRequest, str] = {}  # this round: thousands wait, and few are unlike
+        self._strays: set[str] = set()  # behind linkwise's gate, and nothing plans for them
+        self._no_room: dict[GpuRequest, str] = {}  # in this round: thousands wait, few differ
 
     def pod_changed(self, record: PodRecord) -> None:
         if _is_stray(record):
@@ -36,7 +36,8 @@ class SchedulingGates:
         self._strays.discard(uid)
 
     def look_at_strays(self, now: float) -> None:
-        """Nobody plans for a pod that takes no GPU, or one that cannot be read. Ends a round."""
+        """Handle gated pods that need no GPU or cannot be parsed: nothing plans for them. Ends a
+        round."""
         self._no_room.clear()
         strays, self._strays = self._strays, set()
         for uid in sorted(strays):
@@ -49,7 +50,7 @@ class SchedulingGates:
                 self._pending_writes.lift_gate(record, now)
 
     def look_at(self, gang: Gang, members: GangMembers, now: float) -> None:
-        """Let members go that have what they need, or tell why they have not."""
+        """Lift the gates of the members that have what they need, or report why they wait."""
         gated = [m for m in (*members.seats, *members.extra) if m.gated and not m.node]
         kept = gated
         if members.started or (members.enough_placed and self._all_brought(members)):
@@ -58,13 +59,13 @@ class SchedulingGates:
                 if member.uid in ready:
                     self._pending_writes.lift_gate(member, now)
             kept = [member for member in gated if member.uid not in ready]
-        if gang.alone:  # of others `waiting_events` says it
+        if gang.alone:  # for the others `gangs.waiting_events` reports it
             self._tell_in_time(gang, members, kept, now)
 
     def _tell_in_time(
         self, gang: Gang, members: GangMembers, kept: Sequence[PodRecord], now: float
     ) -> None:
-        if not members.open and members.complete:  # what is decided is on its way to the API server
+        if not members.open and members.complete:  # the writes of the decision are in flight
             kept = []
         if not kept:
             gang.gated_since = None
@@ -81,7 +82,7 @@ class SchedulingGates:
             return f": {member.awaits}"
         if member.held_back:
             return ": waits behind another scheduling gate"
-        if gang.refused:  # maybe without kube-scheduler, as where no gate can be lifted
+        if gang.refused:  # maybe without kube-scheduler, as when no gate can be lifted
             return f": its plans came to nothing ({gang.reason})"
         request = GpuRequest(member.demand, member.ask.requirement)
         if request not in self._no_room:
@@ -92,7 +93,7 @@ class SchedulingGates:
         return all(self._brought(member) for member in members.planned)
 
     def _brought(self, member: PodRecord) -> bool:
-        """Whether what was decided for it is on the API server."""
+        """Whether the member's plan, if it has one, is on the API server."""
         plan = self._cache.plans.get(member.uid)
         return plan is None or self._pending_writes.has_brought(member, plan)
 
@@ -102,7 +103,7 @@ class SchedulingGates:
 
 
 def _is_stray(record: PodRecord) -> bool:
-    """Behind our gate, and in no gang; one whose gang is not known yet may still be."""
+    """Behind linkwise's gate and in no gang; while a pod's gang is unknown it is no stray."""
     return record.gated and record.gang is None and record.live and not record.awaits
 
 

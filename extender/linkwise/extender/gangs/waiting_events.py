@@ -1,11 +1,11 @@
-"""Tells why a gang waits: one Event on its first member, once for each reason.
+"""Reports why a gang waits: one Event on its first member for each reason.
 
-What `filter` said may be out of date for good: kube-scheduler can ask about the last member before
-our watch has shown the others, hears "waits for its members", writes that into the pod's condition
-and does not ask again, while the truth is "no room for the whole gang". An Event is the truth that
-needs no question. It comes only when a reason has lasted for a moment, since most gangs are planned
-at once; the texts hold no numbers that change, so a gang that goes back and forth between two
-reasons is told each of them once.
+The answer of `filter` may stay outdated: kube-scheduler can call about the last member before the
+extender's watch has shown the others. Then it gets "waits for its members", writes that into the
+pod's condition, and does not call again, while the true reason is "no room for the whole gang". An
+Event needs no call. It is sent only once a reason has lasted for a moment, since most gangs are
+planned at once. The texts contain no numbers that change, so a gang that alternates between two
+reasons gets one Event for each.
 """
 
 from collections.abc import Callable
@@ -23,13 +23,13 @@ from linkwise.extender.gangs.scheduling_gates import why_gang_waits
 
 REASON = "GangWaiting"
 MOMENT_SECONDS = 1.0
-# Thousands of gangs may have waited for the same moment, and calls of kube-scheduler come first.
+# Thousands of gangs may reach the same moment, and calls of kube-scheduler come first.
 AT_ONCE = 256
 
 
 @dataclass(slots=True)
 class _Wait:
-    reason: object = None  # and who the members were: one that comes is a new beginning
+    reason: object = None  # with the members: a new member starts a new wait
     told: dict[str, tuple[str, float]] = field(default_factory=dict)  # text -> pod's uid, when
 
 
@@ -40,7 +40,7 @@ class WaitingEvents:
         self._alarms: Timers[GangKey] = Timers()
 
     def note(self, key: GangKey, now: float) -> None:
-        """Something happened to this gang; call it after the gang's phase is known."""
+        """The gang changed; call this once the gang's phase is known."""
         gang = self._registry.gangs.get(key)
         members = self._registry.muster(gang) if gang is not None else None
         if gang is None or members is None or not _waits(gang, members):
@@ -56,13 +56,13 @@ class WaitingEvents:
         if not (why or members.extra):
             self._alarms.drop(key)
             return
-        # That it was refused, or was too late, has its own Event at once (`lifecycle`).
+        # Refusals and timeouts have their own Events at once (`gangs.lifecycle`).
         told_at_once = gang.refused or gang.expired
         self._alarms[key] = now + (EVENT_SECONDS if told_at_once else MOMENT_SECONDS)
 
     def look(self, now: float, surviving: Callable[[object], AbstractContextManager[None]]) -> None:
-        """Tell what has lasted for a moment, and again what the API server is about to forget.
-        *surviving* keeps one mistake of ours from all others."""
+        """Report reasons that have lasted for a moment, and repeat those that the API server is
+        about to forget. *surviving* keeps one defect from affecting the other gangs."""
         for number, key in enumerate(self._alarms.take(now)):
             if number >= AT_ONCE:
                 self._alarms[key] = now
@@ -87,7 +87,7 @@ class WaitingEvents:
             self._alarms[gang.key] = now + EVENT_SECONDS
 
     def _say(self, wait: _Wait, member: PodRecord, text: str, now: float) -> None:
-        """Also where the first member is another now: the Event on the one before is still read."""
+        """An Event on an earlier first member counts while that pod exists."""
         uid, at = wait.told.get(text, ("", 0.0))
         if uid not in self._cache.pods or now >= at + EVENT_SECONDS:
             wait.told[text] = (member.uid, now)
@@ -96,18 +96,18 @@ class WaitingEvents:
 
 def _waits(gang: Gang, members: GangMembers) -> bool:
     if gang.alone or gang.unasked:
-        return False  # `gates` tells of the one, and the other is somebody else's
+        return False  # `gangs.scheduling_gates` reports the former; another scheduler the latter
     return gang.phase not in (Phase.RUNNING, Phase.RELEASED) or bool(members.extra)
 
 
 def why_waiting(gang: Gang, members: GangMembers) -> str:
-    """Why a gang waits; empty: it does not, or what was decided is on its way."""
-    if gang.phase is Phase.RUNNING:  # of those beyond its minimum
+    """Why a gang waits; empty: it does not, or the writes of its plan are in flight."""
+    if gang.phase is Phase.RUNNING:  # about members beyond its minimum
         waits = members.open and gang.no_room is not None
         return why_gang_waits(gang, members, members.open[0]) if waits else ""
     if not members.seats:
         return ""
-    if gang.refused:  # maybe without kube-scheduler, as where no gate can be lifted
+    if gang.refused:  # maybe without kube-scheduler, as when no gate can be lifted
         return f": its plans came to nothing ({gang.reason})"
     decided = not members.open and (members.complete or members.started)
     if decided and not (members.clash or gang.expired):

@@ -1,1 +1,1 @@
-"""Which pods are evicted for a more important gang or pod."""
+"""The choice of the pods to evict for a more important gang or pod."""

@@ -1,7 +1,7 @@
-"""Which pods may be evicted as far as PodDisruptionBudgets go.
+"""Which pods PodDisruptionBudgets allow to evict.
 
-The Eviction API refuses what a budget forbids. Whoever finds that out from its answers has evicted
-half of a gang by then; so budgets are watched, and counted before anybody is evicted.
+The Eviction API refuses what a budget forbids. A scheduler that learns this from the refusals has
+evicted half of a gang by then. So the extender watches the budgets and counts before it evicts.
 """
 
 from collections import Counter
@@ -32,7 +32,7 @@ class _Budget:
 
 class DisruptionBudgets:
     def __init__(self) -> None:
-        self.known = False  # listed once; before that nobody may be evicted
+        self.known = False  # listed once; before that, no pod may be evicted
         self.changes = 0
         self._budgets: dict[_Key, _Budget] = {}
 
@@ -50,21 +50,21 @@ class DisruptionBudgets:
         self.changes += 1
 
     def allow(self, pods: Iterable[PodRecord]) -> bool:
-        """Whether all of these may be evicted together."""
+        """Whether all of *pods* may be evicted together."""
         if not self._budgets:
             return self.known
         evicted: Counter[_Key] = Counter()
         for pod in pods:
             over = [key for key, budget in self._budgets.items() if budget.covers(pod)]
             if len(over) > 1:
-                return False  # the Eviction API takes no pod with two budgets
+                return False  # the Eviction API refuses a pod with two budgets
             evicted.update(over)
         return self.known and all(
             count <= self._budgets[key].allowed for key, count in evicted.items()
         )
 
     def broken_by(self, pods: Iterable[PodRecord]) -> int:
-        """How many of these pods are too many, as kube-scheduler counts it."""
+        """How many of *pods* violate a budget, as kube-scheduler counts it."""
         left = {key: budget.allowed for key, budget in self._budgets.items()}
         broken = 0
         for pod in pods:

@@ -1,12 +1,15 @@
-"""Makes room for a gang that waits by evicting less important ones, whole.
+"""Makes room for a waiting gang: evicts less important gangs as a whole.
 
-Nobody is evicted unless the whole gang then fits by the books. What comes free is held for it from
-the moment that its victims are told: nobody but a more important one gets any of it. A victim is
-always less important than the gang that it makes room for, so no two can evict each other. A pod
-that is ending counts as gone, but not one that is stuck in that (`running_pods`); where a victim
-gets stuck, or may not be evicted, others are chosen. For a single pod without our gate
-kube-scheduler evicts itself (`verbs.preempt`).
-docs/decisions/0013-order-and-holds.md says who may be evicted, and for whom.
+- No pod is evicted unless the whole gang then fits, according to the cache.
+- The GPUs of the victims are reserved for the gang from the moment that the victims are chosen:
+  only a more important gang or pod may use any of them.
+- A victim is always less important than the gang that it makes room for, so no two can evict each
+  other.
+- A terminating pod counts as gone, unless it is stuck (`queue.running_pods`). If a victim gets
+  stuck, or may not be evicted, other victims are chosen.
+- For a single pod without linkwise's gate, kube-scheduler itself evicts (`verbs.preempt`).
+
+docs/decisions/0013-order-and-holds.md says which pods may be evicted, and for which gangs.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,12 +32,12 @@ from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.running_pods import RunningPods
 from linkwise.extender.queue.scheduling_queue import SchedulingQueue
 
-# Who could not be helped is not looked at again before this, and not unless something changed.
+# A gang without suitable victims is not tried again before this, and only if something changed.
 TRY_SECONDS = 10.0
-# Who must not be evicted, as the API server says, is left alone for so long, and twice as long each
-# time that it says so again.
+# A pod that the API server refuses to evict is spared for so long, and twice as long after each
+# further refusal.
 SPARED_SECONDS, _LONGEST_SPARED_SECONDS = 30.0, 600.0
-_AT_ONCE = 1  # gangs: each may cost dozens of searches, and calls of kube-scheduler come between
+_AT_ONCE = 1  # gangs: each may cost dozens of searches, and kube-scheduler's calls come in between
 REASON = "Preempted"
 
 
@@ -77,20 +80,20 @@ class GangPreemption:
             running_pods,
             who,
         )
-        self._victims: dict[GangKey, frozenset[str]] = {}  # for whom -> uids
+        self._victims: dict[GangKey, frozenset[str]] = {}  # the gang that waits -> uids
         self._tries: dict[GangKey, _Try] = {}
         self._spared: dict[str, _Spared] = {}  # by uid
-        self._spared_changes = 0  # how often one may be evicted again
-        # By gang for which somebody is evicted: when to see whether what they have comes free.
+        self._spared_changes = 0  # how often a spared pod became evictable again
+        # By gang with victims: when to check whether its GPUs come free.
         self._look_at: dict[GangKey, float] = {}
-        self._more_at: float | None = None  # some have not had their turn
+        self._more_at: float | None = None  # when to try the gangs that have not had their turn
 
     def victims(self, key: GangKey) -> frozenset[str]:
         """The uids of the pods that are, or were, evicted to make room for this gang."""
         return self._victims.get(key, frozenset())
 
     def evicts(self, gang: Gang) -> bool:
-        """Whether members of this gang are still to be evicted: then it gets nothing new."""
+        """Whether members of *gang* are still to be evicted: then it gets no new GPUs."""
         members = self._cache.gangs.get(gang.key, set())
         return any(
             self._cache.pods[uid].live
@@ -99,10 +102,10 @@ class GangPreemption:
         )
 
     def next_due(self) -> float | None:
-        """When to look again even if nothing happens until then."""
+        """When to look again even if nothing changes until then."""
         if not (self._tries or self._victims):
-            return None  # there is nobody to make room for
-        state = self._state()  # where it is the same there is nothing new to find
+            return None  # no gang needs room
+        state = self._state()  # if it is the same, there is nothing new to find
         times = [
             each.at
             for key, each in self._tries.items()
@@ -114,7 +117,7 @@ class GangPreemption:
         return min(times, default=None)
 
     def refused(self, uid: str, now: float) -> None:
-        """The API server did not let this pod be evicted: look for others."""
+        """The API server refused to evict this pod: choose other victims."""
         before = self._spared.get(uid)
         seconds = SPARED_SECONDS if before is None else 2 * before.seconds
         seconds = min(seconds, _LONGEST_SPARED_SECONDS)
@@ -125,7 +128,7 @@ class GangPreemption:
                 self._give_up(key)
 
     def look(self, now: float) -> None:
-        """Evict who is to be evicted, and choose whom else, once all who wait have been tried."""
+        """Evict the chosen victims, and choose more, once all waiting gangs have been tried."""
         if self._who is Preempt.NEVER or not self.budgets.known:
             return
         waiting = self._queue.without_room()
@@ -145,7 +148,7 @@ class GangPreemption:
             if record is None or not record.live:
                 del self._spared[uid]
             elif spared.until and now >= spared.until:
-                spared.until = 0.0  # how long it is spared next is still known
+                spared.until = 0.0  # `seconds` stays, for the next refusal
                 self._spared_changes += 1
 
     def _is_spared(self, uid: str) -> bool:
@@ -153,7 +156,7 @@ class GangPreemption:
         return spared is not None and spared.until > 0
 
     def _look_on(self, waiting: Sequence[Gang], now: float) -> None:
-        """The most urgent first, few at a time; of those who are alike, one stands for all."""
+        """The most urgent gangs first, few at a time; among equal gangs, one stands for all."""
         in_vain: set[object] = set()
         looked = 0
         self._more_at = None
@@ -172,7 +175,7 @@ class GangPreemption:
                 in_vain.add(alike)
                 tried = self._tries[gang.key]
                 if tried.state is not None:
-                    tried.state = self._state()  # the search itself leaves marks
+                    tried.state = self._state()  # the search itself changes the state
 
     def _open(self, gang: Gang) -> GangMembers:
         return needed(self._registry.muster(gang))
@@ -184,14 +187,14 @@ class GangPreemption:
         reservation = self._reservations.of(key)
         if reservation is not None and reservation.evicts:
             self._reservations.give_up(key)
-        for uid in victims:  # those that stay may have members now that were kept waiting
+        for uid in victims:  # gangs that stay may have members that were left waiting
             record = self._cache.pods.get(uid)
             if record is not None:
                 self._queue.take_up(record.gang)
 
     def _is_spoilt(self, key: GangKey, now: float) -> bool:
-        """Whether the hold is gone, or some of it does not come free: a victim is stuck, or one has
-        it who is none."""
+        """Whether the reservation is gone, or some of its GPUs do not come free: a victim is stuck,
+        or a pod that is no victim uses them."""
         reservation = self._reservations.of(key)
         if reservation is None or not reservation.evicts:
             return True
@@ -209,7 +212,7 @@ class GangPreemption:
         return False
 
     def _is_victim(self, key: GangKey, uid: str) -> bool:
-        """Whether this pod is still to be evicted for it."""
+        """Whether this pod is still to be evicted for the gang *key*."""
         record = self._cache.pods.get(uid)
         return uid in self._victims[key] and record is not None and record.live
 
@@ -222,11 +225,11 @@ class GangPreemption:
         return True
 
     def _state(self) -> object:
-        """Another one once somebody else might be evicted, or might be enough."""
+        """Differs once other pods may be evicted, or once the victims may suffice."""
         cache = self._cache
         return (
             cache.room,
-            # What is only planned is nobody's victim, and what leaves makes room.
+            # Pods that are only planned are no victims, and pods that leave make room.
             cache.comings_and_goings,
             cache.settled_rows.generation,
             frozenset(cache.fresh.items()),  # until others have had their turn with them
@@ -235,12 +238,12 @@ class GangPreemption:
         )
 
     def _choose(self, gang: Gang, now: float) -> bool:
-        """Whether room is being made for it."""
+        """Choose victims for *gang*; return whether there are any."""
         found = self._open(gang)
         if not found.open or not all(member.preempts for member in found.open):
             return False
         if gang.alone and not all(member.gated for member in found.open):
-            return False  # kube-scheduler does that
+            return False  # kube-scheduler evicts for it
         units = list(self._units(gang))
         if not units:
             return False
@@ -248,8 +251,8 @@ class GangPreemption:
             self._cache, self._search, self._reservations, self._running_pods, gang, found, now
         )
         if question.seek(()) is not None:
-            self._tries[gang.key].state = None  # look again, as they may get stuck
-            return False  # those who are leaving make room enough
+            self._tries[gang.key].state = None  # look again, as terminating pods may get stuck
+            return False  # the terminating pods make enough room
         choice = VictimChoice(self._may_all_go, question.may_do, question.makes_room, question.gain)
         chosen = choose(units, choice)
         spots = question.seek(chosen) if chosen else None
@@ -274,7 +277,7 @@ class GangPreemption:
                 self._pending_writes.evict(record, f"it makes room for {key.title}", now)
 
     def _units(self, gang: Gang) -> Iterator[Unit]:
-        """Everybody who may be evicted for it."""
+        """All units that may be evicted for *gang*."""
         priority = -self._queue.urgency(gang.key)[0]
         seen: set[GangKey] = set()
         for info in self._cache.nodes.values():
@@ -311,7 +314,7 @@ class GangPreemption:
 
 
 def spare_of(members: GangMembers) -> tuple[PodRecord, ...]:
-    """The members without which a gang that runs goes on: those of the highest ranks."""
+    """The members that a running gang can do without: those of the highest ranks."""
     ask = next((member.ask.gang for member in members.seats if member.ask.gang is not None), None)
     if ask is None or not members.started:
         return ()

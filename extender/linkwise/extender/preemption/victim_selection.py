@@ -1,11 +1,14 @@
-"""Who makes room for a more important gang: the cheapest set of those who may be evicted.
+"""Selects the victims for a more important gang: the cheapest set of evictable pods.
 
-A gang is evicted whole, except for members beyond its minimum: these may go alone. Of two sets
-that make room the better one ends fewer gangs and pods that are in none; then it is the one whose
-victims have the lower priority; then the one whose victims are younger. Of the members that gangs
-can spare, none goes that need not. All sets are tried in that order where there are not too many.
-Else nodes are emptied one after the other, those first that give most room for each that ends, and
-whoever turns out not to be needed is spared, the most important first.
+A gang is evicted as a whole, but members beyond its minimum may be evicted alone. Of two sets that
+make room, the better one is, in this order:
+1. the one that ends fewer gangs and single pods
+2. the one whose victims have the lower priority
+3. the one whose victims are younger
+
+No spare member of a gang is evicted without need. If there are not too many sets, all are tried in
+that order. Else the search empties node after node, first those that give most room per ended unit,
+and then spares the units that turn out not to be needed, the most important first.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,8 +19,8 @@ from math import comb
 
 from linkwise.extender.api.records import GangKey, PodRecord
 
-# Sets that are looked at one by one, and those of them for which a place is really sought: the one
-# takes microseconds, the other milliseconds.
+# How many sets are checked, and for how many of them a place is searched: a check takes
+# microseconds, a search milliseconds.
 MOST_SETS = 4096
 MOST_SEARCHES = 48
 
@@ -27,14 +30,13 @@ Dearness = tuple[int, float, GangKey, int, str]
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Pods that are evicted together: a gang, a pod that is in none, or a member that its gang can
-    spare."""
+    """Pods that are evicted together: a gang, a single pod, or a member that its gang can spare."""
 
     pods: tuple[PodRecord, ...]
     priority: int
     created: float
     key: GangKey
-    spare: int | None = None  # how many of its gang can be spared before this one
+    spare: int | None = None  # how many spare members of its gang are evicted before this one
 
     @property
     def nodes(self) -> set[str]:
@@ -47,22 +49,22 @@ class Unit:
 
 
 Makes = Callable[[Sequence[Unit]], bool]
-"""Whether there is room without these units, or may be."""
+"""Whether there is, or may be, room without these units."""
 
 
 @dataclass(frozen=True, slots=True)
 class VictimChoice:
-    """What may be asked about sets of units. `may_do` is quick, and never wrong with a no."""
+    """The queries about sets of units. `may_do` is fast; if it says no, that is certain."""
 
     allowed: Makes
     may_do: Makes
     makes_room: Makes
     gain: Callable[[Sequence[Unit], Sequence[Unit]], int]
-    """How much more room there is without the second beside the first."""
+    """How much more room there is if the second set is evicted in addition to the first."""
 
 
 def cost(units: Iterable[Unit]) -> tuple[object, ...]:
-    """The stated rule. Less is better."""
+    """The order of the module's docstring. Less is better."""
     ended = [unit for unit in units if unit.spare is None]
     return (
         len(ended),
@@ -73,7 +75,7 @@ def cost(units: Iterable[Unit]) -> tuple[object, ...]:
 
 
 def choose(units: Sequence[Unit], choice: VictimChoice) -> tuple[Unit, ...] | None:
-    """The cheapest of *units* that make room together; None: they do not, or it is not found."""
+    """The cheapest of *units* that make room together; None: they do not, or none was found."""
     in_order = sorted(units, key=lambda unit: unit.dearness)
     spare = tuple(unit for unit in in_order if unit.spare is not None)
     ending = [unit for unit in in_order if unit.spare is None]
@@ -102,7 +104,7 @@ def choose(units: Sequence[Unit], choice: VictimChoice) -> tuple[Unit, ...] | No
 def _allowed_with(
     chosen: Sequence[Unit], spare: Iterable[Unit], choice: VictimChoice
 ) -> tuple[Unit, ...] | None:
-    """*chosen*, and as many spare members as may go too; None: they may not go themselves."""
+    """*chosen*, and as many spare members as may be evicted too; None: *chosen* may not be."""
     together = tuple(chosen)
     if not choice.allowed(together):
         return None
@@ -116,7 +118,7 @@ def _allowed_with(
 def _thrifty(
     chosen: Sequence[Unit], choice: VictimChoice, *, only_spare: bool = False
 ) -> tuple[Unit, ...]:
-    """Without those that are not needed, the most important spared first."""
+    """*chosen* without the units that are not needed; the most important are spared first."""
     left = list(chosen)
     searches = MOST_SEARCHES
     for unit in sorted(chosen, key=lambda unit: unit.dearness, reverse=True):
@@ -151,8 +153,7 @@ def _step_by_step(
 
 
 class _Bundles:
-    """The units of each node that are not gone yet; first where that gives most room for each of
-    them."""
+    """The remaining units of each node; first the node that gives most room per unit."""
 
     def __init__(self, ending: Sequence[Unit], spare: Sequence[Unit], choice: VictimChoice) -> None:
         self._choice = choice
@@ -172,7 +173,7 @@ class _Bundles:
             entry = heappop(queue)
             node = entry[2]
             if worths.get(node) != entry:
-                continue  # it has changed since
+                continue  # an outdated entry
             bundle = self._on[node]
             yield bundle
             for unit in bundle:

@@ -1,4 +1,4 @@
-"""What if some pods were evicted: whether a gang that waits finds room then."""
+"""What if some pods were evicted: whether a waiting gang would find room."""
 
 from collections.abc import Iterable, Sequence
 from copy import copy
@@ -17,15 +17,13 @@ from linkwise.extender.preemption.victim_selection import Unit
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.running_pods import RunningPods
 
-# Who could not be helped is not looked at again before this, and not unless something changed.
+# A gang without suitable victims is not tried again before this, and only if something changed.
 TRY_SECONDS = 10.0
-# Who must not be evicted, as the API server says, is left alone for so long, and twice as long each
-# time that it says so again.
 
 
 class WhatIf:
-    """Whether there is room for a gang without some of the others. Those who are leaving count as
-    gone; what others hold who are less urgent counts as free."""
+    """Whether a gang has room without some other pods. Terminating pods count as gone. GPUs that
+    are reserved for less urgent gangs count as free."""
 
     def __init__(
         self,
@@ -48,7 +46,7 @@ class WhatIf:
         self._open_to = frozenset(reservation.key for reservation in reservations.open_to(claimant))
         self._base = reservations.rows_with(reservations.ways(claimant, now)[0])
         self._pool: Bools = reservations.pool_of(members)
-        self._may_have: dict[str, int] = {}  # node -> of its GPUs, those that may ever be its
+        self._may_have: dict[str, int] = {}  # node -> bitmask of the GPUs that it may ever use
         sizes = [member.demand.gpus for member in members.open if member.demand.gpus]
         self._wanted = {size: sizes.count(size) for size in sizes}
         self._leave()
@@ -67,7 +65,7 @@ class WhatIf:
         return self.seek(units) is not None
 
     def may_do(self, units: Sequence[Unit]) -> bool:
-        """Whether there are GPUs enough, however they are joined."""
+        """Whether there are enough GPUs, whichever links join them."""
         total, slots = self._gained(units)
         if self._total + total < sum(size * count for size, count in self._wanted.items()):
             return False
@@ -90,7 +88,7 @@ class WhatIf:
                     _give_back(rows, info.row, record)
 
     def _usable(self, node: str, gpus: int) -> int:
-        """Of these GPUs, those that the gang may have once they are free."""
+        """Those of *gpus* that the gang may use once they are free."""
         may_have = self._may_have.get(node)
         if may_have is None:
             info = self._cache.nodes[node]
@@ -104,7 +102,7 @@ class WhatIf:
         return gpus & may_have
 
     def _freed(self, units: Iterable[Unit]) -> dict[int, int]:
-        """By row."""
+        """row -> bitmask of the GPUs that come free without *units*."""
         freed: dict[int, int] = {}
         for unit in units:
             for pod in unit.pods:
@@ -114,7 +112,7 @@ class WhatIf:
         return freed
 
     def _gained(self, units: Iterable[Unit]) -> tuple[int, dict[int, int]]:
-        """GPUs, and sets of each wanted size, that come free."""
+        """How many GPUs, and how many sets of each requested size, come free."""
         total, slots = 0, dict.fromkeys(self._wanted, 0)
         for row, gpus in self._freed(units).items():
             before = self._free[row]
@@ -136,7 +134,7 @@ class WhatIf:
 
 
 def _copy(rows: NodeTable) -> NodeTable:
-    """One that can be written to as far as pods that go away matter."""
+    """A copy whose columns that depend on pods may be written."""
     other = copy(rows)
     for name in ("free", "milli_cpu", "memory", "gpus", "pods"):
         setattr(other, name, getattr(rows, name).copy())
@@ -144,7 +142,7 @@ def _copy(rows: NodeTable) -> NodeTable:
 
 
 def _give_back(rows: NodeTable, row: int, pod: PodRecord) -> None:
-    """What kube-scheduler counts of the pod."""
+    """Return to the row what kube-scheduler counts of the pod."""
     rows.milli_cpu[row] += pod.needs.milli_cpu
     rows.memory[row] += pod.needs.memory
     rows.gpus[row] += pod.needs.gpus

@@ -1,1 +1,1 @@
-"""Which gangs and pods are next, and the GPUs that are reserved for those that wait."""
+"""The order of the gangs and pods that wait for GPUs, and the GPUs that are reserved for them."""

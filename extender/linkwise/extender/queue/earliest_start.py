@@ -1,8 +1,9 @@
-"""Which GPUs to keep for a gang that waits: those on which it can start first.
+"""Chooses the GPUs to reserve for a gang that waits: those on which it can start first.
 
-The search lets the running pods of the nodes go in thought, in the order in which they end, until
-the gang fits. The place that it finds is reserved. `running_pods` knows or estimates when each pod
-ends. Servers do not end by themselves, so no gang waits for their GPUs.
+The search removes the running pods of the nodes from a copy of the node table, in the order in
+which they end, until the gang fits. The queue reserves the place that the search finds.
+`queue.running_pods` knows or estimates when each pod ends. Servers do not end by themselves, so no
+gang waits for their GPUs.
 """
 
 import functools
@@ -23,7 +24,7 @@ from linkwise.extender.queue.running_pods import RunningPods
 Gpus = Mapping[str, int]
 """Node -> bitmask."""
 Seek = Callable[[NodeTable, Sequence[int]], list[Spot] | Refusal]
-"""A place for the gang on these rows; they differ from the true ones in those named."""
+"""Finds a place for the gang in a node table that differs from the real one in the given rows."""
 
 
 _AT_ONCE = 256  # nodes
@@ -31,20 +32,24 @@ _WORTH_A_MOVE = 0.75
 
 
 class NodesChangedError(Exception):
-    """Nodes came, went or changed during a pause: what was found out counts no more."""
+    """The set of nodes changed during a pause, so the search is void."""
 
 
 @dataclass(frozen=True, slots=True)
 class EarliestStart:
     spots: tuple[Spot, ...]
     gpus: Gpus
-    to_free: int  # of them: those that somebody has yet
-    start: float  # when all will be free, as far as is known; infinity: a server has some of them
-    sure: bool  # all who have some said when they end; else it is an estimate
+    to_free: int  # how many of the GPUs are in use yet
+    start: float  # when all GPUs are free, as far as is known; infinity: a server uses some of them
+    sure: bool  # all pods on these GPUs say when they end; else the start is an estimate
 
     def is_better_than(self, other: "EarliestStart", now: float) -> bool:
-        """Estimates move with time, and a hold that follows each of them never collects all its
-        GPUs: so a quarter of the wait has to be gained, or GPUs at no longer a wait."""
+        """Whether a reservation should move from *other* to this place.
+
+        Estimates move with time, and a reservation that follows each of them never collects all its
+        GPUs. So the move has to save a quarter of the wait, or need fewer GPUs to come free without
+        a longer wait.
+        """
         wait, longer = max(self.start - now, 0.0), max(other.start - now, 0.0)
         if wait < _WORTH_A_MOVE * longer:
             return True
@@ -52,7 +57,7 @@ class EarliestStart:
 
 
 class _Step(NamedTuple):
-    """A tenant of a node that ends."""
+    """The end of one running pod."""
 
     row: int
     gpus: int
@@ -62,13 +67,13 @@ class _Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReservationRequest:
-    """What a gang that waits wants, and where it may be."""
+    """What a waiting gang requests, and which nodes it may use."""
 
-    gpus: int  # in all
+    gpus: int  # of all members
     pool: Bools  # [rows] the nodes that could ever take one of its members
-    base: NodeTable  # what it may have now
-    open_to: frozenset[GangKey]  # who else waits, and cannot keep GPUs from it
-    own: frozenset[str]  # its members that have GPUs: they end when it does, so never for it
+    base: NodeTable  # what the gang may use now
+    open_to: frozenset[GangKey]  # waiting gangs whose reservations do not bind this gang
+    own: frozenset[str]  # uids of its members that have GPUs: they end with the gang, not before
 
 
 def reserve(
@@ -95,7 +100,7 @@ def reserve(
     if isinstance(after(len(steps)), Refusal):
         return None
     spots = after(_fewest(after, letting_go.fewest_for(want), len(steps)))
-    assert not isinstance(spots, Refusal), "it was found with so many gone"
+    assert not isinstance(spots, Refusal), "the search found a place with as many pods gone"
     return earliest(cache, running_pods, spots, now)
 
 
@@ -119,7 +124,7 @@ def earliest(
 def fits_without_servers(
     cache: Cache, running_pods: RunningPods, want: ReservationRequest, seek: Seek, now: float
 ) -> bool:
-    """Whether *seek* finds a place once all are gone, those too that never end by themselves."""
+    """Whether *seek* finds a place once all pods have ended, servers included."""
     steps = _steps(cache, running_pods, want, now, lambda: None, servers=True)
     letting_go = _LettingGo(want.base, steps)
     everybody = len(steps)
@@ -136,8 +141,8 @@ def _steps(
     *,
     servers: bool = False,
 ) -> list[_Step]:
-    """The tenants that end by themselves, the first to end first, and of equals those on nodes
-    where fewest GPUs are to be freed; with *servers* all."""
+    """The running pods that end by themselves (with *servers*: all), in the order of their ends.
+    Among equal ends, pods on nodes where the fewest GPUs have to come free are first."""
     found: list[tuple[float, int, int, str, _Step]] = []
     rows = want.base
     ranks = rows.name_ranks().tolist()
@@ -163,7 +168,7 @@ def _steps(
 
 
 class _LettingGo:
-    """The rows as they are once the first so many steps are done."""
+    """The node table after the first *count* steps."""
 
     def __init__(self, base: NodeTable, steps: Sequence[_Step]) -> None:
         self._base = base
@@ -192,16 +197,16 @@ class _LettingGo:
         return rows
 
     def fewest_for(self, want: ReservationRequest) -> int:
-        """No fewer steps than this free so many GPUs, however they are joined."""
+        """A lower bound: fewer steps leave too few GPUs in all, however links join them."""
         free = int(popcount(self._base.free[: len(want.pool)][want.pool]).sum())
         freed = np.concatenate([[0], np.cumsum(popcount(self._gpus))])
         return min(int(np.searchsorted(freed, want.gpus - free)), len(self._gpus))
 
 
 def _fewest(after: Callable[[int], list[Spot] | Refusal], least: int, most: int) -> int:
-    """The fewest steps after which there is room, where there is after *most* of them.
+    """The fewest steps after which the gang fits; it fits after *most* of them.
 
-    The answer is mostly near *least*, so the way there is in steps that double.
+    The result is mostly near *least*, so the search starts there with strides that double.
     """
     none, enough, stride = least - 1, most, 1
     while none + stride < enough:

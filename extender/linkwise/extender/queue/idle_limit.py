@@ -1,21 +1,21 @@
-"""For how long what is kept for the waiting gangs of a namespace may idle more than a share.
+"""Limits how long the reservations of one namespace may idle more than a share of the GPUs.
 
-A hold idles the GPUs that it keeps and that nobody has. While that is more than the operator's
-share of all GPUs that its gang could use, the clock of its namespace runs. When the clock reaches
-the limit, the holds that are over the share end, and for as long again the namespace gets none that
-would be. So no namespace idles more than the share for longer than the limit, and at most half of
-the time.
+A reservation idles those of its GPUs that no pod uses. While a namespace idles more than the
+operator's share of all GPUs that its gang could use, its clock runs. When the clock reaches the
+limit, the reservations over the share end, and for the same time again the namespace gets no
+reservation that would be over it. So no namespace idles more than the share for longer than the
+limit, and at most half of the time.
 """
 
 
 class IdleLimit:
     def __init__(self, limit_seconds: float) -> None:
         self.limit_seconds = limit_seconds
-        self._over_since: dict[str, float] = {}  # namespace -> when it came to idle too much
+        self._over_since: dict[str, float] = {}  # namespace -> since when it is over the share
         self._rests_until: dict[str, float] = {}
 
     def look(self, over: set[str], now: float) -> set[str]:
-        """*over* are the namespaces that idle more than the share now; those whose time is up."""
+        """Return the namespaces that reach the limit now; *over* are those over the share now."""
         for namespace in self._over_since.keys() - over:
             del self._over_since[namespace]
         for namespace in over:
@@ -36,8 +36,8 @@ class IdleLimit:
     def go_on(
         self, namespace: str, over_since: float | None, rests_until: float | None, now: float
     ) -> None:
-        """With what a leader before this one has noted. Times to come, of a clock that went wrong,
-        count from now."""
+        """Continue with the times that a previous leader noted. Times in the future, which a wrong
+        clock wrote, count from now."""
         if over_since is not None:
             since = min(over_since, self._over_since.get(namespace, now))
             self._over_since[namespace] = min(since, now)
@@ -46,7 +46,7 @@ class IdleLimit:
             self._rests_until[namespace] = min(until, now + self.limit_seconds)
 
     def rests_until(self, namespace: str, now: float) -> float | None:
-        """Until when nothing over the share is kept for it; None: something may be."""
+        """When *namespace* may again reserve more than the share; None: it may now."""
         until = self._rests_until.get(namespace)
         return until if until is not None and until > now else None
 

@@ -1,16 +1,16 @@
-"""What is kept for gangs that wait, and who may have it all the same.
+"""The GPUs that are reserved for waiting gangs, and which claimants may use them nevertheless.
 
-A hold is a concrete set of GPUs: those that are free and the others as they come free. `turns` says
-which gangs get one. Later requests are not shown them, be they gangs or single pods. Others may
-take them:
+A reservation is a concrete set of GPUs: those that are free, and the others once they come free.
+`cycle.reserve` decides which gangs get one. Later requests, of gangs and of single pods, do not see
+these GPUs. Exceptions are:
 
 - a more urgent gang or pod;
-- a gang that runs and has lost a member, or it might wait for the very gang that waits for it;
-- a gang or pod that says that it ends before the gang can start;
-- one that says nothing, if nine of ten pods like it have ended in that time (`run_times`).
+- a running gang that lost a member: else it could wait for the very gang that waits for it;
+- a gang or pod that declares a duration, and ends before the reserving gang can start;
+- one that declares none, if nine of ten pods like it ended within that time (`queue.run_times`).
 
-What comes free is kept in the same way until those who wait for longest have had their turn.
-docs/decisions/0013-order-and-holds.md has why.
+GPUs that come free are reserved in the same way until the gangs that wait longest have had their
+turn. docs/decisions/0013-order-and-holds.md gives the reasons.
 """
 
 import math
@@ -37,13 +37,13 @@ from linkwise.extender.queue.run_times import NineOfTen, RunTimes, run_time
 from linkwise.extender.queue.running_pods import RunningPods
 from linkwise.extender.queue.scheduling_queue import SchedulingQueue, Urgency, urgency_of_single
 
-# Of the wait for those whose ends are estimated, others may use so much.
+# If the ends are estimates, others may use this share of the wait.
 _PASSING_SHARE = 0.5
-FIRST: Urgency = (-(2**63), 0.0, GangKey("", ""))  # before everybody
+FIRST: Urgency = (-(2**63), 0.0, GangKey("", ""))  # more urgent than all
 
 
 class ReservedGpus(Protocol):
-    """GPUs that are shown to some, and not to all."""
+    """GPUs that only some claimants see."""
 
     @property
     def gpus(self) -> Gpus: ...
@@ -54,7 +54,7 @@ class ReservedGpus(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FreshGpus:
-    """GPUs that came free, and that those who wait for longest have not had their turn with."""
+    """GPUs that came free, and that the gangs that wait longest have not had their turn with."""
 
     gpus: Gpus
     number: int
@@ -65,12 +65,12 @@ class Reservation:
     key: GangKey
     urgency: Urgency
     earliest: EarliestStart
-    requests: object  # of the members that it is for
-    places: frozenset[tuple[Template, str]]  # which kind of member goes on which node
-    pool: Bools  # [rows] the nodes that its gang could use when it last had its turn
+    requests: object  # of the members that the reservation is for
+    places: frozenset[tuple[Template, str]]  # the template of a member and its node
+    pool: Bools  # [rows] the nodes that the gang could use at its last turn
     number: int
-    passable_until: float  # who says that he ends by then may pass
-    evicts: bool = False  # somebody was evicted for it: nobody but a more urgent one gets it
+    passable_until: float  # a claimant that ends by then may use the GPUs
+    evicts: bool = False  # pods were evicted for it: only a more urgent claimant may use the GPUs
 
     @property
     def title(self) -> str:
@@ -87,15 +87,15 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class Claimant:
-    """Who wants GPUs, as far as it matters to holds."""
+    """A gang or pod that requests GPUs, reduced to what reservations depend on."""
 
     urgency: Urgency
-    seconds: float | None  # how long it runs; None: nobody knows
+    seconds: float | None  # how long it runs; None: unknown
     runs: bool = False  # a gang that has started, and has lost members that it needs
 
 
 def may_pass(claimant: Claimant, reservation: Reservation, now: float) -> bool:
-    """Whether what the hold keeps is shown to this one."""
+    """Whether *claimant* may use the GPUs of *reservation*."""
     return (
         claimant.urgency <= reservation.urgency
         or (claimant.runs and not reservation.evicts)
@@ -121,15 +121,15 @@ class Reservations:
         self._run_times = run_times
         self._reservations: dict[GangKey, Reservation] = {}
         self._numbers = count()
-        # All who are as urgent as this have had their turn with what came free.
+        # All gangs that are at least as urgent as this have had their turn with the fresh GPUs.
         self.served = FIRST
         self._fresh = FreshGpus({}, -1)
         self._changed: set[GangKey] = set()  # since `take_changed`
 
-    # Questions.
+    # Queries.
 
     def all(self) -> list[Reservation]:
-        """The most urgent first."""
+        """All reservations, the most urgent first."""
         return sorted(self._reservations.values(), key=lambda reservation: reservation.urgency)
 
     @property
@@ -140,14 +140,14 @@ class Reservations:
         return self._reservations.get(key)
 
     def evicts(self, key: GangKey) -> bool:
-        """Whether others are evicted for what is kept for it."""
+        """Whether pods are evicted for the reservation of *key*."""
         reservation = self._reservations.get(key)
         return reservation is not None and reservation.evicts
 
     def on(self, node: str) -> list[Reservation]:
         return [reservation for reservation in self.all() if node in reservation.gpus]
 
-    # Who may take what is held.
+    # Which claimants may use reserved GPUs.
 
     def claimant(self, gang: Gang, members: GangMembers) -> Claimant:
         lacks = members.started and not members.enough_placed
@@ -158,7 +158,7 @@ class Reservations:
         return claimant_of_single(record, self._run_times.nine_of_ten)
 
     def open_to(self, claimant: Claimant) -> list[Reservation]:
-        """Its own, and those that do not bind it, however long it runs."""
+        """Its own reservation, and those that do not bind it, however long it runs."""
         ever = replace(claimant, seconds=None)
         return [
             reservation
@@ -167,8 +167,8 @@ class Reservations:
         ]
 
     def ways(self, claimant: Claimant, now: float) -> list[list[ReservedGpus]]:
-        """What to show it besides all that is free: first what it may have anyhow; and where it
-        says that it ends in time, what others wait for until then."""
+        """Which reserved GPUs the claimant may use besides all free ones: first those that it may
+        use in any case; then, if it ends in time, also those that others wait for until then."""
         surely: list[ReservedGpus] = [*self.open_to(claimant)]
         if self._cache.fresh and (claimant.urgency <= self.served or claimant.runs):
             surely.append(self._fresh_now())
@@ -180,11 +180,11 @@ class Reservations:
         return [surely, [*surely, *until_then]] if until_then else [surely]
 
     def views(self, claimant: Claimant, now: float) -> list[NodesView]:
-        """The nodes as this claimant may use them, in the order in which it tries them."""
+        """The nodes as this claimant may use them, in the order in which it tries the views."""
         return [self.view(reservations) for reservations in self.ways(claimant, now)]
 
     def view(self, reservations: Sequence[ReservedGpus]) -> NodesView:
-        """The nodes with what is free and what these reserve."""
+        """The nodes with their free GPUs and those of *reservations*."""
         if not reservations:
             return as_it_is(self._cache)
         return NodesView(
@@ -194,7 +194,7 @@ class Reservations:
         )
 
     def kept_on(self, node: str, reservations: Iterable[ReservedGpus]) -> int:
-        """The GPUs of a node that nobody has, and that are kept by these."""
+        """The bitmask of a node's unused GPUs that *reservations* reserve."""
         info = self._cache.nodes.get(node)
         mask = 0
         for reservation in reservations:
@@ -202,7 +202,7 @@ class Reservations:
         return info.held & mask if info is not None else 0
 
     def rows_with(self, reservations: Sequence[ReservedGpus]) -> NodeTable:
-        """The rows with what these keep, and nobody has, as if it were free."""
+        """The node table with the unused GPUs of *reservations* as if they were free."""
         rows = self._cache.rows.copy()
         for reservation in reservations:
             for node, mask in reservation.gpus.items():
@@ -222,10 +222,10 @@ class Reservations:
         return self._fresh
 
     def forget_fresh(self) -> None:
-        """What was shown of it to those who had their turns."""
+        """Drop the copy of the fresh GPUs that claimants saw in their turns."""
         self._fresh = FreshGpus({}, -1)
 
-    # What happens to holds.
+    # Changes.
 
     def give_up(self, key: GangKey) -> None:
         if self._reservations.pop(key, None) is not None:
@@ -241,7 +241,7 @@ class Reservations:
         *,
         evicts: bool = False,
     ) -> Reservation:
-        """Keep these places for the open members of a gang."""
+        """Reserve *spots* for the open members of a gang. Overlapping ones end."""
         new = earliest(self._cache, self._running_pods, spots, now)
         reservation = Reservation(
             gang.key,
@@ -267,7 +267,7 @@ class Reservations:
         return reservation
 
     def take_changed(self) -> set[GangKey]:
-        """For whom something else is kept than when this was last asked."""
+        """The gangs whose reservation changed since the last call."""
         changed, self._changed = self._changed, set()
         return changed
 
@@ -287,8 +287,7 @@ class Reservations:
         return pool
 
     def is_good(self, reservation: Reservation, members: GangMembers) -> bool:
-        """Whether its members could still be placed where it keeps GPUs for them, once they are
-        free."""
+        """Whether the members could still be placed on the reserved GPUs, once these are free."""
         if reservation.requests != requests_of(members.open) or reservation.start == math.inf:
             return False
         for node, mask in reservation.gpus.items():
@@ -300,7 +299,8 @@ class Reservations:
         return all(self._node_filters.on(template, node) for template, node in reservation.places)
 
     def bring_up_to_date(self, reservation: Reservation, pool: Bools, now: float) -> Reservation:
-        """When it can start changes with those who have its GPUs, and *pool* with the nodes."""
+        """Recompute the start, which depends on the pods that use the GPUs, and store *pool*, which
+        depends on the nodes."""
         fresh = earliest(self._cache, self._running_pods, reservation.earliest.spots, now)
         urgency = self._queue.urgency(reservation.key)
         same_pool = np.array_equal(pool, reservation.pool)
@@ -322,14 +322,14 @@ def claimant_of_single(record: PodRecord, nine_of_ten: NineOfTen) -> Claimant:
 
 
 def _longest(pods: Sequence[PodRecord], nine_of_ten: NineOfTen) -> float | None:
-    """For how many seconds all of them run; None: nobody knows."""
+    """For how many seconds the longest of *pods* runs; None: unknown."""
     seconds = [run_time(pod, nine_of_ten) for pod in pods]
     known = [each for each in seconds if each is not None]
     return max(known) if known and len(known) == len(seconds) else None
 
 
 def _passable_until(earliest: EarliestStart, now: float) -> float:
-    """Where the start is an estimate, it may come sooner; then only half of the wait is lent."""
+    """An estimated start may come sooner, so then others may use only half of the wait."""
     if earliest.sure:
         return earliest.start
     return now + _PASSING_SHARE * (earliest.start - now)

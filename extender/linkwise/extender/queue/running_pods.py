@@ -1,10 +1,10 @@
-"""Who has the GPUs of a node, and when they come free: what a hold for a gang that waits goes by.
+"""The pods that use the GPUs of a node, and when these GPUs come free; reservations depend on it.
 
-A pod says with `linkwise.dev/expected-duration` how long it runs; what it has said counts from its
-plan. One that runs for longer has broken its word. The end of such a pod, and of one that says
-nothing, is estimated (`run_times`). A server, whose containers the kubelet starts again however
-they end, never ends by itself. A pod that is ending is the next to be gone, unless it takes far
-longer than its grace period: then it is stuck.
+- A pod declares with `linkwise.dev/expected-duration` how long it runs, counted from its plan.
+- If a pod runs longer than it declared, or declares nothing, `queue.run_times` estimates its end.
+- A server, whose containers the kubelet restarts however they end, never ends by itself.
+- A pod that is ending is the next to end. If it takes far longer than its grace period, it is
+  stuck.
 """
 
 import math
@@ -16,10 +16,10 @@ from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_info import NodeInfo, plan_on
 from linkwise.extender.queue.run_times import RunTimes
 
-# After the grace period of a pod, or its end, the kubelet and the plugin give its GPUs back within
-# seconds. What takes longer than this is stuck: a dead node, a process in the driver, a finalizer.
+# After the grace period of a pod, or its end, the kubelet and the plugin return its GPUs within
+# seconds. A pod that takes longer is stuck: a dead node, a process in the driver, a finalizer.
 STUCK_SECONDS = 60.0
-_FRESH_SECONDS = 30.0  # how long an estimate is used
+_FRESH_SECONDS = 30.0  # how long an estimate is reused
 _NOTHING = ResourceList()
 
 
@@ -27,10 +27,10 @@ _NOTHING = ResourceList()
 class Tenant:
     uid: str
     gpus: int  # bitmask
-    needs: ResourceList  # what comes free with them
-    pods: int  # 1; of one that has ended and only has its GPUs yet: 0
+    needs: ResourceList  # the resources that come free with the GPUs
+    pods: int  # 1; 0 for a pod that has ended, and whose GPUs are not yet returned
     end: float  # when its GPUs come free; infinity: never by itself
-    sure: bool  # as it says, or as it is ending; else it is an estimate
+    sure: bool  # the pod declares its end, or is ending, or never ends; else it is an estimate
 
     @property
     def endless(self) -> bool:
@@ -39,22 +39,22 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True)
 class OnNode:
-    """The tenants of one node."""
+    """The running pods of one node."""
 
     all: tuple[Tenant, ...]
-    until: float  # when this has to be worked out again
+    until: float  # when this has to be computed again
 
     def without(self, uids: Container[str]) -> tuple[Tenant, ...]:
         return tuple(tenant for tenant in self.all if tenant.uid not in uids)
 
 
 class RunningPods:
-    """Worked out again only where something has changed, or an estimate is old."""
+    """Computes the running pods of a node again only if the node changed or an estimate is old."""
 
     def __init__(self, cache: Cache, run_times: RunTimes) -> None:
         self._cache, self._run_times = cache, run_times
         self._known: dict[str, tuple[object, OnNode]] = {}
-        # node -> uid -> since when its pod is seen to have ended, or to be gone
+        # node -> uid -> since when the cache shows that the pod has ended or is gone
         self._ended: dict[str, dict[str, float]] = {}
 
     def on(self, info: NodeInfo, now: float) -> OnNode:
@@ -67,7 +67,7 @@ class RunningPods:
         return found
 
     def leaving(self, info: NodeInfo, now: float) -> Mapping[str, int]:
-        """uid -> GPUs of those that are about to give them back."""
+        """uid -> GPUs of the pods that are about to return them."""
         return {
             tenant.uid: tenant.gpus
             for tenant in self.on(info, now).all
@@ -92,7 +92,7 @@ class RunningPods:
                 tenant = self._ending(record, uid, gpus, since, now)
                 until = min(until, stuck_at) if now < stuck_at else until
             else:
-                assert record is not None, "one that is gone has ended"
+                assert record is not None, "a pod that is gone is in *ended*"
                 tenant = self._running(info, record, gpus, now)
                 until = min(until, tenant.end) if tenant.sure else until
             running_pods.append(tenant)

@@ -1,7 +1,7 @@
-"""Who waits for GPUs, and whose turn it is: by priority, then age.
+"""The gangs that wait for GPUs, and their order: by priority, then age.
 
-A gang that found no room stands aside until there is more, or until it changes itself. One that was
-evicted keeps the age that it had: its new pods are younger than those it made room for.
+A gang that found no room stands aside until there is more room, or until the gang changes. An
+evicted gang keeps its age: its new pods are younger than the pods that it made room for.
 """
 
 import math
@@ -15,19 +15,21 @@ from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.placement.result import Refusal
 
 Urgency = tuple[int, float, GangKey]
-"""Less is more urgent: minus the priority, when it was made, and its name to tell equals apart."""
+"""Less is more urgent: minus the priority, the creation time, and the name as the tie-break."""
 
-# A controller may take some minutes to make evicted pods anew; much later it is another job.
+# A controller may take some minutes to recreate evicted pods; much later it is another job.
 _AGE_KEPT_SECONDS = 3600.0
 _MOST_AGES = 4096
 
 
 class Ages:
-    """Of gangs that were evicted: how old they are, which their new pods do not say. Each replica
-    hears of them by what is noted on their pods, so it knows them when it comes to lead."""
+    """The ages of evicted gangs, which their new pods do not show.
+
+    Each replica reads them from annotations of the pods, so a new leader knows them.
+    """
 
     def __init__(self) -> None:
-        self._ages: dict[GangKey, tuple[float, float]] = {}  # created, heard of when
+        self._ages: dict[GangKey, tuple[float, float]] = {}  # created, when it was read
 
     def __contains__(self, key: GangKey) -> bool:
         return key in self._ages
@@ -39,13 +41,13 @@ class Ages:
         self._ages[key] = (created if before is None else min(before[0], created), now)
 
     def of(self, key: GangKey, created: float) -> float | None:
-        """When it was created, of one whose pods were *created* then; None: it is as old as they
-        are, as far as is known."""
+        """The creation time of a gang whose present pods are from *created*; None: the gang is as
+        old as its pods, as far as is known."""
         kept, heard_at = self._ages.get(key, (created, -math.inf))
         return min(kept, created) if created < heard_at + _AGE_KEPT_SECONDS else None
 
 
-# A gang may be told why it waits as it was so long ago; one of them is looked at anew every second.
+# The reason why a gang waits may be this old; each second, one gang with an older one is retried.
 _STALE_SECONDS, _FRESHEN_SECONDS = 30.0, 1.0
 
 
@@ -57,7 +59,7 @@ class SchedulingQueue:
         self._urgencies: dict[GangKey, tuple[int, Urgency]] = {}
         self._evicted: set[GangKey] = set()  # since `take_evicted`
         self._freshened = 0.0
-        self.changes = 0  # of who waits
+        self.changes = 0  # of the set of waiting gangs
 
     def join(self, key: GangKey) -> None:
         if key not in self._waiting:
@@ -70,20 +72,20 @@ class SchedulingQueue:
             self.changes += 1
 
     def take_up(self, key: GangKey | None) -> None:
-        """A gang that was left to wait may be tried again."""
+        """Allow another try for a gang that was left waiting."""
         gang = self._registry.gangs.get(key) if key is not None else None
         if gang is not None:
             gang.take_up()
 
     def in_order(self) -> list[Gang]:
-        """All who wait, the most urgent first."""
+        """All waiting gangs, the most urgent first."""
         return self._by_urgency([*self._waiting])
 
     def has_no_room(self, gang: Gang) -> bool:
         return gang.no_room is not None and gang.key in self._waiting
 
     def any_untried(self) -> bool:
-        """Whether somebody who waits may find room."""
+        """Whether any waiting gang may find room."""
         gangs = self._registry.gangs
         return any(self.is_untried(gangs[key]) for key in self._waiting)
 
@@ -91,19 +93,19 @@ class SchedulingQueue:
         if gang.tried_room == self._cache.room:
             return False
         if any(count > self._most_of_size(size) for size, count in gang.lacking.items()):
-            gang.tried_room = self._cache.room  # sure, without a look at every member
+            gang.tried_room = self._cache.room  # certain without a look at each member
             return False
         return True
 
     def stand_aside(self, gang: Gang, members: GangMembers, why: Refusal, now: float) -> None:
-        """There was no room for it."""
+        """Record that *gang* found no room."""
         gang.no_room, gang.tried_room = why, self._cache.room
         gang.lacking = Counter(member.needs.gpus for member in members.open)
         gang.sought_at, gang.sought_in = now, self._state()
 
     def stays_aside(self, gang: Gang, first: Gang | None, now: float) -> bool:
-        """Whether this one, which had no room before, has none now. *first* is more urgent, wants
-        the same and has just been tried; None: none has."""
+        """Whether *gang*, which had no room before, has none now. *first* is more urgent, requests
+        the same and was just tried without success; None: there is no such gang."""
         if not self.has_no_room(gang):
             return False
         if not self.is_untried(gang):
@@ -115,9 +117,12 @@ class SchedulingQueue:
         return True
 
     def freshen(self, now: float) -> bool:
-        """Where it is sure that there is no room for a gang nobody looks how much there is; people
-        are told that, so the one whose answer is oldest is tried all the same. Whether there is
-        such a one; what others like it were told is then no answer."""
+        """Schedule a new search for the gang with the oldest stale reason.
+
+        While it is certain that a gang has no room, no search counts how much room there is. Users
+        read that number, so each second one gang is tried nevertheless. Returns whether there is
+        such a gang; then results of gangs like it do not replace its search.
+        """
         if now < self._freshened + _FRESHEN_SECONDS:
             return False
         self._freshened = now
@@ -144,7 +149,7 @@ class SchedulingQueue:
         self.leave(gang.key)
 
     def without_room(self) -> list[Gang]:
-        """All that found no room, the most urgent first."""
+        """All waiting gangs that found no room, the most urgent first."""
         gangs = self._registry.gangs
         return self._by_urgency([k for k in self._waiting if gangs[k].no_room is not None])
 
@@ -159,23 +164,23 @@ class SchedulingQueue:
         age = self._ages.of(key, created)
         created = created if age is None else age
         if key not in self._cache.gangs:
-            return -priority, created, key  # nothing would tell us when it changes
+            return -priority, created, key  # not cached: no counter shows when it changes
         self._urgencies[key] = (change, (-priority, created, key))
         return -priority, created, key
 
     def keep_age(self, key: GangKey, now: float) -> None:
-        """Its pods are being evicted: those made in their place queue as if they were as old."""
+        """The pods of *key* are being evicted: their replacements queue with the gang's old age."""
         self._ages.keep(key, self.urgency(key)[1], now)
         self._urgencies.pop(key, None)
         self._evicted.add(key)
 
     def take_evicted(self) -> set[GangKey]:
-        """The gangs whose age was kept since this was last asked."""
+        """The gangs whose age was recorded since the last call."""
         evicted, self._evicted = self._evicted, set()
         return evicted
 
     def evicted_age(self, key: GangKey) -> float | None:
-        """Of a gang that was evicted, or is being; None: it is as old as its pods."""
+        """The creation time of a gang that was or is being evicted; None: as old as its pods."""
         if key not in self._ages:
             return None
         return self._ages.of(key, min((member.created for member in self._live(key)), default=0.0))
@@ -189,8 +194,8 @@ class SchedulingQueue:
         self._urgencies.pop(key, None)
 
     def _most_of_size(self, size: int) -> int:
-        """As `Rows.most_of_size`, counted once for all who wait: what is free only gets less
-        while `Cache.room` stays."""
+        """`NodeTable.most_of_size`, counted once for all waiting gangs: while `Cache.room` stays,
+        the free GPUs only become fewer."""
         if self._most_room != self._cache.room:
             self._most_room, self._most = self._cache.room, {}
         if size not in self._most:
@@ -202,6 +207,6 @@ class SchedulingQueue:
 
 
 def urgency_of_single(record: PodRecord) -> Urgency:
-    """Of a pod that is in no gang, and not in the line: kube-scheduler has it."""
+    """Of a pod without a gang, which is in kube-scheduler's queue and not in this one."""
     name = record.ref
     return -record.priority, record.created, GangKey(name.namespace, name.name, name.uid)

@@ -1,25 +1,25 @@
-"""Single pods that kube-scheduler found no node for: once our books show one, they are nominated.
+"""Nominates single pods for which kube-scheduler found no node, once the cache shows one with room.
 
 kube-scheduler tries a pod again when a node or a pod changes. That is not always enough:
 
-- It may ask before our own watch has shown us that change. Then it hears what was true before.
-- It may never come to ask: it counts the pods that are nominated. When we take a gang's plan back,
-  nothing tells it that their room is free again.
-- It asks about a sample of a large cluster, and the node with room may be beside the sample.
+- It may call before the extender's watch has seen that change. Then the answer is outdated.
+- It may never call: it counts nominated pods as present. When the extender withdraws a gang's plan,
+  nothing shows kube-scheduler that their room is free again.
+- It calls with a sample of a large cluster, and the node with room may be outside the sample.
 
-In each case nothing makes it try for up to five minutes. So a pod that still waits a moment after
-room appeared, or after such a sample, is nominated for a node that has room. That wakes the pod and
-makes kube-scheduler try that node first. No GPU is held for it: what it finds there is decided when
-it is bound, as for every single pod.
+In each case up to five minutes pass before it tries again. If a pod still waits a moment after room
+appeared, or after such a sample, the extender nominates it for a node that has room. That wakes the
+pod and makes kube-scheduler try that node first. No GPU is reserved for it: the bind verb decides
+what it gets there, as for every single pod.
 
-kube-scheduler does not only wait: it evicts others for a pod that is important enough. Where a node
-that it asked about is about to have room, it is kept from that for a while (`preempting`).
+kube-scheduler does not only wait: for a pod with enough priority it evicts others. If a node of its
+call is about to have room, the extender prevents that for a while (`verbs.preempt`).
 
-A pod that waits for several GPUs is nominated by its plan: once kube-scheduler has written that it
-lacks GPUs, the extender plans it ahead, as it does gangs (`reader`).
+A plan nominates a pod that waits for several GPUs: once kube-scheduler has written that the pod
+lacks GPUs, the extender plans it ahead, like a gang (`cache.ingest`).
 
-Who waits is known from our own answers and, also to a new extender, from what kube-scheduler writes
-into the pod's status.
+The extender knows the waiting pods from its own answers and from the pods' status, which
+kube-scheduler writes and which a new extender can read too.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -36,15 +36,15 @@ from linkwise.extender.placement.result import Refusal, Spot
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.running_pods import STUCK_SECONDS
 
-# kube-scheduler mostly asks again by itself within milliseconds, and comes in time.
+# kube-scheduler mostly calls again by itself within milliseconds, and in time.
 MOMENT_SECONDS = 1.0
-# kube-scheduler may ask about a pod before our own watch has shown it; one that takes longer than
-# this was gone before we could see it.
+# kube-scheduler may call about a pod before the extender's watch has seen it; a pod that stays
+# unseen for longer was deleted before the watch could see it.
 UNSEEN_SECONDS = 60.0
-# GPUs of a pod that is gone are given back within seconds. Those that are not by then are stuck, or
-# we cannot see it; then others are evicted as kube-scheduler likes.
+# GPUs of a pod that is gone are returned within seconds. If they are not by then, they are stuck,
+# or the extender cannot see them; then kube-scheduler may evict others as it likes.
 SOON_SECONDS = 30.0
-# A free GPU wakes a few of the many who may want it, not all; much room wakes as many as it may do.
+# A free GPU wakes a few of the many pods that may request it; more room wakes as many as may fit.
 _FEW = 32
 
 
@@ -56,7 +56,7 @@ Find = Callable[[PodRecord, NodesView], Spot | Refusal]
 class _Nomination:
     node: str
     at: float
-    in_vain: int  # others before it, since kube-scheduler asked about the pod
+    in_vain: int  # earlier nominations since kube-scheduler's last call about the pod
 
     @property
     def tried_by(self) -> float:
@@ -73,23 +73,23 @@ class UnschedulablePods:
             reservations,
             find,
         )
-        # By uid, who waits longest first: when each was first told.
+        # uid -> when its first refusal was sent; the pod that waits longest is first.
         self._waiting: dict[str, float] = {}
-        self._nominated: dict[str, _Nomination] = {}  # by uid; by us
-        # By uid: since when each is nominated by kube-scheduler, as far as it was looked at.
+        self._nominated: dict[str, _Nomination] = {}  # by uid; by the extender
+        # uid -> since when kube-scheduler nominates it, as far as the extender has seen.
         self._preempting: dict[str, float] = {}
-        # By scheduler: whom it last asked about in vain, and the nodes. It works on one at a time.
+        # scheduler -> the pod and the nodes of its last call. It tries one pod at a time.
         self._asked: dict[str, tuple[str, Sequence[str]]] = {}
-        # By uid: the nodes that were about to have room instead of an eviction, and since when.
+        # uid -> the nodes that were about to have room instead of an eviction, and since when.
         self._soon: dict[str, dict[str, float]] = {}
-        # By uid: whom nobody is evicted for, and whether because one of those nodes is awaited.
+        # uid of a pod for which no other is evicted -> whether it awaits one of those nodes.
         self._kept: dict[str, bool] = {}
-        # By uid, the first is first: those that were turned away on a sample of the nodes, and when
-        # to look whether another node has room.
+        # uid of a pod that was refused on a sample of the nodes -> when to look for room on another
+        # node; the earliest is first.
         self._sampled: dict[str, float] = {}
-        self._room = cache.room  # as it was when somebody was last turned away, or looked at
+        self._room = cache.room  # at the last refusal or look
         self._look_at: float | None = None
-        self._news = False  # somebody waits who was not seen to be turned away
+        self._news = False  # a pod waits whose refusal the extender did not see
 
     @property
     def next_due(self) -> float | None:
@@ -100,10 +100,10 @@ class UnschedulablePods:
     def answered(
         self, record: PodRecord, now: float, *, has_room: bool, names: Sequence[str] = ()
     ) -> None:
-        """What kube-scheduler was just told about the nodes that it asked for."""
+        """Record the extender's answer to kube-scheduler's call with the nodes *names*."""
         self._asked[record.scheduler] = record.uid, names
         if record.uid in self._nominated:
-            self._nominated[record.uid].in_vain = -1  # nor will the next one be
+            self._nominated[record.uid].in_vain = -1  # so the next nomination counts as 0
         if has_room:
             self._waiting.pop(record.uid, None)
             self._sampled.pop(record.uid, None)
@@ -113,18 +113,18 @@ class UnschedulablePods:
                 self._sampled.setdefault(record.uid, now + MOMENT_SECONDS)
 
     def nominated(self, record: PodRecord) -> str | None:
-        """The node that this pod was nominated for here, to be tried there."""
+        """The node for which the extender nominated this pod, if that nomination still stands."""
         ours = self._nominated.get(record.uid)
         return ours.node if ours is not None and ours.node == record.nominated else None
 
     def take_asked(self, record: PodRecord) -> Sequence[str]:
-        """The nodes that kube-scheduler sees room on for this pod, and that we have just refused:
-        it is about to evict others."""
+        """The nodes on which kube-scheduler sees room for this pod, and which the extender has just
+        refused: kube-scheduler is about to evict others."""
         uid, names = self._asked.pop(record.scheduler, ("", ()))
         return names if uid == record.uid else ()
 
     def may_wait_for(self, record: PodRecord, nodes: Collection[str], now: float) -> bool:
-        """Whether nobody need be evicted for it: one of these nodes has room in a moment."""
+        """Whether the pod needs no eviction, because one of *nodes* has room in a moment."""
         known = self._soon.pop(record.uid, {})
         if not nodes:
             return False
@@ -135,8 +135,8 @@ class UnschedulablePods:
         return now < ends
 
     def evicts(self, record: PodRecord, *, somebody: bool, awaits_room: bool = False) -> None:
-        """What came of kube-scheduler's wish to evict others for this pod. Where nothing did, the
-        pod stays nominated where it was, and is not tried there."""
+        """Record the result of kube-scheduler's preemption for this pod: *somebody* is evicted or
+        not. If not, the pod stays nominated where it was, and kube-scheduler does not try it."""
         if somebody or record.uid not in self._waiting:
             self._kept.pop(record.uid, None)
         else:
@@ -144,7 +144,7 @@ class UnschedulablePods:
             self._news = self._news or bool(record.nominated)
 
     def changed(self, record: PodRecord) -> None:
-        """A pod came, or changed."""
+        """A pod was created, or changed."""
         if not _waits(record):
             self.forget(record.uid)
         elif record.unschedulable and record.uid not in self._waiting:
@@ -152,11 +152,11 @@ class UnschedulablePods:
             self._news = True
 
     def since(self, uid: str, now: float) -> float:
-        """When this pod was first told that it has to wait."""
+        """When the extender first refused this pod."""
         return self._waiting.get(uid, now)
 
     def look_now(self, now: float) -> None:
-        """They may have been told that something has to be read first, and it was."""
+        """Look at once: refusals may have named an object to read, and it has been read."""
         self._look_at = now
 
     def forget(self, uid: str) -> None:
@@ -184,7 +184,7 @@ class UnschedulablePods:
             if record.awaits or not is_asked_about or self._is_in_hand(record, now):
                 continue
             if uid in self._cache.assumed:
-                continue  # it may go to one node alone (`bind`)
+                continue  # it may go to one node alone (`verbs.bind`)
             spot = self._room_for(record, failed_searches, now)
             node = self._waited_in_vain(uid, now) if spot is None else spot.node
             if not node:
@@ -196,8 +196,8 @@ class UnschedulablePods:
                 woken, wanted = woken + 1, wanted + record.demand.gpus
 
     def _whom_to_look_at(self, now: float) -> list[str]:
-        """All who wait, where there may be more room for each; else those that kube-scheduler has
-        asked about with a sample of the nodes."""
+        """All waiting pods, if each of them may have more room; else those about which
+        kube-scheduler called with a sample of the nodes."""
         if self._is_time(now):
             self._look_at = None
             self._sampled.clear()
@@ -208,7 +208,7 @@ class UnschedulablePods:
         return due
 
     def _is_in_hand(self, record: PodRecord, now: float) -> bool:
-        """Whether kube-scheduler is about to try it, or makes room for it where it is nominated."""
+        """Whether kube-scheduler is about to try the pod, or makes room on its nominated node."""
         ours = self._nominated.get(record.uid)
         if not record.nominated:
             self._preempting.pop(record.uid, None)
@@ -218,7 +218,7 @@ class UnschedulablePods:
         elif ours is not None and record.nominated == ours.node:
             tried_by = ours.tried_by
         elif record.preempts and record.uid not in self._kept:
-            # It takes the nomination away where that comes to nothing, if no call of it is lost.
+            # If that fails, kube-scheduler clears the nomination, unless one of its calls is lost.
             tried_by = self._preempting.setdefault(record.uid, now) + SOON_SECONDS
             if self._somebody_leaves(record.nominated, now):
                 tried_by = now + SOON_SECONDS
@@ -229,7 +229,8 @@ class UnschedulablePods:
         return now < tried_by
 
     def _somebody_leaves(self, node: str, now: float) -> bool:
-        """And is not stuck: then kube-scheduler waits for a room that does not come."""
+        """Whether a pod on *node* is terminating and not stuck. If it is stuck, kube-scheduler
+        waits for room that does not come."""
         info = self._cache.nodes.get(node)
         return info is not None and any(
             record.leaving and now < record.leaving_until + STUCK_SECONDS
@@ -237,7 +238,7 @@ class UnschedulablePods:
         )
 
     def _room_for(self, record: PodRecord, failed_searches: set[object], now: float) -> Spot | None:
-        """*hopeless*: the like of whom have no room, which is added to."""
+        """*failed_searches* holds the requests that have no room; a search that fails is added."""
         claimant = self._reservations.claimant_of_single(record)
         view = self._reservations.views(claimant, now)[-1]
         request = GpuRequest(record.demand, record.ask.requirement)
@@ -254,8 +255,8 @@ class UnschedulablePods:
         return max(self._soon[uid].values()) + SOON_SECONDS
 
     def _waited_in_vain(self, uid: str, now: float) -> str:
-        """The node that did not come to have room. kube-scheduler tries it when it is nominated,
-        and then evicts; nothing else makes it come again."""
+        """The node that did not get room in time; empty: none. If the pod is nominated for it,
+        kube-scheduler tries it, and then evicts; nothing else makes it try again."""
         if not self._kept.get(uid):
             return ""
         ends = self._soon_ends(uid)
@@ -266,8 +267,8 @@ class UnschedulablePods:
 
     def _wake(self, record: PodRecord, node: str, now: float) -> bool:
         if record.nominated:
-            # From a pod that may not preempt kube-scheduler never takes a nomination away, and one
-            # that does not change wakes nobody.
+            # kube-scheduler never clears the nomination of a pod that may not preempt, and a
+            # nomination that does not change wakes no pod.
             self._pending_writes.clear_nomination(record, now)
             self._look_again(now + MOMENT_SECONDS)
             return False
@@ -278,7 +279,7 @@ class UnschedulablePods:
         in_vain = 0 if before is None else before.in_vain + 1
         self._nominated[record.uid] = _Nomination(node, now, in_vain)
         self._kept.pop(record.uid, None)
-        self._look_again(now + NOMINATE_SECONDS)  # the call about it may be lost
+        self._look_again(now + NOMINATE_SECONDS)  # kube-scheduler's call may be lost
         return True
 
     def _look_again(self, at: float) -> None:
@@ -292,5 +293,5 @@ class UnschedulablePods:
 
 
 def _waits(record: PodRecord) -> bool:
-    """A plan that is still written on it, but that it is no more nominated for, is none."""
+    """A plan that is still on the pod, but for which it is no longer nominated, does not count."""
     return record.live and not record.node and record.gang is None and bool(record.demand.gpus)

@@ -1,9 +1,10 @@
-"""The bind verb: the GPUs of a single pod are chosen here, those of a gang's member confirmed.
+"""The bind verb: it chooses the GPUs of a single pod, and confirms those of a gang's member.
 
-What a Binding names is held until its outcome shows. Without an answer it stays held: the binding
-may have happened, or may still happen; the pod's next event tells, or time does. Until then the pod
-may go to that node alone, so it is nominated there: of a large cluster kube-scheduler would ask
-about a sample, mostly without that node.
+The GPUs of a Binding stay reserved until its outcome is known. If the API server does not respond,
+they stay reserved too: the Binding may have happened, or may still happen. The pod's next event
+shows it; else the doubt ends after DOUBT_SECONDS. Until then the pod may go to that node alone, so
+the extender nominates it there: in a large cluster kube-scheduler would call with a sample, mostly
+without that node.
 """
 
 from collections import Counter
@@ -23,8 +24,8 @@ from linkwise.extender.cache.plans import in_term, plan_id, written_plan
 from linkwise.extender.cycle.planner import Planner
 from linkwise.topology.plan import Plan
 
-# A Binding without an answer has happened by then, and was seen, or never will. More than twice
-# what it takes to notice that a watch is dead (`Reflector`: 120 s); from then on it is prolonged.
+# By then, a Binding without a response has happened and was seen, or it never will. More than twice
+# the time to notice a dead watch (`Reflector`: 120 s); from then on, the doubt is prolonged.
 DOUBT_SECONDS = 300.0
 
 
@@ -35,9 +36,9 @@ class Binder:
     def __init__(self, cache: Cache, planner: Planner) -> None:
         self._cache = cache
         self._planner = planner
-        self._flying: Counter[_Key] = Counter()  # orders without an outcome yet
-        self._bound: set[_Key] = set()  # done, and the pod's event has not come yet
-        self._doubts: dict[_Key, float] = {}  # no answer came: when the doubt ends
+        self._flying: Counter[_Key] = Counter()  # orders without an outcome
+        self._bound: set[_Key] = set()  # done, but the pod's event has not arrived
+        self._doubts: dict[_Key, float] = {}  # without a response -> when the doubt ends
 
     def begin(self, call: BindCall, now: float) -> BindOrder | AlreadyBound | BindRefusal:
         record = self._cache.pods.get(call.uid)
@@ -57,7 +58,7 @@ class Binder:
         if record.awaits:
             return BindRefusal(f"linkwise: {record.awaits}", passing=True)
         if self._planner.is_writing(call.uid):
-            # It may be of an older plan, and must not come after the Binding and overwrite it.
+            # It may be an older plan, which must not overwrite the Binding's annotations.
             return BindRefusal("linkwise: a plan is being written on the pod", passing=True)
         completes = self._completes(record)
         held = self._cache.assumed.get(call.uid, {}).get(call.node)
@@ -70,9 +71,9 @@ class Binder:
         return _order(call, annotations_of(chosen) | (START_MARK if completes else {}))
 
     def _completes(self, record: PodRecord) -> bool:
-        """Whether its gang has enough members with this Binding, which then brings the mark too.
+        """Whether this Binding completes the gang's minimum; then it also sets the start mark.
 
-        Not where another member's Binding is on its way: that one may come to nothing.
+        Bindings of other members in flight do not count: they may fail.
         """
         gang = self._planner.gangs.get(record.gang) if record.gang is not None else None
         if gang is None or gang.alone:
@@ -85,7 +86,7 @@ class Binder:
         return not members.started and len(bound) + members.done >= members.minimum
 
     def _is_bound(self, uid: str) -> bool:
-        """Whether the API server has said so, though the pod's event has not come yet."""
+        """Whether the API server has confirmed the Binding, even before the pod's event arrives."""
         return any((uid, node) in self._bound for node in self._cache.assumed.get(uid, ()))
 
     def end(self, order: BindOrder, outcome: Outcome, now: float) -> None:
@@ -96,7 +97,7 @@ class Binder:
         elif outcome is Outcome.UNKNOWN:
             self._doubts[key] = now + DOUBT_SECONDS
         elif not (self._flying[key] or key in self._bound or key in self._doubts):
-            # Else another order for the same binding may be why this one was refused.
+            # Else another order for the same Binding may be the reason for this refusal.
             self._cache.forget_assumed(*key)
         if outcome is not Outcome.DONE:
             self._cache.given_back(order.node)
@@ -105,11 +106,11 @@ class Binder:
             self._planner.bind_ended(record)
 
     def refused(self, call: BindCall) -> None:
-        """kube-scheduler is told so, and asks no more for this binding."""
+        """kube-scheduler gets this refusal, and does not call again for this Binding."""
         self._cache.given_back(call.node)
 
     def end_doubts(self, now: float) -> None:
-        """Let go of what no event can tell any more."""
+        """Drop outcomes and doubts that no event can change any more."""
         for key in list(self._bound):
             if self._settled(key):
                 self._bound.discard(key)
@@ -122,15 +123,15 @@ class Binder:
                 self._planner.bind_ended(self._cache.pods[key[0]])
 
     def doubted(self) -> dict[str, str]:
-        """uid -> node of pods that may go to that node alone, and are not on their way there."""
+        """uid -> node of pods that may go to that node alone, without an order in flight."""
         return {uid: node for uid, node in self._doubts if not self._flying[uid, node]}
 
     def unheard(self, now: float) -> None:
-        """No pod's event can come at present, so no doubt ends by time alone."""
+        """The watch is broken: no pod event can arrive, so time alone ends no doubt."""
         self._doubts = dict.fromkeys(self._doubts, now + DOUBT_SECONDS)
 
     def _settled(self, key: _Key) -> bool:
-        """Whether the pod's own record says how it ended."""
+        """Whether the pod's own record shows the outcome."""
         record = self._cache.pods.get(key[0])
         return record is None or record.ended or bool(record.node)
 
@@ -176,8 +177,9 @@ class Binder:
 
 
 def _not_let_through(call: BindCall, record: PodRecord) -> BindRefusal | None:
-    """A plan is on its pod for every leader to see; of any other, kube-scheduler has to have asked
-    this process. It asks again from the beginning where the one before was asked."""
+    """Refuse a pod without a plan that this process did not let through filter. Any leader can read
+    a plan on the pod; without one, kube-scheduler has to have called this process. If it called the
+    previous leader, it starts over."""
     if not call.let_through:
         return BindRefusal(f"linkwise: filter did not let the pod through to node {call.node}")
     if call.let_through != record.scheduler:

@@ -1,7 +1,7 @@
-"""Answers to filter and prioritize: which nodes have a GPU set that will do.
+"""Implements filter and prioritize: which nodes have a suitable GPU set, and which is best.
 
-Questions name up to 5,000 nodes, so they are asked of arrays, kind by kind. Refusals are stable
-texts, equal on all nodes with the same reason (see `calls.FilterAnswer`); numbers are in `explain`.
+Calls name up to 5,000 nodes, so arrays hold the data, and each kind is evaluated once. Refusals are
+stable texts, equal on all nodes with the same reason (`FilterAnswer`); `explain` has the numbers.
 """
 
 from collections.abc import Sequence
@@ -23,18 +23,18 @@ from linkwise.extender.gangs.scheduling_gates import why_gang_waits
 from linkwise.extender.placement.nodes.reasons import by_kind, rooms
 
 ELSEWHERE = "linkwise: planned on another node"
-# To read an owner takes milliseconds. kube-scheduler tries nobody else meanwhile, so each pod may
-# let it wait for so long in all, and hears then what will stand on the pod for minutes.
+# A read of an owner takes milliseconds. kube-scheduler tries no other pod meanwhile. So each pod
+# may delay it for this long in total; then it gets the reason that stands on the pod for minutes.
 READING_SECONDS = 0.2
 BEST_SCORE = 100
 _BANDWIDTH, _FUTURE, _FULLNESS = 85, 10, 4  # of all scores but the best, 99 at most
-_ANY_DAMAGE = 1e-6  # GB/s: nodes that all lose nothing are spared alike
+_ANY_DAMAGE = 1e-6  # GB/s: if all nodes lose nothing, all are spared equally
 
 
 def filter_nodes(
     cache: Cache, planner: Planner, record: PodRecord, call: FilterCall, now: float
 ) -> FilterAnswer:
-    """*record* is of the pod as kube-scheduler sent it."""
+    """*record* describes the pod as kube-scheduler sent it."""
     names = call.node_names
     if record.invalid:
         return FilterAnswer(unresolvable=dict.fromkeys(names, f"linkwise: {record.invalid}"))
@@ -66,7 +66,7 @@ def filter_nodes(
 def _of_single(
     cache: Cache, planner: Planner, record: PodRecord, names: tuple[str, ...], now: float
 ) -> FilterAnswer:
-    """Shown what is held for others only where nothing else is left, and only if it may have it."""
+    """The pod sees GPUs reserved for others only if nothing else is left and it may use them."""
     answer = FilterAnswer()
     request = GpuRequest(record.demand, record.ask.requirement)
     reservations = planner.reservations
@@ -81,7 +81,7 @@ def _of_single(
 
 
 def gang_text(planner: Planner, record: PodRecord) -> str:
-    """Why a member without a plan waits."""
+    """The reason why a member without a plan waits."""
     assert record.ask.gang is not None
     gang = planner.gangs.get(record.gang) if record.gang is not None else None
     members = planner.muster(gang) if gang is not None else None
@@ -128,7 +128,7 @@ def _scores(cache: Cache, table: NodeTable, request: GpuRequest, names: Sequence
 
 
 def _first(*keys: NDArray[np.generic]) -> int:
-    """The place that sorts first by these keys, one after the other; sorts none of the others."""
+    """The place that is first by these keys, one after the other; the rest is not sorted."""
     places = np.arange(len(keys[0]))
     for key in keys:
         of_places = key[places]
@@ -156,8 +156,8 @@ def _exactly(node: str, names: Sequence[str]) -> FilterAnswer:
 def _learn(
     planner: Planner, record: PodRecord, names: tuple[str, ...], wanted: str | None, now: float
 ) -> None:
-    """What this call says about nodes: those that it names passed all else, and the one that we
-    *wanted* the pod to go to, and nominated it for, may have refused it."""
+    """Learn from the nodes of this call: those that it names passed all other filters. The
+    *wanted* node, for which the extender nominated the pod, may have refused it."""
     if record.template is None:
         return
     planner.asked(record, is_planned=wanted is not None)

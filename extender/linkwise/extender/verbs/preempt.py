@@ -1,18 +1,20 @@
-"""Answers to the preempt verb: on which nodes a single pod has its GPUs once its victims are gone.
+"""Implements the preempt verb: on which nodes a single pod has its GPUs once its victims are gone.
 
-kube-scheduler chooses the victims by counts of GPUs alone, and one pod by one. Here it is seen to
-that the links fit, that nothing which is held for somebody more urgent counts as room, and that no
-gang is left half: its other members on the node become victims too, and where it has members
-elsewhere the node is left out, since kube-scheduler evicts on one node only. Newer kube-schedulers
-come with no victims at all where only we had objected; then the cheapest are named here.
+kube-scheduler chooses the victims by counts of GPUs, one pod at a time. The extender ensures that
+- the links fit;
+- GPUs that are reserved for a more urgent gang do not count as room;
+- no gang is left half: its other members on the node become victims too. If it has members on other
+  nodes, the answer omits the node, since kube-scheduler evicts on one node only.
+If only the extender refused the nodes, newer kube-schedulers call without victims; then the
+extender names the cheapest.
 
-Nobody is evicted for what is about to be free. kube-scheduler hears that a victim is gone before
-our watch does, and seconds before its node says that the GPUs are given back; it asks again, we
-refuse the emptied node, and it would evict somebody on the next one. So where a node that it asked
-about comes to have room without that, no pod is evicted; `unschedulable_pods` has the pod tried
-again.
+No pod is evicted for GPUs that are about to be free. kube-scheduler sees that a victim is gone
+before the extender's watch does, and seconds before the node reports that the GPUs are returned. It
+calls again, the extender refuses the emptied node, and kube-scheduler would evict on the next one.
+So if a node of its call gets room without an eviction, no pod is evicted;
+`queue.unschedulable_pods` makes kube-scheduler try the pod again.
 
-A gang's member preempts nobody by this verb: one place helps a gang nothing, and `preemption` finds
+For a gang's member this verb evicts no pod: one place does not help a gang, and `preemption` finds
 room for all of it.
 """
 
@@ -42,7 +44,7 @@ def preempt(
     soon = [node for node in refused if node not in full and question.has_room_soon(node)]
     awaits_room = planner.unschedulable_pods.may_wait_for(record, soon, now)
     if awaits_room:
-        victims = {node: asked[node] for node in soon if node in asked}  # none are asked for there
+        victims = {node: asked[node] for node in soon if node in asked}  # these need no victims
     else:
         answers = {node: question.victims(node, those) for node, those in asked.items()}
         victims = {node: those for node, those in answers.items() if those is not None}
@@ -64,7 +66,7 @@ class _Question:
         }
 
     def victims(self, node: str, asked: Victims) -> Victims | None:
-        """Who is to go from this node; None: whoever goes, the pod does not come to have GPUs."""
+        """The victims on this node; None: the pod gets no GPUs there, whichever pods end."""
         info = self._cache.nodes.get(node)
         if info is None or info.kind is None or info.machine is None or info.closed:
             return None
@@ -76,21 +78,21 @@ class _Question:
         if set(whole) == set(asked.uids):
             return asked
         if not self._budgets.known:
-            return None  # nobody could say what those who are added break
+            return None  # it is unknown which budgets the additional victims violate
         pods = [self._cache.pods[uid] for uid in whole if uid in self._cache.pods]
         return Victims(tuple(whole), self._budgets.broken_by(pods))
 
     def has_room_soon(self, node: str) -> bool:
-        """Whether the pod has GPUs on this node, on which kube-scheduler sees room, once all have
-        given theirs back who are gone or going."""
+        """Whether the pod has GPUs on this node, on which kube-scheduler sees room, once all pods
+        that are gone or terminating have returned theirs."""
         info = self._cache.nodes.get(node)
         if info is None or info.record is None:
-            return True  # kube-scheduler's watch has shown it, ours will
+            return True  # kube-scheduler's watch has shown it, the extender's will
         if info.kind is None or info.machine is None or info.closed:
             return False
         counted = sum(pod.needs.gpus for pod in info.bound.values()) + self._record.needs.gpus
         if counted > info.record.offers.gpus:
-            # Some of these are gone, as kube-scheduler knows; nobody can tell which.
+            # Some of these are gone, as kube-scheduler knows; it is unknown which.
             gone = [who for who in info.owned if who not in info.plans and who not in info.assumed]
         else:
             pods = {who: self._cache.pods.get(who) for who in info.owned}
@@ -98,7 +100,7 @@ class _Question:
         return self._fits(info, gone)
 
     def _whole(self, info: NodeInfo, uids: Sequence[str]) -> list[str] | None:
-        """These, and whoever must go with them; None where that is somebody on another node."""
+        """*uids*, and the pods that must go with them; None if one of these is on another node."""
         whole = dict.fromkeys(uids)
         gangs = {
             record.gang
@@ -118,7 +120,7 @@ class _Question:
         return list(whole)
 
     def _can_spare(self, key: GangKey) -> int:
-        """How many of its members a gang runs on without."""
+        """How many members the gang can do without."""
         known = self._planner.gangs.get(key)
         return 0 if known is None else len(spare_of(self._planner.muster(known)))
 
@@ -139,7 +141,7 @@ class _Question:
         return info.kind.take(self._request, free) is not None
 
     def _with_more(self, info: NodeInfo, gone: Sequence[str]) -> list[str] | None:
-        """With the cheapest of the less important pods on this node that make it fit."""
+        """*gone*, and the cheapest of the less important pods on this node that make room."""
 
         def all_of(units: Iterable[Unit]) -> list[str]:
             more = (pod.uid for unit in units for pod in unit.pods)

@@ -1,9 +1,9 @@
-"""kube-scheduler's JSON, to calls and back: the only home of names such as `NodeNames`.
+"""Converts kube-scheduler's JSON to calls and back: only this module knows names like `NodeNames`.
 
-The wire has traps that would silently undo our answers: a score that is no integer makes
-kube-scheduler drop the whole reply, a nil map arrives as null, and Go takes member names in any
-case. So what comes in is read member by member, in any case, and what goes out is spelt exactly as
-k8s.io/kube-scheduler/extender/v1 spells it. Replies are bytes: 5,000 node names are written once.
+The protocol has traps that would silently undo the extender's answers: a score that is no integer
+makes kube-scheduler drop the whole reply, a nil map arrives as null, and Go accepts member names in
+any case. So the readers ignore case, and the writers spell each member exactly as
+k8s.io/kube-scheduler/extender/v1 does. Replies are bytes: 5,000 node names are written once.
 """
 
 from collections.abc import Mapping
@@ -47,9 +47,9 @@ class _NamedNode(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class NodesCall:
-    """A filter or prioritize call, and the nodes as sent where `nodeCacheCapable` is false.
+    """A filter or prioritize call, and the nodes as sent if `nodeCacheCapable` is false.
 
-    `items` holds each node's JSON by name, to be sent back unread; None where names were sent.
+    `items` has each node's JSON by name, to be sent back unparsed; None if names were sent.
     """
 
     call: FilterCall
@@ -64,7 +64,7 @@ class _FilterResult(msgspec.Struct, rename="pascal"):
     error: str = ""
 
 
-class _HostPriority(msgspec.Struct, rename="pascal", gc=False):  # 5,000 of them a call
+class _HostPriority(msgspec.Struct, rename="pascal", gc=False):  # 5,000 per call
     host: str
     score: int
 
@@ -119,7 +119,7 @@ def read_bind_call(body: bytes) -> BindCall:
 
 
 def read_preempt_call(body: bytes) -> PreemptCall:
-    """Read an ExtenderPreemptionArgs: victims by uid, or as whole pods where names are not used."""
+    """Read an ExtenderPreemptionArgs: victims by uid, or as whole pods if names are not used."""
     members = _members(body, "$")
     pod = _pod(members)
     for key in ("NodeNameToMetaVictims", "NodeNameToVictims"):
@@ -146,7 +146,7 @@ def write_filter_answer(answer: FilterAnswer, asked: NodesCall) -> bytes:
 
 
 def write_filter_error(text: str) -> bytes:
-    """An answer that ends this scheduling cycle; the pod is tried again after a back-off."""
+    """An answer that ends this scheduling cycle; kube-scheduler retries the pod after a backoff."""
     return msgspec.json.encode(_FilterResult(error=text))
 
 
@@ -173,7 +173,7 @@ def write_preempt_answer(answer: PreemptAnswer) -> bytes:
 
 
 def write_error(text: str) -> bytes:
-    """The body that goes with a status other than 200."""
+    """The body of a response with a status other than 200."""
     return msgspec.json.encode(_Error(text))
 
 
@@ -222,7 +222,7 @@ def _text(members: Mapping[str, msgspec.Raw], key: str, path: str = "$") -> str:
 def _optional(
     members: Mapping[str, msgspec.Raw], key: str, kind: type[_Decoded], path: str = "$"
 ) -> _Decoded | None:
-    """The member, or None where it is absent or null (Go writes nil as null)."""
+    """The member, or None if it is absent or null (Go writes nil as null)."""
     raw = members.get(key.lower())
     if raw is None or bytes(raw) == _NULL:
         return None

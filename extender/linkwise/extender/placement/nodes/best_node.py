@@ -1,7 +1,7 @@
-"""The best node for one pod, by the same judgement as `answers.prioritize`.
+"""The best node for one pod, by the same criteria as `verbs.filter_and_prioritize`.
 
-Pods behind the gate come by the thousand and are alike, and each plan changes one node: so what
-every node is worth is kept for each wish, and brought up to date for the nodes that changed.
+Pods behind the gate come by the thousand and are equal, and each plan changes one node. So the
+values of all nodes are cached per request, and updated for the nodes that changed.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,18 +19,19 @@ from linkwise.extender.placement.result import Refusal, Spot
 from linkwise.topology.model import MAX_GPUS
 
 _MOST_WISHES = 64
-_NONE = (-np.inf, 1.0, 1.0)  # of a node without a set that will do
+_NONE = (-np.inf, 1.0, 1.0)  # for a node without a suitable set
 
 
 @dataclass(slots=True)
 class _Worth:
-    """[rows] as in `answers`; `of` keeps it by kind and free GPUs."""
+    """[rows] the same values as in `verbs.filter_and_prioritize`; `of` caches them by kind and free
+    GPUs."""
 
     quality: Floats
     damage: Floats
     free_share: Floats
     of: dict[int, tuple[float, float, float]]
-    seen: int = -1  # entries of the log
+    seen: int = -1  # how many entries of the log are included
 
 
 class BestNode:
@@ -41,7 +42,7 @@ class BestNode:
     def find(
         self, request: GpuRequest, needs: ResourceList, nodes: Bools, view: NodesView
     ) -> Spot | Refusal:
-        """Among *nodes* [rows], with room for *needs*."""
+        """The best of *nodes* [rows] with room for *needs*."""
         worth, rows = self._worth_in(view, request), view.table()
         count = len(rows)
         fits = nodes & (rows.pods[:count] > 0) & (worth.quality[:count] > -np.inf)
@@ -62,7 +63,7 @@ class BestNode:
         return Spot(name, gpus)
 
     def among(self, request: GpuRequest, names: Sequence[str], view: NodesView) -> str | None:
-        """The best of the nodes of these names, on which everything else fits."""
+        """The best of the named nodes, on which everything but the GPUs is known to fit."""
         worth, cache = self._worth_in(view, request), self._cache
         places = cache.rows.rows_of(names)
         places = places[places >= 0]
@@ -70,7 +71,7 @@ class BestNode:
         return cache.rows.names[self._first(worth, places)] if len(places) else None
 
     def _first(self, worth: "_Worth", places: Ints) -> int:
-        """Of these rows, of which there is one."""
+        """The best of the rows *places*, which are not empty."""
         for keys in (-worth.quality, worth.damage, worth.free_share, self._cache.rows.name_ranks()):
             if len(places) > 1:
                 of_places = keys[places]
@@ -78,7 +79,7 @@ class BestNode:
         return int(places[0])
 
     def _worth_in(self, view: NodesView, request: GpuRequest) -> _Worth:
-        """What the nodes of *view* are worth."""
+        """The values of the nodes of *view*."""
         worth = self._worth(request)
         if not view.changed:
             return worth

@@ -1,12 +1,13 @@
-"""Nodes whose kubelet refuses pods with GPUs, as it does while no plugin is registered there.
+"""Tracks nodes whose kubelet refuses pods with GPUs, as it does while no plugin is registered.
 
-Such a pod has failed for good, and the next one would too. So after the first no other is placed on
-that node until its allocatable GPUs rise, as they do when a plugin registers. Where they do not
-fall in the first place, one pod is placed there after a pause, as a trial: once it runs the node is
-as any, and if it is refused too the pause is twice as long. In memory; a new extender learns again.
+A refused pod has failed for good, and the next one would too. So after the first refusal the
+extender places no other pod on that node until its allocatable GPUs rise, as they do when a plugin
+registers. If they do not fall in the first place, the extender places one pod there after a pause,
+as a trial. Once that pod runs, the node is normal again. If it is refused too, the pause doubles.
+The state is in memory only; a new extender learns it again.
 
-A pod that ran before is refused when its kubelet has started anew. That kubelet has told by then
-that the node has no GPUs at present, and its word on the pod may come when they are back.
+A pod that was already running is refused when its kubelet has restarted. That kubelet has reported
+by then that the node has no GPUs at present, and its refusal may arrive when they are back.
 """
 
 from dataclasses import dataclass
@@ -14,14 +15,14 @@ from dataclasses import dataclass
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.cache.cache import Cache
 
-# The kubelet counts the GPUs of a plugin that has gone as not allocatable with its next status,
-# which it writes every 10 s.
+# After a plugin is gone, the kubelet's next status no longer counts its GPUs as allocatable. It
+# writes its status every 10 s.
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 30.0, 600.0
 
 
 @dataclass(slots=True)
 class _Refusing:
-    least: int  # GPUs that were allocatable since
+    least: int  # the fewest allocatable GPUs since the refusal
     pause: float
     try_at: float
 
@@ -32,7 +33,7 @@ class KubeletAdmission:
         self._refusing: dict[str, _Refusing] = {}
 
     def changed(self, before: PodRecord | None, record: PodRecord, now: float) -> None:
-        """A pod came or changed; the books know it already."""
+        """A pod was created or changed; the cache already has *record*."""
         node = record.node
         if not node or not record.demand.gpus:
             return
@@ -53,7 +54,7 @@ class KubeletAdmission:
                 continue
             refusing.least = offers
             if now >= refusing.try_at:
-                refusing.try_at = now + refusing.pause  # if the one that is tried goes away
+                refusing.try_at = now + refusing.pause  # if the trial pod is deleted
                 self._cache.try_one_on(node)
 
     def next_due(self) -> float | None:
@@ -66,7 +67,7 @@ class KubeletAdmission:
         before = self._refusing.get(node)
         pause = FIRST_PAUSE_SECONDS
         if before is not None:
-            # Others may have been on their way when the first was refused.
+            # Bindings of other pods may have been in flight at the first refusal.
             pause = 2 * before.pause if info.tried_beside is not None else before.pause
         pause = min(pause, LONGEST_PAUSE_SECONDS)
         self._refusing[node] = _Refusing(info.record.offers.gpus, pause, now + pause)

@@ -1,8 +1,8 @@
 """Which nodes a pod may run on, as far as that is cheap and certain.
 
-Ready and schedulable, taints, node selector and required node affinity; CPU, memory, GPU and pod
-counts are in `Rows.pods_that_fit`. The rest of kube-scheduler's judgement is not repeated here: it
-is learned from its filter calls (`feedback`).
+These filters are: ready and schedulable, taints, node selector and required node affinity. CPU,
+memory, GPU and pod counts are in `NodeTable.pods_that_fit`. The extender does not repeat the other
+filters of kube-scheduler: it learns them from kube-scheduler's calls (`scheduler_feedback`).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -20,14 +20,14 @@ _KEEPS_OUT = frozenset({"NoSchedule", "NoExecute"})
 
 
 class NodeFilters:
-    """The answer per template, kept and brought up to date for the nodes that changed."""
+    """The result per template, cached and updated for the nodes that changed."""
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
         self._known: WeakKeyDictionary[Template, tuple[Bools, int]] = WeakKeyDictionary()
 
     def rows(self, template: Template) -> Bools:
-        """[rows] whether a pod of this template may run there. Not to be written to."""
+        """[rows] whether a pod of this template may run on the node. Read only."""
         cache = self._cache
         count, log = len(cache.rows), cache.changed_rows
         known, seen = self._known.get(template, (None, 0))
@@ -56,13 +56,13 @@ def may_run(template: Template, node: NodeRecord | None) -> bool:
 
 
 def why_not(template: Template, node: NodeRecord) -> str:
-    """What kube-scheduler would say against it; empty: nothing that we know of."""
+    """Why kube-scheduler would refuse the node; empty: no known reason."""
     if node.unschedulable and not _tolerated(_CORDONED, template.tolerations):
         return "cordoned"
     for taint in node.taints:
         if taint.effect in _KEEPS_OUT and not _tolerated(taint, template.tolerations):
             return f"taint {taint.key} not tolerated"
-    # Every node is asked for each new template, and most templates say nothing.
+    # Every node is tested for each new template, and most templates have no constraint.
     selector = template.node_selector
     if selector and any(node.labels.get(key) != value for key, value in selector.items()):
         return "node selector does not match"
@@ -72,7 +72,7 @@ def why_not(template: Template, node: NodeRecord) -> str:
 
 
 def puts_off(template: Template | None, node: NodeRecord | None) -> bool:
-    """Whether kube-scheduler would rather put such a pod elsewhere."""
+    """Whether kube-scheduler would prefer another node for such a pod."""
     return node is not None and any(
         taint.effect == "PreferNoSchedule"
         and not (template is not None and _tolerated(taint, template.tolerations))

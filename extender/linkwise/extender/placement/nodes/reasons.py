@@ -1,7 +1,7 @@
 """Which nodes have a GPU set for a pod, and why the others have none.
 
-Asked of arrays, kind by kind. The texts are stable and equal on all nodes with the same reason:
-kube-scheduler counts equal ones, and tries a pod again whenever the whole changes.
+The search works on arrays, kind by kind. The texts are stable and equal on all nodes with the same
+reason: kube-scheduler counts equal texts, and tries a pod again whenever the whole changes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,14 +23,14 @@ UNREADABLE = "linkwise: topology or in-use annotation cannot be read"
 REFUSING = f"linkwise: {REFUSES}"
 UNKNOWN_NODE = "linkwise: node is not known yet"
 OTHERS_FIRST = "linkwise: GPUs came free that others have waited for longer"
-# These no preemption can change.
+# Preemption cannot change these.
 TOO_SMALL = "linkwise: node has fewer GPUs than wanted"
 NEVER_LINKED = "linkwise: no GPU set of this node has the required link"
 OTHER_MODEL = "linkwise: GPU model or memory does not match"
 
 
 def why_no_room(kind: MachineKind, request: GpuRequest, free: int) -> tuple[str, bool]:
-    """Why the pod has no set among these free GPUs, and whether it never had one there."""
+    """Why the pod has no set among these free GPUs, and whether the kind can never have one."""
     allowed = kind.allowed(request.requirement)
     if kind.all_gpus.bit_count() < request.size:
         return TOO_SMALL, True
@@ -59,7 +59,8 @@ def problem_text(cache: Cache, name: str) -> str:
 
 
 def _held_for(cache: Cache, name: str) -> str:
-    """Who waits for GPUs of this node that nobody has; of several the first by name."""
+    """The reason that names the gang for which unused GPUs of this node are reserved; if there are
+    several, the first by name."""
     info = cache.nodes[name]
     titles = [key.title for key, gpus in info.reserved.items() if gpus & info.held]
     return held_for(min(titles)) if titles else OTHERS_FIRST

@@ -1,16 +1,16 @@
-"""What kube-scheduler's filter calls teach about nodes, beyond what we know ourselves.
+"""Learns from kube-scheduler's filter calls about nodes what the extender itself does not know.
 
 A call names exactly the nodes that passed everything else (volumes, spread, other plugins).
-kube-scheduler tries a nominated pod on its nominated node alone first. It goes on without that node
-for two reasons: a plugin refused the node, or its question to us was lost on the way. So a call
-without the nominated node is a refusal only where it cannot be the other:
+kube-scheduler tries a nominated pod on its nominated node alone first. It continues without that
+node for two reasons: a plugin refused the node, or its call to the extender was lost. So a call
+without the nominated node is a refusal only if the second reason is excluded:
 
 - kube-scheduler looked at every node, as it does until it has found LEAST_SAMPLE that pass;
-- or it happened twice, APART_SECONDS apart, and no call named the node between.
+- or it happened twice, APART_SECONDS apart, and no call named the node in between.
 
-A refusal keeps the node out of plans for pods of the same template. It ends when a call names the
+A refusal excludes the node from plans for pods of the same template. It ends when a call names the
 node, when the node or the pods on it change, and by itself after a pause. The pause doubles with
-each further refusal by the same node. All of this is in memory; a new extender learns again.
+each further refusal by the same node. All of this is in memory; a new extender learns it again.
 """
 
 from collections.abc import Iterable
@@ -23,9 +23,9 @@ from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_table import Bools
 
 FRESH_SECONDS = 30.0
-# kube-scheduler's minFeasibleNodesToFind (pkg/scheduler/schedule_one.go): of fewer it skips none.
+# kube-scheduler's minFeasibleNodesToFind (pkg/scheduler/schedule_one.go): it skips none of fewer.
 LEAST_SAMPLE = 100
-# A refused pod is asked about twice within milliseconds, the second time for a preemption.
+# Two calls about a refused pod come within milliseconds, the second one for a preemption.
 APART_SECONDS = 1.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 10.0, 300.0
 _MOST_DOUBLINGS = 5  # more make no difference
@@ -41,24 +41,24 @@ class _Passing:
 
 @dataclass(slots=True)
 class _Refusal:
-    version: int  # of the node, and of the pods on it
+    version: int  # of the node, including the pods on it
     until: float
     times: int = 1  # in a row
-    lapsed: bool = False  # its pause is over; how long the next one is, is still known
+    lapsed: bool = False  # its pause is over; `times` stays, for the next refusal
 
 
 class SchedulerFeedback:
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
-        # Not weak: a pod made again must find what was learned with the one before it.
+        # Not weak: a recreated pod must find what its predecessor's calls taught.
         self._refusals: dict[Template, dict[str, _Refusal]] = {}
-        self._passing: dict[Template, _Passing] = {}  # the latest last; none that is not fresh
-        # (uid, node) -> when a call first lacked the node for which the pod was nominated
+        self._passing: dict[Template, _Passing] = {}  # the latest last; only fresh ones
+        # (uid, node) -> when a call first omitted the node for which the pod was nominated
         self._doubts: dict[tuple[str, str], float] = {}
 
     def named(self, template: Template, names: tuple[str, ...]) -> bool:
-        """A call names these nodes, so they refuse no pod of this template. Whether a refusal ended
-        by that."""
+        """A call names these nodes, so they refuse no pod of this template. Returns whether that
+        ended a refusal."""
         refusals = self._refusals.get(template)
         if not refusals:
             return False
@@ -70,21 +70,21 @@ class SchedulerFeedback:
         return bool(ended)
 
     def passed(self, template: Template, names: tuple[str, ...], now: float) -> None:
-        """These are nodes that passed for a pod of this template, though maybe not all."""
+        """These nodes passed for a pod of this template, though maybe not all that would."""
         self._passing.pop(template, None)
         self._passing[template] = _Passing(names, now)
-        # Each may name 5,000 nodes, and pods of very many templates may wait for weeks.
+        # Each call may name 5,000 nodes, and pods of many templates may wait for weeks.
         while now - self._passing[first := next(iter(self._passing))].at > FRESH_SECONDS:
             del self._passing[first]
 
     @property
     def templates(self) -> int:
-        """How many of them something is remembered of that filter calls named."""
+        """For how many templates the nodes of a filter call are remembered."""
         return len(self._passing)
 
     def lacks(self, uid: str, node: str, names: tuple[str, ...], now: float) -> bool:
-        """A call about a pod that is nominated for *node* names other nodes. Whether that is a
-        refusal by the node."""
+        """A call about a pod that is nominated for *node* names other nodes. Returns whether that
+        is a refusal by the node."""
         if len(names) < LEAST_SAMPLE:
             return True
         doubt = (uid, node)
@@ -117,7 +117,7 @@ class SchedulerFeedback:
         refusals[node] = _Refusal(info.version, until, times)
 
     def lapse(self, touched: Iterable[str], now: float) -> bool:
-        """End refusals by nodes that changed since, and those whose time is over. Whether there
+        """End refusals by nodes that changed, and those whose pause is over. Returns whether there
         were any."""
         nodes = set(touched)
         any_ended = False
@@ -154,7 +154,7 @@ class SchedulerFeedback:
         return tuple(sorted(self._refusing(template)))
 
     def refusing(self) -> dict[Template, frozenset[str]]:
-        """The nodes that refused pods, by the pods' template."""
+        """template -> the nodes that refused its pods."""
         found = {template: frozenset(self._refusing(template)) for template in self._refusals}
         return {template: nodes for template, nodes in found.items() if nodes}
 
@@ -171,7 +171,8 @@ class SchedulerFeedback:
         return allowed
 
     def known_to_pass(self, template: Template, now: float) -> Bools | None:
-        """[rows] the nodes that passed lately, where our own judgement has failed before."""
+        """[rows] the nodes that passed recently; None if no node refused pods of this template, or
+        none passed recently."""
         passing = self._passing.get(template)
         if passing is None or now - passing.at > FRESH_SECONDS or not self._refusing(template):
             return None

@@ -1,10 +1,13 @@
-"""A single pod is shown its best node alone: there is nothing left to choose, score or ask again.
+"""Filter returns only the best node for a single pod: nothing is left to choose or to score.
 
-kube-scheduler proposes some hundred nodes and would rate each of them by all its plugins and by a
-second call of ours, only to come to the node that is best to us. Where the pod has wishes of its
-own, or kube-scheduler for it, it gets all nodes as ever; and so does a pod that comes again, as
-something that we cannot see has kept it off the node that it was offered (another extender, a
-volume, a plugin's late refusal). docs/decisions/0010-one-node.md has what that saves.
+kube-scheduler proposes some hundred nodes. It would rate each of them with all its plugins and with
+a second call to the extender, only to choose the node that the extender rates best. Filter returns
+all suitable nodes in two cases:
+- The pod, or kube-scheduler for it, has preferences of its own.
+- The pod was offered one node before and comes again. Then something that the extender cannot see
+  has kept it off that node (another extender, a volume, a plugin's late refusal).
+
+docs/decisions/0010-one-node.md says what this saves.
 """
 
 from collections.abc import Sequence
@@ -20,10 +23,10 @@ from linkwise.extender.placement.nodes.nodes_view import NodesView
 class Offers:
     def __init__(self, cache: Cache, best_node: BestNode) -> None:
         self._cache, self._best_node = cache, best_node
-        self._made: set[str] = set()  # uids of the pods that were shown one node of several
+        self._made: set[str] = set()  # uids of the pods that were offered one node of several
 
     def offer(self, record: PodRecord, names: Sequence[str], view: NodesView) -> str | None:
-        """The one of these nodes to answer; None where there is none, or all are to be told."""
+        """The node of *names* to return; None if there is none, or if all are to be returned."""
         if record.prefers or record.uid in self._made:
             return None
         request = GpuRequest(record.demand, record.ask.requirement)
@@ -36,7 +39,7 @@ class Offers:
 
     @property
     def pending(self) -> int:
-        """Pods that were offered a node and are not known to be bound."""
+        """How many pods were offered a node and are not known to be bound."""
         return len(self._made)
 
     def forget(self, uid: str) -> None:
