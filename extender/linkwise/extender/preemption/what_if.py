@@ -17,9 +17,6 @@ from linkwise.extender.preemption.victim_selection import Unit
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.running_pods import RunningPods
 
-# A gang without suitable victims is not tried again before this, and only if something changed.
-TRY_SECONDS = 10.0
-
 
 class WhatIf:
     """Whether a gang has room without some other pods. Terminating pods count as gone. GPUs that
@@ -35,13 +32,8 @@ class WhatIf:
         members: GangMembers,
         now: float,
     ) -> None:
-        self._cache, self._search, self._running_pods, self._gang = (
-            cache,
-            search,
-            running_pods,
-            gang,
-        )
-        self._found, self._now = members, now
+        self._cache, self._search, self._running_pods = cache, search, running_pods
+        self._members, self._now = members, now
         claimant = reservations.claimant(gang, members)
         self._open_to = frozenset(reservation.key for reservation in reservations.open_to(claimant))
         self._base = reservations.rows_with(reservations.ways(claimant, now)[0])
@@ -58,7 +50,7 @@ class WhatIf:
 
     def seek(self, units: Iterable[Unit]) -> list[Spot] | None:
         rows, changed = self._rows_without(units)
-        spots = self._search.seek(self._found, self._now, view=as_if(rows, tuple(changed)))
+        spots = self._search.seek(self._members, self._now, view=as_if(rows, tuple(changed)))
         return None if isinstance(spots, Refusal) else spots
 
     def makes_room(self, units: Sequence[Unit]) -> bool:
