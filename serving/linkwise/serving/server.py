@@ -31,11 +31,8 @@ _POLL_SECONDS = 0.1
 _BACKLOG = 1024  # connections that the kernel queues during a round
 _ACCEPTED_AT_ONCE = 64
 _ROUND_SECONDS = 0.02  # of handshakes, before connections are accepted again
-_MOST_IDLE = 32  # threads that wait for the next connection
 _UNREAD_MILLISECONDS = 10_000  # a peer that reads no byte of an answer for so long is gone
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-_DESCRIPTORS = 8192
-_ESTABLISHED = 1  # of linux/tcp_states.h: neither side has sent a FIN, nor a reset
 
 Handle = Callable[[socket.socket, Any, Any], object]
 # The result of a connection (docs/operating/extender.md, `connections_total`).

@@ -14,7 +14,7 @@ import pytest
 
 from linkwise.extender.runtime.ports import scheduler_port as module
 from linkwise.extender.runtime.ports.scheduler_port import VerbServer
-from linkwise.serving import server as serving
+from linkwise.serving import system
 from linkwise.serving.handler import IDLE_SECONDS
 from linkwise.serving.reply import Reply
 from tests.extender.world import wait_for
@@ -327,7 +327,7 @@ def test_it_listens_on_addresses_of_ipv6(verbs: Verbs) -> None:
 
 
 def test_a_few_idle_threads_are_kept(server: VerbServer) -> None:
-    with patch.object(serving, "_MOST_IDLE", 1), ExitStack() as clients:
+    with patch.object(system, "_MOST_IDLE", 1), ExitStack() as clients:
         for _ in range(3):
             one = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
             clients.callback(one.close)
