@@ -56,6 +56,8 @@ class Node:
         self._script("kubectl", f'#!/bin/sh\nexec {sys.executable} -I -S {kubectl} "$@"\n')
         for name in CHANGE:
             self._script(name, KILLER.format(program=shutil.which(name)))
+        # The real one waits for the disk, which others keep busy; to be killed does not need it.
+        self._script("sync", '#!/bin/sh\necho sync >> "$FAKE_CLUSTER/order"\n')
 
     def _script(self, name: str, text: str) -> None:
         (self.bin / name).write_text(text)
@@ -396,6 +398,16 @@ def test_what_it_can_do_is_said(node: Node, words: list[str]) -> None:
     )
     assert ended.returncode == 1
     assert "install.sh uninstall" in ended.stderr
+
+
+def test_each_file_is_on_the_disk_before_it_gets_its_name(node: Node) -> None:
+    """Else a node that loses power may find an empty one under it."""
+    mv = shutil.which("mv")
+    node._script("mv", f'#!/bin/sh\necho mv >> "$FAKE_CLUSTER/order"\nexec {mv} "$@"\n')
+    node.done("install")
+    node.done("uninstall")
+    order = (node.cluster / "order").read_text().split()
+    assert order == ["sync", "mv"] * (len(FILES) + 2), "four files; the manifest, there and back"
 
 
 def test_killed_at_any_moment_it_leaves_a_scheduler_that_works(node: Node) -> None:
