@@ -410,9 +410,13 @@ def test_each_file_is_on_the_disk_before_it_gets_its_name(node: Node) -> None:
     assert order == ["sync", "mv"] * (len(FILES) + 2), "four files; the manifest, there and back"
 
 
-def test_killed_at_any_moment_it_leaves_a_scheduler_that_works(node: Node) -> None:
+# Each of a pair takes every other moment, so that two workers share them.
+@pytest.mark.parametrize("first", [0, 1])
+def test_killed_at_any_moment_of_an_installation_it_leaves_a_scheduler_that_works(
+    node: Node, first: int
+) -> None:
     """And what was begun is done by the next that runs to its end."""
-    stock, step, states = node.files(), 0, set()
+    stock, step, states = node.files(), first, set()
     while True:
         ended = node.run("install", die_at=step)
         node.assert_works()
@@ -424,11 +428,17 @@ def test_killed_at_any_moment_it_leaves_a_scheduler_that_works(node: Node) -> No
             for task in ("install", "uninstall"):
                 node.done(task)
             assert node.files() == stock
-        step += 1
+        step += 2
     assert step > 15
     assert states == {True, False}
 
-    step = 0
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_killed_at_any_moment_of_its_removal_it_leaves_a_scheduler_that_works(
+    node: Node, first: int
+) -> None:
+    stock, step = node.files(), first
+    node.done("install")
     while True:
         ended = node.run("uninstall", die_at=step)
         node.assert_works()
@@ -438,6 +448,6 @@ def test_killed_at_any_moment_it_leaves_a_scheduler_that_works(node: Node) -> No
         node.done("uninstall")
         assert node.files() == stock
         node.done("install")
-        step += 1
+        step += 2
     assert step > 4
     assert node.files() == stock
