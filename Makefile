@@ -19,8 +19,9 @@ $(VENV)/.dev: pyproject.toml $(VENV)/.run
 demo: $(VENV)/.run
 	$(BIN)/python -m linkwise.simulator --report demo-report/demo.html examples/*.yaml
 
+# More workers than a small machine has cores: half of the time, tests wait for leases and programs.
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 4 --dist worksteal
 
 # On a real Kubernetes, built here: needs Linux, root, Go and some Debian packages, and says which.
 e2e: $(VENV)/.dev

@@ -103,6 +103,7 @@ def test_back_to_the_vendors_plugin_alone_and_forth_again_no_gpu_is_lost(world: 
     ours = world.settings.kubelet_dir
     world.kill_vendor()
     wait_for(lambda: not list(ours.glob("linkwise-*.sock")), "the end of our stream")
+    wait_for(lambda: world.allocatable() == 0, "no GPU to be had")  # else the 16 are ours of before
     world.start_vendor(alone=True)
     wait_for(lambda: world.allocatable() == 16, "16 GPUs, of the vendor's plugin alone")
     world.stop_plugin()

@@ -22,7 +22,7 @@ import grpc
 from linkwise.plugin.dial import reason_of
 from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
 from linkwise.plugin.kubelet.deviceplugin_pb2_grpc import RegistrationStub
-from linkwise.plugin.registration import identity
+from linkwise.plugin.registration import Identity, identity
 
 RETRY_SECONDS = 0.2  # NVIDIA's plugin waits for 30 s
 UNKNOWN_FIELD = bytes([0xC2, 0x3E, 4]) + b"kept"  # field 1000, of a version to come
@@ -192,11 +192,13 @@ class Vendor:
         self.watch = True
         self.starts = 0
         self.retry_at: float | None = None
+        self.seen: Identity | None = None  # the socket that it need not begin anew for
 
     def begin(self) -> None:
         with self.lock:
             self.starts += 1
             self.retry_at = None
+            self.seen = identity(self.where)
             for resource in self.resources.values():
                 resource.end()
             for resource in self.resources.values():
@@ -211,12 +213,11 @@ class Vendor:
                     return
 
     def look(self) -> None:
-        seen = None
         while True:
-            now = identity(self.where)
-            created = now is not None and now != seen
-            seen = now
             with self.lock:
+                now = identity(self.where)
+                created = now is not None and now != self.seen
+                self.seen = now
                 due = self.retry_at is not None and time.monotonic() > self.retry_at
                 if (created and self.watch) or due:
                     self.begin()
@@ -236,7 +237,9 @@ class Vendor:
         return self.starts
 
     def do_offer(self, resource: str, socket: str, **behaviour: Any) -> None:
-        """A resource; it is served at the next beginning."""
+        """A resource; it is served at the next beginning, which a socket that is there already does
+        not cause: a test says when, and one beginning must not come on top of another."""
+        self.seen = identity(self.where)
         self.resources[resource] = Resource(self.directory, resource, socket)
         self.do_set(resource, **behaviour)
 
