@@ -52,8 +52,8 @@ class Leaving:
                 self._patiently(lambda: _clean(self._client, self._node_name))
         except (ApiError, msgspec.MsgspecError) as error:
             log.warning(
-                "node: labels and annotations stay as they are, since it cannot be told whether "
-                "Linkwise is being removed, or they cannot be removed: %s",
+                "node: labels and annotations stay as they are: it is unknown whether Linkwise is "
+                "being removed, or they cannot be removed: %s",
                 error,
             )
 
@@ -107,7 +107,7 @@ def _clean(client: KubeClient, node_name: str) -> None:
     except ApiError as error:
         if error.status != 404:  # the Node itself is gone, and everything with it
             raise
-    log.info("node: Linkwise is being removed, and its labels and annotations have been")
+    log.info("node: removed the labels and annotations, as Linkwise is being removed")
 
 
 def _may_pass(error: BaseException) -> bool:

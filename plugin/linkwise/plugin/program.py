@@ -386,7 +386,7 @@ def end(*parts: Part) -> None:
     for ender, part in zip(enders, parts, strict=True):
         ender.join(max(0.0, ends - time.monotonic()))
         if ender.is_alive():
-            log.warning("%s does not end; not waited for", type(part).__name__)
+            log.warning("%s does not end; the program does not wait for it", type(part).__name__)
 
 
 def _because(what: str, why: str) -> str:

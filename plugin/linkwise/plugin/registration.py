@@ -38,10 +38,10 @@ class Lost(Enum):
     """Why this life of the server ends."""
 
     KUBELET_SOCKET = "kubelet.sock is another one"
-    OWN_SOCKET = "our own socket is gone"
+    OWN_SOCKET = "the plugin's socket is gone"
     STREAM = "the kubelet ended its stream"
     NO_STREAM = "the kubelet opened no stream"
-    ASKED = "our options have changed"
+    ASKED = "the plugin's options have changed"
 
 
 class _DroppedError(Exception):

@@ -167,7 +167,7 @@ class Caretaker:
             if xid not in self._xids_said:
                 self._xids_said.add(xid)
                 whose = f"of {xid.uuid}" if xid.uuid else "of an unknown GPU"
-                log.info("%s, %s: nothing comes of it", xid_text(xid.number), whose)
+                log.info("%s, %s: ignored", xid_text(xid.number), whose)
         self._told(news)
         return any(xid not in news.ignored or xid.number == RECOVERY_CHANGED for xid in xids)
 
@@ -194,7 +194,7 @@ class Caretaker:
             snapshot = self._inventory.read()
         except InventoryError as error:
             if str(error) != self._trouble:
-                log.warning("reading the GPUs anew: %s; the last reading stays", error)
+                log.warning("reading the GPUs again: %s; the last reading stays", error)
             self._trouble = str(error)
             self._probe()
             self._discover_now = False  # not at once: the reading has just failed
