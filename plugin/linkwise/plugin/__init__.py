@@ -1,4 +1,4 @@
-"""The DaemonSet program: tells the kubelet about GPUs, and the cluster about their topology.
+"""The DaemonSet program: offers GPUs to the kubelet, and publishes their topology in the cluster.
 
 start            catches signals, then loads the rest
 program          connects the parts: which thread passes what to which other

@@ -81,7 +81,7 @@ class Metrics:
         )
         self.vendor_registrations = Counter(
             "linkwise_plugin_vendor_registrations_total",
-            "Registrations of vendors' plugins with us: taken, refused",
+            "Registrations of vendors' plugins with Linkwise: taken, refused",
             ["outcome"],
             registry=registry,
         )

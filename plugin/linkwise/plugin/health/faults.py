@@ -16,7 +16,7 @@ RESET_TIMES = 12  # the probation after an XID that asks for a reset, in probati
 LONGEST_SECONDS = (
     86400.0  # after XIDs; after what a probe finds, no longer than a reset's first one
 )
-FORGIVEN_SECONDS = 86400.0  # healthy for so long: the next fault is a first one again
+FORGIVEN_SECONDS = 86400.0  # after so long in health, the next fault counts as the first
 
 
 @dataclass(frozen=True, slots=True)

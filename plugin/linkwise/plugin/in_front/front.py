@@ -306,7 +306,7 @@ class Front:
                     not self._started
                     and self._opened + self._patience.own_knowledge < time.monotonic()
                 ):
-                    log.warning("the GPUs are not known yet: the vendor's list goes out unchanged")
+                    log.warning("the GPUs are not known yet: the vendor's list goes out alone")
                     self.start()
             except Exception as error:  # the keeper must still notice what comes later
                 if str(error) != defect:
