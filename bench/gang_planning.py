@@ -2,8 +2,8 @@
 `python -m bench.gang_planning`.
 
 This runs the core alone, as the extender's shell drives it, without HTTP and without an API server.
-The clock runs from the event that shows the last member to the writes. No other call is answered
-while the core's lock is held, so the longest time that it is held without a break counts too.
+The clock runs from the event that shows the last member to the writes. The core answers no other
+call while its lock is held, so the longest time that it is held without a break counts too.
 """
 
 import gc

@@ -48,7 +48,7 @@ class Timing:
 
     @property
     def silence_seconds(self) -> float:
-        """After so long without a renewal (three tries), do not count on the holder."""
+        """If the holder has not renewed for this time (three tries), do not count on it."""
         return 3 * self.retry_seconds
 
     @property

@@ -2,7 +2,7 @@
 
 The reflector lists, then watches from where the list ended. When the watch ends, it watches again
 from the last version seen, so no change is lost. If that version is too old (410), it lists again.
-Its owner hears everything in the API server's order, from one thread: `on_replace` with all
+Its owner gets everything in the API server's order, from one thread: `on_replace` with all
 objects, then `on_event` for each change, until the next `on_replace`.
 
 An object that does not decode is skipped and reported; it never stops the others. If a callback

@@ -1,14 +1,14 @@
-"""The DaemonSet program: tells the kubelet about GPUs, and the cluster about their topology.
+"""The DaemonSet program: offers GPUs to the kubelet, and publishes their topology in the cluster.
 
 start            catches signals, then loads the rest
-program          the parts put together: which thread tells which other what
-gpus, nvml       where GPUs come from: machines that are played, and the driver
-health           which of them may be given out
-allocate, pods   PURE: the kubelet's question -> GPUs; which pod it must be for
-advisor          the one place that remembers what the kubelet asked
+program          connects the parts: which thread passes what to which other
+gpus, nvml       the sources of GPUs: played machines, and the driver
+health           which GPUs may be given out
+allocate, pods   PURE: the kubelet's question -> GPUs; the pod that it must be for
+advisor          the only place that remembers what the kubelet asked
 server,
-registration     the kubelet's gRPC, and its life cycle
+registration     the gRPC services for the kubelet, and their life cycle
 in_front         the same in front of a vendor's plugin, which stays
-containers       what a container gets to see of its GPUs
-publish, in_use  what the cluster hears: topology and labels, and who really has which GPU
+containers       what makes a container see its GPUs
+publish, in_use  what the Node publishes: topology, labels, and the GPUs that pods really have
 """

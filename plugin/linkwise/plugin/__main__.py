@@ -29,8 +29,8 @@ log = logging.getLogger("linkwise.plugin")
 _DEFAULTS = Settings(node_name="")
 _NAMESPACED = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?/[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
 _SECONDS = click.FloatRange(min=0.01)
-_END_SECONDS = 2.5  # told to end, it has so long
-_CLEANING_SECONDS = 25.0  # and so much longer where it cleans its Node
+_END_SECONDS = 2.5  # the program's time to end after a signal
+_CLEANING_SECONDS = 25.0  # the additional time if it cleans its Node
 
 
 def _url(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
@@ -52,7 +52,7 @@ def _namespaced(_context: click.Context, _option: click.Parameter, value: str | 
 @click.option(
     "--machine-from-label",
     metavar="KEY",
-    help="The same, by the name that this label of our Node says.",
+    help="The same; this label of the Node holds the machine's name.",
 )
 @click.option(
     "--machine-faults",
@@ -63,15 +63,15 @@ def _namespaced(_context: click.Context, _option: click.Parameter, value: str | 
     "--kubelet-dir",
     type=click.Path(path_type=Path, file_okay=False),
     default=_DEFAULTS.kubelet_dir,
-    help="Where kubelet.sock is, and our own socket is made.",
+    help="The directory of kubelet.sock, where the plugin makes its own socket.",
 )
 @click.option(
     "--pod-resources-socket",
     type=click.Path(path_type=Path),
     default=_DEFAULTS.pod_resources_socket,
-    help="Where the kubelet says who has what.",
+    help="The socket of the kubelet's podresources service.",
 )
-@click.option("--kubeconfig", help="Default: the service account of our own pod.")
+@click.option("--kubeconfig", help="Default: the service account of the plugin's pod.")
 @click.option(
     "--api-server", callback=_url, help="URL of an API server that asks for no credentials."
 )
@@ -79,13 +79,13 @@ def _namespaced(_context: click.Context, _option: click.Parameter, value: str | 
     "--daemonset",
     callback=_namespaced,
     metavar="NAMESPACE/NAME",
-    help="Ours: told to end when it is gone, we take what we wrote off our Node.",
+    help="The plugin's DaemonSet: if it is gone when the plugin ends, the plugin cleans its Node.",
 )
 @click.option("--resource-name", default=_DEFAULTS.resource_name, help="What pods ask for.")
 @click.option(
     "--in-front",
     is_flag=True,
-    help="Stand in front of the vendor's device plugin, which registers with us.",
+    help="Stand in front of the vendor's device plugin, which registers with this one.",
 )
 @click.option(
     "--vendor-socket",
@@ -100,49 +100,49 @@ def _namespaced(_context: click.Context, _option: click.Parameter, value: str | 
     "--listen-port",
     type=click.IntRange(0, 65535),
     default=_DEFAULTS.listen_port,
-    help="0 takes any that is free, and logs it.",
+    help="0 takes any free port and logs it.",
 )
 @click.option(
     "--pass-device-specs/--no-pass-device-specs",
     default=_DEFAULTS.pass_device_specs,
-    help="Hand over /dev/nvidia* files as well; not with --cdi, which does.",
+    help="Pass /dev/nvidia* files as well; without effect with --cdi, which brings them.",
 )
 @click.option(
     "--host-dev",
     type=click.Path(path_type=Path, file_okay=False),
     default=_DEFAULTS.host_dev,
-    help="Where the host's /dev is seen, to pass only files that exist.",
+    help="Where the host's /dev is mounted; the plugin passes only files that exist.",
 )
 @click.option("--cdi", is_flag=True, help="Name CDI devices, in place of NVIDIA_VISIBLE_DEVICES.")
 @click.option(
     "--no-driver",
     type=click.Choice(["wait", "exit"]),
     default="wait",
-    help="With no driver and no machine: wait for one, or exit with status 1.",
+    help="If there is no driver and no machine: wait for one, or exit with status 1.",
 )
 @click.option(
     "--policy",
     type=click.Choice(sorted(POLICIES)),
     default=_DEFAULTS.policy,
-    help="For pods without a plan: the best rings, or as NVIDIA's go-gpuallocator.",
+    help="For pods without a plan: the best rings, or the choice of NVIDIA's go-gpuallocator.",
 )
 @click.option(
     "--health-seconds",
     type=_SECONDS,
     default=_DEFAULTS.health_seconds,
-    help="Between probes of the GPUs.",
+    help="Time between probes of the GPUs.",
 )
 @click.option(
     "--discovery-seconds",
     type=_SECONDS,
     default=_DEFAULTS.discovery_seconds,
-    help="Between full readings; SIGHUP reads at once.",
+    help="Time between full readings of the GPUs; SIGHUP starts one at once.",
 )
 @click.option(
     "--in-use-seconds",
     type=_SECONDS,
     default=_DEFAULTS.in_use_seconds,
-    help="Between readings of podresources; after an Allocate at once.",
+    help="Time between readings of podresources; an Allocate starts one at once.",
 )
 @click.option(
     "--pod-wait-seconds",
@@ -172,7 +172,7 @@ def _namespaced(_context: click.Context, _option: click.Parameter, value: str | 
     "--treat",
     multiple=True,
     metavar="NAME=TREATMENT",
-    help="What comes of a condition, as xid-94=unhealthy: ignore, note, unhealthy or reset.",
+    help="Treatment of a condition, as xid-94=unhealthy: ignore, note, unhealthy or reset.",
 )
 @click.option(
     "--log-level",
@@ -187,7 +187,7 @@ def main(context: click.Context, /, *, no_driver: str, log_level: str, **chosen:
     logging.basicConfig(
         level=log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
-    logging.getLogger("urllib3").setLevel(logging.ERROR)  # what matters of it we say ourselves
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # the plugin logs what matters
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # a line for every third scraper
     if not RESOURCE_NAME.fullmatch(str(chosen["resource_name"])):
         problem = f"{chosen['resource_name']!r}: expected domain/name, like {DEFAULT_RESOURCE}"
@@ -203,21 +203,21 @@ def main(context: click.Context, /, *, no_driver: str, log_level: str, **chosen:
         inventory = open_inventory(settings, client)
         serve(Program(settings, inventory, client), signals)
     except TimeoutError:
-        log.error("something does not end, and is left to the operating system")
+        log.error("a thread does not end: the operating system ends it")
     except (ListenError, InventoryError, LoadError) as error:
         raise click.ClickException(str(error)) from error
     except Exception:
         log.exception("a defect ends the plugin")
         logging.shutdown()
         os._exit(1)
-    # Not by return: a thread that hangs in the driver's library holds its locks, and the library
-    # is taken down as the interpreter ends.
+    # Do not return: a thread that hangs in the driver's library holds the library's locks, and the
+    # interpreter would unload the library as it ends.
     logging.shutdown()
     os._exit(0)
 
 
 def serve(program: Program, signals: Signals) -> None:
-    """Run *program* until a signal ends it. Raises what its `run` does, and TimeoutError where it
+    """Run *program* until a signal ends it. Raises what its `run` raises, and TimeoutError if it
     does not end in time."""
     ended: Future[None] = Future()
 
@@ -225,7 +225,7 @@ def serve(program: Program, signals: Signals) -> None:
         try:
             program.run()
             ended.set_result(None)
-        except BaseException as error:  # the main thread's to tell
+        except BaseException as error:  # the main thread reports it
             ended.set_exception(error)
         signals.put(signal.SIGTERM)
 
@@ -242,7 +242,7 @@ def serve(program: Program, signals: Signals) -> None:
 
 
 def open_inventory(settings: Settings, client: KubeClient) -> Inventory:
-    """Where GPUs come from. Raises InventoryError for a machine that cannot be had."""
+    """The source of GPUs. Raises InventoryError if the machine cannot be loaded."""
     machine, file, label = settings.machine, settings.machine_file, settings.machine_from_label
     if sum(map(bool, (machine, file, label))) > 1:
         raise InventoryError(
@@ -259,7 +259,7 @@ def open_inventory(settings: Settings, client: KubeClient) -> Inventory:
         raise InventoryError("--machine-faults: expected beside a played machine only")
     return NvmlInventory(
         driver_seconds=settings.driver_seconds,
-        # In front of a vendor's plugin it is that one which hands device files over.
+        # In front of a vendor's plugin, the vendor's plugin passes the device files.
         minors_needed=settings.pass_device_specs and not settings.cdi and not settings.in_front,
     )
 

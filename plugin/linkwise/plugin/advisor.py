@@ -1,7 +1,8 @@
 """Remembers which pods wait on this node and what the kubelet has asked: the state behind advice.
 
-The judgement is `allocate.preferred`, pure; here are the lock, the marks of what each container
-was given, and the short wait for a pod that the kubelet knows before our own watch shows it.
+`allocate.preferred`, which is pure, decides. This module has the lock, the marks of what each
+container received, and the short wait for a pod that the kubelet knows before the plugin's own
+watch shows it.
 """
 
 import logging
@@ -28,9 +29,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What Allocate was told, against what was preferred just before (None: nothing was asked)."""
+    """What Allocate named, against what was preferred just before (None: nothing was asked)."""
 
-    pod: str  # namespace/name; empty where it cannot be told
+    pod: str  # namespace/name; empty if unknown
     container: str
     preferred: frozenset[str] | None
     as_preferred: bool
@@ -46,8 +47,8 @@ class Judgement:
 
 
 class Advisor:
-    """`pod_wait_seconds` bounds the wait for the asking pod; `watching` says whether the watch of
-    pods is alive, without which waiting is in vain."""
+    """`pod_wait_seconds` bounds the wait for the asking pod. `watching` says whether the watch of
+    pods is alive; if it is not, the advisor does not wait."""
 
     def __init__(
         self,
@@ -62,7 +63,7 @@ class Advisor:
         self._pod_wait_seconds, self._watching = pod_wait_seconds, watching
         self._changed = Condition()
         self._waiting: dict[str, WaitingPod] = {}  # by uid, in first-seen order
-        self._asked: Answer | None = None  # answered, and not yet followed by Allocate
+        self._asked: Answer | None = None  # no Allocate has followed it yet
         self._complaints: dict[str, str] = {}  # by uid: said once
         self._left: dict[str, WaitingPod] = {}  # by uid: had a plan, waits no more, still exists
         self._judged: set[tuple[str, str]] = set()  # uid, container: compared with its plan
@@ -72,7 +73,7 @@ class Advisor:
         with self._changed:
             return tuple(self._waiting.values())
 
-    # What the watch of pods tells.
+    # What the watch of pods reports.
 
     def replace_pods(self, pods: Iterable[Pod]) -> None:
         oldest_first = sorted(pods, key=_age)
@@ -113,12 +114,12 @@ class Advisor:
         self._changed.notify_all()
 
     def account_for(self, in_use: Mapping[str, ContainerGpus]) -> None:
-        """Mark as served what podresources shows and no question was put down to: pods that were
-        admitted before our start, or before our watch showed them.
+        """Mark as served the containers that podresources shows and that no question was put down
+        to: their pods were admitted before the plugin started, or before its watch showed them.
 
-        The kubelet serves containers in their order, so those before one that shows there have
-        been served too, also where they have ended since. GPUs that a question was put down to
-        are left alone: where that was the wrong pod, the two swap their plans.
+        The kubelet serves containers in their order. If podresources shows one, those before it
+        have been served too, even if they have ended since. GPUs that a question was put down to
+        are left alone: if that was the wrong pod, the two pods swap their plans.
         """
         with self._changed:
             marked = {
@@ -147,7 +148,7 @@ class Advisor:
             return judgements
 
     def kubelet_restarted(self) -> None:
-        """What was asked and never allocated is asked again by the next kubelet."""
+        """The new kubelet asks again for what the old one asked and never allocated."""
         with self._changed:
             asked, self._asked = self._asked, None
             if asked is not None and asked.pod is not None:
@@ -156,7 +157,7 @@ class Advisor:
     # What the kubelet asks.
 
     def ask(self, machine: Machine, question: Question) -> Answer:
-        """The devices to prefer; marks their container as served. Raises only what `pick` does."""
+        """The devices to prefer; marks their container as served. Raises what `pick` raises."""
         with self._changed:
             if self._watching():
                 self._changed.wait_for(
@@ -172,8 +173,8 @@ class Advisor:
     def compare(
         self, machine: Machine, question: Question, answer: Answer, theirs: Collection[str]
     ) -> Answer:
-        """The better one of an answer of `ask` that follows no plan and of the GPUs that the
-        vendor's plugin prefers; it counts in place of that answer."""
+        """The better of *answer*, which `ask` gave and which follows no plan, and *theirs*, which
+        the vendor's plugin prefers. The result replaces *answer*."""
         with self._changed:
             waiting = tuple(self._waiting.values())
             better = compared(machine, question, waiting, answer, theirs)
@@ -184,7 +185,7 @@ class Advisor:
             return better
 
     def allocated(self, gpus: frozenset[str]) -> Allocation:
-        """Note what a container was really given."""
+        """Record what a container really received."""
         with self._changed:
             asked, self._asked = self._asked, None
             if asked is not None and len(asked.gpus) == len(gpus):
@@ -196,8 +197,8 @@ class Advisor:
             return self._unasked(gpus)
 
     def _unasked(self, gpus: frozenset[str]) -> Allocation:
-        """The kubelet does not ask where an ended init container's GPUs, or the aligned ones, are
-        just enough."""
+        """If an ended init container's GPUs, or the aligned ones, are just enough, the kubelet does
+        not ask."""
         question = Question(available=gpus, must=gpus, size=len(gpus))
         found = list(askers(question, tuple(self._waiting.values())))
         found.sort(key=lambda asker: not gpus <= asker[0].own)  # stable

@@ -1,9 +1,9 @@
-"""PURE. The kubelet's question -> the GPUs to prefer, and what a container gets to see of them.
+"""PURE. The kubelet's question -> the GPUs to prefer.
 
-GetPreferredAllocation names no pod. Who asks is told by what is known: the kubelet admits pods one
-after the other, in the order in which they came, and each pod's containers in a fixed order. So
-the question is for a pod that is half served, else for the first one whose next container wants
-that many GPUs and whose plan can be met. A mix-up can only swap two plans of one size.
+GetPreferredAllocation names no pod, so this module infers it. The kubelet admits pods one after the
+other, in the order in which they came, and serves each pod's containers in a fixed order. If a pod
+is half served, the question is for that pod. Otherwise it is for the first pod whose next container
+wants that many GPUs and whose plan can be met. A mix-up can only swap two plans of one size.
 
 Answers are total: always exactly as many devices as asked for, with all that must be among them.
 """
@@ -30,8 +30,8 @@ class ContainerPlan:
 class WaitingPod:
     """A pod that is bound to this node and not yet started.
 
-    `containers` are those that want GPUs, in the kubelet's order; `served` holds what each
-    container has got so far (empty where that is not known).
+    `containers` are those that want GPUs, in the kubelet's order. `served` maps each container
+    served so far to its GPUs (empty if they are unknown).
     """
 
     uid: str
@@ -52,7 +52,7 @@ class WaitingPod:
 
     @property
     def own(self) -> frozenset[str]:
-        """Every GPU of its plan, and every one it has got already."""
+        """Every GPU of its plan, and every GPU that it has received already."""
         planned = {uuid for container in self.containers for uuid in container.gpus}
         return frozenset(planned.union(*self.served.values()))
 
@@ -69,7 +69,7 @@ class Question:
 class Source(Enum):
     PLAN = "plan"  # the asking pod's plan
     FREE_CHOICE = "free-choice"  # no plan: the best set that spoils no other pod's plan
-    SPOILS = "free-choice-spoils"  # the same where that leaves too few: it takes planned GPUs
+    SPOILS = "free-choice-spoils"  # no plan, and too few unplanned GPUs: it takes planned ones
     FALLBACK = "fallback"  # nothing could be judged: lowest indices
     VENDOR = "vendor"  # what the vendor's own plugin prefers, which is better
 
@@ -87,7 +87,7 @@ Pick = Callable[[Machine, int, int, int, LinkClass], int | None]
 
 
 def pick_ring(machine: Machine, free: int, size: int, must: int, prefer: LinkClass) -> int | None:
-    """The set with the best rings; leaves the best for those to come."""
+    """The set with the best rings; leaves the best sets for later pods."""
     choice = choose(machine, free, size, must=must, prefer=prefer)
     return None if choice is None else choice.gpus
 
@@ -105,7 +105,7 @@ POLICIES: dict[str, Pick] = {"ring": pick_ring, "partition": pick_partition}
 def preferred(
     machine: Machine, question: Question, waiting: Sequence[WaitingPod], pick: Pick
 ) -> Answer:
-    """The devices to give to the container that this question must be for.
+    """The devices for the container that this question must be for.
 
     *waiting* is in the order in which the pods were first seen on this node.
     """
@@ -130,10 +130,10 @@ def compared(
     ours: Answer,
     theirs: Collection[str],
 ) -> Answer:
-    """*ours*, which follows no plan, or the GPUs that somebody else prefers, if those are better.
+    """*ours*, which follows no plan; or *theirs*, the GPUs of another plugin, if they are better.
 
-    They have to answer the question, and to take no more GPUs of other pods' plans. Of two equally
-    good answers ours counts.
+    *theirs* must answer the question and take no more GPUs of other pods' plans than *ours*. If the
+    two are equally good, the result is *ours*.
     """
     gpus = frozenset(theirs)
     if not gpus or not len(theirs) == len(gpus) == question.size:
@@ -155,7 +155,7 @@ def compared(
 def askers(
     question: Question, waiting: Sequence[WaitingPod]
 ) -> Iterator[tuple[WaitingPod, ContainerPlan]]:
-    """Who the question can be for, the likeliest first: each pod's next container."""
+    """The containers that the question can be for, the likeliest first: each pod's next one."""
     for pod in sorted(waiting, key=lambda pod: not pod.served):  # stable: then first seen
         container = pod.next
         if container is not None and container.size == question.size:
@@ -163,11 +163,11 @@ def askers(
 
 
 def _as_planned(pod: WaitingPod, container: ContainerPlan, question: Question) -> frozenset[str]:
-    """The container's planned GPUs; empty where the plan cannot be met.
+    """The container's planned GPUs; empty if the plan cannot be met.
 
-    The kubelet picks by itself which of an ended init container's GPUs it hands on, and says so
-    in `must`. Where it picked others than planned, the pod still gets none from outside its plan,
-    and those of its later containers last.
+    The kubelet picks by itself which of an ended init container's GPUs it reuses, and names them in
+    `must`. If it picked others than planned, the pod still gets no GPU from outside its plan, and
+    those of its later containers last.
     """
     planned, must = frozenset(container.gpus), question.must
     if len(planned) != question.size:
@@ -195,7 +195,7 @@ def _free_choice(
     must = machine.mask_of(question.must)
     free = machine.mask_of(unplanned)
     source = Source.FREE_CHOICE
-    if free.bit_count() < question.size:  # take all that is nobody's, and as little else as can be
+    if free.bit_count() < question.size:  # take all unplanned GPUs, and as few planned as possible
         source, must = Source.SPOILS, must | free
         free = machine.mask_of(question.available | question.must)
     prefer = asker.prefer if asker else LinkClass.NVLINK
@@ -210,15 +210,15 @@ def _free_choice(
 
 
 def _planned(waiting: Sequence[WaitingPod], asker: WaitingPod | None) -> frozenset[str]:
-    """GPUs that plans give to others than the asker."""
+    """GPUs that plans give to other pods than the asker."""
     others = [pod for pod in waiting if asker is None or pod.uid != asker.uid]
     return frozenset[str]().union(*(pod.still_planned for pod in others))
 
 
 def lowest(machine: Machine, question: Question) -> tuple[str, ...]:
-    """What must be, then the lowest indices; ids of no GPU of this machine come last.
+    """The GPUs of `must`, then the lowest indices; ids of no GPU of this machine come last.
 
-    Never fewer than must be; fewer than asked for only where there are no more.
+    Never fewer than `must` has; fewer than asked for only if there are no more.
     """
     order = {gpu.uuid: position for position, gpu in enumerate(machine.gpus)}
     rest = sorted(question.available - question.must, key=lambda u: (order.get(u, len(order)), u))

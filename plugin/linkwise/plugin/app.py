@@ -7,7 +7,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 
 def create_app(registry: CollectorRegistry, not_ready: Callable[[], str]) -> Flask:
-    """*not_ready* says what is missing, and nothing when all is well."""
+    """*not_ready* returns what is missing; empty if the plugin is ready."""
     app = Flask(__name__)
 
     @app.get("/metrics")

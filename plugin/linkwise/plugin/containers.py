@@ -1,6 +1,6 @@
 """What a container gets so that it sees its GPUs, and only those.
 
-Pure, but for a look at which of the driver's device files there are.
+Pure, except that it looks which of the driver's device files exist.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,9 +16,12 @@ _SHARED = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")  # b
 
 @dataclass(frozen=True, slots=True)
 class Granting:
-    """How GPUs are handed over: `cdi_kind` (vendor/class) names CDI devices, which bring all that
-    is needed; without it an environment variable names the GPUs, and `device_specs` adds the
-    device files themselves. `host_dev` is where the host's /dev can be looked at."""
+    """How a container receives its GPUs.
+
+    If `cdi_kind` (vendor/class) is set, CDI devices bring all that is needed. Otherwise an
+    environment variable names the GPUs, and `device_specs` adds the device files themselves.
+    `host_dev` is where the plugin sees the host's /dev.
+    """
 
     cdi_kind: str | None = None
     device_specs: bool = False
@@ -33,9 +36,9 @@ class ContainerGrant:
 
 
 def grant(devices: Devices, uuids: Sequence[str], how: Granting) -> ContainerGrant:
-    """Hand over the GPUs with these uuids, in index order.
+    """What the container needs for the GPUs with these uuids, in index order.
 
-    Raises UnknownDeviceError, and NoDeviceFileError where a device file would have to be guessed.
+    Raises UnknownDeviceError, and NoDeviceFileError if a device file would have to be guessed.
     """
     unknown = set(uuids) - devices.known
     if unknown:
@@ -51,8 +54,8 @@ def grant(devices: Devices, uuids: Sequence[str], how: Granting) -> ContainerGra
 
 
 def _device_files(devices: Devices, uuids: Sequence[str], host_dev: Path) -> tuple[str, ...]:
-    """Those that all GPUs share, where they exist: of one that does not, the container would not
-    start. None for a machine that is played."""
+    """The files of the GPUs, and of those that all GPUs share only the ones that exist: with a
+    missing file, the container would not start. None for a played machine."""
     if devices.minors is None:
         return ()
     for gpu in devices.machine.gpus:

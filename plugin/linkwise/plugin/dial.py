@@ -1,4 +1,4 @@
-"""How to call the kubelet's gRPC servers from Python, and what their refusals say."""
+"""Calls the kubelet's gRPC servers from Python, and words their refusals."""
 
 from pathlib import Path
 
@@ -22,5 +22,5 @@ def dial(socket: Path) -> grpc.Channel:
 
 
 def reason_of(error: object) -> str:
-    """What a failed call says: grpcio's errors are also the call, which knows code and details."""
+    """The reason of a failed call. An error of grpcio is also the call, with code and details."""
     return f"{error.code().name}: {error.details()}" if isinstance(error, grpc.Call) else str(error)

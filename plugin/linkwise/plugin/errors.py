@@ -1,19 +1,19 @@
 """Why the plugin cannot do its work.
 
 PluginError
-├── InventoryError         the GPUs of this node cannot be told; names the call or the file
-├── ListenError            HTTP cannot be served at the address that was asked for
-├── SettingError           an operator's word that means nothing here
+├── InventoryError         the plugin cannot read this node's GPUs; names the call or the file
+├── ListenError            the plugin cannot serve HTTP at the requested address
+├── SettingError           a setting has an unknown name or value
 ├── UnknownDeviceError     the kubelet named a device that this node does not have
-├── NoDeviceFileError      it is not known which device file is a GPU's, and none is guessed
-└── PodResourcesError      the kubelet does not say who has what
+├── NoDeviceFileError      the device file of a GPU is unknown, and the plugin guesses none
+└── PodResourcesError      the kubelet does not say which pod has which device
 """
 
 from collections.abc import Collection
 
 
 class PluginError(Exception):
-    """Its text names what was wrong, where, and what was expected."""
+    """Its text names the problem, its place, and what was expected."""
 
 
 class InventoryError(PluginError):

@@ -1,7 +1,8 @@
-"""Who really has which GPU: the kubelet's podresources, read every second and after each Allocate.
+"""Which pod really has which GPU: the kubelet's podresources, read every second and after each
+Allocate.
 
-It is the truth after admission, whatever was planned; what differs from the plan is counted here
-and corrected in the extender's books, and no pod is touched for it.
+After admission podresources is the truth, whatever was planned. If it differs from the plan, the
+plugin counts the difference and the extender corrects its cache. Neither touches a pod for it.
 """
 
 import logging
@@ -24,7 +25,7 @@ _SETTLE_SECONDS = 0.05  # the kubelet notes devices just after Allocate has retu
 
 
 Counts = Callable[[str], bool]
-"""Whether a device of this id is one that is accounted for."""
+"""Whether the plugin accounts for the device with this id."""
 
 
 def read_in_use(
@@ -70,8 +71,8 @@ class PodResources:
 
 
 class InUsePoller:
-    """Tells `on_reading` what is in use at each reading, and `on_change` whenever it is not what
-    it was: first of all after the first reading."""
+    """Passes what is in use to `on_reading` at each reading, and to `on_change` whenever it has
+    changed. The first reading counts as a change."""
 
     def __init__(
         self,
@@ -105,7 +106,7 @@ class InUsePoller:
         self._source.close()
 
     def poll(self) -> InUse | None:
-        """Read once; None where the kubelet does not say."""
+        """Read once; None if the kubelet does not answer."""
         try:
             found = self._source.read()
         except PodResourcesError as error:
@@ -128,9 +129,9 @@ class InUsePoller:
             try:
                 self.poll()
             except Exception:
-                # What is in use, standing still unnoticed, would be taken for the truth.
+                # A reading that stands still unnoticed would be taken for the truth.
                 log.exception("telling what is in use failed; trying again")
             if self._poke.wait(self._every_seconds):
                 self._poke.clear()
-                # Not a race lost: what comes later is seen at the next round.
+                # This loses nothing: the next round sees what comes later.
                 self._poke.wait(_SETTLE_SECONDS)

@@ -1,10 +1,10 @@
-"""Takes what the plugin wrote off its Node, when Linkwise is removed from the cluster.
+"""Removes what the plugin wrote on its Node, when Linkwise is removed from the cluster.
 
-A program that is told to end is not told why: an update, a restart by hand and a removal look the
-same from inside. What tells them apart is the plugin's own DaemonSet. While it is there, another
-plugin will follow on this node, and the topology, the labels and what is in use stay for it and for
-whoever reads them meanwhile. Where it is gone or going, nobody follows, and what nobody keeps true
-must not stay.
+SIGTERM does not say why the plugin must end: an update, a restart by hand and a removal look the
+same from inside. The plugin's own DaemonSet makes the difference. While it exists, another plugin
+will follow on this node. Then the topology, the labels and what is in use stay, for that plugin and
+for others that read them meanwhile. If the DaemonSet is gone or being deleted, no plugin follows,
+and what no plugin updates must not stay.
 """
 
 import logging
@@ -24,8 +24,8 @@ from linkwise.plugin.publish import written_by_us
 
 log = logging.getLogger(__name__)
 
-_BUSY_SECONDS = 20.0  # of the minute between SIGTERM and SIGKILL; for an API server that answers
-_SILENT_SECONDS = 1.0  # for one that does not: ending must not wait for what hangs
+_BUSY_SECONDS = 20.0  # of the minute between SIGTERM and SIGKILL; if the API server answers
+_SILENT_SECONDS = 1.0  # if it does not: the end must not wait for what hangs
 _LONGEST_WAIT_SECONDS = 2.0
 
 T = TypeVar("T")
@@ -36,29 +36,30 @@ class _Owner(msgspec.Struct):
 
 
 class Leaving:
-    """Takes what we wrote off our Node, where our DaemonSet is gone or going."""
+    """If the plugin's DaemonSet is gone or being deleted, removes what the plugin wrote on its
+    Node."""
 
     def __init__(self, client: KubeClient, node_name: str, daemonset: str) -> None:
         """*daemonset* is NAMESPACE/NAME."""
         self._client, self._node_name, self._daemonset = client, node_name, daemonset
         self.answered = Event()
-        """The API server answers, be it that it is busy: what is to be done will be."""
+        """The API server answers, even if only that it is busy: the cleaning will be done."""
 
     def clean_up_if_removed(self) -> None:
-        """Never raises: what could not be done is logged."""
+        """Never raises; logs what it could not do."""
         try:
             if self._patiently(lambda: _removed(self._client, self._daemonset)):
                 self._patiently(lambda: _clean(self._client, self._node_name))
         except (ApiError, msgspec.MsgspecError) as error:
             log.warning(
-                "node: labels and annotations stay as they are, since it cannot be told whether "
-                "Linkwise is being removed, or they cannot be removed: %s",
+                "node: labels and annotations stay as they are: it is unknown whether Linkwise is "
+                "being removed, or they cannot be removed: %s",
                 error,
             )
 
     def _patiently(self, request: Callable[[], T]) -> T:
-        """Asked again while the API server is busy, but not for long, and shorter still where it
-        does not answer at all."""
+        """Retry *request* while the API server is busy, for `_BUSY_SECONDS` at most; while it does
+        not answer at all, for `_SILENT_SECONDS`."""
         began = heard = time.monotonic()
 
         def enough(state: RetryCallState) -> bool:
@@ -106,7 +107,7 @@ def _clean(client: KubeClient, node_name: str) -> None:
     except ApiError as error:
         if error.status != 404:  # the Node itself is gone, and everything with it
             raise
-    log.info("node: Linkwise is being removed, and its labels and annotations have been")
+    log.info("node: removed the labels and annotations, as Linkwise is being removed")
 
 
 def _may_pass(error: BaseException) -> bool:

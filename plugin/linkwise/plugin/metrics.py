@@ -1,4 +1,4 @@
-"""Every metric's name, help and labels in one place. One instance per program, its own registry."""
+"""The name, help and labels of every metric. A program has one instance, with its own registry."""
 
 from collections.abc import Iterable, Mapping
 
@@ -81,7 +81,7 @@ class Metrics:
         )
         self.vendor_registrations = Counter(
             "linkwise_plugin_vendor_registrations_total",
-            "Registrations of vendors' plugins with us: taken, refused",
+            "Registrations of vendors' plugins with Linkwise: taken, refused",
             ["outcome"],
             registry=registry,
         )
@@ -128,7 +128,7 @@ class Metrics:
         noted: Iterable[tuple[str, str]],
         left_out: Mapping[int, str],
     ) -> None:
-        """How the GPUs are: each (uuid, reason), (uuid, note), index -> reason."""
+        """Show the GPUs' state: each (uuid, reason), (uuid, note), index -> reason."""
         healthy = machine.healthy_gpus.bit_count()
         self.devices.labels("healthy").set(healthy)
         self.devices.labels("unhealthy").set(len(machine.gpus) - healthy)

@@ -1,7 +1,6 @@
 """PURE. A Pod of this node, as its admission by the kubelet needs it: containers, order, plan.
 
-Whatever is wrong with a pod's annotations costs that pod its plan and nothing else: it is
-reported, and the pod is treated as one without a plan.
+If a pod's annotations are wrong, the plugin reports that and treats the pod as one without a plan.
 """
 
 from dataclasses import dataclass
@@ -17,8 +16,8 @@ from linkwise.topology.plan import ContainerGpus, read_gpus, read_plan
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """`pod` is None where the pod asks for no GPU or is not waiting for any; `complaint` says
-    what about it could not be used."""
+    """`pod` is None if the pod asks for no GPU or is not waiting for any. `complaint` says which
+    part of the pod could not be used."""
 
     pod: WaitingPod | None
     complaint: str = ""
@@ -51,7 +50,7 @@ def read_pod(pod: Pod, *, node: str, resource: str) -> Reading:
 def demand_of(pod: Pod, resource: str) -> PodDemand:
     """The containers that want *resource*, in the kubelet's order.
 
-    Raises ValueError where a quantity is none.
+    Raises ValueError if a quantity is not one.
     """
     found = [
         ContainerDemand(c.name, _role(c), _wanted(c, resource)) for c in pod.spec.init_containers
@@ -65,8 +64,8 @@ def _role(container: Container) -> Role:
 
 
 def _wanted(container: Container, resource: str) -> int:
-    """The kubelet goes by the limit; of such a resource the API server wants request and limit
-    to be the same."""
+    """The kubelet uses the limit; the API server requires request and limit of such a resource to
+    be equal."""
     return whole(container.resources.limits.get(resource, 0))
 
 

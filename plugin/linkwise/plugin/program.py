@@ -1,4 +1,4 @@
-"""The plugin put together: which thread tells which other what."""
+"""Connects the parts of the plugin: which thread passes what to which other."""
 
 import logging
 import time
@@ -35,10 +35,10 @@ from linkwise.topology.plan import InUse
 
 log = logging.getLogger(__name__)
 
-_FIRST_PODS_SECONDS = 5.0  # then we register all the same: GPUs without plans beat no GPUs
-_STOP_SECONDS = 0.8  # told to stop, the program waits so long for what may hang
-# Scrapes and probes are all that should come, and nobody on this port is known. Strangers that say
-# nothing must not keep the probes out: whoever is idle goes soon, and before there is no place.
+_FIRST_PODS_SECONDS = 5.0  # then the plugin registers anyway: GPUs without plans beat no GPUs
+_STOP_SECONDS = 0.8  # how long a stopping program waits for parts that may hang
+# This port serves only scrapes and probes, to unknown clients. Idle connections must not keep the
+# probes out: the server closes them soon, before the limit is reached.
 _HTTP = {
     "threads": 2,
     "connection_limit": 500,
@@ -47,11 +47,11 @@ _HTTP = {
     "max_request_header_size": 16 << 10,
     "max_request_body_size": 1,
 }
-_WATCH_DEAD_SECONDS = 10.0  # the API server not heard for so long: waiting for a pod is in vain
+_WATCH_DEAD_SECONDS = 10.0  # if the watch fails for longer, the advisor does not wait for a pod
 
 
 class Program:
-    """Raises ListenError where HTTP cannot be served."""
+    """Raises ListenError if it cannot serve HTTP."""
 
     def __init__(self, settings: Settings, inventory: Inventory, client: KubeClient) -> None:
         self._settings, self._inventory, self._client = settings, inventory, client
@@ -85,23 +85,24 @@ class Program:
 
     @property
     def port(self) -> int:
-        """Where HTTP listens; useful when it was told port 0."""
-        # An address with several sockets ("localhost" of both IP versions) has no one port 0.
+        """The port of HTTP; useful if the setting is port 0."""
+        # An address with several sockets ("localhost" of both IP versions) has no single port.
         return int(getattr(self._http, "effective_port", self._settings.listen_port))
 
     def not_ready(self) -> str:
-        """What is missing until all is well; empty then."""
+        """What is missing; empty if the plugin is ready."""
         return self._node.not_ready() if self._node else self._missing
 
     @property
     def cleaning(self) -> bool:
-        """Whether, told to stop, it does what is worth waiting for: the API server answers."""
+        """Whether the stopping program cleans its Node and the API server answers, so that waiting
+        for the end is worthwhile."""
         return self._leaving is not None and self._leaving.answered.is_set()
 
     def run(self) -> None:
-        """Serve until `stop`, then leave nothing behind that nobody will keep true.
+        """Serve until `stop`, then leave nothing behind that no plugin will update.
 
-        Raises InventoryError where there are no GPUs and none should be waited for.
+        Raises InventoryError if there are no GPUs and the settings say not to wait for them.
         """
         self._http_thread.start()
         log.info("node %s: HTTP on port %d", self._settings.node_name, self.port)
@@ -122,15 +123,15 @@ class Program:
                 end(self._front)
             if self._leaving is not None:
                 self._leaving.clean_up_if_removed()
-            # Its threads first: one that has just answered writes to what is closed then.
+            # End its threads first: one that has just answered would write to a closed socket.
             self._http.task_dispatcher.shutdown(timeout=0.2)
             self._http.close()
-            # No longer: a scraper's open connection keeps this thread, a daemon, for minutes.
+            # Wait no longer: a scraper's open connection keeps this thread, a daemon, for minutes.
             self._http_thread.join(0.2)
             log.info("stopped")
 
     def _first_reading(self) -> Snapshot | None:
-        """None once told to stop, however long the driver takes, or hangs."""
+        """The first reading; None after `stop`, however long the driver takes, or hangs."""
         Thread(target=self._read_first, name="first-reading", daemon=True).start()
         found = self._first.get()
         if isinstance(found, Exception):
@@ -147,13 +148,13 @@ class Program:
                 )
             else:
                 self._first.put(self._inventory.read())
-        except Exception as error:  # a defect too: who waits for us would wait for ever
+        except Exception as error:  # a defect too: `_first_reading` would wait for ever
             self._first.put(error)
 
     def _serve_http(self) -> None:
         try:
             self._http.run()
-        except (OSError, ValueError):  # its sockets were closed while it waited for them
+        except (OSError, ValueError):  # `run` closed the sockets while this thread waited on them
             if not self._stopping.is_set():
                 raise
 
@@ -163,7 +164,7 @@ class Program:
         self._first.put(None)
 
     def discover(self) -> None:
-        """Read the GPUs anew."""
+        """Read the GPUs again."""
         if self._node is not None:
             self._node.discover()
 
@@ -171,7 +172,8 @@ class Program:
         self._missing = f"no GPUs: {why}"
 
     def _probe_age_seconds(self) -> float:
-        """Before the first reading, since the start."""
+        """The age of the last complete probe; before the first reading, the time since the
+        start."""
         if self._node is None:
             return time.monotonic() - self._began
         return self._node.probe_age_seconds
@@ -272,7 +274,7 @@ class Node:
         self._silent_seconds = settings.silent_seconds
 
     def start(self, stopping: Event) -> None:
-        """Registers last, when plans and what was allocated before us are known."""
+        """Register last, when the plans and the earlier allocations are known."""
         self._devices_changed(self._book.now, None)
         self._publisher.start()
         self._own_node.start()
@@ -322,7 +324,7 @@ class Node:
         self._show()
 
     def _show(self) -> None:
-        """To the cluster: the Node and the metrics."""
+        """Show the GPUs to the cluster, on the Node and in the metrics."""
         with self._showing:  # the caretaker and vendors' plugins have threads of their own
             devices, front = self._book.now, self._front
             machine = front.seen(devices.machine) if front else devices.machine
@@ -336,7 +338,7 @@ class Node:
             self._metrics.show_gpus(machine, unhealthy, noted, devices.left_out)
 
     def _counts(self, device_id: str) -> bool:
-        """In front of a vendor's plugin, whole GPUs alone are in the books."""
+        """In front of a vendor's plugin, Linkwise accounts for whole GPUs only."""
         return self._front is None or device_id in self._book.now.known
 
     def _xid(self, xid: Xid) -> None:
@@ -351,7 +353,8 @@ class Node:
             self._publisher.node_seen(node.metadata.uid)
 
     def _in_use_read(self, in_use: InUse) -> None:
-        """At each reading, as a pod may show in our watch only after it has got its GPUs."""
+        """Account for the pods at each reading, as the watch may show a pod only after the pod has
+        received its GPUs."""
         self._advisor.account_for(in_use.pods)
         for judgement in self._advisor.judge(in_use.pods):
             outcome = "kept" if judgement.as_planned else "swapped"
@@ -375,7 +378,7 @@ class Part(Protocol):
 
 
 def end(*parts: Part) -> None:
-    """All at once, and for as long as none of them hangs."""
+    """Stop all parts at once, and do not wait for one that hangs."""
     enders = [Thread(target=part.stop, daemon=True) for part in parts]
     ends = time.monotonic() + _STOP_SECONDS
     for ender in enders:
@@ -383,7 +386,7 @@ def end(*parts: Part) -> None:
     for ender, part in zip(enders, parts, strict=True):
         ender.join(max(0.0, ends - time.monotonic()))
         if ender.is_alive():
-            log.warning("%s does not end; not waited for", type(part).__name__)
+            log.warning("%s does not end; the program does not wait for it", type(part).__name__)
 
 
 def _because(what: str, why: str) -> str:

@@ -1,12 +1,12 @@
-"""Writes on our own Node what the cluster should know: topology, labels, and what is in use.
+"""Writes on the plugin's Node what the cluster should know: topology, labels, and what is in use.
 
-One merge patch with just what differs, and only when something does. Labels of ours that stopped
-being true are taken away: which are ours is kept in an annotation beside them, so a later version
-of this program, or one on changed hardware, still knows. Labels that others wrote (such as GPU
-feature discovery, under the same names) are theirs: they are neither changed nor removed.
+If something differs, the publisher sends one merge patch with only the differences. It removes its
+own labels that are no longer true. An annotation beside the labels lists which are its own, so a
+later version of this program, or one on changed hardware, still knows. It neither changes nor
+removes labels of other writers (such as GPU feature discovery, under the same names).
 
-A Node that is deleted and made anew under its name says nothing of us: its uid shows it, and it is
-told everything at once.
+If the Node is deleted and created again under its name, it has nothing of the plugin. The publisher
+sees that by the uid, and writes everything at once.
 """
 
 import logging
@@ -31,14 +31,14 @@ from linkwise.topology.plan import InUse, write_in_use
 
 log = logging.getLogger(__name__)
 
-_STOP_SECONDS = 15.0  # a write that is under way takes no longer
+_STOP_SECONDS = 15.0  # a write in progress takes no longer
 
 Patch = dict[str, dict[str, str | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the Node should say; an annotation that is not named here is left as it is."""
+    """What the Node should say; annotations that are not named here stay as they are."""
 
     annotations: Mapping[str, str]
     labels: Mapping[str, str]
@@ -52,7 +52,7 @@ def wanted(machine: Machine, in_use: InUse | None) -> Wanted:
 
 
 def difference(node: Node, want: Wanted) -> Patch:
-    """What to patch into the Node's metadata; empty when it says all that already."""
+    """What to patch into the Node's metadata; empty if the Node says all that already."""
     has, notes = node.metadata.labels, node.metadata.annotations
     written = _own_labels(node)
     ours = {
@@ -74,7 +74,8 @@ def difference(node: Node, want: Wanted) -> Patch:
 
 
 def written_by_us(node: Node) -> Patch:
-    """What takes all of ours off the Node again; empty when there is nothing."""
+    """The patch that removes everything that the plugin wrote on the Node; empty if that is
+    nothing."""
     notes = node.metadata.annotations
     ours = [key for key in (names.TOPOLOGY, names.IN_USE, names.OWN_LABELS) if key in notes]
     patch: Patch = {
@@ -85,18 +86,19 @@ def written_by_us(node: Node) -> Patch:
 
 
 def _own_labels(node: Node) -> set[str]:
-    """The keys of labels that we are known to have written."""
+    """The keys of the labels that the plugin wrote, by its annotation."""
     return set(filter(None, node.metadata.annotations.get(names.OWN_LABELS, "").split(",")))
 
 
 def _annotations_changed(told: Wanted, want: Wanted) -> Patch:
-    """What to patch where the Node is known to say *told*: no reading for each GPU taken."""
+    """What to patch if the Node is known to say *told*. So the publisher need not read the Node for
+    each GPU that a pod takes."""
     changed = want.annotations.items() - told.annotations.items()
     return {"annotations": dict(sorted(changed))}
 
 
 class NodePublisher:
-    """`resync_seconds`: how often the Node is read, to repair what somebody else has changed."""
+    """Every `resync_seconds` the publisher reads the Node, to repair what others have changed."""
 
     def __init__(
         self,
@@ -113,21 +115,21 @@ class NodePublisher:
         self._in_use: InUse | None = None
         self._dirty = False
         self._stopping = Event()
-        self._told: Wanted | None = None  # what the Node says, as far as we know
-        self._told_uid = ""  # which Node that is
-        self._seen_uid = ""  # of the Node that there is, as its watch last showed it
+        self._told: Wanted | None = None  # what the Node says, as far as known
+        self._told_uid = ""  # the uid of that Node
+        self._seen_uid = ""  # the uid of the present Node, as its watch last showed it
         self._read_at = 0.0
         self._trouble = ""
         self._thread = Thread(target=self._run, name="publisher", daemon=True)
 
     @property
     def published(self) -> bool:
-        """Whether the Node has been told our topology, and the last write went well."""
+        """Whether the Node has the plugin's topology, and the last write succeeded."""
         return self._told is not None and not self._trouble
 
     @property
     def trouble(self) -> str:
-        """What the last write failed of; empty when it went well."""
+        """Why the last write failed; empty if it succeeded."""
         return self._trouble
 
     def machine(self, machine: Machine) -> None:
@@ -141,7 +143,7 @@ class NodePublisher:
             self._changed.notify_all()
 
     def node_seen(self, uid: str) -> None:
-        """There is a Node of our name, with this uid."""
+        """There is a Node of the plugin's node name, with this uid."""
         with self._changed:
             if uid == self._seen_uid:
                 return
@@ -178,7 +180,7 @@ class NodePublisher:
                 retrying(self._publish)
 
     def _pause(self, seconds: float) -> None:
-        """Before the next attempt; not for long where there is another Node to write on."""
+        """Wait before the next attempt; end early if there is another Node to write on."""
         with self._changed:
             seen = self._seen_uid
             self._changed.wait_for(
@@ -208,7 +210,7 @@ class NodePublisher:
                 "node: wrote %s", ", ".join(sorted({k for part in patch.values() for k in part}))
             )
         if self._trouble:
-            log.info("node: the API server takes our writes again")
+            log.info("node: the API server accepts writes again")
         self._told, self._trouble = want, ""
 
     def _note_failure(self, state: RetryCallState) -> None:
@@ -218,6 +220,6 @@ class NodePublisher:
             log.error("node: writing failed; trying again", exc_info=error)
         elif self._trouble != before:
             log.warning("node: %s; trying again", error)
-        # A write that failed may have been done all the same: read before the next.
+        # A failed write may have taken effect: read before the next.
         self._told = None
         self._on_error()

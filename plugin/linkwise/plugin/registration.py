@@ -1,9 +1,9 @@
-"""Keeps the kubelet knowing us: serves, registers, and does both anew when the kubelet forgot.
+"""Keeps the plugin registered: serves, registers, and does both again when the kubelet forgot.
 
-The kubelet tells nobody that it forgot. What shows it: a new kubelet.sock (it restarted), our own
-socket gone (it wipes the directory at start), the end of the stream it held open. Each of them
-ends this life of the server and begins the next, with a new socket, because a kubelet that loses
-the stream counts every GPU as gone.
+The kubelet does not announce that it forgot the plugin. Three signs show it: a new kubelet.sock (it
+restarted), the plugin's own socket gone (it wipes the directory at start), and the end of the
+stream that it had open. Each sign ends this life of the server and begins the next, with a new
+socket, because a kubelet that loses the stream counts every GPU as gone.
 """
 
 import logging
@@ -27,29 +27,30 @@ from linkwise.plugin.server import PluginServer, Service, remove_dead_sockets
 log = logging.getLogger(__name__)
 
 API_VERSION = "v1beta1"
-_REGISTER_SECONDS = 15.0  # inside the call the kubelet dials us, for up to 10 s
-_STREAM_SECONDS = 10.0  # a kubelet that registered us opens its stream within milliseconds
-_SHORT_LIFE_SECONDS = 10.0  # a kubelet that drops us sooner is not asked again at once
+_REGISTER_SECONDS = 15.0  # inside the call the kubelet dials the plugin, for up to 10 s
+_STREAM_SECONDS = 10.0  # after a registration, a kubelet opens its stream within milliseconds
+_SHORT_LIFE_SECONDS = 10.0  # if a kubelet drops the plugin sooner, the next attempt waits
 
 Identity = tuple[int, int, int]
 
 
 class Lost(Enum):
-    """Why the kubelet cannot count on this life of the server any more."""
+    """Why this life of the server ends."""
 
     KUBELET_SOCKET = "kubelet.sock is another one"
-    OWN_SOCKET = "our own socket is gone"
+    OWN_SOCKET = "the plugin's socket is gone"
     STREAM = "the kubelet ended its stream"
     NO_STREAM = "the kubelet opened no stream"
-    ASKED = "our options have changed"
+    ASKED = "the plugin's options have changed"
 
 
 class _DroppedError(Exception):
-    """The kubelet took us and dropped us again."""
+    """The kubelet registered the plugin and dropped it again."""
 
 
 class Registrar:
-    """`make_service` makes the service of one life; `on_lost` is told each time one ends."""
+    """`make_service` makes the service of one life. The registrar calls `on_lost` when it loses the
+    kubelet."""
 
     def __init__(
         self,
@@ -79,13 +80,14 @@ class Registrar:
 
     @property
     def ready(self) -> bool:
-        """Registered: the kubelet, and nobody else, holds our stream open."""
+        """Whether the plugin is registered: its newest stream is open, and only the kubelet opens
+        streams."""
         server = self._server
         return server is not None and server.service.streams.alive
 
     @property
     def trouble(self) -> str:
-        """What the last attempt to register failed of; empty when it went well."""
+        """Why the last attempt to register failed; empty if it succeeded."""
         return self._trouble
 
     def start(self) -> None:
@@ -93,7 +95,7 @@ class Registrar:
         self._thread.start()
 
     def again(self) -> None:
-        """Register once more: the kubelet reads our options only then."""
+        """Register once more: the kubelet reads the plugin's options only then."""
         self._again.set()
 
     def stop(self) -> None:
@@ -115,7 +117,7 @@ class Registrar:
 
     def _life(self) -> None:
         """Serve and register once, then stay until the kubelet is lost."""
-        # Looked at before registering: a kubelet that restarts meanwhile is then noticed.
+        # Look before registering, so that `_stay` notices a kubelet that restarts meanwhile.
         kubelet = self._tried = identity(self._kubelet_socket)
         self._again.clear()
         if kubelet is None:
@@ -171,7 +173,8 @@ class Registrar:
         return None
 
     def _wait(self, seconds: float) -> None:
-        """For so long, or until there is another kubelet: it refuses pods until it knows us."""
+        """Wait *seconds*, or until there is another kubelet, which refuses pods until the plugin is
+        registered."""
         ends = time.monotonic() + seconds
         while (left := ends - time.monotonic()) > 0:
             if self._stopping.wait(min(left, self._look_seconds)):
@@ -195,10 +198,10 @@ class Registrar:
 
 
 def identity(path: Path) -> Identity | None:
-    """Tells one socket file from the next; None where there is none."""
+    """Identifies one socket file among those of the same path; None if there is none."""
     try:
         status = path.stat()
     except FileNotFoundError:
         return None
-    # Inode numbers are used again at once; the time tells them apart.
+    # The kernel reuses inode numbers at once; the time differs.
     return status.st_dev, status.st_ino, status.st_mtime_ns

@@ -1,7 +1,7 @@
 """The kubelet's DevicePlugin service on a socket of its own: read, ask, write.
 
-A socket file is never used twice: stopping a gRPC server removes the path it was bound to, even
-when a newer server has bound the same path since.
+No socket file is used twice: a gRPC server that stops removes the path that it was bound to, even
+if a newer server has bound the same path since.
 """
 
 # ruff: noqa: ARG002, N802 - gRPC gives a servicer's methods their names and arguments
@@ -38,8 +38,8 @@ _WORKERS = 6  # every open ListAndWatch holds one, also one that a newer stream 
 
 
 class Streams:
-    """The kubelet's ListAndWatch calls, of which the one opened last counts. *wake* makes those
-    that wait for something to list look again."""
+    """The kubelet's ListAndWatch calls, of which the one opened last counts. *wake* makes waiting
+    calls check again whether they still count."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
@@ -50,7 +50,7 @@ class Streams:
 
     @property
     def opened(self) -> int:
-        """So far."""
+        """How many streams the kubelet has opened so far."""
         return self._opened
 
     @property
@@ -93,7 +93,8 @@ class Service(Protocol):
 
 
 class Advice:
-    """Which GPUs the kubelet is told to take, and what it took: asked, counted and logged."""
+    """Asks the advisor which GPUs the kubelet should take, and counts and logs that and what the
+    kubelet took."""
 
     def __init__(self, advisor: Advisor, metrics: Metrics) -> None:
         self._advisor, self._metrics = advisor, metrics
@@ -105,8 +106,8 @@ class Advice:
         *,
         other: Callable[[], Sequence[str]] | None = None,
     ) -> Answer:
-        """Never raises. Where no plan is meant, *other* is asked for another answer, which counts
-        if it is better."""
+        """The GPUs to prefer. If the answer follows no plan, *other* gives another answer, which
+        counts if it is better. Never raises."""
         try:
             answer = self._advisor.ask(machine, question)
             if other is not None and answer.source is not Source.PLAN:
@@ -124,7 +125,7 @@ class Advice:
         return answer
 
     def allocated(self, machine: Machine, gpus: frozenset[str]) -> None:
-        """A container has been given *gpus*."""
+        """A container has received *gpus*."""
         allocation = self._advisor.allocated(gpus)
         if allocation.preferred is None:
             self._metrics.allocations.labels("unasked").inc()
@@ -148,7 +149,7 @@ def question_of(asked: wire.ContainerPreferredAllocationRequest) -> Question:
 
 
 class DevicePlugin(DevicePluginServicer):
-    """`on_allocated` is called after each Allocate."""
+    """Each Allocate ends by calling `on_allocated`."""
 
     def __init__(
         self,
@@ -233,8 +234,8 @@ class DevicePlugin(DevicePluginServicer):
 
 
 def listed(devices: Devices) -> wire.ListAndWatchResponse:
-    """The whole list. A GPU whose NUMA node is not known, or -1, is sent without topology: one
-    made-up node would keep all others out of aligned sets."""
+    """The whole list. A GPU whose NUMA node is unknown, or -1, has no topology in it: one made-up
+    node would keep all others out of aligned sets."""
     return wire.ListAndWatchResponse(
         devices=[
             wire.Device(
@@ -276,14 +277,14 @@ class PluginServer:
 
     def __init__(self, directory: Path, resource: str, service: Service) -> None:
         self.service = service
-        # By chance and not by process id: in a container that is 1, time and again.
+        # A random name, not the process id: in a container that is always 1.
         self.socket = directory / f"{_stem(resource)}{secrets.token_hex(4)}.sock"
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="kubelet-call")
         self._server = grpc.server(self._workers)
         service.add_to(self._server)
 
     def start(self) -> None:
-        """Serve. Raises OSError where the socket cannot be made."""
+        """Serve. Raises OSError if the socket cannot be made."""
         try_socket(self.socket)
         self._server.add_insecure_port(f"unix:{self.socket}")
         self._server.start()
@@ -297,13 +298,13 @@ class PluginServer:
 
 
 def try_socket(path: Path) -> None:
-    """Raises OSError where no socket can be made there; grpcio would say only that it failed."""
+    """Raises OSError with the reason if no socket can be made there; grpcio gives no reason."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as trial:
             trial.bind(str(path))
         path.unlink()
     except OSError as error:
-        # Without the name, which is another one each time: the same trouble, the same text.
+        # The text lacks the name, which always differs: the same trouble gives the same text.
         why = error.strerror or error
         raise OSError(f"{path.parent}: no socket can be made there: {why}") from error
 
@@ -313,8 +314,8 @@ def _stem(resource: str) -> str:
 
 
 def remove_dead_sockets(directory: Path, resource: str) -> None:
-    """Remove what an earlier, killed process of ours left: sockets that nobody serves."""
-    ours = re.compile(f"{_stem(resource)}[0-9a-f]+[.]sock")  # and of no longer name
+    """Remove what an earlier, killed plugin left: sockets that no process serves."""
+    ours = re.compile(f"{_stem(resource)}[0-9a-f]+[.]sock")  # not of resources with longer names
     for path in directory.glob("linkwise-*.sock"):
         try:
             if ours.fullmatch(path.name) and not _served(path):
@@ -325,7 +326,7 @@ def remove_dead_sockets(directory: Path, resource: str) -> None:
 
 def _served(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1.0)  # of a process that is stopped the backlog may be full
+        probe.settimeout(1.0)  # the backlog of a stopped process may be full
         try:
             probe.connect(str(path))
         except ConnectionRefusedError:

@@ -1,4 +1,4 @@
-"""What an operator may choose, with every default's reason."""
+"""The operator's settings, with the reason for every default."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +12,8 @@ CDI_KIND = "nvidia.com/gpu"  # what `nvidia-ctk cdi generate` writes
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One of `machine`, `machine_file` and `machine_from_label` names a recorded machine; with none
-    of them, the driver is asked."""
+    """One of `machine`, `machine_file` and `machine_from_label` names a recorded machine; without
+    one, the plugin asks the driver."""
 
     node_name: str
     machine: str | None = None
@@ -24,7 +24,7 @@ class Settings:
     pod_resources_socket: Path = POD_RESOURCES_SOCKET
     kubeconfig: str | None = None
     api_server: str | None = None
-    daemonset: str | None = None  # NAMESPACE/NAME; without it nothing is taken off the Node
+    daemonset: str | None = None  # NAMESPACE/NAME; without it the plugin never cleans its Node
     resource_name: str = DEFAULT_RESOURCE
     in_front: bool = False
     vendor_socket: Path | None = None
@@ -33,29 +33,31 @@ class Settings:
     # Else `systemctl daemon-reload` takes the GPUs from running containers
     # (docs/operating/plugin.md).
     pass_device_specs: bool = True
-    host_dev: Path = Path("/dev")  # in a container, the host's is elsewhere
+    host_dev: Path = Path("/dev")  # in a container, the host's /dev is elsewhere
     cdi: bool = False  # NVIDIA_VISIBLE_DEVICES works with every container toolkit
-    wait_for_driver: bool = True  # a driver may be installed after us, by an operator's pod
+    wait_for_driver: bool = True  # an operator's pod may install the driver later
     policy: str = "ring"
     health_seconds: float = 10.0
-    discovery_seconds: float = 300.0  # hundreds of driver calls; SIGHUP does it at once
-    in_use_seconds: float = 1.0  # after an Allocate it is read at once
-    pod_wait_seconds: float = 0.5  # the kubelet's watch and ours differ by milliseconds
+    discovery_seconds: float = 300.0  # hundreds of driver calls; SIGHUP starts them at once
+    in_use_seconds: float = 1.0  # an Allocate starts a reading at once
+    pod_wait_seconds: float = 0.5  # the kubelet's watch and the plugin's differ by milliseconds
     clean_probes: int = 3
     probation_seconds: float = 300.0  # an XID may follow another; a job that starts takes minutes
-    driver_seconds: float = 20.0  # a driver that is busy takes some; one that hangs, for ever
+    driver_seconds: float = 20.0  # a busy driver takes some seconds, a hanging one takes for ever
     treat: tuple[str, ...] = ()  # NAME=TREATMENT, see `health.conditions`
 
     @property
     def silent_seconds(self) -> float:
-        """The driver not having answered for longer, the plugin is not ready."""
+        """If the driver has not answered for longer, the plugin is not ready."""
         return self.health_seconds + self.driver_seconds
 
     @property
     def registry_socket(self) -> Path:
-        """Where vendors' plugins register. Below the kubelet's directory, because their pods mount
-        that already; in a directory of its own, because the kubelet empties its own at each start,
-        and because a plugin that cannot be told another path may get that directory in its place.
+        """Where vendors' plugins register.
+
+        The socket is below the kubelet's directory, because their pods mount that already. It is in
+        a directory of its own, because the kubelet empties the kubelet's at each start, and because
+        a plugin with a fixed path may get this directory mounted in place of the kubelet's.
         """
         return self.vendor_socket or self.kubelet_dir / "linkwise" / "kubelet.sock"
 

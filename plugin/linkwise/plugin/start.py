@@ -1,8 +1,8 @@
 """`linkwise-plugin` from its first moment: catches signals, then loads the program.
 
-The kernel gives process 1 of a container no signal for which it has no handler, and loading takes
-half a second: a SIGTERM of that time would be lost. The start of the interpreter, some 10 ms,
-remains.
+If process 1 of a container has no handler for a signal, the kernel drops the signal. Loading takes
+half a second, and a SIGTERM of that time would be lost. Only the start of the interpreter, some
+10 ms, remains unprotected.
 """
 
 import os
@@ -10,8 +10,8 @@ import signal
 
 
 class Signals:
-    """Signals in the order in which they come, whichever thread the kernel gives them to: a main
-    thread that waits for a lock does not always hear of them."""
+    """Signals in the order in which they come, whichever thread the kernel gives them to. A plain
+    handler would not do: a main thread that waits for a lock does not always run it."""
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe()
@@ -24,7 +24,7 @@ class Signals:
         return os.read(self._read, 1)[0]
 
     def put(self, number: int) -> None:
-        """As if it had come."""
+        """Add a signal as if it had come."""
         os.write(self._write, bytes([number]))
 
 

@@ -36,7 +36,7 @@ class Cache:
         self.comings_and_goings = 0
         self.touched: set[str] = set()  # nodes settled since `take_touched`
         self.settled_rows = RowLog()  # every row whose GPUs changed, in order
-        # What comes free is kept from others until those who wait for longest have had their turn.
+        # Whether GPUs that come free are for those that wait for longest, until their turn is over.
         self.line_first = False
         self.fresh: dict[str, int] = {}  # node -> GPUs that came free since
         self._reserved: dict[GangKey, Mapping[str, int]] = {}  # waiting gang -> node -> GPUs

@@ -8,7 +8,7 @@
 The phase is worked out from the members each time, so a restart finds it again; IMPOSSIBLE names
 the changes that no facts can make, and why. What counts is the *minimum*: once so many members are
 bound the gang has started, and those beyond it follow as they come and as there is room.
-What is only remembered is what no pod says: which try failed at which state of the books, what a
+The extender remembers only what no pod says: which try failed at which state of the cache, what a
 gang waits for, and where its members were.
 """
 

@@ -84,8 +84,8 @@ def reserve(
     now: float,
     pause: Pause,
 ) -> EarliestStart | None:
-    """Where *seek* finds a place first; None: not even once all have ended who end by themselves.
-    Raises NodesChangedError."""
+    """Where *seek* finds a place first; None if it finds none even after all pods that end by
+    themselves have ended. Raises NodesChangedError."""
     nodes = cache.changed_rows.generation
     steps = _steps(cache, running_pods, want, now, pause)
     letting_go = _LettingGo(want.base, steps)

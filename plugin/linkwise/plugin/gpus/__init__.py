@@ -1,6 +1,6 @@
-"""Where GPUs come from.
+"""Sources of GPUs.
 
-inventory            what a source of GPUs is asked, and what it answers
-recorded, labelled   machines that are played
-sysfs                what Linux knows of PCI devices
+inventory            the protocol of a source of GPUs, and the values that it returns
+recorded, labelled   played machines
+sysfs                what Linux knows about PCI devices
 """

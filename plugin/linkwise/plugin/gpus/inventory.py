@@ -1,8 +1,8 @@
-"""Where GPUs come from: the driver, or a recorded machine.
+"""A source of GPUs: the driver, or a recorded machine.
 
-Reading everything is slow (hundreds of driver calls) and happens at start, on a timer and on
-SIGHUP; probing is quick and happens every few seconds. Neither ever happens inside a kubelet call.
-Both return in bounded time, also where the driver hangs.
+A full reading is slow (hundreds of driver calls) and happens at start, on a timer and on SIGHUP. A
+probe is quick and happens every few seconds. Neither ever happens inside a kubelet call. Both
+return in bounded time, even if the driver hangs.
 """
 
 from collections.abc import Mapping
@@ -14,9 +14,8 @@ from linkwise.topology.model import Machine
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not well with a GPU now. `condition` is a name of the table in
-    `health.conditions`; `text` is what a person reads, and stays the same while the trouble does.
-    """
+    """A problem that a GPU has now. `condition` is a name of the table in `health.conditions`.
+    `text` is for people, and stays the same while the problem lasts."""
 
     condition: str
     text: str
@@ -30,10 +29,10 @@ Findings = Mapping[str, tuple[Finding, ...]]
 class Probe:
     """What one look at every GPU found.
 
-    `unanswered` are GPUs about which the driver has not answered yet, and not for so long that it
-    is a finding: nothing is known of them, good or bad. `recovery_told` are GPUs of which the
-    driver says by itself what they need to recover, and nothing else is needed. `recount` says
-    that the driver counts other GPUs than at the last reading.
+    `unanswered` are GPUs about which the driver has not answered yet, but not for so long that the
+    silence is a finding: nothing is known of them, good or bad. `recovery_told` are GPUs of which
+    the driver itself reports what they need to recover; they need nothing else.
+    `recount` is True if the driver counts other GPUs than at the last reading.
     """
 
     findings: Findings = field(default_factory=dict)
@@ -46,8 +45,8 @@ class Probe:
 class Snapshot:
     """What a source of GPUs said at one moment.
 
-    `minors` maps a uuid to the N of its /dev/nvidiaN, where that is known; it is None of a machine
-    that is played, which has no device files. `warnings` are answers that were bent; `left_out`
+    `minors` maps a uuid to the N of its /dev/nvidiaN, if known; it is None for a played machine,
+    which has no device files. `warnings` are about answers that the source had to bend. `left_out`
     maps the index of each GPU that cannot be offered to the reason.
     """
 
@@ -60,25 +59,25 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Xid:
-    """An error that the driver reported by itself; `uuid` is empty where it is unknown whose."""
+    """An error that the driver reported by itself; `uuid` is empty if the GPU is unknown."""
 
     uuid: str
     number: int
 
 
 class Inventory(Protocol):
-    """`read`, `probe` and `events` are called from one thread."""
+    """One thread calls `read`, `probe` and `events`."""
 
     def read(self) -> Snapshot:
-        """Everything, anew. Raises InventoryError."""
+        """Read everything again. Raises InventoryError."""
 
     def probe(self, machine: Machine) -> Probe:
-        """How the GPUs of *machine* are now. Never raises."""
+        """The state of the GPUs of *machine* now. Never raises."""
 
     def events(self, machine: Machine, seconds: float) -> tuple[Xid, ...] | None:
-        """What the driver reports of *machine* within *seconds*, sooner where there is something.
+        """What the driver reports about *machine* within *seconds*; returns at the first report.
 
-        None, at once, where nothing can be waited for. Never raises.
+        If the source reports no events, returns None at once. Never raises.
         """
 
     def close(self) -> None: ...

@@ -1,8 +1,8 @@
-"""The recorded machine that this node plays, as a label of the Node says.
+"""The recorded machine that this node plays, as a label of the Node names it.
 
-A DaemonSet is the same on every node, so what differs from node to node has to come from the
-Node. The label is read once, when GPUs are first asked for; while it is missing or names no
-machine, there are no GPUs, and whoever asks again finds what has been corrected meanwhile.
+A DaemonSet is the same on every node, so what differs from node to node has to come from the Node.
+The first successful `read` fixes the machine. While the label is missing or names no machine,
+`read` raises InventoryError, and the next `read` looks at the label again.
 """
 
 from pathlib import Path

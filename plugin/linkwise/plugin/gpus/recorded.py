@@ -1,6 +1,6 @@
 """A recorded machine as the source of GPUs, for clusters without any, demos and tests.
 
-Faults can be played: a JSON file {"<uuid or index>": "reason"} that is read anew at every probe.
+It can play faults: every probe reads a JSON file {"<uuid or index>": "reason"}.
 """
 
 from pathlib import Path
@@ -20,7 +20,7 @@ class RecordedInventory:
 
     @classmethod
     def named(cls, name: str, *, node: str, faults: Path | None = None) -> "RecordedInventory":
-        """One of the project's own; *node* goes into its uuids, which differ from node to node."""
+        """A machine of the project; its uuids contain *node*, so they differ from node to node."""
         try:
             return cls(recorded_machine(name, node=node), faults=faults)
         except LinkwiseError as error:

@@ -1,7 +1,7 @@
-"""What Linux knows of PCI devices: the NUMA node of a GPU, and how close each network card is.
+"""What Linux knows about PCI devices: the NUMA node of a GPU, and how close each network card is.
 
-Nothing here needs a driver's library; a file that is missing or strange is an unknown, not an
-error. Paths under /sys/devices show the tree of bridges between a device and the CPU.
+Nothing here needs a driver's library. If a file is missing or strange, its value is unknown; that
+is no error. Paths under /sys/devices show the tree of bridges between a device and the CPU.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ DISPLAY_CLASS = "0x03"
 
 
 def numa_node(bus_id: str, *, sysfs: Path = SYSFS) -> int | None:
-    """The NUMA node, -1 where the firmware names none, None where the file cannot be read."""
+    """The NUMA node; -1 if the firmware names none, None if the file cannot be read."""
     try:
         return int((sysfs / "bus/pci/devices" / bus_id / "numa_node").read_text())
     except (OSError, ValueError):
@@ -23,7 +23,7 @@ def numa_node(bus_id: str, *, sysfs: Path = SYSFS) -> int | None:
 
 
 def pci_class(bus_id: str, *, sysfs: Path = SYSFS) -> str | None:
-    """The class, like 0x030200; None where there is no such device to be seen."""
+    """The class, like 0x030200; None if there is no such device."""
     try:
         return (sysfs / "bus/pci/devices" / bus_id / "class").read_text().strip()
     except OSError:
@@ -33,7 +33,7 @@ def pci_class(bus_id: str, *, sysfs: Path = SYSFS) -> str | None:
 def nics(bus_ids: Sequence[str | None], *, sysfs: Path = SYSFS) -> tuple[Nic, ...]:
     """The RDMA network cards, and how close each is to the GPUs with these bus ids.
 
-    Empty where a GPU cannot be found in the tree: half a table would mislead.
+    Empty if a GPU is missing in the tree: half a table would mislead.
     """
     gpus = [_place(sysfs / "bus/pci/devices" / bus_id) for bus_id in bus_ids if bus_id]
     if len(gpus) != len(bus_ids) or not all(gpus):
@@ -47,7 +47,7 @@ def nics(bus_ids: Sequence[str | None], *, sysfs: Path = SYSFS) -> tuple[Nic, ..
 
 
 def _place(device: Path) -> tuple[str, ...]:
-    """The way from the root of the PCI tree, ("pci0000:00", "0000:00:01.0", …), or ()."""
+    """The path from the root of the PCI tree, ("pci0000:00", "0000:00:01.0", …), or ()."""
     try:
         parts = device.resolve(strict=True).parts
     except OSError:
@@ -57,10 +57,10 @@ def _place(device: Path) -> tuple[str, ...]:
 
 
 def _closeness(first: tuple[str, ...], second: tuple[str, ...], *, sysfs: Path) -> LinkClass:
-    """As `nvidia-smi topo -m` defines its words.
+    """The class, as `nvidia-smi topo -m` defines its words.
 
-    Below one root: PHB. Below a common bridge they meet in a PCIe switch: PIX where each is
-    behind one port of it (port and device are all that is left of both ways), else PXB.
+    Below one root: PHB. Below a common bridge the two meet in a PCIe switch: PIX if each is behind
+    one port of it (port and device are all that is left of both paths), else PXB.
     """
     shared = 0
     while shared < min(len(first), len(second)) and first[shared] == second[shared]:

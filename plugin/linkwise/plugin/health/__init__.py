@@ -1,7 +1,7 @@
 """Which GPUs may be given out.
 
-conditions, xids   the tables: what can be wrong with a GPU, and what comes of it
+conditions, xids   the tables: what can be wrong with a GPU, and how it is treated
 faults             PURE: findings of probes and XIDs -> out, back after a probation, notes
-book               what is known now, shared by everything that asks
-caretaker          the thread that asks the source of GPUs and tells the book
+book               the state of the GPUs now, shared by all readers
+caretaker          the thread that reads the source of GPUs and updates `book`
 """

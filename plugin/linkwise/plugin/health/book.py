@@ -1,8 +1,8 @@
-"""What is known of this node's GPUs now: the cache from which every kubelet call is answered.
+"""The cache of this node's GPUs, from which the plugin answers every kubelet call.
 
-One value, replaced whole; whoever waits (the kubelet's ListAndWatch, the publisher) is woken when
-it changes. A GPU that was once listed stays listed: one that is gone from the driver is unhealthy,
-because the kubelet forgets the devices of running pods that a plugin no longer names.
+The cache is one value, replaced whole; a change wakes those that wait for one (the kubelet's
+ListAndWatch). A GPU that was once listed stays listed. If it is gone from the driver, it becomes
+unhealthy, because the kubelet forgets the devices of running pods that a plugin no longer names.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,9 +29,9 @@ GONE = Finding("gone", "gone from the driver's list; expected until the plugin r
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """`machine` carries the health, whose reasons are in `healths`; `version` rises with every
-    change of what the kubelet or the Node is told. `minors` is as in Snapshot, and so is
-    `left_out`, but without GPUs that were listed once: they are unhealthy."""
+    """`machine` carries the health; `healths` has the reasons. `version` rises with every change
+    that the kubelet or the Node must see. `minors` is as in Snapshot, and so is `left_out`, but
+    without GPUs that were listed once: they are unhealthy."""
 
     machine: Machine
     minors: Mapping[str, int] | None
@@ -46,8 +46,8 @@ class Devices:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What a person should hear: GPUs that went out or came back; notes, as uuid and text; XIDs
-    of which nothing came."""
+    """What to report to people: GPUs that went out or came back; notes, as uuid and text; XIDs that
+    changed nothing."""
 
     changes: tuple[Change, ...] = ()
     notes: tuple[tuple[str, str], ...] = ()
@@ -55,7 +55,7 @@ class News:
 
 
 class DeviceBook:
-    """Times (`now`) are in seconds, of any clock that does not go back."""
+    """Times (`now`) are in seconds, from any clock that does not go back."""
 
     def __init__(
         self, snapshot: Snapshot, policy: Policy | None = None, *, now: float = 0.0
@@ -78,24 +78,26 @@ class DeviceBook:
         return bool(self._gone or self._now.left_out)
 
     def wait_newer(self, version: int, *, given_up: Callable[[], bool]) -> Devices:
-        """The devices, as soon as they are newer than *version*; else as they are when the waiter
-        has given up, which it is asked whenever `wake` is called."""
+        """Wait until the devices are newer than *version* or *given_up* returns True; return them.
+
+        Each `wake` calls *given_up* again.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._now.version > version or given_up())
             return self._now
 
     def wake(self) -> None:
-        """Ask all that wait whether they have given up."""
+        """Let every waiter check whether it has given up."""
         with self._changed:
             self._changed.notify_all()
 
     def probed(self, probe: Probe, *, now: float) -> News:
-        """Take one probe's findings in; returns what changed."""
+        """Apply one probe's findings; returns what changed."""
         with self._changed:
             return self._take(self._now, probe, now)
 
     def struck(self, xids: Sequence[Xid], *, now: float) -> News:
-        """Take errors in that the driver has reported; those of no GPU of ours change nothing."""
+        """Apply errors that the driver has reported; those of no known GPU change nothing."""
         with self._changed:
             known = self._now.known
             ours = [xid for xid in xids if xid.uuid in known]
@@ -112,8 +114,8 @@ class DeviceBook:
         )
 
     def discovered(self, snapshot: Snapshot, *, now: float) -> News:
-        """Take a new reading in. One that lacks a GPU changes nothing but that GPU's health, and
-        the device files of the others: a driver that lost a GPU may number them anew."""
+        """Apply a new reading. If it lacks a GPU, it changes only that GPU's health, and the device
+        files of the others: a driver that lost a GPU may renumber them."""
         with self._changed:
             there = {gpu.uuid for gpu in snapshot.machine.gpus}
             self._gone = self._now.known - there
@@ -134,7 +136,7 @@ class DeviceBook:
 
     def _take(self, devices: Devices, probe: Probe, now: float) -> News:
         # A GPU that is gone stays so until a reading has it again, whatever probes say: else it
-        # would come and go with them. What was known to be wrong with it says more.
+        # would come and go with them. An earlier reason says more than "gone".
         silent = self._gone - probe.findings.keys()
         told = {u for u in silent if GONE.condition in devices.healths.get(u, WELL).causes}
         new = {u for u in silent if not devices.healths.get(u, WELL).reason}

@@ -1,7 +1,7 @@
-"""Looks after the GPUs: probes them every few seconds, reads everything anew now and then.
+"""Looks after the GPUs: probes them every few seconds, and reads everything now and then.
 
-The one thread that asks the source of GPUs, which never takes for ever to answer. What it finds
-goes into the device book, from where the kubelet, the Node and the metrics hear of it.
+This is the only thread that asks the source of GPUs, whose calls always end. It writes what it
+finds into `DeviceBook`, from which the kubelet, the Node and the metrics get it.
 """
 
 import logging
@@ -24,15 +24,15 @@ from linkwise.plugin.health.xids import RECOVERY_CHANGED
 log = logging.getLogger(__name__)
 
 LEFT_OUT = "GPU {} is left out: {}"
-_XIDS_SECONDS = 1.0  # so long at most SIGHUP waits for the wait for XIDs, and their probe
-_STOP_SECONDS = 0.2  # who stops does not wait for that, nor for a driver that hangs
-_INCOMPLETE_SECONDS = 60.0  # GPUs that a reading lacks are looked for so often
+_XIDS_SECONDS = 1.0  # the longest that SIGHUP, or the probe after XIDs, waits for the wait for XIDs
+_STOP_SECONDS = 0.2  # `stop` waits neither for that nor for a driver that hangs
+_INCOMPLETE_SECONDS = 60.0  # at most between readings, while GPUs are missing
 
 
 def first_reading(
     inventory: Inventory, *, stopping: Event, on_waiting: Callable[[str], None]
 ) -> Snapshot | None:
-    """Read until there are GPUs; None once *stopping*. *on_waiting* hears what is missing."""
+    """Read until there are GPUs; None once *stopping*. *on_waiting* gets what is missing."""
 
     def note(state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
@@ -46,7 +46,7 @@ def first_reading(
         stop=stop_when_event_set(stopping),
         sleep=sleep_using_event(stopping),
         before_sleep=note,
-        retry_error_callback=lambda _: None,  # told to stop
+        retry_error_callback=lambda _: None,  # stopping
     )
     found: Snapshot | None = retrying(inventory.read)
     return found
@@ -54,15 +54,15 @@ def first_reading(
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """`devices` hears of the devices after every change, `xid` of every XID."""
+    """`devices` gets the devices after every change, `xid` every XID."""
 
     devices: Callable[[Devices], None]
     xid: Callable[[Xid], None] = lambda _: None
 
 
 class Caretaker:
-    """*snapshot* is the first reading, which is in the *book* already. Once started, it is the one
-    that asks the *inventory*, and that closes it."""
+    """*snapshot* is the first reading, which *book* has already. Once started, only the caretaker
+    asks the *inventory*, and it closes it."""
 
     def __init__(
         self,
@@ -83,15 +83,15 @@ class Caretaker:
         self._trouble = ""  # of the last reading
         self._xids_said: set[Xid] = set()
         self._shown = _shown(book.now)
-        self._answered = time.monotonic()  # when the source last told of every GPU
+        self._answered = time.monotonic()  # when the source last answered for every GPU
         self._read_at = self._answered
-        self._faults: dict[Callable[[], None], str] = {}  # defects that have been said
+        self._faults: dict[Callable[[], None], str] = {}  # defects already logged
         self._tell_start(snapshot)
         self._thread = Thread(target=self._run, name="caretaker", daemon=True)
 
     @property
     def probe_age_seconds(self) -> float:
-        """Since the source of GPUs last told how every one of them is."""
+        """Time since the source of GPUs last answered for every GPU."""
         return time.monotonic() - self._answered
 
     def start(self) -> None:
@@ -104,7 +104,7 @@ class Caretaker:
             self._thread.join(_STOP_SECONDS)
 
     def discover(self) -> None:
-        """Read everything anew now; safe to call from a signal handler."""
+        """Read everything again now; safe to call from a signal handler."""
         self._discover_now = True
         self._wake.set()
 
@@ -116,8 +116,8 @@ class Caretaker:
         self._inventory.close()
 
     def _try(self, step: Callable[[], None]) -> None:
-        """A defect in one step leaves the other: health that stands still unnoticed is worse than
-        a loud log."""
+        """Run *step*. A defect in one step does not stop the other: health that stands still
+        unnoticed is worse than a loud log."""
         try:
             step()
             self._faults.pop(step, None)
@@ -143,8 +143,8 @@ class Caretaker:
         return self._discovery_seconds
 
     def _await(self) -> None:
-        """Until the next probe is due, or until something has happened; XIDs may come by the
-        thousand, and bring a probe a second."""
+        """Wait until the next probe is due, or until something has happened. XIDs may come by the
+        thousand; they bring one probe a second at most."""
         began = time.monotonic()
         until = began + self._health_seconds
         while not (self._stopping or self._discover_now):
@@ -159,7 +159,7 @@ class Caretaker:
                 self._wake.clear()
 
     def _struck(self, xids: Sequence[Xid]) -> bool:
-        """Whether to look at the GPUs soon: an application's errors say nothing of them."""
+        """Whether to look at the GPUs soon: an application's errors say nothing about them."""
         for xid in xids:
             self._listeners.xid(xid)
         news = self._book.struck(xids, now=time.monotonic())
@@ -167,7 +167,7 @@ class Caretaker:
             if xid not in self._xids_said:
                 self._xids_said.add(xid)
                 whose = f"of {xid.uuid}" if xid.uuid else "of an unknown GPU"
-                log.info("%s, %s: nothing comes of it", xid_text(xid.number), whose)
+                log.info("%s, %s: ignored", xid_text(xid.number), whose)
         self._told(news)
         return any(xid not in news.ignored or xid.number == RECOVERY_CHANGED for xid in xids)
 
@@ -176,7 +176,7 @@ class Caretaker:
         self._note_answers(probe)
         news = self._book.probed(probe, now=time.monotonic())
         self._told(news)
-        # What comes back may have been reset, or its fabric has come up: its links are others.
+        # A GPU that comes back may have been reset, or its fabric came up: its links may differ.
         back = any(change.healthy for change in news.changes)
         self._discover_now = self._discover_now or probe.recount or back
 
@@ -194,10 +194,10 @@ class Caretaker:
             snapshot = self._inventory.read()
         except InventoryError as error:
             if str(error) != self._trouble:
-                log.warning("reading the GPUs anew: %s; the last reading stays", error)
+                log.warning("reading the GPUs again: %s; the last reading stays", error)
             self._trouble = str(error)
             self._probe()
-            self._discover_now = False  # not at once: it has just failed
+            self._discover_now = False  # not at once: the reading has just failed
             return
         self._trouble = ""
         self._note_answers(snapshot.probe)
@@ -214,7 +214,7 @@ class Caretaker:
         self._warn(snapshot)
 
     def _warn(self, snapshot: Snapshot) -> None:
-        """Say what has not been said of the reading before."""
+        """Log the warnings that the previous reading did not have."""
         devices = self._book.now
         warnings = (
             *snapshot.warnings,
@@ -245,6 +245,6 @@ class Caretaker:
 
 
 def _shown(devices: Devices) -> object:
-    """What listeners can see of the devices; how many clean probes there were, they cannot."""
+    """What listeners can see of the devices; the number of clean probes is not part of it."""
     told = {uuid: (health.reason, health.notes) for uuid, health in devices.healths.items()}
     return devices.version, devices.left_out, told

@@ -1,8 +1,8 @@
-"""PURE. What can be wrong with a GPU, and what comes of it.
+"""PURE. What can be wrong with a GPU, and how the plugin treats it.
 
-The defaults follow NVIDIA's own judgement: a GPU is out where its health checks call it failed,
-and stays where they say that new work may start on it. docs/health.md has the table with the
-sources; a test compares the two. An operator may treat each condition otherwise.
+The defaults follow NVIDIA's own judgement. If NVIDIA's health checks call a GPU failed, it is out;
+if they say that new work may start on it, it stays. docs/health.md has the table with the sources;
+a test compares the two. An operator may choose another treatment for each condition.
 """
 
 import re
@@ -15,12 +15,12 @@ from linkwise.plugin.health.xids import UNKNOWN, XIDS
 
 
 class Treatment(Enum):
-    """What comes of a condition."""
+    """What the plugin does about a condition."""
 
-    IGNORE = "ignore"  # nothing; XIDs are counted all the same
-    NOTE = "note"  # told, in the metrics and once in the log; the GPU is given out
+    IGNORE = "ignore"  # nothing; the metrics still count XIDs
+    NOTE = "note"  # reported, in the metrics and once in the log; the GPU is given out
     UNHEALTHY = "unhealthy"  # out, and back by itself after the probation
-    RESET = "reset"  # the same, where only a reset helps: the probation is longer
+    RESET = "reset"  # the same, if only a reset helps: the probation is longer
 
 
 UNKNOWN_XID = "xid-unknown"
@@ -51,7 +51,7 @@ _XID = re.compile(r"xid-[1-9][0-9]{0,5}")
 
 @dataclass(frozen=True, slots=True)
 class Treatments:
-    """The tables, with what an operator said instead."""
+    """The tables, with an operator's choices in place of their rows."""
 
     chosen: Mapping[str, Treatment] = field(default_factory=dict)
 
@@ -72,7 +72,7 @@ def xid_text(number: int) -> str:
 
 
 def read_treatments(words: Sequence[str]) -> Treatments:
-    """From "NAME=TREATMENT" each; of one name, the last counts. Raises SettingError."""
+    """Each word is "NAME=TREATMENT"; the last one for a name counts. Raises SettingError."""
     chosen: dict[str, Treatment] = {}
     for word in words:
         name, _, treatment = word.partition("=")

@@ -1,9 +1,9 @@
 """PURE. Which GPUs may be given out: a bad finding counts at once, good ones only with time.
 
 A GPU that fails and answers again may fail once more under load. So each of its causes keeps it
-out until several probes in a row were clean and its probation is over; then it comes back by
-itself. One that comes back and fails again within a day waits twice as long each time. One GPU's
-causes never touch another.
+out until several probes in a row were clean and its probation is over. Then the GPU comes back by
+itself. If it fails again within a day, it waits twice as long each time. One GPU's causes never
+affect another GPU.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,13 +16,13 @@ RESET_TIMES = 12  # the probation after an XID that asks for a reset, in probati
 LONGEST_SECONDS = (
     86400.0  # after XIDs; after what a probe finds, no longer than a reset's first one
 )
-FORGIVEN_SECONDS = 86400.0  # healthy for so long: the next fault is a first one again
+FORGIVEN_SECONDS = 86400.0  # after so long in health, the next fault counts as the first
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """`probe_seconds` is the time between probes, and with the clean probes needed the probation
-    after what a probe finds; `probation_seconds` that after an XID."""
+    """`probe_seconds` is the time between probes. `clean_probes` times `probe_seconds` is the
+    probation after what a probe finds; `probation_seconds` is the probation after an XID."""
 
     clean_probes: int = 3
     probe_seconds: float = 10.0
@@ -32,9 +32,9 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a GPU is out, or is noted. `until` is when its probation ends; `until_told` the same
-    where the driver says by itself that the GPU needs nothing to recover. `clean_probes` are those
-    in a row since it was last seen."""
+    """Why a GPU is out, or is noted. `until` is when its probation ends. `until_told` is the same
+    if the driver itself says that the GPU needs nothing to recover. `clean_probes` counts those in
+    a row since a probe or an XID last showed the cause."""
 
     text: str
     out: bool
@@ -45,7 +45,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Of one GPU: its causes by condition, in the order in which they came up."""
+    """The health of one GPU: its causes by condition, in the order in which they came up."""
 
     causes: Mapping[str, Cause] = field(default_factory=dict)
     relapses: int = 0
@@ -67,7 +67,7 @@ WELL = Health()
 def after_probe(
     healths: Mapping[str, Health], probe: Probe, policy: Policy, *, now: float
 ) -> dict[str, Health]:
-    """The GPUs of which there is something to remember, after one more probe."""
+    """The GPUs that have something to remember, after one more probe."""
     after: dict[str, Health] = {}
     for uuid in (*healths, *(uuid for uuid in probe.findings if uuid not in healths)):
         health = healths.get(uuid, WELL)
@@ -119,7 +119,7 @@ def _probed(
 
 
 def _found(health: Health, condition: str, text: str, policy: Policy, *, now: float) -> Health:
-    """What a probe finds: it lasts while it is found, and some clean probes longer."""
+    """Add what a probe finds. It lasts while probes find it, and some clean probes longer."""
     out = policy.treatments.of(condition) is not Treatment.NOTE
     base = policy.clean_probes * policy.probe_seconds
     longest = max(base, policy.probation_seconds * RESET_TIMES)
@@ -162,7 +162,7 @@ class Change:
 
 
 def changes(before: Mapping[str, Health], after: Mapping[str, Health]) -> tuple[Change, ...]:
-    """What a person should hear: GPUs that went out, came back, or are out for another reason."""
+    """What to report to people: GPUs that went out, came back, or are out for another reason."""
     told: list[Change] = []
     for uuid in sorted({*before, *after}):
         was, now = before.get(uuid, WELL).reason, after.get(uuid, WELL).reason
@@ -176,7 +176,7 @@ def changes(before: Mapping[str, Health], after: Mapping[str, Health]) -> tuple[
 def new_notes(
     before: Mapping[str, Health], after: Mapping[str, Health]
 ) -> tuple[tuple[str, str], ...]:
-    """Notes that were not there, as uuid and text."""
+    """Notes that are new since *before*, as uuid and text."""
     return tuple(
         (uuid, note)
         for uuid, health in sorted(after.items())

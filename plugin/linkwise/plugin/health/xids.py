@@ -5,11 +5,11 @@ xid-errors, read in November 2026), and its *immediate action* decides:
 
 RESTART_APP, IGNORE            an application's error, or nothing to do: the GPU stays
 RESET_GPU, RESTART_BM and _VM  only a reset, or more, brings it back
-a workflow, a check            it depends on what else is seen: out, and back if probes stay clean
+a workflow, a check            other symptoms decide: out, and back if probes stay clean
 none                           codes that are not used, or newer than the catalogue: the same
 
-Where NVIDIA's device plugin (NVIDIA/k8s-device-plugin 1b826acc6, `internal/rm/health.go`) or DCGM
-(4.6, `DcgmHealthWatch::BuildXidMappings`) judge otherwise, the row says so.
+If NVIDIA's device plugin (NVIDIA/k8s-device-plugin 1b826acc6, `internal/rm/health.go`) or DCGM
+(4.6, `DcgmHealthWatch::BuildXidMappings`) judges otherwise, the row says so.
 """
 
 from collections.abc import Mapping
@@ -94,7 +94,7 @@ XIDS: Mapping[int, Meaning] = {
     **_rows("ignore", "CONTACT_SUPPORT", {142: "video engine error"}),
     **_rows(
         "ignore",
-        "",  # the catalogue names none: they tell of the state of power smoothing
+        "",  # the catalogue names none: they report the state of power smoothing
         {
             162: "power smoothing is on again",
             163: "power smoothing is off",
@@ -124,7 +124,7 @@ XIDS: Mapping[int, Meaning] = {
     ),
     **_rows("reset", "RESTART_BM", {79: "the GPU has fallen off the bus"}),  # DCGM fails it
     **_rows("reset", "RESTART_VM", {151: "key rotation error"}),
-    # Said otherwise by all three: NVIDIA's device plugin ignores it, as loaded GPUs have it too.
+    # All three judge otherwise: NVIDIA's device plugin ignores it, as loaded GPUs have it too.
     **_rows("unhealthy", "RESET_GPU", {109: "context switch timeout"}),
     # DCGM fails a GPU for 48 and 74, and warns at 54.
     **_rows("unhealthy", "WORKFLOW_XID_48", {48: "uncorrectable memory error"}),

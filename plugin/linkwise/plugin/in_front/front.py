@@ -1,11 +1,11 @@
 """In front of vendors' plugins: takes their registrations, and offers each resource to the kubelet.
 
-One thread, the keeper, looks four times a second whether the socket for registrations is there,
+One thread, the keeper, checks four times a second whether the socket for registrations exists,
 whether there is another kubelet, and which vendor's plugin has been silent for too long.
 
-The kubelet hears of a resource once its vendor's plugin has listed it, and we know of plans; where
-our own knowledge does not come, the vendor's word is handed through without it: a node must not
-have less with us than without us.
+The front offers a resource to the kubelet once its vendor's plugin has listed it and Linkwise knows
+the GPUs and plans. If that knowledge does not come in time, the front passes on the vendor's list
+without it: a node must not have less with Linkwise than without it.
 """
 
 import logging
@@ -35,25 +35,25 @@ _STOP_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """In seconds. The defaults are the kubelet's own where it has any."""
+    """Times in seconds. If the kubelet has such a time, the default equals it."""
 
     look: float = 0.25
     dial: float = 10.0  # the kubelet's, inside Register
     first_list: float = 10.0
     probe: float = 10.0  # between questions whether a vendor's plugin answers
-    let_go: float = 1.0  # for a vendor's plugin that is lost, which begins again in less
+    let_go: float = 1.0  # for a lost vendor's plugin; one that restarts is back sooner
     grace: float = 300.0  # the kubelet's, until it forgets a plugin that is gone
     renewal: float = 5.0  # for a vendor's plugin to begin again with a new kubelet
-    own_knowledge: float = 30.0  # then the vendor's word goes out without ours
+    own_knowledge: float = 30.0  # then the vendor's list goes out without Linkwise's knowledge
 
 
 @dataclass(slots=True)
 class _Fronted:
     offer: Offer
     serving: Lock = field(default_factory=Lock)  # around `registrar`, its start and its end
-    registrar: Registrar | None = None  # while the kubelet is told of the offer
+    registrar: Registrar | None = None  # while the offer is registered with the kubelet
     probed: float = 0.0
-    said: str = ""  # of how its vendor's plugin is, in the log
+    said: str = ""  # the trouble of its vendor's plugin that was logged last
 
 
 class Front:
@@ -82,18 +82,18 @@ class Front:
         self._fronted: dict[str, _Fronted] = {}
         self._started = False
         self._opened = 0.0
-        self._registering = Lock()  # around the registry, and which kubelet it was made after
+        self._registering = Lock()  # around the registry, and the kubelet that it was made for
         self._kubelet: Identity | None = None
-        self._due = True  # the socket is to be made
+        self._due = True  # the socket has to be made
         self._trouble = ""
-        self._others_only = False  # nothing is offered but other resources, such as MIG devices
+        self._others_only = False  # vendors offer only other resources, such as MIG devices
         self._stopping = Event()
         self._keeper = Thread(target=self._keep, name="front-keeper", daemon=True)
 
-    # Its life.
+    # Life cycle.
 
     def open(self) -> None:
-        """From now on vendors' plugins may register; the kubelet hears of them after `start`."""
+        """Let vendors' plugins register; the kubelet gets their resources after `start`."""
         self._opened = time.monotonic()
         self._keeper.start()
 
@@ -105,13 +105,13 @@ class Front:
         on_lost: Callable[[], None],
         on_change: Callable[[], None],
     ) -> None:
-        """Who knows of plans; who hears of each Allocate, of a kubelet that is lost, and of a
-        change of what the vendor's plugin offers."""
+        """*advice* knows the plans. The front calls *on_allocated* after each Allocate, *on_lost*
+        when a kubelet is lost, and *on_change* when the vendor's plugin offers something else."""
         self._advice, self._on_allocated = advice, on_allocated
         self._on_lost, self._on_change = on_lost, on_change
 
     def know(self, machine: Machine) -> None:
-        """This node's GPUs, with their health by our own knowledge."""
+        """Take this node's GPUs, with the health that Linkwise found."""
         self._machine = machine
         for fronted in self._all():
             fronted.offer.know(machine)
@@ -134,16 +134,16 @@ class Front:
         for ender in enders:
             ender.join(_STOP_SECONDS)
 
-    # How it is.
+    # State.
 
     @property
     def ready(self) -> bool:
-        """Vendors' plugins have registered, each is well, and the kubelet listens to all."""
+        """Vendors' plugins have registered, all are well, and the kubelet listens to each."""
         return not self.trouble
 
     @property
     def trouble(self) -> str:
-        """What is missing until all is well; empty then."""
+        """What is missing; empty if nothing is."""
         if self._trouble:
             return self._trouble
         if not (found := self._all()):
@@ -163,25 +163,25 @@ class Front:
         return ""
 
     def seen(self, machine: Machine) -> Machine:
-        """The machine as the cluster should see it. While the vendor's plugin is lost, by what it
-        listed last: the kubelet shows that nothing can be had, and plans outlive a restart."""
+        """The machine as the cluster should see it. While the vendor's plugin is lost, its last
+        list counts: the kubelet shows that no device is available, and plans outlive a restart."""
         listed = self._listed()
         return machine if listed is None else offered(machine, listed)
 
     def why_unhealthy(self, uuid: str) -> str:
-        """What the vendor's plugin has against this GPU; empty where nothing, or not known."""
+        """Why the vendor's plugin does not offer this GPU; empty if it does, or if unknown."""
         listed = self._listed()
         return "" if listed is None else why_not(uuid, listed)
 
     def _listed(self) -> wire.ListAndWatchResponse | None:
-        """What was listed last of the managed resource."""
+        """The last list of the managed resource."""
         with self._lock:
             managed = self._fronted.get(self._managed)
         if managed is None:
             return wire.ListAndWatchResponse() if self._others_only else None
         return managed.offer.last_list
 
-    # What vendors' plugins do.
+    # Calls and events of vendors' plugins.
 
     def register(self, request: wire.RegisterRequest) -> None:
         """Take a vendor's plugin, as the kubelet would. Raises registry.RefusedError."""
@@ -243,8 +243,8 @@ class Front:
         )
 
     def _service(self, offer: Offer) -> FrontPlugin:
-        """For one kubelet. Another one than before is noticed here at the latest: what the vendor's
-        plugin said to the one before must not reach it."""
+        """The service for one kubelet. This is the last place to notice a new kubelet: what the
+        vendor's plugin said to the old one must not reach it."""
         self._keep_registry()
         return FrontPlugin(
             offer,
@@ -254,7 +254,7 @@ class Front:
         )
 
     def _changed(self, offer: Offer) -> None:
-        """Of a vendor's plugin: what it lists, or how it is."""
+        """The list or the state of a vendor's plugin has changed."""
         with self._lock:
             fronted = self._fronted.get(offer.resource)
             if fronted is None or fronted.offer is not offer:
@@ -272,7 +272,7 @@ class Front:
         self._on_change()
 
     def _offer_to_kubelet(self, fronted: _Fronted) -> None:
-        """The kubelet is told of a resource when its vendor's plugin lists it."""
+        """Register a resource with the kubelet when its vendor's plugin lists it."""
         with fronted.serving:
             due = self._started and fronted.offer.state is State.LISTS
             if due and fronted.registrar is None and not self._stopping.is_set():
@@ -280,8 +280,9 @@ class Front:
                 fronted.registrar.start()
 
     def _let_go(self, fronted: _Fronted) -> None:
-        """Of a vendor's plugin that is gone. It may come back to us, or to the kubelet itself; the
-        end of a stream of ours would then cut it off, so ours ends before."""
+        """End the kubelet's stream of a vendor's plugin that is gone. The plugin may come back to
+        Linkwise, or to the kubelet itself. The end of Linkwise's stream would then cut it off, so
+        that stream ends before."""
         with fronted.serving:
             if fronted.registrar is not None and fronted.offer.state is State.LOST:
                 fronted.registrar.stop()
@@ -305,9 +306,9 @@ class Front:
                     not self._started
                     and self._opened + self._patience.own_knowledge < time.monotonic()
                 ):
-                    log.warning("nothing is known of the GPUs yet: the vendor's word is handed on")
+                    log.warning("the GPUs are not known yet: the vendor's list goes out alone")
                     self.start()
-            except Exception as error:  # what comes later must be noticed all the same
+            except Exception as error:  # the keeper must still notice what comes later
                 if str(error) != defect:
                     log.exception("looking after vendors' plugins failed; trying again")
                 defect = str(error)
@@ -318,7 +319,7 @@ class Front:
         with self._registering:
             kubelet = identity(self._kubelet_socket)
             if kubelet is not None and kubelet != self._kubelet:
-                # Before the socket is made: the vendor's plugin may be quick.
+                # Do this before the socket is made: the vendor's plugin may be quick.
                 for fronted in self._all() if self._kubelet is not None else ():
                     fronted.offer.renew()
                 self._kubelet, self._due = kubelet, True
@@ -350,7 +351,8 @@ class Front:
             offer.vendor.probe()
 
     def _look_for_whole(self) -> None:
-        """Resources register one after the other, so this is known only after some time."""
+        """Set whether vendors offer only other resources. Resources register one after the other,
+        so this is known only after some time."""
         others_only = self._managed not in (found := dict(self._fronted)) and any(
             each.offer.seconds > self._patience.first_list for each in found.values()
         )
@@ -360,7 +362,7 @@ class Front:
 
     def _forget(self, fronted: _Fronted) -> None:
         with self._lock:
-            if fronted.offer.state is not State.LOST:  # it has come back just now
+            if fronted.offer.state is not State.LOST:  # the vendor's plugin has just come back
                 return
             del self._fronted[fronted.offer.resource]
             _hide(self._metrics, fronted.offer)
@@ -386,7 +388,7 @@ def _hide(metrics: Metrics, offer: Offer) -> None:
 
 
 def _end(fronted: _Fronted) -> None:
-    """The kubelet's side first: it then hears nothing more of the vendor's."""
+    """End the kubelet's side first, so that it gets nothing more of the vendor's side."""
     with fronted.serving:
         if fronted.registrar is not None:
             fronted.registrar.stop()

@@ -1,7 +1,7 @@
-"""What one resource offers to the kubelet now, and how its vendor's plugin is.
+"""What one resource offers to the kubelet now, and the state of its vendor's plugin.
 
-The last list of the vendor's plugin stays when the plugin is lost: the kubelet then sees the same
-devices, all unhealthy, as it treats a plugin that it has lost itself.
+If the vendor's plugin is lost, its last list stays. The kubelet then sees the same devices, all
+unhealthy, which is how it treats a plugin that it has lost itself.
 """
 
 import logging
@@ -19,18 +19,18 @@ log = logging.getLogger(__name__)
 
 
 class State(Enum):
-    """Of a vendor's plugin, as the metric names it."""
+    """The state of a vendor's plugin, as the metric names it."""
 
     LISTS = "lists"  # all is well
     SILENT = "silent"  # registered, and has not listed its devices since
     HANGS = "hangs"  # its connection stands, and it answers nothing
     LOST = "lost"  # its connection is gone
-    RENEWS = "renews"  # it was well, and should register anew, as there is another kubelet
+    RENEWS = "renews"  # it was well, and should register again, as there is another kubelet
 
 
 class Offer:
-    """`managed`: whether its whole GPUs are planned. `on_change` hears of what the vendor's
-    plugin tells, outside any lock."""
+    """`managed`: whether Linkwise plans its whole GPUs. The offer calls `on_change` after each
+    change that the vendor's plugin causes, outside any lock."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Offer:
         self._listed: wire.ListAndWatchResponse | None = None
         self._state, self._why = State.SILENT, ""
         self._since = time.monotonic()
-        self._alive = False  # whether what was listed can be had
+        self._alive = False  # whether the listed devices are available
         self._version = 0
         self._shown = wire.ListAndWatchResponse()
 
@@ -63,7 +63,7 @@ class Offer:
 
     @property
     def last_list(self) -> wire.ListAndWatchResponse | None:
-        """What the vendor's plugin listed last, as it did; None where it never has."""
+        """The last list of the vendor's plugin, unchanged; None if it never listed anything."""
         return self._listed
 
     @property
@@ -72,37 +72,37 @@ class Offer:
 
     @property
     def why(self) -> str:
-        """What is wrong with the vendor's plugin; empty where nothing is."""
+        """What is wrong with the vendor's plugin; empty if nothing is."""
         return self._why
 
     @property
     def seconds(self) -> float:
-        """For how long it has been in this state."""
+        """For how long the vendor's plugin has been in this state."""
         return time.monotonic() - self._since
 
     @property
     def options(self) -> wire.DevicePluginOptions:
-        """What the kubelet is told: as the vendor's plugin, but that of whole GPUs we always know
-        which ones to prefer."""
+        """The options for the kubelet: those of the vendor's plugin, except that Linkwise always
+        knows which whole GPUs to prefer."""
         options = wire.DevicePluginOptions()
         if self._vendor is not None:
             options.CopyFrom(self._vendor.options)
         options.get_preferred_allocation_available |= self.managed
         return options
 
-    # What happens to it.
+    # Events.
 
     def registered(self, vendor: Vendor) -> Vendor | None:
-        """A plugin of the vendor has registered; returns the one that it replaces. What that one
-        listed stays until the new one lists, as with the kubelet."""
+        """A plugin of the vendor has registered; returns the one that it replaces. The list of the
+        old one stays until the new one lists, as with the kubelet."""
         with self._changed:
             before, self._vendor = self._vendor, vendor
             self._enter(State.SILENT, "", alive=self._alive)
         return before
 
     def renew(self) -> None:
-        """There is another kubelet, and a vendor's plugin that sees it ends and begins again: what
-        was listed does not count until it has, or has not for some time."""
+        """There is another kubelet. A vendor's plugin that notices it ends and begins again. Until
+        it has, or until some time has passed (`stayed`), its list does not count."""
         with self._changed:
             if self._state is not State.LISTS:
                 return
@@ -110,7 +110,7 @@ class Offer:
         self._on_change(self)
 
     def stayed(self) -> None:
-        """It has not begun again."""
+        """The vendor's plugin has not begun again."""
         with self._changed:
             if self._state is not State.RENEWS:
                 return
@@ -118,20 +118,21 @@ class Offer:
         self._on_change(self)
 
     def know(self, machine: Machine) -> None:
-        """Our own knowledge of the GPUs has changed."""
+        """What Linkwise knows about the GPUs has changed."""
         with self._changed:
             self._machine = machine
             self._show()
 
     def overdue(self) -> None:
-        """It should have listed its devices by now: what an earlier one listed does not count."""
+        """The vendor's plugin should have listed its devices by now: the list of an earlier one
+        does not count."""
         with self._changed:
             if self._state is not State.SILENT or self._why:
                 return
             self._enter(State.SILENT, "it has registered, and lists nothing", alive=False)
         self._on_change(self)
 
-    # What the vendor's plugin tells (vendor.Listener); one that has been replaced is not heard.
+    # What the vendor's plugin reports (vendor.Listener). Reports of a replaced one do not count.
 
     def listed(self, vendor: Vendor, devices: wire.ListAndWatchResponse) -> None:
         with self._changed:
@@ -149,7 +150,7 @@ class Offer:
         self._on_change(self)
 
     def answers(self, vendor: Vendor, *, well: bool) -> None:
-        """Of a plugin that lists, whose connection would stand also where it hangs."""
+        """Whether a plugin that lists answers; its connection would stand even if it hangs."""
         expected = State.HANGS if well else State.LISTS
         with self._changed:
             if vendor is not self._vendor or self._state is not expected:
@@ -171,7 +172,8 @@ class Offer:
     def wait_newer(
         self, version: int, *, given_up: Callable[[], bool]
     ) -> tuple[int, wire.ListAndWatchResponse]:
-        """As soon as the list is newer than *version*, or the waiter has given up."""
+        """Wait until the list is newer than *version* or *given_up* returns True; return it with
+        its version."""
         with self._changed:
             self._changed.wait_for(lambda: self._version > version or given_up())
             return self._version, self._shown
@@ -181,7 +183,7 @@ class Offer:
             self._changed.notify_all()
 
     def _show(self) -> None:
-        """Called with the lock held."""
+        """The caller holds the lock."""
         if self._listed is None:
             return
         shown = joined(self._listed, self._machine, alive=self._alive)

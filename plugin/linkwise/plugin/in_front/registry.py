@@ -1,9 +1,10 @@
 """The socket at which vendors' plugins register, as they would with the kubelet.
 
-It is made anew when the kubelet has started: the kubelet empties its directory, where the vendors'
-sockets are, and a vendor's plugin knows of that only by the creation of the socket that it was
-told. The new socket is made under another name and renamed: a gRPC server removes the path that it
-was bound to when it ends, at a time that nobody can tell, and must not remove its successor's.
+If a kubelet starts, the registry makes the socket again. The kubelet empties its directory, where
+the vendors' sockets are, and a vendor's plugin notices that only by the creation of the socket that
+it was configured with. The registry makes the new socket under another name and renames it. A gRPC
+server that ends removes the path that it was bound to, at an unknown time, and must not remove its
+successor's.
 """
 
 # ruff: noqa: N802 - gRPC gives a servicer's methods their names and arguments
@@ -33,7 +34,7 @@ _MODE = 0o750  # as the kubelet makes its directory
 
 
 class RefusedError(Exception):
-    """The vendor's plugin hears the text, as from the kubelet."""
+    """The vendor's plugin gets the text, as from the kubelet."""
 
 
 Take = Callable[[wire.RegisterRequest], None]
@@ -49,11 +50,11 @@ class Registry:
 
     @property
     def there(self) -> bool:
-        """Whether the socket that we made last is still in its place."""
+        """Whether the socket that `open` made last is still in its place."""
         return self._ours is not None and identity(self._socket) == self._ours
 
     def open(self) -> None:
-        """Serve on a new socket. Raises OSError where none can be made."""
+        """Serve on a new socket. Raises OSError if it cannot be made."""
         made = self._socket.with_name(f"{secrets.token_hex(4)}.new")
         if len(bytes(made)) > _LONGEST_PATH:
             raise OSError(f"{made}: expected at most {_LONGEST_PATH} bytes for a socket")
@@ -66,7 +67,7 @@ class Registry:
         add_RegistrationServicer_to_server(_Registration(self._take), server)
         server.add_insecure_port(f"unix:{made}")
         server.start()
-        # Some watch for the end of the old one.
+        # Some plugins watch for the end of the old socket.
         self._socket.unlink(missing_ok=True)
         self._ours = identity(made)
         made.rename(self._socket)
@@ -74,7 +75,7 @@ class Registry:
         self._server, self._workers = server, workers
 
     def close(self) -> None:
-        """Leaves the directory: a vendor's plugin may watch it, and cannot start without it."""
+        """Keep the directory: a vendor's plugin may watch it, and cannot start without it."""
         if self.there:
             self._socket.unlink(missing_ok=True)
         self._ours = None
@@ -95,5 +96,5 @@ class _Registration(RegistrationServicer):
         try:
             self._take(request)
         except RefusedError as error:
-            context.abort(grpc.StatusCode.UNKNOWN, str(error))  # as Go, of any error
+            context.abort(grpc.StatusCode.UNKNOWN, str(error))  # Go's code for any error
         return wire.Empty()

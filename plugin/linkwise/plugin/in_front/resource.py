@@ -1,8 +1,8 @@
-"""PURE. What a vendor's plugin lists, joined with what we know of this node's GPUs.
+"""PURE. Joins what a vendor's plugin lists with what Linkwise knows about this node's GPUs.
 
-A device is known to us where its id is a GPU's uuid, or a replica of it, which NVIDIA's plugin
-calls `<uuid>::<n>`. Of all others (MIG devices, other makers' ids) the vendor's word stands.
-Messages are copied and changed in place, so fields that we do not know of pass through.
+Linkwise knows a device if its id is a GPU's uuid, or a replica of one, which NVIDIA's plugin calls
+`<uuid>::<n>`. For all others (MIG devices, other makers' ids) the vendor's list stands. Functions
+copy messages and change the copies in place, so unknown fields pass through.
 """
 
 from collections.abc import Iterable
@@ -20,8 +20,8 @@ def joined(
 ) -> wire.ListAndWatchResponse:
     """The list for the kubelet, in an order that does not change.
 
-    A device is healthy where the vendor and we say so, and the vendor's plugin is *alive*. NUMA
-    nodes stay as the vendor gives them; where it gives none, they are those that we know.
+    A device is healthy if the vendor and Linkwise say so, and the vendor's plugin is *alive*. NUMA
+    nodes stay as the vendor gives them; if it gives none, Linkwise adds those that it knows.
     """
     gpus = _by_uuid(machine)
     answer = wire.ListAndWatchResponse()
@@ -44,15 +44,15 @@ def joined(
 
 
 def offered(machine: Machine, listed: wire.ListAndWatchResponse) -> Machine:
-    """The machine as the cluster should see it: of its GPUs those are healthy that are well by our
-    own knowledge, and that the vendor's plugin offers whole and healthy."""
+    """The machine as the cluster should see it: a GPU is healthy if Linkwise found it healthy and
+    the vendor's plugin offers it whole and healthy."""
     whole = {device.ID for device in listed.devices if device.health == HEALTHY}
     gpus = tuple(replace(gpu, healthy=gpu.healthy and gpu.uuid in whole) for gpu in machine.gpus)
     return machine if gpus == machine.gpus else replace(machine, gpus=gpus)
 
 
 def why_not(uuid: str, listed: wire.ListAndWatchResponse) -> str:
-    """What keeps the vendor's plugin from offering this GPU whole; empty where it offers it."""
+    """Why the vendor's plugin does not offer this GPU whole; empty if it does."""
     health = {device.ID: device.health for device in listed.devices}.get(uuid)
     if health is None:
         return "the vendor's plugin does not offer it as a whole"
@@ -60,12 +60,12 @@ def why_not(uuid: str, listed: wire.ListAndWatchResponse) -> str:
 
 
 def gpu_of(device_id: str) -> str:
-    """The uuid of the GPU that this is, or a replica of; else the id itself."""
+    """The uuid of the GPU, if this is its id or a replica's; else the id itself."""
     return device_id.partition(_REPLICA)[0]
 
 
 def are_whole(device_ids: Iterable[str], machine: Machine | None) -> bool:
-    """Whether all of these are whole GPUs of the machine."""
+    """Whether every id is that of a whole GPU of the machine."""
     return _by_uuid(machine).keys() >= set(device_ids)
 
 
@@ -74,7 +74,7 @@ def _by_uuid(machine: Machine | None) -> dict[str, Gpu]:
 
 
 def _order(device_id: str, places: dict[str, int]) -> tuple[int, str, int, str]:
-    """GPUs by index, replicas by number; what is not known comes last."""
+    """GPUs by index, replicas by number, unknown devices last."""
     uuid, _, replica = device_id.partition(_REPLICA)
     number = int(replica) if replica.isascii() and replica.isdecimal() else -1
     return places.get(uuid, len(places)), uuid, number, device_id

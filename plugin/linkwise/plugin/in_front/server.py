@@ -1,8 +1,8 @@
-"""The DevicePlugin that the kubelet meets in the place of a vendor's: hands through, and prefers.
+"""The DevicePlugin that the kubelet calls in the place of a vendor's: passes calls on, and prefers.
 
-Messages are bytes on both sides. Allocate and PreStartContainer pass as they are, errors too.
-GetPreferredAllocation of whole GPUs is answered by their plan, or by the better of the vendor's
-answer and ours; of anything else the vendor knows more, and is handed the question.
+Messages are bytes on both sides. Allocate and PreStartContainer pass unchanged, errors too. For
+whole GPUs, GetPreferredAllocation returns their plan, or the better of the vendor's answer and
+Linkwise's. About anything else the vendor knows more, so the call goes to the vendor's plugin.
 """
 
 # ruff: noqa: ARG002, N802 - gRPC gives a servicer's methods their names and arguments
@@ -27,14 +27,15 @@ from linkwise.topology.model import Machine
 
 log = logging.getLogger(__name__)
 
-# Of which GPUs it prefers, the vendor's plugin is asked for so long. NVIDIA's takes 1 to 2 ms for 8
+# How long the vendor's plugin may take to say which GPUs it prefers. NVIDIA's takes 1 to 2 ms for 8
 # GPUs, and half a minute for some questions of 16 (NVIDIA/k8s-device-plugin#774).
 _PREFER_SECONDS = 1.0
-_FOR_EVER_SECONDS = 1e9  # grpcio says 9e18 of a caller that has no deadline, and cannot pass it on
+_FOR_EVER_SECONDS = 1e9  # grpcio says 9e18 if a caller has no deadline, and cannot pass that on
 
 
 class FrontPlugin:
-    """`advice` is None until the GPUs are known. `on_allocated` is called after each Allocate."""
+    """`advice` returns None until the GPUs are known. Each Allocate ends by calling
+    `on_allocated`."""
 
     def __init__(
         self,
@@ -84,7 +85,7 @@ class FrontPlugin:
         reply = self._hand_through("Allocate", request, context)
         try:
             self._note(wire.AllocateRequest.FromString(request))
-        except Exception:  # the vendor has given the devices; what we make of it must not fail
+        except Exception:  # the vendor has given the devices: accounting must not fail the call
             log.exception("%s: an Allocate is not accounted for", self._offer.resource)
         self._on_allocated()
         self._metrics.call_seconds.labels("Allocate").observe(time.perf_counter() - began)
@@ -121,7 +122,8 @@ class FrontPlugin:
         return reply
 
     def _whole(self, ids: Sequence[Sequence[str]]) -> tuple[Machine, Advice] | None:
-        """Who can judge these devices; None where they are not all GPUs of ours, to be planned."""
+        """The machine and the advice for these devices; None unless all are GPUs that Linkwise
+        plans."""
         machine, advice = self._offer.machine, self._advice()
         if not self._offer.managed or machine is None or advice is None:
             return None
@@ -138,7 +140,7 @@ class FrontPlugin:
     def _other(
         self, asked: wire.ContainerPreferredAllocationRequest, context: grpc.ServicerContext
     ) -> Sequence[str]:
-        """What the vendor's plugin prefers; nothing where it does not say so soon."""
+        """What the vendor's plugin prefers; nothing if it does not say so soon."""
         vendor = self._offer.vendor
         if vendor is None or not vendor.options.get_preferred_allocation_available:
             return ()
@@ -178,7 +180,7 @@ class FrontPlugin:
         return reply
 
     def _begin(self, method: str, request: bytes, context: grpc.ServicerContext) -> "Call | None":
-        """None where there is no vendor's plugin to call."""
+        """None if there is no vendor's plugin to call."""
         vendor = self._offer.vendor
         try:
             return vendor.call(method, request, _remaining(context)) if vendor else None
@@ -199,7 +201,7 @@ class FrontPlugin:
 
 
 def _remaining(context: grpc.ServicerContext) -> float | None:
-    """Seconds until the caller gives up; None where it waits for ever."""
+    """Seconds until the caller gives up; None if it waits for ever."""
     seconds = context.time_remaining()
     return seconds if seconds < _FOR_EVER_SECONDS else None
 

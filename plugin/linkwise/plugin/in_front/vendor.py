@@ -1,9 +1,9 @@
 """One vendor's plugin for one resource, from its registration to the next: connection, options,
 its list of devices, and calls.
 
-Calls pass as bytes, so that what this program does not know of them survives. The list is followed
-in a thread of its own; where the vendor's plugin ends it, it is asked for again, more and more
-seldom, because a plugin that serves on does not register anew for it.
+Calls pass as bytes, so that fields unknown to this program survive. A thread of its own follows the
+list. If the vendor's plugin ends the list, the thread asks for it again, more and more seldom: a
+plugin that continues to serve does not register again for it.
 """
 
 import logging
@@ -34,19 +34,19 @@ class VendorError(Exception):
 
 
 class Listener(Protocol):
-    """Told from the vendor's own thread."""
+    """The vendor's own thread calls these methods."""
 
     def listed(self, vendor: "Vendor", devices: wire.ListAndWatchResponse) -> None: ...
 
     def lost(self, vendor: "Vendor", why: str) -> None:
-        """Its list has ended."""
+        """The vendor's list has ended."""
 
     def answers(self, vendor: "Vendor", *, well: bool) -> None:
-        """It has answered, or failed to answer, when it was asked whether it does."""
+        """The vendor's plugin has answered `Vendor.probe`, or has failed to."""
 
 
 class Vendor:
-    """Stopped, it cannot be started again."""
+    """Once stopped, a Vendor cannot be started again."""
 
     def __init__(self, resource: str, socket: Path) -> None:
         self.resource, self.socket = resource, socket
@@ -61,8 +61,8 @@ class Vendor:
         self._idle = Condition()
 
     def connect(self, seconds: float) -> None:
-        """Reach it and take its options, as the kubelet does inside Register. Raises VendorError
-        where it does not answer in time."""
+        """Reach the plugin and read its options, as the kubelet does inside Register. Raises
+        VendorError if the plugin does not answer in time."""
         try:
             self.options = self._stub.GetDevicePluginOptions(
                 wire.Empty(), timeout=seconds, wait_for_ready=True
@@ -73,7 +73,7 @@ class Vendor:
             ) from error
 
     def start(self, listener: Listener) -> None:
-        """Follow its list."""
+        """Follow the plugin's list."""
         self._listener = listener
         self._thread = Thread(
             target=self._follow, args=(listener,), name=f"vendor {self.resource}", daemon=True
@@ -81,14 +81,14 @@ class Vendor:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends what is under way: calls that wait for an answer get UNAVAILABLE or CANCELLED."""
+        """End what is under way: calls that wait for an answer get UNAVAILABLE or CANCELLED."""
         self._stopping.set()
         self._channel.close()
         if self._thread is not None and self._thread is not current_thread():
             self._thread.join(_END_SECONDS)
 
     def retire(self) -> None:
-        """Another plugin has taken its place: its list ends, calls under way may still end well."""
+        """Another plugin has replaced this one: end its list; let calls under way end well."""
         self._stopping.set()
         stream = self._stream
         if stream is not None:
@@ -117,7 +117,7 @@ class Vendor:
             self._idle.notify_all()
 
     def probe(self) -> None:
-        """Ask whether it answers at all; the listener hears of it."""
+        """Ask whether the plugin answers at all; the listener gets the result."""
         try:
             asked = self.call("GetDevicePluginOptions", b"", _ANSWER_SECONDS)
         except ValueError:
@@ -151,7 +151,7 @@ class Vendor:
                 why = str(error)
             except ValueError:  # the channel was closed meanwhile
                 return
-            except Exception:  # a defect of ours must not end the following
+            except Exception:  # a defect of this program must not end the following
                 log.exception("%s: following the vendor's plugin failed", self.resource)
             if self._stopping.is_set():
                 return
@@ -162,9 +162,9 @@ class Vendor:
 
 
 def socket_of(endpoint: str, *directories: Path) -> Path:
-    """NVIDIA's plugin names a socket in the kubelet's directory, wherever it registers. One that
-    sees another directory in that place has its own beside the socket that it registers at. Where
-    both are there, the newer one counts."""
+    """NVIDIA's plugin names a socket in the kubelet's directory, wherever it registers. If it sees
+    another directory in that place, its socket is beside the one that it registers at. If both
+    exist, the newer one counts."""
     if Path(endpoint).is_absolute():
         return Path(endpoint)
     made: list[tuple[int, Path]] = []

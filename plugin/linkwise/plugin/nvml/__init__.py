@@ -1,10 +1,10 @@
 """NVIDIA's driver as a source of GPUs, through its management library, NVML.
 
-source                what has been told so far, and what is asked now
-driver, calls         the library, opened and closed; a call may hang, who makes it may not
-library, questions    what we call of it, and how its answers are taken
+source                the source of GPUs: remembers the driver's answers, and asks for new ones
+driver, calls         opens and closes the library; a call may hang, its caller may not
+library, questions    the functions that the plugin calls, and how it takes their answers
 reading, nvlinks,
-fabric                what one GPU says of itself
-assembling, wiring    what all of them said, put together to a machine
-probing, events       how a GPU is now; XIDs, as they happen
+fabric                what the driver says about one GPU
+assembling, wiring    the answers of all GPUs, put together to a machine
+probing, events       the state of a GPU now; XIDs, as they happen
 """

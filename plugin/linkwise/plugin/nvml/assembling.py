@@ -1,4 +1,4 @@
-"""PURE, but for a look at /sys. What each GPU said, put together to a machine."""
+"""PURE, except for a look at /sys. Puts the answers of all GPUs together to a machine."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ _DISTANCES = (  # rising
 
 @dataclass(frozen=True, slots=True)
 class Wired:
-    """What joins the GPUs. `down` are GPUs that lack NVLinks, by uuid."""
+    """The links between the GPUs. `down` are GPUs that lack NVLinks, by uuid."""
 
     links: tuple[Link, ...]
     clique: str | None
@@ -40,8 +40,8 @@ def wire(
     absent: frozenset[str],
     sys_root: Path,
 ) -> Wired:
-    """*dead* are the uuids of GPUs whose answers of now count for nothing; *absent* the bus ids of
-    GPUs that are known and could not be read."""
+    """*dead* are the uuids of GPUs whose present answers do not count. *absent* are the bus ids of
+    known GPUs that could not be read."""
     raws = _raw_gpus(found, dead=dead, absent=absent, sys_root=sys_root)
     links, bent = link_all(raws, _distances(levels, found), absent=absent)
     clique, torn = clique_of(raws)
@@ -64,7 +64,7 @@ def _raw_gpus(
     absent: frozenset[str],
     sys_root: Path,
 ) -> list[RawGpu]:
-    """What links are made of. A link to a GPU that is dead or absent, or from one, is as it was."""
+    """The input for links. A link from or to a GPU that is dead or absent stays as it was."""
     out = {*absent, *(reading.gpu.pci_bus_id for reading in found if reading.gpu.uuid in dead)}
     here = {reading.gpu.pci_bus_id for reading in found}
     return [
@@ -92,10 +92,10 @@ def _raw_gpus(
 
 
 def _settled(link: ActiveLink, here: set[str | None], sys_root: Path) -> ActiveLink:
-    """For drivers too old to tell what is at the other end: what is at its bus id.
+    """If the driver is too old to know the other end, infer it from the device at its bus id.
 
-    As NCCL tells (NVIDIA/nccl 5067397, `src/graph/xml.cc`): a PCI bridge of the kind "other" is an
-    NVSwitch, and so is what this machine, a virtual one then, does not show.
+    The rule is NCCL's (NVIDIA/nccl 5067397, `src/graph/xml.cc`): a PCI bridge of the kind "other"
+    is an NVSwitch. So is a device that this machine, which is then a virtual one, does not show.
     """
     if link.end is not End.UNTOLD or link.bus_id in here or link.bus_id is None:
         return link
@@ -105,8 +105,8 @@ def _settled(link: ActiveLink, here: set[str | None], sys_root: Path) -> ActiveL
 
 
 def _links_down(raws: Sequence[RawGpu], found: Sequence[GpuReading]) -> dict[str, Finding]:
-    """By uuid, the GPUs that have fewer NVLinks than they had, or than their likes on one NVSwitch
-    have."""
+    """By uuid, the GPUs that have fewer NVLinks than before, or fewer links to NVSwitches than
+    others of their model."""
     switched = [sum(link.end is End.SWITCH for link in raw.nvlinks) for raw in raws]
     findings: dict[str, Finding] = {}
     for raw, reading, mine in zip(raws, found, switched, strict=True):

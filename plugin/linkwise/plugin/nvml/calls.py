@@ -1,8 +1,9 @@
-"""A call to the driver may hang for ever, and who makes it must not.
+"""Bounds calls to the driver: a call may hang for ever, its caller must not.
 
-Calls are made one after the other in a thread of their own. One that does not return in time is
-left behind with its thread, its caller goes on, and the next call gets another thread. A call that
-is still running is not made a second time, so there are never more threads than kinds of calls.
+A thread of its own makes the calls, one after the other. If a call does not return in time, `Calls`
+leaves it behind with its thread, its caller goes on, and the next call gets another thread. `Calls`
+never makes a call a second time while it is still running, so there are never more threads than
+kinds of calls.
 """
 
 import time
@@ -15,7 +16,7 @@ T = TypeVar("T")
 
 
 class NoAnswerError(Exception):
-    """The call has not returned; `seconds` is for how long it has been running."""
+    """The call has not returned; it has been running for `seconds`."""
 
     def __init__(self, what: str, seconds: float) -> None:
         super().__init__(f"{what}: no answer for {seconds:.0f} s")
@@ -39,7 +40,7 @@ class _Worker:
         while (call := self.queue.get()) is not None:
             try:
                 call.answer = call.make()
-            except BaseException as error:  # its caller's to handle
+            except BaseException as error:  # the caller handles it
                 call.error = error
             call.done.set()
             if call.left_behind:
@@ -51,7 +52,7 @@ class Calls:
 
     def __init__(self) -> None:
         self._worker: _Worker | None = None
-        self._running: dict[str, _Call] = {}  # left behind, by what they are
+        self._running: dict[str, _Call] = {}  # left behind, by name
 
     @property
     def stuck(self) -> bool:
@@ -61,14 +62,14 @@ class Calls:
     def run(self, what: str, make: Callable[[], T], *, seconds: float) -> T:
         """What *make* returns or raises, within *seconds*.
 
-        Raises NoAnswerError where it does not return in time, or has not since an earlier time:
-        then *make* is not called.
+        Raises NoAnswerError if it does not return in time. If an earlier call of the same name is
+        still running, raises it without calling *make*.
         """
         earlier = self._running.get(what)
         if earlier is not None:
             if not earlier.done.is_set():
                 raise NoAnswerError(what, time.monotonic() - earlier.began)
-            del self._running[what]  # its answer is of another time
+            del self._running[what]  # its answer is out of date
         if self._worker is None:
             self._worker = _Worker()
         call = _Call(make)
@@ -85,7 +86,7 @@ class Calls:
         call.left_behind = True
         self._running[what] = call
         if self._worker is not None:
-            self._worker.queue.put(None)  # where it has just returned, its thread still ends
+            self._worker.queue.put(None)  # if it has just returned, its thread still ends
         self._worker = None
 
     def close(self) -> None:

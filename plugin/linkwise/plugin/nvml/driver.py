@@ -1,4 +1,4 @@
-"""The driver's library: opened, closed, and asked without ever waiting for it too long."""
+"""Opens, closes and calls the driver's library, and never waits for it too long."""
 
 import logging
 from collections.abc import Callable
@@ -21,14 +21,14 @@ class HangsError(InventoryError):
 
 
 class Driver:
-    """`seconds`: a call that takes longer is a hang. It is left behind, and not made again until
-    it has returned (`calls`)."""
+    """A call that takes longer than `seconds` is a hang. `calls` leaves it behind, and does not
+    make it again until it has returned."""
 
     def __init__(self, nvml: Nvml, *, seconds: float) -> None:
         self.nvml, self.seconds = nvml, seconds
         self._calls = Calls()
         self._open = False
-        self._initialised = False  # as its calls return, be it late; the library counts them
+        self._initialised = False  # set as calls return, even late; the library counts them
 
     @property
     def is_open(self) -> bool:
@@ -36,11 +36,11 @@ class Driver:
 
     @property
     def hangs(self) -> str:
-        """Without a number that grows: the same trouble, the same text."""
+        """The text has no number that grows: the same trouble gives the same text."""
         return f"the driver does not answer within {self.seconds:g} s"
 
     def open(self) -> None:
-        """Raises InventoryError where the driver is not there, or in trouble; it may come later."""
+        """Raises InventoryError if the driver is missing or in trouble; it may come later."""
         if not self._initialised:
             self.required("nvmlInit", self._initialise)
         self._open = True
@@ -54,12 +54,12 @@ class Driver:
         self.nvml.nvmlShutdown()
 
     def close(self) -> None:
-        """A driver that was reloaded answers only to a fresh start of its library."""
+        """Close the library: a reloaded driver answers only after a fresh start of its library."""
         if not self._open:
             return
         self._open = False
         if self._calls.stuck:
-            return  # it stays initialised under a call that runs, and is closed another time
+            return  # the library stays initialised under a running call; a later close ends it
         try:
             self._calls.run("nvmlShutdown", self._shut_down, seconds=_CLOSE_SECONDS)
         except (NoAnswerError, pynvml.NVMLError) as error:
@@ -70,12 +70,12 @@ class Driver:
         self._calls.close()
 
     def run(self, what: str, ask: Callable[[], T], *, seconds: float | None = None) -> T:
-        """What *ask* returns or raises; NoAnswerError where it does not within *seconds*."""
+        """What *ask* returns or raises; raises NoAnswerError if it takes longer than *seconds*."""
         return self._calls.run(what, ask, seconds=self.seconds if seconds is None else seconds)
 
     def required(self, call: str, ask: Callable[[], T]) -> T:
-        """Raises InventoryError, which names *call*, where there is no answer; HangsError where
-        that is because the driver hangs."""
+        """Raises InventoryError, which names *call*, if the call fails; HangsError if the driver
+        hangs."""
         try:
             return self.run(call, ask)
         except pynvml.NVMLError as error:

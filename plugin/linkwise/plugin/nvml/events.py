@@ -16,27 +16,27 @@ log = logging.getLogger(__name__)
 
 
 class EventSet:
-    """NVML's set of events, registered for each GPU; made anew whenever it fails.
+    """NVML's set of events, registered for each GPU. If it fails, a new set replaces it.
 
-    What goes wrong here is nobody's fault: no GPU is judged by it. Only the driver's thread calls,
-    but for `take`: what a wait brings that was left behind is heard all the same.
+    A failure here never counts against a GPU. Only the driver's thread calls the methods, except
+    `take`: it also returns what a wait brings that was left behind.
     """
 
     def __init__(self, nvml: Nvml) -> None:
         self._nvml = nvml
         self._set: Any = None
         self._uuids: dict[int, str] = {}  # by handle
-        self._unable: set[str] = set()  # GPUs that report no XIDs, as far as the driver tells
+        self._unable: set[str] = set()  # GPUs that report no XIDs, as the driver says
         self._trouble = ""
         self._heard: SimpleQueue[Xid] = SimpleQueue()
 
     def forget(self) -> None:
-        """The library has been closed, or what it told us is void."""
+        """Drop everything: the library has been closed, or its answers are void."""
         self._set, self._uuids = None, {}
         self._unable.clear()
 
     def register(self, uuids: Collection[str]) -> bool:
-        """Hear of these GPUs too. False where none can be heard of."""
+        """Register these GPUs too. False if no GPU can report XIDs."""
         missing = set(uuids) - set(self._uuids.values()) - self._unable
         if missing and self._set is None:
             try:
@@ -62,19 +62,19 @@ class EventSet:
         except pynvml.NVMLError as error:
             if not_supported(error):
                 self._unable.add(uuid)
-            # Of any other error the probes tell, and it is tried again.
+            # Probes report any other error, and the next call tries again.
 
     def silent(self, uuid: str) -> None:
-        """This GPU does not answer: where it comes back, it has to be registered again."""
+        """This GPU does not answer: if it comes back, `register` must register it again."""
         for address, each in list(self._uuids.items()):
             if each == uuid:
                 self._uuids.pop(address, None)
 
     def wait(self, milliseconds: int) -> None:
-        """Wait for the first, and hear all that are there: for so long at most, as they may come
-        as fast as they are heard.
+        """Wait for the first event, then collect all that are there.
 
-        Raises NVMLError where waiting failed.
+        This takes *milliseconds* at most, as events may come as fast as they are collected. Raises
+        NVMLError if the wait fails.
         """
         ends = time.monotonic() + milliseconds / 1000
         left = milliseconds
@@ -92,14 +92,14 @@ class EventSet:
                 self._heard.put(Xid(self._uuid_of(event.device), int(event.eventData)))
 
     def take(self) -> tuple[Xid, ...]:
-        """What has been heard and not been taken."""
+        """The XIDs collected since the last `take`."""
         return tuple(self._heard.get() for _ in range(self._heard.qsize()))
 
     def hangs(self) -> None:
         self._say("the wait for XIDs does not return")
 
     def _uuid_of(self, handle: Handle) -> str:
-        """Empty where it cannot be told: then the event is nobody's."""
+        """The uuid; empty if unknown: then the event belongs to no GPU."""
         known = self._uuids.get(_address(handle))
         if known is not None:
             return known
@@ -122,7 +122,7 @@ class EventSet:
 
 
 def _address(handle: Handle) -> int:
-    """What tells one handle from another."""
+    """A number that identifies the handle."""
     if isinstance(handle, int):
         return handle
     return ctypes.cast(handle, ctypes.c_void_p).value or 0

@@ -1,4 +1,4 @@
-"""The NVLink fabric behind NVSwitches: which clique a GPU is in, and what is wrong with its part.
+"""The NVLink fabric behind NVSwitches: the clique of a GPU, and what is wrong with its part.
 
 States and the health mask are those of NVIDIA's nvml.h ("Fabric definitions" of the NVML API
 reference). DCGM fails a GPU for each of the conditions in the mask (DCGM 4.6,
@@ -21,7 +21,7 @@ _MISCONFIGURED = (
     *("", "", "system GUID", "chassis serial number", "no partition", "too few NVLinks"),
     *("incompatible GPU firmware", "invalid location", "GPU state invalid"),
 )
-_FLAGS = (  # of each, 1 says that it is so, 2 that it is not, 0 that the driver does not know
+_FLAGS = (  # the values of each: 1 yes, 2 no, 0 unknown to the driver
     (
         pynvml.NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_DEGRADED_BW,
         "fabric-bandwidth",
@@ -44,9 +44,9 @@ _YES = 1
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """`clique` is `<ClusterUUID>.<CliqueID>`, or None where the GPU is in none that spans nodes.
+    """`clique` is `<ClusterUUID>.<CliqueID>`, or None if the GPU is in none that spans nodes.
 
-    `settled` is False while the fabric has not told: the clique is then unknown, not none.
+    `settled` is False while the fabric has not reported: the clique is then unknown, not none.
     """
 
     clique: str | None = None
@@ -55,7 +55,7 @@ class Fabric:
 
 
 def read_fabric(nvml: Nvml, handle: Handle) -> Fabric:
-    """Raises NVMLError, but not where there is no fabric."""
+    """Raises NVMLError, but not if there is no fabric."""
     info = pynvml.c_nvmlGpuFabricInfo_v2_t()  # drivers since 535
     try:
         nvml.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(info))
@@ -67,7 +67,8 @@ def read_fabric(nvml: Nvml, handle: Handle) -> Fabric:
 
 
 def fabric_of(info: Any) -> Fabric:
-    """A GPU behind NVSwitches whose fabric is not up fails every CUDA program."""
+    """The value of *info*. A GPU behind NVSwitches whose fabric is not up fails every CUDA
+    program, so that is a finding."""
     if info.state == pynvml.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED:
         return Fabric()
     if info.state != pynvml.NVML_GPU_FABRIC_STATE_COMPLETED:
@@ -83,7 +84,7 @@ def fabric_of(info: Any) -> Fabric:
 
 
 def health_findings(mask: int) -> tuple[Finding, ...]:
-    """What the fabric's health mask says; nothing where the driver fills none in."""
+    """What the fabric's health mask says; nothing if the driver fills none in."""
     found = [
         Finding(condition, f"NVLink fabric: {what}")
         for shift, condition, what in _FLAGS

@@ -1,8 +1,9 @@
-"""What we call of NVIDIA's management library, NVML, and how its answers are taken.
+"""The functions of NVIDIA's management library, NVML, that the plugin calls, and how it takes their
+answers.
 
 NVML answers "not supported" to half of its questions, a different half on every card: that is an
-answer. Any other error says nothing of the fact that was asked for, only that the GPU, or the
-driver, is in trouble.
+answer. Any other error says nothing about the requested fact, only that the GPU, or the driver, is
+in trouble.
 """
 
 # ruff: noqa: N802 - the library gives its functions their names
@@ -15,7 +16,7 @@ Handle = Any  # a ctypes pointer that only NVML reads
 
 
 class Nvml(Protocol):
-    """What we call of pynvml, in its own names; tests hand in a driver that answers badly."""
+    """The functions of pynvml that the plugin calls; tests pass a driver that answers badly."""
 
     def nvmlInit(self) -> None: ...
     def nvmlShutdown(self) -> None: ...
@@ -47,11 +48,11 @@ class Nvml(Protocol):
 
 
 def not_supported(error: pynvml.NVMLError) -> bool:
-    """Whether this is an answer: the card, or the driver, does not have what was asked for."""
+    """Whether *error* is an answer: the card, or the driver, does not have the requested fact."""
     return error.value in (
         pynvml.NVML_ERROR_NOT_SUPPORTED,
         pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-        # Of a structure that is newer than the driver.
+        # For a structure that is newer than the driver.
         pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
     )
 

@@ -13,20 +13,20 @@ _ENDS = {
     pynvml.NVML_NVLINK_DEVICE_TYPE_GPU: End.GPU,
     pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH: End.SWITCH,
 }
-_KNOWN, NO_NVLINKS = "NVLinks", "no NVLinks"  # under which names the answers are kept
+_KNOWN, NO_NVLINKS = "NVLinks", "no NVLinks"  # the names of the stored answers
 
 
 @dataclass(frozen=True, slots=True)
 class NvLinks:
-    """`down` have been up, and now the driver says that they are not."""
+    """`down` are links that were up, and of which the driver now says that they are not."""
 
     up: tuple[ActiveLink, ...] = ()
     down: tuple[ActiveLink, ...] = ()
 
 
 def read_nvlinks(nvml: Nvml, questions: Questions, handle: Handle) -> NvLinks:
-    """A link about which the driver fails is what it was; so are those after it, which are not
-    asked about: a GPU that dies would have 36 of them."""
+    """Read all links. If the driver fails to answer about a link, that link stays as it was. So do
+    the links after it, without a call for each: a dying GPU would fail 36 of them."""
     if questions.known(NO_NVLINKS):  # a card gets none while it is in use
         questions.keep(NO_NVLINKS, True)
         return NvLinks()
@@ -46,7 +46,7 @@ def read_nvlinks(nvml: Nvml, questions: Questions, handle: Handle) -> NvLinks:
                 error.value == pynvml.NVML_ERROR_INVALID_ARGUMENT
                 and number > max(known, default=-1)
             ):
-                break  # beyond what this driver, or this chip, has
+                break  # this driver, or this chip, has no more links
             questions.failed("nvmlDeviceGetNvLinkState", error)
             up |= {later: link for later, link in known.items() if later >= number}
             break
@@ -64,7 +64,7 @@ def read_nvlinks(nvml: Nvml, questions: Questions, handle: Handle) -> NvLinks:
 
 
 def _read_link(nvml: Nvml, handle: Handle, number: int) -> ActiveLink:
-    """Raises NVMLError, but not for what the driver is too old to tell."""
+    """Raises NVMLError, but not if the driver is too old to know the answer."""
     end = End.UNTOLD
     try:
         kind = nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, number)

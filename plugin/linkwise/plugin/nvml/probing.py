@@ -1,6 +1,6 @@
-"""How one GPU is now: a handful of calls, every few seconds.
+"""The state of one GPU now: a handful of calls, every few seconds.
 
-`health.conditions` says what comes of each finding, and by whose judgement.
+`health.conditions` says how the plugin treats each finding, and which source judges so.
 """
 
 import ctypes
@@ -48,8 +48,8 @@ _ACTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class GpuProbe:
-    """`counters` are for the next probe, which compares; `recovery_told`: the driver is one that
-    says what a GPU needs to recover."""
+    """The next probe compares its counters with `counters`. `recovery_told` is True if the driver
+    is one that says what a GPU needs to recover."""
 
     findings: tuple[Finding, ...] = ()
     counters: Mapping[int, int] = field(default_factory=dict)
@@ -61,7 +61,7 @@ def probe_gpu(
 ) -> GpuProbe:
     """*before* are the counters of the last probe, *nvlinks* the numbers of the links to look at.
 
-    Raises NVMLError where the GPU does not answer.
+    Raises NVMLError if the GPU does not answer.
     """
     handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
     found: list[Finding] = []
@@ -86,8 +86,8 @@ def probe_gpu(
 
 
 def _told(ask: Callable[[], T], otherwise: T) -> T:
-    """The answer; *otherwise* where the card has none, or the driver refuses to give it: that says
-    something of the question, and nothing of the GPU, which answers."""
+    """The answer; *otherwise* if the card has none, or the driver refuses to give it. Both concern
+    the question, not the GPU, which does answer."""
     try:
         return ask()
     except pynvml.NVMLError as error:
@@ -117,7 +117,7 @@ def _sram_exceeded(nvml: Nvml, handle: Handle) -> bool:
 
 
 def _fields(nvml: Nvml, handle: Handle, nvlinks: Collection[int]) -> dict[int, int]:
-    """The values that this card and driver have, in one call; those of links are added up."""
+    """The values that this card and driver have, read in one call; sums over the links."""
     asked = [*_FIELDS, *((_RECOVERIES_OF_LINK, link) for link in nvlinks)]
     nothing: Any = ()
     values: Counter[int] = Counter()
@@ -132,4 +132,4 @@ def _number(told: Any) -> int:
         return int(told.value.uiVal)
     if told.valueType == pynvml.NVML_VALUE_TYPE_SIGNED_INT:
         return int(told.value.siVal)
-    return int(told.value.ullVal)  # the long ones; all that we ask for are whole
+    return int(told.value.ullVal)  # the long ones; all requested values are whole numbers

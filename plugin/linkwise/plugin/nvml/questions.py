@@ -1,7 +1,7 @@
 """Questions about one GPU, or about the driver, of which some fail.
 
-"Not supported" is an answer: there is no such fact. Any other error leaves the fact what it was
-when it was last told, because a dying GPU forgets its name before the node should.
+"Not supported" is an answer: there is no such fact. After any other error the last answer stays,
+because a dying GPU forgets its name before the node should.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,8 +15,8 @@ T = TypeVar("T")
 
 
 class Questions:
-    """*known* are the answers of the last time, by call; `answers` those of this time, with what
-    stays of the last."""
+    """*known* are the answers of the last reading, by call. `answers` are those of this reading,
+    including those that stay from the last."""
 
     def __init__(self, known: Mapping[str, Any] | None = None) -> None:
         self._known = known or {}
@@ -25,7 +25,7 @@ class Questions:
         self._unknown: list[str] = []
 
     def ask(self, call: str, ask: Callable[[], T]) -> T | None:
-        """The answer, or else the last one; None where the driver has none."""
+        """The answer, or else the last one; None if the driver has none."""
         try:
             answer = ask()
         except pynvml.NVMLError as error:
@@ -40,7 +40,7 @@ class Questions:
         return answer
 
     def known(self, call: str) -> Any:
-        """The last answer, without asking; None where there is none."""
+        """The last answer, without asking; None if there is none."""
         return self._known.get(call)
 
     def keep(self, call: str, answer: object) -> None:
@@ -50,14 +50,14 @@ class Questions:
         self._failed.setdefault(call, str(error))
 
     def unknown(self, *calls: str) -> str:
-        """Why one of these facts is not known, though the card has it; empty where all are."""
+        """Why one of these facts is unknown, though the card has it; empty if all are known."""
         return next(
             (f"{call}: {self._failed[call]}" for call in self._unknown if call in calls), ""
         )
 
     @property
     def trouble(self) -> str:
-        """What failed, in one line; empty where nothing did."""
+        """What failed, in one line; empty if nothing did."""
         if not self._failed:
             return ""
         (call, error), *others = self._failed.items()

@@ -1,7 +1,7 @@
-"""One full reading: what the driver says of each GPU, put together to a machine.
+"""One full reading: what the driver says about each GPU, and about each pair of GPUs.
 
-What was known of a GPU stays where its driver fails to tell it again, so that a dying GPU does not
-take its node's labels with it; nothing is ever guessed in place of what was never told.
+If the driver fails to repeat an answer, the last one stays, so that a dying GPU does not take its
+node's labels with it. The plugin never guesses an answer that the driver never gave.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,13 +27,13 @@ Known = Mapping[str, Mapping[str, Any]]
 
 
 class LeftOutError(Exception):
-    """A GPU that cannot be offered, as what must be known of it is not."""
+    """A GPU that cannot be offered, because a needed fact about it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """What one GPU said. `trouble` tells what failed, empty where nothing did; `answers` are what
-    is known from now on."""
+    """What the driver said about one GPU. `trouble` names what failed; it is empty if nothing did.
+    `answers` are the known facts from now on."""
 
     gpu: Gpu
     handle: Handle
@@ -73,7 +73,7 @@ def read_gpu(nvml: Nvml, index: int, known: Known, *, sys_root: Path) -> GpuRead
                 lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle),
             ),
         )
-    except MachineError as error:  # which begins with the GPU
+    except MachineError as error:  # its text begins with the GPU
         raise LeftOutError(str(error).removeprefix(f"GPU {index}: ")) from error
     return GpuReading(
         gpu=gpu,
@@ -89,8 +89,8 @@ def read_gpu(nvml: Nvml, index: int, known: Known, *, sys_root: Path) -> GpuRead
 def _numa_nodes(
     nvml: Nvml, asks: Questions, handle: Handle, bus_id: str | None, sys_root: Path
 ) -> tuple[int, ...]:
-    """Linux first. Not nvmlDeviceGetNumaNodeId: that is the node of a GPU's *own* memory, which
-    only coherent machines such as Grace Hopper have."""
+    """The NUMA nodes; Linux's answer comes first. nvmlDeviceGetNumaNodeId would be wrong: it names
+    the node of a GPU's *own* memory, which only coherent machines such as Grace Hopper have."""
     node = sysfs.numa_node(bus_id, sysfs=sys_root) if bus_id else None
     if node is not None:
         asks.keep("numa_node", (node,))
@@ -106,7 +106,7 @@ def _numa_nodes(
 
 
 def _fabric(nvml: Nvml, asks: Questions, handle: Handle) -> Fabric:
-    """While the fabric has not told, the GPU stays in the clique in which it was last seen."""
+    """While the fabric has not reported, the GPU stays in the clique of its last reading."""
     fabric = asks.ask("nvmlDeviceGetGpuFabricInfoV", lambda: read_fabric(nvml, handle))
     if fabric is None:
         return Fabric(settled=False)
@@ -125,8 +125,8 @@ Levels = Mapping[frozenset[str], int]
 def read_levels(
     nvml: Nvml, known: Levels, found: Sequence[GpuReading], dead: frozenset[str]
 ) -> tuple[Levels, tuple[str, ...]]:
-    """How far each two GPUs are apart, where the driver tells, or told, it; and warnings, but not
-    about those of *dead* uuids."""
+    """The distance of each pair of GPUs, if the driver knows it or once gave it; and warnings,
+    except about pairs with a GPU in trouble or in *dead*."""
     levels: dict[frozenset[str], int] = {}
     failed: list[str] = []
     for first, second in combinations(found, 2):

@@ -1,7 +1,7 @@
-"""GPUs as NVIDIA's driver tells them, and what it has told so far.
+"""The source of GPUs that asks NVIDIA's driver, and remembers its answers.
 
-One GPU that does not answer costs itself only: it is left out at start, and unhealthy later.
-Nothing here waits for the driver much longer than its `driver_seconds`.
+If a GPU does not answer, only that GPU suffers: it is left out at start, and unhealthy later. No
+method waits for the driver much longer than `driver_seconds`.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -36,17 +36,17 @@ from linkwise.topology.model import Machine, Nic
 
 T = TypeVar("T")
 
-_DRIVER = ""  # among what is known by uuid, what is known of the driver itself
+_DRIVER = ""  # in place of a uuid: the key of the driver's own answers
 _DEAD = frozenset({"lost", "no-answer", "recovery-action", "mig"})
-"""Conditions under which a GPU's links, and those to it, say nothing of its neighbours."""
-_PROBE_SECONDS = 2.0  # so long a probe waits for one GPU before it asks about the next
-# So long once a GPU has not answered in time, else all of them take minutes.
+"""Conditions under which a GPU's links, and those to it, say nothing about its neighbours."""
+_PROBE_SECONDS = 2.0  # how long a probe waits for one GPU before it asks about the next
+# How long to wait once a GPU has not answered in time; otherwise all of them would take minutes.
 _PROBE_AFTER_HANG_SECONDS, _READ_AFTER_HANG_SECONDS = 0.5, 5.0
 
 
 class NvmlInventory:
-    """`driver_seconds`: a call that takes longer is a hang. `minors_needed`: a GPU whose device
-    file is not known must not be given out."""
+    """A call that takes longer than `driver_seconds` is a hang. If `minors_needed`, a GPU whose
+    device file is unknown must not be given out."""
 
     def __init__(
         self,
@@ -64,11 +64,11 @@ class NvmlInventory:
         self._levels: Levels = {}
         self._nics: Mapping[tuple[str, ...], tuple[Nic, ...]] = {}
         self._counted: int | None = None  # at the last reading
-        self._of_reading: dict[str, tuple[Finding, ...]] = {}  # they hold until the next one
+        self._of_reading: dict[str, tuple[Finding, ...]] = {}  # valid until the next reading
         self._links: dict[str, tuple[int, ...]] = {}  # numbers of NVLinks that are up
         self._counters: dict[str, Mapping[int, int]] = {}
         self._answering: frozenset[str] = frozenset()  # at the last probe
-        self._answered: set[str] = set()  # at some probe: of the others nothing good is known
+        self._answered: set[str] = set()  # at some probe: about the others nothing good is known
 
     def read(self) -> Snapshot:
         self._driver.open()
@@ -80,7 +80,7 @@ class NvmlInventory:
 
     def probe(self, machine: Machine) -> Probe:
         uuids = [gpu.uuid for gpu in machine.gpus]
-        # A driver that was away may number its devices otherwise: read them anew.
+        # A driver that was away may number its devices otherwise: ask for a new reading.
         recount = not self._driver.is_open
         try:
             self._driver.open()
@@ -97,7 +97,7 @@ class NvmlInventory:
     def events(self, machine: Machine, seconds: float) -> tuple[Xid, ...] | None:
         if not self._driver.is_open:
             return None
-        # Not of a GPU that is lost or hangs: it would keep those of the others from us.
+        # Leave out GPUs that are lost or hang: they would block the events of the others.
         uuids = [gpu.uuid for gpu in machine.gpus if gpu.uuid in self._answering]
 
         def wait() -> bool:
@@ -121,8 +121,8 @@ class NvmlInventory:
         self._driver.end()
 
     def _restart(self) -> None:
-        """Close the library. What it told of device files and events is void with it, and of
-        NVLinks that there are none: a driver that is loaded again may say otherwise."""
+        """Close the library. Its answers about device files and events are then void, and so is the
+        answer that a GPU has no NVLinks: a driver that is loaded again may say otherwise."""
         self._driver.close()
         self._events.forget()
         self._counters.clear()
@@ -196,7 +196,7 @@ class NvmlInventory:
         troubles = (
             f"GPU {reading.gpu.index}: {reading.trouble}"
             for reading in found
-            if reading.trouble and reading.gpu.uuid not in dead  # else that is told
+            if reading.trouble and reading.gpu.uuid not in dead  # the probe reports those
         )
         return Snapshot(
             machine=machine,
@@ -252,7 +252,7 @@ class NvmlInventory:
     def _with_reading(
         self, findings: Mapping[str, tuple[Finding, ...]]
     ) -> dict[str, tuple[Finding, ...]]:
-        """With what the last reading found: of a GPU that answers nothing, nothing more."""
+        """Add what the last reading found, except for GPUs that do not answer."""
         merged = dict(findings)
         for uuid, of_reading in self._of_reading.items():
             now = findings.get(uuid, ())
@@ -270,7 +270,7 @@ class NvmlInventory:
         return self._counted is not None and count != self._counted
 
     def _absent(self, found: Collection[str]) -> frozenset[str]:
-        """The bus ids of GPUs that have been read before, and not this time."""
+        """The bus ids of GPUs that an earlier reading had, and this one lacks."""
         return frozenset(
             sysfs_bus_id(answers[BUS_ID])
             for uuid, answers in self._known.items()
@@ -286,7 +286,8 @@ class NvmlInventory:
         return warnings
 
     def _read_nics(self, found: list[GpuReading]) -> tuple[Nic, ...]:
-        """Those of the last time where a GPU has fallen off the bus, and out of /sys."""
+        """The network cards; those of the last reading if a GPU has fallen off the bus, and so out
+        of /sys."""
         uuids = tuple(reading.gpu.uuid for reading in found)
         now = sysfs.nics([r.gpu.pci_bus_id for r in found], sysfs=self._sys_root)
         nics = now or self._nics.get(uuids, ())
@@ -314,8 +315,9 @@ def _has(probe: Probe, uuid: str, conditions: Collection[str]) -> bool:
 
 
 def _minors(found: Collection[GpuReading]) -> dict[str, int]:
-    """Only those that no other GPU claims, else one would get the other's device file. Against a
-    GPU in trouble, whose answer may be an old one, the other is right."""
+    """The minor numbers that no other GPU claims; otherwise one would get the other's device file.
+    If a GPU in trouble claims the same as another, the other is right: the answer of the GPU in
+    trouble may be old."""
     claims = {r.gpu.uuid: r.minor for r in found if r.minor is not None}
     sure = [r.minor for r in found if r.minor is not None and not r.trouble]
     return {

@@ -1,6 +1,6 @@
 """PURE. What the driver says about each GPU's NVLinks and about pairs of GPUs -> links.
 
-A machine that contradicts itself is bent to the smaller claim, with a warning: links that one side
+If the answers contradict each other, the smaller claim counts, with a warning: links that one side
 counts and the other does not, ends that no GPU has, distances that the driver does not know.
 """
 
@@ -19,12 +19,12 @@ class End(Enum):
     GPU = "GPU"
     SWITCH = "NVSwitch"
     OTHER = "other"  # a CPU, or unknown
-    UNTOLD = "untold"  # the driver is too old to tell; its bus id does
+    UNTOLD = "untold"  # the driver is too old to know; the bus id shows it
 
 
 @dataclass(frozen=True, slots=True)
 class ActiveLink:
-    """One NVLink that is up; `bus_id` is its other end's where the driver tells."""
+    """One NVLink that is up; `bus_id` is that of its other end, if the driver reports it."""
 
     number: int
     end: End
@@ -33,10 +33,10 @@ class ActiveLink:
 
 @dataclass(frozen=True, slots=True)
 class RawGpu:
-    """What the driver said of one GPU.
+    """What the driver said about one GPU.
 
-    `fabric` names the NVSwitch fabric partition it is in; while it is not `settled`, that is
-    unknown. `troubled`: it is no wonder where its answers and those of others contradict.
+    `fabric` names its NVSwitch fabric partition, which is unknown unless `settled`. If `troubled`,
+    contradictions between its answers and those of others are expected.
     """
 
     index: int
@@ -56,8 +56,8 @@ def link_all(
 ) -> tuple[tuple[Link, ...], tuple[str, ...]]:
     """The links of all pairs, in the order of `Machine.links`, and warnings.
 
-    *distances* maps pairs of positions to their PCIe distance, where the driver knew it; *absent*
-    are bus ids of GPUs that are known to be on this machine and could not be read.
+    *distances* maps pairs of positions to their PCIe distance, if the driver knew it. *absent* are
+    bus ids of GPUs that are known to be on this machine and could not be read.
     """
     warnings: list[str] = []
     direct = _direct_links(gpus, absent, warnings)
@@ -111,7 +111,7 @@ def _direct_links(
 
 
 def _switched_links(first: RawGpu, second: RawGpu) -> int:
-    """Links through NVSwitches: as many as the end with fewer has, within one fabric partition."""
+    """Links through NVSwitches: the smaller number of the two ends, within one fabric partition."""
     if first.fabric and second.fabric and first.fabric != second.fabric:
         return 0
     return min(sum(link.end is End.SWITCH for link in gpu.nvlinks) for gpu in (first, second))
@@ -125,7 +125,7 @@ def _distance_by_numa(first: RawGpu, second: RawGpu) -> LinkClass:
 def clique_of(gpus: Sequence[RawGpu]) -> tuple[str | None, tuple[str, ...]]:
     """The one multi-node NVLink clique that all GPUs of the node share, or None; and warnings.
 
-    GPUs whose fabric has not told yet are not counted."""
+    GPUs whose fabric has not reported yet do not count."""
     told = [gpu.fabric for gpu in gpus if gpu.settled]
     named = {clique for clique in told if clique}
     if not named:

@@ -29,7 +29,7 @@ from linkwise.simulator.report.pod_recorder import PodRecorder, Sighting
 from linkwise.simulator.scheduler import SchedulerLoop, SchedulerSettings
 from linkwise.topology import names
 
-_QUIET_SECONDS = 0.4  # after so long without a change, the cluster is at rest
+_QUIET_SECONDS = 0.4  # if nothing changes for this time, the cluster is at rest
 _APPLIED_SECONDS = 0.1  # the same between two files; too short a wait only changes their order
 _ENDED = ("Succeeded", "Failed")
 _HASTE = SchedulerSettings(

@@ -1,7 +1,7 @@
 """The HTTP routes of the status port: each reads the request, asks the shell and writes the answer.
 
-No route changes anything. Probes are answered at once. Routes that take the core's lock or much
-time share a part of a processor (`serving.fair_share`).
+No route changes anything. The server answers probes at once. Routes that take the core's lock or
+much time share a part of a processor (`serving.fair_share`).
 """
 
 import logging
