@@ -1,8 +1,7 @@
 """Every node, every pod, and which pod has which GPU: always a function of the API server's state.
 
-Pods and nodes arrive as records. Plans and assumed Bindings are decisions that the API server does
-not show yet. A change settles only the nodes that it affects, so a filter call reads arrays and
-never counts.
+Pods and nodes arrive as records. Plans and assumed Bindings are decisions that are not in the watch
+yet. A change settles only the nodes that it affects, so a filter call reads arrays.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
