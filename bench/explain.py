@@ -17,7 +17,7 @@ import msgspec
 
 from bench.figures import milliseconds, percentile, print_table, this_machine
 from linkwise.extender.core import CoreSettings, Scheduler
-from linkwise.extender.explain import explanation_text as explain_text
+from linkwise.extender.explain import explanation_text
 from linkwise.extender.explain.explainer import Explainer
 from linkwise.kube.objects import (
     Condition,
@@ -60,7 +60,7 @@ def measure(rounds: int, core: Scheduler) -> tuple[list[Spent], Spent, Spent]:
     explained = _since(begun)
     begun = _now()
     msgspec.json.encode(found)
-    explain_text.all_that_waits(found)
+    explanation_text.all_that_waits(found)
     return snapshots, explained, _since(begun)
 
 

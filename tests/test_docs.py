@@ -12,12 +12,12 @@ from prometheus_client.core import CollectorRegistry
 from linkwise.cli.__main__ import main as cli
 from linkwise.extender.__main__ import command as extender
 from linkwise.extender.api.views import Counts
-from linkwise.extender.placement.nodes import reasons as rooms
+from linkwise.extender.placement.nodes import reasons
 from linkwise.extender.runtime.leadership import ALONE
 from linkwise.extender.runtime.loop import Shell
 from linkwise.extender.runtime.metrics import Census, ExtenderMetrics
 from linkwise.extender.runtime.ports.routes import create_app as create_extender_app
-from linkwise.extender.verbs import filter_and_prioritize as answers
+from linkwise.extender.verbs import filter_and_prioritize
 from linkwise.plugin.__main__ import main as plugin
 from linkwise.plugin.app import create_app as create_plugin_app
 from linkwise.plugin.metrics import Metrics as PluginMetrics
@@ -139,14 +139,14 @@ def test_every_annotation_and_label_is_documented() -> None:
 
 
 def test_every_reason_that_kube_scheduler_shows_is_explained() -> None:
-    reasons = [
+    shown = [
         value
-        for name, value in (vars(answers) | vars(rooms)).items()
+        for name, value in (vars(filter_and_prioritize) | vars(reasons)).items()
         if name.isupper() and isinstance(value, str) and value.startswith("linkwise: ")
     ]
-    assert len(reasons) >= 8
+    assert len(shown) >= 8
     page = (OPERATING / "find-out-why-a-pod-waits.md").read_text()
-    assert not [reason for reason in reasons if f"`{reason}`" not in page]
+    assert not [reason for reason in shown if f"`{reason}`" not in page]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -10,7 +10,7 @@ import urllib3
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.programs import running
-from linkwise.extender.placement.nodes import reasons as rooms
+from linkwise.extender.placement.nodes import reasons
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
 from tests.bad_input.table import Place
@@ -211,7 +211,7 @@ class NodeAnnotations:
     def neighbour_goes_on(self) -> None:
         good = good_pod(self._program.new_name("good"))
         assert self._program.filter(good, "n1", self._bad) == {"n1": ""}
-        assert self._program.filter(good, self._bad) == {self._bad: rooms.UNREADABLE}
+        assert self._program.filter(good, self._bad) == {self._bad: reasons.UNREADABLE}
         self._program.neighbour_goes_on()
 
 

@@ -11,8 +11,8 @@ from unittest.mock import patch
 
 import click
 
-from linkwise.extender.placement.nodes import scheduler_feedback as learned
-from linkwise.extender.queue import unschedulable_pods as turned_away
+from linkwise.extender.placement.nodes import scheduler_feedback
+from linkwise.extender.queue import unschedulable_pods
 from tests.liveness.fates import Fate
 from tests.liveness.judge import Judge
 
@@ -36,8 +36,8 @@ class Lived:
 def small_samples(sample: int) -> Iterator[None]:
     """kube-scheduler takes samples of 100 nodes and more; here of fewer."""
     with (
-        patch.object(learned, "LEAST_SAMPLE", sample),
-        patch.object(turned_away, "LEAST_SAMPLE", sample),
+        patch.object(scheduler_feedback, "LEAST_SAMPLE", sample),
+        patch.object(unschedulable_pods, "LEAST_SAMPLE", sample),
     ):
         yield
 

@@ -41,8 +41,8 @@ from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.queue.run_times import RunTimes
 from linkwise.extender.queue.scheduling_queue import Ages
-from linkwise.extender.verbs import filter_and_prioritize as answers
 from linkwise.extender.verbs.bind import Binder
+from linkwise.extender.verbs.filter_and_prioritize import filter_nodes, prioritize
 from linkwise.extender.verbs.preempt import preempt
 from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
 from linkwise.topology.names import DEFAULT_RESOURCE
@@ -235,11 +235,11 @@ class Scheduler:
     def filter(self, call: FilterCall, now: float) -> FilterAnswer:
         record = self._record(call.pod)
         self._planner.asked_by(record.scheduler)
-        return answers.filter_nodes(self._cache, self._planner, record, call, now)
+        return filter_nodes(self._cache, self._planner, record, call, now)
 
     def prioritize(self, call: FilterCall, now: float) -> PriorityAnswer:
         record = self._record(call.pod)
-        return answers.prioritize(self._cache, self._planner, record, call.node_names, now)
+        return prioritize(self._cache, self._planner, record, call.node_names, now)
 
     def preempt(self, call: PreemptCall, now: float) -> PreemptAnswer:
         record = self._record(call.pod)

@@ -13,9 +13,8 @@ from hypothesis import given, settings
 
 from linkwise.extender.api.actions import WritePlan
 from linkwise.extender.core import CoreSettings
-from linkwise.extender.cycle import allocate as placing
-from linkwise.extender.cycle import changes
-from linkwise.extender.gangs import lifecycle as life
+from linkwise.extender.cycle import allocate, changes
+from linkwise.extender.gangs import lifecycle
 from tests.extender.cluster import Cluster, change
 
 T = TypeVar("T")
@@ -294,9 +293,9 @@ def test_whatever_happens_meanwhile_the_books_stay_sound_and_whoever_can_go_goes
     many: int, very_many: int, happenings: list[list[str]], sizes: list[int]
 ) -> None:
     with (
-        patch.object(placing, "_MANY", many),
+        patch.object(allocate, "_MANY", many),
         patch.object(changes, "_VERY_MANY", very_many),
-        patch.object(life, "_AT_ONCE", very_many),
+        patch.object(lifecycle, "_AT_ONCE", very_many),
     ):
         whoever_can_go_goes(happenings, sizes)
 

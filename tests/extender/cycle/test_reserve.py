@@ -8,7 +8,7 @@ import pytest
 
 from linkwise.extender.api.records import GangKey
 from linkwise.extender.core import CoreSettings
-from linkwise.extender.queue import earliest_start as reserve
+from linkwise.extender.queue import earliest_start
 from linkwise.kube.objects import OwnerReference, Pod
 from tests.extender.cluster import Cluster, change
 
@@ -276,7 +276,7 @@ def test_nodes_that_come_while_a_hold_is_chosen_trip_no_gang(first: int, machine
     for rank in range(3):
         said = {"gang": "h", "gang_size": "3", "rank": str(rank)}
         at.add_pod(f"h-{rank}", 8, said=said, alter=of_another_team)
-    with patch.object(reserve, "_AT_ONCE", 1):  # nodes between two pauses
+    with patch.object(earliest_start, "_AT_ONCE", 1):  # nodes between two pauses
         coming = Coming(at, first=first, count=3, machine=machine)
         at.settle()
         wait(at, 120.0)

@@ -4,7 +4,7 @@ import pytest
 
 from linkwise.extender.api.views import Explanation, GangExplanation, GangView, RequestView
 from linkwise.extender.core import CoreSettings
-from linkwise.extender.explain import explanation_text as explain_text
+from linkwise.extender.explain import explanation_text
 from linkwise.extender.explain.explainer import Explainer
 from linkwise.extender.explain.format import duration
 from tests.extender.cluster import Cluster, change
@@ -28,19 +28,19 @@ def of_pod(at: Cluster, name: str) -> list[str]:
     snapshot = at.core.snapshot(at.now)
     found = Explainer(snapshot).pod("ml", name)
     assert found is not None
-    return explain_text.pod(found, snapshot.at).splitlines()
+    return explanation_text.pod(found, snapshot.at).splitlines()
 
 
 def of_gang(at: Cluster, name: str) -> list[str]:
     snapshot = at.core.snapshot(at.now)
     found = Explainer(snapshot).gang("ml", name)
     assert found is not None
-    return explain_text.gang(found, snapshot.at).splitlines()
+    return explanation_text.gang(found, snapshot.at).splitlines()
 
 
 def of_all(at: Cluster) -> list[str]:
     found = Explainer(at.core.snapshot(at.now)).everything()
-    return explain_text.all_that_waits(found).splitlines()
+    return explanation_text.all_that_waits(found).splitlines()
 
 
 def test_a_waiting_pod() -> None:
@@ -304,7 +304,7 @@ def test_long_lists_are_cut() -> None:
 
 
 def test_a_bound_pod_shows_its_gpus_and_what_they_are_worth() -> None:
-    text = explain_text.pod(
+    text = explanation_text.pod(
         Explanation(
             namespace="ml",
             name="w",
@@ -337,7 +337,7 @@ def test_a_bound_pod_shows_its_gpus_and_what_they_are_worth() -> None:
 def test_a_planned_gang_shows_its_plan_and_its_deadline() -> None:
     view = GangView("ml", "g", "planned", "", 1, 1, (), "p-1", 0.0, 600.0, 2, False)
     gang = GangExplanation(view, False, "", (), (), None)
-    text = explain_text.pod(
+    text = explanation_text.pod(
         Explanation("ml", "w", "u", "planned", "", None, "n1", {}, "", 0.0, None, gang), at=60.0
     )
 

@@ -5,7 +5,7 @@ import pytest
 
 from linkwise.extender.api.spans import CLIQUE, NODE
 from linkwise.extender.api.views import GangExplanation
-from linkwise.extender.explain import explanation_text as explain_text
+from linkwise.extender.explain import explanation_text
 from linkwise.extender.gangs.waiting_events import MOMENT_SECONDS
 from tests.extender.cluster import Cluster
 
@@ -40,7 +40,7 @@ def waiting(at: Cluster, members: list[str]) -> GangExplanation:
 
 
 def in_text(at: Cluster, it: GangExplanation) -> str:
-    return explain_text.gang(it, at.now)
+    return explanation_text.gang(it, at.now)
 
 
 def told(at: Cluster) -> list[str]:

@@ -1,7 +1,7 @@
 """Who has what somebody waits for: told where it is worth knowing, and only there."""
 
 from linkwise.extender.api.views import Explanation
-from linkwise.extender.explain import explanation_text as explain_text
+from linkwise.extender.explain import explanation_text
 from linkwise.extender.explain.explainer import Explainer
 from linkwise.kube.objects import Taint
 from tests.extender.cluster import Cluster
@@ -46,7 +46,7 @@ def test_a_gang_with_a_hold_is_told_who_has_the_rest_of_it_and_until_when() -> N
         ("ml/notebook", 3),
     ]
     assert found.hold.holders[0].until == at.now - 600 + 7200
-    told = explain_text.gang(found, at.now).splitlines()
+    told = explanation_text.gang(found, at.now).splitlines()
     after = told.index(
         "  reserved  24 GPUs on gpu-1, gpu-2, gpu-3: 13 free now, all free in 1h50m, by an estimate"
     )
@@ -64,7 +64,7 @@ def test_who_was_named_already_is_not_named_again() -> None:
     at.pass_time(600)
     found = explain(at, "g-0").gang
     assert found is not None
-    told = explain_text.gang(found, at.now)
+    told = explanation_text.gang(found, at.now)
     assert "  held by   3 GPUs: ml/notebook" in told
     assert "waits for" not in told
 
@@ -118,7 +118,7 @@ def test_everything_that_waits_tells_it_in_short_too() -> None:
     at = busy()
     at.add_gang("g", 3)
     at.pass_time(600)
-    told = explain_text.all_that_waits(Explainer(at.core.snapshot(at.now)).everything())
+    told = explanation_text.all_that_waits(Explainer(at.core.snapshot(at.now)).everything())
     assert "  waits for 8 GPUs: ml/job, in use for 10m, expected to end in 1h50m" in told
 
 

@@ -10,7 +10,7 @@ from linkwise.extender.api.actions import Evict, MarkStarted, WithdrawPlan, Writ
 from linkwise.extender.api.extender_calls import BindOrder, Outcome
 from linkwise.extender.api.records import GangKey
 from linkwise.extender.core import CoreSettings
-from linkwise.extender.explain import explanation_text as explain_text
+from linkwise.extender.explain import explanation_text
 from linkwise.extender.gangs.gang import IMPOSSIBLE, Gang, Phase, Standing, phase_of
 from linkwise.extender.placement import gang_placement as place_module
 from linkwise.extender.placement.cluster_view import ClusterView
@@ -475,7 +475,7 @@ def test_a_plan_from_before_all_time_can_be_told_of() -> None:
     at.settle()
     found = at.core.explain("ml", first, at.now)
     assert found is not None
-    assert "made 1970-01-01" in explain_text.pod(found, at.now)
+    assert "made 1970-01-01" in explanation_text.pod(found, at.now)
 
 
 def test_a_binding_on_its_way_is_waited_for() -> None:

@@ -8,7 +8,7 @@ from linkwise.extender.api.extender_calls import BindOrder, BindRefusal, Outcome
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.pending_writes import EVENT_SECONDS, LONGEST_PAUSE_SECONDS
-from linkwise.extender.gangs import scheduling_gates as gates
+from linkwise.extender.gangs import scheduling_gates
 from linkwise.extender.gangs.partial_admission import LONGEST_SECONDS
 from linkwise.extender.gangs.scheduling_gates import PATIENCE_SECONDS, why_no_node
 from linkwise.kube.objects import Pod, SchedulingGate
@@ -137,7 +137,7 @@ def test_why_those_that_are_alike_wait_is_worked_out_once_a_round(
         asked.append(wish)
         return why_no_node(books, wish)
 
-    monkeypatch.setattr(gates, "why_no_node", counted)
+    monkeypatch.setattr(scheduling_gates, "why_no_node", counted)
     at = cluster("n1")
     at.add_pod("old", 7)
     at.schedule("old")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from linkwise.extender.api.views import BETTER, EQUAL, LOST, RunnerUpView
-from linkwise.extender.explain import explanation_text as explain_text
+from linkwise.extender.explain import explanation_text
 from linkwise.extender.explain.explainer import Explainer
 from linkwise.topology.model import LinkClass, Nic
 from linkwise.topology.recorded import recorded_machine
@@ -300,7 +300,7 @@ def test_who_has_an_unhealthy_gpu_is_explained_too(gpus: int, gang: bool) -> Non
     assert found is not None
     told = found.gang.gang.runner_up if found.gang is not None else found.runner_up
     assert told is not None
-    assert explain_text.pod(found, at.now)
+    assert explanation_text.pod(found, at.now)
 
 
 # In words.
@@ -313,7 +313,7 @@ def test_of_a_single_gpu_no_bandwidth_is_told() -> None:
     at.schedule("s")
     found = at.core.explain("ml", "s", at.now)
     assert found is not None
-    assert explain_text.pod(found, at.now).splitlines()[-3:] == [
+    assert explanation_text.pod(found, at.now).splitlines()[-3:] == [
         "  link      NVLINK",
         "  runner-up n0, GPU 1",
         "            as good, but for lowest indices",
@@ -336,8 +336,8 @@ def test_it_is_told_beside_what_the_gang_has() -> None:
         "  runner-up n0, n2: 43.2 GB/s",
         "            lost by worth: 48.0 against 43.2 GB/s",
     ]
-    assert explain_text.gang(of_gang, at.now).splitlines()[-5:-2] == told
-    lines = explain_text.pod(of_pod, at.now).splitlines()
+    assert explanation_text.gang(of_gang, at.now).splitlines()[-5:-2] == told
+    lines = explanation_text.pod(of_pod, at.now).splitlines()
     assert lines[-5:-2] == told
     planned = (
         "  planned   in a gang of 48.0 GB/s estimated: ring on this node 370.8, between nodes 48.0"

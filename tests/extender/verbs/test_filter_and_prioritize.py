@@ -1,7 +1,7 @@
 """filter, prioritize and preempt, asked as kube-scheduler asks them."""
 
 from linkwise.extender.api.extender_calls import FilterCall, PreemptCall, Victims
-from linkwise.extender.placement.nodes import reasons as rooms
+from linkwise.extender.placement.nodes import reasons
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, container
 
@@ -26,7 +26,7 @@ def test_a_pod_passes_where_a_set_of_its_size_is_free() -> None:
     at.add_pod("a", 8)
     answer = at.filter_again("a")
     assert answer.node_names == ("pcie", "switch")
-    assert answer.failed == {"cube": rooms.FEWER}
+    assert answer.failed == {"cube": reasons.FEWER}
 
 
 def test_a_required_link_that_a_node_can_never_have_is_unresolvable() -> None:
@@ -34,7 +34,7 @@ def test_a_required_link_that_a_node_can_never_have_is_unresolvable() -> None:
     at.add_pod("a", 2, require_link="nvlink")
     answer = at.filter_again("a")
     assert answer.node_names == ("cube", "switch")
-    assert answer.unresolvable == {"pcie": rooms.NEVER_LINKED}
+    assert answer.unresolvable == {"pcie": reasons.NEVER_LINKED}
 
 
 def test_a_required_link_that_is_only_taken_may_come_free() -> None:
@@ -44,14 +44,14 @@ def test_a_required_link_that_is_only_taken_may_come_free() -> None:
         at.add_pod(f"p{number}", 2, node="n1")
         at.set_in_use("n1", {**at.in_use("n1"), f"ml/p{number}": {"main": at.uuids("n1", *pair)}})
     at.add_pod("a", 2, require_link="nvlink")
-    assert at.filter("a").failed == {"n1": rooms.NO_LINK}
+    assert at.filter("a").failed == {"n1": reasons.NO_LINK}
 
 
 def test_models_and_memory_are_matched_and_never_wait_for_a_victim() -> None:
     at = mixed()
     at.add_pod("h", 1, gpu_model="H100,H200")
     assert at.filter("h").node_names == ("switch",)
-    assert at.filter_again("h").unresolvable == dict.fromkeys(("cube", "pcie"), rooms.OTHER_MODEL)
+    assert at.filter_again("h").unresolvable == dict.fromkeys(("cube", "pcie"), reasons.OTHER_MODEL)
     at.add_pod("m", 1, gpu_memory="60Gi")
     assert at.filter("m").node_names == ("switch",)
 
@@ -59,7 +59,7 @@ def test_models_and_memory_are_matched_and_never_wait_for_a_victim() -> None:
 def test_more_gpus_than_a_node_has_are_unresolvable() -> None:
     at = mixed()
     at.add_pod("a", 9)
-    assert set(at.filter("a").unresolvable.values()) == {rooms.TOO_SMALL}
+    assert set(at.filter("a").unresolvable.values()) == {reasons.TOO_SMALL}
 
 
 def test_nodes_without_a_readable_topology_say_so() -> None:
@@ -70,9 +70,9 @@ def test_nodes_without_a_readable_topology_say_so() -> None:
     answer = at.filter_again("a", ["cube", "pcie", "switch", "stranger"])
     assert answer.node_names == ("switch",)
     assert answer.failed == {
-        "cube": rooms.UNPUBLISHED,
-        "pcie": rooms.UNREADABLE,
-        "stranger": rooms.UNKNOWN_NODE,
+        "cube": reasons.UNPUBLISHED,
+        "pcie": reasons.UNREADABLE,
+        "stranger": reasons.UNKNOWN_NODE,
     }
 
 
@@ -89,7 +89,7 @@ def test_gpus_planned_for_others_are_not_free() -> None:
     at.add_gang("g", 1, 8)
     at.settle()
     at.add_pod("a", 1)
-    assert at.filter("a").failed == {"n1": rooms.FEWER}
+    assert at.filter("a").failed == {"n1": reasons.FEWER}
 
 
 def test_each_container_keeps_to_the_link_and_the_pod_as_a_whole_need_not() -> None:

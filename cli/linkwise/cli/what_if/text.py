@@ -17,7 +17,7 @@ from linkwise.cli.what_if.answer import (
 )
 from linkwise.cli.what_if.facts import fact, some
 from linkwise.extender.api.views import Explanation, GangExplanation
-from linkwise.extender.explain import explanation_text as explain_text
+from linkwise.extender.explain import explanation_text
 from linkwise.extender.explain.format import duration, gpus_in_words, pods_in_words
 
 _MOST_HOLDERS = 8
@@ -155,7 +155,7 @@ def _waiting(part: Part, others: int, answer: Answer) -> Iterator[str]:
         if part.start is not None and isinstance(why, GangExplanation) and why.hold is not None:
             why = replace(why, hold=replace(why.hold, holders=()))  # shown above
         # The first line says how long it has waited.
-        yield from explain_text.in_short(why, answer.at).splitlines()[1:]
+        yield from explanation_text.in_short(why, answer.at).splitlines()[1:]
 
 
 def _when(part: Part, answer: Answer) -> Iterator[str]:
@@ -174,7 +174,7 @@ def _when(part: Part, answer: Answer) -> Iterator[str]:
         nodes = dict.fromkeys(place.node for place in part.start.places if place.node)
         yield fact("where", f"then on {some(tuple(nodes))}")
         for number, held in enumerate(part.waits_for[:_MOST_HOLDERS]):
-            yield fact("" if number else "waits for", explain_text.holder(held, at))
+            yield fact("" if number else "waits for", explanation_text.holder(held, at))
         if len(part.waits_for) > _MOST_HOLDERS:
             yield fact("", f"and {len(part.waits_for) - _MOST_HOLDERS} more")
 

@@ -1,4 +1,4 @@
-"""One scheduling round: reconcile → allocate → preempt → reserve → backfill → publish.
+"""One scheduling round: reconcile → allocate → reserve, backfill → preempt → publish.
 
 1. *Reconcile* every changed gang, so that GPUs that it returns are available to all.
 2. Take the gangs of the scheduling queue in order, the most urgent first. *Allocate* GPUs to the

@@ -28,7 +28,7 @@ from linkwise.extender.explain.format import (
 )
 from linkwise.extender.explain.holders import holders_of
 from linkwise.extender.explain.node_arrays import Field
-from linkwise.extender.placement.nodes import reasons as rooms
+from linkwise.extender.placement.nodes import reasons
 from linkwise.topology.choose import nearest_miss
 from linkwise.topology.model import MAX_GPUS, LinkClass
 
@@ -77,7 +77,7 @@ class Levels:
             "size",
             f"have {which} or more",
             own >= size,
-            rooms.TOO_SMALL,
+            reasons.TOO_SMALL,
             lambda at: f"it has {gpus_in_words(int(own[at]))}, {size} are wanted",
             size - own,
         )
@@ -87,7 +87,7 @@ class Levels:
                 "model",
                 f"have {which} of {model_in_words(requirement.models, requirement.memory_mib)}",
                 like >= size,
-                rooms.OTHER_MODEL,
+                reasons.OTHER_MODEL,
                 lambda at: (
                     f"{like[at]} of its {own[at]} GPUs have the model and memory wanted, not {size}"
                 ),
@@ -100,7 +100,7 @@ class Levels:
                 "link",
                 f"can join {which} by {link_word(requirement.require)} or closer",
                 ever > 0,
-                rooms.NEVER_LINKED,
+                reasons.NEVER_LINKED,
                 lambda at: self._link_there(at, idle=True),
             )
         self._open_level()
@@ -221,7 +221,7 @@ class Levels:
                 f"have {gpus_in_words(size)} free that are joined by "
                 f"{link_word(request.requirement.require)} or closer",
                 fits > 0,
-                rooms.NO_LINK,
+                reasons.NO_LINK,
                 lambda at: self._link_there(at, idle=False),
             )
 
@@ -258,7 +258,7 @@ class Levels:
 
     def _unknown(self, at: int) -> str:
         problem = self._field.nodes[at].problem
-        return problem if problem == NO_TOPOLOGY else rooms.UNREADABLE
+        return problem if problem == NO_TOPOLOGY else reasons.UNREADABLE
 
     def _problem(self, at: int) -> str:
         return self._field.nodes[at].problem
@@ -273,7 +273,7 @@ class Levels:
     def _why_too_few(self, at: int) -> str:
         """The text of `rooms`, which `filter` uses too."""
         if int(self._suitable[at]) + self._kept(at).bit_count() < self._request.size:
-            return rooms.FEWER
+            return reasons.FEWER
         node, kept = self._field.nodes[at], self._kept(at)
         reservations = self._field.snapshot.reservations
         titles = (
@@ -281,7 +281,7 @@ class Levels:
             for reservation in reservations
             if reservation.gpus.get(node.name, 0) & kept
         )
-        return rooms.held_for(next(titles, "others"))
+        return reasons.held_for(next(titles, "others"))
 
     def _kept(self, at: int) -> int:
         """Bitmask of a node's suitable GPUs that are free but reserved for others."""

@@ -1,9 +1,11 @@
 """The best node for a pod planned ahead is the one that prioritize would have put first."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linkwise.extender.api.extender_calls import FilterCall
+from linkwise.extender.cache import row_log
 from linkwise.extender.core import CoreSettings, Scheduler
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
@@ -108,3 +110,20 @@ def test_more_nodes_may_come_than_were_foreseen() -> None:
     at.add_pod("second", 8, gates=[OURS])
     at.settle()
     assert at.pod("second").status.nominated_node_name == "late-0"
+
+
+def test_it_stays_the_first_choice_when_the_log_of_changes_has_forgotten_some(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(row_log, "LONGEST", 5)
+    at = cluster(ALIKE[0])
+    for number in range(12):
+        at.add_pod(f"p{number}", 1 + number % 4, gates=(OURS,))
+        expected = first_choice(at, f"p{number}")
+        at.settle()
+        plan = at.plan(f"p{number}")
+        assert (plan.node if plan else "") == expected
+        if number % 3 == 2:
+            at.delete(f"p{number - 1}")
+            at.settle()
+    assert len(at.core._cache.settled_rows) <= 5 + len(NODES)

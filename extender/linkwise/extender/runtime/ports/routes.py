@@ -14,7 +14,7 @@ import msgspec
 from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
-from linkwise.extender.explain import explanation_text as explain_text
+from linkwise.extender.explain import explanation_text
 from linkwise.extender.explain.explainer import Explainer
 from linkwise.extender.explain.usage import view_nodes, view_use
 from linkwise.extender.runtime.loop import NotReadyError, Shell
@@ -93,7 +93,7 @@ def _add_views(app: Flask, shell: Shell) -> None:
     def explain_all() -> Response:
         namespace = request.args.get("namespace", "")
         found = Explainer(shell.snapshot()).everything(namespace)
-        return _told(found, partial(explain_text.all_that_waits, namespace=namespace))
+        return _told(found, partial(explanation_text.all_that_waits, namespace=namespace))
 
     @view("/explain/<namespace>/<pod>")
     def explain_pod(namespace: str, pod: str) -> Response:
@@ -101,7 +101,7 @@ def _add_views(app: Flask, shell: Shell) -> None:
         found = Explainer(snapshot).pod(namespace, pod, runner_up=True)
         if found is None:
             return _unknown(f"no pod {namespace}/{pod} is known")
-        return _told(found, partial(explain_text.pod, at=snapshot.at))
+        return _told(found, partial(explanation_text.pod, at=snapshot.at))
 
     @view("/explain/<namespace>/gangs/<path:gang>")
     def explain_gang(namespace: str, gang: str) -> Response:
@@ -109,7 +109,7 @@ def _add_views(app: Flask, shell: Shell) -> None:
         found = Explainer(snapshot).gang(namespace, gang, runner_up=True)
         if found is None:
             return _unknown(f"no gang {namespace}/{gang} is known")
-        return _told(found, partial(explain_text.gang, at=snapshot.at))
+        return _told(found, partial(explanation_text.gang, at=snapshot.at))
 
     @view("/gangs")
     def gangs() -> Response:
