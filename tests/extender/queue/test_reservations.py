@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from linkwise.extender.api.extender_calls import BindRefusal
@@ -312,6 +313,37 @@ def test_a_pod_passes_if_it_ends_before_the_gang_could_start(
     hold = hold_of(at, "g")
     assert hold is not None
     assert hold.start == at.now + 3600
+
+
+def test_a_pod_that_prefers_nodes_by_itself_sees_and_scores_reserved_gpus_too() -> None:
+    """Filter returns all nodes for such a pod, by another path than the best node alone."""
+    at = cluster()
+    run(at, "first", 4, "n2", expected_duration="1h")
+    at.add_gang("g", 2, 8)
+    at.settle()
+    pod = msgspec.to_builtins(at.add_pod("late", 8, said={"expected_duration": "30m"}))
+    spread = {"maxSkew": 1, "whenUnsatisfiable": "ScheduleAnyway"}
+    pod["spec"]["topologySpreadConstraints"] = [spread]
+    at.put_pod(msgspec.convert(pod, Pod, strict=False))
+    assert at.filter("late").node_names == ("n1",)
+    assert dict(at.prioritize("late").scores) == {"n1": 100, "n2": 0}
+
+
+@pytest.mark.parametrize(("said", "node"), [("30m", "n1"), ("2h", "")])
+def test_an_unschedulable_pod_is_nominated_for_reserved_gpus_that_it_may_use(
+    said: str, node: str
+) -> None:
+    at = cluster()
+    run(at, "first", 4, "n2", expected_duration="1h")
+    run(at, "other", 8, "n1", expected_duration="1h")
+    at.add_gang("g", 2, 8)
+    at.settle()
+    at.add_pod("late", 8, said={"expected_duration": said})
+    assert at.filter("late").node_names == ()
+    end(at, "other")
+    at.pass_time(2)
+    assert held(at, "g")["n1"] == 8
+    assert at.pod("late").status.nominated_node_name == node
 
 
 @pytest.mark.parametrize(("said", "passes"), [("5m", True), ("6m", False), (None, False)])
