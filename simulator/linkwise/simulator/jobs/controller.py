@@ -10,13 +10,14 @@ import time
 from collections import defaultdict
 from dataclasses import replace
 from datetime import UTC, datetime
-from threading import Condition, Thread
+from threading import Thread
 
 import msgspec
 
 from linkwise.kube.client import ApiError, KubeClient
 from linkwise.kube.objects import Pod
 from linkwise.kube.reflector import Reflector
+from linkwise.simulator.control_loop import ControlLoop
 from linkwise.simulator.jobs import job_rules
 from linkwise.simulator.jobs.job_rules import Decision, Job, Ledger
 
@@ -26,17 +27,17 @@ _LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # the alphabet of Kubernetes' generate
 _RETRY_SECONDS = 0.5
 
 
-class JobController:
+class JobController(ControlLoop):
     """*seed* decides the last five letters of pod names. After a pod fails, the next one waits
     *failure_backoff_seconds* (10 in Kubernetes), doubled with each failure."""
 
     def __init__(
         self, client: KubeClient, *, seed: int = 0, failure_backoff_seconds: float = 10.0
     ) -> None:
+        super().__init__()
         self._client = client
         self._random = random.Random(seed)
         self._backoff = failure_backoff_seconds
-        self._changed = Condition()  # its lock guards everything below
         self._jobs: dict[str, Job] = {}
         self._pods: defaultdict[str, dict[str, Pod]] = defaultdict(dict)  # job uid -> pod uid
         # created, but not seen in the watch yet; by name
@@ -47,8 +48,7 @@ class JobController:
         self._not_before: dict[str, float] = {}
         self._due: dict[str, float] = {}  # job uid -> when to handle it
         self._written: dict[str, dict[str, object]] = {}  # used by the worker alone
-        self._stopping = False
-        self._reflectors = (
+        self._reflectors = (  # jobs before pods, or the pods would look orphaned
             Reflector(
                 client,
                 "/apis/batch/v1/jobs",
@@ -65,23 +65,6 @@ class JobController:
             ),
         )
         self._thread = Thread(target=self._run, name="jobs", daemon=True)
-
-    def start(self) -> None:
-        """Start, and return when all jobs and pods are known. Raises TimeoutError after 30 s."""
-        for reflector in self._reflectors:  # jobs before pods, or the pods would look orphaned
-            reflector.start()
-            if not reflector.synced.wait(30):
-                raise TimeoutError("no answer from the API server for 30 s")
-        self._thread.start()
-
-    def stop(self) -> None:
-        with self._changed:
-            self._stopping = True
-            self._changed.notify_all()
-        for reflector in self._reflectors:
-            reflector.stop()
-        if self._thread.is_alive():
-            self._thread.join()
 
     # Events from the API server
 

@@ -11,13 +11,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
-from threading import Condition, Thread
+from threading import Thread
 
 import msgspec
 
 from linkwise.kube.client import ApiError, KubeClient
 from linkwise.kube.objects import Node, Pod
 from linkwise.kube.reflector import Reflector
+from linkwise.simulator.control_loop import ControlLoop
 from linkwise.simulator.scheduler import preemption, words
 from linkwise.simulator.scheduler.cache import SchedulerCache
 from linkwise.simulator.scheduler.cycle import Cycle, Unfit
@@ -37,7 +38,7 @@ log = logging.getLogger(__name__)
 _ENDED_PHASES = ("Succeeded", "Failed")
 
 
-class SchedulerLoop:
+class SchedulerLoop(ControlLoop):
     """*extender_url* is the prefix of the verbs; None: kube-scheduler alone. *seed* decides between
     nodes of equal score."""
 
@@ -49,6 +50,7 @@ class SchedulerLoop:
         seed: int = 0,
         settings: SchedulerSettings | None = None,
     ) -> None:
+        super().__init__()
         self._settings = settings = settings or SchedulerSettings()
         self._client = client
         self._extender = (
@@ -60,7 +62,6 @@ class SchedulerLoop:
             if extender_url
             else None
         )
-        self._changed = Condition()  # its lock guards everything below
         self._cluster = SchedulerCache()
         self._queue = SchedulingQueue(
             initial_backoff_seconds=settings.initial_backoff_seconds,
@@ -69,7 +70,6 @@ class SchedulerLoop:
         )
         self._pods: dict[str, Pod] = {}  # pods that have not ended, as last seen
         self._binding = 0
-        self._stopping = False
         self._cycle = Cycle(
             self._cluster,
             self._changed,
@@ -79,7 +79,7 @@ class SchedulerLoop:
             extender_weight=settings.extender_weight,
         )
         self._binds = ThreadPoolExecutor(settings.bind_threads, thread_name_prefix="bind")
-        self._reflectors = (
+        self._reflectors = (  # nodes before pods, or pods would be tried without any node
             Reflector(
                 client,
                 "/api/v1/nodes",
@@ -97,24 +97,9 @@ class SchedulerLoop:
         )
         self._thread = Thread(target=self._run, name="scheduler", daemon=True)
 
-    def start(self) -> None:
-        """Start, and return when all nodes and pods are known. Raises TimeoutError after 30 s."""
-        # nodes before pods, or pods would be tried without any node
-        for reflector in self._reflectors:
-            reflector.start()
-            if not reflector.synced.wait(30):
-                raise TimeoutError("no answer from the API server for 30 s")
-        self._thread.start()
-
     def stop(self) -> None:
         """Finish the current try and the binds, and start no other."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify_all()
-        for reflector in self._reflectors:
-            reflector.stop()
-        if self._thread.is_alive():
-            self._thread.join()
+        super().stop()
         self._binds.shutdown()
         if self._extender is not None:
             self._extender.close()
