@@ -9,10 +9,8 @@ several replicas, only the holder of the Lease acts; the others read too, and re
 import gc
 import logging
 import os
-import signal
 import socket
 import sys
-from types import FrameType
 from typing import NoReturn
 from uuid import uuid4
 
@@ -34,6 +32,7 @@ from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import ApiError, LoadError
 from linkwise.kube.lease import Elector, Timing
 from linkwise.serving.certificates.pairs import Lifetime
+from linkwise.serving.program import LOG_LEVEL, begin_log, exit_on_signals
 from linkwise.serving.system import raise_limit
 from linkwise.topology.names import DEFAULT_RESOURCE
 
@@ -205,12 +204,7 @@ _DEFAULTS = Settings()
     default=_DEFAULTS.max_body_mib,
     help="Largest request body accepted, in MiB.",
 )
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    help="Least severe messages to log.",
-)
+@LOG_LEVEL
 @click.version_option(package_name="linkwise")
 def command(
     log_level: str,
@@ -225,10 +219,7 @@ def command(
     **flags: object,
 ) -> None:
     """Answer kube-scheduler's filter, prioritize, bind and preempt calls for GPU pods."""
-    logging.basicConfig(
-        level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    logging.getLogger("urllib3").setLevel(logging.ERROR)  # the client logs what matters
+    begin_log(log_level)
     try:
         settings = Settings(
             gang_timeout_seconds=gang_timeout,
@@ -283,8 +274,7 @@ def serve(settings: Settings) -> None:
         lead=lead,
         take_calls=take_calls,
     )
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _leave)
+    exit_on_signals()
     ports = open_ports(settings, shell, metrics, client)
     shell.start()
     try:
@@ -356,11 +346,6 @@ def _freeze() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
-
-
-def _leave(number: int, _frame: FrameType | None) -> NoReturn:
-    log.info("%s: ending", signal.Signals(number).name)
-    raise SystemExit(0)
 
 
 def _refuse(text: str) -> NoReturn:

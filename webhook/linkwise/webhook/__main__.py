@@ -5,10 +5,8 @@ answered. While no webhook runs, pods are created without the gate.
 """
 
 import logging
-import signal
 import sys
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn
 
 import click
@@ -20,6 +18,7 @@ from linkwise.kube.errors import LoadError
 from linkwise.serving.certificates.callers import Place
 from linkwise.serving.certificates.keeper import FileKeeper, Keeper
 from linkwise.serving.certificates.pairs import Lifetime, Pair
+from linkwise.serving.program import LOG_LEVEL, begin_log, exit_on_signals
 from linkwise.topology.names import DEFAULT_RESOURCE, RESOURCE_NAME
 from linkwise.webhook.answers import Answers
 from linkwise.webhook.keeper import SecretKeeper
@@ -121,12 +120,7 @@ def _resource(_context: click.Context, parameter: click.Parameter, value: str) -
     default=8,  # etcd accepts objects of 1.5 MiB; an update has two
     help="Largest request body accepted, in MiB.",
 )
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    help="Least severe messages to log.",
-)
+@LOG_LEVEL
 @click.version_option(package_name="linkwise")
 def command(
     kubeconfig: str | None,
@@ -146,10 +140,7 @@ def command(
     log_level: str,
 ) -> None:
     """Give GPU pods their scheduler and their gate, and refuse wrong annotations."""
-    logging.basicConfig(
-        level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    logging.getLogger("urllib3").setLevel(logging.ERROR)  # the client logs what matters
+    begin_log(log_level)
     rules = Rules(resource_name, scheduler_name, Gating(gate), IndexedJobs(indexed_jobs))
 
     def use(pair: Pair) -> None:
@@ -192,8 +183,7 @@ def _client(kubeconfig: str | None, api_server: str | None) -> KubeClient:
 
 def serve(server: WebhookServer, keeper: Keeper[Pair]) -> None:
     """Serve until SIGTERM or SIGINT."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _leave)
+    exit_on_signals()
     keeper.start()
     try:
         server.run()  # until a signal raises SystemExit
@@ -201,11 +191,6 @@ def serve(server: WebhookServer, keeper: Keeper[Pair]) -> None:
         server.end()
         keeper.stop()
     log.info("ended")
-
-
-def _leave(number: int, _frame: FrameType | None) -> NoReturn:
-    log.info("%s: ending", signal.Signals(number).name)
-    raise SystemExit(0)
 
 
 def _refuse(text: str) -> NoReturn:
