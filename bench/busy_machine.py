@@ -24,11 +24,12 @@ import click
 import numpy as np
 
 from bench.figures import print_table
-from linkwise.topology import subsets
-from linkwise.topology.bandwidth import pair_gbytes_per_s
-from linkwise.topology.choose import choose
-from linkwise.topology.model import LinkClass, Machine
-from linkwise.topology.outlook import (
+from linkwise.topology.machine.model import LinkClass, Machine
+from linkwise.topology.machine.recorded import machine_names, recorded_machine
+from linkwise.topology.sets import subsets
+from linkwise.topology.sets.bandwidth import pair_gbytes_per_s
+from linkwise.topology.sets.choose import choose
+from linkwise.topology.sets.outlook import (
     MOST_GPUS,
     Floats,
     Outlook,
@@ -37,9 +38,8 @@ from linkwise.topology.outlook import (
     states_of,
     wait,
 )
-from linkwise.topology.partition import choose_partition, lowest_indices
-from linkwise.topology.recorded import machine_names, recorded_machine
-from linkwise.topology.tables import MachineTable, table_of
+from linkwise.topology.sets.partition import choose_partition, lowest_indices
+from linkwise.topology.sets.tables import MachineTable, table_of
 
 Running = tuple[int, ...]
 Policy = Callable[[int, int, Running], int]

@@ -16,11 +16,11 @@ from typing import Any
 from linkwise.kube.client import KubeClient
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
-from linkwise.topology.labels import node_labels
-from linkwise.topology.model import Machine
-from linkwise.topology.node_annotation import write_topology
-from linkwise.topology.plan import InUse, Plan, write_gpus, write_in_use, write_plan
-from linkwise.topology.recorded import recorded_machine
+from linkwise.topology.annotations.labels import node_labels
+from linkwise.topology.annotations.node_annotation import write_topology
+from linkwise.topology.annotations.plan import InUse, Plan, write_gpus, write_in_use, write_plan
+from linkwise.topology.machine.model import Machine
+from linkwise.topology.machine.recorded import recorded_machine
 
 GPU = names.DEFAULT_RESOURCE
 NAMESPACE = "ml"

@@ -31,8 +31,8 @@ from linkwise.kube.objects import (
     SchedulingGate,
 )
 from linkwise.topology import names
-from linkwise.topology.node_annotation import write_topology
-from linkwise.topology.recorded import recorded_machine
+from linkwise.topology.annotations.node_annotation import write_topology
+from linkwise.topology.machine.recorded import recorded_machine
 
 BAR_MS = 20.0
 GPU = names.DEFAULT_RESOURCE

@@ -31,10 +31,10 @@ from linkwise.kube.objects import (
     Resources,
 )
 from linkwise.topology import names
-from linkwise.topology.model import Machine
-from linkwise.topology.node_annotation import write_topology
-from linkwise.topology.plan import InUse, Plan, write_gpus, write_in_use, write_plan
-from linkwise.topology.recorded import recorded_machine
+from linkwise.topology.annotations.node_annotation import write_topology
+from linkwise.topology.annotations.plan import InUse, Plan, write_gpus, write_in_use, write_plan
+from linkwise.topology.machine.model import Machine
+from linkwise.topology.machine.recorded import recorded_machine
 
 BAR_MS, HOLD_BAR_MS = 200.0, 20.0
 BAR_CASE = (5000, 512)

@@ -15,11 +15,11 @@ import numpy as np
 from bench.figures import print_table
 from linkwise.extender.cache.machine_kind import MachineKind
 from linkwise.extender.placement.one_machine import gang_on
-from linkwise.topology.choose import choose
-from linkwise.topology.model import Machine
-from linkwise.topology.partition import choose_partition
-from linkwise.topology.recorded import recorded_machine
-from linkwise.topology.tables import table_of
+from linkwise.topology.machine.model import Machine
+from linkwise.topology.machine.recorded import recorded_machine
+from linkwise.topology.sets.choose import choose
+from linkwise.topology.sets.partition import choose_partition
+from linkwise.topology.sets.tables import table_of
 
 MACHINES = (
     *("dgx1-v100", "dgx1-p100", "v100-sxm2-8", "a100-pcie-8-bridged", "a100-pcie-4-bridged"),

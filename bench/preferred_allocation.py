@@ -36,8 +36,8 @@ from linkwise.plugin.kubelet.deviceplugin_pb2_grpc import (
     add_RegistrationServicer_to_server,
 )
 from linkwise.simulator.api_server import ApiServer
-from linkwise.topology.model import Gpu, Link, LinkClass, Machine
-from linkwise.topology.topo_matrix import write_matrix
+from linkwise.topology.machine.model import Gpu, Link, LinkClass, Machine
+from linkwise.topology.machine.topo_matrix import write_matrix
 
 NODE = "bench"
 BAR_MS = 5.0

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from linkwise.topology import names
-from linkwise.topology.plan import Plan, write_gpus, write_plan
-from linkwise.topology.recorded import recorded_machine
+from linkwise.topology.annotations.plan import Plan, write_gpus, write_plan
+from linkwise.topology.machine.recorded import recorded_machine
 from tests.cluster.support.scheduling.extender_process import GPU, gpu_node
 
 NAMESPACE = "ml"

@@ -4,9 +4,17 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from linkwise.topology.model import MAX_GPUS, MAX_NVLINKS, Gpu, Link, LinkClass, Machine, Nic
-from linkwise.topology.recorded import recorded_machine
-from linkwise.topology.topo_matrix import read_matrix
+from linkwise.topology.machine.model import (
+    MAX_GPUS,
+    MAX_NVLINKS,
+    Gpu,
+    Link,
+    LinkClass,
+    Machine,
+    Nic,
+)
+from linkwise.topology.machine.recorded import recorded_machine
+from linkwise.topology.machine.topo_matrix import read_matrix
 
 DGX_1V = recorded_machine("dgx1-v100")  # 8 GPUs, a cube of NVLinks: pairs have two, one or none
 BRIDGED_8 = recorded_machine("a100-pcie-8-bridged")  # NVLink pairs (0,2) (1,3) (4,5) (6,7)

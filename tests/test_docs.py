@@ -25,8 +25,8 @@ from linkwise.replay.command import jobs as replay_of_jobs
 from linkwise.replay.openb.command import openb as replay_of_openb
 from linkwise.simulator.__main__ import command as simulator
 from linkwise.topology import names
-from linkwise.topology.labels import node_labels
-from linkwise.topology.recorded import recorded_machine
+from linkwise.topology.annotations.labels import node_labels
+from linkwise.topology.machine.recorded import recorded_machine
 from linkwise.webhook.__main__ import command as webhook
 from linkwise.webhook.answers import Answers as WebhookAnswers
 from linkwise.webhook.patch import Rules

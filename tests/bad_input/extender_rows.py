@@ -2,8 +2,8 @@
 
 import json
 
-from linkwise.topology.node_annotation import write_topology
-from linkwise.topology.recorded import recorded_machine
+from linkwise.topology.annotations.node_annotation import write_topology
+from linkwise.topology.machine.recorded import recorded_machine
 from tests.bad_input.extender import good_pod
 from tests.bad_input.table import Row
 

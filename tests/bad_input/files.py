@@ -15,8 +15,8 @@ from linkwise.extender.__main__ import command as linkwise_extender
 from linkwise.plugin.__main__ import main as linkwise_plugin
 from linkwise.simulator.__main__ import command as linkwise_simulator
 from linkwise.simulator.manifests.read_manifests import read_manifest_files
-from linkwise.topology.labels import node_labels
-from linkwise.topology.model import Gpu, Machine
+from linkwise.topology.annotations.labels import node_labels
+from linkwise.topology.machine.model import Gpu, Machine
 from tests.bad_input.table import Place
 
 TABLE = """\

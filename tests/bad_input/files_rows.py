@@ -2,7 +2,7 @@
 
 import json
 
-from linkwise.topology.recorded import machine_names
+from linkwise.topology.machine.recorded import machine_names
 from tests.bad_input.files import POD, TABLE
 from tests.bad_input.table import Row
 

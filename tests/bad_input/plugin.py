@@ -14,14 +14,14 @@ import pynvml
 
 from bench.programs import Program, running
 from linkwise.kube.client import KubeClient
-from linkwise.plugin.dial import reason_of
+from linkwise.plugin.device_plugin.grpc_channel import reason_of
 from linkwise.plugin.errors import InventoryError
 from linkwise.plugin.nvml.source import NvmlInventory
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
-from linkwise.topology.model import Machine
-from linkwise.topology.plan import write_gpus
-from linkwise.topology.recorded import recorded_machine
+from linkwise.topology.annotations.plan import write_gpus
+from linkwise.topology.machine.model import Machine
+from linkwise.topology.machine.recorded import recorded_machine
 from tests.bad_input.table import Place, Row
 from tests.machines import DGX_1V, HGX_H100, PCIE_8
 from tests.plugin.fake_kubelet import FakeKubelet

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from linkwise.cli.__main__ import main
-from linkwise.topology.topo_matrix import write_matrix
+from linkwise.topology.machine.topo_matrix import write_matrix
 from tests.machines import BRIDGED_8
 
 

@@ -3,7 +3,7 @@
 from click.testing import CliRunner
 
 from linkwise.cli.__main__ import main
-from linkwise.topology.recorded import machine_names, read_machine_file, recorded_machine
+from linkwise.topology.machine.recorded import machine_names, read_machine_file, recorded_machine
 
 
 def test_the_list_has_every_machine() -> None:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from linkwise.topology import names
-from linkwise.topology.plan import InUse, write_in_use
+from linkwise.topology.annotations.plan import InUse, write_in_use
 from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF

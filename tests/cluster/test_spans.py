@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from linkwise.topology import names
-from linkwise.topology.plan import read_plan
+from linkwise.topology.annotations.plan import read_plan
 from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF

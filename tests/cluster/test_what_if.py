@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from linkwise.cli.__main__ import main
-from linkwise.topology.recorded import recorded_machine
+from linkwise.topology.machine.recorded import recorded_machine
 from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.scheduling.extender_process import ADMISSION_OFF, gpu_node

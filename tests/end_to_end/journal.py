@@ -7,7 +7,7 @@ from threading import Lock
 from linkwise.kube.objects import Node, Pod
 from linkwise.topology.names import DEFAULT_RESOURCE
 
-_QUIET = ("linkwise.plugin.server",)  # each advice: the pods' own lines say enough
+_QUIET = ("linkwise.plugin.device_plugin.server",)  # each advice: the pods' own lines say enough
 
 
 class Journal(logging.Handler):

@@ -17,8 +17,8 @@ from linkwise.plugin.gpus.recorded import RecordedInventory
 from linkwise.plugin.program import Program
 from linkwise.plugin.settings import Settings
 from linkwise.simulator.kubelet import Kubelet, KubeletSettings
+from linkwise.topology.machine.recorded import recorded_machine
 from linkwise.topology.names import DEFAULT_RESOURCE
-from linkwise.topology.recorded import recorded_machine
 from tests.end_to_end.clients import AT_ONCE, Pace, SluggishClient
 from tests.end_to_end.journal import Journal
 

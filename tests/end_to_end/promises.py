@@ -19,8 +19,8 @@ from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.owner_reader import OwnerReads
 from linkwise.kube.objects import Node, Pod
 from linkwise.topology import names
+from linkwise.topology.annotations.plan import read_gpus, read_in_use, read_plan
 from linkwise.topology.names import DEFAULT_RESOURCE
-from linkwise.topology.plan import read_gpus, read_in_use, read_plan
 from tests.end_to_end.live_extender import GANG_TIMEOUT_SECONDS, hurried_clock
 from tests.end_to_end.world import World
 

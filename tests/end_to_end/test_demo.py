@@ -22,7 +22,7 @@ import pytest
 from click.testing import CliRunner
 
 from linkwise.simulator.__main__ import command
-from linkwise.topology.recorded import machine_names
+from linkwise.topology.machine.recorded import machine_names
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = [str(file) for file in sorted((ROOT / "examples").glob("*.yaml"))]

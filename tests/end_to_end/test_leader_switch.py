@@ -17,7 +17,7 @@ from linkwise.kube.objects import Pod
 from linkwise.simulator.api_server import ApiServer
 from linkwise.simulator.scheduler import SchedulerLoop, SchedulerSettings
 from linkwise.topology import names
-from linkwise.topology.plan import read_gpus, read_plan
+from linkwise.topology.annotations.plan import read_gpus, read_plan
 from tests.end_to_end.replicas import Replica, Service, Wire, leader_of, wait_for
 from tests.extender.world import GPU, World
 

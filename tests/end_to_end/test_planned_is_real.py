@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from linkwise.topology import names
-from linkwise.topology.plan import read_gpus
+from linkwise.topology.annotations.plan import read_gpus
 from tests.end_to_end import manifests, promises
 from tests.end_to_end.world import World, running_world
 from tests.waiting import wait_for

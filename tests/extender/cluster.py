@@ -38,10 +38,17 @@ from linkwise.kube.objects import (
     Taint,
 )
 from linkwise.topology import names
-from linkwise.topology.model import Machine
-from linkwise.topology.node_annotation import read_topology, write_topology
-from linkwise.topology.plan import InUse, Plan, read_gpus, read_in_use, read_plan, write_in_use
-from linkwise.topology.recorded import recorded_machine
+from linkwise.topology.annotations.node_annotation import read_topology, write_topology
+from linkwise.topology.annotations.plan import (
+    InUse,
+    Plan,
+    read_gpus,
+    read_in_use,
+    read_plan,
+    write_in_use,
+)
+from linkwise.topology.machine.model import Machine
+from linkwise.topology.machine.recorded import recorded_machine
 
 GPU = names.DEFAULT_RESOURCE
 START = 1_000_000.0

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from linkwise.extender.api.actions import Action, Evict
 from linkwise.extender.api.extender_calls import BindOrder, FilterCall, Outcome
 from linkwise.topology import names
-from linkwise.topology.plan import read_gpus, read_plan
+from linkwise.topology.annotations.plan import read_gpus, read_plan
 from tests.extender.cluster import Cluster
 
 NODES = ("n0", "n1", "n2")

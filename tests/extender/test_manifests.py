@@ -19,8 +19,8 @@ from linkwise.extender.settings import Settings
 from linkwise.serving.certificates.callers import CLUSTER_AUTHORITY
 from linkwise.simulator.api_server.patches import json_patch
 from linkwise.topology import names
+from linkwise.topology.annotations.plan import Plan, write_plan
 from linkwise.topology.names import DEFAULT_RESOURCE
-from linkwise.topology.plan import Plan, write_plan
 from tests.manifests import BASE, DAEMONSET, STATIC_POD, documents, granted, the
 
 FILES = BASE / "extender"

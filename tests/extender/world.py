@@ -12,8 +12,8 @@ from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Pod
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
-from linkwise.topology.node_annotation import write_topology
-from linkwise.topology.recorded import recorded_machine
+from linkwise.topology.annotations.node_annotation import write_topology
+from linkwise.topology.machine.recorded import recorded_machine
 
 GPU = "nvidia.com/gpu"
 

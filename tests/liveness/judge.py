@@ -18,7 +18,7 @@ from linkwise.extender.gangs.partial_admission import LONGEST_SECONDS
 from linkwise.extender.queue.reservations import Reservation
 from linkwise.kube.objects import Pod
 from linkwise.topology import names
-from linkwise.topology.plan import read_gpus, read_plan
+from linkwise.topology.annotations.plan import read_gpus, read_plan
 from tests.liveness.world import World
 
 BOUND_SECONDS = 60.0

@@ -19,7 +19,7 @@ from linkwise.extender.api.extender_calls import BindOrder, Outcome
 from linkwise.extender.core import Scheduler
 from linkwise.kube.objects import Node, ObjectMeta, OwnerReference, Pod, PodSpec, SchedulingGate
 from linkwise.topology import names
-from linkwise.topology.plan import read_gpus, read_plan
+from linkwise.topology.annotations.plan import read_gpus, read_plan
 from tests.extender.cluster import GPU, Cluster, container
 from tests.liveness.kube_scheduler import Api, KubeScheduler, Wire
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pynvml
 
-from linkwise.topology.model import LinkClass, Machine
+from linkwise.topology.machine.model import LinkClass, Machine
 
 LEVELS: dict[LinkClass, int] = {
     LinkClass.PIX: pynvml.NVML_TOPOLOGY_SINGLE,

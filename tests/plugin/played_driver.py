@@ -17,7 +17,7 @@ from typing import Any
 
 import pynvml
 
-from linkwise.topology.recorded import recorded_machine
+from linkwise.topology.machine.recorded import recorded_machine
 from tests.plugin.fake_nvml import FakeNvml
 
 

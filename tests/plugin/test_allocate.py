@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linkwise.plugin.allocate import (
+from linkwise.plugin.device_plugin.allocate import (
     POLICIES,
     ContainerPlan,
     Question,
@@ -18,8 +18,8 @@ from linkwise.plugin.allocate import (
     pick_ring,
     preferred,
 )
-from linkwise.topology.choose import choose
-from linkwise.topology.model import LinkClass
+from linkwise.topology.machine.model import LinkClass
+from linkwise.topology.sets.choose import choose
 from tests.machines import BRIDGED_8, DGX_1V, TWO_ISLANDS
 
 ALL = frozenset(gpu.uuid for gpu in DGX_1V.gpus)

@@ -6,12 +6,12 @@ from threading import Thread
 
 import pytest
 
-from linkwise.plugin.containers import ContainerGrant, Granting, grant
+from linkwise.plugin.device_plugin.containers import ContainerGrant, Granting, grant
 from linkwise.plugin.errors import UnknownDeviceError
 from linkwise.plugin.gpus.inventory import Finding, Probe, Snapshot, Xid
 from linkwise.plugin.health.book import GONE, NOT_OFFERED, DeviceBook
 from linkwise.plugin.health.faults import Change, Policy
-from linkwise.topology.model import Machine
+from linkwise.topology.machine.model import Machine
 from tests.machines import DGX_1V
 
 UUIDS = [gpu.uuid for gpu in DGX_1V.gpus]

@@ -11,8 +11,8 @@ from linkwise.plugin.health.book import DeviceBook
 from linkwise.plugin.health.faults import Policy
 from linkwise.plugin.nvml.library import Nvml
 from linkwise.plugin.nvml.source import NvmlInventory
-from linkwise.topology.labels import node_labels
-from linkwise.topology.model import Machine
+from linkwise.topology.annotations.labels import node_labels
+from linkwise.topology.machine.model import Machine
 from tests.machines import BRIDGED_8, DGX_1V, HGX_H100
 from tests.plugin.fake_nvml import NO_SYSFS, FakeNvml
 

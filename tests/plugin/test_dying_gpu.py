@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linkwise.plugin.containers import Granting, grant
+from linkwise.plugin.device_plugin.containers import Granting, grant
 from linkwise.plugin.errors import NoDeviceFileError
 from linkwise.plugin.gpus.inventory import Snapshot
 from linkwise.plugin.health.book import DeviceBook
 from linkwise.plugin.nvml.source import NvmlInventory
-from linkwise.topology.labels import node_labels
-from linkwise.topology.model import Machine
+from linkwise.topology.annotations.labels import node_labels
+from linkwise.topology.machine.model import Machine
 from tests.machines import BRIDGED_8, DGX_1V, DGX_2, DGX_A100, HGX_H100, PCIE_8
 from tests.plugin.fake_nvml import NO_SYSFS, Fabric, FakeNvml, nvml_bus_id
 

@@ -12,9 +12,9 @@ import pytest
 
 from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Node
-from linkwise.plugin.dial import reason_of
+from linkwise.plugin.device_plugin.grpc_channel import reason_of
 from linkwise.simulator.api_server import ApiServer
-from linkwise.topology.recorded import recorded_machine
+from linkwise.topology.machine.recorded import recorded_machine
 from tests.plugin.fake_kubelet import FakeKubelet
 from tests.plugin.process import Process
 from tests.waiting import wait_for

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from linkwise.plugin.errors import PodResourcesError
-from linkwise.plugin.in_use import InUsePoller, PodResources, read_in_use
 from linkwise.plugin.kubelet import podresources_pb2 as wire
-from linkwise.topology.plan import InUse
+from linkwise.plugin.node.in_use import InUsePoller, PodResources, read_in_use
+from linkwise.topology.annotations.plan import InUse
 from tests.plugin.fake_kubelet import FakeKubelet
 from tests.plugin.pods import RESOURCE
 from tests.waiting import wait_for

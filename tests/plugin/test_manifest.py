@@ -12,8 +12,8 @@ from linkwise.plugin.app import create_app
 from linkwise.plugin.settings import KUBELET_DIR, POD_RESOURCES_SOCKET, Settings
 from linkwise.simulator.api_server.patches import json_patch
 from linkwise.topology import names
-from linkwise.topology.labels import node_labels
-from linkwise.topology.recorded import machine_names, recorded_machine
+from linkwise.topology.annotations.labels import node_labels
+from linkwise.topology.machine.recorded import machine_names, recorded_machine
 from tests.manifests import BASE, DAEMONSET, documents, granted, the
 
 FILES = BASE / "plugin"

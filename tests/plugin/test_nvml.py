@@ -10,8 +10,8 @@ from linkwise.plugin.errors import InventoryError
 from linkwise.plugin.gpus.inventory import Probe, Snapshot
 from linkwise.plugin.nvml.library import Nvml, sysfs_bus_id
 from linkwise.plugin.nvml.source import NvmlInventory
-from linkwise.topology.labels import node_labels
-from linkwise.topology.model import Link, LinkClass, Machine
+from linkwise.topology.annotations.labels import node_labels
+from linkwise.topology.machine.model import Link, LinkClass, Machine
 from tests.machines import BRIDGED_8, DGX_1V, DGX_2, DGX_A100, HGX_H100, PCIE_8, TWO_ISLANDS
 from tests.plugin.fake_nvml import NO_SYSFS, Fabric, FakeNvml, nvml_bus_id
 

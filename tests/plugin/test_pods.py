@@ -2,9 +2,9 @@
 
 import pytest
 
-from linkwise.plugin.allocate import ContainerPlan
-from linkwise.plugin.pods import read_pod
-from linkwise.topology.model import LinkClass
+from linkwise.plugin.device_plugin.allocate import ContainerPlan
+from linkwise.plugin.node.pods import read_pod
+from linkwise.topology.machine.model import LinkClass
 from tests.plugin.pods import RESOURCE, pod
 
 GPUS = '{"main":["GPU-a","GPU-b"]}'

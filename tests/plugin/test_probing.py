@@ -8,7 +8,7 @@ import pytest
 from linkwise.plugin.gpus.inventory import Probe
 from linkwise.plugin.nvml.fabric import health_findings
 from linkwise.plugin.nvml.source import NvmlInventory
-from linkwise.topology.model import Machine
+from linkwise.topology.machine.model import Machine
 from tests.machines import HGX_H100
 from tests.plugin.fake_nvml import NO_SYSFS, Fabric, FakeNvml
 

@@ -24,9 +24,9 @@ from linkwise.plugin.gpus.recorded import RecordedInventory
 from linkwise.plugin.settings import Settings
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
-from linkwise.topology.node_annotation import read_topology
-from linkwise.topology.plan import read_in_use, write_gpus
-from linkwise.topology.recorded import recorded_machine
+from linkwise.topology.annotations.node_annotation import read_topology
+from linkwise.topology.annotations.plan import read_in_use, write_gpus
+from linkwise.topology.machine.recorded import recorded_machine
 from tests.plugin.fake_kubelet import FakeKubelet
 from tests.plugin.pods import manifest
 from tests.plugin.process import Process

@@ -10,12 +10,12 @@ from tenacity.wait import wait_fixed
 
 from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Node
-from linkwise.plugin import publish
-from linkwise.plugin.publish import NodePublisher, Wanted, difference, wanted
+from linkwise.plugin.node import publish
+from linkwise.plugin.node.publish import NodePublisher, Wanted, difference, wanted
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
-from linkwise.topology.node_annotation import read_topology
-from linkwise.topology.plan import InUse, read_in_use
+from linkwise.topology.annotations.node_annotation import read_topology
+from linkwise.topology.annotations.plan import InUse, read_in_use
 from tests.machines import BRIDGED_8, DGX_A100
 from tests.waiting import wait_for
 

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 from tenacity import RetryCallState
 
-from linkwise.plugin import registration
-from linkwise.plugin.advisor import Advisor
-from linkwise.plugin.allocate import pick_ring
-from linkwise.plugin.containers import Granting
-from linkwise.plugin.dial import dial
+from linkwise.plugin.device_plugin import registration
+from linkwise.plugin.device_plugin.allocate import pick_ring
+from linkwise.plugin.device_plugin.containers import Granting
+from linkwise.plugin.device_plugin.grpc_channel import dial
+from linkwise.plugin.device_plugin.preferred_allocation import Advisor
+from linkwise.plugin.device_plugin.registration import Registrar
+from linkwise.plugin.device_plugin.server import Advice, DevicePlugin
 from linkwise.plugin.gpus.inventory import Snapshot
 from linkwise.plugin.health.book import DeviceBook
 from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
 from linkwise.plugin.metrics import Metrics
-from linkwise.plugin.registration import Registrar
-from linkwise.plugin.server import Advice, DevicePlugin
 from tests.machines import DGX_1V
 from tests.plugin.fake_kubelet import FakeKubelet
 from tests.plugin.pods import RESOURCE

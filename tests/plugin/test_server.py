@@ -10,16 +10,21 @@ from pathlib import Path
 import grpc
 import pytest
 
-from linkwise.plugin.advisor import Advisor
-from linkwise.plugin.allocate import pick_ring
-from linkwise.plugin.containers import Granting
+from linkwise.plugin.device_plugin.allocate import pick_ring
+from linkwise.plugin.device_plugin.containers import Granting
+from linkwise.plugin.device_plugin.preferred_allocation import Advisor
+from linkwise.plugin.device_plugin.server import (
+    Advice,
+    DevicePlugin,
+    PluginServer,
+    remove_dead_sockets,
+)
 from linkwise.plugin.gpus.inventory import Finding, Probe, Snapshot
 from linkwise.plugin.health.book import DeviceBook
 from linkwise.plugin.kubelet import deviceplugin_pb2 as api
 from linkwise.plugin.metrics import Metrics
-from linkwise.plugin.server import Advice, DevicePlugin, PluginServer, remove_dead_sockets
-from linkwise.topology.model import Gpu, Machine
-from linkwise.topology.plan import write_gpus
+from linkwise.topology.annotations.plan import write_gpus
+from linkwise.topology.machine.model import Gpu, Machine
 from tests.machines import DGX_1V
 from tests.plugin.fake_kubelet import Plugin
 from tests.plugin.pods import RESOURCE, pod

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from linkwise.plugin.gpus import sysfs
-from linkwise.topology.model import LinkClass, Nic
+from linkwise.topology.machine.model import LinkClass, Nic
 
 GPU0 = "pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.0"  # behind a switch
 SAME_SWITCH = "pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:01.0/0000:04:00.0"

@@ -8,7 +8,7 @@ import pytest
 
 from linkwise.plugin.gpus.inventory import Xid
 from linkwise.plugin.nvml.source import NvmlInventory
-from linkwise.topology.model import Machine
+from linkwise.topology.machine.model import Machine
 from tests.plugin.fake_nvml import DRIVER_HANGS, NO_SYSFS, FakeNvml
 from tests.waiting import wait_for
 

@@ -14,16 +14,16 @@ import pytest
 from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Node, Pod
 from linkwise.plugin.gpus.recorded import RecordedInventory
-from linkwise.plugin.in_use import PodResources
-from linkwise.plugin.pods import demand_of
+from linkwise.plugin.node.in_use import PodResources
+from linkwise.plugin.node.pods import demand_of
 from linkwise.plugin.program import Program
 from linkwise.plugin.settings import Settings
 from linkwise.simulator.api_server import ApiServer
 from linkwise.simulator.kubelet import Kubelet, KubeletSettings
 from linkwise.topology import names
+from linkwise.topology.annotations.plan import ContainerGpus, read_in_use, write_gpus
 from linkwise.topology.demand import split
-from linkwise.topology.plan import ContainerGpus, read_in_use, write_gpus
-from linkwise.topology.recorded import recorded_machine
+from linkwise.topology.machine.recorded import recorded_machine
 from tests.plugin.pods import RESOURCE, manifest, pod
 from tests.waiting import wait_for
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 
 from linkwise.replay.jobs import Fleet, Job, Run
-from linkwise.topology.recorded import recorded_machine
+from linkwise.topology.machine.recorded import recorded_machine
 
 
 @cache

@@ -4,7 +4,7 @@ import pytest
 
 from linkwise.replay.jobs import Fleet, Part, Run
 from linkwise.replay.measure import figures
-from linkwise.topology.recorded import recorded_machine
+from linkwise.topology.machine.recorded import recorded_machine
 from tests.replay.made_up import fleet, job
 
 ALL = 0xFF

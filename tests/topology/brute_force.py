@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import combinations, pairwise, permutations
 
-from linkwise.topology.model import Gpu, Link, LinkClass, Machine
+from linkwise.topology.machine.model import Gpu, Link, LinkClass, Machine
 from tests.machines import BRIDGED_8, DGX_1V, HGX_H100, TWO_ISLANDS
 
 Edge = tuple[int, int]

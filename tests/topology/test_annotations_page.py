@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from linkwise.topology import names
-from linkwise.topology.labels import node_labels
+from linkwise.topology.annotations.labels import node_labels
 from tests.machines import DGX_A100
 
 PAGE = (Path(__file__).parents[2] / "docs" / "annotations.md").read_text()

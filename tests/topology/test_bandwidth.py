@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from linkwise.topology.bandwidth import bandwidth, islands, pair_gbytes_per_s, ring_class
-from linkwise.topology.model import Gpu, Link, LinkClass, Machine
-from linkwise.topology.recorded import machine_names, recorded_machine
-from linkwise.topology.rings import disjoint_rings
-from linkwise.topology.tables import table_of
+from linkwise.topology.machine.model import Gpu, Link, LinkClass, Machine
+from linkwise.topology.machine.recorded import machine_names, recorded_machine
+from linkwise.topology.sets.bandwidth import bandwidth, islands, pair_gbytes_per_s, ring_class
+from linkwise.topology.sets.rings import disjoint_rings
+from linkwise.topology.sets.tables import table_of
 from tests.machines import BRIDGED_8, DGX_1V, DGX_2, DGX_A100, HGX_H100, PCIE_8, TWO_ISLANDS
 from tests.topology.brute_force import JUDGES, judge_of, subsets
 

@@ -6,10 +6,10 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from linkwise.topology.chain import chain, hops_of
-from linkwise.topology.model import LinkClass, Machine
-from linkwise.topology.recorded import machine_names, recorded_machine
-from linkwise.topology.tables import table_of
+from linkwise.topology.machine.model import LinkClass, Machine
+from linkwise.topology.machine.recorded import machine_names, recorded_machine
+from linkwise.topology.sets.chain import chain, hops_of
+from linkwise.topology.sets.tables import table_of
 from tests.extender.cluster import Cluster
 
 LARGEST = 6  # of which all orders are looked at

@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import pytest
 
-from linkwise.topology.choose import Choice, better_of, choose, nearest_miss, pack, ranked
 from linkwise.topology.errors import RequestError
-from linkwise.topology.model import Link, LinkClass, Machine, Nic
-from linkwise.topology.recorded import recorded_machine
+from linkwise.topology.machine.model import Link, LinkClass, Machine, Nic
+from linkwise.topology.machine.recorded import recorded_machine
+from linkwise.topology.sets.choose import Choice, better_of, choose, nearest_miss, pack, ranked
 from tests.machines import BRIDGED_8, DGX_1V, DGX_2, HGX_H100, PCIE_8, TWO_ISLANDS
 from tests.topology.brute_force import (
     JUDGES,

@@ -2,9 +2,9 @@
 
 import pytest
 
-from linkwise.topology.hardware import UNKNOWN, facts_of, facts_of_gpu
-from linkwise.topology.model import Gpu
-from linkwise.topology.recorded import machine_names, recorded_machine
+from linkwise.topology.machine.hardware import UNKNOWN, facts_of, facts_of_gpu
+from linkwise.topology.machine.model import Gpu
+from linkwise.topology.machine.recorded import machine_names, recorded_machine
 
 UNNAMED = {"plx-8-pxb", "mixed-5", "gpu-manager-6"}  # their sources give no model
 

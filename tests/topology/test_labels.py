@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linkwise.topology.labels import label_value, node_labels
-from linkwise.topology.model import Gpu, Link, LinkClass, Machine
-from linkwise.topology.recorded import recorded_machine
+from linkwise.topology.annotations.labels import label_value, node_labels
+from linkwise.topology.machine.model import Gpu, Link, LinkClass, Machine
+from linkwise.topology.machine.recorded import recorded_machine
 from tests.machines import DGX_1V, DGX_A100, PCIE_8, any_machine
 
 LEGAL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9])?")  # apimachinery

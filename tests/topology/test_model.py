@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from linkwise.topology.errors import MachineError
-from linkwise.topology.model import Gpu, Link, LinkClass, Machine, Nic
+from linkwise.topology.machine.model import Gpu, Link, LinkClass, Machine, Nic
 from tests.machines import DGX_1V, DGX_A100, MIXED_5
 
 GPU = Gpu("GPU-a", 0, "Tesla T4", 15360)

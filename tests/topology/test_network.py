@@ -6,11 +6,11 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from linkwise.topology import subsets
-from linkwise.topology.model import LinkClass, Machine, Nic
-from linkwise.topology.network import fabric_gbytes_per_s, network_gbytes_per_s
-from linkwise.topology.recorded import recorded_machine
-from linkwise.topology.tables import table_of
+from linkwise.topology.machine.model import LinkClass, Machine, Nic
+from linkwise.topology.machine.recorded import recorded_machine
+from linkwise.topology.sets import subsets
+from linkwise.topology.sets.network import fabric_gbytes_per_s, network_gbytes_per_s
+from linkwise.topology.sets.tables import table_of
 
 PIX, NODE, SYS = LinkClass.PIX, LinkClass.NODE, LinkClass.SYS
 TWO_SOCKETS = recorded_machine("rtx4090-8-sys")  # PCIe 24, between sockets 22, through a root 20

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from linkwise.topology.annotations.node_annotation import read_topology, write_topology
 from linkwise.topology.errors import AnnotationError, MachineError, VersionError
-from linkwise.topology.model import Machine
-from linkwise.topology.node_annotation import read_topology, write_topology
-from linkwise.topology.recorded import machine_names, recorded_machine
+from linkwise.topology.machine.model import Machine
+from linkwise.topology.machine.recorded import machine_names, recorded_machine
 from tests.machines import any_machine, machine
 
 BRIDGED_PAIR = machine(

@@ -6,12 +6,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from linkwise.topology.choose import choose, pack, ranked
 from linkwise.topology.errors import RequestError
-from linkwise.topology.model import Machine
-from linkwise.topology.outlook import Outlook, expected_sizes, outlook_of, states_of
-from linkwise.topology.recorded import recorded_machine
-from linkwise.topology.tables import table_of
+from linkwise.topology.machine.model import Machine
+from linkwise.topology.machine.recorded import recorded_machine
+from linkwise.topology.sets.choose import choose, pack, ranked
+from linkwise.topology.sets.outlook import Outlook, expected_sizes, outlook_of, states_of
+from linkwise.topology.sets.tables import table_of
 from tests.machines import BRIDGED_8, DGX_1V, DGX_2, HGX_H100, MIXED_5
 from tests.topology.brute_force import members, subsets
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from linkwise.topology.model import Machine
-from linkwise.topology.partition import (
+from linkwise.topology.machine.model import Machine
+from linkwise.topology.sets.partition import (
     PairScores,
     best_of_partition,
     choose_partition,

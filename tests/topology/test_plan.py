@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linkwise.topology.errors import AnnotationError, VersionError
-from linkwise.topology.plan import (
+from linkwise.topology.annotations.plan import (
     CommunicatorEstimate,
     InUse,
     Plan,
@@ -18,6 +17,7 @@ from linkwise.topology.plan import (
     write_in_use,
     write_plan,
 )
+from linkwise.topology.errors import AnnotationError, VersionError
 
 PLAN = Plan(
     id="7c1e", node="n1", epoch=2, made=1767323045.5, link="NVLINK", gbytes_per_s=240.0, refusals=1

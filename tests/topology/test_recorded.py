@@ -5,8 +5,8 @@ import json
 import pytest
 
 from linkwise.topology.errors import MachineError
-from linkwise.topology.model import LinkClass
-from linkwise.topology.recorded import (
+from linkwise.topology.machine.model import LinkClass
+from linkwise.topology.machine.recorded import (
     machine_names,
     read_machine_file,
     recorded_machine,

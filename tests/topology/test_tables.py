@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from linkwise.topology.model import Gpu, Link, LinkClass, Machine, Nic
-from linkwise.topology.recorded import recorded_machine
-from linkwise.topology.tables import MachineTable, fingerprint, table_of
+from linkwise.topology.machine.model import Gpu, Link, LinkClass, Machine, Nic
+from linkwise.topology.machine.recorded import recorded_machine
+from linkwise.topology.sets.tables import MachineTable, fingerprint, table_of
 from tests.machines import DGX_1V, DGX_2, HGX_H100, MIXED_5, TWO_ISLANDS
 from tests.topology.brute_force import JUDGES, PCIE_TREE_16, judge_of, subsets
 

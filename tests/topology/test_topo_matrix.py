@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linkwise.topology.errors import MachineError
-from linkwise.topology.model import LinkClass, Machine
-from linkwise.topology.recorded import machine_names, recorded_machine
-from linkwise.topology.topo_matrix import read_matrix, write_matrix
+from linkwise.topology.machine.model import LinkClass, Machine
+from linkwise.topology.machine.recorded import machine_names, recorded_machine
+from linkwise.topology.machine.topo_matrix import read_matrix, write_matrix
 from tests.machines import any_machine
 
 PRINTED = (  # driver 550, on a terminal: tabs, an underlined header, two tabs before the last

@@ -8,10 +8,10 @@ import pytest
 from click.testing import CliRunner
 
 from linkwise.cli.__main__ import main
-from linkwise.topology.choose import choose
-from linkwise.topology.hardware import facts_of
-from linkwise.topology.recorded import recorded_machine
-from linkwise.topology.tables import table_of
+from linkwise.topology.machine.hardware import facts_of
+from linkwise.topology.machine.recorded import recorded_machine
+from linkwise.topology.sets.choose import choose
+from linkwise.topology.sets.tables import table_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "topology.md").read_text(encoding="utf-8")
 

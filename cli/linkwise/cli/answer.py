@@ -7,9 +7,9 @@ import msgspec
 from linkwise.cli.comparison import word_for
 from linkwise.cli.gpu_list import write_gpus
 from linkwise.cli.table import aligned
-from linkwise.topology.choose import Choice
-from linkwise.topology.hardware import UNKNOWN, facts_of_gpu
-from linkwise.topology.model import Machine
+from linkwise.topology.machine.hardware import UNKNOWN, facts_of_gpu
+from linkwise.topology.machine.model import Machine
+from linkwise.topology.sets.choose import Choice
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,11 @@ from linkwise.cli.comparison import why_not
 from linkwise.cli.errors import BadInputError
 from linkwise.cli.gpu_list import read_gpus, write_gpus
 from linkwise.cli.machine_source import NamedMachine, read_machine
-from linkwise.topology.choose import Choice, choose, ranked
 from linkwise.topology.errors import LinkwiseError
-from linkwise.topology.model import LINK_WORDS, LinkClass, Machine
-from linkwise.topology.partition import choose_partition
-from linkwise.topology.tables import table_of
+from linkwise.topology.machine.model import LINK_WORDS, LinkClass, Machine
+from linkwise.topology.sets.choose import Choice, choose, ranked
+from linkwise.topology.sets.partition import choose_partition
+from linkwise.topology.sets.tables import table_of
 
 _LINKS = click.Choice(list(LINK_WORDS))
 

@@ -1,9 +1,9 @@
 """Why one GPU set was chosen over another: the first step of the choice's order at which the two
 differ (docs/topology.md has the order)."""
 
-from linkwise.topology.choose import Choice
-from linkwise.topology.model import LINK_WORDS, LinkClass, Machine
-from linkwise.topology.tables import table_of
+from linkwise.topology.machine.model import LINK_WORDS, LinkClass, Machine
+from linkwise.topology.sets.choose import Choice
+from linkwise.topology.sets.tables import table_of
 
 _WORDS = {link: word for word, link in LINK_WORDS.items()}
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from linkwise.cli.errors import BadInputError
-from linkwise.topology.model import Machine
+from linkwise.topology.machine.model import Machine
 
 _PART = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
 

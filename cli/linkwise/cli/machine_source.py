@@ -7,8 +7,8 @@ from pathlib import Path
 from linkwise.cli.errors import BadInputError
 from linkwise.cli.text_file import read_text
 from linkwise.topology.errors import MachineError
-from linkwise.topology.model import Machine
-from linkwise.topology.recorded import machine_names, read_machine_file, recorded_machine
+from linkwise.topology.machine.model import Machine
+from linkwise.topology.machine.recorded import machine_names, read_machine_file, recorded_machine
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ import msgspec
 from linkwise.cli.errors import BadInputError
 from linkwise.cli.machine_source import suggestion
 from linkwise.cli.table import aligned
-from linkwise.topology.labels import node_labels, nvlink_kind
-from linkwise.topology.recorded import machine_names, recorded_machine, records
-from linkwise.topology.topo_matrix import write_matrix
+from linkwise.topology.annotations.labels import node_labels, nvlink_kind
+from linkwise.topology.machine.recorded import machine_names, recorded_machine, records
+from linkwise.topology.machine.topo_matrix import write_matrix
 
 
 @click.command(name="machines")

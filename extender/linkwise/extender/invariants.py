@@ -11,7 +11,7 @@ from linkwise.extender.cache.node_table import NOT_USABLE
 from linkwise.extender.cycle.planner import Planner
 from linkwise.extender.gangs.gang import Phase
 from linkwise.extender.gangs.members import muster
-from linkwise.topology.plan import Plan
+from linkwise.topology.annotations.plan import Plan
 
 
 def audit(cache: Cache, planner: Planner) -> list[str]:

@@ -13,10 +13,10 @@ import click
 
 from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import LoadError
-from linkwise.plugin.allocate import POLICIES
+from linkwise.plugin.device_plugin.allocate import POLICIES
 from linkwise.plugin.errors import InventoryError, ListenError, SettingError
 from linkwise.plugin.gpus.inventory import Inventory
-from linkwise.plugin.gpus.labelled import LabelledInventory
+from linkwise.plugin.gpus.node_machine import LabelledInventory
 from linkwise.plugin.gpus.recorded import RecordedInventory
 from linkwise.plugin.health.conditions import read_treatments
 from linkwise.plugin.nvml.source import NvmlInventory

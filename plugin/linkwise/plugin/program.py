@@ -12,26 +12,26 @@ from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Node as KubeNode
 from linkwise.kube.objects import Pod
 from linkwise.kube.reflector import Reflector
-from linkwise.plugin.advisor import Advisor
-from linkwise.plugin.allocate import POLICIES, Pick
 from linkwise.plugin.app import create_app
-from linkwise.plugin.containers import Granting
+from linkwise.plugin.device_plugin.allocate import POLICIES, Pick
+from linkwise.plugin.device_plugin.containers import Granting
+from linkwise.plugin.device_plugin.preferred_allocation import Advisor
+from linkwise.plugin.device_plugin.registration import Registrar
+from linkwise.plugin.device_plugin.server import Advice, DevicePlugin
 from linkwise.plugin.errors import ListenError
 from linkwise.plugin.gpus.inventory import Inventory, Snapshot, Xid
 from linkwise.plugin.health.book import DeviceBook, Devices
-from linkwise.plugin.health.caretaker import Caretaker, Listeners, first_reading
 from linkwise.plugin.health.conditions import read_treatments
 from linkwise.plugin.health.faults import Policy
+from linkwise.plugin.health.health_loop import Caretaker, Listeners, first_reading
 from linkwise.plugin.in_front.front import Front
-from linkwise.plugin.in_use import InUsePoller, PodResources
-from linkwise.plugin.leaving import Leaving
 from linkwise.plugin.metrics import Metrics
-from linkwise.plugin.publish import NodePublisher
-from linkwise.plugin.registration import Registrar
-from linkwise.plugin.server import Advice, DevicePlugin
+from linkwise.plugin.node.cleanup import Leaving
+from linkwise.plugin.node.in_use import InUsePoller, PodResources
+from linkwise.plugin.node.publish import NodePublisher
 from linkwise.plugin.settings import CDI_KIND, Settings
-from linkwise.topology.model import LinkClass, Machine
-from linkwise.topology.plan import InUse
+from linkwise.topology.annotations.plan import InUse
+from linkwise.topology.machine.model import LinkClass, Machine
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from linkwise.replay.schedulers import DEFAULT, SCHEDULERS
 from linkwise.replay.shell import ending_well, progress, write_file
 from linkwise.replay.traces.jobs_csv import Reading, read_jobs
 from linkwise.topology.errors import MachineError
-from linkwise.topology.recorded import recorded_machine
+from linkwise.topology.machine.recorded import recorded_machine
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _SECONDS = click.FloatRange(min=0)

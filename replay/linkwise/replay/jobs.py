@@ -6,8 +6,8 @@ Times are seconds of the trace. A GPU set is a bitmask over the positions of a m
 from dataclasses import dataclass
 from functools import cached_property
 
-from linkwise.topology.model import Machine
-from linkwise.topology.tables import table_of
+from linkwise.topology.machine.model import Machine
+from linkwise.topology.sets.tables import table_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from linkwise.simulator.demo.simulation import Simulation
 from linkwise.simulator.manifests.read_manifests import ManifestError, read_manifest_files
 from linkwise.simulator.processes.child_process import ChildError
 from linkwise.topology.errors import MachineError
-from linkwise.topology.recorded import recorded_machine
+from linkwise.topology.machine.recorded import recorded_machine
 
 DEFAULT_NODES = (
     *(SimulatedNode(f"hgx-h100-{number}", "hgx-h100") for number in range(1, 5)),

@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from linkwise.topology import names
-from linkwise.topology.labels import node_labels
-from linkwise.topology.node_annotation import read_topology
+from linkwise.topology.annotations.labels import node_labels
+from linkwise.topology.annotations.node_annotation import read_topology
 from tests.cluster.support.api.control_plane import KubectlError
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.nodes import workloads

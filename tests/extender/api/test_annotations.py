@@ -13,7 +13,7 @@ from linkwise.extender.api.spans import Spans
 from linkwise.kube.objects import Container, Pod, PodSpec, Resources
 from linkwise.topology.demand import ContainerDemand, Role
 from linkwise.topology.errors import AnnotationError
-from linkwise.topology.model import LinkClass
+from linkwise.topology.machine.model import LinkClass
 from tests.extender.cluster import GPU, container
 
 INDEX = "batch.kubernetes.io/job-completion-index"

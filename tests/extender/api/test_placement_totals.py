@@ -13,8 +13,8 @@ from linkwise.extender.api.placement_totals import (
     Spread,
 )
 from linkwise.extender.api.spans import CLIQUE
-from linkwise.topology.model import Machine
-from linkwise.topology.recorded import recorded_machine
+from linkwise.topology.machine.model import Machine
+from linkwise.topology.machine.recorded import recorded_machine
 from tests.extender.cluster import Cluster
 from tests.extender.placement.test_choices import add, busy
 

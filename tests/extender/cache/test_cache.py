@@ -3,7 +3,7 @@
 from linkwise.extender.api.extender_calls import BindOrder, Outcome
 from linkwise.kube.objects import Taint
 from linkwise.topology import names
-from linkwise.topology.plan import write_gpus
+from linkwise.topology.annotations.plan import write_gpus
 from tests.extender.cluster import Cluster, change, container
 
 

@@ -4,7 +4,7 @@ nobody is blamed for them."""
 from linkwise.extender.api.actions import Evict
 from linkwise.extender.core import CoreSettings
 from linkwise.topology import names
-from linkwise.topology.plan import Plan, write_gpus, write_plan
+from linkwise.topology.annotations.plan import Plan, write_gpus, write_plan
 from tests.extender.cluster import Cluster
 
 

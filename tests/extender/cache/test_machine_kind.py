@@ -6,7 +6,7 @@ import pytest
 from linkwise.extender.api.annotations import TopologyRequirement
 from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role
-from linkwise.topology.model import LinkClass, Machine
+from linkwise.topology.machine.model import LinkClass, Machine
 from tests.machines import DGX_1V, MIXED_5
 
 TWO = PodDemand((ContainerDemand("main", Role.MAIN, 2),))

@@ -16,7 +16,7 @@ from linkwise.extender.placement import gang_placement as place_module
 from linkwise.extender.placement.cluster_view import ClusterView
 from linkwise.extender.placement.request import PodSet
 from linkwise.topology import names
-from linkwise.topology.plan import Plan, write_gpus, write_plan
+from linkwise.topology.annotations.plan import Plan, write_gpus, write_plan
 from tests.extender.cluster import Cluster, change
 
 

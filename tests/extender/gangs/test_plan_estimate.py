@@ -5,7 +5,7 @@ import json
 import pytest
 
 from linkwise.topology import names
-from linkwise.topology.plan import CommunicatorEstimate
+from linkwise.topology.annotations.plan import CommunicatorEstimate
 from tests.extender.cluster import Cluster
 
 ZONE = "topology.kubernetes.io/zone"

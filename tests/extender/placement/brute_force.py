@@ -1,6 +1,6 @@
 """The best that a gang, or a pod, could have: every way to deal its members out over the nodes.
 
-It shares no code with the search: a set's bandwidth comes from `linkwise.topology.bandwidth`,
+It shares no code with the search: a set's bandwidth comes from `linkwise.topology.sets.bandwidth`,
 which is the definition, and what joins nodes is worked out here again from docs/topology.md.
 """
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import combinations
 
-from linkwise.topology.bandwidth import bandwidth, ring_class
-from linkwise.topology.hardware import facts_of_gpu
-from linkwise.topology.model import LinkClass, Machine
+from linkwise.topology.machine.hardware import facts_of_gpu
+from linkwise.topology.machine.model import LinkClass, Machine
+from linkwise.topology.sets.bandwidth import bandwidth, ring_class
 
 CLIQUE, LEAF, ZONE = "clique", "leaf", "zone"
 SHARES = {LEAF: 0.9, ZONE: 0.5}  # of the NICs' bandwidth where a gang shares no domain there

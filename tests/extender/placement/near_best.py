@@ -10,9 +10,9 @@ from statistics import fmean
 
 import click
 
-from linkwise.topology.bandwidth import ring_class
-from linkwise.topology.model import LINK_WORDS
-from linkwise.topology.recorded import recorded_machine
+from linkwise.topology.machine.model import LINK_WORDS
+from linkwise.topology.machine.recorded import recorded_machine
+from linkwise.topology.sets.bandwidth import ring_class
 from tests.extender.cluster import Cluster
 from tests.extender.placement.brute_force import (
     CLIQUE,

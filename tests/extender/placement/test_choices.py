@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from linkwise.topology.model import LinkClass, Machine, Nic
-from linkwise.topology.recorded import recorded_machine
+from linkwise.topology.machine.model import LinkClass, Machine, Nic
+from linkwise.topology.machine.recorded import recorded_machine
 from tests.extender.cluster import Cluster
 
 LEAF = "network.topology.nvidia.com/leaf"

@@ -6,7 +6,7 @@ import numpy as np
 
 from linkwise.extender.cache.ingest import Ingest
 from linkwise.extender.placement.gang_placement import pod_sets_of
-from linkwise.topology.recorded import recorded_machine
+from linkwise.topology.machine.recorded import recorded_machine
 from tests.extender.cluster import GPU, Cluster, container
 
 

@@ -7,8 +7,8 @@ import pytest
 from linkwise.extender.api.views import BETTER, EQUAL, LOST, RunnerUpView
 from linkwise.extender.explain import explanation_text
 from linkwise.extender.explain.explainer import Explainer
-from linkwise.topology.model import LinkClass, Nic
-from linkwise.topology.recorded import recorded_machine
+from linkwise.topology.machine.model import LinkClass, Nic
+from linkwise.topology.machine.recorded import recorded_machine
 from tests.extender.cluster import Cluster, container
 from tests.extender.placement.test_choices import add, busy, named
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from linkwise.extender.placement.worth.communicator import TOLERANCE
-from linkwise.topology.model import LINK_WORDS
+from linkwise.topology.machine.model import LINK_WORDS
 from tests.extender.cluster import Cluster
 from tests.extender.placement.brute_force import Place, best_worth
 from tests.extender.placement.near_best import Case, case_of, fill

@@ -25,7 +25,7 @@ from linkwise.extender.placement.gang_placement import place
 from linkwise.extender.placement.request import PlacedMembers, PodSet
 from linkwise.extender.placement.result import Refusal, Spot
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role
-from linkwise.topology.recorded import recorded_machine
+from linkwise.topology.machine.recorded import recorded_machine
 
 LEVELS = ("clique", "leaf", "zone")
 KIND = MachineKind(recorded_machine("gb200-tray", node="n"), 0)

@@ -14,7 +14,7 @@ from linkwise.extender.api.spans import (
     spans_of,
 )
 from linkwise.extender.core import CoreSettings
-from linkwise.topology.recorded import recorded_machine
+from linkwise.topology.machine.recorded import recorded_machine
 from tests.extender.cluster import Cluster, change
 
 ZONE = "topology.kubernetes.io/zone"

@@ -27,7 +27,7 @@ from linkwise.extender.runtime.ports.routes import create_app
 from linkwise.extender.runtime.writer import KubeActions
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
-from linkwise.topology.plan import read_gpus, read_plan
+from linkwise.topology.annotations.plan import read_gpus, read_plan
 from tests.extender.world import World, asked, body, wait_for
 
 

@@ -18,7 +18,7 @@ from linkwise.extender.runtime.ports.routes import create_app
 from linkwise.kube.errors import ApiError
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
-from linkwise.topology.plan import Plan, read_plan, write_gpus, write_plan
+from linkwise.topology.annotations.plan import Plan, read_plan, write_gpus, write_plan
 from tests.extender.cluster import Cluster
 from tests.extender.world import World, asked, wait_for
 

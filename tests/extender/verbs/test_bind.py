@@ -11,7 +11,7 @@ from linkwise.extender.api.extender_calls import (
 from linkwise.extender.cache.pending_writes import NOMINATE_SECONDS
 from linkwise.extender.verbs.bind import DOUBT_SECONDS
 from linkwise.topology import names
-from linkwise.topology.plan import read_gpus, read_plan
+from linkwise.topology.annotations.plan import read_gpus, read_plan
 from tests.extender.cluster import Cluster, container
 
 

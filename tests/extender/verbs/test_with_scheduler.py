@@ -14,7 +14,7 @@ from linkwise.extender.runtime.ports.scheduler_port import VerbServer
 from linkwise.simulator.api_server import ApiServer
 from linkwise.simulator.scheduler import SchedulerLoop, SchedulerSettings
 from linkwise.topology import names
-from linkwise.topology.plan import read_gpus, read_plan
+from linkwise.topology.annotations.plan import read_gpus, read_plan
 from tests.extender.world import World, wait_for
 
 FAST = SchedulerSettings(initial_backoff_seconds=0.05, max_backoff_seconds=0.2, extender_weight=2)

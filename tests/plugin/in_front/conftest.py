@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from linkwise.plugin.advisor import Advisor
-from linkwise.plugin.allocate import Pick, pick_ring
+from linkwise.plugin.device_plugin.allocate import Pick, pick_ring
+from linkwise.plugin.device_plugin.preferred_allocation import Advisor
+from linkwise.plugin.device_plugin.server import Advice
 from linkwise.plugin.in_front.front import Front, Patience
 from linkwise.plugin.metrics import Metrics
-from linkwise.plugin.server import Advice
-from linkwise.topology.model import Machine
-from linkwise.topology.plan import write_gpus
+from linkwise.topology.annotations.plan import write_gpus
+from linkwise.topology.machine.model import Machine
 from tests.machines import DGX_1V
 from tests.plugin.fake_kubelet import FakeKubelet, Plugin
 from tests.plugin.in_front.scripted import GPU, ScriptedVendor

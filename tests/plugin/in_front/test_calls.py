@@ -7,7 +7,7 @@ import grpc
 import pytest
 
 from linkwise.plugin.kubelet import deviceplugin_pb2 as api
-from linkwise.topology.model import LinkClass, Machine
+from linkwise.topology.machine.model import LinkClass, Machine
 from tests.machines import DGX_1V
 from tests.plugin.fake_kubelet import Plugin
 from tests.plugin.in_front.conftest import UUIDS, World, healthy, numa_nodes

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from linkwise.plugin.device_plugin.registration import identity
 from linkwise.plugin.in_front.front import Front
 from linkwise.plugin.kubelet import deviceplugin_pb2 as api
-from linkwise.plugin.registration import identity
 from tests.plugin.fake_kubelet import FakeKubelet
 from tests.plugin.in_front.conftest import UUIDS, World, healthy
 from tests.plugin.in_front.scripted import GPU, ScriptedVendor

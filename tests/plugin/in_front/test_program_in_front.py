@@ -9,10 +9,10 @@ from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Node
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
-from linkwise.topology.model import Machine
-from linkwise.topology.node_annotation import read_topology
-from linkwise.topology.plan import read_in_use, write_gpus
-from linkwise.topology.recorded import recorded_machine
+from linkwise.topology.annotations.node_annotation import read_topology
+from linkwise.topology.annotations.plan import read_in_use, write_gpus
+from linkwise.topology.machine.model import Machine
+from linkwise.topology.machine.recorded import recorded_machine
 from tests.plugin.fake_kubelet import FakeKubelet
 from tests.plugin.in_front.conftest import healthy
 from tests.plugin.in_front.scripted import GPU, ScriptedVendor

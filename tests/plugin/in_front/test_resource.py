@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from linkwise.plugin.in_front.resource import are_whole, joined, offered, why_not
 from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
-from linkwise.topology.model import Machine
+from linkwise.topology.machine.model import Machine
 from tests.machines import DGX_1V, MIXED_5
 
 UNKNOWN_FIELD = bytes([0xC2, 0x3E, 4]) + b"kept"

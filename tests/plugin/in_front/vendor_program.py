@@ -19,10 +19,10 @@ from typing import Any
 
 import grpc
 
-from linkwise.plugin.dial import reason_of
+from linkwise.plugin.device_plugin.grpc_channel import reason_of
+from linkwise.plugin.device_plugin.registration import Identity, identity
 from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
 from linkwise.plugin.kubelet.deviceplugin_pb2_grpc import RegistrationStub
-from linkwise.plugin.registration import Identity, identity
 
 RETRY_SECONDS = 0.2  # NVIDIA's plugin waits for 30 s
 UNKNOWN_FIELD = bytes([0xC2, 0x3E, 4]) + b"kept"  # field 1000, of a version to come

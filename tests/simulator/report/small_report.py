@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from linkwise.simulator.report.build_report import report_of
 from linkwise.simulator.report.model import NodeReport, Report, SeenPod
-from linkwise.topology.model import Machine
-from linkwise.topology.recorded import recorded_machine
+from linkwise.topology.machine.model import Machine
+from linkwise.topology.machine.recorded import recorded_machine
 from tests.machines import MIXED_5
 
 BRIDGED_4 = recorded_machine("a100-pcie-4-bridged")  # NVLink pairs (0,1) and (2,3)

@@ -8,7 +8,7 @@ import pytest
 from linkwise.simulator.report.build_report import report_of
 from linkwise.simulator.report.html import render_html
 from linkwise.simulator.report.model import NodeReport
-from linkwise.topology.recorded import machine_names, recorded_machine
+from linkwise.topology.machine.recorded import machine_names, recorded_machine
 from tests.simulator.report.small_report import NODES, OURS, off, small_report
 
 _VOID = {"meta", "br", "hr", "img", "link", "input"}

@@ -7,7 +7,7 @@ import pytest
 
 from linkwise.simulator.report.build_report import report_of
 from linkwise.simulator.report.model import SeenPod, faults, letters, stock_tenants, tenants
-from linkwise.topology.model import LinkClass
+from linkwise.topology.machine.model import LinkClass
 from tests.simulator.report.small_report import NODES, OURS, off, on, small_report
 
 TRAIN = OURS[:2]

@@ -9,7 +9,7 @@ from rich.console import Console
 from linkwise.simulator.report.build_report import report_of
 from linkwise.simulator.report.model import Report
 from linkwise.simulator.report.text import picture, render
-from linkwise.topology.recorded import machine_names, recorded_machine
+from linkwise.topology.machine.recorded import machine_names, recorded_machine
 from tests.simulator.report.small_report import NODES, OURS, off, on, small_report
 
 ALL_OF_IT = """\

@@ -4,7 +4,7 @@ from itertools import combinations
 
 from hypothesis import strategies as st
 
-from linkwise.topology.model import Gpu, Link, LinkClass, Machine, Nic
+from linkwise.topology.machine.model import Gpu, Link, LinkClass, Machine, Nic
 
 MODELS = ["Tesla V100-SXM2-16GB", "NVIDIA A40", "NVIDIA H100 80GB HBM3", "NVIDIA L4", "unknown"]
 

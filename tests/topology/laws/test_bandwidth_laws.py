@@ -8,10 +8,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linkwise.topology.bandwidth import bandwidth, pair_gbytes_per_s, ring_class
-from linkwise.topology.model import LinkClass, Machine
-from linkwise.topology.rings import disjoint_rings
-from linkwise.topology.tables import MachineTable, fingerprint
+from linkwise.topology.machine.model import LinkClass, Machine
+from linkwise.topology.sets.bandwidth import bandwidth, pair_gbytes_per_s, ring_class
+from linkwise.topology.sets.rings import disjoint_rings
+from linkwise.topology.sets.tables import MachineTable, fingerprint
 from tests.topology.brute_force import members, most_disjoint, rings
 from tests.topology.laws.strategies import machines, renamed, renamed_set
 

@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linkwise.topology.choose import choose, nearest_miss, pack, ranked
-from linkwise.topology.model import LinkClass, Machine
-from linkwise.topology.partition import choose_partition, lowest_indices
-from linkwise.topology.tables import table_of
+from linkwise.topology.machine.model import LinkClass, Machine
+from linkwise.topology.sets.choose import choose, nearest_miss, pack, ranked
+from linkwise.topology.sets.partition import choose_partition, lowest_indices
+from linkwise.topology.sets.tables import table_of
 from tests.topology.brute_force import subsets
 from tests.topology.laws.strategies import link_classes, questions, renamed, renamed_set
 

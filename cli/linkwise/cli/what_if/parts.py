@@ -11,7 +11,7 @@ from linkwise.extender.explain.explainer import Explainer
 from linkwise.extender.explain.funnel import alike
 from linkwise.extender.explain.snapshot import Snapshot
 from linkwise.topology import names
-from linkwise.topology.plan import read_plan
+from linkwise.topology.annotations.plan import read_plan
 
 
 @dataclass(frozen=True, slots=True)

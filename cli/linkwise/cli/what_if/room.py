@@ -18,8 +18,8 @@ from linkwise.cli.what_if.trials import OutOfTrialsError, Trials
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.api.spans import CLIQUE, NODE, spans_of
 from linkwise.extender.explain.snapshot import NodeState, Snapshot
-from linkwise.topology.choose import choose
-from linkwise.topology.model import LinkClass, Machine
+from linkwise.topology.machine.model import LinkClass, Machine
+from linkwise.topology.sets.choose import choose
 
 _FAR = 1 << 50
 _EACH = 1 << 20  # cost of a pod; each of its GPUs costs 1, so small pods go first

@@ -22,8 +22,8 @@ from linkwise.extender.podgrouper.workloads.answer import Missing, ObjectRef
 from linkwise.extender.queue.running_pods import STUCK_SECONDS
 from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
 from linkwise.topology import names
+from linkwise.topology.annotations.plan import read_in_use, read_plan, write_in_use
 from linkwise.topology.errors import AnnotationError
-from linkwise.topology.plan import read_in_use, read_plan, write_in_use
 
 change = msgspec.structs.replace
 _MOST_ROUNDS = 10_000  # of decisions at one moment; only a defect needs more

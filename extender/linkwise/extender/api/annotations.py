@@ -18,7 +18,7 @@ from linkwise.kube.objects import Container, Pod, whole
 from linkwise.topology import names
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role
 from linkwise.topology.errors import AnnotationError
-from linkwise.topology.model import LINK_WORDS, LinkClass
+from linkwise.topology.machine.model import LINK_WORDS, LinkClass
 
 MAX_GANG = 4096
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"

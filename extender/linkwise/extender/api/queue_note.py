@@ -12,7 +12,7 @@ from itertools import groupby
 import msgspec
 
 from linkwise.topology import names
-from linkwise.topology.annotation_json import check_version, decode
+from linkwise.topology.annotations.annotation_json import check_version, decode
 
 Place = tuple[str, int]
 """A node's name, and a bitmask of its GPUs."""

@@ -14,8 +14,8 @@ from linkwise.extender.api.actions import PodRef
 from linkwise.extender.api.annotations import NOTHING_SAID, PodRequest
 from linkwise.extender.api.queue_note import QueueNote
 from linkwise.kube.objects import Affinity, Taint, Toleration
+from linkwise.topology.annotations.plan import Plan
 from linkwise.topology.demand import PodDemand
-from linkwise.topology.plan import Plan
 
 NO_DEMAND = PodDemand(())
 _DIGITS = re.compile(r"(\d+)")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from linkwise.extender.api.placement_totals import Placed
-from linkwise.topology.plan import CommunicatorEstimate
+from linkwise.topology.annotations.plan import CommunicatorEstimate
 
 # How the best other placement compares with the one that was chosen.
 LOST, EQUAL, BETTER = "lost", "equal", "better"

@@ -13,7 +13,7 @@ from linkwise.extender.cache.node_table import NOT_USABLE, NodeTable
 from linkwise.extender.cache.plan_drift import Mismatch, note_mismatches
 from linkwise.extender.cache.row_log import RowLog
 from linkwise.extender.cache.topology_domains import Domains
-from linkwise.topology.model import Machine
+from linkwise.topology.machine.model import Machine
 
 
 class Cache:

@@ -49,9 +49,9 @@ from linkwise.kube.objects import (
 )
 from linkwise.kube.objects import Resources as OfPod
 from linkwise.topology import names
+from linkwise.topology.annotations.plan import read_gpus, read_plan
 from linkwise.topology.demand import PodDemand
 from linkwise.topology.errors import AnnotationError
-from linkwise.topology.plan import read_gpus, read_plan
 
 _MOST_WISHES = 1024  # remembered; each some 2 KB
 _MOST_PLAN = 16 * 1024  # characters of the two annotations; the extender's have a tenth of it

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkwise.extender.api.annotations import TopologyRequirement, is_model
-from linkwise.topology.chain import chain, hops_of
-from linkwise.topology.choose import choose, pack
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role, split
-from linkwise.topology.model import LinkClass, Machine
-from linkwise.topology.network import fabric_gbytes_per_s, network_gbytes_per_s
-from linkwise.topology.outlook import outlook_of
-from linkwise.topology.tables import fingerprint, table_of
+from linkwise.topology.machine.model import LinkClass, Machine
+from linkwise.topology.sets.chain import chain, hops_of
+from linkwise.topology.sets.choose import choose, pack
+from linkwise.topology.sets.network import fabric_gbytes_per_s, network_gbytes_per_s
+from linkwise.topology.sets.outlook import outlook_of
+from linkwise.topology.sets.tables import fingerprint, table_of
 
 Masks = NDArray[np.int64]
 Floats = NDArray[np.float64]

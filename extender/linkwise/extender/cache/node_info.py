@@ -19,10 +19,10 @@ from operator import or_
 from linkwise.extender.api.records import GangKey, NodeRecord, PodRecord, ResourceList, WrittenPlan
 from linkwise.extender.api.spans import CLIQUE
 from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind
+from linkwise.topology.annotations.node_annotation import read_topology
+from linkwise.topology.annotations.plan import read_in_use
 from linkwise.topology.errors import LinkwiseError
-from linkwise.topology.model import Machine
-from linkwise.topology.node_annotation import read_topology
-from linkwise.topology.plan import read_in_use
+from linkwise.topology.machine.model import Machine
 
 NO_TOPOLOGY = "no topology published"
 NOT_SEEN = "no such node"

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from linkwise.extender.api.records import ResourceList, SortKey, natural
 from linkwise.kube.objects import LARGEST
-from linkwise.topology import subsets
-from linkwise.topology.model import MAX_GPUS
+from linkwise.topology.machine.model import MAX_GPUS
+from linkwise.topology.sets import subsets
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]

@@ -30,7 +30,7 @@ from linkwise.extender.api.queue_note import QueueNote, write_queue_note
 from linkwise.extender.api.records import PodRecord, WrittenPlan
 from linkwise.extender.api.timers import Timers
 from linkwise.topology import names
-from linkwise.topology.plan import read_plan, write_gpus, write_plan
+from linkwise.topology.annotations.plan import read_plan, write_gpus, write_plan
 
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0

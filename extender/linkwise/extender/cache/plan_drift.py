@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.cache.node_info import NodeInfo
-from linkwise.topology.plan import ContainerGpus
+from linkwise.topology.annotations.plan import ContainerGpus
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ import msgspec
 from linkwise.extender.api.records import PodRecord, WrittenPlan
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind, containers_on
-from linkwise.topology.model import LinkClass, Machine
-from linkwise.topology.plan import CommunicatorEstimate, Plan
+from linkwise.topology.annotations.plan import CommunicatorEstimate, Plan
+from linkwise.topology.machine.model import LinkClass, Machine
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from linkwise.extender.placement.result import Refusal, Spot
 from linkwise.extender.preemption.gang_preemption import GangPreemption
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.scheduling_queue import SchedulingQueue
-from linkwise.topology.plan import Plan
+from linkwise.topology.annotations.plan import Plan
 
 _MANY = 64  # members: from here on, the steps release the lock in between
 

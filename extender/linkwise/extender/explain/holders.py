@@ -6,7 +6,7 @@ from linkwise.extender.api.records import PodRecord, WrittenPlan
 from linkwise.extender.api.views import ENDLESS, EXPECTED, TIMEOUT, Holder
 from linkwise.extender.explain.snapshot import NodeState, Snapshot
 from linkwise.extender.queue.reservations import Reservation
-from linkwise.topology.model import MAX_GPUS
+from linkwise.topology.machine.model import MAX_GPUS
 
 _ALL_GPUS = (1 << MAX_GPUS) - 1
 

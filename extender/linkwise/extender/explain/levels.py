@@ -29,8 +29,8 @@ from linkwise.extender.explain.format import (
 from linkwise.extender.explain.holders import holders_of
 from linkwise.extender.explain.node_arrays import Field
 from linkwise.extender.placement.nodes import reasons
-from linkwise.topology.choose import nearest_miss
-from linkwise.topology.model import MAX_GPUS, LinkClass
+from linkwise.topology.machine.model import MAX_GPUS, LinkClass
+from linkwise.topology.sets.choose import nearest_miss
 
 NO_RESOURCES = "too little CPU, memory or pods left"
 REFUSED = "refused by kube-scheduler for such pods, until the node changes"

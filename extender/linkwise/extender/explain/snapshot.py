@@ -23,7 +23,7 @@ from linkwise.extender.gangs.waiting_events import why_waiting
 from linkwise.extender.placement.result import Refusal
 from linkwise.extender.queue.reservations import Claimant, Reservation
 from linkwise.extender.queue.run_times import PodKind
-from linkwise.topology.model import Machine
+from linkwise.topology.machine.model import Machine
 
 
 class NodeState(NamedTuple):

@@ -19,7 +19,7 @@ from linkwise.extender.cache.machine_kind import MachineKind
 from linkwise.extender.cycle.planner import Planner
 from linkwise.extender.explain.node_arrays import has_gpus
 from linkwise.extender.explain.snapshot import NodeState, Snapshot
-from linkwise.topology.model import LinkClass, Machine
+from linkwise.topology.machine.model import LinkClass, Machine
 
 _SIZES = (1, 2, 4, 8, 16)  # GPUs of the pods for which `KindUse.room` counts
 

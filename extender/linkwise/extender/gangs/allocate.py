@@ -30,7 +30,7 @@ from linkwise.extender.placement.result import Refusal, Spot
 from linkwise.extender.placement.worth.estimate import estimate_of
 from linkwise.extender.placement.worth.ideal import Machines, ideal
 from linkwise.extender.placement.worth.reach import reach_of
-from linkwise.topology.plan import CommunicatorEstimate
+from linkwise.topology.annotations.plan import CommunicatorEstimate
 
 _TALKS = 2  # GPUs: a single GPU does not communicate
 _TRIES = 2  # without the lock; the last search runs under the lock

@@ -19,7 +19,7 @@ from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.gangs.repair import Repair
 from linkwise.extender.gangs.scheduling_gates import SchedulingGates
 from linkwise.extender.placement.nodes.node_filters import NodeFilters
-from linkwise.topology.plan import Plan
+from linkwise.topology.annotations.plan import Plan
 
 _CLOCKS_DIFFER_SECONDS = 60.0
 _AT_ONCE = 512  # members whose plans are published before others may use the core

@@ -15,7 +15,7 @@ from linkwise.extender.placement.cluster_view import ClusterView
 from linkwise.extender.placement.request import PodSet
 from linkwise.extender.placement.worth.communicator import TOLERANCE, worths
 from linkwise.extender.placement.worth.reach import APART, ONE_NODE, Reach, reach_of
-from linkwise.topology.model import LinkClass
+from linkwise.topology.machine.model import LinkClass
 
 _FULLEST, _NAME, _INDICES = "fullest", "name", "lowest indices"
 Places = Sequence[tuple[int, int]]

@@ -11,7 +11,7 @@ from linkwise.extender.placement.gang_placement import place
 from linkwise.extender.placement.request import PodSet
 from linkwise.extender.placement.result import Refusal
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role
-from linkwise.topology.model import LinkClass
+from linkwise.topology.machine.model import LinkClass
 
 _ANY_NODE = Template(0, {}, None, ())
 

@@ -23,8 +23,8 @@ from linkwise.extender.placement.judgement import (
 )
 from linkwise.extender.placement.request import PodSet
 from linkwise.extender.placement.result import Refusal
-from linkwise.topology.choose import ranked
-from linkwise.topology.outlook import outlook_of
+from linkwise.topology.sets.choose import ranked
+from linkwise.topology.sets.outlook import outlook_of
 
 _MOST_SEARCHES = 8  # each without one node; of nodes that are alike, only one is left out
 

@@ -22,7 +22,7 @@ from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.pending_writes import START_MARK, annotations_of
 from linkwise.extender.cache.plans import in_term, plan_id, written_plan
 from linkwise.extender.cycle.planner import Planner
-from linkwise.topology.plan import Plan
+from linkwise.topology.annotations.plan import Plan
 
 # By then, a Binding without a response has happened and was seen, or it never will. More than twice
 # the time to notice a dead watch (`Reflector`: 120 s); from then on, the doubt is prolonged.

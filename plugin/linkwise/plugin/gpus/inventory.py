@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from linkwise.topology.model import Machine
+from linkwise.topology.machine.model import Machine
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ import msgspec
 from linkwise.plugin.errors import InventoryError
 from linkwise.plugin.gpus.inventory import Finding, Probe, Snapshot, Xid
 from linkwise.topology.errors import LinkwiseError
-from linkwise.topology.model import Machine
-from linkwise.topology.recorded import read_machine_file, recorded_machine
+from linkwise.topology.machine.model import Machine
+from linkwise.topology.machine.recorded import read_machine_file, recorded_machine
 
 
 class RecordedInventory:

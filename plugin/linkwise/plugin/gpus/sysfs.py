@@ -7,7 +7,7 @@ is no error. Paths under /sys/devices show the tree of bridges between a device 
 from collections.abc import Sequence
 from pathlib import Path
 
-from linkwise.topology.model import LinkClass, Nic
+from linkwise.topology.machine.model import LinkClass, Nic
 
 SYSFS = Path("/sys")
 NVSWITCH_CLASS = "0x068000"  # "bridge, other"; of IBM's NVLinks into a CPU it ends with 01

@@ -21,7 +21,7 @@ from linkwise.plugin.health.faults import (
     changes,
     new_notes,
 )
-from linkwise.topology.model import Machine
+from linkwise.topology.machine.model import Machine
 
 NOT_OFFERED = "{} is new and others are gone: not offered until the plugin is restarted"
 GONE = Finding("gone", "gone from the driver's list; expected until the plugin restarts")

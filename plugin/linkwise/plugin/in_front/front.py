@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Lock, Thread
 
-from linkwise.plugin.dial import reason_of
+from linkwise.plugin.device_plugin.grpc_channel import reason_of
+from linkwise.plugin.device_plugin.registration import API_VERSION, Identity, Registrar, identity
+from linkwise.plugin.device_plugin.server import Advice
 from linkwise.plugin.in_front.offer import Offer, State
 from linkwise.plugin.in_front.registry import RefusedError, Registry
 from linkwise.plugin.in_front.resource import HEALTHY, offered, why_not
@@ -23,9 +25,7 @@ from linkwise.plugin.in_front.server import FrontPlugin
 from linkwise.plugin.in_front.vendor import Vendor, VendorError, socket_of
 from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
 from linkwise.plugin.metrics import Metrics
-from linkwise.plugin.registration import API_VERSION, Identity, Registrar, identity
-from linkwise.plugin.server import Advice
-from linkwise.topology.model import Machine
+from linkwise.topology.machine.model import Machine
 from linkwise.topology.names import RESOURCE_NAME
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from threading import Condition
 from linkwise.plugin.in_front.resource import joined
 from linkwise.plugin.in_front.vendor import Vendor
 from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
-from linkwise.topology.model import Machine
+from linkwise.topology.machine.model import Machine
 
 log = logging.getLogger(__name__)
 

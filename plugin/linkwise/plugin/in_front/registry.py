@@ -17,13 +17,13 @@ from pathlib import Path
 
 import grpc
 
+from linkwise.plugin.device_plugin.registration import Identity, identity
+from linkwise.plugin.device_plugin.server import try_socket
 from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
 from linkwise.plugin.kubelet.deviceplugin_pb2_grpc import (
     RegistrationServicer,
     add_RegistrationServicer_to_server,
 )
-from linkwise.plugin.registration import Identity, identity
-from linkwise.plugin.server import try_socket
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
-from linkwise.topology.model import Gpu, Machine
+from linkwise.topology.machine.model import Gpu, Machine
 
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 _REPLICA = "::"

@@ -16,14 +16,14 @@ from typing import NoReturn
 
 import grpc
 
-from linkwise.plugin.dial import reason_of
+from linkwise.plugin.device_plugin.grpc_channel import reason_of
+from linkwise.plugin.device_plugin.server import Advice, Streams, preferred, question_of
 from linkwise.plugin.in_front.offer import Offer
 from linkwise.plugin.in_front.resource import are_whole
 from linkwise.plugin.in_front.vendor import Call
 from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
 from linkwise.plugin.metrics import Metrics
-from linkwise.plugin.server import Advice, Streams, preferred, question_of
-from linkwise.topology.model import Machine
+from linkwise.topology.machine.model import Machine
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias
 
 import grpc
 
-from linkwise.plugin.dial import dial, reason_of
+from linkwise.plugin.device_plugin.grpc_channel import dial, reason_of
 from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
 from linkwise.plugin.kubelet.deviceplugin_pb2_grpc import DevicePluginStub
 

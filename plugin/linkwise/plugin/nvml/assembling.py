@@ -9,9 +9,9 @@ import pynvml
 
 from linkwise.plugin.gpus import sysfs
 from linkwise.plugin.gpus.inventory import Finding
+from linkwise.plugin.nvml.nvlink_topology import ActiveLink, End, RawGpu, clique_of, link_all
 from linkwise.plugin.nvml.reading import GpuReading, Levels
-from linkwise.plugin.nvml.wiring import ActiveLink, End, RawGpu, clique_of, link_all
-from linkwise.topology.model import Link, LinkClass
+from linkwise.topology.machine.model import Link, LinkClass
 
 _DISTANCES = (  # rising
     (pynvml.NVML_TOPOLOGY_SINGLE, LinkClass.PIX),  # and "internal", two GPUs of one board

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import pynvml
 
 from linkwise.plugin.nvml.library import Handle, Nvml, not_supported, sysfs_bus_id
+from linkwise.plugin.nvml.nvlink_topology import ActiveLink, End
 from linkwise.plugin.nvml.questions import Questions
-from linkwise.plugin.nvml.wiring import ActiveLink, End
 
 _ENDS = {
     pynvml.NVML_NVLINK_DEVICE_TYPE_GPU: End.GPU,

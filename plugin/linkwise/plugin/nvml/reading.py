@@ -18,7 +18,7 @@ from linkwise.plugin.nvml.library import Handle, Nvml, not_supported, sysfs_bus_
 from linkwise.plugin.nvml.nvlinks import NvLinks, read_nvlinks
 from linkwise.plugin.nvml.questions import Questions
 from linkwise.topology.errors import MachineError
-from linkwise.topology.model import Gpu
+from linkwise.topology.machine.model import Gpu
 
 BUS_ID, MINOR = "nvmlDeviceGetPciInfo", "nvmlDeviceGetMinorNumber"
 _NEEDED = ("nvmlDeviceGetName", "nvmlDeviceGetMemoryInfo")  # without them labels would be wrong

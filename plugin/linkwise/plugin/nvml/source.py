@@ -32,7 +32,7 @@ from linkwise.plugin.nvml.reading import (
     read_levels,
 )
 from linkwise.topology.errors import MachineError
-from linkwise.topology.model import Machine, Nic
+from linkwise.topology.machine.model import Machine, Nic
 
 T = TypeVar("T")
 

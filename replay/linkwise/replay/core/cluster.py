@@ -22,8 +22,8 @@ from linkwise.replay.core.may_run import MayRun
 from linkwise.replay.errors import ReplayError
 from linkwise.replay.jobs import Job, Part, Run
 from linkwise.topology import names
-from linkwise.topology.model import Machine
-from linkwise.topology.plan import read_gpus
+from linkwise.topology.annotations.plan import read_gpus
+from linkwise.topology.machine.model import Machine
 
 _MOST_ROUNDS = 1000
 _TURNED_AWAY = Condition("PodScheduled", "False", "Unschedulable", "linkwise: no node")

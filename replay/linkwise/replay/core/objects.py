@@ -15,9 +15,9 @@ from linkwise.kube.objects import (
 )
 from linkwise.replay.jobs import Job
 from linkwise.topology import names
-from linkwise.topology.model import Machine
-from linkwise.topology.node_annotation import write_topology
-from linkwise.topology.recorded import recorded_machine
+from linkwise.topology.annotations.node_annotation import write_topology
+from linkwise.topology.machine.model import Machine
+from linkwise.topology.machine.recorded import recorded_machine
 
 EPOCH = 1_500_000_000.0  # second 0 of the trace for the core, in seconds since 1970
 CONTAINER = "main"

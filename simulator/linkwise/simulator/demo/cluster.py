@@ -23,10 +23,10 @@ from linkwise.simulator.api_server import ApiServer
 from linkwise.simulator.kubelet import Kubelet, KubeletSettings
 from linkwise.simulator.processes.child_process import Child, ChildError
 from linkwise.topology import names
+from linkwise.topology.annotations.plan import read_in_use
 from linkwise.topology.errors import AnnotationError
-from linkwise.topology.model import Machine
-from linkwise.topology.plan import read_in_use
-from linkwise.topology.recorded import recorded_machine
+from linkwise.topology.machine.model import Machine
+from linkwise.topology.machine.recorded import recorded_machine
 
 _LOOK_SECONDS = 0.03  # between two polls
 _READY_SECONDS = 60.0

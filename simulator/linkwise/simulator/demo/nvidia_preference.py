@@ -7,8 +7,8 @@ NVIDIA's plugin answers GetPreferredAllocation by go-gpuallocator's best-effort 
 from collections.abc import Sequence
 
 from linkwise.simulator.kubelet import Adviser
-from linkwise.topology.model import Machine
-from linkwise.topology.partition import choose_partition
+from linkwise.topology.machine.model import Machine
+from linkwise.topology.sets.partition import choose_partition
 
 
 def nvidias_choice(machine: Machine) -> Adviser:

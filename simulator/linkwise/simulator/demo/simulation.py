@@ -17,7 +17,7 @@ from linkwise.simulator.report.build_report import report_of
 from linkwise.simulator.report.html import render_html
 from linkwise.simulator.report.model import NodeReport, Report, SeenPod
 from linkwise.simulator.report.text import render
-from linkwise.topology.recorded import records
+from linkwise.topology.machine.recorded import records
 
 _KEEP_LOOK_SECONDS = 0.5
 

@@ -23,9 +23,9 @@ from linkwise.simulator.report.model import (
 )
 from linkwise.simulator.report.pod_recorder import Sighting
 from linkwise.topology import names
-from linkwise.topology.bandwidth import bandwidth, ring_class
-from linkwise.topology.model import Machine
-from linkwise.topology.network import network_gbytes_per_s
+from linkwise.topology.machine.model import Machine
+from linkwise.topology.sets.bandwidth import bandwidth, ring_class
+from linkwise.topology.sets.network import network_gbytes_per_s
 
 Held = Mapping[str, Mapping[str, tuple[str, ...]]]
 """namespace/name -> container -> GPU uuids, as the kubelets list them."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import combinations, groupby
 
-from linkwise.topology.model import Gpu, Link, Machine
+from linkwise.topology.machine.model import Gpu, Link, Machine
 
 
 @dataclass(frozen=True, slots=True)

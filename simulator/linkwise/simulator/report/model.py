@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from string import ascii_uppercase
 
-from linkwise.topology.model import LinkClass, Machine
+from linkwise.topology.machine.model import LinkClass, Machine
 
 FREE = "·"
 

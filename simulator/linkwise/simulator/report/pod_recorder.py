@@ -11,8 +11,8 @@ from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Pod
 from linkwise.kube.reflector import Reflector
 from linkwise.topology import names
+from linkwise.topology.annotations.plan import ContainerGpus, read_gpus
 from linkwise.topology.errors import AnnotationError
-from linkwise.topology.plan import ContainerGpus, read_gpus
 
 
 @dataclass(frozen=True, slots=True)

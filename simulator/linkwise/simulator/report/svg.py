@@ -11,7 +11,7 @@ from math import log2
 
 from linkwise.simulator.report.layout import Island, islands, numa_title
 from linkwise.simulator.report.model import GpuTenant
-from linkwise.topology.model import Gpu, Link, LinkClass, Machine
+from linkwise.topology.machine.model import Gpu, Link, LinkClass, Machine
 
 _BOX_WIDTH, _BOX_HEIGHT = 46, 44
 _GAP, _NUMA_GAP = 9, 20

@@ -19,7 +19,7 @@ from linkwise.simulator.report.model import (
     WorkloadReport,
     tenants,
 )
-from linkwise.topology.model import Machine
+from linkwise.topology.machine.model import Machine
 
 WIDTH = 79
 _CELL = 4  # columns for one GPU

@@ -18,8 +18,8 @@ import yaml
 from linkwise.extender.settings import Settings
 from linkwise.kube.client import KubeClient
 from linkwise.topology import names
-from linkwise.topology.model import Machine
-from linkwise.topology.recorded import recorded_machine
+from linkwise.topology.machine.model import Machine
+from linkwise.topology.machine.recorded import recorded_machine
 from tests.cluster.support.nodes.cluster import RealCluster
 from tests.cluster.support.programs import images
 from tests.cluster.support.scheduling.extender_process import (

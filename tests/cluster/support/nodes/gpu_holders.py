@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from linkwise.plugin.kubelet import podresources_pb2 as wire
 from linkwise.plugin.kubelet.podresources_pb2_grpc import PodResourcesListerStub
 from linkwise.topology import names
-from linkwise.topology.choose import choose
+from linkwise.topology.sets.choose import choose
 from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.nodes.deployment import (
     EXTENDER_PODS,

@@ -19,9 +19,9 @@ import yaml
 
 from linkwise.kube.errors import ApiError
 from linkwise.topology import names
-from linkwise.topology.labels import node_labels
-from linkwise.topology.node_annotation import write_topology
-from linkwise.topology.recorded import recorded_machine
+from linkwise.topology.annotations.labels import node_labels
+from linkwise.topology.annotations.node_annotation import write_topology
+from linkwise.topology.machine.recorded import recorded_machine
 from tests.cluster.support.api.accounts import token
 from tests.cluster.support.api.control_plane import ControlPlane, free_port
 from tests.cluster.support.host.processes import LoggedProcess

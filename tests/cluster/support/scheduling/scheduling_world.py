@@ -12,7 +12,7 @@ import msgspec
 
 from linkwise.kube.objects import Pod
 from linkwise.topology import names
-from linkwise.topology.plan import read_gpus, read_plan
+from linkwise.topology.annotations.plan import read_gpus, read_plan
 from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.host.processes import LoggedProcess
 from tests.cluster.support.host.waiting import wait_for

@@ -17,13 +17,13 @@ from linkwise.cli.errors import BadInputError
 from linkwise.cli.machine_source import read_machine
 from linkwise.kube.objects import Node, whole
 from linkwise.topology import names
-from linkwise.topology.hardware import facts_of
-from linkwise.topology.labels import GFD_PREFIX, node_labels
-from linkwise.topology.model import Gpu, Machine
-from linkwise.topology.node_annotation import write_topology
-from linkwise.topology.recorded import machine_names, recorded_machine, records
-from linkwise.topology.tables import table_of
-from linkwise.topology.topo_matrix import made_up_uuid
+from linkwise.topology.annotations.labels import GFD_PREFIX, node_labels
+from linkwise.topology.annotations.node_annotation import write_topology
+from linkwise.topology.machine.hardware import facts_of
+from linkwise.topology.machine.model import Gpu, Machine
+from linkwise.topology.machine.recorded import machine_names, recorded_machine, records
+from linkwise.topology.machine.topo_matrix import made_up_uuid
+from linkwise.topology.sets.tables import table_of
 
 PRODUCT, COUNT = GFD_PREFIX + "gpu.product", GFD_PREFIX + "gpu.count"
 REPLICAS, STRATEGY = GFD_PREFIX + "gpu.replicas", GFD_PREFIX + "mig.strategy"

@@ -13,10 +13,10 @@ from linkwise.cli.what_if.past.lives import Life
 from linkwise.kube.objects import Node
 from linkwise.replay.jobs import Part
 from linkwise.topology import names
+from linkwise.topology.annotations.plan import InUse, read_gpus, read_in_use, read_plan
 from linkwise.topology.errors import AnnotationError
-from linkwise.topology.model import Machine
-from linkwise.topology.partition import choose_partition
-from linkwise.topology.plan import InUse, read_gpus, read_in_use, read_plan
+from linkwise.topology.machine.model import Machine
+from linkwise.topology.sets.partition import choose_partition
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from linkwise.extender.placement.worth.estimate import Share, estimate
 from linkwise.kube.objects import Condition, Node, NodeSpec, NodeStatus, Quantity
 from linkwise.replay.jobs import Part
 from linkwise.topology import names
+from linkwise.topology.annotations.node_annotation import read_topology, write_topology
 from linkwise.topology.errors import AnnotationError
-from linkwise.topology.model import Machine
-from linkwise.topology.node_annotation import read_topology, write_topology
+from linkwise.topology.machine.model import Machine
 
 change = msgspec.structs.replace
 _OF_THE_MOMENT = "node.kubernetes.io/"  # temporary taints: cordoned, not ready, under pressure

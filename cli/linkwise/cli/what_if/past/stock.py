@@ -16,7 +16,7 @@ from linkwise.extender.api.annotations import demand_of
 from linkwise.kube.objects import Pod
 from linkwise.replay.core.may_run import MayRun
 from linkwise.replay.jobs import Job, Part, Run
-from linkwise.topology.partition import choose_partition
+from linkwise.topology.sets.partition import choose_partition
 
 
 class KubeScheduler:

@@ -16,7 +16,7 @@ from linkwise.extender.cache.node_table import NOT_USABLE, Bools, Ints, NodeTabl
 from linkwise.extender.cache.row_log import LONGEST
 from linkwise.extender.placement.nodes.nodes_view import NodesView
 from linkwise.extender.placement.result import Refusal, Spot
-from linkwise.topology.model import MAX_GPUS
+from linkwise.topology.machine.model import MAX_GPUS
 
 _MOST_WISHES = 64
 _NONE = (-np.inf, 1.0, 1.0)  # for a node without a suitable set

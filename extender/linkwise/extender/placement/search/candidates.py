@@ -17,7 +17,7 @@ from linkwise.extender.placement.request import PodSet
 from linkwise.extender.placement.worth import communicator
 from linkwise.extender.placement.worth.communicator import Standard
 from linkwise.extender.placement.worth.reach import Reach
-from linkwise.topology.model import MAX_GPUS
+from linkwise.topology.machine.model import MAX_GPUS
 
 Floats = NDArray[np.float64]
 _GPUS = (1 << MAX_GPUS) - 1

@@ -12,8 +12,8 @@ from linkwise.extender.cache.machine_kind import ENOUGH, GpuRequest, MachineKind
 from linkwise.extender.cache.node_table import popcount
 from linkwise.extender.placement.worth import communicator
 from linkwise.extender.placement.worth.reach import Reach
-from linkwise.topology import subsets
-from linkwise.topology.model import LinkClass
+from linkwise.topology.machine.model import LinkClass
+from linkwise.topology.sets import subsets
 
 Counts = tuple[int, ...]
 """The number of members of each pod set."""

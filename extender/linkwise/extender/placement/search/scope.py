@@ -12,7 +12,7 @@ from linkwise.extender.placement.request import PlacedMembers, PodSet
 from linkwise.extender.placement.search.candidates import Candidates
 from linkwise.extender.placement.worth import communicator
 from linkwise.extender.placement.worth.reach import Reach
-from linkwise.topology.model import LinkClass
+from linkwise.topology.machine.model import LinkClass
 
 _ALL = 0  # the number of a domain that contains every node
 

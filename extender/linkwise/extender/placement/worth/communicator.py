@@ -14,8 +14,8 @@ import numpy as np
 from linkwise.extender.cache.machine_kind import ENOUGH, Floats, GpuRequest, MachineKind
 from linkwise.extender.cache.node_table import Ints
 from linkwise.extender.placement.worth.reach import Reach
-from linkwise.topology import subsets
-from linkwise.topology.model import LinkClass
+from linkwise.topology.machine.model import LinkClass
+from linkwise.topology.sets import subsets
 
 _MOST_ARRAYS = 256  # cached; an array for 16 GPUs takes half a MiB
 TOLERANCE = 0.05

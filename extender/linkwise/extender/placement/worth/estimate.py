@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from linkwise.extender.cache.machine_kind import MachineKind
 from linkwise.extender.placement.worth.communicator import worths
 from linkwise.extender.placement.worth.reach import Reach, reach_of
-from linkwise.topology.model import LinkClass
+from linkwise.topology.machine.model import LinkClass
 
 
 @dataclass(frozen=True, slots=True)

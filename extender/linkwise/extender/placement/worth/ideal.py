@@ -9,8 +9,8 @@ import numpy as np
 from linkwise.extender.cache.machine_kind import MachineKind
 from linkwise.extender.placement.worth.communicator import worths
 from linkwise.extender.placement.worth.reach import ONE_NODE, Reach
-from linkwise.topology import subsets
-from linkwise.topology.model import LinkClass
+from linkwise.topology.machine.model import LinkClass
+from linkwise.topology.sets import subsets
 
 
 @dataclass(frozen=True, slots=True)

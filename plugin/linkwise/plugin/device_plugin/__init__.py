@@ -1,0 +1,1 @@
+"""What the kubelet meets: registration, the list of devices, preferences and allocations."""

@@ -1,0 +1,133 @@
+"""Links as the words of `nvidia-smi topo`, and tables of these words.
+
+Recorded machines and printed tables use the same words, so this module reads both. Two rules settle
+what such a table leaves open:
+
+* `topo -m` shows only the NVLinks of a pair that has some. The PCIe path beside them comes from a
+  second table (`topo -mp`) if there is one, else from NUMA: NODE on the same node, otherwise SYS.
+* NVLinks pass through an NVSwitch if a GPU shows more of them, summed over its peers, than its chip
+  has. A V100 has 6, so one that shows NV6 to each of 15 others must use a switch.
+"""
+
+import re
+from collections.abc import Sequence
+from itertools import combinations
+
+from linkwise.topology.errors import MachineError
+from linkwise.topology.machine.hardware import facts_of
+from linkwise.topology.machine.model import MAX_NVLINKS, Gpu, Link, LinkClass
+
+SELF = "X"
+NVLINKS_OF_AN_UNKNOWN_CHIP = 18  # the most that any chip up to Blackwell has
+WORDS = "X, SYS, NODE, PHB, PXB, PIX or NV and a number"
+
+_PCIE_CLASSES = {link.name: link for link in LinkClass if link is not LinkClass.NVLINK}
+_PCIE_CLASSES["SOC"] = LinkClass.SYS  # what drivers before 2017 printed
+_NVLINKS = re.compile(r"NV([0-9]{1,2})")
+
+Words = Sequence[Sequence[str]]
+
+
+def is_word(text: str) -> bool:
+    """True if *text* can be a cell of such a table."""
+    return text == SELF or text in _PCIE_CLASSES or bool(_NVLINKS.fullmatch(text))
+
+
+def read_pcie_class(word: str, where: str) -> LinkClass:
+    """Return the PCIe class. Raises MachineError, which begins with *where*, for any other word."""
+    try:
+        return _PCIE_CLASSES[word]
+    except KeyError:
+        expected = "SYS, NODE, PHB, PXB or PIX"
+        raise MachineError(f"{where}: {word!r}: expected {expected}") from None
+
+
+def read_nvlinks(word: str, where: str) -> int:
+    """Return the NVLinks in *word*: 0 for a PCIe class."""
+    match = _NVLINKS.fullmatch(word)
+    if match is None:
+        if word not in _PCIE_CLASSES:
+            raise MachineError(f"{where}: {word!r}: expected {WORDS}")
+        return 0
+    count = int(match[1])
+    if not 1 <= count <= MAX_NVLINKS:
+        raise MachineError(f"{where}: {word!r}: expected NV1 to NV{MAX_NVLINKS}")
+    return count
+
+
+def word_of(link: Link) -> str:
+    """Return the word for a link in a `topo -m` table."""
+    return f"NV{link.nvlinks}" if link.nvlinks else link.pcie.name
+
+
+def links_of(gpus: Sequence[Gpu], words: Words | None, pcie: Words | None) -> tuple[Link, ...]:
+    """Return a machine's links in the order of `Machine.links`, from square tables of words.
+
+    Without any table, NUMA decides. Raises MachineError with the row and column of a cell that is
+    unknown, missing, or not the same both ways.
+    """
+    if words is not None:
+        _check_square(gpus, words, "links")
+    if pcie is not None:
+        _check_square(gpus, pcie, "pcie")
+    pairs = list(combinations(range(len(gpus)), 2))
+    nvlinks = [0 if words is None else _read_nvlinks_at(gpus, words, pair) for pair in pairs]
+    shown = [0] * len(gpus)
+    for (first, second), count in zip(pairs, nvlinks, strict=True):
+        shown[first] += count
+        shown[second] += count
+    switched = [links > _nvlinks_of_chip(gpu) for gpu, links in zip(gpus, shown, strict=True)]
+    return tuple(
+        Link(
+            pcie=_pcie_class(gpus, words, pcie, (first, second)),
+            nvlinks=count,
+            through_switch=count > 0 and (switched[first] or switched[second]),
+        )
+        for (first, second), count in zip(pairs, nvlinks, strict=True)
+    )
+
+
+def _nvlinks_of_chip(gpu: Gpu) -> int:
+    return facts_of(gpu.model).nvlinks or NVLINKS_OF_AN_UNKNOWN_CHIP
+
+
+def _place(gpus: Sequence[Gpu], row: int, column: int, table: str) -> str:
+    return f"{table}, row GPU{gpus[row].index}, column GPU{gpus[column].index}"
+
+
+def _read_nvlinks_at(gpus: Sequence[Gpu], words: Words, pair: tuple[int, int]) -> int:
+    first, second = pair
+    return read_nvlinks(words[first][second], _place(gpus, first, second, "links"))
+
+
+def _pcie_class(
+    gpus: Sequence[Gpu], words: Words | None, pcie: Words | None, pair: tuple[int, int]
+) -> LinkClass:
+    first, second = pair
+    if pcie is not None:
+        return read_pcie_class(pcie[first][second], _place(gpus, first, second, "pcie"))
+    if words is not None and words[first][second] in _PCIE_CLASSES:
+        return _PCIE_CLASSES[words[first][second]]
+    numa = gpus[first].numa_node
+    return LinkClass.NODE if numa is not None and numa == gpus[second].numa_node else LinkClass.SYS
+
+
+def _check_square(gpus: Sequence[Gpu], words: Words, table: str) -> None:
+    """Check that the table is square, symmetric, and has X on its diagonal."""
+    count = len(gpus)
+    if len(words) != count:
+        raise MachineError(f"{table}: {len(words)} rows: expected {count}, one for each GPU")
+    for row, cells in enumerate(words):
+        if len(cells) != count:
+            raise MachineError(
+                f"{table}, row GPU{gpus[row].index}: {len(cells)} cells: expected {count}"
+            )
+        if cells[row] != SELF:
+            raise MachineError(f"{_place(gpus, row, row, table)}: {cells[row]!r}: expected X")
+    for first, second in combinations(range(count), 2):
+        there, back = words[first][second], words[second][first]
+        if there != back:
+            raise MachineError(
+                f"{_place(gpus, first, second, table)}: {there!r}, but "
+                f"{_place(gpus, second, first, table)}: {back!r}: expected the same both ways"
+            )

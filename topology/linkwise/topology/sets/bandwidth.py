@@ -1,0 +1,107 @@
+"""The value of a GPU set: its estimated all-reduce bus bandwidth, in GB/s.
+
+nccl-tests prints this number as *busbw*, so a user can check it. It is the bandwidth of the best
+ring, or rings, through the set:
+- two or more GPUs: the slowest hop of the best ring through them. A hop is worth its NVLinks or its
+  PCIe path, whichever is faster. With NVSwitch each GPU reaches every other at full speed.
+- three or more joined by NVLinks without a switch: each ring that uses NVLinks of its own counts
+  twice, once each way round (`rings.disjoint_rings`).
+- a lone GPU uses no link.
+
+This is the definition, for one set; `tables.py` computes it for all sets of a machine.
+Sources: docs/topology.md.
+"""
+
+from linkwise.topology.machine.hardware import facts_of_gpu
+from linkwise.topology.machine.model import Gpu, LinkClass, Machine
+from linkwise.topology.sets.rings import MOST_GPUS, Counts, best_bottleneck, disjoint_rings
+
+LOCAL_GBYTES_PER_S = 5000.0
+"""The value of a lone GPU: NCCL's "local", finite so that it fits into JSON."""
+
+ROOT_COST = 1.2  # NCCL: peer to peer through an Intel root costs 6/5; no node tells its CPU
+
+
+def _pcie_gbytes_per_s(pcie: LinkClass, first: Gpu, second: Gpu) -> float:
+    facts = facts_of_gpu(first), facts_of_gpu(second)
+    through_switch = min(fact.pcie_gbytes_per_s for fact in facts)
+    if pcie >= LinkClass.PXB:
+        return through_switch
+    if pcie >= LinkClass.NODE:
+        return through_switch / ROOT_COST
+    between_sockets = min(fact.inter_socket_gbytes_per_s for fact in facts)
+    return min(through_switch / ROOT_COST, between_sockets)
+
+
+def pair_gbytes_per_s(machine: Machine, first: int, second: int) -> float:
+    """Return the GB/s between the GPUs at two different positions of `machine.gpus`; the slower
+    model's if they differ."""
+    link, ends = machine.link(first, second), (machine.gpus[first], machine.gpus[second])
+    nvlink = link.nvlinks * min(facts_of_gpu(gpu).nvlink_gbytes_per_s for gpu in ends)
+    return max(nvlink, _pcie_gbytes_per_s(link.pcie, *ends))
+
+
+def direct_nvlinks(machine: Machine, first: int, second: int) -> int:
+    """Return the NVLinks between two GPUs that pass no switch."""
+    link = machine.link(first, second)
+    return 0 if link.through_switch else link.nvlinks
+
+
+def islands(machine: Machine) -> tuple[int, ...]:
+    """Return the sets of GPUs that direct NVLinks join, in a chain if need be; lone GPUs too."""
+    found = [1 << position for position in range(len(machine.gpus))]
+    for first, second, link in machine.pairs():
+        if link.nvlinks and not link.through_switch:
+            ends = 1 << first | 1 << second
+            apart = [island for island in found if not island & ends]
+            found = [*apart, sum(island for island in found if island & ends)]
+    return tuple(found)
+
+
+def positions_of(gpus: int) -> tuple[int, ...]:
+    """Return the positions in a bitmask, rising."""
+    return tuple(position for position in range(gpus.bit_length()) if gpus >> position & 1)
+
+
+def bandwidth(machine: Machine, gpus: int) -> float:
+    """Return the GB/s of a set (bitmask over `machine.gpus`), to 0.1 MB/s; 0 for the empty one.
+
+    Exact, with one exception: in an island of more than `MOST_GPUS` GPUs without a switch, which no
+    vendor builds, only copies of one ring count. Slow: for one set, not for a search.
+    """
+    members = positions_of(gpus)
+    if len(members) < 2:
+        return LOCAL_GBYTES_PER_S if members else 0.0
+    hops = [[0.0 if a == b else pair_gbytes_per_s(machine, a, b) for b in members] for a in members]
+    slowest_hop = best_bottleneck(hops)
+    if len(members) == 2:
+        return round(slowest_hop, 4)
+    per_link = min(facts_of_gpu(machine.gpus[a]).nvlink_gbytes_per_s for a in members)
+    return round(max(slowest_hop, 2 * per_link * _nvlink_rings(machine, members)), 4)
+
+
+def _nvlink_rings(machine: Machine, members: tuple[int, ...]) -> int:
+    links = nvlink_counts(machine, members)
+    island = next(island for island in islands(machine) if island >> members[0] & 1)
+    if island.bit_count() > MOST_GPUS:
+        return int(best_bottleneck(links))
+    return disjoint_rings(links)
+
+
+def nvlink_counts(machine: Machine, members: tuple[int, ...]) -> Counts:
+    """Return the direct NVLinks between the GPUs at these positions, as a symmetric matrix."""
+    return tuple(
+        tuple(0 if a == b else direct_nvlinks(machine, a, b) for b in members) for a in members
+    )
+
+
+def ring_class(machine: Machine, gpus: int) -> LinkClass:
+    """Return the closest class that some ring through all of the set keeps to, hop by hop.
+
+    For two GPUs that is the kind of their link; NVLINK for a lone GPU and the empty set.
+    """
+    members = positions_of(gpus)
+    if len(members) < 2:
+        return LinkClass.NVLINK
+    kinds = [[0 if a == b else int(machine.link(a, b).kind) for b in members] for a in members]
+    return LinkClass(int(best_bottleneck(kinds)))

@@ -1,0 +1,282 @@
+"""Chooses GPUs: for the extender on a node, for the plugin when the kubelet asks.
+
+Both use this module, so they cannot disagree. The choice is exact over all sets, and deterministic.
+`_best_of` alone defines what counts, and in which order. "No set fits" is an answer: None, or fewer
+sets.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linkwise.topology.errors import RequestError
+from linkwise.topology.machine.model import LinkClass, Machine
+from linkwise.topology.sets import subsets
+from linkwise.topology.sets.outlook import outlook_of
+from linkwise.topology.sets.subsets import Masks
+from linkwise.topology.sets.tables import Floats, MachineTable, table_of
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A set of GPUs (bitmask over `Machine.gpus`), its value, and what it leaves.
+
+    `remaining_value` is `MachineTable.remaining_value` of the GPUs that stay free; for `pack`,
+    after all of its sets.
+    """
+
+    gpus: int
+    gbytes_per_s: float
+    ring_class: LinkClass
+    remaining_value: float
+
+
+def choose(
+    machine: Machine,
+    free: int,
+    size: int,
+    *,
+    must: int = 0,
+    require: LinkClass = LinkClass.SYS,
+    prefer: LinkClass = LinkClass.NVLINK,
+    running: Collection[int] | None = None,
+) -> Choice | None:
+    """Return the best set of *size* of the *free* GPUs that holds all of *must*; None if none fits.
+
+    A ring through the set keeps to *require* or closer. Among such sets, in this order: one that
+    keeps to *prefer* → most bandwidth → fewest GPU models → most left for the jobs to come → fewest
+    NUMA nodes → nearest common NIC → lowest indices. If *prefer* is lower than NVLINK and some set
+    keeps to it, bandwidth does not count.
+
+    *running* are the GPU sets that come free as a whole, one per pod or gang. If they are known,
+    `outlook` judges what is left, in place of `MachineTable.remaining_value`. Raises RequestError
+    for a size below 1, for GPUs that the machine does not have, and for a running set that shares a
+    GPU with another one or with *free*.
+    """
+    found = ranked(
+        machine, free, size, must=must, require=require, prefer=prefer, running=running, limit=1
+    )
+    return found[0] if found else None
+
+
+def ranked(
+    machine: Machine,
+    free: int,
+    size: int,
+    *,
+    must: int = 0,
+    require: LinkClass = LinkClass.SYS,
+    prefer: LinkClass = LinkClass.NVLINK,
+    running: Collection[int] | None = None,
+    limit: int = 2,
+) -> list[Choice]:
+    """Return the best *limit* sets as `choose`, best first. The second is the runner-up."""
+    _check(machine, size, free, must)
+    known = _known(machine, free, running)
+    return list(_ranked(table_of(machine), free, size, must, require, prefer, known, limit))
+
+
+def better_of(
+    machine: Machine,
+    free: int,
+    first: int,
+    second: int,
+    *,
+    prefer: LinkClass = LinkClass.NVLINK,
+) -> int:
+    """Which of two sets of one size to take where the *free* GPUs can be had, by the order of
+    `choose`; *first* where they are equal in all that counts but their indices.
+
+    Raises RequestError for GPUs that the machine does not have.
+    """
+    _check(machine, max(1, first.bit_count()), free, first, second)
+    sets = np.array([first, second], dtype=np.int64)
+    return _best_of(table_of(machine), sets, free, prefer, None)
+
+
+def pack(
+    machine: Machine,
+    free: int,
+    size: int,
+    count: int,
+    *,
+    require: LinkClass = LinkClass.SYS,
+    prefer: LinkClass = LinkClass.NVLINK,
+    running: Collection[int] | None = None,
+) -> tuple[Choice, ...]:
+    """Return up to *count* disjoint sets of *size*, by lowest index; fewer if no more fit.
+
+    As many as possible; among those as `choose`, with the bandwidths added up. So one set may get
+    less than it could alone because its neighbour gets more. Raises RequestError as `choose`.
+    """
+    _check(machine, size, free)
+    if count < 0:
+        raise RequestError(f"{count} sets wanted: expected 0 or more")
+    known = _known(machine, free, running)
+    return _pack(table_of(machine), free, size, count, require, prefer, known)
+
+
+def nearest_miss(machine: Machine, free: int, size: int, require: LinkClass) -> LinkClass | None:
+    """Return the closest class, *require* at most, that a set of this size can keep to.
+
+    For a refusal: None means that too few GPUs are free, *require* that a set fits. Raises
+    RequestError as `choose`.
+    """
+    _check(machine, size, free)
+    table = table_of(machine)
+    sets = subsets.within(subsets.layer(table.count, size), free) if size <= table.count else ()
+    if not len(sets):
+        return None
+    return min(require, LinkClass(int(table.ring_classes[sets].max())))
+
+
+def _check(machine: Machine, size: int, *gpu_sets: int) -> None:
+    if size < 1:
+        raise RequestError(f"{size} GPUs wanted: expected 1 or more")
+    for gpus in gpu_sets:
+        if gpus & ~machine.all_gpus:
+            raise RequestError(
+                f"GPU set {gpus:#b}: expected GPUs of the machine, which has {len(machine.gpus)}"
+            )
+
+
+Running = tuple[int, ...] | None
+"""Sorted, so that equal questions share one cached answer; None if unknown."""
+
+
+def _known(machine: Machine, free: int, running: Collection[int] | None) -> Running:
+    if running is None:
+        return None
+    taken = free
+    for gpus in running:
+        if gpus & taken or gpus & ~machine.all_gpus:
+            raise RequestError(
+                f"running GPU set {gpus:#b}: expected GPUs of the machine, not free and in no other"
+            )
+        taken |= gpus
+    return tuple(sorted(gpus for gpus in running if gpus))
+
+
+@lru_cache(maxsize=16384)
+def _ranked(
+    table: MachineTable,
+    free: int,
+    size: int,
+    must: int,
+    require: LinkClass,
+    prefer: LinkClass,
+    running: Running,
+    limit: int,
+) -> tuple[Choice, ...]:
+    if size > free.bit_count() or must & ~free:
+        return ()
+    sets = subsets.within(subsets.layer(table.count, size), free, must)
+    sets = sets[table.ring_classes[sets] >= require]
+    found: list[Choice] = []
+    while len(sets) and len(found) < limit:
+        best = _best_of(table, sets, free, prefer, running)
+        found.append(_choice(table, best, free & ~best))
+        sets = sets[sets != best]
+    return tuple(found)
+
+
+def _best_of(
+    table: MachineTable, sets: Masks, free: int, prefer: LinkClass, running: Running
+) -> int:
+    """Return the best set. *sets* come by lowest indices, so the first of equals wins."""
+    preferred = table.ring_classes[sets] >= prefer
+    enough = bool(preferred.any())
+    if enough:
+        sets = sets[preferred]
+    if not enough or prefer is LinkClass.NVLINK:
+        sets = _most(sets, table.units[sets])
+    sets = _most(sets, -table.models[sets])
+    sets = _most(sets, _left(table, sets, free, running))
+    sets = _most(sets, -table.numa_nodes[sets])
+    sets = _most(sets, table.nic_classes[sets])
+    return int(sets[0])
+
+
+def _left(table: MachineTable, sets: Masks, free: int, running: Running) -> Floats:
+    """Return what each of the *sets* leaves for the jobs to come; comparable among *sets* only."""
+    outlook = None if running is None else outlook_of(table)
+    if outlook is not None and running is not None:
+        return outlook.after(sets, free, running)
+    left: Floats = table.remaining_value[free & ~sets]
+    return left
+
+
+def _most(sets: Masks, numbers: NDArray[np.generic]) -> Masks:
+    most: Masks = sets[numbers == numbers.max()]
+    return most
+
+
+def _choice(table: MachineTable, gpus: int, left: int) -> Choice:
+    return Choice(
+        gpus=gpus,
+        gbytes_per_s=float(table.values[gpus]),
+        ring_class=LinkClass(int(table.ring_classes[gpus])),
+        remaining_value=float(table.remaining_value[left]),
+    )
+
+
+# The worth of a set inside a pack is one integer, so that totals compare digit by digit: has the
+# preferred class | bandwidth in units | GPU models | NUMA nodes and NIC. Less of the last two is
+# better.
+_TIDINESS = 10_000  # more than 16 sets' NUMA nodes and NICs can add up to
+_MODELS = 32  # more than the models of 16 sets can add up to
+_PREFERRED = 10**16  # more than 16 sets' bandwidth can add up to
+
+
+@lru_cache(maxsize=256)
+def _partitions(
+    table: MachineTable, size: int, require: LinkClass, prefer: LinkClass
+) -> tuple[Masks, Masks]:
+    """Return the worth of each set, and of each union of sets; both [2^n]."""
+    preferred = table.ring_classes >= prefer
+    counted = np.where(preferred & (prefer is not LinkClass.NVLINK), 0, table.units)
+    untidy = 8 * table.numa_nodes.astype(np.int64) + (LinkClass.NVLINK - table.nic_classes)
+    worth = (counted * _MODELS - table.models.astype(np.int64)) * _TIDINESS - untidy
+    worth += preferred * _PREFERRED
+    usable = (subsets.sizes(table.count) == size) & (table.ring_classes >= require)
+    weights = np.where(usable, worth, subsets.INFEASIBLE)
+    return weights, subsets.best_partitions(weights, size)
+
+
+@lru_cache(maxsize=4096)
+def _pack(
+    table: MachineTable,
+    free: int,
+    size: int,
+    count: int,
+    require: LinkClass,
+    prefer: LinkClass,
+    running: Running,
+) -> tuple[Choice, ...]:
+    weights, totals = _partitions(table, size, require, prefer)
+    for number in range(min(count, free.bit_count() // size), 0, -1):
+        covers = subsets.within(subsets.layer(table.count, number * size), free)
+        covers = covers[totals[covers] > subsets.INFEASIBLE]
+        if len(covers):
+            covers = _most(covers, -(-totals[covers] // _TIDINESS))  # all but NUMA nodes and NICs
+            covers = _most(covers, _left(table, covers, free, running))
+            covers = _most(covers, totals[covers])
+            cover = int(covers[0])
+            parts = _parts(table, cover, size, weights, totals)
+            return tuple(_choice(table, part, free & ~cover) for part in parts)
+    return ()
+
+
+def _parts(
+    table: MachineTable, cover: int, size: int, weights: Masks, totals: Masks
+) -> Iterator[int]:
+    """Return the sets of the best cut of *cover*, recovered from its total."""
+    while cover:
+        holding_lowest = subsets.within(subsets.layer(table.count, size), cover, cover & -cover)
+        gains = weights[holding_lowest] + totals[cover ^ holding_lowest]
+        part = int(holding_lowest[np.argmax(gains == totals[cover])])
+        yield part
+        cover ^= part

@@ -1,0 +1,255 @@
+"""The value of every GPU set of a *kind* of machine, computed once and then looked up.
+
+Thousands of nodes are of a few kinds. Links, the models' speeds, NUMA and NICs make a kind; uuids
+and health do not. All arrays are indexed by bitmask and must not be written to. Safe to call from
+several threads: at worst two of them compute the same table.
+"""
+
+from collections.abc import Hashable
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linkwise.topology.machine.hardware import facts_of_gpu
+from linkwise.topology.machine.model import LinkClass, Machine
+from linkwise.topology.sets import subsets
+from linkwise.topology.sets.bandwidth import (
+    LOCAL_GBYTES_PER_S,
+    direct_nvlinks,
+    islands,
+    nvlink_counts,
+    pair_gbytes_per_s,
+    positions_of,
+)
+from linkwise.topology.sets.rings import MOST_GPUS, disjoint_rings
+
+Floats = NDArray[np.float64]
+
+UNITS_PER_GBYTE = 10_000
+"""Values are whole multiples of 0.1 MB/s, so that totals are exact and equal values compare
+equal."""
+
+USUAL_SIZES = (1, 2, 4, 8)
+"""Sizes of the expected jobs in GPUs. A lone GPU uses no link, so size 1 loses no GB/s."""
+
+
+class MachineTable:
+    """All GPU sets of one kind of machine with n GPUs.
+
+    `values` [2^n] is the GB/s of the set, `ring_classes` [2^n] the `LinkClass` that a ring through
+    it keeps to. `best` [n+1, 2^n] is the best value of any k of the GPUs, -inf if there are fewer.
+    `numa_nodes` [2^n] counts the NUMA nodes that a set spans; all GPUs of unknown nodes count as
+    one more. `nic_classes` [2^n] is the closeness of the nearest common NIC. `models` [2^n] counts
+    the GPU models in a set.
+
+    `remaining_value` [2^n] is what a set of free GPUs is worth to the jobs to come, from 0 to 1 of
+    the idle machine: for each usual job size from 2 on, the best total value of disjoint sets of
+    that size; then the mean. `remaining_gbytes_per_s` [2^n], which compares machines, is the mean
+    of the same totals in GB/s over all of `USUAL_SIZES`; sizes that the machine cannot hold count
+    as 0. A superset never has less of either.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self.count = len(machine.gpus)
+        self.ring_classes = _ring_classes(machine)
+        self.values = _values(machine)
+        self.numa_nodes = _numa_nodes(machine)
+        self.nic_classes = _nic_classes(machine)
+        self.models = _models(machine)
+        self.units = np.rint(self.values * UNITS_PER_GBYTE).astype(np.int64)
+        packed = _packed(self.units, self.count)
+        self.remaining_value = _remaining_value(packed)
+        self.remaining_gbytes_per_s = _remaining_gbytes_per_s(packed)
+        self._best: dict[LinkClass, Floats] = {}
+        for array in (self.ring_classes, self.values, self.numa_nodes, self.nic_classes):
+            array.flags.writeable = False
+        self.units.flags.writeable = self.remaining_value.flags.writeable = False
+        self.remaining_gbytes_per_s.flags.writeable = self.models.flags.writeable = False
+
+    @property
+    def best(self) -> Floats:
+        return self.best_with(LinkClass.SYS)
+
+    def best_with(self, require: LinkClass) -> Floats:
+        """Return `best` restricted to sets through which a ring keeps to *require* or closer."""
+        known = self._best.get(require)
+        if known is not None:
+            return known
+        best = np.full((self.count + 1, 1 << self.count), -np.inf)
+        allowed = np.flatnonzero(self.ring_classes >= require)
+        best[subsets.sizes(self.count)[allowed], allowed] = self.values[allowed]
+        subsets.best_within(best)
+        best.flags.writeable = False
+        return self._best.setdefault(require, best)
+
+
+def fingerprint(machine: Machine) -> Hashable:
+    """Return a value that is equal for machines on which every set has the same worth and look."""
+    speeds = []
+    for gpu in machine.gpus:
+        facts = facts_of_gpu(gpu)
+        speeds.append(
+            (
+                facts.nvlink_gbytes_per_s,
+                facts.pcie_gbytes_per_s,
+                facts.inter_socket_gbytes_per_s,
+                gpu.numa_node,
+            )
+        )
+    links = tuple((link.pcie, link.nvlinks, link.through_switch) for link in machine.links)
+    nics = tuple(sorted(nic.closeness for nic in machine.nics))
+    return tuple(speeds), links, nics, tuple(_model_numbers(machine))
+
+
+class _Same:
+    """A machine as a key by identity: hashing its 120 links takes longer than the look-up."""
+
+    __slots__ = ("machine",)
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+
+    def __hash__(self) -> int:
+        return id(self.machine)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.machine is other.machine
+
+
+class _Kind:
+    """A machine as a key by its fingerprint."""
+
+    __slots__ = ("fingerprint", "machine")
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine, self.fingerprint = machine, fingerprint(machine)
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Kind) and self.fingerprint == other.fingerprint
+
+
+@lru_cache(maxsize=64)
+def _table_of_kind(kind: _Kind) -> MachineTable:
+    return MachineTable(kind.machine)
+
+
+@lru_cache(maxsize=8192)
+def _table_of_same(same: _Same) -> MachineTable:
+    return _table_of_kind(_Kind(same.machine))
+
+
+def table_of(machine: Machine) -> MachineTable:
+    """Return the table of this kind of machine: a look-up after the first machine of the kind."""
+    return _table_of_same(_Same(machine))
+
+
+def _symmetric(machine: Machine, entries: list[float]) -> Floats:
+    """Return [n, n], with -inf on the diagonal: no path leads from a GPU to itself."""
+    count = len(machine.gpus)
+    matrix = np.full((count, count), subsets.NO_RING)
+    for (first, second, _), entry in zip(machine.pairs(), entries, strict=True):
+        matrix[first, second] = matrix[second, first] = entry
+    return matrix
+
+
+def _ring_classes(machine: Machine) -> NDArray[np.int8]:
+    kinds = _symmetric(machine, [float(link.kind) for link in machine.links])
+    classes = subsets.best_bottlenecks(kinds)
+    classes[subsets.sizes(len(machine.gpus)) < 2] = LinkClass.NVLINK
+    return classes.astype(np.int8)
+
+
+def _values(machine: Machine) -> Floats:
+    """See `bandwidth.bandwidth`."""
+    count = len(machine.gpus)
+    pairs = [(first, second) for first, second, _ in machine.pairs()]
+    hops = _symmetric(machine, [pair_gbytes_per_s(machine, *pair) for pair in pairs])
+    per_link = subsets.least(
+        np.array([facts_of_gpu(gpu).nvlink_gbytes_per_s for gpu in machine.gpus]), np.inf
+    )
+    slowest_hop = subsets.best_bottlenecks(hops)
+    rings = _nvlink_rings(machine)
+    with_rings = np.flatnonzero(rings)
+    values = slowest_hop.copy()
+    values[with_rings] = np.maximum(
+        slowest_hop[with_rings], 2 * per_link[with_rings] * rings[with_rings]
+    )
+    values[subsets.layer(count, 1)] = LOCAL_GBYTES_PER_S
+    values[0] = 0.0
+    return np.round(values, 4)
+
+
+def _nvlink_rings(machine: Machine) -> NDArray[np.int64]:
+    """Return [2^n]: edge-disjoint rings of direct NVLinks through three or more GPUs."""
+    count = len(machine.gpus)
+    links = _symmetric(
+        machine, [float(direct_nvlinks(machine, a, b)) for a, b, _ in machine.pairs()]
+    )
+    narrowest = subsets.best_bottlenecks(links)
+    narrowest[subsets.sizes(count) < 3] = 0
+    rings = narrowest.astype(np.int64)
+    for island in islands(machine):
+        if 3 <= island.bit_count() <= MOST_GPUS:
+            inside = np.flatnonzero((rings > 0) & ((np.arange(1 << count) & ~island) == 0))
+            for gpus in inside.tolist():
+                rings[gpus] = disjoint_rings(nvlink_counts(machine, positions_of(gpus)))
+    return rings
+
+
+def _model_numbers(machine: Machine) -> list[int]:
+    """Number the GPUs' models by first appearance, so that model names alone do not make a kind."""
+    number: dict[str, int] = {}
+    return [number.setdefault(gpu.model, len(number)) for gpu in machine.gpus]
+
+
+def _models(machine: Machine) -> NDArray[np.int8]:
+    numbers = _model_numbers(machine)
+    return subsets.sizes(max(numbers) + 1)[subsets.union([1 << number for number in numbers])]
+
+
+def _numa_nodes(machine: Machine) -> NDArray[np.int8]:
+    nodes = sorted({gpu.numa_node for gpu in machine.gpus if gpu.numa_node is not None})
+    number = {node: position for position, node in enumerate(nodes)}
+    spanned = subsets.union(
+        [
+            1 << (len(nodes) if gpu.numa_node is None else number[gpu.numa_node])
+            for gpu in machine.gpus
+        ]
+    )
+    return subsets.sizes(len(nodes) + 1)[spanned]
+
+
+def _nic_classes(machine: Machine) -> NDArray[np.int8]:
+    nearest = np.full(1 << len(machine.gpus), -1.0)
+    for closeness in {nic.closeness for nic in machine.nics}:
+        common = subsets.least(np.array(closeness, dtype=np.float64), float(LinkClass.NVLINK))
+        np.maximum(nearest, common, out=nearest)
+    return nearest.astype(np.int8)
+
+
+def _packed(units: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """Return [sizes, 2^n]: for each usual size from 2 on that the machine can hold, the best total,
+    in units, of disjoint sets of that size."""
+    rows = []
+    for size in (size for size in USUAL_SIZES if 2 <= size <= count):
+        weights = np.where(subsets.sizes(count) == size, units, subsets.INFEASIBLE)
+        rows.append(np.maximum(subsets.best_partitions(weights, size), 0))
+    packed = np.array(rows, dtype=np.int64).reshape(len(rows), 1 << count)
+    subsets.best_within(packed)
+    return packed
+
+
+def _remaining_value(packed: NDArray[np.int64]) -> Floats:
+    if not len(packed):  # a lone GPU
+        return np.array([0.0, 1.0])
+    mean: Floats = (packed / packed[:, -1:]).mean(axis=0)
+    return np.round(mean, 9)  # sums of shares that are equal on paper become equal here
+
+
+def _remaining_gbytes_per_s(packed: NDArray[np.int64]) -> Floats:
+    total: Floats = packed.sum(axis=0) / (len(USUAL_SIZES) * UNITS_PER_GBYTE)
+    return total
