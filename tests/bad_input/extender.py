@@ -160,7 +160,7 @@ class Memory:
 
 
 class PlansOfBoundPods:
-    """A pod of 2 GPUs that runs on n2 with these annotations: how it counts in the books."""
+    """A pod of 2 GPUs that runs on n2 with these annotations: how it counts in the cache."""
 
     def __init__(self, program: Extender) -> None:
         self._program = program
