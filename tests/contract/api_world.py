@@ -47,7 +47,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Server:
-    """A running API server, and how it is made to do what nobody may ask for."""
+    """A running API server, and how a test makes it do what no client may ask for."""
 
     url: str
     pool: urllib3.PoolManager

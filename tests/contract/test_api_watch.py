@@ -1,4 +1,4 @@
-"""What a watcher is told, and when it is told to start again: the reflector lives by it."""
+"""What a watch delivers, and when it makes the client start again: the reflector depends on it."""
 
 from itertools import islice
 
