@@ -62,7 +62,7 @@ class Wire:
         self._kept.set()
 
     def cut(self) -> None:
-        """Nothing gets through any more, and nobody is told."""
+        """Nothing gets through any more, and no message says so."""
         self._cut = True
         self._end_all()
 
