@@ -81,7 +81,7 @@ class World(Cluster):
         self.at(self.now + seconds, happens)
 
     def live(self, until: float, watch: Callable[[float], object]) -> None:
-        """*watch* is told, before each jump of the clock, where it goes."""
+        """Call *watch* before each jump of the clock, with the time that the clock jumps to."""
         while True:
             self.rest()
             then = self._next()
@@ -106,7 +106,7 @@ class World(Cluster):
         return min(times)
 
     def rest(self) -> None:
-        """Until nobody has anything to do at this moment."""
+        """Run until no component has anything to do at this moment."""
         for _ in range(_MOST_ROUNDS):
             self._tell_late(self.now)
             busy = False if self.trouble.no_leader else self._decide()
@@ -133,12 +133,12 @@ class World(Cluster):
     # Objects, and who hears of them.
 
     def restart(self) -> None:
-        """Another process leads, that knows what the API server says."""
+        """Another process leads, which knows what the API server says."""
         self._late.clear()
         super().restart()
 
     def hand_over(self) -> None:
-        """The standby leads, that has watched all along."""
+        """The standby leads, which has watched all along."""
         self._tell_late(math.inf)
         self.core.lead(self.core.latest_term(1 << 30) + 1, self.now)
 
