@@ -32,7 +32,7 @@ def body(reply: TestResponse) -> Any:
 
 
 def asked(verbs: Verbs, verb: str, **members: Any) -> tuple[int, Any]:
-    """What a call of kube-scheduler is answered: status, and the body as JSON."""
+    """The answer to a call of kube-scheduler: status, and the body as JSON."""
     reply = verbs.answer(verb, json.dumps(members).encode())
     assert reply is not None
     return reply.status, json.loads(reply.body)

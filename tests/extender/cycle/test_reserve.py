@@ -114,7 +114,7 @@ def test_a_pod_of_a_job_ends_however_it_restarts_its_containers() -> None:
 def test_a_job_that_says_that_it_runs_for_a_week_is_not_waited_for_beside_short_ones(
     said: dict[str, str],
 ) -> None:
-    """Found after 5.5 hours: a known end was better than any that nobody knew."""
+    """Found after 5.5 hours: the extender preferred a known end to every unknown one."""
     at = cluster(4)
     run(at, "week", 8, "n1", **said)
     for number in range(4):  # what has run before

@@ -1,4 +1,4 @@
-"""Who has what somebody waits for: told where it is worth knowing, and only there."""
+"""Who has the GPUs that a pod waits for: reported where it is worth knowing, and only there."""
 
 from linkwise.extender.api.views import Explanation
 from linkwise.extender.explain import explanation_text

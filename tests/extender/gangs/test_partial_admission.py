@@ -437,7 +437,7 @@ def test_one_of_a_fixed_size_has_no_place_for_more_also_while_it_runs() -> None:
 
 
 def test_one_of_any_size_plans_all_that_come() -> None:
-    """A PodGroup says how many are enough, and nobody says how many there will be."""
+    """A PodGroup says how many are enough, and nothing says how many there will be."""
     at = cluster(nodes=4)
     group = owner("scheduling.x-k8s.io/v1alpha1 PodGroup", "spmd", {"minMember": 2})
     at.owners = {ref_of(group): group}

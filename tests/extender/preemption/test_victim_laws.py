@@ -1,4 +1,4 @@
-"""Who is evicted, against a judge that tries every set; and that whoever passes delays nobody."""
+"""Victims, against a judge that tries every set; and a pod that passes delays no reservation."""
 
 from collections.abc import Iterator
 from itertools import chain, combinations

@@ -1,4 +1,4 @@
-"""Who waits for GPUs gets them in the end, and nobody else waits for longer than that takes."""
+"""A pod that waits for GPUs gets them in the end, and no other waits for longer than that takes."""
 
 from collections.abc import Callable
 

@@ -291,13 +291,13 @@ def test_a_pod_that_is_nominated_and_not_tried_there_is_nominated_again() -> Non
     nomination as it is, and nothing wakes the pod."""
     at, _ = sampled_cluster()
     assert len(after_a_moment(at)) == 1
-    at.pass_time(NOMINATE_SECONDS)  # taken away first, as one that stays the same wakes nobody
+    at.pass_time(NOMINATE_SECONDS)  # removed first: an unchanged one wakes no pod
     assert len([a for a in at.pass_time(MOMENT_SECONDS) if isinstance(a, Nominate)]) == 1
     assert at.schedule("p") == "n1"
 
 
 def test_while_every_call_is_lost_nominations_come_ever_more_seldom() -> None:
-    """kube-scheduler takes each away, and that wakes all who wait: hundreds of calls a minute."""
+    """kube-scheduler removes each, which wakes all pods that wait: hundreds of calls a minute."""
     at, sample = sampled_cluster()
     assert len(after_a_moment(at)) == 1
 

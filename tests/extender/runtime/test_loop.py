@@ -365,7 +365,7 @@ def test_a_bind_that_waits_for_our_watch_ends_with_the_shell(started: Extender) 
 
 
 def test_no_plan_waits_for_events(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thousands of pods may be told at once why they wait."""
+    """The extender may report to thousands of pods at once why they wait."""
     hanging, told = Event(), Event()
     perform = KubeActions.perform
 

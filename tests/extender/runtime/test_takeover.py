@@ -1,4 +1,4 @@
-"""What a standby does and does not do, and what becomes of its books when it comes to lead."""
+"""What a standby does and does not do, and what becomes of its cache when it starts to lead."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -168,7 +168,7 @@ def test_a_leader_that_may_act_no_more_writes_nothing(world: World, extender: Ex
 def test_a_term_that_is_not_above_what_plans_name_is_outbid(
     world: World, extender: Extender
 ) -> None:
-    """Somebody has deleted the Lease, and its terms count anew."""
+    """The Lease was deleted, so its terms start again."""
     extender.lead.give(7)
     world.add_gang("g", 2)
     wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))

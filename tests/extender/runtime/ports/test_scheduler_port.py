@@ -291,7 +291,7 @@ def test_a_call_under_way_is_answered_before_the_end_and_none_after(
     assert connection.getresponse().read() == b"bind x"
     closing.join(5)
     assert not closing.is_alive()
-    connection.auto_open = 0  # else it connects again, to whoever has that port by then
+    connection.auto_open = 0  # else it connects again, to any server on that port
     with pytest.raises((http.client.HTTPException, OSError)):
         ask(connection, "/filter", b"x")
 
