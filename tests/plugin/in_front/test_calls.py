@@ -1,4 +1,4 @@
-"""What the kubelet asks and is told, with a vendor's plugin behind us that is well."""
+"""What the kubelet asks and gets, with a healthy vendor's plugin behind the Linkwise plugin."""
 
 from collections.abc import Sequence
 from typing import Any, TypeAlias

@@ -134,7 +134,7 @@ def test_what_an_earlier_plugin_listed_does_not_count_where_its_successor_is_sil
 
 
 def test_a_plugin_that_hangs_makes_all_unhealthy_until_it_answers(world: World) -> None:
-    """Stopped by SIGSTOP: connections stand, nothing is answered, the kubelet would not notice."""
+    """Stopped by SIGSTOP: connections stay, it answers nothing, the kubelet would not notice."""
     world.make_front(probe=0.05)
     world.vendor.offer(GPU, UUIDS)
     plugin = world.start()
