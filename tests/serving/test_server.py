@@ -312,7 +312,7 @@ def test_a_call_under_way_is_answered_at_the_end(running: Running, authority: Au
     closing.join(30)
     assert not closing.is_alive()
     assert answers == [(200, b"last words")]
-    assert client.sock is None  # it was told that the connection ends
+    assert client.sock is None  # the answer said that the connection ends
 
 
 def test_a_busy_port_is_said(running: Running) -> None:

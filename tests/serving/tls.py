@@ -28,7 +28,7 @@ class Authority:
         self.pair = make_authority(["test"], self.now, AUTHORITY)
 
     def greeting(self, *names: str) -> Greeting:
-        """Lets in whom this authority calls so."""
+        """Lets in clients that this authority certifies under these names."""
         shown = issue_server(self.pair, [HOST], self.now, Lifetime())
         return greet_known(shown, self.pair.certificate, names or (SCHEDULER,))
 

@@ -157,7 +157,7 @@ def test_a_client_signs_for_nobody() -> None:
 
 
 def test_an_authority_is_followed_by_another_that_signs_a_year_after_it_is_known() -> None:
-    """kube-scheduler reads whom to trust at its start only; none runs for a year."""
+    """kube-scheduler reads the trusted authorities only at its start; none runs for a year."""
     names, day = frozenset({"linkwise-extender"}), 0.0
     kept: tuple[Pair, ...] = ()
     signers: dict[float, Pair] = {}
