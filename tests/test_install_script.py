@@ -315,7 +315,7 @@ def test_a_manifest_that_is_none_is_left_alone(node: Node, text: str) -> None:
 def test_files_that_a_manifest_may_still_name_are_not_taken_away(
     node: Node, text: str | None
 ) -> None:
-    """An editor saves it, or somebody has moved it away to stop kube-scheduler for a while."""
+    """An editor saves it, or an operator has moved it away to stop kube-scheduler for a while."""
     node.done("install")
     manifest = node.manifest.read_text()
     node.manifest.unlink()

@@ -152,7 +152,7 @@ def _books_differ(world: World, pods: Sequence[Pod], nodes: Sequence[Node]) -> I
 
 
 def _account(node: NodeView) -> object:
-    """Which pod has which GPU. A new extender decides again for whom it reserves the free ones."""
+    """Which pod has which GPU. A new extender decides on reservations again."""
     gpus = [
         (gpu.uuid, _FREE if gpu.state == _RESERVED else gpu.state, gpu.holder) for gpu in node.gpus
     ]

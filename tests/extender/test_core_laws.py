@@ -329,7 +329,7 @@ class ClusterMachine(RuleBasedStateMachine):
     # What there is.
 
     def _accounts(self) -> object:
-        """Which pod has which GPU. A new extender decides again whom it reserves free GPUs for."""
+        """Which pod has which GPU. A new extender decides on reservations again."""
         return [
             (
                 node.name,
