@@ -1,4 +1,4 @@
-"""Places of the extender: a process that watches a cluster and is asked over HTTP."""
+"""Places of the extender: a process that watches a cluster and answers over HTTP."""
 
 import json
 from collections.abc import Iterator, Mapping
