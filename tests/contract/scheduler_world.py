@@ -159,8 +159,8 @@ class World:
             self.hear()
 
     def give_time(self) -> None:
-        """Waits as long as news mostly take to the scheduler: where it cannot be asked, since it
-        is kept busy itself."""
+        """Waits as long as news mostly take to reach the scheduler: for where a test cannot ask it,
+        because it is busy itself."""
         began = time.monotonic()
         needed = self.schedulers.silence_seconds
         wait_for(lambda: time.monotonic() - began > needed, "news to arrive")

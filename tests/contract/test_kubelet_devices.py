@@ -1,4 +1,4 @@
-"""Which devices a container gets, what the plugin is asked for it, and who says so afterwards."""
+"""Which devices a container gets, what the kubelet asks the plugin, and what reports them later."""
 
 from collections.abc import Sequence
 from typing import Any
