@@ -79,7 +79,7 @@ def live_through(world: World, script: Workload) -> None:
 
 
 def heal(world: World) -> None:
-    """End every misfortune, and wait until those who suffer one are through with it."""
+    """End every misfortune, and wait until everything that suffers one is through with it."""
     world.journal.say("FATE", "all is healed")
     world.server.clear_faults()
     world.wait_for_errands()
