@@ -222,7 +222,7 @@ def test_what_a_pod_has_given_back_may_go_to_others_before_its_end_is_heard() ->
 
 
 def test_a_plan_for_another_node_than_the_pods_is_made_to_say_what_it_has() -> None:
-    """Some other scheduler bound a planned member past us."""
+    """Another scheduler bound a planned member without the extender."""
     at = cluster(2)
     members = at.add_gang("g", 2, gpus=8)
     at.settle()
@@ -433,7 +433,7 @@ def test_cpu_that_comes_free_is_room_for_a_gang() -> None:
 
 
 def test_of_two_unbound_plans_for_one_gpu_the_newer_counts() -> None:
-    """The older was about to be withdrawn when the extender before us died."""
+    """The older was about to be withdrawn when the extender before this one died."""
     at = cluster()
     at.add_pod("first-by-uid", 0, gang="a", gang_size="1")
     at.add_gang("g", 1, 8)

@@ -198,7 +198,7 @@ def test_one_write_per_pod_at_a_time() -> None:
     at = cluster()
     at.add_gang("g", 1, 8)
     (first,) = at.core.decide(at.now)
-    at.remove_node("n1")  # the plan came to nothing while it is being written
+    at.remove_node("n1")  # the plan is void while it is being written
     assert at.core.decide(at.now) == ()
     at.core.done(first, at.carry_out(first), at.now)
     (second,) = at.core.decide(at.now)

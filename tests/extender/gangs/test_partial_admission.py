@@ -70,7 +70,7 @@ def test_the_minimum_starts_once_nobody_has_come_for_a_moment() -> None:
     assert at.settle() == []
     assert at.core.next_due() == at.now + MOMENT_SECONDS
     at.pass_time(MOMENT_SECONDS / 2)
-    add(at, 2)  # and everybody is waited for once more
+    add(at, 2)  # and the gang waits a moment once more
     at.settle()
     at.pass_time(MOMENT_SECONDS / 2)
     assert planned(at) == {}

@@ -130,7 +130,7 @@ def test_a_gang_that_does_not_fit_stays_gated_and_is_told_why() -> None:
 def test_why_those_that_are_alike_wait_is_worked_out_once_a_round(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Thousands may wait, and each time all nodes are asked, under the lock."""
+    """Thousands may wait, and each time the extender looks at all nodes, under the lock."""
     asked: list[GpuRequest] = []
 
     def counted(books: Cache, wish: GpuRequest) -> str:

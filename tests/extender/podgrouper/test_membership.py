@@ -151,7 +151,7 @@ def test_workers_that_are_made_once_their_leader_runs_wait_for_each_other_and_no
 
 
 def test_a_gang_of_a_scheduler_that_does_not_ask_us_is_left_to_it(cluster: Cluster) -> None:
-    """Volcano and others plan their gangs themselves, and would not look at our plans."""
+    """Volcano and others plan their gangs themselves, and would not look at Linkwise's plans."""
     train = job("train", 2)
     there_is(cluster, train)
     strangers = [of_scheduler(member(train, index), "volcano") for index in range(2)]

@@ -452,7 +452,7 @@ def test_where_a_victim_gets_stuck_others_are_evicted() -> None:
 
 
 def test_others_are_evicted_beside_one_that_leaves_by_itself() -> None:
-    """Found: alone each was not enough; that one began to leave changed nothing for who looked."""
+    """Found: each alone was not enough; that one began to leave did not change the search."""
     at = cluster(nodes=2)
     run(at, "young", 8, "n1")
     run(at, "steady", 8, "n2", preemptible="false")

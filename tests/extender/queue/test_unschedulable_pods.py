@@ -1,4 +1,4 @@
-"""kube-scheduler asks before our watch has shown what it asks about: no pod has to pay for that."""
+"""kube-scheduler asks before the watch has shown the object it asks about: no pod pays for that."""
 
 import pytest
 
@@ -176,7 +176,7 @@ def test_a_node_that_kube_scheduler_makes_room_on_stays_the_pods_own() -> None:
     end(at, "b", "n2")
     assert after_a_moment(at) == []
     assert nominated(at, "important") == {"important": "n1"}
-    at.nominate("important", "")  # something else came to nothing there
+    at.nominate("important", "")  # it failed there for another reason
     assert at.filter("important", ["n1"]).node_names == ()
     at.add_pod("short", 1)
     at.schedule("short")

@@ -134,7 +134,7 @@ def test_all_pods_are_listed_once_more_before_it_decides(world: World, extender:
 def test_nobody_is_answered_before_its_first_decision(
     world: World, extender: Extender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Till then what was kept for those who wait for longest would look free to everybody."""
+    """Till then GPUs reserved for the pods that wait longest would look free to every pod."""
     begun, decide = Event(), extender.core.decide
 
     def slowly(now: float) -> tuple[Action, ...]:
@@ -198,7 +198,7 @@ def test_a_term_that_no_leader_can_have_had_is_not_outbid(world: World, extender
 def test_the_binding_of_a_planned_member_names_who_binds_it(
     world: World, extender: Extender
 ) -> None:
-    """Else the API server would take it for one of the leader who planned it."""
+    """Else the API server would take it for one of the leader that planned it."""
     extender.lead.give(1)
     world.add_gang("g", 2)
     wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))

@@ -1,4 +1,4 @@
-"""The bind verb: which GPUs, how often asked, and what is held until the outcome shows."""
+"""The bind verb: which GPUs, how often asked, and what stays reserved until the outcome shows."""
 
 from linkwise.extender.api.actions import WritePlan
 from linkwise.extender.api.extender_calls import (

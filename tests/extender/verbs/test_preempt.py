@@ -164,7 +164,7 @@ def two_full_nodes() -> Cluster:
 
 
 def refuse(at: Cluster, name: str, *nodes: str) -> None:
-    """kube-scheduler sees room on these nodes for a pod, and we do not."""
+    """kube-scheduler sees room on these nodes for a pod, and the extender does not."""
     assert at.filter(name, nodes).node_names == ()
 
 

@@ -68,7 +68,7 @@ def ask(verb: str, shell: Asked) -> tuple[int, object, ExtenderMetrics]:
 
 
 def counted(metrics: ExtenderMetrics) -> dict[tuple[str, ...], float]:
-    """The calls by verb and result, and all other samples of ours that are not 0, by verb."""
+    """The calls by verb and result, and all other extender samples that are not 0, by verb."""
     found: dict[tuple[str, ...], float] = {}
     for family in text_string_to_metric_families(metrics.text().decode()):
         for sample in family.samples:

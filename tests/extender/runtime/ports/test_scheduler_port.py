@@ -1,6 +1,6 @@
 """The port of kube-scheduler: lengths, calls at the same time, and an end that loses no call.
 
-Without TLS here; who is let in is in serving/test_server.py, and what a flood does in
+Without TLS here; which callers it admits is in serving/test_server.py, and what a flood does in
 test_flood.py."""
 
 import http.client
