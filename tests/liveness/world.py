@@ -1,4 +1,4 @@
-"""A cluster that lives through days in seconds: the real core, and everybody around it as values.
+"""A cluster that lives through days in seconds: the real core, and what is around it as values.
 
 The clock jumps from one event to the next. The API server's objects are the truth; the core's watch
 may be late, kube-scheduler's calls and the core's writes may be lost, kubelets take their time.
@@ -130,7 +130,7 @@ class World(Cluster):
         assert not defects, defects
         return bool(actions or reads)
 
-    # Objects, and who hears of them.
+    # Objects, and the components that hear of them.
 
     def restart(self) -> None:
         """Another process leads, which knows what the API server says."""
