@@ -46,7 +46,7 @@ def ids(machine: Machine) -> list[str]:
 
 
 def lines_of(snapshot: Snapshot) -> int:
-    """How often a person hears of it: each GPU that is not well, and each warning."""
+    """How many reports a user gets: each GPU that is not well, and each warning."""
     return len(snapshot.probe.findings) + len(snapshot.warnings) + len(snapshot.left_out)
 
 

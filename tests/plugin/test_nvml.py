@@ -44,7 +44,7 @@ def test_a_driver_that_answers_well_tells_the_machine_as_it_is(machine: Machine)
     assert snapshot.minors[machine.gpus[2].uuid] == 102
 
 
-OPTIONAL = {  # not supported, and what is said in its place
+OPTIONAL = {  # not supported, and the value in its place
     "nvmlDeviceGetName": ("model", "GPU"),
     "nvmlDeviceGetMemoryInfo": ("memory_mib", 0),
     "nvmlDeviceGetPciInfo": ("pci_bus_id", None),
