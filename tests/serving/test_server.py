@@ -1,4 +1,4 @@
-"""A port with TLS: who is let in, who is not, and that certificates change without a lost call."""
+"""A port with TLS: which callers it admits, and that certificates change without a lost call."""
 
 import errno
 import socket
@@ -222,7 +222,7 @@ def test_while_certificates_change_no_call_is_lost(running: Running, authority: 
 
 
 def test_without_client_certificates_everybody_is_a_stranger(authority: Authority) -> None:
-    """As the API server is to the webhook: who asks often stays."""
+    """As the API server is to the webhook: a client that asks often stays."""
     started = Running(Places(strangers=3))
     shown = make_pair([HOST], datetime.now(UTC), Lifetime())
     started.server.use(greet_everybody(shown))

@@ -21,7 +21,7 @@ SCHEDULER = "system:kube-scheduler"
 
 
 class Authority:
-    """One of our own, as the extender has it."""
+    """An authority of its own, as the extender has one."""
 
     def __init__(self) -> None:
         self.now = datetime.now(UTC)
