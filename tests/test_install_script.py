@@ -248,7 +248,7 @@ def test_it_is_undone_to_the_letter(node: Node) -> None:
 
 
 def test_what_others_changed_meanwhile_stays(node: Node) -> None:
-    """As an upgrade that was given the patch: another version, and a flag in front of ours."""
+    """As an upgrade that was given the patch: another version, and a flag before Linkwise's."""
     node.done("install")
     upgraded = node.pod
     (container,) = upgraded["spec"]["containers"]
