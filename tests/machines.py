@@ -1,4 +1,4 @@
-"""The machines that tests are told on: recorded ones an operator recognises, and drawn tables."""
+"""The machines of the tests: recorded ones that an operator recognises, and drawn tables."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Whatever a user can set, read or be told stands in the docs, and nothing that does not exist."""
+"""The docs name all that a user can set, read or be shown, and nothing that does not exist."""
 
 import re
 from pathlib import Path
@@ -116,7 +116,7 @@ def routes(app: Flask) -> set[str]:
 
 def test_every_route_is_documented() -> None:
     plugin_app = create_plugin_app(CollectorRegistry(), lambda: "")
-    no_shell = cast("Shell", None)  # the routes are told, none is called
+    no_shell = cast("Shell", None)  # the routes are listed, none is called
     extender_app = create_extender_app(no_shell, ExtenderMetrics())
     for app, program in ((plugin_app, "plugin"), (extender_app, "extender")):
         said = reference(program)

@@ -248,7 +248,7 @@ def test_it_is_undone_to_the_letter(node: Node) -> None:
 
 
 def test_what_others_changed_meanwhile_stays(node: Node) -> None:
-    """As an upgrade that was given the patch: another version, and a flag in front of ours."""
+    """As an upgrade that was given the patch: another version, and a flag before Linkwise's."""
     node.done("install")
     upgraded = node.pod
     (container,) = upgraded["spec"]["containers"]
@@ -315,7 +315,7 @@ def test_a_manifest_that_is_none_is_left_alone(node: Node, text: str) -> None:
 def test_files_that_a_manifest_may_still_name_are_not_taken_away(
     node: Node, text: str | None
 ) -> None:
-    """An editor saves it, or somebody has moved it away to stop kube-scheduler for a while."""
+    """An editor saves it, or an operator has moved it away to stop kube-scheduler for a while."""
     node.done("install")
     manifest = node.manifest.read_text()
     node.manifest.unlink()

@@ -1,4 +1,4 @@
-"""Places of the extender: a process that watches a cluster and is asked over HTTP."""
+"""Places of the extender: a process that watches a cluster and answers over HTTP."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -160,7 +160,7 @@ class Memory:
 
 
 class PlansOfBoundPods:
-    """A pod of 2 GPUs that runs on n2 with these annotations: how it counts in the books."""
+    """A pod of 2 GPUs that runs on n2 with these annotations: how it counts in the cache."""
 
     def __init__(self, program: Extender) -> None:
         self._program = program

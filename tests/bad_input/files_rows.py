@@ -1,4 +1,4 @@
-"""What people hand over, and what they are told; see files.py for the places."""
+"""What people hand over, and the message they get; see files.py for the places."""
 
 import json
 

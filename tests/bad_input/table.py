@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """*given*, put into *place*, is answered with exactly *says*."""
+    """The answer to *given*, put into *place*, is exactly *says*."""
 
     place: str
     name: str

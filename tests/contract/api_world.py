@@ -1,4 +1,4 @@
-"""An API server that is asked in plain HTTP, whichever it is: the stand-in, or the real one.
+"""An API server over plain HTTP, whichever it is: the stand-in, or the real one.
 
 The scenarios know nothing of the difference. They get a namespace of their own, so that one server
 serves them all; what cannot be asked for over HTTP, that it forget its history, is a method here.
@@ -47,7 +47,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Server:
-    """A running API server, and how it is made to do what nobody may ask for."""
+    """A running API server, and how a test makes it do what no client may ask for."""
 
     url: str
     pool: urllib3.PoolManager

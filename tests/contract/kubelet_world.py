@@ -103,7 +103,7 @@ class World:
     def container(
         self, name: str, gpus: int = 0, *, seconds: float | None = None, stop: float = 0
     ) -> Object:
-        """One that runs for *seconds*, or until it is told to end; then it takes *stop* seconds."""
+        """One that runs for *seconds*, or until SIGTERM; then it takes *stop* seconds."""
         limits = {self.resource: str(gpus)} if gpus else {}
         lasts = 2147483647 if seconds is None else seconds
         script = f"trap 'sleep {stop}; exit 0' TERM; sleep {lasts} & wait"

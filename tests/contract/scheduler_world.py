@@ -1,7 +1,7 @@
 """A scheduler with a recording extender behind it: the stand-in's loop, or kube-scheduler itself.
 
 Back-offs are counted in `second`: a real scheduler's are whole seconds, the stand-in's need not be,
-and a scenario is told only how they compare.
+and a scenario states only how they compare.
 """
 
 import time
@@ -134,9 +134,9 @@ class World:
         return said[0]
 
     def hear(self) -> str:
-        """Waits until the scheduler has heard of all that was done to pods, and has tried whom it
-        tries at once: it is told in order, and last of a pod that fits nowhere. That one is gone
-        again without waking anybody. What it was told itself."""
+        """Waits until the scheduler has heard of every change of pods, and has tried the pods that
+        it tries at once. Events come in order, and the last one is of a probe pod that fits
+        nowhere. The probe is deleted again and wakes no pod. Returns the probe's own message."""
         main = {"name": "main", "image": "x"}
         self.api.pod("probe", containers=[main], nodeSelector={"no": "where"}, priority=-1000)
         told = self.says("probe", "Unschedulable")
@@ -144,7 +144,7 @@ class World:
         return told
 
     def hear_of_nodes(self, count: int) -> None:
-        """Waits until the scheduler knows of as many nodes; it is told of them apart from pods."""
+        """Waits until the scheduler knows of *count* nodes; it hears of them apart from pods."""
         known = f"0/{count} nodes are available" if count else "no nodes available"
         wait_for(lambda: known in self.hear(), f"{count} nodes are known")
 
@@ -159,8 +159,8 @@ class World:
             self.hear()
 
     def give_time(self) -> None:
-        """Waits as long as news mostly take to the scheduler: where it cannot be asked, since it
-        is kept busy itself."""
+        """Waits as long as news mostly take to reach the scheduler: for where a test cannot ask it,
+        because it is busy itself."""
         began = time.monotonic()
         needed = self.schedulers.silence_seconds
         wait_for(lambda: time.monotonic() - began > needed, "news to arrive")

@@ -19,8 +19,9 @@ from tests.cluster.support.host import sandbox
 from tests.contract.api_world import Server
 from tests.contract.scheduler_world import Configured, Schedulers
 
-# What would stand in the way where no controller manager runs: pods would need a service account,
-# nodes be tainted until somebody finds them ready, and priorities classes to take them from.
+# Admission plugins that stand in the way where no controller manager runs: pods would need a
+# service account, nodes would stay tainted until a controller finds them ready, and priorities
+# would need classes to come from.
 ADMISSION_OFF = ("ServiceAccount", "TaintNodesByCondition", "Priority")
 _STAND_IN_SECOND = 0.1
 

@@ -1,4 +1,4 @@
-"""Leases, as leader election needs them: one of several writers wins, and each is told."""
+"""Leases, as leader election needs them: one of several writers wins, and each learns it."""
 
 from tests.contract.api_world import Api, Object, version_of
 
@@ -57,6 +57,6 @@ def test_a_lease_that_was_deleted_can_be_renewed_only_where_no_uid_is_named(api:
     renewed = lease("a", uid=uid, resourceVersion=version)
     assert api.ask("PUT", path, renewed).refusal == (409, "Conflict")
     assert api.ask("GET", path).refusal == (404, "NotFound")
-    # A version alone does not tell: a PUT makes the Lease anew.
+    # A version alone does not prevent it: a PUT creates a new Lease.
     again = api.ask("PUT", path, lease("a", resourceVersion=version)).object
     assert again["metadata"]["uid"] != uid

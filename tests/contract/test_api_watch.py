@@ -1,4 +1,4 @@
-"""What a watcher is told, and when it is told to start again: the reflector lives by it."""
+"""What a watch delivers, and when it makes the client start again: the reflector depends on it."""
 
 from itertools import islice
 
@@ -77,7 +77,7 @@ def test_a_watch_from_a_forgotten_version_is_told_410_inside_the_stream(api: Api
 
 
 def test_a_watch_from_the_future_hears_nothing_until_it_is_reached(api: Api) -> None:
-    """And no error: who went on from a server whose state was lost would never know."""
+    """And no error: if the server lost its state, a client that goes on never learns of it."""
     made = api.pod("w")
     future = int(version_of(made)) + 20  # the server itself writes some in between
     with api.watch(api.pods, resourceVersion=future) as events:

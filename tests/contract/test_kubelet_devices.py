@@ -1,4 +1,4 @@
-"""Which devices a container gets, what the plugin is asked for it, and who says so afterwards."""
+"""Which devices a container gets, what the kubelet asks the plugin, and what reports them later."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -268,7 +268,7 @@ def test_a_terminating_pod_keeps_its_devices_until_its_containers_are_gone(node:
 def test_a_pod_deleted_by_force_gives_its_devices_back_while_its_containers_still_run(
     node: World,
 ) -> None:
-    """The kubelet forgets it with the API server: nobody knows any more who uses these GPUs."""
+    """The kubelet forgets it with the API server: no component knows which pod uses these GPUs."""
     node.plugin()
     node.devices_are(8, 8)
     node.create("old", 8, stop=100)

@@ -108,8 +108,8 @@ def test_an_error_takes_the_nomination_away(world: World, verb: str) -> None:
 def test_a_nomination_that_comes_while_the_pod_is_tried_may_be_taken_away_if_it_is_refused(
     world: World,
 ) -> None:
-    """The pod is tried again at once, as it has changed; but mostly on all nodes. kube-scheduler
-    takes the nomination away with its note on the pod, and may try once more before it hears so.
+    """kube-scheduler tries the pod again at once, as it has changed; but mostly on all nodes. It
+    removes the nomination with its note on the pod, and may try once more before it hears so.
     """
     world.nodes("n1", "n2")
 

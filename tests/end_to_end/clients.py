@@ -79,7 +79,7 @@ class _Late:
 @dataclass(frozen=True, slots=True)
 class Death:
     """Dies at the *at*th write (from 1) of this method whose path ends so (a pattern).
-    *carried_out*: the write reaches the API server, and only its answer finds nobody."""
+    *carried_out*: the write reaches the API server, and only its answer is lost."""
 
     method: str
     path_end: str
@@ -103,7 +103,7 @@ class MortalClient(SluggishClient):
             self._death, self._seen = death, 0
 
     def conflict_next(self, times: int) -> None:
-        """The next patches are refused with 409, as where somebody else was faster."""
+        """The next patches are refused with 409, as if another writer was faster."""
         with self._lock:
             self._conflicts += times
 

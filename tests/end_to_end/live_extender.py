@@ -1,6 +1,6 @@
 """The real extender in this process, with a life that can end at any write, as by `kill -9`.
 
-Its clock runs faster than ours, so its pauses, doubts and timeouts pass in a test's time.
+Its clock runs faster than the wall clock, so its pauses, doubts and timeouts pass in a test's time.
 """
 
 import time
@@ -15,14 +15,14 @@ from linkwise.extender.runtime.ports.scheduler_port import VerbServer
 from tests.end_to_end.clients import MortalClient, Pace
 from tests.end_to_end.journal import Journal
 
-HURRY = 30.0  # of its seconds pass in one of ours
-GANG_TIMEOUT_SECONDS = 120.0  # of its own; 4 of ours
+HURRY = 30.0  # seconds of its clock pass in one of the wall clock
+GANG_TIMEOUT_SECONDS = 120.0  # of its clock; 4 of the wall clock
 _BEGAN = time.time()
 
 
 def reserved_port() -> socket:
-    """A port that nobody else gets while this socket is open, though one may listen on it: else
-    any connection of this machine could take it between two lives."""
+    """A port that nothing else gets while this socket is open, though a server may listen on it.
+    Otherwise any connection of this machine could take it between two lives."""
     reservation = socket()
     reservation.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
     reservation.bind(("127.0.0.1", 0))
@@ -57,7 +57,7 @@ class LiveExtender:
         self._thread.start()
 
     def die(self) -> None:
-        """From here on nothing it does reaches anybody."""
+        """From here on nothing it does reaches another component."""
         self._journal.say("extender", "dies")
         self.client.dead.set()
         self._close()

@@ -153,7 +153,7 @@ class LiveNode:
         self.kubelet.meddle = meddle
 
     def die(self) -> None:
-        """Power off: neither kubelet nor plugin, and nobody is told."""
+        """Power off: kubelet and plugin end, and neither says so."""
         self._say("dies")
         if not self._dead:
             self._dead = True

@@ -1,8 +1,8 @@
 """What must be true of a world once it has come to rest, and once everything is deleted.
 
 Each check reads what the kubelets hold, what the API server says and what the extender believes,
-and says in a line what does not agree. Nothing here knows how the extender works: its books are
-compared with those of a second one that starts from the API server alone.
+and says in a line what does not agree. Nothing here knows how the extender works: its cache is
+compared with that of a second extender, which starts from the API server alone.
 """
 
 from collections import defaultdict
@@ -152,7 +152,7 @@ def _books_differ(world: World, pods: Sequence[Pod], nodes: Sequence[Node]) -> I
 
 
 def _account(node: NodeView) -> object:
-    """Who has which GPU. For whom it keeps those that nobody has, an extender decides anew."""
+    """Which pod has which GPU. A new extender decides on reservations again."""
     gpus = [
         (gpu.uuid, _FREE if gpu.state == _RESERVED else gpu.state, gpu.holder) for gpu in node.gpus
     ]
@@ -165,8 +165,8 @@ def _lasting(gang: GangView) -> GangView:
 
 
 def _could_be_placed(world: World, pods: Sequence[Pod], nodes: Sequence[Node]) -> Iterator[str]:
-    """Pods that wait although a fresh extender finds them a place. For whom it keeps what is free,
-    it may decide otherwise than the one that has lived through it all."""
+    """Pods that wait although a fresh extender finds them a place. It may reserve the free GPUs
+    for others than the extender that has lived through it all."""
     now = hurried_clock()
     fresh = _fresh(world, pods, nodes, now)
     kept = _kept(world)
@@ -195,7 +195,7 @@ def _could_be_placed(world: World, pods: Sequence[Pod], nodes: Sequence[Node]) -
 
 
 def _kept(world: World) -> frozenset[str]:
-    """The nodes where GPUs that nobody has are kept for somebody who waits."""
+    """The nodes where free GPUs are reserved for a pod or gang that waits."""
     return frozenset(
         view.name for view in _nodes(world) if any(g.state == _RESERVED for g in view.gpus)
     )

@@ -19,7 +19,7 @@ from tests.end_to_end import promises
 from tests.end_to_end.workload import Workload, bring_back, cordon, workload
 from tests.end_to_end.world import JOBS, PODS, World, running_world
 
-REST_SECONDS = 25.0  # of ours; the longest wait inside is 10, for kube-scheduler's five minutes
+REST_SECONDS = 25.0  # wall clock; the longest wait inside is 10, for kube-scheduler's five minutes
 _STILL_SECONDS = 0.15  # for so long nothing may change before a world counts as at rest
 
 
@@ -79,7 +79,7 @@ def live_through(world: World, script: Workload) -> None:
 
 
 def heal(world: World) -> None:
-    """End every misfortune, and wait until those who suffer one are through with it."""
+    """End every misfortune, and wait until everything that suffers one is through with it."""
     world.journal.say("FATE", "all is healed")
     world.server.clear_faults()
     world.wait_for_errands()
@@ -159,8 +159,8 @@ def _run_all(seeds: list[int], jobs: int) -> Iterator[Result]:
     if len(seeds) == 1:
         yield run(seeds[0])
         return
-    # Spawned: gRPC does not live through a fork. Anew after some worlds: each leaves connections
-    # behind, and waitress can wait for no more than 1,024 files.
+    # Spawned: gRPC does not survive a fork. New processes after some worlds: each world leaves
+    # connections behind, and waitress can wait for at most 1,024 files.
     for some in batched(seeds, 20 * jobs):
         with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
             for future in as_completed([pool.submit(run, seed) for seed in some]):

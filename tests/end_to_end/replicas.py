@@ -62,7 +62,7 @@ class Wire:
         self._kept.set()
 
     def cut(self) -> None:
-        """Nothing gets through any more, and nobody is told."""
+        """Nothing gets through any more, and no message says so."""
         self._cut = True
         self._end_all()
 
@@ -129,7 +129,7 @@ class Wire:
 
 
 def _whole_request(source: socket.socket, begun: bytes) -> bytes:
-    """With the body, which may be sent after the headers: who is struck may not come to that."""
+    """With the body, which may come after the headers: a struck client may never send it."""
     head, _, body = begun.partition(b"\r\n\r\n")
     length = re.search(rb"content-length: *(\d+)", head, re.IGNORECASE)
     missing = int(length[1]) - len(body) if length else 0
@@ -140,7 +140,7 @@ def _whole_request(source: socket.socket, begun: bytes) -> bytes:
 
 class Replica:
     """One extender. `flags` are those beside its address and the election; kube-scheduler asks it
-    at `calls`, everybody else at `url`."""
+    at `calls`, other clients at `url`."""
 
     def __init__(self, name: str, directory: Path, flags: Sequence[str]) -> None:
         self.name = name
@@ -251,7 +251,7 @@ class Service:
 
 
 def _pour(source: socket.socket, sink: socket.socket) -> None:
-    """Of the two ends each is closed by who reads from it."""
+    """The thread that reads from an end closes it."""
     with source, suppress(OSError):
         while chunk := source.recv(_CHUNK):
             sink.sendall(chunk)

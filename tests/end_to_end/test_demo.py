@@ -135,7 +135,7 @@ def _marked(mark: str) -> dict[int, str]:
             if mark.encode() in (entry / "environ").read_bytes().split(b"\0"):
                 line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
                 found[int(entry.name)] = line.strip()
-        except OSError:  # it has just ended, or is somebody else's
+        except OSError:  # it has just ended, or another user owns it
             continue
     return found
 
@@ -399,7 +399,7 @@ def test_a_program_that_is_killed_ends_the_run_with_its_name_and_its_last_words(
 
 
 def test_no_program_outlives_a_demo_that_is_killed(directory: Path) -> None:
-    """The kernel sees to it: nobody is left to end them in order."""
+    """The kernel ends them: no process is left to end them in order."""
     with started(directory, *SMALL, "--no-baseline", "--keep", "pod.yaml") as demo:
         wait_until(demo, all_of_it_runs)
 

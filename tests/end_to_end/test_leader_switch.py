@@ -1,5 +1,5 @@
-"""Two extenders, of whom one leads: whatever strikes that one, and whenever, nothing is lost, no
-gang stays half, and no GPU is given twice.
+"""Two extenders, one of which leads. Whatever strikes the leader, and whenever, nothing is lost, no
+gang stays incomplete, and no GPU is given twice.
 
 The extenders are the real program, as processes; API server and kube-scheduler are stand-ins. What
 only a real API server can refuse is in tests/cluster/test_switch.py.
@@ -249,7 +249,7 @@ def freeze_with_a_plan_on_its_way(cluster: Cluster) -> Replica:
 
 
 def test_a_plan_that_arrives_after_the_switch_is_taken_away(cluster: Cluster) -> None:
-    """It was sent in time, and the network kept it; its GPUs are others' by now."""
+    """It was sent in time, and the network delayed it; its GPUs are now those of others."""
     before = freeze_with_a_plan_on_its_way(cluster)
     urgent = [cluster.add_gated(f"urgent-{number}", priority=10) for number in range(3)]
     wait_for_switch(cluster, before)

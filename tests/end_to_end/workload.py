@@ -185,7 +185,7 @@ class _Author:
         return f"member {old} dies, and {new} is made in its place", do
 
     def _submits_past_us(self) -> tuple[str, Do]:
-        """Somebody else puts a pod on a node, who asks nobody."""
+        """A user puts a pod on a node directly, past every scheduler."""
         name, node = self._name("foreign"), self._random.choice(self._nodes)
         body = manifests.pod(name, self._random.randint(1, 3), node=node)
         self._bodies[name] = body
@@ -289,7 +289,7 @@ class _Author:
         return f"the extender dies {when}", do
 
     def _stray_calls(self) -> tuple[str, Do]:
-        """Filter, prioritize and bind calls that nobody sent, or that come late."""
+        """Filter, prioritize and bind calls that kube-scheduler did not send, or that come late."""
         names = self._random.sample(list(self._bodies), min(3, len(self._bodies)))
         bodies = [self._bodies[name] for name in names]
         nodes = self._random.sample(self._nodes, self._random.randint(1, len(self._nodes)))
@@ -386,8 +386,8 @@ DEATHS: Sequence[tuple[str, Death | None]] = (
     ("when the second Binding is done", Death("POST", "/binding", at=2, carried_out=True)),
 )
 
-# method, part of the path, status (0: no answer), carried out all the same. A 409 after the deed
-# is left out: the API server does not say that.
+# method, part of the path, status (0: no answer), whether it is carried out in spite of it.
+# A 409 after a write that was carried out is left out: the API server does not say that.
 FAULTS: Sequence[tuple[str, str, int, bool]] = (
     ("PATCH", "/status", 500, False),
     ("PATCH", "/status", 500, True),
@@ -432,7 +432,7 @@ def _submit(world: World, body: Mapping[str, Any], *, patience_seconds: float = 
         try:
             world.submit(body)
         except ApiError as error:
-            # Where an earlier try was carried out unheard, the pod is there.
+            # If an earlier try was carried out and its answer was lost, the pod is there.
             if error.reason != "AlreadyExists" or patience_seconds > 1.0:
                 raise
 

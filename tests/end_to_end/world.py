@@ -174,7 +174,7 @@ class World:
         return [item.metadata.name for item in self.client.get(collection, Named).items]
 
     def version(self) -> str:
-        """Rises with every write of anybody."""
+        """Rises with every write, by any client."""
         return self.client.get("/api/v1/pods", Named).metadata["resourceVersion"]
 
     def submit(self, body: Mapping[str, Any]) -> None:
@@ -193,7 +193,7 @@ class World:
     # What fate does
 
     def replace_extender(self, death: Death | None, *, absent_seconds: float) -> "Future[None]":
-        """Let the extender die as told, or at once, and another one take its place."""
+        """Let the extender die at *death* (None: at once), and another one take its place."""
 
         def live_on() -> None:
             before = self.extender

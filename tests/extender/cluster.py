@@ -74,7 +74,7 @@ class Cluster:
     events: list[Emit] = field(default_factory=list)
     is_asked: bool = True  # whether kube-scheduler has asked about some pod before
     evicted: list[str] = field(default_factory=list)
-    spared: set[str] = field(default_factory=set)  # whom the Eviction API refuses to evict
+    spared: set[str] = field(default_factory=set)  # pods that the Eviction API refuses to evict
     # What pods hang on, and what was read of it; None: the API server cannot be asked.
     owners: dict[ObjectRef, Found] | None = field(default_factory=dict)
     reads: list[ObjectRef] = field(default_factory=list)
@@ -85,7 +85,7 @@ class Cluster:
         self.restart()
 
     def restart(self) -> None:
-        """A new extender, told by the API server alone."""
+        """A new extender, which knows only what the API server says."""
         self.core = Scheduler(self.settings)
         self.core.replace_nodes(self.nodes.values(), self.now)
         self.core.replace_pods(self.pods.values(), self.now)

@@ -60,7 +60,7 @@ def planned(cluster: Cluster) -> list[str]:
 
 
 def why(cluster: Cluster, name: str) -> str:
-    """What kube-scheduler is told of every node."""
+    """The reason that kube-scheduler gets for every node."""
     (text,) = set(cluster.filter(name).failed.values())
     return text
 

@@ -1,7 +1,7 @@
-"""Whatever happens in whatever order, the books stay sound, and a restart finds the same ones.
+"""Whatever happens in whatever order, the cache stays sound, and a restart finds the same one.
 
 The cluster of `cluster.py` is driven at random: nodes come and go, pods are made, bound, swapped by
-the kubelet, killed; writes get lost; the extender is started anew in between.
+the kubelet, killed; writes get lost; the extender restarts in between.
 """
 
 from dataclasses import dataclass
@@ -181,7 +181,7 @@ class ClusterMachine(RuleBasedStateMachine):
         self.cluster.core.end_bind(order, told if posted else Outcome.REFUSED, self.cluster.now)
 
     def _no_gpu_is_bound_twice(self, order: BindOrder) -> None:
-        """The promise itself, checked on what is written and not in the books."""
+        """The promise itself, checked on what is written and not in the cache."""
         pod = self.cluster.pods.get(order.uid)
         if not order.annotations or pod is None or pod.spec.node_name:
             return
@@ -329,7 +329,7 @@ class ClusterMachine(RuleBasedStateMachine):
     # What there is.
 
     def _accounts(self) -> object:
-        """Who has which GPU. For whom it keeps those that nobody has, an extender decides anew."""
+        """Which pod has which GPU. A new extender decides on reservations again."""
         return [
             (
                 node.name,

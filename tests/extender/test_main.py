@@ -35,7 +35,7 @@ class Program:
     log: list[str]
 
     def url(self, whom: str) -> str:
-        """Of the port that serves *whom*."""
+        """The URL of the port that serves *whom*."""
         found = re.search(rf"serving {whom} on (http\S+)\n", "".join(self.log))
         return found[1] if found else ""
 

@@ -80,7 +80,7 @@ def test_the_service_leads_to_the_ports_that_the_program_listens_on() -> None:
     listening = {CALLS: Settings().listen_port, STATUS: Settings().status_port}
     assert {name: port["port"] for name, port in ports.items()} == listening
     assert all(port["targetPort"] == port["port"] for port in ports.values())
-    # `kubectl linkwise` asks there, unless it is told otherwise.
+    # `kubectl linkwise` asks there by default.
     assert EXTENDER.rpartition(":")[2] == STATUS
 
 
@@ -240,7 +240,7 @@ def test_two_of_which_one_leads_and_is_led_to(container: dict[str, Any]) -> None
 
 
 def test_the_standby_counts_as_ready() -> None:
-    """Else no rollout ends, and the budget lets nobody drain the leader's node."""
+    """Else no rollout ends, and the budget blocks every drain of the leader's node."""
     spec = the(FILES, "Deployment")["spec"]
     (container,) = spec["template"]["spec"]["containers"]
     assert container["readinessProbe"]["httpGet"]["path"] == "/readyz?exclude=leader"

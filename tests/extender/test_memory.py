@@ -16,7 +16,7 @@ HOUR = 3600.0
 
 
 def remembered(root: object) -> int:
-    """How many things are in all dicts and sets that can be reached from *root* through ours."""
+    """How many things are in all dicts and sets that Linkwise's objects lead to from *root*."""
     seen: set[int] = set()
     total, left = 0, [root]
     while left:
@@ -42,7 +42,7 @@ def _inside(each: object) -> Iterator[object]:
 
 
 def a_day(cluster: Cluster, number: int) -> None:
-    """A single pod, one behind our gate, one that finds no room, a gang, and a Job; all end."""
+    """A single pod, one behind the gate, one that finds no room, a gang, and a Job; all end."""
     cluster.add_pod("single", 4)
     assert cluster.schedule("single")
     cluster.add_pod("gated", 4, gates=[names.GATE])

@@ -32,7 +32,7 @@ def body(reply: TestResponse) -> Any:
 
 
 def asked(verbs: Verbs, verb: str, **members: Any) -> tuple[int, Any]:
-    """What a call of kube-scheduler is answered: status, and the body as JSON."""
+    """The answer to a call of kube-scheduler: status, and the body as JSON."""
     reply = verbs.answer(verb, json.dumps(members).encode())
     assert reply is not None
     return reply.status, json.loads(reply.body)
@@ -74,7 +74,7 @@ class World:
         said: Mapping[str, str] | None = None,
         **annotations: str,
     ) -> dict[str, Any]:
-        """Create a pod, on *node* past everybody; `gang_size="2"` is the annotation
+        """Create a pod, on *node* past every scheduler; `gang_size="2"` is the annotation
         linkwise.dev/gang-size, beside those that are *said*."""
         words = {names.PREFIX + key.replace("_", "-"): text for key, text in annotations.items()}
         main = {"name": "main", "image": "x", "resources": {"limits": {GPU: str(gpus)}}}

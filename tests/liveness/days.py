@@ -24,7 +24,7 @@ SMALLEST_SAMPLE = 2
 @dataclass(frozen=True, slots=True)
 class Lived:
     seed: int
-    seconds: float  # of ours
+    seconds: float  # wall clock
     pods: int
     calls: int
     lost: int

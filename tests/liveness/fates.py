@@ -1,4 +1,4 @@
-"""What a seed decides: machines, who wants what and when, and what goes wrong."""
+"""What a seed decides: machines, which workloads want what and when, and what goes wrong."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -82,7 +82,7 @@ class Fate:
             self.world.set_plugin(node, there=True)
         self.world.faults_at = self.world.now
 
-    # Who wants what.
+    # Which workloads want what.
 
     def _submit(self, name: str) -> None:
         draw = self.draw

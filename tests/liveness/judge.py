@@ -1,9 +1,10 @@
 """What must be true of a world that lives through days.
 
-- **Nobody is forgotten.** Whoever an extender that starts now, on the same API server, would place,
-  and kube-scheduler would let go there, has been placed within BOUND_SECONDS.
-- **Nothing idles for ever.** What is kept for the gangs of a namespace idles no more than the share
-  of what they could use for longer than the limit, and nothing is kept where a server has to end.
+- **No pod is forgotten.** If an extender that starts now on the same API server would place a pod,
+  and kube-scheduler would let it go there, it has been placed within BOUND_SECONDS.
+- **Nothing idles for ever.** If the reservations of a namespace leave more than the share of the
+  GPUs that its gangs could use idle, they do so for no longer than the limit. No reservation waits
+  for a server to end.
 - The core's own audit finds nothing, and the core is not busy while nothing happens.
 """
 
@@ -22,7 +23,7 @@ from linkwise.topology.annotations.plan import read_gpus, read_plan
 from tests.liveness.world import World
 
 BOUND_SECONDS = 60.0
-_BUSY = 240  # decisions in a minute; and two for each who waits, as few are looked at in one
+_BUSY = 240  # decisions in a minute; and two for each that waits, as one looks at few
 _SLACK_SECONDS = 1.0
 
 
@@ -55,10 +56,10 @@ class Judge:
                 f"{hold.title} waits for a server: {owner}" for owner in self._servers_in(hold)
             ]
 
-    # Nobody is forgotten.
+    # No pod is forgotten.
 
     def _state_now(self) -> object:
-        """Another one after each change that anybody could see."""
+        """A value that differs after each change that a component could see."""
         world = self._world
         pods = hash(frozenset(map(id, world.pods.values())))
         return pods, hash(frozenset(map(id, world.nodes.values()))), id(world.core)
@@ -68,11 +69,11 @@ class Judge:
         world = self._world
         trouble = world.trouble
         if trouble.no_leader or trouble.calls_lost == 1.0 or trouble.writes_lost:
-            return  # it may still take as long as that lasts
+            return  # a pod may wait for as long as that lasts
         world.failures += self.forgotten(now)
 
     def forgotten(self, now: float) -> list[str]:
-        """Who waits, and could go; and who waits, and could have others evicted."""
+        """The pods that wait and could go, and those that wait and could have others evicted."""
         fresh = self._fresh(now)
         actions = [*fresh.decide(now), *fresh.decide(now + LONGEST_SECONDS)]
         by_gang: dict[str, list[WritePlan]] = {}
@@ -99,13 +100,13 @@ class Judge:
         return bool(spared or preemption._victims or self._world.trouble.evictions_refused)
 
     def _rest(self, gangs: Iterable[GangKey]) -> bool:
-        """Whether their plans came to nothing several times, so that they wait a while."""
+        """Whether plans of each of these gangs failed several times, so that it pauses."""
         known = self._world.core._planner.gangs
         return all(key in known and known[key].refused for key in gangs)
 
     def _is_kept(self, action: WritePlan) -> bool:
-        """Whether the core keeps some of these GPUs for others: who is first it may see otherwise
-        than one that begins, by what it has seen of run times."""
+        """Whether the core reserves some of these GPUs for others. Its order may differ from a new
+        core's, because it has seen run times."""
         world = self._world
         book = world.core._cache.nodes.get(action.node)
         if book is None or book.machine is None:
@@ -151,7 +152,7 @@ class Judge:
         world = self._world
         settings = world.settings
         if world.trouble.no_leader:
-            return  # nobody places anything, and nobody ends a hold
+            return  # no extender places a pod or ends a reservation
         over = {hold.key.namespace for hold in world.core.reservations.all() if self._idles(hold)}
         for namespace in [*self._over_since]:
             if namespace not in over:

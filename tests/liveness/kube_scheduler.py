@@ -53,7 +53,7 @@ class Wire:
 
     core: Callable[[], Scheduler | None]  # None: there is no leader
     now: Callable[[], float]
-    post: Callable[[BindOrder], Outcome]  # the extender's Binding, and what it hears of it
+    post: Callable[[BindOrder], Outcome]  # the extender's Binding, and the outcome that it learns
     catch_up: Callable[[], None]  # the extender's watch shows what there is
     is_lost: Callable[[], bool] = lambda: False  # the call, or the answer to it
     lost: int = 0
@@ -165,7 +165,7 @@ class KubeScheduler:
         )
         self._cycle.sample = self.sample
 
-    # What it is told.
+    # What it hears.
 
     def node_event(self, kind: str, node: Node) -> None:
         name, now = node.metadata.name, self.wire.now()

@@ -1,4 +1,4 @@
-"""A cluster that lives through days in seconds: the real core, and everybody around it as values.
+"""A cluster that lives through days in seconds: the real core, and what is around it as values.
 
 The clock jumps from one event to the next. The API server's objects are the truth; the core's watch
 may be late, kube-scheduler's calls and the core's writes may be lost, kubelets take their time.
@@ -81,7 +81,7 @@ class World(Cluster):
         self.at(self.now + seconds, happens)
 
     def live(self, until: float, watch: Callable[[float], object]) -> None:
-        """*watch* is told, before each jump of the clock, where it goes."""
+        """Call *watch* before each jump of the clock, with the time that the clock jumps to."""
         while True:
             self.rest()
             then = self._next()
@@ -106,7 +106,7 @@ class World(Cluster):
         return min(times)
 
     def rest(self) -> None:
-        """Until nobody has anything to do at this moment."""
+        """Run until no component has anything to do at this moment."""
         for _ in range(_MOST_ROUNDS):
             self._tell_late(self.now)
             busy = False if self.trouble.no_leader else self._decide()
@@ -130,15 +130,15 @@ class World(Cluster):
         assert not defects, defects
         return bool(actions or reads)
 
-    # Objects, and who hears of them.
+    # Objects, and the components that hear of them.
 
     def restart(self) -> None:
-        """Another process leads, that knows what the API server says."""
+        """Another process leads, which knows what the API server says."""
         self._late.clear()
         super().restart()
 
     def hand_over(self) -> None:
-        """The standby leads, that has watched all along."""
+        """The standby leads, which has watched all along."""
         self._tell_late(math.inf)
         self.core.lead(self.core.latest_term(1 << 30) + 1, self.now)
 

@@ -114,7 +114,7 @@ class FakeKubelet(RegistrationServicer, PodResourcesListerServicer):
         return [each for each in self.plugins if each.request.resource_name == resource]
 
     def start(self) -> None:
-        """As the kubelet: wipe the directory's sockets, make our own."""
+        """As the kubelet: wipe the directory's sockets, make its own."""
         for path in self.directory.iterdir():
             if path.is_socket():
                 path.unlink()

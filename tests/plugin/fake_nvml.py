@@ -1,4 +1,4 @@
-"""A driver that plays a machine and can be told to answer badly: pynvml's names and errors."""
+"""A driver that plays a machine and answers badly on demand: pynvml's names and errors."""
 
 # ruff: noqa: N802 - the library gives its functions their names
 

@@ -25,7 +25,7 @@ class PlayedDriver:
     def __init__(self, machine: str, file: Path) -> None:
         self._driver = FakeNvml(recorded_machine(machine, node="n1"))
         self._file = file
-        self._xids = 0  # so many have been told
+        self._xids = 0  # how many it has delivered
 
     def install(self) -> None:
         """In the library's place: functions of a module, under its names."""

@@ -11,7 +11,7 @@ from urllib.request import urlopen
 
 
 class Process:
-    """A running `linkwise-plugin` on node n1; *program* is how Python is told to run it."""
+    """A running `linkwise-plugin` on node n1; *program*: Python's arguments to run it."""
 
     def __init__(
         self,

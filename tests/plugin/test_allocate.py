@@ -1,5 +1,5 @@
-"""Which GPUs the kubelet is told to prefer: the plan of the pod that asks, else the best that
-spoils no other plan; always exactly as many as asked for."""
+"""Which GPUs the plugin asks the kubelet to prefer: the plan of the pod that asks, else the best
+that spoils no other plan; always exactly as many as asked for."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Told to end, the plugin takes what it wrote off its Node, if its DaemonSet is gone."""
+"""If its DaemonSet is gone when the plugin ends, it removes what it wrote from its Node."""
 
 import logging
 import socket

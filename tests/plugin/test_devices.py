@@ -1,4 +1,4 @@
-"""Health, and the book of devices that everything is answered from."""
+"""Health, and the device book, from which the plugin answers everything."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -159,7 +159,7 @@ def test_a_new_reading_replaces_links_and_minors() -> None:
 
 
 def test_when_a_gpu_is_gone_the_device_files_are_those_of_the_new_reading() -> None:
-    """A driver that was loaded again without it numbers the others anew."""
+    """A driver that was loaded again without it renumbers the others."""
     devices = book()
     devices.discovered(Snapshot(without(7), {UUIDS[0]: 0, UUIDS[1]: 1}), now=10)
     assert devices.now.minors == {UUIDS[0]: 0, UUIDS[1]: 1}

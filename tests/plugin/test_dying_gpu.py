@@ -46,7 +46,7 @@ def ids(machine: Machine) -> list[str]:
 
 
 def lines_of(snapshot: Snapshot) -> int:
-    """How often a person hears of it: each GPU that is not well, and each warning."""
+    """How many reports a user gets: each GPU that is not well, and each warning."""
     return len(snapshot.probe.findings) + len(snapshot.warnings) + len(snapshot.left_out)
 
 
@@ -254,7 +254,7 @@ def test_a_device_file_that_was_never_told_is_refused_and_its_gpu_is_not_offered
     assert grant(book.now, uuids[4:5], how).device_paths == ("/dev/nvidia104",)
     assert [gpu.healthy for gpu in book.now.machine.gpus] == [True] * 3 + [False] + [True] * 4
     without = DeviceBook(inventory(driver).read())
-    assert all(gpu.healthy for gpu in without.now.machine.gpus)  # nobody needs the file there
+    assert all(gpu.healthy for gpu in without.now.machine.gpus)  # nothing needs the file there
 
 
 def test_device_files_told_by_a_driver_that_was_reloaded_since_are_forgotten() -> None:

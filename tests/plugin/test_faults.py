@@ -1,4 +1,4 @@
-"""When a GPU is out, for how long, and what is told of it: values in, values out."""
+"""When a GPU is out, for how long, and what the plugin reports of it: values in, values out."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -133,7 +133,7 @@ def test_one_that_comes_back_and_fails_again_waits_twice_as_long_each_time() -> 
 
 
 def test_after_what_a_probe_finds_it_never_waits_longer_than_after_a_first_reset() -> None:
-    """A driver may be loaded anew many times in a day of maintenance."""
+    """A driver may be reloaded many times in a day of maintenance."""
     gpus, waited = Gpus(), []
     for _ in range(12):
         gpus.probe(LOST)

@@ -1,4 +1,4 @@
-"""GPUs are probed and read anew; what comes of it is told, and what fails changes nothing."""
+"""The caretaker probes GPUs, reads them again and reports the result; a failure changes nothing."""
 
 import logging
 from collections.abc import Iterator

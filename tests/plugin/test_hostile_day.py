@@ -24,7 +24,7 @@ UUIDS = [gpu.uuid for gpu in MACHINE.gpus]
 LOST, UNKNOWN = pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_UNKNOWN
 HANGS = [{"hang": True}]
 QUICK = ("--health-seconds", "0.2", "--discovery-seconds", "3600", "--driver-seconds", "2")
-# Told to end, the program has 3 s; the rest is for a machine that is busy with other things.
+# Asked to end, the program has 3 s; the rest is for a machine that is busy with other things.
 PATIENCE_SECONDS = 9.0
 CUDA = "nvidia.com/cuda.runtime-version.full"
 DYING = (
@@ -71,7 +71,7 @@ class Day:
         return self.client.get("/api/v1/nodes/n1", Node).metadata.labels
 
     def read_again(self, faults: dict[str, Any], cuda: int, label: str) -> None:
-        """Until a reading that began after this call is published; *cuda* is told as *label*."""
+        """Wait until a reading that began after this call is published, with *cuda* as *label*."""
         self.driver({**faults, "nvmlSystemGetCudaDriverVersion_v2": [{"answer": cuda}]})
         wait_for(lambda: self.labels[CUDA] == label, "a reading")
 
@@ -122,7 +122,7 @@ def test_a_driver_that_hangs_is_seen_and_ends_nothing_but_what_it_hangs_in(day: 
     assert "the last complete probe of the GPUs is" in plugin.get("/readyz")[1]
     assert plugin.metric("probe_age_seconds") > 2.2
     wait_for(lambda: len(day.sick()) == 8, "GPUs that nobody is given")
-    day.kubelet.plugin.allocate(UUIDS[:1])  # the kubelet is answered all the same
+    day.kubelet.plugin.allocate(UUIDS[:1])  # the plugin still answers the kubelet
     assert plugin.get("/healthz")[0] == 200
     day.driver({})
     wait_for(lambda: not day.sick() and plugin.ready(), "all well again")

@@ -1,4 +1,4 @@
-"""Who really has which GPU, over a real socket."""
+"""Which pod really has which GPU, over a real socket."""
 
 from collections.abc import Iterator
 from pathlib import Path

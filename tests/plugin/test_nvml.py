@@ -1,4 +1,4 @@
-"""The driver's answers, good and bad, told as a machine. No GPU needed: the library's own errors
+"""The driver's answers, good and bad, read as a machine. No GPU needed: the library's own errors
 and structures, a played driver behind them."""
 
 from dataclasses import replace
@@ -44,7 +44,7 @@ def test_a_driver_that_answers_well_tells_the_machine_as_it_is(machine: Machine)
     assert snapshot.minors[machine.gpus[2].uuid] == 102
 
 
-OPTIONAL = {  # not supported, and what is said in its place
+OPTIONAL = {  # not supported, and the value in its place
     "nvmlDeviceGetName": ("model", "GPU"),
     "nvmlDeviceGetMemoryInfo": ("memory_mib", 0),
     "nvmlDeviceGetPciInfo": ("pci_bus_id", None),
@@ -138,7 +138,7 @@ def test_a_driver_that_was_reloaded_is_found_again_by_probing() -> None:
     assert len(problems) == 8
     again = inventory.probe(machine)
     assert again.findings == {}
-    assert again.recount  # it may number its device files anew
+    assert again.recount  # it may renumber its device files
     assert not inventory.probe(machine).recount
 
 

@@ -277,7 +277,7 @@ def test_a_port_that_is_taken_is_named(kubelet_dir: Path) -> None:
 def test_without_an_api_server_gpus_are_offered_and_when_it_comes_plans_are_kept(
     kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The pod `early` is admitted before we can see any pod; it is not taken for one that waits."""
+    """`early` is admitted before the plugin can see any pod, and does not count as waiting."""
     monkeypatch.setattr(program, "_FIRST_PODS_SECONDS", 0.1)
     monkeypatch.setattr(program, "_WATCH_DEAD_SECONDS", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as free:

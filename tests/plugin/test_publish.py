@@ -1,4 +1,4 @@
-"""What the Node says of us: only what differs is written, and only what is ours is touched."""
+"""What the plugin writes to its Node: only what differs, and only what is its own."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace

@@ -99,7 +99,7 @@ def test_a_kubelet_that_comes_later_or_refuses_at_first_is_tried_again(
 def test_a_kubelet_that_comes_is_not_kept_waiting(
     kubelet_dir: Path, make_registrar: Callable[[], Registrar], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However long it has been away: until it knows us it refuses every pod with GPUs."""
+    """However long it has been away: until it knows the plugin, it refuses every pod with GPUs."""
     monkeypatch.setattr(registration, "wait_random_exponential", lambda **_: lambda _: 3600.0)
     registrar = make_registrar()
     registrar.start()

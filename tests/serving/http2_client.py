@@ -34,7 +34,7 @@ class Answered:
 
 
 class Client:
-    """One connection. Of each answer *window* bytes are taken, until more are asked for."""
+    """One connection. It takes *window* bytes of each answer, until the test asks for more."""
 
     def __init__(self, port: int, context: ssl.SSLContext, *, window: int = 1 << 20) -> None:
         context.set_alpn_protocols(["h2"])

@@ -1,4 +1,4 @@
-"""Who leaves when there is no place left."""
+"""Which connection leaves when there is no place left."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""A port with TLS: who is let in, who is not, and that certificates change without a lost call."""
+"""A port with TLS: which callers it admits, and that certificates change without a lost call."""
 
 import errno
 import socket
@@ -222,7 +222,7 @@ def test_while_certificates_change_no_call_is_lost(running: Running, authority: 
 
 
 def test_without_client_certificates_everybody_is_a_stranger(authority: Authority) -> None:
-    """As the API server is to the webhook: who asks often stays."""
+    """As the API server is to the webhook: a client that asks often stays."""
     started = Running(Places(strangers=3))
     shown = make_pair([HOST], datetime.now(UTC), Lifetime())
     started.server.use(greet_everybody(shown))
@@ -312,7 +312,7 @@ def test_a_call_under_way_is_answered_at_the_end(running: Running, authority: Au
     closing.join(30)
     assert not closing.is_alive()
     assert answers == [(200, b"last words")]
-    assert client.sock is None  # it was told that the connection ends
+    assert client.sock is None  # the answer said that the connection ends
 
 
 def test_a_busy_port_is_said(running: Running) -> None:

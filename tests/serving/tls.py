@@ -21,14 +21,14 @@ SCHEDULER = "system:kube-scheduler"
 
 
 class Authority:
-    """One of our own, as the extender has it."""
+    """An authority of its own, as the extender has one."""
 
     def __init__(self) -> None:
         self.now = datetime.now(UTC)
         self.pair = make_authority(["test"], self.now, AUTHORITY)
 
     def greeting(self, *names: str) -> Greeting:
-        """Lets in whom this authority calls so."""
+        """Lets in clients that this authority certifies under these names."""
         shown = issue_server(self.pair, [HOST], self.now, Lifetime())
         return greet_known(shown, self.pair.certificate, names or (SCHEDULER,))
 

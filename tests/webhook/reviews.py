@@ -1,4 +1,4 @@
-"""AdmissionReviews as the API server writes them, and what is answered."""
+"""AdmissionReviews as the API server writes them, and the answers."""
 
 import json
 from base64 import b64decode

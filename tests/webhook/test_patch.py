@@ -133,7 +133,7 @@ def test_asked_again_there_is_nothing_left_to_add(
     gate: Gating,
     wanted: str,
 ) -> None:
-    """Another webhook that comes after ours makes the API server ask again."""
+    """If another webhook comes after Linkwise's, the API server asks again."""
     rules = Rules(scheduler=wanted, gate=gate)
     made = pod("p", annotations=annotations, gpus=gpus)
     made["spec"]["schedulingGates"] = [{"name": name} for name in waits]

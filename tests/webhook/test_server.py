@@ -1,4 +1,4 @@
-"""HTTPS: who is answered, what is refused, and that a new certificate and an end lose no call."""
+"""HTTPS: which calls get an answer, and that a new certificate and a shutdown lose no call."""
 
 import http.client
 import json
@@ -212,6 +212,6 @@ def test_a_call_under_way_is_answered_at_the_end_and_told_to_go_elsewhere(
     closing.join(30)
     assert not closing.is_alive()
     assert answers == [(200, b"last words")]
-    assert client.connection.sock is None  # it was told that the connection ends
+    assert client.connection.sock is None  # the answer said that the connection ends
     with pytest.raises(ConnectionError):
         running.client().ask("GET", "/readyz")

@@ -127,7 +127,7 @@ def test_the_rank_is_said_or_is_the_jobs_completion_index() -> None:
     assert ask_of({INDEX: "5"}, {}).rank == 5
     assert ask_of({}, {INDEX: "6"}).rank == 6
     assert ask_of({INDEX: "5", "linkwise.dev/rank": "1"}, {}).rank == 1
-    assert ask_of({INDEX: "five"}, {}).rank is None  # not our annotation, so not our error
+    assert ask_of({INDEX: "five"}, {}).rank is None  # not Linkwise's annotation, so not its error
 
 
 def test_a_model_is_matched_by_whole_words_in_any_case() -> None:

@@ -82,7 +82,7 @@ def test_a_namesake_with_the_same_gpus_holds_no_others_besides() -> None:
     at.add_pod("foreign", 3, node="n1")
     at.set_in_use("n1", {"ml/foreign": {"main": at.uuids("n1", 0, 1, 4)}})
     at.delete("foreign")
-    at.add_pod("foreign", 3, node="n1")  # before anybody saw that the name was not in the list
+    at.add_pod("foreign", 3, node="n1")  # before the extender saw a list without the name
     assert holders(at, "n1") == {"foreign": ("used", 3)}
     assert at.free("n1") == 5
     at.set_in_use("n1", {"ml/foreign": {"main": at.uuids("n1", 2, 3, 5)}})
@@ -222,7 +222,7 @@ def test_what_a_pod_has_given_back_may_go_to_others_before_its_end_is_heard() ->
 
 
 def test_a_plan_for_another_node_than_the_pods_is_made_to_say_what_it_has() -> None:
-    """Some other scheduler bound a planned member past us."""
+    """Another scheduler bound a planned member without the extender."""
     at = cluster(2)
     members = at.add_gang("g", 2, gpus=8)
     at.settle()
@@ -238,7 +238,7 @@ def test_a_plan_for_another_node_than_the_pods_is_made_to_say_what_it_has() -> N
     assert corrected is not None
     assert (corrected.node, corrected.id) == (elsewhere, plan.id)
     assert at.gpus(members[0]) == real
-    assert at.core.counts(at.now).swaps == 0  # the kubelet did what it was told
+    assert at.core.counts(at.now).swaps == 0  # the kubelet did as it was asked
     assert at.sound()
 
 
@@ -433,7 +433,7 @@ def test_cpu_that_comes_free_is_room_for_a_gang() -> None:
 
 
 def test_of_two_unbound_plans_for_one_gpu_the_newer_counts() -> None:
-    """The older was about to be withdrawn when the extender before us died."""
+    """The older was about to be withdrawn when the extender before this one died."""
     at = cluster()
     at.add_pod("first-by-uid", 0, gang="a", gang_size="1")
     at.add_gang("g", 1, 8)

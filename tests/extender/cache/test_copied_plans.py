@@ -1,5 +1,5 @@
-"""Annotations that came along when somebody copied a pod's manifest: they promise nothing, and
-nobody is blamed for them."""
+"""Annotations that a copied pod manifest brought along: they promise nothing, and the extender
+reports no mistake because of them."""
 
 from linkwise.extender.api.actions import Evict
 from linkwise.extender.core import CoreSettings

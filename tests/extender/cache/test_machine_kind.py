@@ -1,4 +1,4 @@
-"""Questions about many nodes at once are answered as each would be alone."""
+"""A question about many nodes at once gives each the answer that it would get alone."""
 
 import numpy as np
 import pytest

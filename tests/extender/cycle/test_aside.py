@@ -329,7 +329,7 @@ def happen(at: Cluster, made: Iterator[int], events: list[str]) -> None:
 
 def whoever_can_go_goes(happenings: list[list[str]], sizes: list[int]) -> None:
     at = cluster(nodes=4)
-    at.settings = CoreSettings(hold_share=0)  # for whom it keeps GPUs, a new one decides anew
+    at.settings = CoreSettings(hold_share=0)  # a new one would decide reservations again
     at.restart()
     made = iter(range(1000))
     Meanwhile(at, *(partial(happen, at, made, events) for events in happenings))
@@ -340,7 +340,7 @@ def whoever_can_go_goes(happenings: list[list[str]], sizes: list[int]) -> None:
     assert at.sound()
     assert at.core.take_defects() == []
     before = {pod.metadata.name: at.plan(pod.metadata.name) for pod in at.pods.values()}
-    # Nothing was overlooked: an extender that begins anew finds no more to do.
+    # Nothing was overlooked: an extender that starts now finds no more to do.
     at.restart()
     at.settle()
     assert {pod.metadata.name: at.plan(pod.metadata.name) for pod in at.pods.values()} == before

@@ -1,4 +1,4 @@
-"""Who waits has his turn before those behind him, and keeps no more from them than he may."""
+"""A pod or gang that waits goes before those behind it, and withholds no more than it may."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -107,14 +107,14 @@ def test_a_pod_of_a_job_ends_however_it_restarts_its_containers() -> None:
     assert held(at) == {"n1", "n2"}
 
 
-# Who says when he ends, and who does not.
+# Jobs that say when they end, and jobs that do not.
 
 
 @pytest.mark.parametrize("said", [{}, {"expected_duration": "168h"}])
 def test_a_job_that_says_that_it_runs_for_a_week_is_not_waited_for_beside_short_ones(
     said: dict[str, str],
 ) -> None:
-    """Found after 5.5 hours: a known end was better than any that nobody knew."""
+    """Found after 5.5 hours: the extender preferred a known end to every unknown one."""
     at = cluster(4)
     run(at, "week", 8, "n1", **said)
     for number in range(4):  # what has run before
@@ -286,7 +286,7 @@ def test_nodes_that_come_while_a_hold_is_chosen_trip_no_gang(first: int, machine
 
 
 def test_nodes_that_come_while_a_hold_is_chosen_are_the_first_gangs() -> None:
-    """Found: the next gang in the line was planned there."""
+    """Found: the extender planned the next gang of the scheduling queue there."""
     at = full_cluster()
     at.add_gang("g", 3, 8)
     for rank in range(3):

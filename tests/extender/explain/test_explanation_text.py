@@ -1,4 +1,4 @@
-"""What a person reads who asks why a pod waits."""
+"""What a user reads who asks why a pod waits."""
 
 import pytest
 

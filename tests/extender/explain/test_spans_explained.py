@@ -1,5 +1,5 @@
-"""What a gang is told that waits for a span: at which level it fails, which domain comes nearest,
-and who has the GPUs there."""
+"""The explanation of a gang that waits for a span: at which level it fails, which domain comes
+nearest, and which pods or gangs have the GPUs there."""
 
 import pytest
 

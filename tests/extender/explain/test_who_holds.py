@@ -1,4 +1,4 @@
-"""Who has what somebody waits for: told where it is worth knowing, and only there."""
+"""Who has the GPUs that a pod waits for: reported where it is worth knowing, and only there."""
 
 from linkwise.extender.api.views import Explanation
 from linkwise.extender.explain import explanation_text
@@ -130,7 +130,7 @@ def test_a_gang_that_no_waiting_helps_is_told_so_until_the_nodes_change() -> Non
     assert _reason(at, "large-0") == "room for 0 of 4 members", "what is left is kept for the other"
     for rank in range(3):
         at.delete(f"fits-{rank}")
-    at.pass_time(60)  # what was kept for it is given up
+    at.pass_time(60)  # its reservation is given up
     at.pass_time(60)  # and what there is now is looked at
     reason = "room for 1 of 4 members; node gpu-3 has room for 1"
     assert _reason(at, "large-0") == f"{reason}; not for all even once nobody else runs"

@@ -198,7 +198,7 @@ def test_one_write_per_pod_at_a_time() -> None:
     at = cluster()
     at.add_gang("g", 1, 8)
     (first,) = at.core.decide(at.now)
-    at.remove_node("n1")  # the plan came to nothing while it is being written
+    at.remove_node("n1")  # the plan is void while it is being written
     assert at.core.decide(at.now) == ()
     at.core.done(first, at.carry_out(first), at.now)
     (second,) = at.core.decide(at.now)
@@ -784,7 +784,7 @@ def test_two_half_plans_are_brought_to_one() -> None:
     planned(at)
     at.set_ready("n1", ready=False)
     at.set_ready("n2", ready=False)
-    first, second = at.core.decide(at.now)  # anew on n3 and n4; only one gets written
+    first, second = at.core.decide(at.now)  # again on n3 and n4; only one gets written
     at.core.done(first, at.carry_out(first), at.now)
     assert isinstance(second, WritePlan)
     for node in ("n1", "n2"):

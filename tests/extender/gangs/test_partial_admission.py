@@ -70,7 +70,7 @@ def test_the_minimum_starts_once_nobody_has_come_for_a_moment() -> None:
     assert at.settle() == []
     assert at.core.next_due() == at.now + MOMENT_SECONDS
     at.pass_time(MOMENT_SECONDS / 2)
-    add(at, 2)  # and everybody is waited for once more
+    add(at, 2)  # and the gang waits a moment once more
     at.settle()
     at.pass_time(MOMENT_SECONDS / 2)
     assert planned(at) == {}
@@ -437,7 +437,7 @@ def test_one_of_a_fixed_size_has_no_place_for_more_also_while_it_runs() -> None:
 
 
 def test_one_of_any_size_plans_all_that_come() -> None:
-    """A PodGroup says how many are enough, and nobody says how many there will be."""
+    """A PodGroup says how many are enough, and nothing says how many there will be."""
     at = cluster(nodes=4)
     group = owner("scheduling.x-k8s.io/v1alpha1 PodGroup", "spmd", {"minMember": 2})
     at.owners = {ref_of(group): group}

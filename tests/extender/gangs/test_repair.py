@@ -130,7 +130,7 @@ def test_nor_one_whose_gpus_are_broken() -> None:
     die(at, "g-1")
     at.set_health("n1", broken[0])
     make_anew(at, 1, size=3)
-    assert node_of(at, "again-1") == "n1"  # next to the others all the same
+    assert node_of(at, "again-1") == "n1"  # still next to the others
     assert broken[0] not in at.indices("again-1")
 
 
@@ -153,7 +153,7 @@ def test_who_wants_more_or_fewer_gpus_than_the_one_before_gets_what_he_wants(gpu
 
 def test_refusals_count_only_in_a_row() -> None:
     at = running(nodes=8)
-    for rank in range(4):  # those made anew run on, with what is written on them
+    for rank in range(4):  # replacements run on, with what is written on them
         die(at, f"g-{rank}")
         name = make_anew(at, rank)
         refused = node_of(at, name)

@@ -130,7 +130,7 @@ def test_a_gang_that_does_not_fit_stays_gated_and_is_told_why() -> None:
 def test_why_those_that_are_alike_wait_is_worked_out_once_a_round(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Thousands may wait, and each time all nodes are asked, under the lock."""
+    """Thousands may wait, and each time the extender looks at all nodes, under the lock."""
     asked: list[GpuRequest] = []
 
     def counted(books: Cache, wish: GpuRequest) -> str:
@@ -151,7 +151,7 @@ def test_why_those_that_are_alike_wait_is_worked_out_once_a_round(
         (f"pod ml/p-{number}: no node has room for it (fewer free GPUs than wanted)",)
         for number in range(20)
     }
-    at.remove_node("n1")  # what was true a round ago is not told for ever
+    at.remove_node("n1")  # what was true a round ago is not reported for ever
     at.pass_time(EVENT_SECONDS)
     assert told(at, "p-0")[-1] == "pod ml/p-0: no node has room for it (there are no nodes)"
 
@@ -276,7 +276,7 @@ def test_a_pod_behind_the_gates_of_others_alone_is_left_alone() -> None:
     at.add_pod("p", 4, gates=[KUEUE])
     assert at.settle() == []
     at.lift("p", KUEUE)
-    assert at.settle() == []  # it is answered in filter, as any
+    assert at.settle() == []  # filter decides on it, as on any pod
     assert at.schedule("p") == "n1"
 
 

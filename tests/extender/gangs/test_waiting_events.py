@@ -1,4 +1,4 @@
-"""Why a gang waits is told by one Event on its first member, once for each reason."""
+"""One Event on the first member says why a gang waits, once for each reason."""
 
 from linkwise.extender.api.actions import Emit
 from linkwise.extender.cache.pending_writes import EVENT_SECONDS
@@ -172,7 +172,7 @@ def test_a_gang_that_is_given_up_again_and_again_is_told_so_once_in_a_while() ->
     given_up = [event.message for event in at.events if event.reason == "GangRefused"]
     assert given_up == ["gang ml/g: kube-scheduler refused node n1 for pod g-0"]
     text = "gang ml/g: its plans came to nothing (kube-scheduler refused node n1 for pod g-0)"
-    assert ("g-0", text) not in told(at)  # as it has just been told
+    assert ("g-0", text) not in told(at)  # as GangRefused has just said so
     assert len(at.events) <= 2
 
 

@@ -149,7 +149,7 @@ def judged(case: Case) -> Judged:
 
 
 def fill(at: Cluster, case: Case) -> list[str]:
-    """The nodes, who runs there, and the gang; the members without GPUs."""
+    """The nodes, the pods that run there, and the gang; the members without GPUs."""
     _fill(at, case)
     names = [f"g-{rank}" for rank in range(len(case.mates), len(case.mates) + len(case.members))]
     for name, member in zip(names, case.members, strict=True):
@@ -158,7 +158,7 @@ def fill(at: Cluster, case: Case) -> list[str]:
 
 
 def _fill(at: Cluster, case: Case) -> None:
-    """The nodes, those who run there, and the gang's members that do."""
+    """The nodes, the pods that run there, and the gang's members that do."""
     for number, place in enumerate(case.places):
         labels = {
             LABELS[level]: domain for level, domain in place.domains.items() if level in LABELS

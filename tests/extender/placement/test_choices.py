@@ -14,7 +14,7 @@ ZONE = "topology.kubernetes.io/zone"
 
 
 def busy(at: Cluster, node: str, *gpus: int) -> None:
-    """Somebody runs on these GPUs."""
+    """A pod runs on these GPUs."""
     if gpus:
         name = f"busy-{node}"
         at.add_pod(name, len(gpus), node=node, cpu="0")

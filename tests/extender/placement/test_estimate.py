@@ -1,4 +1,4 @@
-"""What people are told of a gang's communicator is what the search went by."""
+"""The reported estimate of a gang's communicator is the value that the search used."""
 
 from tests.extender.cluster import Cluster
 from tests.extender.placement.brute_force import LEAF, ZONE

@@ -1,4 +1,4 @@
-"""Where gangs go in the scenarios of HiveD's test scripts (Microsoft, MIT licence), told as what
+"""Where gangs go in the scenarios of HiveD's test scripts (Microsoft, MIT licence), as what
 has to hold: in which domain, together or apart, and who waits.
 
 HiveD's cells are labels here, its virtual clusters node selectors, and what it wants *within* a

@@ -60,7 +60,7 @@ def nvl72(at: Cluster, name: str) -> list[str]:
     return trays
 
 
-# What comes by itself.
+# What the extender does unasked.
 
 
 def test_a_gang_of_sixteen_nodes_goes_into_one_rack_of_nvlink() -> None:
@@ -303,7 +303,7 @@ def test_of_two_gpu_models_the_one_with_a_domain_that_will_do_is_taken(together:
     assert where(at, *members) == several(f"{together}-", 2)
 
 
-# Members that come later, or are made anew.
+# Members that come later, or replace others.
 
 
 def running(at: Cluster, *members: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Of an owner only that is kept which some rule goes by."""
+"""The extender stores only those fields of an owner that some rule reads."""
 
 import json
 from typing import Any

@@ -88,7 +88,7 @@ def test_a_stateful_set_that_makes_its_pods_one_by_one_cannot_be_a_gang() -> Non
         "makes each pod once the one before is ready: expected podManagementPolicy Parallel"
     )
     assert gang(pod("web-0", set_, annotations=said(4, **{"gang-min": "1"})), set_).minimum == 1
-    set_["spec"]["replicas"] = 1  # the other members are somebody else's
+    set_["spec"]["replicas"] = 1  # something else creates the other members
     assert gang(first, set_).size == 4
     set_["spec"]["replicas"] = 4
     set_["spec"]["podManagementPolicy"] = "Parallel"

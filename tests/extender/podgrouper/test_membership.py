@@ -44,7 +44,7 @@ def test_pods_of_a_job_that_is_gone_do_not_join_the_new_one(
     first, then = member(before, 0), member(after, 1)
     create(cluster, *((first, then) if left_first else (then, first)))
     assert planned(cluster) == []
-    assert cluster.filter("train-0-0").node_names  # nobody will make its fellows
+    assert cluster.filter("train-0-0").node_names  # nothing will create its fellows
     assert why(cluster, "train-1-0") == "linkwise: gang Job.batch/train waits for its members"
 
 
@@ -108,7 +108,7 @@ def test_members_that_ended_well_are_not_waited_for(cluster: Cluster) -> None:
 
 
 def test_gpus_that_the_owner_knows_nothing_of_make_no_gang(cluster: Cluster) -> None:
-    """Somebody's webhook adds them to pods; nobody can tell to how many of them."""
+    """A webhook adds them to pods; to how many of them is unknown."""
     train = job("train", 4, done=3)
     train["spec"]["template"] = template(0)
     there_is(cluster, train)
@@ -151,7 +151,7 @@ def test_workers_that_are_made_once_their_leader_runs_wait_for_each_other_and_no
 
 
 def test_a_gang_of_a_scheduler_that_does_not_ask_us_is_left_to_it(cluster: Cluster) -> None:
-    """Volcano and others plan their gangs themselves, and would not look at our plans."""
+    """Volcano and others plan their gangs themselves, and would not look at Linkwise's plans."""
     train = job("train", 2)
     there_is(cluster, train)
     strangers = [of_scheduler(member(train, index), "volcano") for index in range(2)]

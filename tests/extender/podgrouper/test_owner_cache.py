@@ -174,7 +174,7 @@ def test_pods_are_judged_again_as_they_are_by_now(cluster: Cluster) -> None:
 
 
 def test_thousands_of_pods_are_judged_again_a_few_at_a_time(cluster: Cluster) -> None:
-    """Whoever asks meanwhile gets the lock in between."""
+    """Other callers get the lock in between."""
     train = job("train", 512)
     for index in range(512):
         cluster.put_pod(member(train, index))
@@ -224,7 +224,7 @@ def test_pods_whose_owner_cannot_be_had_run_alone(cluster: Cluster, missing: Mis
 def test_what_could_not_be_had_is_asked_for_again_by_the_next_pod(
     cluster: Cluster, missing: Missing
 ) -> None:
-    """As where somebody has given the right to read it, or installed the kind, meanwhile."""
+    """As if an administrator has meanwhile given the right to read it, or installed the kind."""
     train = job("train", 3)
     cluster.owners = {ref_of(train): missing}
     create(cluster, member(train, 0))

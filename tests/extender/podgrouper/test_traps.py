@@ -1,4 +1,4 @@
-"""What looks like a gang and is none, what is one gang told twice, and what is not there."""
+"""What looks like a gang and is none, what describes one gang twice, and what is not there."""
 
 import msgspec
 import pytest
@@ -312,7 +312,7 @@ def test_labels_of_a_launcher_on_a_pod_of_another_job_prove_nothing() -> None:
     ["../../../../v1/namespaces/default", "a?watch=true", "a/status", "A", "a%2f", "a."],
 )
 def test_what_is_no_name_of_an_object_ends_in_no_path(name: str) -> None:
-    """Whoever may create a pod chooses what stands in its annotations."""
+    """Every user who may create a pod chooses what its annotations say."""
     result = told(pod("w", annotations={"pod-group-name": name}))
     assert isinstance(result.answer, NoGang)
     assert result.gets == ()

@@ -1,6 +1,7 @@
-"""Who waits for whom where a controller makes its pods one after the other, or some may be absent.
+"""Which pods wait for which, where a controller creates pods one by one, or some may be absent.
 
-Each of these would wait for ever, or start half, if all pods of the owner were simply counted.
+If the extender simply counted all pods of the owner, each of these gangs would wait for ever or
+start incomplete.
 """
 
 from typing import Any

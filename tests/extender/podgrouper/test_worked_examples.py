@@ -18,8 +18,8 @@ ROWS = [
     for case in CASES
     for number, row in enumerate(case["pods"])
 ]
-# A worker of a LeaderWorkerSet says its size itself; but that a set made anew is another gang, and
-# whether its leader comes first, stands on the set alone.
+# A worker of a LeaderWorkerSet says its size itself. Only the set says that a re-created set is
+# another gang, and whether its leader comes first.
 GETS = {"serve/LeaderWorkerSet.leaderworkerset.x-k8s.io": 1}
 
 

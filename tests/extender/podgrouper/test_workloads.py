@@ -1,5 +1,5 @@
-"""Pods as their operators make them, without a word for us: the core plans gangs whole, and lets
-those that are none go at once."""
+"""Pods as their operators make them, with nothing in them for Linkwise: the core plans gangs whole,
+and lets pods that are in no gang go at once."""
 
 import json
 import random

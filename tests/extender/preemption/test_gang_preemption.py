@@ -403,7 +403,7 @@ def quiet(at: Cluster, seconds: float) -> int:
 
 
 def test_one_refused_eviction_does_not_end_preemption() -> None:
-    """Found on a quiet cluster: nothing changed, so nobody was ever chosen again."""
+    """Found on a quiet cluster: nothing changed, so the extender never chose victims again."""
     at = cluster(nodes=1)
     run(at, "humble", 8, "n1")
     at.spared.add("humble")
@@ -426,7 +426,7 @@ def test_who_is_refused_again_and_again_is_asked_about_ever_more_seldom() -> Non
 
 
 def test_a_pod_that_is_stuck_in_terminating_blocks_no_preemption() -> None:
-    """Its GPUs would do, so nobody else was ever evicted."""
+    """Its GPUs would do, so no other pod was ever evicted."""
     at = cluster(nodes=2)
     run(at, "stuck", 8, "n1")
     run(at, "humble", 8, "n2")
@@ -452,7 +452,7 @@ def test_where_a_victim_gets_stuck_others_are_evicted() -> None:
 
 
 def test_others_are_evicted_beside_one_that_leaves_by_itself() -> None:
-    """Found: alone each was not enough; that one began to leave changed nothing for who looked."""
+    """Found: each alone was not enough; that one began to leave did not change the search."""
     at = cluster(nodes=2)
     run(at, "young", 8, "n1")
     run(at, "steady", 8, "n2", preemptible="false")
@@ -477,7 +477,7 @@ def test_of_many_gangs_with_members_to_spare_as_many_go_as_it_takes() -> None:
 
 
 def test_what_was_kept_beside_a_victim_that_gets_stuck_is_still_its_gangs() -> None:
-    """Found: for a minute nobody else was evicted, as the node that was free looked taken."""
+    """Found: for a minute no other pod was evicted, as the node that was free looked taken."""
     at = cluster(nodes=3)
     for name, node in (("young", "n1"), ("younger", "n2")):
         run(at, name, 8, node)

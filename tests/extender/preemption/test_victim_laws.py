@@ -1,4 +1,4 @@
-"""Who is evicted, against a judge that tries every set; and that whoever passes delays nobody."""
+"""Victims, against a judge that tries every set; and a pod that passes delays no reservation."""
 
 from collections.abc import Iterator
 from itertools import chain, combinations
@@ -44,7 +44,7 @@ def world(runners: list[Runner]) -> tuple[Cluster, dict[str, Runner]]:
             said = {"preemptible": "true"} if consents else {}
             if len(nodes) > 1:
                 said |= {"gang": name, "gang_size": str(len(nodes)), "rank": str(rank)}
-            # Bound past us, so that it is where the test wants it.
+            # Bound without the extender, so that it is where the test wants it.
             at.add_pod(f"{name}-{rank}", gpus, priority=priority, node=node, said=said)
         at.now += 1
     at.settle()
@@ -106,7 +106,7 @@ def bury(at: Cluster) -> None:
 
 
 def end_until(at: Cluster, ends: dict[str, float], until: float) -> None:
-    """Everybody ends as he said."""
+    """Every pod ends when it said."""
     for name in sorted(ends, key=lambda each: ends[each]):
         if ends[name] <= until:
             at.now = max(at.now, ends.pop(name))

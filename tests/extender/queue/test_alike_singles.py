@@ -22,7 +22,7 @@ def turned_away(pod: Pod) -> Pod:
 
 
 def live_through(seed: int) -> tuple[list[object], Cluster]:
-    """What was held and where everybody was after each event."""
+    """What was reserved and where every pod was after each event."""
     draw = random.Random(seed)
     at = Cluster(CoreSettings())
     for number in range(3):

@@ -1,5 +1,5 @@
-"""Whatever comes and goes in whatever order: nobody important is evicted, no gang by half, and what
-is held is held for somebody who waits."""
+"""Whatever comes and goes in whatever order: only a more urgent reservation evicts a pod, no gang
+is evicted in part, and every reservation has a member that waits."""
 
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings

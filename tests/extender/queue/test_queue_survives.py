@@ -1,5 +1,5 @@
-"""A change of the leader costs nobody his place in the queue: neither what is kept for a gang, nor
-the age of one that was evicted."""
+"""A change of the leader costs no gang its place in the scheduling queue: neither its reservation,
+nor, if it was evicted, its age."""
 
 from collections.abc import Callable
 
@@ -95,7 +95,7 @@ def test_in_its_first_decision_no_younger_gang_gets_what_was_kept(switch: Switch
 def test_what_can_no_more_come_true_is_chosen_again(switch: Switch) -> None:
     at = knows_better(cluster(3))
     node = at.nodes["n3"]
-    del at.nodes["n3"]  # nobody has told the next leader
+    del at.nodes["n3"]  # the next leader has not heard of it
     at.pods = {uid: pod for uid, pod in at.pods.items() if pod.spec.node_name != "n3"}
     at.restart()
     switch(at)

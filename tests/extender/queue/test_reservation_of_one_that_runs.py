@@ -43,7 +43,7 @@ def held(at: Cluster) -> set[str]:
 
 @pytest.mark.parametrize("said", [{}, {"expected_duration": "2h"}], ids=["unknown", "known end"])
 def test_what_is_held_is_not_what_its_own_member_has(said: dict[str, str]) -> None:
-    """Of whom only its own member has said when it ends."""
+    """At most its own member has said when it ends."""
     at = lacks_one(**said)
     (node,) = held(at)
     assert node in ("n3", "n4")

@@ -1,4 +1,4 @@
-"""Who waits for GPUs gets them in the end, and nobody else waits for longer than that takes."""
+"""A pod that waits for GPUs gets them in the end, and no other waits for longer than that takes."""
 
 from collections.abc import Callable
 
@@ -46,7 +46,7 @@ def hold_of(at: Cluster, gang: str, namespace: str = "ml") -> Reservation | None
 
 
 def held(at: Cluster, gang: str) -> dict[str, int]:
-    """node -> how many of its GPUs are kept for the gang."""
+    """node -> how many of its GPUs are reserved for the gang."""
     hold = hold_of(at, gang)
     return {} if hold is None else {node: mask.bit_count() for node, mask in hold.gpus.items()}
 

@@ -1,4 +1,4 @@
-"""kube-scheduler asks before our watch has shown what it asks about: no pod has to pay for that."""
+"""kube-scheduler asks before the watch has shown the object it asks about: no pod pays for that."""
 
 import pytest
 
@@ -176,7 +176,7 @@ def test_a_node_that_kube_scheduler_makes_room_on_stays_the_pods_own() -> None:
     end(at, "b", "n2")
     assert after_a_moment(at) == []
     assert nominated(at, "important") == {"important": "n1"}
-    at.nominate("important", "")  # something else came to nothing there
+    at.nominate("important", "")  # it failed there for another reason
     assert at.filter("important", ["n1"]).node_names == ()
     at.add_pod("short", 1)
     at.schedule("short")
@@ -291,13 +291,13 @@ def test_a_pod_that_is_nominated_and_not_tried_there_is_nominated_again() -> Non
     nomination as it is, and nothing wakes the pod."""
     at, _ = sampled_cluster()
     assert len(after_a_moment(at)) == 1
-    at.pass_time(NOMINATE_SECONDS)  # taken away first, as one that stays the same wakes nobody
+    at.pass_time(NOMINATE_SECONDS)  # removed first: an unchanged one wakes no pod
     assert len([a for a in at.pass_time(MOMENT_SECONDS) if isinstance(a, Nominate)]) == 1
     assert at.schedule("p") == "n1"
 
 
 def test_while_every_call_is_lost_nominations_come_ever_more_seldom() -> None:
-    """kube-scheduler takes each away, and that wakes all who wait: hundreds of calls a minute."""
+    """kube-scheduler removes each, which wakes all pods that wait: hundreds of calls a minute."""
     at, sample = sampled_cluster()
     assert len(after_a_moment(at)) == 1
 

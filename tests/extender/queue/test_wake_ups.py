@@ -1,9 +1,9 @@
-"""Nobody is forgotten: a pod that can go is woken, also where kube-scheduler wakes nobody itself.
+"""No pod is forgotten: the extender wakes a pod that can go, also where kube-scheduler wakes none.
 
-The kube-scheduler of these tests is as lazy as it may be. It tries a pod that is new, that was let
-go from behind its gates, or that was nominated anew, and once only; whatever else happens, and
-whoever else comes or goes, is no reason. What it counts of nodes it counts as the real one does:
-pods that are nominated have their room already, so it may refuse a pod without asking us.
+The kube-scheduler of these tests is as lazy as it may be. It tries a pod once if the pod is new,
+lost its last gate, or got a new nomination. Nothing else makes it try a pod: no other event, and no
+other pod that comes or goes. It counts the room on nodes as the real one does: nominated pods have
+their room already, so it may refuse a pod without a call to the extender.
 """
 
 from collections import Counter
@@ -24,15 +24,15 @@ from tests.extender.cluster import GPU, Cluster, change
 
 NODES = ("n0", "n1", "n2")
 NO_GPUS = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
-# Nobody waits for longer who could go. Most are woken in the moment; the longest are a nomination
-# that is made anew and a gang that looks whether more of its members come.
+# No pod that could go waits for longer. The extender wakes most at once. The longest waits are for
+# a nomination that is written again, and for a gang that looks whether more of its members come.
 WAIT_SECONDS = 10.0
 TIMEOUT = 40.0
 SETTINGS = CoreSettings(gang_timeout_seconds=TIMEOUT, hold_share=0.0)
 
 
 class Watched(Cluster):
-    """Tells each change of a pod, one by one, as a watch does."""
+    """Reports each change of a pod, one by one, as a watch does."""
 
     tell: Callable[[Pod], None]
 
@@ -50,11 +50,11 @@ class LazyWorld:
             self.at.add_node(node, "hgx-h100")
         self._seen: dict[str, tuple[bool, str]] = {}  # uid -> gated, nominated
         self._awake: list[str] = []
-        self.ignored: set[str] = set()  # names of pods that it does not try at all
-        self.asked: Counter[str] = Counter()  # how often the extender was
+        self.ignored: set[str] = set()  # names of pods that kube-scheduler never tries
+        self.asked: Counter[str] = Counter()  # by pod name: calls to the extender
 
     def settle(self) -> None:
-        """Until nobody has anything to do at this moment."""
+        """Run until no component has anything to do at this moment."""
         for _ in range(100):
             self.at.settle(rounds=60)
             if not self._awake:
@@ -155,8 +155,8 @@ class LazyWorld:
         return pod.metadata.name in self.ignored and not pod.spec.node_name
 
     def forgotten(self) -> list[str]:
-        """Who waits although an extender that starts now would let him go. Where kube-scheduler
-        does not bind what was planned for it, a gang is left to wait for good."""
+        """The pods that wait although an extender that starts now would let them go. If
+        kube-scheduler does not bind the planned pods of a gang, that gang may wait for good."""
         fresh = self._fresh()
         actions = [*fresh.decide(self.at.now)]
         patient = self._fresh()  # it looks for a moment whether more members of a gang come
@@ -229,7 +229,7 @@ def test_room_for_a_pod_behind_our_gate_wakes_it_in_the_moment() -> None:
 
 
 def test_room_for_a_single_pod_wakes_it_a_moment_later() -> None:
-    """Mostly kube-scheduler comes by itself, at once."""
+    """Mostly kube-scheduler tries the pod by itself, at once."""
     world = full()
     world.at.add_pod("p", 1)
     world.settle()
@@ -252,7 +252,7 @@ def test_room_for_many_wakes_many_at_once() -> None:
 
 
 def test_a_place_kept_by_a_nomination_is_room_once_the_plan_is_taken_back() -> None:
-    """kube-scheduler refuses the pod without asking us, so nothing but its status tells."""
+    """kube-scheduler refuses the pod without a call to the extender: only its status tells so."""
     world = LazyWorld(("n0",))
     world.ignored = {"g-0", "g-1"}  # never bound
     world.at.add_gang("g", 2, 4)
@@ -279,7 +279,7 @@ def test_one_that_may_not_preempt_keeps_its_nomination_and_is_woken_all_the_same
     world.at.add_pod("p", 4)
     world.never_preempts("p")
     world.settle()
-    world.at.nominate("p", "n0")  # by us, and then the room was gone
+    world.at.nominate("p", "n0")  # by the extender, and then the room was gone
     world.settle()
     assert world.at.pod("p").status.nominated_node_name == "n0"
     world.end("first")
@@ -364,7 +364,7 @@ class LazyMachine(RuleBasedStateMachine):
 
     @rule()
     def clean_up(self) -> None:
-        """The kubelets have back what pods had that are gone or have ended."""
+        """Give back to the kubelets the GPUs of pods that are gone or have ended."""
         for node in NODES:
             for key in list(self.at.in_use(node)):
                 pod = self.at.find(key.removeprefix("ml/"))

@@ -196,7 +196,7 @@ def test_binding_twice_is_no_error(world: World, started: Extender) -> None:
 def test_a_pod_that_kube_scheduler_saw_before_us_is_bound_all_the_same(
     world: World, started: Extender
 ) -> None:
-    """Its bind call names the pod alone, and is here before our watch tells of it."""
+    """Its bind call names the pod alone, and arrives before the watch shows the pod."""
     for number in range(20):
         pod = world.add_pod(f"new-{number}", gpus=1)
         assert started.bind(pod, "n1" if number < 8 else "n2" if number < 16 else "n3") == ""
@@ -365,7 +365,7 @@ def test_a_bind_that_waits_for_our_watch_ends_with_the_shell(started: Extender) 
 
 
 def test_no_plan_waits_for_events(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thousands of pods may be told at once why they wait."""
+    """The extender may report to thousands of pods at once why they wait."""
     hanging, told = Event(), Event()
     perform = KubeActions.perform
 

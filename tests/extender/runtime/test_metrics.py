@@ -1,4 +1,4 @@
-"""`/metrics` is what Prometheus reads, and counts the books at the moment of asking."""
+"""`/metrics` is what Prometheus reads, and counts the cache at the moment of the request."""
 
 import pytest
 from prometheus_client.metrics_core import Metric

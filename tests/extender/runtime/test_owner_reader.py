@@ -67,7 +67,7 @@ def test_a_kind_that_nobody_serves_is_not_the_same_as_an_object_that_is_not_ther
 
 
 class _Refusing(KubeClient):
-    """Says the same to whoever asks."""
+    """Refuses every caller with the same error."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         self._error = ApiError(status, reason, message)

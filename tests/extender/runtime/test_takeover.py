@@ -1,4 +1,4 @@
-"""What a standby does and does not do, and what becomes of its books when it comes to lead."""
+"""What a standby does and does not do, and what becomes of its cache when it starts to lead."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -134,7 +134,7 @@ def test_all_pods_are_listed_once_more_before_it_decides(world: World, extender:
 def test_nobody_is_answered_before_its_first_decision(
     world: World, extender: Extender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Till then what was kept for those who wait for longest would look free to everybody."""
+    """Till then GPUs reserved for the pods that wait longest would look free to every pod."""
     begun, decide = Event(), extender.core.decide
 
     def slowly(now: float) -> tuple[Action, ...]:
@@ -168,7 +168,7 @@ def test_a_leader_that_may_act_no_more_writes_nothing(world: World, extender: Ex
 def test_a_term_that_is_not_above_what_plans_name_is_outbid(
     world: World, extender: Extender
 ) -> None:
-    """Somebody has deleted the Lease, and its terms count anew."""
+    """The Lease was deleted, so its terms start again."""
     extender.lead.give(7)
     world.add_gang("g", 2)
     wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
@@ -198,7 +198,7 @@ def test_a_term_that_no_leader_can_have_had_is_not_outbid(world: World, extender
 def test_the_binding_of_a_planned_member_names_who_binds_it(
     world: World, extender: Extender
 ) -> None:
-    """Else the API server would take it for one of the leader who planned it."""
+    """Else the API server would take it for one of the leader that planned it."""
     extender.lead.give(1)
     world.add_gang("g", 2)
     wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))

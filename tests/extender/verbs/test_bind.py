@@ -1,4 +1,4 @@
-"""The bind verb: which GPUs, how often asked, and what is held until the outcome shows."""
+"""The bind verb: which GPUs, how often asked, and what stays reserved until the outcome shows."""
 
 from linkwise.extender.api.actions import WritePlan
 from linkwise.extender.api.extender_calls import (
@@ -235,7 +235,7 @@ def test_a_member_whose_gpus_were_taken_is_not_let_through_on_its_plan() -> None
     at.settle()
     at.add_pod("foreign", 4, node="n1")
     at.set_in_use("n1", {"ml/foreign": {"main": at.uuids("n1", *at.indices("g-0"))}})
-    # Before the next decision: the plan is still written, and is not to be had.
+    # Before the next decision: the plan is still written, and cannot be carried out.
     assert at.filter("g-0").failed == {"n1": "linkwise: gang g: its plan is being made"}
     assert refusal(at, "g-0", "n1") == "linkwise: gang g: its plan is being made anew"
     at.settle()

@@ -147,7 +147,7 @@ def test_nobody_is_added_before_the_budgets_are_known() -> None:
     assert preempt(at, "urgent", n1=["g-0"]) == {"n1": ["g-0", "g-1"]}
 
 
-# Nobody goes for what is about to be free.
+# No pod is evicted for GPUs that are about to be free.
 
 
 def two_full_nodes() -> Cluster:
@@ -164,7 +164,7 @@ def two_full_nodes() -> Cluster:
 
 
 def refuse(at: Cluster, name: str, *nodes: str) -> None:
-    """kube-scheduler sees room on these nodes for a pod, and we do not."""
+    """kube-scheduler sees room on these nodes for a pod, and the extender does not."""
     assert at.filter(name, nodes).node_names == ()
 
 
@@ -268,7 +268,7 @@ def test_who_waited_in_vain_and_finds_no_victims_is_woken_once(asks: bool) -> No
     refuse(at, "urgent", "n1")
     assert preempt(at, "urgent") == {}
     seconds_until_woken(at, "urgent")
-    if asks:  # else kube-scheduler found nobody who may be evicted
+    if asks:  # else kube-scheduler found no pod that may be evicted
         refuse(at, "urgent", "n1")
         assert preempt(at, "urgent") == {}
     at.nominate("urgent", "")

@@ -152,7 +152,7 @@ def test_an_extender_that_is_replaced_in_the_midst_of_a_gang_leaves_no_trace(
     plans = {name: world.read(name).metadata.annotations[names.PLAN] for name in pods}
     loop = SchedulerLoop(world.client, first.url, settings=FAST)
     first.stop()
-    loop.start()  # to nobody: pods wait, and none is bound blind
+    loop.start()  # no extender answers: pods wait, and none is bound blind
 
     successor = Deployed(world, first.port)
     wait_for(lambda: all_bound(world, pods), 30)

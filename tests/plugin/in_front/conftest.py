@@ -1,4 +1,4 @@
-"""A node on which we stand in front of a vendor's plugin, with a kubelet that the test drives."""
+"""A node on which Linkwise's plugin is in front of a vendor's; the test drives the kubelet."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -78,7 +78,7 @@ class World:
         self.front.start()
 
     def start(self) -> Plugin:
-        """Until the kubelet has the GPUs; its end of us."""
+        """Wait until the kubelet has the GPUs; return its end of the connection."""
         self.open()
         return self.plugin()
 
@@ -96,7 +96,7 @@ class World:
         self.advisor.pod_event("ADDED", pod(name, ("main", len(gpus)), annotations=notes))
 
     def sick(self, *uuids: str) -> None:
-        """By our own knowledge, these and no others."""
+        """By Linkwise's own knowledge, these GPUs and no others."""
         gpus = tuple(replace(gpu, healthy=gpu.uuid not in uuids) for gpu in DGX_1V.gpus)
         self.machine = replace(DGX_1V, gpus=gpus)
         self.front.know(self.machine)

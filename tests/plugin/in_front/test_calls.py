@@ -1,4 +1,4 @@
-"""What the kubelet asks and is told, with a vendor's plugin behind us that is well."""
+"""What the kubelet asks and gets, with a healthy vendor's plugin behind the Linkwise plugin."""
 
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -138,7 +138,7 @@ def test_the_callers_deadline_is_the_vendors_and_there_is_none_where_it_has_none
 
 
 def test_a_caller_that_goes_ends_the_vendors_call_and_frees_our_thread(world: World) -> None:
-    """A kubelet that is killed in the midst of it, more often than we have threads."""
+    """A kubelet that is killed in the midst of it, more often than the plugin has threads."""
     world.vendor.offer(GPU, UUIDS, hangs=["Allocate"])
     plugin = world.start()
     allocate = begin(plugin, "Allocate")
@@ -173,7 +173,7 @@ def test_without_a_plan_our_answer_counts_unless_the_vendors_is_better(world: Wo
 
 
 def poor(_machine: Machine, _free: int, size: int, must: int, _prefer: LinkClass) -> int | None:
-    """GPUs 0 and 1, whatever is asked."""
+    """GPUs 0 and 1, whatever the question."""
     return 0b11 if size == 2 and not must else None
 
 

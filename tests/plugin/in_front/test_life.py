@@ -46,7 +46,7 @@ def test_what_is_planned_is_known_before_the_kubelet_hears_of_gpus(world: World)
 def test_where_our_own_knowledge_does_not_come_the_vendors_word_is_handed_on(
     world: World,
 ) -> None:
-    """As without a driver's library that we can load: the node must not have less for our sake."""
+    """As without a driver's library that Linkwise can load: the node must lose nothing by it."""
     world.front = Front(
         kubelet_socket=world.kubelet.socket,
         vendor_socket=world.registry,
@@ -134,7 +134,7 @@ def test_what_an_earlier_plugin_listed_does_not_count_where_its_successor_is_sil
 
 
 def test_a_plugin_that_hangs_makes_all_unhealthy_until_it_answers(world: World) -> None:
-    """Stopped by SIGSTOP: connections stand, nothing is answered, the kubelet would not notice."""
+    """Stopped by SIGSTOP: connections stay, it answers nothing, the kubelet would not notice."""
     world.make_front(probe=0.05)
     world.vendor.offer(GPU, UUIDS)
     plugin = world.start()
@@ -270,7 +270,7 @@ def test_a_registration_that_cannot_be_is_refused_and_tried_again(
 
 @pytest.mark.parametrize("kind", ["in the kubelet's directory", "beside ours", "absolute"])
 def test_a_plugins_socket_is_found_where_it_is(world: World, kind: str) -> None:
-    """One that has the path compiled in sees another directory in its place, which is ours."""
+    """A plugin that has the path compiled in sees Linkwise's directory in its place."""
     world.registry.parent.mkdir()
     if kind != "in the kubelet's directory":
         world.vendor.kill()

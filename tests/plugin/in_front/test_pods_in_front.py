@@ -15,7 +15,7 @@ from tests.waiting import wait_for
 
 
 class InFront(World):
-    """One node, with a vendor's plugin behind ours."""
+    """One node, with a vendor's plugin behind Linkwise's."""
 
     vendor: ScriptedVendor | None = None
 
@@ -98,7 +98,7 @@ def test_pods_without_a_plan_get_what_is_free_beside_those_with_one(world: InFro
 
 
 def test_back_to_the_vendors_plugin_alone_and_forth_again_no_gpu_is_lost(world: InFront) -> None:
-    """The kubelet knows plugins by their resource: the end of our stream, had it lived on, would
+    """The kubelet knows plugins by their resource. If Linkwise's stream lived on, its end would
     cut the vendor's plugin off."""
     ours = world.settings.kubelet_dir
     world.kill_vendor()

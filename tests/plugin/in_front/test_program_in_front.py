@@ -34,7 +34,7 @@ def server() -> Iterator[ApiServer]:
 
 
 class Started:
-    """Our program in front, beside a vendor's plugin that is running before it."""
+    """Linkwise's program in front, beside a vendor's plugin that runs before it starts."""
 
     def __init__(self, kubelet: FakeKubelet, server: ApiServer, *arguments: str) -> None:
         self.client = KubeClient.load(kubeconfig=None, server=server.url)
@@ -120,7 +120,7 @@ def test_told_to_end_it_ends_at_once_whatever_hangs(started: Started, kubelet: F
     started.vendor.freeze()
     allocate = kubelet.plugin.channel.unary_unary("/v1beta1.DevicePlugin/Allocate")  # type: ignore[var-annotated]
     under_way = allocate.future(b"")
-    assert kubelet.plugin.preferred(UUIDS, 2)  # passes after a second, by our own judgement
+    assert kubelet.plugin.preferred(UUIDS, 2)  # passes after a second, by Linkwise's own judgement
     began = time.monotonic()
     assert started.plugin.stop() == 0
     assert time.monotonic() - began < 5

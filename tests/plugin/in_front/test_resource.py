@@ -1,4 +1,4 @@
-"""Laws of the join of what a vendor's plugin lists with what we know."""
+"""Laws of the join of what a vendor's plugin lists with what Linkwise knows."""
 
 import random
 from dataclasses import replace
@@ -89,7 +89,7 @@ def test_every_device_stays_and_is_healthy_only_where_all_say_so(
 def test_what_is_not_known_of_passes_through(
     drawn: tuple[Machine, wire.ListAndWatchResponse], alive: bool
 ) -> None:
-    """Fields of a version to come; NUMA nodes that the vendor gives; all, where we know nothing."""
+    """Fields of a version to come; NUMA nodes that the vendor gives; all, without own knowledge."""
     machine, listed = drawn
     before = {device.ID: device for device in listed.devices}
     for device in joined(listed, machine, alive=alive).devices:

@@ -1,8 +1,8 @@
-"""A vendor's device plugin that does as it is told: the program (see scripted.py for its end here).
+"""A vendor's device plugin that obeys commands: the program (see scripted.py for its end here).
 
 It plays what NVIDIA's plugin does: one server and socket for each resource, lists in random order,
-no way back from Unhealthy but a new start, and a new start of everything when the socket that it
-registers at is created. Commands come as JSON, one a line, and each is answered by a line.
+no way back from Unhealthy but a restart, and a restart of everything when the socket that it
+registers at is created. Commands come as JSON, one a line, and the program answers each by a line.
 """
 
 import argparse
@@ -183,7 +183,7 @@ class Resource:
 
 
 class Vendor:
-    """All resources. `watch`: whether it begins anew when the socket it registers at is created."""
+    """All resources. `watch`: whether it restarts when the socket it registers at is created."""
 
     def __init__(self, directory: Path, where: Path) -> None:
         self.directory, self.where = directory, where
@@ -192,7 +192,7 @@ class Vendor:
         self.watch = True
         self.starts = 0
         self.retry_at: float | None = None
-        self.seen: Identity | None = None  # the socket that it need not begin anew for
+        self.seen: Identity | None = None  # the socket that it need not restart for
 
     def begin(self) -> None:
         with self.lock:
@@ -279,7 +279,7 @@ def main() -> None:
     Thread(target=vendor.look, daemon=True).start()
     for line in sys.stdin:
         print(json.dumps(vendor.obey(json.loads(line))), flush=True)
-    os._exit(0)  # whoever started it is gone; its servers' threads would stay for ever
+    os._exit(0)  # the parent process is gone; the servers' threads would stay for ever
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the extender shows and whom it lets in, over years, with an API server of a few objects."""
+"""What the extender shows and which callers it admits, over years, with a small API server."""
 
 import json
 import logging
@@ -153,8 +153,8 @@ def test_a_conflict_is_tried_again_at_once_and_is_no_trouble(
 
 
 def test_over_years_kube_scheduler_and_extender_know_each_other_at_every_moment(api: Api) -> None:
-    """kube-scheduler reads whom to trust when it starts, here once in ten months; and its own
-    certificate when it connects."""
+    """kube-scheduler reads the trusted authorities when it starts, here once in ten months.
+    It reads its own certificate when it connects."""
     often, rarely = Replica(api, signs=True), Replica(api, signs=True)
     trusted, shown = "", set()
     for day in range(0, 365 * 12, 5):

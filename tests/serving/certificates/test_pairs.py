@@ -56,7 +56,7 @@ def test_a_second_is_made_when_a_third_of_the_time_is_left_and_served_an_hour_la
     assert (len(both), chosen) == (2, first[0])
     assert at(both, later(days=60, hours=0.9)) == (both, first[0])
     assert at(both, later(days=60, hours=1)) == (both, both[1])
-    # Who has not read it yet, and serves the first, is trusted as long as that one lives.
+    # A replica that has not read it yet serves the first, and is trusted while that one lives.
     assert at(both, later(days=89.9)) == (both, both[1])
     assert at(both, later(days=90)) == (both[1:], both[1])
 
@@ -90,7 +90,7 @@ def test_whenever_it_is_looked_what_was_served_last_time_is_still_trusted(
         trusted = bundle(pairs)
         pairs, chosen = at(pairs, now)
         assert chosen.ends > now
-        if chosen != before:  # then everybody has had its time to learn it
+        if chosen != before:  # then every peer has had its time to learn it
             assert chosen.certificate in trusted or now - chosen.made >= OVERLAP or days >= 1
         if before.ends > now:
             assert before.certificate in bundle(pairs)
@@ -157,7 +157,7 @@ def test_a_client_signs_for_nobody() -> None:
 
 
 def test_an_authority_is_followed_by_another_that_signs_a_year_after_it_is_known() -> None:
-    """kube-scheduler reads whom to trust at its start only; none runs for a year."""
+    """kube-scheduler reads the trusted authorities only at its start; none runs for a year."""
     names, day = frozenset({"linkwise-extender"}), 0.0
     kept: tuple[Pair, ...] = ()
     signers: dict[float, Pair] = {}

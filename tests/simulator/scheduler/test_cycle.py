@@ -244,7 +244,7 @@ def test_a_nomination_is_left_cleared_or_set(nomination: str | None, written: ob
     assert status.get("nominatedNodeName", "absent") == written
 
 
-# Who would have to go
+# Which pods would have to go
 
 
 def victims(cluster: SchedulerCache, one: Pod) -> dict[str, list[str]]:

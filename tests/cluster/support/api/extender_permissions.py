@@ -253,7 +253,7 @@ EXTENDER_MUST_NOT = (
     ),
 )
 
-# Sent as an administrator, to whom RBAC refuses nothing.
+# Sent as an administrator: RBAC refuses nothing.
 NOBODY_MAY = (
     *(
         ApiRequest(

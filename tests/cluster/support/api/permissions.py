@@ -234,7 +234,7 @@ PLUGIN_MUST_NOT = (
     ),
 )
 
-# A token without a pod, which any user may request who may create tokens for the account.
+# A token without a pod: any user who may create tokens for the account may request it.
 NODELESS_MUST_NOT = (
     write_node(
         "label a node",

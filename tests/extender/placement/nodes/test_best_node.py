@@ -51,7 +51,7 @@ def test_it_is_the_first_choice_of_prioritize(
             at.bind(f"old-{number}", node)
     for number, gpus in enumerate(
         wanted
-    ):  # one after the other: what is kept is brought up to date
+    ):  # one after the other: what is stored is brought up to date
         at.add_pod(f"p-{number}", gpus, gates=[OURS])
         expected = first_choice(at, f"p-{number}")
         at.settle()

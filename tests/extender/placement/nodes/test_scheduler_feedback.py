@@ -127,8 +127,8 @@ def test_a_refused_node_is_tried_again_once_it_or_its_pods_change(gpus: int) -> 
 
 
 def test_a_refused_node_is_tried_again_once_kube_scheduler_counts_a_pod_there_no_more() -> None:
-    """It counts a pod from before its Binding, and where that comes to nothing, no object changes:
-    nobody would ever hear that the node has room again."""
+    """It counts a pod from before its Binding. If the Binding comes to nothing, no object changes,
+    and no event would ever say that the node has room again."""
     at = cluster(nodes=1)
     at.add_gang("g", 1, 7)
     at.add_pod("other", 1)

@@ -1,4 +1,4 @@
-"""A single pod is answered its best node alone, unless somebody has a wish among several."""
+"""Filter returns only the best node for a single pod, unless there is a soft wish among several."""
 
 import msgspec
 import pytest

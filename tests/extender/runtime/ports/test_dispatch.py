@@ -1,4 +1,4 @@
-"""kube-scheduler's calls as bytes in and bytes out: what is answered, and what is counted of it."""
+"""kube-scheduler's calls as bytes in and bytes out: the answers, and what the metrics count."""
 
 import json
 from typing import TypeVar, cast
@@ -68,7 +68,7 @@ def ask(verb: str, shell: Asked) -> tuple[int, object, ExtenderMetrics]:
 
 
 def counted(metrics: ExtenderMetrics) -> dict[tuple[str, ...], float]:
-    """The calls by verb and result, and all other samples of ours that are not 0, by verb."""
+    """The calls by verb and result, and all other extender samples that are not 0, by verb."""
     found: dict[tuple[str, ...], float] = {}
     for family in text_string_to_metric_families(metrics.text().decode()):
         for sample in family.samples:
@@ -140,7 +140,7 @@ def test_a_body_that_is_too_large_is_counted_as_malformed() -> None:
 @pytest.mark.parametrize("verb", sorted(CALLS))
 def test_a_call_whose_caller_has_gone_is_answered_by_nothing_and_counted(verb: str) -> None:
     metrics, shell = ExtenderMetrics(), Asked(error=GoneError())
-    if verb in ("prioritize", "preempt"):  # so short that nobody looks in between
+    if verb in ("prioritize", "preempt"):  # so short that the shell does not look in between
         shell.error = None
     verbs = Verbs(cast("Shell", shell), metrics, max_body_mib=1)
     assert verbs.answer(verb, json.dumps(CALLS[verb]).encode(), lambda: False) is None

@@ -1,7 +1,7 @@
 """A call whose caller has hung up is not carried out, wherever it waited meanwhile.
 
-kube-scheduler takes a pod whose bind it has given up for one that is not bound, and may place it
-elsewhere: a Binding that is posted all the same binds it behind kube-scheduler's back.
+If kube-scheduler has given up a bind, it takes the pod for one that is not bound, and may place it
+elsewhere. A Binding that the extender still posts binds the pod behind kube-scheduler's back.
 """
 
 import http.client

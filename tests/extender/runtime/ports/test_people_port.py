@@ -1,4 +1,4 @@
-"""The port of everybody: what reaches the application, and who keeps nobody else waiting."""
+"""The port for everybody: what reaches the application, and that no client delays another."""
 
 import http.client
 import socket

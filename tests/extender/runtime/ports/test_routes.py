@@ -103,7 +103,7 @@ def test_a_malformed_body_is_answered_in_the_protocols_way(
 
 
 def test_a_pod_that_kube_scheduler_should_not_ask_about_is_refused(extender: Asked) -> None:
-    """It asks about all pods where its file names no resource: even then we bind none of them."""
+    """If its file names no resource, it asks about all pods. Even then the extender binds none."""
     containers = [{"name": "main", "resources": {"limits": {"cpu": "1"}}}]
     meta = {"name": "w", "namespace": "ml", "uid": "u"}
     pod = {"metadata": meta, "spec": {"containers": containers}}

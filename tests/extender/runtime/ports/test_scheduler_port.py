@@ -1,6 +1,6 @@
 """The port of kube-scheduler: lengths, calls at the same time, and an end that loses no call.
 
-Without TLS here; who is let in is in serving/test_server.py, and what a flood does in
+Without TLS here; which callers it admits is in serving/test_server.py, and what a flood does in
 test_flood.py."""
 
 import http.client
@@ -291,7 +291,7 @@ def test_a_call_under_way_is_answered_before_the_end_and_none_after(
     assert connection.getresponse().read() == b"bind x"
     closing.join(5)
     assert not closing.is_alive()
-    connection.auto_open = 0  # else it connects again, to whoever has that port by then
+    connection.auto_open = 0  # else it connects again, to any server on that port
     with pytest.raises((http.client.HTTPException, OSError)):
         ask(connection, "/filter", b"x")
 
