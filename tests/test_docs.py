@@ -17,7 +17,7 @@ from linkwise.extender.runtime.leadership import ALONE
 from linkwise.extender.runtime.loop import Shell
 from linkwise.extender.runtime.metrics import Census, ExtenderMetrics
 from linkwise.extender.runtime.ports.routes import create_app as create_extender_app
-from linkwise.extender.verbs import filter_and_prioritize
+from linkwise.extender.verbs import filter as filter_verb
 from linkwise.plugin.__main__ import main as plugin
 from linkwise.plugin.app import create_app as create_plugin_app
 from linkwise.plugin.metrics import Metrics as PluginMetrics
@@ -141,7 +141,7 @@ def test_every_annotation_and_label_is_documented() -> None:
 def test_every_reason_that_kube_scheduler_shows_is_explained() -> None:
     shown = [
         value
-        for name, value in (vars(filter_and_prioritize) | vars(reasons)).items()
+        for name, value in (vars(filter_verb) | vars(reasons)).items()
         if name.isupper() and isinstance(value, str) and value.startswith("linkwise: ")
     ]
     assert len(shown) >= 8

@@ -89,19 +89,19 @@ class Judge:
             nodes = sorted({plan.node for plan in plans})
             found.append(f"{who} could go to {', '.join(nodes)} at {now:.0f}")
         victims = sorted(action.pod.name for action in actions if isinstance(action, Evict))
-        for_whom = fresh._planner.preemption._victims.keys()
+        for_whom = fresh._planner.preemption.preemptions.keys()
         if victims and not (self._may_wait_with_evictions() or self._rest(for_whom)):
             found.append(f"nobody evicts {', '.join(victims)} at {now:.0f}")
         return [*found, *self._singles(fresh, now)]
 
     def _may_wait_with_evictions(self) -> bool:
         preemption = self._world.core._planner.preemption
-        spared = any(each.until for each in preemption._spared.values())
-        return bool(spared or preemption._victims or self._world.trouble.evictions_refused)
+        spared = any(preemption._spared.ends())
+        return bool(spared or preemption.preemptions or self._world.trouble.evictions_refused)
 
     def _rest(self, gangs: Iterable[GangKey]) -> bool:
         """Whether plans of each of these gangs failed several times, so that it pauses."""
-        known = self._world.core._planner.gangs
+        known = self._world.core._planner.registry.gangs
         return all(key in known and known[key].refused for key in gangs)
 
     def _is_kept(self, action: WritePlan) -> bool:

@@ -42,8 +42,10 @@ from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.queue.run_times import RunTimes
 from linkwise.extender.queue.scheduling_queue import Ages
 from linkwise.extender.verbs.bind import Binder
-from linkwise.extender.verbs.filter_and_prioritize import filter_nodes, prioritize
-from linkwise.extender.verbs.preempt import preempt
+from linkwise.extender.verbs.call_recorder import CallRecorder
+from linkwise.extender.verbs.filter import Filter
+from linkwise.extender.verbs.preempt import PreemptVerb
+from linkwise.extender.verbs.prioritize import Prioritize
 from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
 from linkwise.topology.names import DEFAULT_RESOURCE
 
@@ -94,8 +96,26 @@ class Scheduler:
         self._planner.changes.run_unlocked = self._aside
         self.offers = self._planner.offers
         self.reservations = self._planner.reservations
-        self._binder = Binder(self._cache, self._planner)
         self._camera = SnapshotCamera(self._cache, self._planner)
+        self._begin_verbs(self._cache, self._planner)
+
+    def _begin_verbs(self, cache: Cache, planner: Planner) -> None:
+        registry, queue, changes = planner.registry, planner.queue, planner.changes
+        reservations, unschedulable_pods = planner.reservations, planner.unschedulable_pods
+        self._filter = Filter(
+            cache,
+            registry,
+            queue,
+            reservations,
+            planner.offers,
+            unschedulable_pods,
+            CallRecorder(registry, queue, planner.feedback, changes),
+        )
+        self._prioritize = Prioritize(cache, reservations)
+        self._preempt = PreemptVerb(
+            cache, reservations, unschedulable_pods, planner.candidates, self._budgets
+        )
+        self._binder = Binder(cache, planner.pending_writes, registry, reservations, changes)
 
     def lead(self, term: int, now: float) -> None:
         """Decide from now on, in this term. Nodes and pods stay; all else is as after a start. So
@@ -235,15 +255,13 @@ class Scheduler:
     def filter(self, call: FilterCall, now: float) -> FilterAnswer:
         record = self._record(call.pod)
         self._planner.asked_by(record.scheduler)
-        return filter_nodes(self._cache, self._planner, record, call, now)
+        return self._filter.answer(record, call, now)
 
     def prioritize(self, call: FilterCall, now: float) -> PriorityAnswer:
-        record = self._record(call.pod)
-        return prioritize(self._cache, self._planner, record, call.node_names, now)
+        return self._prioritize.answer(self._record(call.pod), call.node_names, now)
 
     def preempt(self, call: PreemptCall, now: float) -> PreemptAnswer:
-        record = self._record(call.pod)
-        return preempt(self._cache, self._planner, record, call.victims, now)
+        return self._preempt.answer(self._record(call.pod), call.victims, now)
 
     def begin_bind(self, call: BindCall, now: float) -> BindOrder | AlreadyBound | BindRefusal:
         """Choose the GPUs, or confirm the plan, and reserve them until `end_bind`."""
@@ -306,4 +324,4 @@ class Scheduler:
 
     def audit(self) -> list[str]:
         """Every violated invariant of the cache and the planner; empty if there is none."""
-        return audit(self._cache, self._planner)
+        return audit(self._cache, self._planner.registry)

@@ -8,13 +8,13 @@ from linkwise.extender.api.records import PodRecord, WrittenPlan
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_info import NodeInfo, plan_on
 from linkwise.extender.cache.node_table import NOT_USABLE
-from linkwise.extender.cycle.planner import Planner
 from linkwise.extender.gangs.gang import Phase
 from linkwise.extender.gangs.members import muster
+from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.topology.annotations.plan import Plan
 
 
-def audit(cache: Cache, planner: Planner) -> list[str]:
+def audit(cache: Cache, registry: GangRegistry) -> list[str]:
     """The invariants that do not hold, as text; empty if all hold."""
     facts = _Facts()
     for uid, record in cache.pods.items():
@@ -29,7 +29,7 @@ def audit(cache: Cache, planner: Planner) -> list[str]:
     return [
         *(text for info in cache.nodes.values() for text in _of_node(cache, info, facts)),
         *_holds_without_pod(cache),
-        *_gangs(cache, planner),
+        *_gangs(cache, registry),
     ]
 
 
@@ -112,8 +112,8 @@ def _holds_without_pod(cache: Cache) -> Iterator[str]:
                 yield f"{what} for {uid}, which is gone, has ended or is bound"
 
 
-def _gangs(cache: Cache, planner: Planner) -> Iterator[str]:
-    for key, gang in planner.gangs.items():
+def _gangs(cache: Cache, registry: GangRegistry) -> Iterator[str]:
+    for key, gang in registry.gangs.items():
         yield from gang.broken
         if key not in cache.gangs:
             continue  # the planner forgets it in its next round

@@ -641,7 +641,7 @@ def test_nothing_is_remembered_of_pods_that_are_gone() -> None:
     bounded = {"kinds", "_kind_of", "changed_rows", "settled_rows", "schedulers"}
     kept = {
         f"{type(owner).__name__}.{name}"
-        for owner in (core._cache, core._planner, core._planner._pending_writes, core._binder)
+        for owner in (core._cache, core._planner, core._planner.pending_writes, core._binder)
         for name, value in vars(owner).items()
         if isinstance(value, dict | set | list) and value and name not in bounded
     }

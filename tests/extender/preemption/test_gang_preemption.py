@@ -9,8 +9,8 @@ from linkwise.extender.api.extender_calls import Outcome
 from linkwise.extender.api.records import GangKey
 from linkwise.extender.core import CoreSettings
 from linkwise.extender.gangs.partial_admission import LONGEST_SECONDS
-from linkwise.extender.preemption.gang_preemption import SPARED_SECONDS
 from linkwise.extender.preemption.policy import Preempt
+from linkwise.extender.preemption.spared_pods import SPARED_SECONDS
 from linkwise.extender.queue.running_pods import STUCK_SECONDS
 from linkwise.kube.objects import (
     Condition,

@@ -65,8 +65,8 @@ class Allocate:
     def place(self, gang: Gang, now: float) -> None:
         """Plan as much of *gang* as there is room for. Raises StaleResult if the gang changes
         meanwhile."""
-        gang.tried_room = self._cache.room  # whatever the result: one try for each state of room
-        if self._preemption.evicts(gang):
+        self._queue.note_try(gang.key)
+        if self._preemption.is_victim(gang):
             return
         waited_before = len(self._registry.muster(gang).open)
         self._take_places_again(gang, now)
@@ -86,7 +86,7 @@ class Allocate:
             self._turns.give_up(gang.key)
         if waiting:
             self._queue.join(gang.key)
-            gang.tried_room = self._cache.room
+            self._queue.note_try(gang.key)
         if refused is not None:
             self._queue.stand_aside(gang, *refused, now)
 

@@ -11,6 +11,7 @@ from linkwise.extender.gangs.lifecycle import GangLifecycle
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.gangs.scheduling_gates import SchedulingGates
 from linkwise.extender.placement.nodes.scheduler_feedback import SchedulerFeedback
+from linkwise.extender.queue.scheduling_queue import SchedulingQueue
 
 # Members: after each look at a gang of this size, the round releases the lock for a moment.
 _VERY_MANY = 512
@@ -24,12 +25,13 @@ class Changes:
         cache: Cache,
         pending_writes: PendingWrites,
         registry: GangRegistry,
+        queue: SchedulingQueue,
         lifecycle: GangLifecycle,
         gates: SchedulingGates,
         feedback: SchedulerFeedback,
     ) -> None:
         self._cache, self._pending_writes, self._registry = cache, pending_writes, registry
-        self._lifecycle, self._gates = lifecycle, gates
+        self._queue, self._lifecycle, self._gates = queue, lifecycle, gates
         self._feedback = feedback
         self.run_unlocked: RunUnlocked = run_inline
         self.due: set[GangKey] = set()
@@ -51,7 +53,10 @@ class Changes:
         if cache.changed_rows.generation != self._nodes_seen:
             self._nodes_seen = cache.changed_rows.generation
             self._take_up_refused()
-        self.due |= self._lifecycle.take_late(now)
+        late, looks = self._lifecycle.take_late(now)
+        for key in looks:
+            self._queue.try_again(key)
+        self.due |= late | looks
         for uid in self._pending_writes.take_woken(now):
             record = cache.pods.get(uid)
             if record is not None:
@@ -75,7 +80,7 @@ class Changes:
     def _take_up_refused(self) -> None:
         for key, gang in self._registry.gangs.items():
             if gang.refused:
-                gang.take_up()
+                self._queue.take_up(key)
                 self.due.add(key)
 
     # Without the lock.
@@ -100,8 +105,7 @@ class Changes:
     def look_again_at_moved(self) -> None:
         for key in self.moved:
             self.due.add(key)
-            if key in self._registry.gangs:
-                self._registry.gangs[key].try_again()
+            self._queue.try_again(key)
         self.moved.clear()
 
     # Defects.

@@ -1,7 +1,6 @@
-"""Plans whole gangs: the only place where the extender assigns GPUs ahead of a bind.
+"""Makes the parts of a scheduling round, and tells them what changes in the cluster.
 
-The planner receives the changes of the cluster and kube-scheduler's calls; `decide` runs one
-`Round`.
+`decide` runs one `Round`: the only place where the extender assigns GPUs ahead of a bind.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from linkwise.extender.api.actions import Action, Emit, Evict
 from linkwise.extender.api.extender_calls import Outcome
 from linkwise.extender.api.placement_totals import Placed
-from linkwise.extender.api.records import GangKey, PodRecord
+from linkwise.extender.api.records import PodRecord
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.cache.plan_corrections import PlanCorrections
@@ -19,18 +18,16 @@ from linkwise.extender.cycle.publish import Publish
 from linkwise.extender.cycle.reserve import Reserve
 from linkwise.extender.cycle.round import Round
 from linkwise.extender.gangs.allocate import GangSearch
-from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.lifecycle import GangLifecycle
-from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.gangs.repair import Repair
 from linkwise.extender.gangs.scheduling_gates import SchedulingGates
-from linkwise.extender.gangs.waiting_events import WaitingEvents
 from linkwise.extender.placement.nodes.best_node import BestNode
 from linkwise.extender.placement.nodes.kubelet_admission import KubeletAdmission
 from linkwise.extender.placement.nodes.node_filters import NodeFilters
 from linkwise.extender.placement.nodes.scheduler_feedback import SchedulerFeedback
 from linkwise.extender.placement.nodes.single_node import Offers
+from linkwise.extender.preemption.candidates import Candidates
 from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
 from linkwise.extender.preemption.gang_preemption import GangPreemption
 from linkwise.extender.preemption.policy import Preempt
@@ -40,6 +37,7 @@ from linkwise.extender.queue.run_times import RunTimes
 from linkwise.extender.queue.running_pods import RunningPods
 from linkwise.extender.queue.scheduling_queue import Ages, SchedulingQueue
 from linkwise.extender.queue.unschedulable_pods import UnschedulablePods
+from linkwise.extender.queue.waiting_events import WaitingEvents
 
 
 class Planner:
@@ -64,20 +62,20 @@ class Planner:
         self.levels = tuple(span_levels)
         search = GangSearch(cache, self.node_filters, self.feedback, best_node, span_levels)
         self._cache = cache
-        self._pending_writes = pending_writes
+        self.pending_writes = pending_writes
         self._gates = SchedulingGates(cache, pending_writes)
-        self._registry = GangRegistry(cache)
-        self._waiting_events = WaitingEvents(cache, pending_writes, self._registry)
-        self._queue = SchedulingQueue(cache, self._registry, ages)
+        self.registry = GangRegistry(cache)
+        self.queue = SchedulingQueue(cache, self.registry, ages)
+        self._waiting_events = WaitingEvents(cache, pending_writes, self.registry, self.queue)
         self.run_times = run_times
         running_pods = RunningPods(cache, run_times)
         self.reservations = Reservations(
-            cache, self._queue, self.node_filters, running_pods, run_times
+            cache, self.queue, self.node_filters, running_pods, run_times
         )
         self.reserve = Reserve(
             cache,
-            self._registry,
-            self._queue,
+            self.registry,
+            self.queue,
             search,
             self.reservations,
             running_pods,
@@ -85,45 +83,48 @@ class Planner:
             idle_limit=IdleLimit(hold_limit_seconds),
         )
         repair = Repair(cache, pending_writes, self.node_filters, self.feedback)
-        self._lifecycle = GangLifecycle(
+        self.lifecycle = GangLifecycle(
             cache,
             pending_writes,
-            self._registry,
+            self.registry,
             self.node_filters,
             self._gates,
             repair,
             gang_timeout_seconds=gang_timeout_seconds,
             max_refusals=max_refusals,
         )
+        self.candidates = Candidates(cache, self.registry, self.queue)
         self.preemption = GangPreemption(
             cache,
             pending_writes,
-            self._registry,
-            self._queue,
+            self.registry,
+            self.queue,
             search,
             self.reservations,
             running_pods,
+            candidates=self.candidates,
             budgets=budgets,
-            who=preempt,
+            allowed=preempt,
         )
         self.changes = Changes(
             cache,
             pending_writes,
-            self._registry,
-            self._lifecycle,
+            self.registry,
+            self.queue,
+            self.lifecycle,
             self._gates,
             self.feedback,
         )
         self._allocate = Allocate(
             cache,
             pending_writes,
-            self._registry,
-            self._queue,
+            self.registry,
+            self.queue,
             search,
             self.reservations,
             self.reserve,
             self.preemption,
-            self._lifecycle,
+            self.lifecycle,
             repair,
             self.changes.run,
         )
@@ -134,11 +135,11 @@ class Planner:
         publish = Publish(
             cache,
             pending_writes,
-            self._registry,
-            self._queue,
+            self.registry,
+            self.queue,
             self.reservations,
             self.reserve,
-            self._lifecycle,
+            self.lifecycle,
             self._gates,
             self._waiting_events,
             self.unschedulable_pods,
@@ -146,12 +147,12 @@ class Planner:
             self.changes,
         )
         self._round = Round(
-            self._registry,
-            self._queue,
+            self.registry,
+            self.queue,
             self.reservations,
             search,
             self.changes,
-            self._lifecycle,
+            self.lifecycle,
             self._allocate,
             self.reserve,
             self.preemption,
@@ -168,27 +169,11 @@ class Planner:
     def placed(self) -> Placed:
         return self._allocate.placed
 
-    @property
-    def refusals(self) -> int:
-        return self._lifecycle.refusals
-
-    @property
-    def leader(self) -> int:
-        """The term in which this process decides."""
-        return self._pending_writes.leader
-
     def believe_no_older(self) -> None:
         """Start to lead: all plans of earlier leaders have been seen."""
-        self._pending_writes.begin()
+        self.pending_writes.begin()
 
-    @property
-    def gangs(self) -> Mapping[GangKey, Gang]:
-        return self._registry.gangs
-
-    def muster(self, gang: Gang) -> GangMembers:
-        return self._registry.muster(gang)
-
-    # Input: changes and calls.
+    # Input: changes.
 
     def pod_changed(self, before: PodRecord | None, record: PodRecord, now: float) -> None:
         """A pod was created or changed; the cache already has *record*."""
@@ -203,74 +188,34 @@ class Planner:
             # Its gate was removed by hand before the plan was written, or kube-scheduler refused
             # the node.
             self._cache.plan(record.uid, None)
-        news = self._pending_writes.seen(record)
+        news = self.pending_writes.seen(record)
         if news and record.live and not record.node and _is_planned(record):
             self._cache.plan(record.uid, record.written)
         for known in (before, record):
             if known is not None and known.gang is not None:
                 self.changes.due.add(known.gang)
         if before is None or not _same_member(before, record):
-            self._queue.take_up(record.gang)
+            self.queue.take_up(record.gang)
 
     def asked_by(self, scheduler: str) -> None:
         """The scheduler of this name calls the extender about its pods, so it uses its plans."""
         if scheduler not in self._cache.schedulers:
             self._cache.schedulers.add(scheduler)
-            self.changes.due |= set(self.gangs)
+            self.changes.due |= set(self.registry.gangs)
             self.unschedulable_pods.look_now(0.0)
 
     def pod_gone(self, record: PodRecord) -> None:
-        self._pending_writes.forget(record.uid)
+        self.pending_writes.forget(record.uid)
         self._gates.forget(record.uid)
         self._plan_corrections.forget(record.uid)
         self.unschedulable_pods.forget(record.uid)
         self.offers.forget(record.uid)
         if record.gang is not None:
             self.changes.due.add(record.gang)
-            self._queue.take_up(record.gang)
-
-    def asked(self, record: PodRecord, *, is_planned: bool) -> None:
-        """kube-scheduler calls about a member. If it never did while there was a plan, the plan
-        timed out because its calls were missing; now the calls arrive again."""
-        gang = self._registry.of(record)
-        if gang is None:
-            return
-        if is_planned:
-            gang.asked = True
-        elif gang.refused and not gang.asked:
-            self._queue.take_up(gang.key)
-            self.changes.due.add(gang.key)
-
-    def named(self, record: PodRecord, names: tuple[str, ...]) -> None:
-        """A filter call about *record* names these nodes: earlier refusals of them no longer
-        count."""
-        assert record.template is not None, "every pod that takes GPUs has one"
-        if record.nominated and record.nominated in names:
-            self.feedback.asked_about(record.uid, record.nominated)
-        if self.feedback.named(record.template, names):
-            self.changes.refusals_ended()
-
-    def not_asked_about(
-        self, record: PodRecord, node: str, names: tuple[str, ...], now: float
-    ) -> None:
-        """A filter call omits the node that *record* is nominated for: kube-scheduler refused the
-        node, or its call about that node was lost."""
-        assert record.template is not None, "every pod that takes GPUs has one"
-        if not self.feedback.lacks(record.uid, node, names, now):
-            return
-        self.feedback.refuse(record.template, node, now)
-        gang = self._registry.of(record)
-        if gang is not None:
-            gang.was_refused = True
-            gang.reason = f"kube-scheduler refused node {node} for pod {record.ref.name}"
-            self.changes.due.add(gang.key)
-
-    def bind_ended(self, record: PodRecord) -> None:
-        if record.gang is not None:
-            self.changes.due.add(record.gang)
+            self.queue.take_up(record.gang)
 
     def wrote(self, action: Action, outcome: Outcome, now: float) -> None:
-        self._pending_writes.done(action, outcome, now)
+        self.pending_writes.done(action, outcome, now)
         if isinstance(action, Evict) and outcome is Outcome.REFUSED:
             self.preemption.refused(action.pod.uid, now)
         if isinstance(action, Emit):
@@ -279,7 +224,7 @@ class Planner:
         if record is not None and record.gang is not None:
             self.changes.due.add(record.gang)
             if isinstance(action, Evict):
-                self._queue.keep_age(record.gang, now)
+                self.queue.keep_age(record.gang, now)
 
     # Output: decisions.
 
@@ -288,28 +233,21 @@ class Planner:
         response."""
         self._kubelet_admission.look(now)
         self._round.run(doubted, now)
-        return self._pending_writes.take()
+        return self.pending_writes.take()
 
     def next_due(self) -> float | None:
         """When `decide` has to run next, even if nothing changes until then."""
         times = (
-            self._lifecycle.next_due(),
+            self.lifecycle.next_due(),
             self.reserve.next_due(),
             self.preemption.next_due(),
-            self._pending_writes.next_due(),
+            self.pending_writes.next_due(),
             self._waiting_events.next_due(),
             self.unschedulable_pods.next_due,
             self.feedback.next_due(),
             self._kubelet_admission.next_due(),
         )
         return min((time for time in times if time is not None), default=None)
-
-    def is_writing(self, uid: str) -> bool:
-        """Whether a write of the pod's plan is in flight."""
-        return self._pending_writes.busy(uid)
-
-    def deadline(self, gang: Gang) -> float | None:
-        return self._lifecycle.deadline(gang)
 
 
 def _is_planned(record: PodRecord) -> bool:

@@ -12,10 +12,10 @@ from linkwise.extender.cycle.reserve import Reserve
 from linkwise.extender.gangs.lifecycle import GangLifecycle
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.gangs.scheduling_gates import SchedulingGates
-from linkwise.extender.gangs.waiting_events import WaitingEvents
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.scheduling_queue import SchedulingQueue
 from linkwise.extender.queue.unschedulable_pods import UnschedulablePods
+from linkwise.extender.queue.waiting_events import WaitingEvents
 
 
 class Publish:
@@ -47,7 +47,8 @@ class Publish:
             with self._changes.isolated(key.title):
                 if key in self._registry.gangs:
                     gang = self._registry.gangs[key]
-                    self._lifecycle.publish(gang, now, self._changes.pause)
+                    has_no_room = self._queue.no_room(key) is not None
+                    self._lifecycle.publish(gang, now, self._changes.pause, has_no_room=has_no_room)
                     self._changes.pause_after(key)
                 self._waiting_events.note(key, now)
         for key in sorted(looked_at | self._reserve.take_changed() | self._queue.take_evicted()):

@@ -59,7 +59,7 @@ class Round:
         for _ in range(_MOST_PASSES):
             self._go_through_queue(looked_at, now)
             with self._changes.isolated("preemption"):
-                self._preemption.look(now)
+                self._preemption.run(now)
             if not self._queue.any_untried():
                 break
         self._publish.run(looked_at, doubted, now)

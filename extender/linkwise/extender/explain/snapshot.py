@@ -19,10 +19,10 @@ from linkwise.extender.cache.node_table import Ints
 from linkwise.extender.cycle.planner import Planner
 from linkwise.extender.gangs.gang import Gang, Phase
 from linkwise.extender.gangs.members import GangMembers
-from linkwise.extender.gangs.waiting_events import why_waiting
 from linkwise.extender.placement.result import Refusal
 from linkwise.extender.queue.reservations import Claimant, Reservation
 from linkwise.extender.queue.run_times import PodKind
+from linkwise.extender.queue.waiting_reasons import why_gang_waits
 from linkwise.topology.machine.model import Machine
 
 
@@ -124,7 +124,7 @@ class SnapshotCamera:
             ),
             pods=list(cache.pods.values()),
             plans=plans,
-            gangs=[_gang(planner, gang, now) for gang in planner.gangs.values()],
+            gangs=[_gang(planner, gang, now) for gang in planner.registry.gangs.values()],
             reservations=planner.reservations.all(),
             levels=planner.levels,
             refusing=planner.feedback.refusing(),
@@ -160,9 +160,10 @@ def _node(info: NodeInfo) -> NodeState:
 
 
 def _gang(planner: Planner, gang: Gang, now: float) -> GangState:
-    members = planner.muster(gang)
+    members = planner.registry.muster(gang)
     # Single pods, of which there may be thousands, need no text: their records suffice.
-    why = "" if gang.alone else why_waiting(gang, members)
+    no_room = planner.queue.no_room(gang.key)
+    why = "" if gang.alone else why_gang_waits(gang, members, no_room)
     return GangState(
         gang.key,
         gang.alone,
@@ -173,9 +174,9 @@ def _gang(planner: Planner, gang: Gang, now: float) -> GangState:
         gang.made,
         gang.refusals,
         gang.refused,
-        gang.no_room,
+        no_room,
         planner.reserve.in_vain(gang.key, members),
-        planner.deadline(gang),
+        planner.lifecycle.deadline(gang),
         members,
         planner.reservations.claimant(gang, members) if why else None,
         planner.reserve.rests_until(gang.key, now),

@@ -68,8 +68,8 @@ def view_counts(cache: Cache, planner: Planner) -> Counts:
         nodes["unusable" if info.closed else "usable"] += 1
         if info.machine is not None:
             gpus.update(_by_state(info.machine, info.owned, info.used, info.free, info.held))
-    gangs = Counter(gang.phase.value for gang in planner.gangs.values() if not gang.alone)
-    return Counts(gangs, gpus, nodes, planner.swaps, planner.refusals, planner.placed)
+    gangs = Counter(gang.phase.value for gang in planner.registry.gangs.values() if not gang.alone)
+    return Counts(gangs, gpus, nodes, planner.swaps, planner.lifecycle.refusals, planner.placed)
 
 
 def gpus_by_state(nodes: Iterable[NodeState]) -> Mapping[str, int]:

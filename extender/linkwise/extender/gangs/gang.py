@@ -8,8 +8,8 @@
 The phase is worked out from the members each time, so a restart finds it again; IMPOSSIBLE names
 the changes that no facts can make, and why. What counts is the *minimum*: once so many members are
 bound the gang has started, and those beyond it follow as they come and as there is room.
-The extender remembers only what no pod says: which try failed at which state of the cache, what a
-gang waits for, and where its members were.
+The extender remembers only what no pod says: when the plan was made, which plans kube-scheduler
+refused, and where the members were. What a gang waits for is in the scheduling queue.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from linkwise.extender.api.records import GangKey
-from linkwise.extender.placement.result import Refusal, Spot
+from linkwise.extender.placement.result import Spot
 
 Seat = int | str
 """What a recreated member shares with the old one: its rank, or its name if it has no rank."""
@@ -96,11 +96,6 @@ class Gang:
     expired: bool = False  # members are being evicted
     was_refused: bool = False  # kube-scheduler refused a planned node since the last round
     marked: frozenset[str] = frozenset()  # the bound members, once it has started
-    tried_room: int = -1  # `Cache.room` when it last found no room
-    lacking: Mapping[int, int] = field(default_factory=dict)  # then: GPUs of a pod -> how many pods
-    no_room: Refusal | None = None
-    sought_at: float = 0.0  # when `no_room` was found out
-    sought_in: object = None  # the state of the cache then
     gated_since: float | None = None  # since when its members wait behind linkwise's gate
     members: frozenset[str] = frozenset()  # the live members at the last look
     came: float = 0.0  # when the last new member was seen
@@ -117,13 +112,8 @@ class Gang:
             self.broken.append(f"gang {self.name}: {self.phase.value} -> {phase.value}")
         self.phase = phase
 
-    def try_again(self) -> None:
-        """Allow another search: it found no room, and now there may be some."""
-        self.tried_room, self.lacking = -1, {}
-
-    def take_up(self) -> None:
-        """Allow another try, even if kube-scheduler has refused its plans too often."""
-        self.try_again()
+    def forgive(self) -> None:
+        """Forget that kube-scheduler has refused its plans too often."""
         if self.refused:
             self.refused, self.refusals = False, 0
 

@@ -58,17 +58,15 @@ class GangLifecycle:
     def deadline(self, gang: Gang) -> float | None:
         return self._deadlines.get(gang.key)
 
-    def take_late(self, now: float) -> set[GangKey]:
-        """The gangs whose deadline has come, and those whose next look is due."""
-        looks = self._looks.take(now)
+    def take_late(self, now: float) -> tuple[set[GangKey], set[GangKey]]:
+        """The gangs whose deadline has come, and those whose next look is due. The latter waited
+        for something else than room."""
+        looks = {*self._looks.take(now)}
         for key in looks:
-            if key in self._registry.gangs:
-                gang = self._registry.gangs[key]
-                if gang.refused and now >= gang.refused_until:
-                    gang.take_up()
-                else:
-                    gang.try_again()  # it waited not only for room
-        return {*self._deadlines.take(now), *looks}
+            gang = self._registry.gangs.get(key)
+            if gang is not None and now >= gang.refused_until:
+                gang.forgive()
+        return {*self._deadlines.take(now)}, looks
 
     def look_again(self, gang: Gang, at: float) -> None:
         """Let `take_late` return *gang* at that time, unless it changes before."""
@@ -260,11 +258,13 @@ class GangLifecycle:
         for member in members:
             self._cache.plan(member.uid, None)
 
-    def publish(self, gang: Gang, now: float, pause: Pause) -> None:
+    def publish(self, gang: Gang, now: float, pause: Pause, *, has_no_room: bool) -> None:
         """Queue the writes of all decisions about the gang, and set its phase. *pause* lets others
-        use the core after some hundred members."""
+        use the core after some hundred members. *has_no_room*: the last search found no GPUs for
+        its open members."""
         members = self._registry.muster(gang)
-        look = self._repair.judge(gang, members, now, self._timeout_of(members))
+        timeout = self._timeout_of(members)
+        look = self._repair.judge(gang, members, now, timeout, has_no_room=has_no_room)
         if look is not None:
             self.look_again(gang, look)
         if self._repair.awaited(gang, members, now):

@@ -72,10 +72,17 @@ class Repair:
         return gang.came + LEAVING_SECONDS
 
     def judge(
-        self, gang: Gang, members: GangMembers, now: float, timeout_seconds: float
+        self,
+        gang: Gang,
+        members: GangMembers,
+        now: float,
+        timeout_seconds: float,
+        *,
+        has_no_room: bool,
     ) -> float | None:
-        """Report a gang that misses members it needs, or give it up. Return when to look again."""
-        why = self._why(gang, members)
+        """Report a gang that misses members it needs, or give it up. Return when to look again.
+        *has_no_room*: the last search found no GPUs for these members."""
+        why = self._why(gang, members, has_no_room=has_no_room)
         if not why:
             gang.stuck_since = None
             return None
@@ -95,13 +102,13 @@ class Repair:
         gang.expired, gang.stuck_since = True, None
         return None
 
-    def _why(self, gang: Gang, members: GangMembers) -> str:
+    def _why(self, gang: Gang, members: GangMembers, *, has_no_room: bool) -> str:
         """Why the gang is not whole; empty: no member is missing, or it is being repaired."""
         if not members.started or gang.expired or members.enough_placed or not members.bound:
             return ""
         if members.open and gang.refused:
             return "kube-scheduler did not take the plans of the members it lacks"
-        if members.open and gang.no_room is not None:
+        if members.open and has_no_room:
             names = ", ".join(member.ref.name for member in members.open[:_MOST_NAMES])
             return f"there is no room for the members it lacks ({names})"
         if members.complete or members.held_back:

@@ -3,17 +3,16 @@
 The order is essential: a plan and its nomination are on the API server before the gate is lifted,
 and a gang's gates are lifted after all its nominations (docs/decisions/0008-the-gate.md).
 kube-scheduler never tries a gated pod, so Events report why it waits: this module sends them for a
-single pod, `gangs.waiting_events` for a gang.
+single pod, `queue.waiting_events` for a gang.
 """
 
 from collections.abc import Sequence
 
 from linkwise.extender.api.records import PodRecord
-from linkwise.extender.api.spans import in_words
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.pending_writes import EVENT_SECONDS, PendingWrites
-from linkwise.extender.gangs.gang import Gang, Phase
+from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.placement.nodes.nodes_view import as_it_is
 from linkwise.extender.placement.nodes.reasons import rooms
@@ -59,7 +58,7 @@ class SchedulingGates:
                 if member.uid in ready:
                     self._pending_writes.lift_gate(member, now)
             kept = [member for member in gated if member.uid not in ready]
-        if gang.alone:  # for the others `gangs.waiting_events` reports it
+        if gang.alone:  # for the others `queue.waiting_events` reports it
             self._tell_in_time(gang, members, kept, now)
 
     def _tell_in_time(
@@ -116,32 +115,3 @@ def why_no_node(cache: Cache, request: GpuRequest) -> str:
         reasons.add("linkwise: nodes with GPUs for it do not take it for other reasons")
     told = "; ".join(sorted(reason.removeprefix("linkwise: ") for reason in reasons))
     return f": no node has room for it ({told or 'there are no nodes'})"
-
-
-def _why_set_aside(gang: Gang) -> str:
-    if gang.phase is Phase.EXPIRED:
-        return " gives back its GPUs after its timeout"
-    if gang.refused:
-        return ": kube-scheduler did not take its plans"
-    return " is of a scheduler that does not ask Linkwise" if gang.unasked else ""
-
-
-def why_gang_waits(gang: Gang | None, members: GangMembers | None, record: PodRecord) -> str:
-    if gang is None or members is None:
-        return " waits for its members"
-    if members.clash and gang.phase is not Phase.EXPIRED:
-        return f": {members.clash}"
-    if set_aside := _why_set_aside(gang):
-        return set_aside
-    if any(member.uid == record.uid for member in members.extra):
-        return " has all its members without this one"
-    if members.held_back and not members.complete:
-        return " waits for members behind another scheduling gate"
-    if not (members.complete or members.together()):
-        return " waits for its members"
-    if gang.no_room is None:
-        return ": its plan is being made"
-    if members.started or members.enough_placed:
-        return ": no room for the members that are missing"
-    level = gang.no_room.level
-    return f": no room for the whole gang{f' within {in_words(level)}' if level else ''}"

@@ -1,5 +1,8 @@
 """Makes room for a waiting gang: evicts less important gangs as a whole.
 
+A single pod behind linkwise's gate counts as a gang. For other single pods kube-scheduler evicts,
+and the extender completes its choice (`verbs.preempt`).
+
 - No pod is evicted unless the whole gang then fits, according to the cache.
 - The GPUs of the victims are reserved for the gang from the moment that the victims are chosen:
   only a more important gang or pod may use any of them.
@@ -7,12 +10,11 @@
   other.
 - A terminating pod counts as gone, unless it is stuck (`queue.running_pods`). If a victim gets
   stuck, or may not be evicted, other victims are chosen.
-- For a single pod without linkwise's gate, kube-scheduler itself evicts (`verbs.preempt`).
 
 docs/decisions/0013-order-and-holds.md says which pods may be evicted, and for which gangs.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from linkwise.extender.api.records import GangKey, PodRecord
@@ -24,19 +26,18 @@ from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.gangs.partial_admission import needed
 from linkwise.extender.gangs.registry import GangRegistry
+from linkwise.extender.preemption.candidates import Candidates
 from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
+from linkwise.extender.preemption.gang_room import GangRoom
 from linkwise.extender.preemption.policy import Preempt
-from linkwise.extender.preemption.victim_selection import Unit, VictimChoice, choose
-from linkwise.extender.preemption.what_if import WhatIf
+from linkwise.extender.preemption.spared_pods import SparedPods
+from linkwise.extender.preemption.victim_selection import Preemption, Unit, select
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.running_pods import RunningPods
 from linkwise.extender.queue.scheduling_queue import SchedulingQueue
 
 # A gang without suitable victims is not tried again before this, and only if something changed.
 TRY_SECONDS = 10.0
-# A pod that the API server refuses to evict is spared for so long, and twice as long after each
-# further refusal.
-SPARED_SECONDS, _LONGEST_SPARED_SECONDS = 30.0, 600.0
 _AT_ONCE = 1  # gangs: each may cost dozens of searches, and kube-scheduler's calls come in between
 REASON = "Preempted"
 
@@ -45,12 +46,6 @@ REASON = "Preempted"
 class _Try:
     at: float
     state: object
-
-
-@dataclass(slots=True)
-class _Spared:
-    until: float
-    seconds: float
 
 
 class GangPreemption:
@@ -64,104 +59,90 @@ class GangPreemption:
         reservations: Reservations,
         running_pods: RunningPods,
         *,
+        candidates: Candidates,
         budgets: DisruptionBudgets,
-        who: Preempt,
+        allowed: Preempt,
     ) -> None:
-        self.budgets = budgets
+        self._candidates, self._budgets = candidates, budgets
         self._cache, self._pending_writes, self._registry, self._queue = (
             cache,
             pending_writes,
             registry,
             queue,
         )
-        self._search, self._reservations, self._running_pods, self._who = (
+        self._search, self._reservations, self._running_pods, self._allowed = (
             search,
             reservations,
             running_pods,
-            who,
+            allowed,
         )
-        self._victims: dict[GangKey, frozenset[str]] = {}  # the gang that waits -> uids
+        self._preemptions: dict[GangKey, Preemption] = {}  # by the gang that waits
         self._tries: dict[GangKey, _Try] = {}
-        self._spared: dict[str, _Spared] = {}  # by uid
-        self._spared_changes = 0  # how often a spared pod became evictable again
+        self._spared = SparedPods(cache)
         # By gang with victims: when to check whether its GPUs come free.
         self._look_at: dict[GangKey, float] = {}
         self._more_at: float | None = None  # when to try the gangs that have not had their turn
 
-    def victims(self, key: GangKey) -> frozenset[str]:
-        """The uids of the pods that are, or were, evicted to make room for this gang."""
-        return self._victims.get(key, frozenset())
+    @property
+    def preemptions(self) -> Mapping[GangKey, Preemption]:
+        """By the gang that waits for the victims' GPUs."""
+        return self._preemptions
 
-    def evicts(self, gang: Gang) -> bool:
+    def is_victim(self, gang: Gang) -> bool:
         """Whether members of *gang* are still to be evicted: then it gets no new GPUs."""
         members = self._cache.gangs.get(gang.key, set())
         return any(
             self._cache.pods[uid].live
-            for victims in self._victims.values()
-            for uid in victims & members
+            for preemption in self._preemptions.values()
+            for uid in preemption.victims & members
         )
 
     def next_due(self) -> float | None:
         """When to look again even if nothing changes until then."""
-        if not (self._tries or self._victims):
+        if not (self._tries or self._preemptions):
             return None  # no gang needs room
         state = self._state()  # if it is the same, there is nothing new to find
         times = [
             each.at
             for key, each in self._tries.items()
-            if key not in self._victims and each.state != state
+            if key not in self._preemptions and each.state != state
         ]
-        times += [spared.until for spared in self._spared.values() if spared.until]
+        times += self._spared.ends()
         times += self._look_at.values()
         times += [] if self._more_at is None else [self._more_at]
         return min(times, default=None)
 
     def refused(self, uid: str, now: float) -> None:
         """The API server refused to evict this pod: choose other victims."""
-        before = self._spared.get(uid)
-        seconds = SPARED_SECONDS if before is None else 2 * before.seconds
-        seconds = min(seconds, _LONGEST_SPARED_SECONDS)
-        self._spared[uid] = _Spared(now + seconds, seconds)
-        for key, victims in list(self._victims.items()):
-            record = self._cache.pods.get(uid)
-            if uid in victims and record is not None and record.live:
+        self._spared.refused(uid, now)
+        record = self._cache.pods.get(uid)
+        for key, preemption in list(self._preemptions.items()):
+            if uid in preemption.victims and record is not None and record.live:
                 self._give_up(key)
 
-    def look(self, now: float) -> None:
+    def run(self, now: float) -> None:
         """Evict the chosen victims, and choose more, once all waiting gangs have been tried."""
-        if self._who is Preempt.NEVER or not self.budgets.known:
+        if self._allowed is Preempt.NEVER or not self._budgets.known:
             return
         waiting = self._queue.without_room()
         keys = {gang.key for gang in waiting}
-        for key in [key for key in self._victims if key not in keys or self._is_spoilt(key, now)]:
-            self._give_up(key)
+        for key in list(self._preemptions):
+            if key not in keys or self._is_spoilt(key, now):
+                self._give_up(key)
         for key in self._tries.keys() - keys:
             del self._tries[key]
-        self._end_sparing(now)
-        self._look_on(waiting, now)
-        for key in self._victims:
-            self._evict(key, now)
+        self._spared.look(now)
+        self._try_waiting(waiting, now)
+        for key, preemption in self._preemptions.items():
+            self._evict(preemption.victims, f"it makes room for {key.title}", now)
 
-    def _end_sparing(self, now: float) -> None:
-        for uid, spared in list(self._spared.items()):
-            record = self._cache.pods.get(uid)
-            if record is None or not record.live:
-                del self._spared[uid]
-            elif spared.until and now >= spared.until:
-                spared.until = 0.0  # `seconds` stays, for the next refusal
-                self._spared_changes += 1
-
-    def _is_spared(self, uid: str) -> bool:
-        spared = self._spared.get(uid)
-        return spared is not None and spared.until > 0
-
-    def _look_on(self, waiting: Sequence[Gang], now: float) -> None:
+    def _try_waiting(self, waiting: Sequence[Gang], now: float) -> None:
         """The most urgent gangs first, few at a time; among equal gangs, one stands for all."""
         in_vain: set[object] = set()
         looked = 0
         self._more_at = None
         for gang in waiting:
-            if gang.key in self._victims or not self._is_time(gang, now):
+            if gang.key in self._preemptions or not self._is_time(gang, now):
                 continue
             alike = (-self._queue.urgency(gang.key)[0], requests_of(self._open(gang).open))
             if alike in in_vain:
@@ -171,23 +152,26 @@ class GangPreemption:
                 self._more_at = now
                 return
             looked += 1
-            if not self._choose(gang, now):
+            preemption = self._select(gang, now)
+            if preemption is None:
                 in_vain.add(alike)
                 tried = self._tries[gang.key]
                 if tried.state is not None:
                     tried.state = self._state()  # the search itself changes the state
+            else:
+                self._begin(gang, preemption, now)
 
     def _open(self, gang: Gang) -> GangMembers:
         return needed(self._registry.muster(gang))
 
     def _give_up(self, key: GangKey) -> None:
-        victims = self._victims.pop(key)
+        preemption = self._preemptions.pop(key)
         self._look_at.pop(key, None)
         self._tries.pop(key, None)  # choose others at once
         reservation = self._reservations.of(key)
         if reservation is not None and reservation.evicts:
             self._reservations.give_up(key)
-        for uid in victims:  # gangs that stay may have members that were left waiting
+        for uid in preemption.victims:  # gangs that stay may have members that were left waiting
             record = self._cache.pods.get(uid)
             if record is not None:
                 self._queue.take_up(record.gang)
@@ -214,7 +198,7 @@ class GangPreemption:
     def _is_victim(self, key: GangKey, uid: str) -> bool:
         """Whether this pod is still to be evicted for the gang *key*."""
         record = self._cache.pods.get(uid)
-        return uid in self._victims[key] and record is not None and record.live
+        return uid in self._preemptions[key].victims and record is not None and record.live
 
     def _is_time(self, gang: Gang, now: float) -> bool:
         state = self._state()
@@ -233,89 +217,51 @@ class GangPreemption:
             cache.comings_and_goings,
             cache.settled_rows.generation,
             frozenset(cache.fresh.items()),  # until others have had their turn with them
-            self.budgets.changes,
-            self._spared_changes,
+            self._budgets.changes,
+            self._spared.ended,
         )
 
-    def _choose(self, gang: Gang, now: float) -> bool:
-        """Choose victims for *gang*; return whether there are any."""
-        found = self._open(gang)
-        if not found.open or not all(member.preempts for member in found.open):
-            return False
-        if gang.alone and not all(member.gated for member in found.open):
-            return False  # kube-scheduler evicts for it
+    def _select(self, gang: Gang, now: float) -> Preemption | None:
+        """The victims for *gang*; None: there are none that make room, or none is needed."""
+        members = self._open(gang)
+        if not members.open or not all(member.preempts for member in members.open):
+            return None
+        if gang.alone and not all(member.gated for member in members.open):
+            return None  # kube-scheduler evicts for it
         units = list(self._units(gang))
         if not units:
-            return False
-        question = WhatIf(
-            self._cache, self._search, self._reservations, self._running_pods, gang, found, now
+            return None
+        room = GangRoom(
+            self._cache, self._search, self._reservations, self._running_pods, gang, members, now
         )
-        if question.seek(()) is not None:
+        if room.seek(()) is not None:
             self._tries[gang.key].state = None  # look again, as terminating pods may get stuck
-            return False  # the terminating pods make enough room
-        choice = VictimChoice(self._may_all_go, question.may_do, question.makes_room, question.gain)
-        chosen = choose(units, choice)
-        spots = question.seek(chosen) if chosen else None
-        if not chosen or spots is None:
-            return False
-        self._reservations.reserve_for(gang, found, spots, now, evicts=True)
-        self._victims[gang.key] = frozenset(pod.uid for unit in chosen for pod in unit.pods)
-        for unit in chosen:
+            return None  # the terminating pods make enough room
+        return select(units, room, self._budgets)
+
+    def _units(self, gang: Gang) -> Iterable[Unit]:
+        """All units that may be evicted for *gang*."""
+        priority = -self._queue.urgency(gang.key)[0]
+        for unit in self._candidates.units(self._cache.nodes.values(), priority, self._consents):
+            is_spared = any(pod.uid in self._spared for pod in unit.pods)
+            if not (is_spared or unit.key == gang.key or unit.key in self._preemptions):
+                yield unit
+
+    def _consents(self, record: PodRecord) -> bool:
+        return self._allowed is Preempt.LOWER_PRIORITY or record.ask.preemptible
+
+    def _begin(self, gang: Gang, preemption: Preemption, now: float) -> None:
+        """Reserve what the victims leave, and say why they are evicted."""
+        self._reservations.reserve_for(gang, self._open(gang), preemption.spots, now, evicts=True)
+        self._preemptions[gang.key] = preemption
+        for unit in preemption.units:
             if unit.spare is None:
                 self._queue.keep_age(unit.key, now)
             text = f"evicted to make room for {gang.key.title}, which is more important"
             self._pending_writes.say(unit.pods[0].ref, REASON, text, now)
-        return True
 
-    def _may_all_go(self, units: Sequence[Unit]) -> bool:
-        return self.budgets.allow(pod for unit in units for pod in unit.pods)
-
-    def _evict(self, key: GangKey, now: float) -> None:
-        for uid in sorted(self._victims[key]):
+    def _evict(self, victims: frozenset[str], why: str, now: float) -> None:
+        for uid in sorted(victims):
             record = self._cache.pods.get(uid)
             if record is not None and record.live:
-                self._pending_writes.evict(record, f"it makes room for {key.title}", now)
-
-    def _units(self, gang: Gang) -> Iterator[Unit]:
-        """All units that may be evicted for *gang*."""
-        priority = -self._queue.urgency(gang.key)[0]
-        seen: set[GangKey] = set()
-        for info in self._cache.nodes.values():
-            for record in info.bound.values():
-                if record.priority >= priority or not record.live or not self._consents(record):
-                    continue
-                if record.ask.gang is None or record.gang is None:
-                    name = record.ref
-                    key = GangKey(name.namespace, name.name, name.uid)
-                    if not self._is_spared(record.uid):
-                        yield Unit((record,), record.priority, record.created, key)
-                elif record.gang not in seen and record.gang != gang.key:
-                    seen.add(record.gang)
-                    yield from self._units_of(record.gang, priority)
-
-    def _units_of(self, key: GangKey, priority: int) -> Iterator[Unit]:
-        known = self._registry.gangs.get(key)
-        if known is None or key in self._victims:
-            return
-        members = self._registry.muster(known)
-        live = [member for member in members.all if member.live]
-        bound = tuple(member for member in live if member.node)
-        urgency, created, _ = self._queue.urgency(key)
-        if -urgency >= priority or not all(self._consents(member) for member in live):
-            return
-        if not any(self._is_spared(member.uid) for member in bound):
-            yield Unit(bound, -urgency, created, key)
-        for number, member in enumerate(reversed(spare_of(members))):
-            if not self._is_spared(member.uid):
-                yield Unit((member,), -urgency, created, key, spare=number)
-
-    def _consents(self, record: PodRecord) -> bool:
-        return self._who is Preempt.LOWER_PRIORITY or record.ask.preemptible
-
-
-def spare_of(members: GangMembers) -> tuple[PodRecord, ...]:
-    """The members that a running gang can do without: those of the highest ranks."""
-    ask = next((member.ask.gang for member in members.seats if member.ask.gang is not None), None)
-    if ask is None or not members.started:
-        return ()
-    return members.bound[max(ask.minimum - members.done, 0) :]
+                self._pending_writes.evict(record, why, now)

@@ -1,4 +1,4 @@
-"""Selects the victims for a more important gang: the cheapest set of evictable pods.
+"""Selects the victims for a more important gang or pod: the cheapest set of evictable pods.
 
 A gang is evicted as a whole, but members beyond its minimum may be evicted alone. Of two sets that
 make room, the better one is, in this order:
@@ -11,13 +11,16 @@ that order. Else the search empties node after node, first those that give most 
 and then spares the units that turn out not to be needed, the most important first.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import combinations
 from math import comb
+from typing import Protocol
 
 from linkwise.extender.api.records import GangKey, PodRecord
+from linkwise.extender.placement.result import Spot
+from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
 
 # How many sets are checked, and for how many of them a place is searched: a check takes
 # microseconds, a search milliseconds.
@@ -25,7 +28,7 @@ MOST_SETS = 4096
 MOST_SEARCHES = 48
 
 
-Dearness = tuple[int, float, GangKey, int, str]
+EvictionOrder = tuple[int, float, GangKey, int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,24 +46,52 @@ class Unit:
         return {pod.node for pod in self.pods}
 
     @property
-    def dearness(self) -> Dearness:
+    def eviction_order(self) -> EvictionOrder:
         """Less is evicted first."""
         return self.priority, -self.created, self.key, self.spare or 0, self.pods[0].uid
 
 
-Makes = Callable[[Sequence[Unit]], bool]
-"""Whether there is, or may be, room without these units."""
+class Room(Protocol):
+    """Where the claimant finds room if units are evicted."""
+
+    def seek(self, units: Sequence[Unit]) -> list[Spot] | None:
+        """The spots of the claimant's pods without these units; None: there is no room."""
+        ...
+
+    def may_suffice(self, units: Sequence[Unit]) -> bool:
+        """A fast `seek`: if it says no, that is certain."""
+        ...
+
+    def gain(self, gone: Sequence[Unit], more: Sequence[Unit]) -> int:
+        """How much more room there is if *more* is evicted in addition to *gone*."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
-class VictimChoice:
-    """The queries about sets of units. `may_do` is fast; if it says no, that is certain."""
+class Preemption:
+    """The pods to evict, and where the claimant's pods go then."""
 
-    allowed: Makes
-    may_do: Makes
-    makes_room: Makes
-    gain: Callable[[Sequence[Unit], Sequence[Unit]], int]
-    """How much more room there is if the second set is evicted in addition to the first."""
+    units: tuple[Unit, ...]
+    spots: tuple[Spot, ...]
+
+    @property
+    def victims(self) -> frozenset[str]:
+        """Their uids."""
+        return frozenset(pod.uid for pod in pods_of(self.units))
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """The queries about sets of units."""
+
+    room: Room
+    budgets: DisruptionBudgets
+
+    def allowed(self, units: Sequence[Unit]) -> bool:
+        return self.budgets.allow(pods_of(units))
+
+    def makes_room(self, units: Sequence[Unit]) -> bool:
+        return self.room.seek(units) is not None
 
 
 def cost(units: Iterable[Unit]) -> tuple[object, ...]:
@@ -70,16 +101,26 @@ def cost(units: Iterable[Unit]) -> tuple[object, ...]:
         len(ended),
         sorted((unit.priority for unit in ended), reverse=True),
         sorted((-unit.created for unit in ended), reverse=True),
-        sorted((unit.dearness for unit in ended), reverse=True),
+        sorted((unit.eviction_order for unit in ended), reverse=True),
     )
 
 
-def choose(units: Sequence[Unit], choice: VictimChoice) -> tuple[Unit, ...] | None:
+def select(units: Sequence[Unit], room: Room, budgets: DisruptionBudgets) -> Preemption | None:
     """The cheapest of *units* that make room together; None: they do not, or none was found."""
-    in_order = sorted(units, key=lambda unit: unit.dearness)
+    chosen = _cheapest(units, _Choice(room, budgets))
+    spots = None if chosen is None else room.seek(chosen)
+    return None if chosen is None or spots is None else Preemption(chosen, tuple(spots))
+
+
+def pods_of(units: Iterable[Unit]) -> Iterator[PodRecord]:
+    return (pod for unit in units for pod in unit.pods)
+
+
+def _cheapest(units: Sequence[Unit], choice: _Choice) -> tuple[Unit, ...] | None:
+    in_order = sorted(units, key=lambda unit: unit.eviction_order)
     spare = tuple(unit for unit in in_order if unit.spare is not None)
     ending = [unit for unit in in_order if unit.spare is None]
-    if not choice.may_do((*ending, *spare)):
+    if not choice.room.may_suffice((*ending, *spare)):
         return None
     searches = MOST_SEARCHES
     looked_at = 0
@@ -89,7 +130,7 @@ def choose(units: Sequence[Unit], choice: VictimChoice) -> tuple[Unit, ...] | No
             break
         for chosen in sorted(combinations(ending, count), key=cost):
             with_spare = _allowed_with(chosen, spare, choice)
-            if with_spare is None or not choice.may_do(with_spare):
+            if with_spare is None or not choice.room.may_suffice(with_spare):
                 continue
             if not searches:
                 return _step_by_step(ending, spare, choice)
@@ -102,7 +143,7 @@ def choose(units: Sequence[Unit], choice: VictimChoice) -> tuple[Unit, ...] | No
 
 
 def _allowed_with(
-    chosen: Sequence[Unit], spare: Iterable[Unit], choice: VictimChoice
+    chosen: Sequence[Unit], spare: Iterable[Unit], choice: _Choice
 ) -> tuple[Unit, ...] | None:
     """*chosen*, and as many spare members as may be evicted too; None: *chosen* may not be."""
     together = tuple(chosen)
@@ -116,16 +157,16 @@ def _allowed_with(
 
 
 def _thrifty(
-    chosen: Sequence[Unit], choice: VictimChoice, *, only_spare: bool = False
+    chosen: Sequence[Unit], choice: _Choice, *, only_spare: bool = False
 ) -> tuple[Unit, ...]:
     """*chosen* without the units that are not needed; the most important are spared first."""
     left = list(chosen)
     searches = MOST_SEARCHES
-    for unit in sorted(chosen, key=lambda unit: unit.dearness, reverse=True):
+    for unit in sorted(chosen, key=lambda unit: unit.eviction_order, reverse=True):
         if only_spare and unit.spare is None:
             continue
         fewer = [each for each in left if each is not unit]
-        if searches and choice.may_do(fewer):
+        if searches and choice.room.may_suffice(fewer):
             searches -= 1
             if choice.makes_room(fewer):
                 left = fewer
@@ -133,7 +174,7 @@ def _thrifty(
 
 
 def _step_by_step(
-    ending: Sequence[Unit], spare: Sequence[Unit], choice: VictimChoice
+    ending: Sequence[Unit], spare: Sequence[Unit], choice: _Choice
 ) -> tuple[Unit, ...] | None:
     searches = MOST_SEARCHES
     chosen = _allowed_with((), spare, choice) or ()
@@ -143,7 +184,7 @@ def _step_by_step(
         if more is None:
             continue
         chosen = more
-        if choice.may_do(chosen):
+        if choice.room.may_suffice(chosen):
             if choice.makes_room(chosen):
                 return _thrifty(chosen, choice)
             searches -= 1
@@ -155,7 +196,7 @@ def _step_by_step(
 class _Bundles:
     """The remaining units of each node; first the node that gives most room per unit."""
 
-    def __init__(self, ending: Sequence[Unit], spare: Sequence[Unit], choice: VictimChoice) -> None:
+    def __init__(self, ending: Sequence[Unit], spare: Sequence[Unit], choice: _Choice) -> None:
         self._choice = choice
         self._on: dict[str, list[Unit]] = {}
         self._gone_from: dict[str, list[Unit]] = {}
@@ -189,10 +230,10 @@ class _Bundles:
         for node in unit.nodes:
             self._gone_from.setdefault(node, []).append(unit)
 
-    def _worth(self, node: str) -> tuple[float, Dearness, str]:
+    def _worth(self, node: str) -> tuple[float, EvictionOrder, str]:
         bundle = self._on[node]
         touched = sorted({other for unit in bundle for other in unit.nodes})
         before = [unit for other in touched for unit in self._gone_from.get(other, ())]
         gone = {(unit.key, unit.spare): unit for unit in before}
-        gain = self._choice.gain(list(gone.values()), bundle)
-        return -gain / len(bundle), max(unit.dearness for unit in bundle), node
+        gain = self._choice.room.gain(list(gone.values()), bundle)
+        return -gain / len(bundle), max(unit.eviction_order for unit in bundle), node

@@ -1,141 +1,68 @@
-"""What if some pods were evicted: whether a waiting gang would find room."""
+"""What if some pods were gone: the GPUs that a claimant could then use on a node."""
 
 from collections.abc import Iterable, Sequence
-from copy import copy
-
-import numpy as np
 
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.cache.cache import Cache
-from linkwise.extender.cache.node_table import Bools, Ints, NodeTable, popcount
-from linkwise.extender.gangs.allocate import GangSearch
-from linkwise.extender.gangs.gang import Gang
-from linkwise.extender.gangs.members import GangMembers
-from linkwise.extender.placement.nodes.nodes_view import as_if
-from linkwise.extender.placement.result import Refusal, Spot
-from linkwise.extender.preemption.victim_selection import Unit
-from linkwise.extender.queue.reservations import Reservations
-from linkwise.extender.queue.running_pods import RunningPods
+from linkwise.extender.cache.machine_kind import GpuRequest
+from linkwise.extender.cache.node_info import NodeInfo
+from linkwise.extender.placement.result import Spot
+from linkwise.extender.preemption.victim_selection import Unit, pods_of
+from linkwise.extender.queue.reservations import Reservation, Reservations, ReservedGpus
 
 
 class WhatIf:
-    """Whether a gang has room without some other pods. Terminating pods count as gone. GPUs that
-    are reserved for less urgent gangs count as free."""
+    """*visible*: the reserved GPUs that the claimant may use. It never uses other reserved GPUs,
+    whichever pods are gone."""
 
     def __init__(
-        self,
-        cache: Cache,
-        search: GangSearch,
-        reservations: Reservations,
-        running_pods: RunningPods,
-        gang: Gang,
-        members: GangMembers,
-        now: float,
+        self, cache: Cache, reservations: Reservations, visible: Sequence[ReservedGpus]
     ) -> None:
-        self._cache, self._search, self._running_pods = cache, search, running_pods
-        self._members, self._now = members, now
-        claimant = reservations.claimant(gang, members)
-        self._open_to = frozenset(reservation.key for reservation in reservations.open_to(claimant))
-        self._base = reservations.rows_with(reservations.ways(claimant, now)[0])
-        self._pool: Bools = reservations.pool_of(members)
+        self._cache, self._reservations, self._visible = cache, reservations, visible
+        self._keys = {each.key for each in visible if isinstance(each, Reservation)}
         self._may_have: dict[str, int] = {}  # node -> bitmask of the GPUs that it may ever use
-        sizes = [member.demand.gpus for member in members.open if member.demand.gpus]
-        self._wanted = {size: sizes.count(size) for size in sizes}
-        self._leave()
-        free: Ints = np.where(self._pool, self._base.free[: len(self._pool)], 0)
-        self._free: list[int] = free.tolist()
-        counts = popcount(free)
-        self._slots = {size: int((counts // size).sum()) for size in self._wanted}
-        self._total = int(counts.sum())
 
-    def seek(self, units: Iterable[Unit]) -> list[Spot] | None:
-        rows, changed = self._rows_without(units)
-        spots = self._search.seek(self._members, self._now, view=as_if(rows, tuple(changed)))
-        return None if isinstance(spots, Refusal) else spots
-
-    def makes_room(self, units: Sequence[Unit]) -> bool:
-        return self.seek(units) is not None
-
-    def may_do(self, units: Sequence[Unit]) -> bool:
-        """Whether there are enough GPUs, whichever links join them."""
-        total, slots = self._gained(units)
-        if self._total + total < sum(size * count for size, count in self._wanted.items()):
-            return False
-        return all(self._slots[size] + slots[size] >= n for size, n in self._wanted.items())
-
-    def gain(self, gone: Sequence[Unit], more: Sequence[Unit]) -> int:
-        _, before = self._gained(gone)
-        _, after = self._gained((*gone, *more))
-        return sum(after.values()) - sum(before.values())
-
-    def _leave(self) -> None:
-        rows = self._base = _copy(self._base)
-        for info in self._cache.nodes.values():
-            if not info.owned:
-                continue
-            for uid, gpus in self._running_pods.leaving(info, self._now).items():
-                rows.free[info.row] |= self._usable(info.name, gpus)
-                record = self._cache.pods.get(uid)
-                if record is not None and record.leaving and not record.ended:
-                    _give_back(rows, info.row, record)
-
-    def _usable(self, node: str, gpus: int) -> int:
-        """Those of *gpus* that the gang may use once they are free."""
-        may_have = self._may_have.get(node)
+    def usable(self, info: NodeInfo, gpus: int) -> int:
+        """Those of *gpus* that the claimant may use once no pod has them."""
+        may_have = self._may_have.get(info.name)
         if may_have is None:
-            info = self._cache.nodes[node]
             may_have = 0
-            if info.machine is not None and not info.closed and self._pool[info.row]:
+            if info.machine is not None and not info.closed:
                 may_have = info.machine.healthy_gpus
-            for who, kept in info.reserved.items():
-                if who not in self._open_to:
-                    may_have &= ~kept
-            self._may_have[node] = may_have
+            for key, reserved in info.reserved.items():
+                if key not in self._keys:
+                    may_have &= ~reserved
+            self._may_have[info.name] = may_have
         return gpus & may_have
 
-    def _freed(self, units: Iterable[Unit]) -> dict[int, int]:
-        """row -> bitmask of the GPUs that come free without *units*."""
-        freed: dict[int, int] = {}
-        for unit in units:
-            for pod in unit.pods:
-                info = self._cache.nodes[pod.node]
-                gpus = self._usable(pod.node, info.owned.get(pod.uid, 0))
-                freed[info.row] = freed.get(info.row, 0) | gpus
-        return freed
-
-    def _gained(self, units: Iterable[Unit]) -> tuple[int, dict[int, int]]:
-        """How many GPUs, and how many sets of each requested size, come free."""
-        total, slots = 0, dict.fromkeys(self._wanted, 0)
-        for row, gpus in self._freed(units).items():
-            before = self._free[row]
-            now, then = before.bit_count(), (before | gpus).bit_count()
-            total += then - now
-            for size in slots:
-                slots[size] += then // size - now // size
-        return total, slots
-
-    def _rows_without(self, units: Iterable[Unit]) -> tuple[NodeTable, list[int]]:
-        units = list(units)
-        rows = _copy(self._base)
-        freed = self._freed(units)
-        for row, gpus in freed.items():
-            rows.free[row] |= gpus
-        for pod in (pod for unit in units for pod in unit.pods):
-            _give_back(rows, self._cache.nodes[pod.node].row, pod)
-        return rows, list(freed)
+    def free(self, info: NodeInfo, gone: Iterable[str]) -> int:
+        """The bitmask of the GPUs that are free for the claimant without the pods *gone* (uids)."""
+        owned = 0
+        for uid in gone:
+            owned |= info.owned.get(uid, 0)
+        reserved = self._reservations.kept_on(info.name, self._visible)
+        return info.free | reserved | self.usable(info, owned)
 
 
-def _copy(rows: NodeTable) -> NodeTable:
-    """A copy whose columns that depend on pods may be written."""
-    other = copy(rows)
-    for name in ("free", "milli_cpu", "memory", "gpus", "pods"):
-        setattr(other, name, getattr(rows, name).copy())
-    return other
+class NodeRoom:
+    """Room for a single pod on one node, where the pods *gone* (uids) make room already."""
 
+    def __init__(
+        self, what_if: WhatIf, info: NodeInfo, request: GpuRequest, gone: Sequence[str]
+    ) -> None:
+        self._what_if, self._info, self._request, self._gone = what_if, info, request, gone
 
-def _give_back(rows: NodeTable, row: int, pod: PodRecord) -> None:
-    """Return to the row what kube-scheduler counts of the pod."""
-    rows.milli_cpu[row] += pod.needs.milli_cpu
-    rows.memory[row] += pod.needs.memory
-    rows.gpus[row] += pod.needs.gpus
-    rows.pods[row] += 1
+    def seek(self, units: Sequence[Unit]) -> list[Spot] | None:
+        if self._info.kind is None:
+            return None
+        gone = (*self._gone, *(pod.uid for pod in pods_of(units)))
+        gpus = self._info.kind.take(self._request, self._what_if.free(self._info, gone))
+        return None if gpus is None else [Spot(self._info.name, gpus)]
+
+    def may_suffice(self, units: Sequence[Unit]) -> bool:
+        return self.seek(units) is not None
+
+    def gain(self, gone: Sequence[Unit], more: Sequence[Unit]) -> int:
+        before = {pod.uid for pod in pods_of(gone)}
+        new: list[PodRecord] = [pod for pod in pods_of(more) if pod.uid not in before]
+        return sum(self._info.owned.get(pod.uid, 0).bit_count() for pod in new)

@@ -6,6 +6,7 @@ evicted gang keeps its age: its new pods are younger than the pods that it made 
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.cache.cache import Cache
@@ -13,6 +14,7 @@ from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.placement.result import Refusal
+from linkwise.extender.queue.queued_gang import QueuedGang
 
 Urgency = tuple[int, float, GangKey]
 """Less is more urgent: minus the priority, the creation time, and the name as the tie-break."""
@@ -55,6 +57,7 @@ class SchedulingQueue:
     def __init__(self, cache: Cache, registry: GangRegistry, ages: Ages) -> None:
         self._cache, self._registry, self._ages = cache, registry, ages
         self._waiting: set[GangKey] = set()
+        self._queued: dict[GangKey, QueuedGang] = {}
         self._most_room, self._most = -1, dict[int, int]()
         self._urgencies: dict[GangKey, tuple[int, Urgency]] = {}
         self._evicted: set[GangKey] = set()  # since `take_evicted`
@@ -71,18 +74,36 @@ class SchedulingQueue:
             self._waiting.discard(key)
             self.changes += 1
 
+    def no_room(self, key: GangKey) -> Refusal | None:
+        """What the last search found; None: there was none, or it found room for all members."""
+        queued = self._queued.get(key)
+        return None if queued is None else queued.no_room
+
+    def try_again(self, key: GangKey) -> None:
+        """Allow another search: there may be room now."""
+        if key in self._queued:
+            self._queued[key].try_again()
+
     def take_up(self, key: GangKey | None) -> None:
-        """Allow another try for a gang that was left waiting."""
+        """Allow another try, even if kube-scheduler has refused the gang's plans too often."""
         gang = self._registry.gangs.get(key) if key is not None else None
         if gang is not None:
-            gang.take_up()
+            gang.forgive()
+            self.try_again(gang.key)
+
+    def note_try(self, key: GangKey) -> None:
+        """The gang had its one try at this state of the room, whatever the result."""
+        self._of(key).tried_room = self._cache.room
+
+    def _of(self, key: GangKey) -> QueuedGang:
+        return self._queued.setdefault(key, QueuedGang())
 
     def in_order(self) -> list[Gang]:
         """All waiting gangs, the most urgent first."""
         return self._by_urgency([*self._waiting])
 
     def has_no_room(self, gang: Gang) -> bool:
-        return gang.no_room is not None and gang.key in self._waiting
+        return gang.key in self._waiting and self.no_room(gang.key) is not None
 
     def any_untried(self) -> bool:
         """Whether any waiting gang may find room."""
@@ -90,18 +111,20 @@ class SchedulingQueue:
         return any(self.is_untried(gangs[key]) for key in self._waiting)
 
     def is_untried(self, gang: Gang) -> bool:
-        if gang.tried_room == self._cache.room:
+        queued = self._queued.get(gang.key)
+        if queued is None:
+            return True
+        if queued.tried_room == self._cache.room:
             return False
-        if any(count > self._most_of_size(size) for size, count in gang.lacking.items()):
-            gang.tried_room = self._cache.room  # certain without a look at each member
+        if any(count > self._most_of_size(size) for size, count in queued.lacking.items()):
+            queued.tried_room = self._cache.room  # certain without a look at each member
             return False
         return True
 
     def stand_aside(self, gang: Gang, members: GangMembers, why: Refusal, now: float) -> None:
         """Record that *gang* found no room."""
-        gang.no_room, gang.tried_room = why, self._cache.room
-        gang.lacking = Counter(member.needs.gpus for member in members.open)
-        gang.sought_at, gang.sought_in = now, self._state()
+        lacking = Counter(member.needs.gpus for member in members.open)
+        self._queued[gang.key] = QueuedGang(why, self._cache.room, lacking, now, self._state())
 
     def stays_aside(self, gang: Gang, first: Gang | None, now: float) -> bool:
         """Whether *gang*, which had no room before, has none now. *first* is more urgent, requests
@@ -112,8 +135,8 @@ class SchedulingQueue:
             return True
         if first is None:
             return False
-        gang.no_room, gang.tried_room, gang.lacking = first.no_room, first.tried_room, first.lacking
-        gang.sought_at, gang.sought_in = now, self._state()
+        known = replace(self._of(first.key), sought_at=now, sought_in=self._state())
+        self._queued[gang.key] = known
         return True
 
     def freshen(self, now: float) -> bool:
@@ -126,17 +149,19 @@ class SchedulingQueue:
         if now < self._freshened + _FRESHEN_SECONDS:
             return False
         self._freshened = now
-        gangs = self._registry.gangs
+        state = self._state()
         stale = [
-            gang
-            for gang in map(gangs.__getitem__, self._waiting)
-            if gang.no_room is not None
-            and gang.sought_in != self._state()
-            and now >= gang.sought_at + _STALE_SECONDS
+            queued
+            for key in self._waiting
+            if (queued := self._queued.get(key)) is not None
+            and queued.no_room is not None
+            and queued.sought_in != state
+            and now >= queued.sought_at + _STALE_SECONDS
         ]
         if stale:
-            gang = min(stale, key=lambda gang: gang.sought_at)
-            gang.tried_room, gang.lacking, gang.sought_at = -1, {}, now
+            oldest = min(stale, key=lambda queued: queued.sought_at)
+            oldest.try_again()
+            oldest.sought_at = now
         return bool(stale)
 
     def _state(self) -> tuple[int, int, int]:
@@ -145,13 +170,13 @@ class SchedulingQueue:
         return cache.room, cache.settled_rows.generation, cache.changed_rows.generation
 
     def got_room(self, gang: Gang) -> None:
-        gang.no_room, gang.tried_room, gang.lacking, gang.reason = None, -1, {}, ""
+        gang.reason = ""
+        self._queued.pop(gang.key, None)
         self.leave(gang.key)
 
     def without_room(self) -> list[Gang]:
         """All waiting gangs that found no room, the most urgent first."""
-        gangs = self._registry.gangs
-        return self._by_urgency([k for k in self._waiting if gangs[k].no_room is not None])
+        return self._by_urgency([key for key in self._waiting if self.no_room(key) is not None])
 
     def urgency(self, key: GangKey) -> Urgency:
         change = self._cache.gang_changes.get(key, -1)
@@ -192,6 +217,7 @@ class SchedulingQueue:
 
     def forget(self, key: GangKey) -> None:
         self._urgencies.pop(key, None)
+        self._queued.pop(key, None)
 
     def _most_of_size(self, size: int) -> int:
         """`NodeTable.most_of_size`, counted once for all waiting gangs: while `Cache.room` stays,

@@ -19,9 +19,11 @@ from linkwise.extender.api.extender_calls import (
 from linkwise.extender.api.records import PodRecord, WrittenPlan
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
-from linkwise.extender.cache.pending_writes import START_MARK, annotations_of
+from linkwise.extender.cache.pending_writes import START_MARK, PendingWrites, annotations_of
 from linkwise.extender.cache.plans import in_term, plan_id, written_plan
-from linkwise.extender.cycle.planner import Planner
+from linkwise.extender.cycle.changes import Changes
+from linkwise.extender.gangs.registry import GangRegistry
+from linkwise.extender.queue.reservations import Reservations
 from linkwise.topology.annotations.plan import Plan
 
 # By then, a Binding without a response has happened and was seen, or it never will. More than twice
@@ -33,9 +35,16 @@ _Key = tuple[str, str]  # uid, node
 
 
 class Binder:
-    def __init__(self, cache: Cache, planner: Planner) -> None:
-        self._cache = cache
-        self._planner = planner
+    def __init__(
+        self,
+        cache: Cache,
+        pending_writes: PendingWrites,
+        registry: GangRegistry,
+        reservations: Reservations,
+        changes: Changes,
+    ) -> None:
+        self._cache, self._pending_writes, self._registry = cache, pending_writes, registry
+        self._reservations, self._changes = reservations, changes
         self._flying: Counter[_Key] = Counter()  # orders without an outcome
         self._bound: set[_Key] = set()  # done, but the pod's event has not arrived
         self._doubts: dict[_Key, float] = {}  # without a response -> when the doubt ends
@@ -57,7 +66,7 @@ class Binder:
             return _not_let_through(call, record) or _order(call, {})
         if record.awaits:
             return BindRefusal(f"linkwise: {record.awaits}", passing=True)
-        if self._planner.is_writing(call.uid):
+        if self._pending_writes.busy(call.uid):
             # It may be an older plan, which must not overwrite the Binding's annotations.
             return BindRefusal("linkwise: a plan is being written on the pod", passing=True)
         completes = self._completes(record)
@@ -65,7 +74,7 @@ class Binder:
         chosen = held or self._choose(record, call, now)
         if isinstance(chosen, BindRefusal):
             return chosen
-        chosen = in_term(chosen, self._planner.leader)
+        chosen = in_term(chosen, self._pending_writes.leader)
         self._cache.assume(call.uid, chosen)
         self._flying[call.uid, call.node] += 1
         return _order(call, annotations_of(chosen) | (START_MARK if completes else {}))
@@ -75,10 +84,10 @@ class Binder:
 
         Bindings of other members in flight do not count: they may fail.
         """
-        gang = self._planner.gangs.get(record.gang) if record.gang is not None else None
+        gang = self._registry.of(record)
         if gang is None or gang.alone:
             return False
-        members = self._planner.muster(gang)
+        members = self._registry.muster(gang)
         bound = {
             member.uid for member in members.seats if member.node or self._is_bound(member.uid)
         }
@@ -103,7 +112,11 @@ class Binder:
             self._cache.given_back(order.node)
         record = self._cache.pods.get(order.uid)
         if record is not None:
-            self._planner.bind_ended(record)
+            self._ended(record)
+
+    def _ended(self, record: PodRecord) -> None:
+        if record.gang is not None:
+            self._changes.due.add(record.gang)
 
     def refused(self, call: BindCall) -> None:
         """kube-scheduler gets this refusal, and does not call again for this Binding."""
@@ -120,7 +133,7 @@ class Binder:
             elif now >= until and not self._flying[key] and key not in self._bound:
                 del self._doubts[key]
                 self._cache.forget_assumed(*key)
-                self._planner.bind_ended(self._cache.pods[key[0]])
+                self._ended(self._cache.pods[key[0]])
 
     def doubted(self) -> dict[str, str]:
         """uid -> node of pods that may go to that node alone, without an order in flight."""
@@ -152,16 +165,16 @@ class Binder:
             return refusal
         request = GpuRequest(record.demand, record.ask.requirement)
         gpus = None
-        for reservations in self._planner.reservations.ways(
-            self._planner.reservations.claimant_of_single(record), now
+        for reservations in self._reservations.ways(
+            self._reservations.claimant_of_single(record), now
         ):
-            kept = self._planner.reservations.kept_on(node, reservations)
+            kept = self._reservations.kept_on(node, reservations)
             gpus = gpus or info.take(request, info.free | kept)
         if gpus is None:
             return BindRefusal(f"linkwise: node {node}: no free GPU set that will do")
         epoch = 1 + (record.written.plan.epoch if record.written else 0)
         ident = plan_id(record.ref.namespace, record.ref.name, epoch, now, [record.uid])
-        plan = Plan(id=ident, node=node, leader=self._planner.leader, epoch=epoch, made=now)
+        plan = Plan(id=ident, node=node, leader=self._pending_writes.leader, epoch=epoch, made=now)
         return written_plan(self._cache, record, plan, gpus)
 
     def _planned(self, record: PodRecord, node: str) -> WrittenPlan | BindRefusal:

@@ -18,63 +18,79 @@ For a gang's member this verb evicts no pod: one place does not help a gang, and
 room for all of it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from linkwise.extender.api.extender_calls import PreemptAnswer, Victims
-from linkwise.extender.api.records import GangKey, PodRecord
+from linkwise.extender.api.records import PodRecord
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.node_info import NodeInfo
-from linkwise.extender.cycle.planner import Planner
-from linkwise.extender.preemption.gang_preemption import spare_of
-from linkwise.extender.preemption.victim_selection import Unit, VictimChoice, choose
-from linkwise.extender.queue.reservations import Reservation
+from linkwise.extender.preemption.candidates import Candidates
+from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
+from linkwise.extender.preemption.victim_selection import Unit, pods_of, select
+from linkwise.extender.preemption.what_if import NodeRoom, WhatIf
+from linkwise.extender.queue.reservations import Reservations
+from linkwise.extender.queue.unschedulable_pods import UnschedulablePods
 
 
-def preempt(
-    cache: Cache, planner: Planner, record: PodRecord, asked: Mapping[str, Victims], now: float
-) -> PreemptAnswer:
-    if record.invalid or record.awaits or record.ask.gang is not None or not record.preempts:
-        return PreemptAnswer()
-    if not record.demand.gpus:
-        return PreemptAnswer(dict(asked))
-    question = _Question(cache, planner, record, now)
-    refused = planner.unschedulable_pods.take_asked(record)
-    full = {node for node, those in asked.items() if those.uids}
-    soon = [node for node in refused if node not in full and question.has_room_soon(node)]
-    awaits_room = planner.unschedulable_pods.may_wait_for(record, soon, now)
-    if awaits_room:
-        victims = {node: asked[node] for node in soon if node in asked}  # these need no victims
-    else:
-        answers = {node: question.victims(node, those) for node, those in asked.items()}
-        victims = {node: those for node, those in answers.items() if those is not None}
-    somebody = any(those.uids for those in victims.values())
-    planner.unschedulable_pods.evicts(record, somebody=somebody, awaits_room=awaits_room)
-    return PreemptAnswer(victims)
+class PreemptVerb:
+    def __init__(
+        self,
+        cache: Cache,
+        reservations: Reservations,
+        unschedulable_pods: UnschedulablePods,
+        candidates: Candidates,
+        budgets: DisruptionBudgets,
+    ) -> None:
+        self._cache, self._reservations = cache, reservations
+        self._unschedulable_pods = unschedulable_pods
+        self._candidates, self._budgets = candidates, budgets
 
+    def answer(self, record: PodRecord, asked: Mapping[str, Victims], now: float) -> PreemptAnswer:
+        """*record* describes the pod as kube-scheduler sent it. *asked*: the victims that
+        kube-scheduler chose, by node."""
+        if record.invalid or record.awaits or record.ask.gang is not None or not record.preempts:
+            return PreemptAnswer()
+        if not record.demand.gpus:
+            return PreemptAnswer(dict(asked))
+        visible = self._reservations.ways(self._reservations.claimant_of_single(record), now)[-1]
+        what_if = WhatIf(self._cache, self._reservations, visible)
+        refused = self._unschedulable_pods.take_asked(record)
+        full = {node for node, those in asked.items() if those.uids}
+        soon = [
+            node
+            for node in refused
+            if node not in full and self._has_room_soon(what_if, record, node)
+        ]
+        awaits_room = self._unschedulable_pods.may_wait_for(record, soon, now)
+        if awaits_room:
+            victims = {node: asked[node] for node in soon if node in asked}  # these need no victims
+        else:
+            answers = {
+                node: self._victims(what_if, record, node, those) for node, those in asked.items()
+            }
+            victims = {node: those for node, those in answers.items() if those is not None}
+        somebody = any(those.uids for those in victims.values())
+        self._unschedulable_pods.evicts(record, somebody=somebody, awaits_room=awaits_room)
+        return PreemptAnswer(victims)
 
-class _Question:
-    def __init__(self, cache: Cache, planner: Planner, record: PodRecord, now: float) -> None:
-        self._cache, self._planner, self._record = cache, planner, record
-        self._budgets = planner.preemption.budgets
-        self._request = GpuRequest(record.demand, record.ask.requirement)
-        self._open_to = planner.reservations.ways(
-            planner.reservations.claimant_of_single(record), now
-        )[-1]
-        self._open_keys = {
-            reservation.key for reservation in self._open_to if isinstance(reservation, Reservation)
-        }
-
-    def victims(self, node: str, asked: Victims) -> Victims | None:
+    def _victims(
+        self, what_if: WhatIf, record: PodRecord, node: str, asked: Victims
+    ) -> Victims | None:
         """The victims on this node; None: the pod gets no GPUs there, whichever pods end."""
         info = self._cache.nodes.get(node)
         if info is None or info.kind is None or info.machine is None or info.closed:
             return None
-        whole = self._whole(info, asked.uids)
-        if whole is not None and not self._fits(info, whole):
-            whole = self._with_more(info, whole)
+        whole = self._candidates.with_mates(node, asked.uids)
         if whole is None:
             return None
+        room = NodeRoom(what_if, info, _request(record), whole)
+        if room.seek(()) is None:
+            preemption = select([*self._units(info, whole, record)], room, self._budgets)
+            if preemption is None:
+                return None
+            more = (pod.uid for pod in pods_of(preemption.units))
+            whole = list(dict.fromkeys([*whole, *more]))
         if set(whole) == set(asked.uids):
             return asked
         if not self._budgets.known:
@@ -82,7 +98,17 @@ class _Question:
         pods = [self._cache.pods[uid] for uid in whole if uid in self._cache.pods]
         return Victims(tuple(whole), self._budgets.broken_by(pods))
 
-    def has_room_soon(self, node: str) -> bool:
+    def _units(self, info: NodeInfo, gone: Sequence[str], record: PodRecord) -> Iterator[Unit]:
+        """What may be evicted on this node besides the pods *gone* (uids)."""
+        pods = [self._cache.pods[uid] for uid in gone if uid in self._cache.pods]
+        shrunk = {pod.gang for pod in pods}  # no more of their members can be spared
+        for unit in self._candidates.units([info], record.priority, _consents):
+            is_spare = unit.spare is not None and unit.key in shrunk
+            is_gone = all(pod.uid in gone for pod in unit.pods)
+            if unit.nodes == {info.name} and not (is_spare or is_gone):
+                yield unit
+
+    def _has_room_soon(self, what_if: WhatIf, record: PodRecord, node: str) -> bool:
         """Whether the pod has GPUs on this node, on which kube-scheduler sees room, once all pods
         that are gone or terminating have returned theirs."""
         info = self._cache.nodes.get(node)
@@ -90,90 +116,20 @@ class _Question:
             return True  # kube-scheduler's watch has shown it, the extender's will
         if info.kind is None or info.machine is None or info.closed:
             return False
-        counted = sum(pod.needs.gpus for pod in info.bound.values()) + self._record.needs.gpus
+        counted = sum(pod.needs.gpus for pod in info.bound.values()) + record.needs.gpus
         if counted > info.record.offers.gpus:
             # Some of these are gone, as kube-scheduler knows; it is unknown which.
             gone = [who for who in info.owned if who not in info.plans and who not in info.assumed]
         else:
             pods = {who: self._cache.pods.get(who) for who in info.owned}
             gone = [who for who, pod in pods.items() if pod is None or not pod.live]
-        return self._fits(info, gone)
+        return NodeRoom(what_if, info, _request(record), gone).seek(()) is not None
 
-    def _whole(self, info: NodeInfo, uids: Sequence[str]) -> list[str] | None:
-        """*uids*, and the pods that must go with them; None if one of these is on another node."""
-        whole = dict.fromkeys(uids)
-        gangs = {
-            record.gang
-            for uid in uids
-            if (record := self._cache.pods.get(uid)) is not None
-            and record.ask.gang is not None
-            and record.gang is not None
-        }
-        for key in sorted(gangs):
-            members = self._bound(key)
-            going = sum(member.uid in whole for member in members)
-            if going == len(members) or going <= self._can_spare(key):
-                continue
-            if any(member.node != info.name for member in members):
-                return None
-            whole |= dict.fromkeys(member.uid for member in members)
-        return list(whole)
 
-    def _can_spare(self, key: GangKey) -> int:
-        """How many members the gang can do without."""
-        known = self._planner.gangs.get(key)
-        return 0 if known is None else len(spare_of(self._planner.muster(known)))
+def _request(record: PodRecord) -> GpuRequest:
+    return GpuRequest(record.demand, record.ask.requirement)
 
-    def _bound(self, key: GangKey) -> list[PodRecord]:
-        return [member for member in self._cache.members(key) if member.live and member.node]
 
-    def _fits(self, info: NodeInfo, gone: Iterable[str]) -> bool:
-        assert info.kind is not None, "it is usable"
-        assert info.machine is not None, "it is usable"
-        freed = 0
-        for uid in gone:
-            freed |= info.owned.get(uid, 0)
-        for key, kept in info.reserved.items():
-            if key not in self._open_keys:
-                freed &= ~kept
-        kept_for_it = self._planner.reservations.kept_on(info.name, self._open_to)
-        free = info.free | kept_for_it | freed & info.machine.healthy_gpus
-        return info.kind.take(self._request, free) is not None
-
-    def _with_more(self, info: NodeInfo, gone: Sequence[str]) -> list[str] | None:
-        """*gone*, and the cheapest of the less important pods on this node that make room."""
-
-        def all_of(units: Iterable[Unit]) -> list[str]:
-            more = (pod.uid for unit in units for pod in unit.pods)
-            return list(dict.fromkeys([*gone, *more]))
-
-        def makes_room(units: Sequence[Unit]) -> bool:
-            return self._fits(info, all_of(units))
-
-        def allowed(units: Sequence[Unit]) -> bool:
-            return self._budgets.allow(pod for unit in units for pod in unit.pods)
-
-        def gain(_before: Sequence[Unit], more: Sequence[Unit]) -> int:
-            return sum(info.owned.get(pod.uid, 0).bit_count() for u in more for pod in u.pods)
-
-        units = list(self._units(info, set(gone)))
-        chosen = choose(units, VictimChoice(allowed, makes_room, makes_room, gain))
-        return None if chosen is None else all_of(chosen)
-
-    def _units(self, info: NodeInfo, gone: set[str]) -> Iterable[Unit]:
-        seen: set[GangKey] = set()
-        for record in info.bound.values():
-            if record.uid in gone or not record.live or record.priority >= self._record.priority:
-                continue
-            if record.ask.gang is None or record.gang is None:
-                name = record.ref
-                key = GangKey(name.namespace, name.name, name.uid)
-                yield Unit((record,), record.priority, record.created, key)
-            elif record.gang not in seen:
-                seen.add(record.gang)
-                members = self._bound(record.gang)
-                priority = max(member.priority for member in members)
-                here = all(member.node == info.name for member in members)
-                if here and priority < self._record.priority:
-                    created = min(member.created for member in members)
-                    yield Unit(tuple(members), priority, created, record.gang)
+def _consents(_: PodRecord) -> bool:
+    """kube-scheduler's own preemption asks for no consent: the priority decides."""
+    return True

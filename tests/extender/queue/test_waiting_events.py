@@ -2,7 +2,7 @@
 
 from linkwise.extender.api.actions import Emit
 from linkwise.extender.cache.pending_writes import EVENT_SECONDS
-from linkwise.extender.gangs.waiting_events import AT_ONCE, MOMENT_SECONDS
+from linkwise.extender.queue.waiting_events import AT_ONCE, MOMENT_SECONDS
 from linkwise.topology import names
 from tests.extender.cluster import Cluster
 

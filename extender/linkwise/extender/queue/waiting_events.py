@@ -19,7 +19,8 @@ from linkwise.extender.cache.pending_writes import EVENT_SECONDS, PendingWrites
 from linkwise.extender.gangs.gang import Gang, Phase
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.gangs.registry import GangRegistry
-from linkwise.extender.gangs.scheduling_gates import why_gang_waits
+from linkwise.extender.queue.scheduling_queue import SchedulingQueue
+from linkwise.extender.queue.waiting_reasons import why_gang_waits, why_member_waits
 
 REASON = "GangWaiting"
 MOMENT_SECONDS = 1.0
@@ -34,8 +35,15 @@ class _Wait:
 
 
 class WaitingEvents:
-    def __init__(self, cache: Cache, pending_writes: PendingWrites, registry: GangRegistry) -> None:
-        self._cache, self._pending_writes, self._registry = cache, pending_writes, registry
+    def __init__(
+        self,
+        cache: Cache,
+        pending_writes: PendingWrites,
+        registry: GangRegistry,
+        queue: SchedulingQueue,
+    ) -> None:
+        self._cache, self._pending_writes = cache, pending_writes
+        self._registry, self._queue = registry, queue
         self._waits: dict[GangKey, _Wait] = {}
         self._alarms: Timers[GangKey] = Timers()
 
@@ -48,7 +56,7 @@ class WaitingEvents:
             self._alarms.drop(key)
             return
         wait = self._waits.setdefault(key, _Wait())
-        why = why_waiting(gang, members)
+        why = why_gang_waits(gang, members, self._queue.no_room(key))
         reason = (why, len(members.seats), len(members.extra), [m.uid for m in members.seats[:1]])
         if reason == wait.reason:
             return
@@ -75,13 +83,14 @@ class WaitingEvents:
 
     def _tell(self, gang: Gang, wait: _Wait, now: float) -> None:
         members = self._registry.muster(gang)
-        why = why_waiting(gang, members)
+        no_room = self._queue.no_room(gang.key)
+        why = why_gang_waits(gang, members, no_room)
         if why and members.seats:
             first = members.open[0] if gang.phase is Phase.RUNNING else members.seats[0]
             self._say(wait, first, f"{gang.key.title}{why}", now)
         for member in members.extra:
             if not member.node:
-                text = f"{gang.key.title}{why_gang_waits(gang, members, member)}"
+                text = f"{gang.key.title}{why_member_waits(gang, members, member, no_room)}"
                 self._pending_writes.say(member.ref, REASON, text, now)
         if why or members.extra:
             self._alarms[gang.key] = now + EVENT_SECONDS
@@ -98,18 +107,3 @@ def _waits(gang: Gang, members: GangMembers) -> bool:
     if gang.alone or gang.unasked:
         return False  # `gangs.scheduling_gates` reports the former; another scheduler the latter
     return gang.phase not in (Phase.RUNNING, Phase.RELEASED) or bool(members.extra)
-
-
-def why_waiting(gang: Gang, members: GangMembers) -> str:
-    """Why a gang waits; empty: it does not, or the writes of its plan are in flight."""
-    if gang.phase is Phase.RUNNING:  # about members beyond its minimum
-        waits = members.open and gang.no_room is not None
-        return why_gang_waits(gang, members, members.open[0]) if waits else ""
-    if not members.seats:
-        return ""
-    if gang.refused:  # maybe without kube-scheduler, as when no gate can be lifted
-        return f": its plans came to nothing ({gang.reason})"
-    decided = not members.open and (members.complete or members.started)
-    if decided and not (members.clash or gang.expired):
-        return ""
-    return why_gang_waits(gang, members, members.seats[0])

@@ -1,0 +1,83 @@
+"""Which pods may be evicted for a claimant, and which pods are evicted together.
+
+A gang is evicted as a whole. A gang that runs with more members than its minimum can spare the
+others one by one, those of the highest ranks first.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from linkwise.extender.api.records import GangKey, PodRecord
+from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.node_info import NodeInfo
+from linkwise.extender.gangs.members import GangMembers
+from linkwise.extender.gangs.registry import GangRegistry
+from linkwise.extender.preemption.victim_selection import Unit
+from linkwise.extender.queue.scheduling_queue import SchedulingQueue
+
+
+class Candidates:
+    def __init__(self, cache: Cache, registry: GangRegistry, queue: SchedulingQueue) -> None:
+        self._cache, self._registry, self._queue = cache, registry, queue
+
+    def units(
+        self, nodes: Iterable[NodeInfo], priority: int, consents: Callable[[PodRecord], bool]
+    ) -> Iterator[Unit]:
+        """The pods on *nodes* of lower *priority* that may be evicted, with the other members of
+        their gangs, on whichever nodes these are. Every live member of a gang has to consent."""
+        seen: set[GangKey] = set()
+        for info in nodes:
+            for record in info.bound.values():
+                if record.priority >= priority or not record.live or not consents(record):
+                    continue
+                if record.ask.gang is None or record.gang is None:
+                    name = record.ref
+                    key = GangKey(name.namespace, name.name, name.uid)
+                    yield Unit((record,), record.priority, record.created, key)
+                elif record.gang not in seen:
+                    seen.add(record.gang)
+                    yield from self._of_gang(record.gang, priority, consents)
+
+    def _of_gang(
+        self, key: GangKey, priority: int, consents: Callable[[PodRecord], bool]
+    ) -> Iterator[Unit]:
+        members = self._members(key)
+        if members is None:
+            return
+        live = [member for member in members.all if member.live]
+        urgency, created, _ = self._queue.urgency(key)
+        if -urgency >= priority or not all(consents(member) for member in live):
+            return
+        bound = tuple(member for member in live if member.node)
+        yield Unit(bound, -urgency, created, key)
+        for number, member in enumerate(reversed(_spare(members))):
+            yield Unit((member,), -urgency, created, key, spare=number)
+
+    def with_mates(self, node: str, uids: Sequence[str]) -> list[str] | None:
+        """*uids*, and the pods that must be evicted with them; None if one of these is on another
+        node than *node*."""
+        whole = dict.fromkeys(uids)
+        pods = [self._cache.pods[uid] for uid in uids if uid in self._cache.pods]
+        gangs = {pod.gang for pod in pods if pod.ask.gang is not None and pod.gang is not None}
+        for key in sorted(gangs):
+            bound = [m for m in self._cache.members(key) if m.live and m.node]
+            going = sum(member.uid in whole for member in bound)
+            members = self._members(key)
+            spare = 0 if members is None else len(_spare(members))
+            if going == len(bound) or going <= spare:
+                continue
+            if any(member.node != node for member in bound):
+                return None
+            whole |= dict.fromkeys(member.uid for member in bound)
+        return list(whole)
+
+    def _members(self, key: GangKey) -> GangMembers | None:
+        gang = self._registry.gangs.get(key)
+        return None if gang is None else self._registry.muster(gang)
+
+
+def _spare(members: GangMembers) -> tuple[PodRecord, ...]:
+    """The members that a running gang can do without: those of the highest ranks."""
+    ask = next((member.ask.gang for member in members.seats if member.ask.gang is not None), None)
+    if ask is None or not members.started:
+        return ()
+    return members.bound[max(ask.minimum - members.done, 0) :]

@@ -1,0 +1,111 @@
+"""Implements filter: on which of the named nodes a pod has a suitable GPU set.
+
+Calls name up to 5,000 nodes, so arrays hold the data, and each kind is evaluated once. Refusals are
+stable texts, equal on all nodes with the same reason (`FilterAnswer`); `explain` has the numbers.
+"""
+
+from collections.abc import Sequence
+
+from linkwise.extender.api.extender_calls import FilterAnswer, FilterCall
+from linkwise.extender.api.records import PodRecord
+from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.machine_kind import GpuRequest
+from linkwise.extender.gangs.registry import GangRegistry
+from linkwise.extender.placement.nodes.reasons import rooms
+from linkwise.extender.placement.nodes.single_node import Offers
+from linkwise.extender.queue.reservations import Reservations
+from linkwise.extender.queue.scheduling_queue import SchedulingQueue
+from linkwise.extender.queue.unschedulable_pods import UnschedulablePods
+from linkwise.extender.queue.waiting_reasons import why_member_waits
+from linkwise.extender.verbs.call_recorder import CallRecorder
+
+ELSEWHERE = "linkwise: planned on another node"
+# A read of an owner takes milliseconds. kube-scheduler tries no other pod meanwhile. So each pod
+# may delay it for this long in total; then it gets the reason that stands on the pod for minutes.
+READING_SECONDS = 0.2
+
+
+class Filter:
+    def __init__(
+        self,
+        cache: Cache,
+        registry: GangRegistry,
+        queue: SchedulingQueue,
+        reservations: Reservations,
+        offers: Offers,
+        unschedulable_pods: UnschedulablePods,
+        recorder: CallRecorder,
+    ) -> None:
+        self._cache, self._registry, self._queue = cache, registry, queue
+        self._reservations, self._offers = reservations, offers
+        self._unschedulable_pods, self._recorder = unschedulable_pods, recorder
+
+    def answer(self, record: PodRecord, call: FilterCall, now: float) -> FilterAnswer:
+        """*record* describes the pod as kube-scheduler sent it."""
+        names = call.node_names
+        if record.invalid:
+            return FilterAnswer(unresolvable=dict.fromkeys(names, f"linkwise: {record.invalid}"))
+        if not record.demand.gpus:
+            return FilterAnswer(node_names=names)
+        known = self._cache.pods.get(record.uid) or record
+        placed = placed_on(self._cache, known)
+        if placed is not None:
+            self._recorder.record(record, names, placed, now)
+            return _exactly(placed, names)
+        waiting = self._unschedulable_pods
+        awaits = known.awaits or record.awaits
+        if awaits:
+            waiting.answered(known, now, has_room=False)
+            passing = now - waiting.since(known.uid, now) < READING_SECONDS
+            failed = dict.fromkeys(names, f"linkwise: {awaits}")
+            return FilterAnswer(failed=failed, passing=passing)
+        if record.ask.gang is not None:
+            self._recorder.record(record, names, None, now)
+            return FilterAnswer(failed=dict.fromkeys(names, self._why_waits(record)))
+        self._recorder.record(record, names, waiting.nominated(record), now)
+        answer = self._of_single(record, names, now)
+        has_room = bool(answer.node_names)
+        waiting.answered(known, now, has_room=has_room, names=() if has_room else names)
+        return answer
+
+    def _of_single(self, record: PodRecord, names: tuple[str, ...], now: float) -> FilterAnswer:
+        """The pod sees GPUs reserved for others only if nothing else is left and it may use
+        them."""
+        answer = FilterAnswer()
+        request = GpuRequest(record.demand, record.ask.requirement)
+        claimant = self._reservations.claimant_of_single(record)
+        for view in self._reservations.views(claimant, now):
+            best = self._offers.offer(record, names, view)
+            if best is not None:
+                return FilterAnswer(node_names=(best,))
+            answer = rooms(self._cache, view, request, names)
+            if answer.node_names:
+                break
+        return answer
+
+    def _why_waits(self, record: PodRecord) -> str:
+        """The reason why a member without a plan waits."""
+        assert record.ask.gang is not None
+        gang = self._registry.of(record)
+        members = None if gang is None else self._registry.muster(gang)
+        no_room = None if gang is None else self._queue.no_room(gang.key)
+        why = why_member_waits(gang, members, record, no_room)
+        return f"linkwise: gang {record.ask.gang.name}{why}"
+
+
+def placed_on(cache: Cache, record: PodRecord) -> str | None:
+    """The only node where the pod may be: it is bound, being bound or planned there."""
+    if record.node:
+        return record.node
+    for node in cache.assumed.get(record.uid, ()):
+        return node
+    if cache.keeps_plan(record.uid):
+        return cache.plans[record.uid].plan.node
+    return None
+
+
+def _exactly(node: str, names: Sequence[str]) -> FilterAnswer:
+    return FilterAnswer(
+        node_names=(node,) if node in names else (),
+        failed={name: ELSEWHERE for name in names if name != node},
+    )
