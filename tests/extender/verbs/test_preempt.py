@@ -356,3 +356,76 @@ def test_who_stays_nominated_though_nobody_goes_is_woken_when_there_is_room() ->
     at.delete("second")
     at.stop("second", "n2")
     assert seconds_until_woken(at, "equal") == MOMENT_SECONDS
+
+
+def test_a_node_is_kept_if_the_pod_fits_without_the_victims() -> None:
+    at = Cluster()
+    at.add_node("n1")
+    for name in ("small", "large"):
+        at.add_pod(name, 2 if name == "small" else 6, node="n1")
+    at.add_pod("a", 4)
+    assert set(preempt(at, "a", n1=["large"])) == {"n1"}
+    assert set(preempt(at, "a", n1=["small"])) == set()
+    assert set(preempt(at, "a", n1=["small", "large"], stranger=[])) == {"n1"}
+
+
+def test_no_victims_are_a_fair_question() -> None:
+    at = Cluster()
+    at.add_node("n1")
+    at.add_pod("a", 4)
+    assert set(preempt(at, "a", n1=[])) == {"n1"}
+
+
+def test_an_unhealthy_gpu_of_a_victim_is_no_gain() -> None:
+    at = Cluster()
+    at.add_node("n1")
+    at.add_pod("victim", 8)
+    at.schedule("victim")
+    at.set_health("n1", 3)
+    at.add_pod("a", 8)
+    at.add_pod("b", 7)
+    assert set(preempt(at, "a", n1=["victim"])) == set()
+    assert set(preempt(at, "b", n1=["victim"])) == {"n1"}
+
+
+def test_victims_must_leave_gpus_with_the_required_link() -> None:
+    at = Cluster()
+    at.add_node("n1", "a100-pcie-8-bridged")
+    at.add_pod("keeper", 6, node="n1")
+    at.add_pod("victim", 2, node="n1")
+    at.set_in_use(
+        "n1",
+        {
+            "ml/victim": {"main": at.uuids("n1", 0, 1)},
+            "ml/keeper": {"main": at.uuids("n1", 2, 3, 4, 5, 6, 7)},
+        },
+    )
+    at.add_pod("linked", 2, require_link="nvlink")
+    at.add_pod("any", 2)
+    assert set(preempt(at, "linked", n1=["victim"])) == set()
+    assert set(preempt(at, "any", n1=["victim"])) == {"n1"}
+
+
+def test_no_node_at_a_time_is_preempted_for_a_gang() -> None:
+    at = Cluster()
+    at.add_node("n1")
+    at.add_pod("victim", 8, node="n1")
+    at.add_gang("g", 1, 8)
+    at.settle()
+    assert set(preempt(at, "g-0", n1=["victim"])) == set()
+
+
+def test_a_gang_spares_members_beyond_its_minimum_before_a_pod_ends() -> None:
+    at = cluster(1)
+    run_gang(at, "g", ["n1", "n1", "n1"], gpus=2, gang_min="2")
+    run(at, "alone", 2, "n1")
+    at.add_pod("urgent", 2, priority=1)
+    assert preempt(at, "urgent", n1=[]) == {"n1": ["g-2"]}
+
+
+def test_no_gang_spares_more_members_than_those_beyond_its_minimum() -> None:
+    at = cluster(1)
+    run_gang(at, "g", ["n1", "n1", "n1", "n1"], gpus=2, gang_min="2")
+    at.add_pod("urgent", 6, priority=1)
+    # g-0 counts as one of the two that the gang can spare, so g-2 and g-3 are one too many.
+    assert preempt(at, "urgent", n1=["g-0"]) == {"n1": ["g-0", "g-1", "g-2", "g-3"]}
