@@ -37,12 +37,11 @@ class DomainSearch:
         places = [place for scope in self._scopes for place in self._places(scope, domains)]
         below = np.inf
         while True:
-            worths = [place.best_worth(below) for place in places]
-            best = max(worths, default=-np.inf)
+            best, worths = _best_worths(places, below)
             if best == -np.inf:
                 return None
             least = best - TOLERANCE * best
-            equal = [place for place, worth in zip(places, worths, strict=True) if worth >= least]
+            equal = [place for place in places if worths.get(place, -np.inf) >= least]
             for mixes in (False, True):
                 of_models = (place.assign(least) for place in equal if place.mixes is mixes)
                 found = [each for each in of_models if each is not None]
@@ -74,6 +73,19 @@ class DomainSearch:
         return APART if self._apart else reach
 
 
+def _best_worths(places: Sequence["_Place"], below: float) -> tuple[float, dict["_Place", float]]:
+    """The highest worth under *below* of all places, and the worths of those that may reach it
+    within the tolerance."""
+    bounds = {place: place.bound(below) for place in places}
+    best, worths = -np.inf, dict["_Place", float]()
+    for place in sorted(places, key=bounds.__getitem__, reverse=True):
+        if bounds[place] < best - TOLERANCE * abs(best):
+            break
+        worths[place] = place.best_worth(below)
+        best = max(best, worths[place])
+    return best, worths
+
+
 class _Place:
     """The domains of one level; one of them must hold all members."""
 
@@ -88,15 +100,20 @@ class _Place:
         # are, and with the best GPUs added.
         self._as_it_is = scope.placed_worths(pool.prefer, reach) if level else {}
         added = {row: pool.best_worth(row, reach) for row in self._as_it_is}
-        self._most = min(
+        most = min(
             (max(worth, added[row]) for row, worth in self._as_it_is.items()), default=np.inf
         )
+        worths = {*pool.standards(reach, _ANYTHING)[0], *self._as_it_is.values()}
+        self._worths = sorted((worth for worth in worths if worth <= most), reverse=True)
+        self._rooms: dict[tuple[Standard, bool], tuple[Ints, Ints]] = {}
 
-    def best_worth(self, below: float = np.inf) -> float:
+    def bound(self, below: float) -> float:
+        """`best_worth` is not higher than this."""
+        return next((worth for worth in self._worths if worth < below), -np.inf)
+
+    def best_worth(self, below: float) -> float:
         """The highest worth under *below* at which all members have room; -inf if there is none."""
-        worths = {*self._pool.standards(self._reach, _ANYTHING)[0], *self._as_it_is.values()}
-        able = (worth for worth in worths if worth < below and worth <= self._most)
-        found = self._highest([Standard(worth) for worth in sorted(able, reverse=True)])
+        found = self._highest([Standard(worth) for worth in self._worths if worth < below])
         return -np.inf if found is None else found.worth
 
     def assign(self, least: float) -> Assignment | None:
@@ -125,7 +142,7 @@ class _Place:
         packing = NodePacking(self._pool, most, levels, self._near, self._reach, standard)
         if not wanted:
             return packing.choose(np.zeros(0, dtype=np.int64), 0, 0, must)
-        able, nodes = _fewest(self._of, most, fewest, wanted)
+        able, nodes = _fewest(self._of, most, fewest, wanted) if must else self._room(standard)
         for count in np.unique(nodes).tolist():
             for domain in self._nearest_first(able[nodes == count], most):
                 among = np.flatnonzero((self._of == domain) & (most > 0))
@@ -151,7 +168,9 @@ class _Place:
 
     def _highest(self, standards: list[Standard]) -> Standard | None:
         """The first of *standards*, given best first, at which some domain has room for all."""
-        low, high = 0, len(standards)
+        if standards and self._has_room(standards[0], whole=True):
+            return standards[0]  # as on an idle cluster
+        low, high = min(1, len(standards)), len(standards)
         while low < high:  # room at one standard is room at all lower ones, except for *fewest*
             middle = (low + high) // 2
             if self._has_room(standards[middle], whole=False):
@@ -161,15 +180,25 @@ class _Place:
         return next((each for each in standards[low:] if self._has_room(each, whole=True)), None)
 
     def _has_room(self, standard: Standard, *, whole: bool) -> bool:
-        most, fewest = self._pool.room_at(self._reach, standard)
         if not self.level:
             able = self._pool.can_take(self._reach, standard, self._pool.wanted)
             return bool((self._of[able] != NO_DOMAIN).any())
         if next(self._musts(standard), None) is None:
             return False
-        if not whole:
-            fewest = np.zeros_like(most)
-        return bool(len(_fewest(self._of, most, fewest, self._pool.wanted)[0]))
+        return bool(len(self._room(standard, whole=whole)[0]))
+
+    def _room(self, standard: Standard, *, whole: bool = True) -> tuple[Ints, Ints]:
+        """`_fewest` for all members. With *whole*, a domain needs a use for the members that its
+        nodes take at least."""
+        most, fewest = self._pool.room_at(self._reach, standard)
+        if int(fewest.max(initial=0)) <= 1:  # then no node takes more members than it should
+            whole = False
+        known = self._rooms.get((standard, whole))
+        if known is None:
+            least = fewest if whole else np.zeros_like(most)
+            known = _fewest(self._of, most, least, self._pool.wanted)
+            self._rooms[standard, whole] = known
+        return known
 
     def _on_one_node(self, standard: Standard) -> Assignment | None:
         pool = self._pool
@@ -222,7 +251,7 @@ def _fewest(domains: Ints, most: Ints, fewest: Ints, wanted: int) -> tuple[Ints,
     is left out if even *fewest* members on each of so many nodes are too many.
     """
     inside = np.flatnonzero((most > 0) & (domains != NO_DOMAIN))
-    numbers, of = np.unique(domains[inside], return_inverse=True)
+    numbers, of = _numbered(domains[inside])
     by_room = np.lexsort((fewest[inside], -most[inside], of))
     of, room, least = of[by_room], most[inside][by_room], fewest[inside][by_room]
     starts = np.searchsorted(of, np.arange(len(numbers)))
@@ -234,6 +263,14 @@ def _fewest(domains: Ints, most: Ints, fewest: Ints, wanted: int) -> tuple[Ints,
     last = np.minimum(starts + short, len(of) - 1)
     able &= least[last] <= wanted
     return numbers[able], short[able] + 1
+
+
+def _numbered(domains: Ints) -> tuple[Ints, Ints]:
+    """`np.unique` with inverse, without a sort."""
+    there = np.zeros(int(domains.max(initial=-1)) + 1, dtype=np.bool_)
+    there[domains] = True
+    place: Ints = np.cumsum(there) - 1
+    return np.flatnonzero(there), place[domains]
 
 
 def _running(numbers: Ints, of: Ints, starts: Ints) -> Ints:
