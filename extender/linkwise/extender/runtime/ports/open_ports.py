@@ -10,9 +10,9 @@ from typing import TypeVar
 from linkwise.extender.runtime.loop import Shell
 from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.ports.dispatch import Verbs
-from linkwise.extender.runtime.ports.people_port import StatusServer
 from linkwise.extender.runtime.ports.routes import create_app
 from linkwise.extender.runtime.ports.scheduler_port import VerbServer
+from linkwise.extender.runtime.ports.status_port import StatusServer
 from linkwise.extender.settings import Settings
 from linkwise.kube.client import KubeClient
 from linkwise.serving.certificates.callers import CallersKeeper, Trust

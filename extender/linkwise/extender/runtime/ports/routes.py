@@ -20,7 +20,7 @@ from linkwise.extender.explain.usage import view_nodes, view_use
 from linkwise.extender.runtime.loop import NotReadyError, Shell
 from linkwise.extender.runtime.metrics import CONTENT_TYPE, ExtenderMetrics
 from linkwise.extender.runtime.ports.dispatch import DEFECT
-from linkwise.extender.runtime.ports.people_port import CALLER_WAITS
+from linkwise.extender.runtime.ports.status_port import CALLER_WAITS
 from linkwise.extender.verbs import wire
 from linkwise.serving.fair_share import FairShare
 from linkwise.serving.gone import GoneError

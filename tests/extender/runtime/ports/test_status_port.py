@@ -11,8 +11,8 @@ from unittest.mock import patch
 
 import pytest
 
-from linkwise.extender.runtime.ports import people_port as module
-from linkwise.extender.runtime.ports.people_port import CALLER_WAITS, StatusServer
+from linkwise.extender.runtime.ports import status_port as module
+from linkwise.extender.runtime.ports.status_port import CALLER_WAITS, StatusServer
 from linkwise.serving.server import Places
 from tests.extender.world import wait_for
 
