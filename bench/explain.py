@@ -16,7 +16,7 @@ import click
 import msgspec
 
 from bench.figures import milliseconds, percentile, print_table, this_machine
-from linkwise.extender.core import CoreSettings, Scheduler
+from linkwise.extender.core import Core, CoreSettings
 from linkwise.extender.explain import explanation_text
 from linkwise.extender.explain.explainer import Explainer
 from linkwise.kube.objects import (
@@ -48,7 +48,7 @@ class Spent:
     cpu: float  # CPU time of this thread, which a busy machine hardly changes
 
 
-def measure(rounds: int, core: Scheduler) -> tuple[list[Spent], Spent, Spent]:
+def measure(rounds: int, core: Core) -> tuple[list[Spent], Spent, Spent]:
     """The times of each snapshot, of the explanation of the last one, and of its JSON and text."""
     snapshots = []
     for _ in range(rounds):
@@ -73,10 +73,10 @@ def _since(begun: Spent) -> Spent:
     return Spent(now.wall - begun.wall, now.cpu - begun.cpu)
 
 
-def cluster(nodes: int, waiting: int) -> Scheduler:
+def cluster(nodes: int, waiting: int) -> Core:
     """A cluster where 5 of 8 GPUs of each node are taken; half of the *waiting* pods are single,
     half in gangs."""
-    core = Scheduler(CoreSettings())
+    core = Core(CoreSettings())
     core.replace_nodes((_node(number) for number in range(nodes)), START)
     core.replace_pods([*_tenants(nodes), *_singles(waiting // 2), *_gangs(waiting // 2)], START)
     core.decide(START)

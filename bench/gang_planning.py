@@ -18,7 +18,7 @@ import click
 
 from bench.figures import milliseconds, percentile, print_table, ratio, this_machine
 from linkwise.extender.api.actions import WritePlan
-from linkwise.extender.core import CoreSettings, Scheduler
+from linkwise.extender.core import Core, CoreSettings
 from linkwise.kube.objects import (
     Condition,
     Container,
@@ -96,7 +96,7 @@ class World:
 
     def __init__(self, nodes: int, state: str, seed: int) -> None:
         self._draw = random.Random(seed)
-        self.core = Scheduler(CoreSettings())
+        self.core = Core(CoreSettings())
         self._lock = Watched()
         self.core.set_unlocker(self._lock.step_aside)
         self._number = 0

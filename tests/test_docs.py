@@ -14,7 +14,7 @@ from linkwise.extender.__main__ import command as extender
 from linkwise.extender.api.views import Counts
 from linkwise.extender.placement.nodes import reasons
 from linkwise.extender.runtime.leadership import ALONE
-from linkwise.extender.runtime.loop import Shell
+from linkwise.extender.runtime.loop import Loop
 from linkwise.extender.runtime.metrics import Census, ExtenderMetrics
 from linkwise.extender.runtime.ports.routes import create_app as create_extender_app
 from linkwise.extender.verbs import filter as filter_verb
@@ -116,7 +116,7 @@ def routes(app: Flask) -> set[str]:
 
 def test_every_route_is_documented() -> None:
     plugin_app = create_plugin_app(CollectorRegistry(), lambda: "")
-    no_shell = cast("Shell", None)  # the routes are listed, none is called
+    no_shell = cast("Loop", None)  # the routes are listed, none is called
     extender_app = create_extender_app(no_shell, ExtenderMetrics())
     for app, program in ((plugin_app, "plugin"), (extender_app, "extender")):
         said = reference(program)

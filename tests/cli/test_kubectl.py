@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 
 from linkwise.cli import kubectl_tables
 from linkwise.cli.kubectl import main
-from linkwise.extender.core import CoreSettings, Scheduler
-from linkwise.extender.runtime.loop import Shell
+from linkwise.extender.core import Core, CoreSettings
+from linkwise.extender.runtime.loop import Loop
 from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.ports.routes import create_app
 from linkwise.simulator.api_server import ApiServer
@@ -29,7 +29,7 @@ def running() -> Iterator[Proxy]:
         world, metrics = World(server), ExtenderMetrics()
         world.add_node("n1")
         world.add_node("n2", "dgx1-v100")
-        shell = Shell(Scheduler(CoreSettings()), world.client, metrics)
+        shell = Loop(Core(CoreSettings()), world.client, metrics)
         shell.start()
         wait_for(lambda: not shell.waits_for())
         world.add_gang("train", 1, 6)

@@ -7,8 +7,8 @@ import time
 from socket import SO_REUSEADDR, SOL_SOCKET, socket
 from threading import Thread
 
-from linkwise.extender.core import CoreSettings, Scheduler
-from linkwise.extender.runtime.loop import Shell
+from linkwise.extender.core import Core, CoreSettings
+from linkwise.extender.runtime.loop import Loop
 from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.ports.dispatch import Verbs
 from linkwise.extender.runtime.ports.scheduler_port import VerbServer
@@ -41,9 +41,9 @@ class LiveExtender:
         self._journal = journal
         self.client = MortalClient.at(url, pace)
         self.metrics = ExtenderMetrics()
-        self.core = Scheduler(CoreSettings(gang_timeout_seconds=GANG_TIMEOUT_SECONDS))
-        self.shell = Shell(self.core, self.client, self.metrics, clock=hurried_clock)
-        verbs = Verbs(self.shell, self.metrics, max_body_mib=64)
+        self.core = Core(CoreSettings(gang_timeout_seconds=GANG_TIMEOUT_SECONDS))
+        self.loop = Loop(self.core, self.client, self.metrics, clock=hurried_clock)
+        verbs = Verbs(self.loop, self.metrics, max_body_mib=64)
         # A call of a scheduler that has given up is known by its hang-up, as time runs here faster.
         self._server = VerbServer(
             "127.0.0.1", port, verbs, threads=8, call_seconds=60.0, secure=False
@@ -53,7 +53,7 @@ class LiveExtender:
 
     def start(self) -> None:
         self._journal.say("extender", "starts")
-        self.shell.start()
+        self.loop.start()
         self._thread.start()
 
     def die(self) -> None:
@@ -69,7 +69,7 @@ class LiveExtender:
     def _close(self) -> None:
         self._server.close()
         self._thread.join(5)
-        self.shell.stop()
+        self.loop.stop()
 
     def counted(self, metric: str) -> float:
         """The sum of a counter's samples over all its labels."""

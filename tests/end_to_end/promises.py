@@ -12,7 +12,7 @@ from dataclasses import replace
 from linkwise.extender.api.actions import WritePlan
 from linkwise.extender.api.extender_calls import FilterCall
 from linkwise.extender.api.views import GangView, NodeView
-from linkwise.extender.core import CoreSettings, Scheduler
+from linkwise.extender.core import Core, CoreSettings
 from linkwise.extender.explain.explainer import Explainer
 from linkwise.extender.explain.usage import view_nodes
 from linkwise.extender.runtime.metrics import ExtenderMetrics
@@ -31,16 +31,16 @@ _ENDED = ("Succeeded", "Failed")
 
 def _nodes(world: World) -> Sequence[NodeView]:
     """As the extender believes them to be; it goes on deciding meanwhile."""
-    return view_nodes(world.extender.shell.snapshot())
+    return view_nodes(world.extender.loop.snapshot())
 
 
 def _gangs(world: World) -> Sequence[GangView]:
-    return Explainer(world.extender.shell.snapshot()).gangs()
+    return Explainer(world.extender.loop.snapshot()).gangs()
 
 
 def unsettled(world: World) -> list[str]:
     """What is still on its way, or wrong; empty once all is as it should be."""
-    if missing := world.extender.shell.waits_for():
+    if missing := world.extender.loop.waits_for():
         return [f"the extender waits for {missing}"]
     pods, nodes = world.read_pods(), world.read_nodes()
     return [
@@ -48,7 +48,7 @@ def unsettled(world: World) -> list[str]:
         *_on_their_way(pods),
         *_not_as_planned(world, pods),
         *_partial_gangs(pods),
-        *world.extender.shell.audit(),
+        *world.extender.loop.audit(),
         *_books_differ(world, pods, nodes),
         *_could_be_placed(world, pods, nodes),
     ]
@@ -56,7 +56,7 @@ def unsettled(world: World) -> list[str]:
 
 def leaks(world: World) -> list[str]:
     """What is left although every pod was deleted."""
-    if missing := world.extender.shell.waits_for():
+    if missing := world.extender.loop.waits_for():
         return [f"the extender waits for {missing}"]
     pods, nodes = world.read_pods(), world.read_nodes()
     found = [f"pod {pod.metadata.name} is still there" for pod in pods]
@@ -65,7 +65,7 @@ def leaks(world: World) -> list[str]:
     for node in nodes:
         listed = read_in_use(node.metadata.annotations.get(names.IN_USE, '{"v":1}')).pods
         found += [f"{node.metadata.name}: listed in use by {key}" for key in listed]
-    shell = world.extender.shell
+    loop = world.extender.loop
     for view in _nodes(world):
         found += [
             f"{view.name}: GPU {gpu.index} is {gpu.state}, by {gpu.holder}"
@@ -73,7 +73,7 @@ def leaks(world: World) -> list[str]:
             if gpu.state not in (_FREE, "unhealthy")
         ]
     found += [f"gang still known: {gang}" for gang in _gangs(world)]
-    return [*_broken(world), *found, *shell.audit()]
+    return [*_broken(world), *found, *loop.audit()]
 
 
 def _broken(world: World) -> list[str]:
@@ -211,15 +211,15 @@ def _takes_pods(node: Node) -> bool:
     return ready and not node.spec.unschedulable and not node.spec.taints
 
 
-def _fresh(world: World, pods: Sequence[Pod], nodes: Sequence[Node], now: float) -> Scheduler:
-    core = Scheduler(CoreSettings(gang_timeout_seconds=GANG_TIMEOUT_SECONDS))
+def _fresh(world: World, pods: Sequence[Pod], nodes: Sequence[Node], now: float) -> Core:
+    core = Core(CoreSettings(gang_timeout_seconds=GANG_TIMEOUT_SECONDS))
     core.replace_nodes(nodes, now)
     core.replace_pods(pods, now)
     owners = OwnerReads(world.client, ExtenderMetrics())
     while reads := core.owners_to_read(now):
         for read in reads:
             core.owner_read(read, owners.read(read), now)
-        while core.judge_anew(now):
+        while core.rejudge(now):
             pass
     return core
 

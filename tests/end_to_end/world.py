@@ -126,7 +126,7 @@ class World:
 
     def _all_ready(self) -> bool:
         counts = {node.metadata.name: node.status.allocatable for node in self.read_nodes()}
-        return not self.extender.shell.waits_for() and all(
+        return not self.extender.loop.waits_for() and all(
             node.ready
             and str(counts.get(name, {}).get(DEFAULT_RESOURCE)) == str(len(node.machine.gpus))
             for name, node in self.nodes.items()
@@ -240,8 +240,8 @@ class World:
             try:
                 # Two pods are read one after the other, so only what stays is believed.
                 twice = set(self.given_twice())
-                shell = self.extender.shell
-                audit = [] if shell.waits_for() else shell.audit()
+                loop = self.extender.loop
+                audit = [] if loop.waits_for() else loop.audit()
             except Exception as error:
                 self.broken.append(f"the watchman: {error!r}")
                 return

@@ -20,7 +20,7 @@ from linkwise.extender.api.extender_calls import (
     Outcome,
     PriorityAnswer,
 )
-from linkwise.extender.core import CoreSettings, Scheduler
+from linkwise.extender.core import Core, CoreSettings
 from linkwise.extender.podgrouper.owner_cache import FetchOwner, Found
 from linkwise.extender.podgrouper.workloads.answer import Missing, ObjectRef
 from linkwise.kube.objects import (
@@ -81,12 +81,12 @@ class Cluster:
 
     def __post_init__(self) -> None:
         self._made = 0
-        self.core = Scheduler(self.settings)
+        self.core = Core(self.settings)
         self.restart()
 
     def restart(self) -> None:
         """A new extender, which knows only what the API server says."""
-        self.core = Scheduler(self.settings)
+        self.core = Core(self.settings)
         self.core.replace_nodes(self.nodes.values(), self.now)
         self.core.replace_pods(self.pods.values(), self.now)
         if self.is_asked:
@@ -289,7 +289,7 @@ class Cluster:
         self.reads.append(read.ref)
         found = None if self.owners is None else self.owners.get(read.ref, Missing.NOT_FOUND)
         self.core.owner_read(read, found, self.now)
-        while self.core.judge_anew(self.now):
+        while self.core.rejudge(self.now):
             pass
 
     def pass_time(self, seconds: float) -> list[Action]:

@@ -262,7 +262,7 @@ class ClusterMachine(RuleBasedStateMachine):
                 if pod is not None and pod.metadata.deletion_timestamp:
                     self.cluster.delete(name)
 
-    # What the shell does.
+    # What the loop does.
 
     @rule(outcomes=st.lists(OUTCOMES, max_size=6))
     def decide(self, outcomes: list[str]) -> None:

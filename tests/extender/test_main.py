@@ -19,8 +19,8 @@ import pytest
 import urllib3
 
 from linkwise.extender.__main__ import ENV_PREFIX, command, serve
-from linkwise.extender.runtime.leader_endpoints import Calling
-from linkwise.extender.runtime.loop import Shell
+from linkwise.extender.runtime.leader_endpoints import LeaderEndpoints
+from linkwise.extender.runtime.loop import Loop
 from linkwise.extender.runtime.ports.open_ports import Ports
 from linkwise.extender.settings import Settings
 from linkwise.simulator.api_server import ApiServer
@@ -151,20 +151,20 @@ def serve_and_end(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
 
 def test_nothing_is_asked_of_a_shell_that_has_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[str] = []
-    close, stop = Ports.close, Shell.stop
+    close, stop = Ports.close, Loop.stop
 
     def closing(ports: Ports) -> None:
         ended.append("ports")
         close(ports)
 
-    def stopping(shell: Shell) -> None:
-        ended.append("shell")
-        stop(shell)
+    def stopping(loop: Loop) -> None:
+        ended.append("loop")
+        stop(loop)
 
     monkeypatch.setattr(Ports, "close", closing)
-    monkeypatch.setattr(Shell, "stop", stopping)
+    monkeypatch.setattr(Loop, "stop", stopping)
     serve_and_end(monkeypatch)
-    assert ended == ["ports", "shell"]
+    assert ended == ["ports", "loop"]
 
 
 @pytest.mark.parametrize(("stands_by", "withdrawn"), [(False, ["calls"]), (True, [])])
@@ -174,7 +174,7 @@ def test_only_one_that_leads_takes_its_address_out_as_it_ends(
     """What a standby would take out is the leader's."""
     taken_out: list[str] = []
 
-    monkeypatch.setattr(Calling, "withdraw", lambda _: taken_out.append("calls"))
+    monkeypatch.setattr(LeaderEndpoints, "withdraw", lambda _: taken_out.append("calls"))
     serve_and_end(
         monkeypatch,
         leader_elect=stands_by,

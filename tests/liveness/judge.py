@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from linkwise.extender.api.actions import Evict, WritePlan
 from linkwise.extender.api.extender_calls import FilterCall
 from linkwise.extender.api.records import GangKey
-from linkwise.extender.core import Scheduler
+from linkwise.extender.core import Core
 from linkwise.extender.gangs.partial_admission import LONGEST_SECONDS
 from linkwise.extender.queue.reservations import Reservation
 from linkwise.kube.objects import Pod
@@ -113,16 +113,16 @@ class Judge:
             return True
         gpus = read_gpus(action.annotations[names.GPUS])
         mask = book.machine.mask_of([uuid for share in gpus.values() for uuid in share])
-        return bool(book.held & mask)
+        return bool(book.set_aside & mask)
 
     def _goes(self, action: WritePlan) -> bool:
         world = self._world
         pod = world.pods[action.pod.uid]
         return action.node not in world.no_plugin and world.scheduler.passes(pod, action.node)
 
-    def _singles(self, fresh: Scheduler, now: float) -> Iterator[str]:
+    def _singles(self, fresh: Core, now: float) -> Iterator[str]:
         world = self._world
-        kept = {name for name, book in world.core._cache.nodes.items() if book.held}
+        kept = {name for name, book in world.core._cache.nodes.items() if book.set_aside}
         for pod in world.pods.values():
             if not _waits(pod) or names.GANG in pod.metadata.annotations:
                 continue
@@ -137,9 +137,9 @@ class Judge:
             if passed:
                 yield f"{pod.metadata.name} would do on {', '.join(passed)} at {now:.0f}"
 
-    def _fresh(self, now: float) -> Scheduler:
+    def _fresh(self, now: float) -> Core:
         world = self._world
-        fresh = Scheduler(world.settings)
+        fresh = Core(world.settings)
         fresh.replace_nodes(world.nodes.values(), now)
         fresh.replace_pods(world.pods.values(), now)
         fresh.replace_budgets([], now)
@@ -178,7 +178,7 @@ class Judge:
             if book.closed or book.machine is None:
                 continue
             could_use += len(book.machine.gpus)
-            idle += (book.held & hold.gpus.get(name, 0)).bit_count()
+            idle += (book.set_aside & hold.gpus.get(name, 0)).bit_count()
         return idle > world.settings.hold_share * could_use
 
     def _servers_in(self, hold: Reservation) -> Iterator[str]:

@@ -23,8 +23,8 @@ from linkwise.extender.api.extender_calls import (
     PreemptCall,
     Victims,
 )
-from linkwise.extender.core import Scheduler
-from linkwise.extender.runtime.ports.passed_nodes import LetThrough
+from linkwise.extender.core import Core
+from linkwise.extender.runtime.ports.passed_nodes import PassedNodes
 from linkwise.kube.objects import Condition, Node, Pod
 from linkwise.simulator.scheduler import preemption
 from linkwise.simulator.scheduler.cache import SchedulerCache
@@ -51,7 +51,7 @@ class SampledCycle(Cycle):
 class Wire:
     """Between kube-scheduler and the extender; a test cuts it."""
 
-    core: Callable[[], Scheduler | None]  # None: there is no leader
+    core: Callable[[], Core | None]  # None: there is no leader
     now: Callable[[], float]
     post: Callable[[BindOrder], Outcome]  # the extender's Binding, and the outcome that it learns
     catch_up: Callable[[], None]  # the extender's watch shows what there is
@@ -59,7 +59,7 @@ class Wire:
     lost: int = 0
     calls: int = 0
 
-    def ask(self, asked: Callable[[Scheduler], T]) -> T:
+    def ask(self, asked: Callable[[Core], T]) -> T:
         """Raises ExtenderError."""
         self.calls += 1
         core = self.core()
@@ -79,22 +79,22 @@ class CoreExtender(ExtenderClient):
     def __init__(self, wire: Wire) -> None:
         super().__init__("http://core", managed_resources=[DEFAULT_RESOURCE])
         self._wire = wire
-        self._memory: tuple[Scheduler | None, LetThrough] = None, LetThrough()
+        self._memory: tuple[Core | None, PassedNodes] = None, PassedNodes()
 
     def filter(self, pod: Pod, nodes: Sequence[str]) -> Filtered:
         call = FilterCall(pod, tuple(nodes))
         answer = self._wire.ask(lambda core: self._filter(core, call))
         return Filtered(answer.node_names, answer.failed, answer.unresolvable)
 
-    def _filter(self, core: Scheduler, call: FilterCall) -> FilterAnswer:
+    def _filter(self, core: Core, call: FilterCall) -> FilterAnswer:
         answer = core.filter(call, self._wire.now())
         self._let_through(core).note(call.pod, answer.node_names)
         return answer
 
-    def _let_through(self, core: Scheduler) -> LetThrough:
+    def _let_through(self, core: Core) -> PassedNodes:
         """Of this process alone: another leader begins without."""
         if self._memory[0] is not core:
-            self._memory = core, LetThrough()
+            self._memory = core, PassedNodes()
         return self._memory[1]
 
     def prioritize(self, pod: Pod, nodes: Sequence[str]) -> dict[str, int]:
@@ -115,7 +115,7 @@ class CoreExtender(ExtenderClient):
         call = BindCall(meta.namespace, meta.name, meta.uid, node)
         self._wire.ask(lambda core: self._bind(core, call))
 
-    def _bind(self, core: Scheduler, asked: BindCall) -> None:
+    def _bind(self, core: Core, asked: BindCall) -> None:
         now = self._wire.now()
         let_through = self._let_through(core).as_whose(asked.uid, asked.node)
         call = replace(asked, let_through=let_through)

@@ -16,7 +16,7 @@ import msgspec
 
 from linkwise.extender.api.actions import Action, Emit, Evict
 from linkwise.extender.api.extender_calls import BindOrder, Outcome
-from linkwise.extender.core import Scheduler
+from linkwise.extender.core import Core
 from linkwise.kube.objects import Node, ObjectMeta, OwnerReference, Pod, PodSpec, SchedulingGate
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_gpus, read_plan
@@ -24,8 +24,8 @@ from tests.extender.cluster import GPU, Cluster, container
 from tests.liveness.kube_scheduler import Api, KubeScheduler, Wire
 
 change = msgspec.structs.replace
-SHORTEST_SECONDS = 0.05  # the shell decides no oftener
-# After so many of kube-scheduler's tries, which come faster than the shell decides.
+SHORTEST_SECONDS = 0.05  # the loop decides no oftener
+# After so many of kube-scheduler's tries, which come faster than the loop decides.
 _DECIDES = 0.2
 PUBLISH_SECONDS = 1.0  # until a plugin has published what podresources says
 _MOST_ROUNDS = 400
@@ -56,7 +56,7 @@ class World(Cluster):
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
         self._events: list[tuple[float, int, Callable[[], object]]] = []
-        self._late: list[tuple[float, Callable[[Scheduler], object]]] = []
+        self._late: list[tuple[float, Callable[[Core], object]]] = []
         self._numbers = count()
         self.decided: list[float] = []
         self.on_end: Callable[[Pod], object] = lambda _: None
@@ -164,7 +164,7 @@ class World(Cluster):
             self.scheduler.pod_event("DELETED", pod)
             self.on_end(pod)
 
-    def _tell(self, what: Callable[[Scheduler], object]) -> None:
+    def _tell(self, what: Callable[[Core], object]) -> None:
         if not self.trouble.watch_late and not self._late:
             what(self.core)
         else:

@@ -18,13 +18,13 @@ import click
 import msgspec
 
 from linkwise.extender.api.spans import DEFAULT_LEVELS
-from linkwise.extender.core import CoreSettings, Scheduler
+from linkwise.extender.core import Core, CoreSettings
 from linkwise.extender.flags import DURATION, LEVELS, PLACE
 from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
 from linkwise.extender.preemption.policy import Preempt
-from linkwise.extender.runtime.leader_endpoints import CALLS, STATUS, Calling
+from linkwise.extender.runtime.leader_endpoints import CALLS, STATUS, LeaderEndpoints
 from linkwise.extender.runtime.leadership import ALONE
-from linkwise.extender.runtime.loop import Shell
+from linkwise.extender.runtime.loop import Loop
 from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.ports.open_ports import ListenError, open_ports
 from linkwise.extender.settings import Settings, SettingsError
@@ -239,7 +239,7 @@ def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT. Raises LoadError, ListenError."""
     raise_limit()
     metrics = ExtenderMetrics()
-    core = Scheduler(
+    core = Core(
         CoreSettings(
             resource_name=settings.resource_name,
             gang_timeout_seconds=settings.gang_timeout_seconds,
@@ -265,7 +265,7 @@ def serve(settings: Settings) -> None:
         if calling is not None:
             calling.take(lead.write_seconds())
 
-    shell = Shell(
+    loop = Loop(
         core,
         client,
         metrics,
@@ -275,13 +275,13 @@ def serve(settings: Settings) -> None:
         take_calls=take_calls,
     )
     exit_on_signals()
-    ports = open_ports(settings, shell, metrics, client)
-    shell.start()
+    ports = open_ports(settings, loop, metrics, client)
+    loop.start()
     try:
         ports.run()  # until a signal raises SystemExit
     finally:
-        ports.close()  # first: calls in flight still need the shell
-        at_rest = shell.stop()
+        ports.close()  # first: calls in flight still need the loop
+        at_rest = loop.stop()
         if calling is not None and lead.act_seconds() > 0:
             _let_go(calling)
         if elector is not None:
@@ -289,7 +289,7 @@ def serve(settings: Settings) -> None:
     log.info("ended")
 
 
-def _elector(settings: Settings, client: KubeClient, calling: Calling | None) -> Elector:
+def _elector(settings: Settings, client: KubeClient, calling: LeaderEndpoints | None) -> Elector:
     # A restarted container is another process with an empty cache, so it has another identity. But
     # its predecessor has ended: the kubelet never runs two processes of one container.
     place = f"{settings.pod_name or socket.gethostname()}_"
@@ -312,7 +312,7 @@ def _lost(_why: str) -> NoReturn:
     os._exit(1)
 
 
-def _let_go(calling: Calling) -> None:
+def _let_go(calling: LeaderEndpoints) -> None:
     """Remove this process's address from the Service, so that no caller waits for it."""
     try:
         calling.withdraw()
@@ -320,13 +320,13 @@ def _let_go(calling: Calling) -> None:
         log.info("cannot remove this address from the Service: %s", error)
 
 
-def _calling(settings: Settings, client: KubeClient) -> Calling | None:
+def _calling(settings: Settings, client: KubeClient) -> LeaderEndpoints | None:
     """The endpoints of --service; None without --service."""
     if settings.service is None:
         return None
     assert settings.pod_ip is not None, "the settings see to it"
     assert settings.pod_name is not None, "the settings see to it"
-    return Calling(
+    return LeaderEndpoints(
         client,
         namespace=settings.lease_namespace,
         service=settings.service,

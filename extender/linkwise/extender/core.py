@@ -1,6 +1,6 @@
 """The extender's core: facts in, answers and actions out. No I/O, no clock, no threads.
 
-Not thread-safe: the shell holds one lock around every call. `now` is in seconds since 1970.
+Not thread-safe: the loop holds one lock around every call. `now` is in seconds since 1970.
 `filter` changes no plan and no reservation (newer kube-schedulers call it as a simulation); what it
 learns from a call is in memory only.
 """
@@ -65,7 +65,7 @@ class CoreSettings:
     indexed_jobs: IndexedJobs = IndexedJobs.ALL  # which of them are gangs
 
 
-class Scheduler:
+class Core:
     def __init__(self, settings: CoreSettings) -> None:
         self._settings = settings
         self._reader = Ingest(settings.resource_name, settings.indexed_jobs)
@@ -130,7 +130,7 @@ class Scheduler:
         self._planner.believe_no_older()
 
     def stand_by(self) -> None:
-        """Decide nothing; the shell calls it periodically while another replica leads."""
+        """Decide nothing; the loop calls it periodically while another replica leads."""
         self._planner.changes.forget()
 
     def latest_term(self, most: int) -> int:
@@ -201,16 +201,16 @@ class Scheduler:
             self._budgets.put(budget)
 
     def owners_to_read(self, now: float) -> tuple[FetchOwner, ...]:
-        """The objects to read on which pods depend; the shell returns each by `owner_read`."""
+        """The objects to read on which pods depend; the loop returns each by `owner_read`."""
         return self._reader.take_reads(now) if self._seen_pods else ()
 
     def owner_read(self, read: FetchOwner, found: Found | None, now: float) -> None:
-        """The result of a read; None: the API server did not respond. Then call `judge_anew`."""
+        """The result of a read; None: the API server did not respond. Then call `rejudge`."""
         self._reader.owner_read(read, found, now)
 
-    def judge_anew(self, now: float) -> bool:
+    def rejudge(self, now: float) -> bool:
         """Judge some of the pods again whose owner was read; return whether there may be more."""
-        records = self._reader.take_anew(now)
+        records = self._reader.take_to_rejudge(now)
         for record in records:
             before = self._cache.pods.get(record.uid)
             self._put_pod(record, now)
@@ -268,7 +268,7 @@ class Scheduler:
         return self._binder.begin(call, now)
 
     def bind_refused(self, call: BindCall) -> None:
-        """The refusal of `begin_bind` is final: the shell no longer waits for this call."""
+        """The refusal of `begin_bind` is final: the loop no longer waits for this call."""
         self._binder.refused(call)
 
     def end_bind(self, order: BindOrder, outcome: Outcome, now: float) -> None:
@@ -278,7 +278,7 @@ class Scheduler:
         """The pod of a call may be newer or older than the watch's; its requests are the same."""
         return self._reader.pod(pod)
 
-    # Work for the shell.
+    # Work for the loop.
 
     def decide(self, now: float) -> tuple[Action, ...]:
         """What to write; call it after facts and outcomes, and when `next_due` is reached."""

@@ -9,7 +9,7 @@ from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_info import NodeInfo, plan_on
 from linkwise.extender.cache.node_table import NOT_USABLE
 from linkwise.extender.gangs.gang import Phase
-from linkwise.extender.gangs.members import muster
+from linkwise.extender.gangs.members import members_of
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.topology.annotations.plan import Plan
 
@@ -50,7 +50,7 @@ def _of_node(cache: Cache, info: NodeInfo, facts: _Facts) -> Iterator[str]:
         yield f"node {info.name}: {len(info.bound)} pods with GPUs, there are {len(bound)}"
     if (info.plans, info.assumed) != (facts.plans[info.name], facts.assumed[info.name]):
         yield f"node {info.name}: plans or assumed plans that are not its own"
-    again = replace(info, owned={}, used=0, free=0, held=0)
+    again = replace(info, owned={}, used=0, free=0, set_aside=0)
     again.settle()
     if (again.free, again.used, again.owned) != (info.free, info.used, info.owned):
         yield f"node {info.name}: free {info.free:#b}, recounted {again.free:#b}"
@@ -71,8 +71,9 @@ def _of_node(cache: Cache, info: NodeInfo, facts: _Facts) -> Iterator[str]:
 def _in_arrays(cache: Cache, info: NodeInfo) -> Iterator[str]:
     rows, row = cache.rows, info.row
     usable = info.kind is not None and not info.closed
-    if int(rows.held[row]) != (info.held if usable else 0) or info.held & info.free:
-        yield f"node {info.name}: reserved {info.held:#b}, in the arrays {int(rows.held[row]):#b}"
+    if int(rows.set_aside[row]) != (info.set_aside if usable else 0) or info.set_aside & info.free:
+        there = int(rows.set_aside[row])
+        yield f"node {info.name}: reserved {info.set_aside:#b}, in the arrays {there:#b}"
     if int(rows.free[row]) != (info.free if usable else 0):
         yield f"node {info.name}: free {info.free:#b}, in the arrays {int(rows.free[row]):#b}"
     if (int(rows.kinds[row]) == NOT_USABLE) is usable:
@@ -117,7 +118,7 @@ def _gangs(cache: Cache, registry: GangRegistry) -> Iterator[str]:
         yield from gang.broken
         if key not in cache.gangs:
             continue  # the planner forgets it in its next round
-        members = muster(cache, gang)
+        members = members_of(cache, gang)
         if gang.phase is Phase.EXPIRED and members.planned:
             yield f"gang {gang.name}: expired, but still has plans"
 

@@ -340,7 +340,7 @@ def test_gangs_that_are_alike_wait_for_room_by_one_search(
         searched.append(len(orders[0].members))
         return place(ground, orders, *rest)
 
-    monkeypatch.setattr("linkwise.extender.gangs.allocate.place", counts)
+    monkeypatch.setattr("linkwise.extender.gangs.gang_search.place", counts)
     at = cluster(nodes=2, machine="a100-pcie-8-bridged")  # four pairs each
     at.settings = CoreSettings(hold_share=0)  # where to hold GPUs for the first is a search too
     at.restart()
@@ -822,7 +822,7 @@ def test_a_gang_that_meets_a_defect_of_ours_keeps_no_other_from_its_plan(
             raise ZeroDivisionError("a bug")
         return place(ground, orders, *rest)
 
-    monkeypatch.setattr("linkwise.extender.gangs.allocate.place", fails_for_three)
+    monkeypatch.setattr("linkwise.extender.gangs.gang_search.place", fails_for_three)
     at = cluster()
     at.add_gang("a-bad", 3, 1)
     at.add_gang("good", 2, 1)

@@ -23,7 +23,7 @@ from linkwise.extender.cache.topology_domains import NO_DOMAIN
 from linkwise.extender.placement.cluster_view import ClusterView, Level
 from linkwise.extender.placement.gang_placement import place
 from linkwise.extender.placement.request import PlacedMembers, PodSet
-from linkwise.extender.placement.result import Refusal, Spot
+from linkwise.extender.placement.result import NoRoom, Spot
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role
 from linkwise.topology.machine.recorded import recorded_machine
 
@@ -82,7 +82,7 @@ of_every_flavour = pytest.mark.parametrize(
 )
 
 
-def searched(case: Case, order: Sequence[int] | None = None) -> list[Spot] | Refusal:
+def searched(case: Case, order: Sequence[int] | None = None) -> list[Spot] | NoRoom:
     """What the search says; the nodes come to its arrays in this *order*."""
     order = range(len(case.nodes)) if order is None else order
     rows = NodeTable()
@@ -168,7 +168,7 @@ def test_no_set_of_nodes_is_nearer_and_none_that_is_as_near_has_fewer(
     case = data.draw(cases(flavour))
     spots = searched(case)
     best = min((rated(case, nodes) for nodes in all_ways(case)), default=None)
-    if isinstance(spots, Refusal):
+    if isinstance(spots, NoRoom):
         assert best is None
     else:
         assert rated(case, sorted(set(nodes_of(case, spots)))) == best
@@ -182,7 +182,7 @@ def test_what_is_required_is_never_broken_and_no_gpu_is_given_twice(
 ) -> None:
     case = data.draw(cases(flavour))
     spots = searched(case)
-    if isinstance(spots, Refusal):
+    if isinstance(spots, NoRoom):
         return
     nodes = nodes_of(case, spots)
     assert len(nodes) == case.wanted
@@ -203,7 +203,7 @@ def test_neighbours_in_rank_share_their_node_and_their_domains(
 ) -> None:
     case = data.draw(cases(flavour))
     spots = searched(case)
-    if isinstance(spots, Refusal):
+    if isinstance(spots, NoRoom):
         return
     nodes = nodes_of(case, spots)
     assert len(list(groupby(nodes))) == len(set(nodes))
@@ -231,14 +231,14 @@ def test_the_same_cluster_gets_the_same_plan_however_it_was_learned(
 def test_a_refusal_says_how_near_it_came(flavour: str, data: st.DataObject) -> None:
     case = data.draw(cases(flavour))
     spots = searched(case)
-    if not isinstance(spots, Refusal):
+    if not isinstance(spots, NoRoom):
         return
     assert spots.wanted == case.wanted
     assert 0 <= spots.nearest_had <= spots.had < case.wanted
     if spots.level:
         assert spots.level in case.require
         everywhere = Case(case.nodes, case.size, case.wanted, company=case.company)
-        assert not isinstance(searched(everywhere), Refusal)
+        assert not isinstance(searched(everywhere), NoRoom)
 
 
 def test_a_refusal_names_the_required_level_that_fails_and_the_domain_that_comes_nearest() -> None:
@@ -249,14 +249,14 @@ def test_a_refusal_names_the_required_level_that_fails_and_the_domain_that_comes
         Node("n3", 4, ("", "", "")),
     )
     four = Case(nodes, size=2, wanted=4, require=("zone",))
-    assert not isinstance(searched(four), Refusal)
-    assert searched(replace(four, wanted=5)) == Refusal(5, 4, "a", 4, "zone")
-    assert searched(replace(four, require=("leaf", "clique"))) == Refusal(4, 2, "a11", 2, "clique")
+    assert not isinstance(searched(four), NoRoom)
+    assert searched(replace(four, wanted=5)) == NoRoom(5, 4, "a", 4, "zone")
+    assert searched(replace(four, require=("leaf", "clique"))) == NoRoom(4, 2, "a11", 2, "clique")
     # Where there is no room anywhere, no span is to blame.
-    assert searched(replace(four, wanted=8)) == Refusal(8, 7, "n0", 2)
+    assert searched(replace(four, wanted=8)) == NoRoom(8, 7, "n0", 2)
     # Beside members that live, their domain is the only one; and there is none where they are not.
-    assert searched(replace(four, wanted=2, company=(2,))) == Refusal(2, 1, "b", 1, "zone")
-    assert searched(replace(four, wanted=1, company=(2, 3))) == Refusal(1, 0, "", 0, "zone")
+    assert searched(replace(four, wanted=2, company=(2,))) == NoRoom(2, 1, "b", 1, "zone")
+    assert searched(replace(four, wanted=1, company=(2, 3))) == NoRoom(1, 0, "", 0, "zone")
 
 
 def in_cliques(*sizes: int) -> tuple[Node, ...]:
@@ -268,7 +268,7 @@ def in_cliques(*sizes: int) -> tuple[Node, ...]:
 def cliques_of(case: Case) -> str:
     """The clique of each member."""
     spots = searched(case)
-    assert not isinstance(spots, Refusal)
+    assert not isinstance(spots, NoRoom)
     return "".join(case.domain(node, "clique") for node in nodes_of(case, spots))
 
 

@@ -181,7 +181,7 @@ def test_thousands_of_pods_are_judged_again_a_few_at_a_time(cluster: Cluster) ->
     (read,) = cluster.core.owners_to_read(cluster.now)
     cluster.core.owner_read(read, train, cluster.now)
     rounds = 0
-    while cluster.core.judge_anew(cluster.now):
+    while cluster.core.rejudge(cluster.now):
         rounds += 1
     assert rounds == 8
     cluster.settle()
@@ -335,10 +335,10 @@ def test_an_answer_that_comes_after_its_pods_went_is_nobodys(cluster: Cluster) -
     cluster.put_pod(member(after, 0))
     (now,) = cluster.core.owners_to_read(cluster.now)
     cluster.core.owner_read(late, before, cluster.now)
-    assert not cluster.core.judge_anew(cluster.now)
+    assert not cluster.core.rejudge(cluster.now)
     assert cluster.core.owners_to_read(cluster.now) == ()
     cluster.core.owner_read(now, after, cluster.now)
-    assert cluster.core.judge_anew(cluster.now)
+    assert cluster.core.rejudge(cluster.now)
     create(cluster, member(after, 1))
     assert planned(cluster) == ["train-0-0", "train-1-0"]
 

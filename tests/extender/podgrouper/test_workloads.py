@@ -152,5 +152,5 @@ def read(made: Object, objects: tuple[Object, ...]) -> PodRecord:
     while record.awaits:
         (asked,) = reader.take_reads(0.0)
         reader.owner_read(asked, found[asked.ref], 0.0)
-        (record,) = reader.take_anew(0.0)
+        (record,) = reader.take_to_rejudge(0.0)
     return record

@@ -385,7 +385,7 @@ def test_the_query_names_the_victims() -> None:
     add_gang(at, "urgent", 2, priority=1)
     hold = at.core.reservations.of(GangKey("ml", "urgent"))
     assert hold is not None
-    assert hold.evicts
+    assert hold.by_preemption
 
 
 # What goes wrong.

@@ -123,4 +123,4 @@ def test_each_keeps_what_others_are_evicted_for() -> None:
     at.settle()
     at.pass_time(5)
     assert sorted(at.evicted) == ["humble-n1", "humble-n2"]
-    assert [hold.evicts for hold in at.core.reservations.all()] == [True, True]
+    assert [hold.by_preemption for hold in at.core.reservations.all()] == [True, True]

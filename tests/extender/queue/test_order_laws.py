@@ -99,7 +99,9 @@ class Order(RuleBasedStateMachine):
             other = self.at.pod(member)
             assert not other.spec.node_name or other.metadata.deletion_timestamp is not None
         waits_for_it = [
-            hold for hold in self.at.core.reservations.all() if hold.evicts and -hold.urgency[0] > 0
+            hold
+            for hold in self.at.core.reservations.all()
+            if hold.by_preemption and -hold.urgency[0] > 0
         ]
         assert any(-hold.urgency[0] > pod.spec.priority for hold in waits_for_it)
 

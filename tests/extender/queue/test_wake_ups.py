@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from linkwise.extender.api.actions import WritePlan
 from linkwise.extender.api.extender_calls import BindOrder, FilterCall, Outcome
-from linkwise.extender.core import CoreSettings, Scheduler
+from linkwise.extender.core import Core, CoreSettings
 from linkwise.extender.gangs.partial_admission import MOMENT_SECONDS
 from linkwise.kube.objects import Condition, Pod
 from linkwise.topology import names
@@ -145,8 +145,8 @@ class LazyWorld:
         pod = self.at.pod(name)
         self.at.put_pod(change(pod, spec=change(pod.spec, preemption_policy="Never")))
 
-    def _fresh(self) -> Scheduler:
-        fresh = Scheduler(SETTINGS)
+    def _fresh(self) -> Core:
+        fresh = Core(SETTINGS)
         fresh.replace_nodes(self.at.nodes.values(), self.at.now)
         fresh.replace_pods(self.at.pods.values(), self.at.now)
         return fresh

@@ -1,4 +1,4 @@
-"""The shell with the real core, over real HTTP to the API server's stand-in."""
+"""The loop with the real core, over real HTTP to the API server's stand-in."""
 
 import time
 from collections.abc import Iterator
@@ -17,14 +17,14 @@ from linkwise.extender.api.extender_calls import (
     BindRefusal,
     Outcome,
 )
-from linkwise.extender.core import CoreSettings, Scheduler
+from linkwise.extender.core import Core, CoreSettings
 from linkwise.extender.placement.gang_placement import place
 from linkwise.extender.runtime.clock import steady_clock
-from linkwise.extender.runtime.loop import Shell
+from linkwise.extender.runtime.loop import Loop
 from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.ports.dispatch import Verbs
 from linkwise.extender.runtime.ports.routes import create_app
-from linkwise.extender.runtime.writer import KubeActions
+from linkwise.extender.runtime.writer import Writer
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names
 from linkwise.topology.annotations.plan import read_gpus, read_plan
@@ -32,18 +32,18 @@ from tests.extender.world import World, asked, body, wait_for
 
 
 class Extender:
-    """The shell and its routes, without a port of its own."""
+    """The loop and its routes, without a port of its own."""
 
-    def __init__(self, world: World, core: Scheduler | None = None) -> None:
+    def __init__(self, world: World, core: Core | None = None) -> None:
         self.metrics = ExtenderMetrics()
-        self.core = core or Scheduler(CoreSettings())
-        self.shell = Shell(self.core, world.client, self.metrics)
-        self.http: FlaskClient = create_app(self.shell, self.metrics).test_client()
-        self.verbs = Verbs(self.shell, self.metrics, max_body_mib=1)
+        self.core = core or Core(CoreSettings())
+        self.loop = Loop(self.core, world.client, self.metrics)
+        self.http: FlaskClient = create_app(self.loop, self.metrics).test_client()
+        self.verbs = Verbs(self.loop, self.metrics, max_body_mib=1)
 
     def start(self) -> "Extender":
-        self.shell.start()
-        wait_for(lambda: not self.shell.waits_for())
+        self.loop.start()
+        wait_for(lambda: not self.loop.waits_for())
         return self
 
     def ask(self, verb: str, **members: Any) -> Any:
@@ -96,12 +96,12 @@ def started(world: World) -> Iterator[Extender]:
     budgets = {"kind": "poddisruptionbudgets", "type": "LISTED"}
     wait_for(lambda: extender.count("watch_events_total", **budgets))
     yield extender
-    extender.shell.stop()
+    extender.loop.stop()
     assert extender.count("errors_total") == 0
 
 
 def sound(extender: Extender) -> bool:
-    return extender.shell.audit() == []
+    return extender.loop.audit() == []
 
 
 def test_room_for_a_gang_is_sought_while_others_are_answered(
@@ -114,7 +114,7 @@ def test_room_for_a_gang_is_sought_while_others_are_answered(
         in_time.append(answered.wait(10.0))
         return place(*asked)
 
-    monkeypatch.setattr("linkwise.extender.gangs.allocate.place", slowly)
+    monkeypatch.setattr("linkwise.extender.gangs.gang_search.place", slowly)
     single = world.add_pod("single", 1)
     world.add_gang("g", 2)
     assert searching.wait(10.0)
@@ -265,7 +265,7 @@ def test_a_restart_keeps_the_books(world: World, started: Extender) -> None:
     third = next(name for name, free in started.free().items() if free == 8)
     wait_for(lambda: started.bind(single, third) == "")
     wait_for(lambda: world.read("single").spec.node_name)
-    started.shell.stop()
+    started.loop.stop()
     before = started.get("/nodes")
 
     successor = Extender(world).start()
@@ -275,7 +275,7 @@ def test_a_restart_keeps_the_books(world: World, started: Extender) -> None:
         world.read("g-1").status.nominated_node_name
     ]
     assert sound(successor)
-    successor.shell.stop()
+    successor.loop.stop()
 
 
 def test_nothing_is_lost_when_watches_break_and_history_is_gone(
@@ -314,7 +314,7 @@ def test_until_everything_is_read_each_verb_refuses_in_its_own_way(world: World)
     pod = world.add_pod("single")
     world.server.pause()
     extender = Extender(world)
-    extender.shell.start()
+    extender.loop.start()
 
     assert extender.http.get("/readyz").status_code == 503
     assert extender.http.get("/healthz").status_code == 200
@@ -331,7 +331,7 @@ def test_until_everything_is_read_each_verb_refuses_in_its_own_way(world: World)
     world.server.resume()
     wait_for(lambda: extender.http.get("/readyz").status_code == 200)
     assert extender.filter(pod, "n1")["NodeNames"] == ["n1"]
-    extender.shell.stop()
+    extender.loop.stop()
 
 
 def test_a_stop_does_not_wait_for_an_api_server_that_is_gone(
@@ -340,7 +340,7 @@ def test_a_stop_does_not_wait_for_an_api_server_that_is_gone(
     world.server.pause()
     began = time.monotonic()
 
-    started.shell.stop()
+    started.loop.stop()
 
     assert time.monotonic() - began < 5
 
@@ -356,10 +356,10 @@ def test_a_bind_that_waits_for_our_watch_ends_with_the_shell(started: Extender) 
     setattr(started.core, "begin_bind", counted)  # noqa: B010
     call = BindCall("ml", "nobody", "uid-x", "n1")
     with ThreadPoolExecutor() as pool:
-        refusal = pool.submit(started.shell.bind, call)
+        refusal = pool.submit(started.loop.bind, call)
         wait_for(lambda: asked)
         before = len(asked)
-        started.shell.stop()
+        started.loop.stop()
         assert refusal.result(5) == "linkwise: pod ml/nobody is not known yet"
     assert len(asked) < before + 20, "it asks every 10 ms, and not at all any more"
 
@@ -367,17 +367,17 @@ def test_a_bind_that_waits_for_our_watch_ends_with_the_shell(started: Extender) 
 def test_no_plan_waits_for_events(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The extender may report to thousands of pods at once why they wait."""
     hanging, told = Event(), Event()
-    perform = KubeActions.perform
+    perform = Writer.perform
 
-    def slow(kube: KubeActions, action: Action) -> Outcome:
+    def slow(kube: Writer, action: Action) -> Outcome:
         if not isinstance(action, Emit):
             return perform(kube, action)
         told.set()
         hanging.wait(30)
         return Outcome.DONE
 
-    monkeypatch.setattr(KubeActions, "perform", slow)
-    core = Scheduler(CoreSettings())
+    monkeypatch.setattr(Writer, "perform", slow)
+    core = Core(CoreSettings())
     pods = [PodRef("ml", f"waits-{number}", f"uid-{number}") for number in range(100)]
     events = [Emit(pod, "WaitsForPlan", EventType.WARNING, "full") for pod in pods]
     decide = core.decide
@@ -394,16 +394,16 @@ def test_no_plan_waits_for_events(world: World, monkeypatch: pytest.MonkeyPatch)
     world.add_gang("g", 2, 4)
     wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
     hanging.set()
-    extender.shell.stop()
+    extender.loop.stop()
 
 
-def defective_core() -> Scheduler:
-    """A core with a bug in almost everything that the shell calls."""
+def defective_core() -> Core:
+    """A core with a bug in almost everything that the loop calls."""
 
     def fail(*_: object) -> NoReturn:
         raise ZeroDivisionError("a bug")
 
-    core = Scheduler(CoreSettings())
+    core = Core(CoreSettings())
     for name in ("filter", "prioritize", "preempt", "begin_bind", "decide", "pod_event"):
         setattr(core, name, fail)
     return core
@@ -424,11 +424,11 @@ def test_a_defect_in_the_core_is_answered_counted_and_survived(world: World) -> 
     assert extender.http.get("/healthz").status_code == 200
     assert extender.free() == {"n1": 8}
     assert extender.count("requests_total", verb="filter", result="failed") == 2
-    extender.shell.stop()
+    extender.loop.stop()
 
 
 def test_a_defect_that_the_core_lived_through_is_counted(world: World) -> None:
-    core = Scheduler(CoreSettings())
+    core = Core(CoreSettings())
     met: list[Exception] = [ZeroDivisionError("a bug")]
     setattr(core, "take_defects", lambda: [met.pop()] if met else [])  # noqa: B010
     extender = Extender(world, core).start()
@@ -437,4 +437,4 @@ def test_a_defect_that_the_core_lived_through_is_counted(world: World) -> None:
     world.add_node("n1")
     world.add_gang("g", 2, 4)
     wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
-    extender.shell.stop()
+    extender.loop.stop()

@@ -1,4 +1,4 @@
-"""What pods hang on is read while kube-scheduler asks: the shell over HTTP, to the stand-in."""
+"""What pods hang on is read while kube-scheduler asks: the loop over HTTP, to the stand-in."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -26,7 +26,7 @@ def world() -> Iterator[World]:
 def started(world: World) -> Iterator[Extender]:
     extender = Extender(world).start()
     yield extender
-    extender.shell.stop()
+    extender.loop.stop()
     assert extender.count("errors_total") == 0
 
 

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from linkwise.extender.api.actions import Action, WithdrawPlan, WritePlan
-from linkwise.extender.core import CoreSettings, Scheduler
-from linkwise.extender.runtime.leader_endpoints import CALLS, STATUS, Calling
-from linkwise.extender.runtime.loop import Shell
+from linkwise.extender.core import Core, CoreSettings
+from linkwise.extender.runtime.leader_endpoints import CALLS, STATUS, LeaderEndpoints
+from linkwise.extender.runtime.loop import Loop
 from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.ports.dispatch import Verbs
 from linkwise.extender.runtime.ports.routes import create_app
@@ -65,17 +65,17 @@ class Told:
 class Extender:
     def __init__(self, world: World) -> None:
         self.lead, self.metrics = Told(), ExtenderMetrics()
-        self.core = Scheduler(CoreSettings())
+        self.core = Core(CoreSettings())
         self.calls: list[int] = []
-        self.shell = Shell(
+        self.loop = Loop(
             self.core,
             world.client,
             self.metrics,
             lead=self.lead,
             take_calls=lambda: self.calls.append(self.lead.term),
         )
-        self.http = create_app(self.shell, self.metrics).test_client()
-        self.verbs = Verbs(self.shell, self.metrics, max_body_mib=1)
+        self.http = create_app(self.loop, self.metrics).test_client()
+        self.verbs = Verbs(self.loop, self.metrics, max_body_mib=1)
 
     def get(self, path: str) -> tuple[int, str]:
         reply = self.http.get(path)
@@ -94,10 +94,10 @@ def world() -> Iterator[World]:
 @pytest.fixture
 def extender(world: World) -> Iterator[Extender]:
     extender = Extender(world)
-    extender.shell.start()
-    wait_for(lambda: not extender.shell.reads())
+    extender.loop.start()
+    wait_for(lambda: not extender.loop.reads())
     yield extender
-    extender.shell.stop()
+    extender.loop.stop()
 
 
 def writes(world: World) -> int:
@@ -172,14 +172,14 @@ def test_a_term_that_is_not_above_what_plans_name_is_outbid(
     extender.lead.give(7)
     world.add_gang("g", 2)
     wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
-    extender.shell.stop()
+    extender.loop.stop()
     successor = Extender(world)
-    successor.shell.start()
+    successor.loop.start()
     successor.lead.give(1)
     wait_for(lambda: successor.get("/readyz")[0] == 200)
     assert successor.lead.outbids == [7]
     assert successor.lead.term == 8
-    successor.shell.stop()
+    successor.loop.stop()
 
 
 def test_a_term_that_no_leader_can_have_had_is_not_outbid(world: World, extender: Extender) -> None:
@@ -202,9 +202,9 @@ def test_the_binding_of_a_planned_member_names_who_binds_it(
     extender.lead.give(1)
     world.add_gang("g", 2)
     wait_for(lambda: world.is_planned("g-0") and world.is_planned("g-1"))
-    extender.shell.stop()
+    extender.loop.stop()
     successor = Extender(world)
-    successor.shell.start()
+    successor.loop.start()
     successor.lead.give(2)
     wait_for(lambda: successor.get("/readyz")[0] == 200)
     pod = world.pod("g-0")
@@ -214,7 +214,7 @@ def test_the_binding_of_a_planned_member_names_who_binds_it(
     plans = [read_plan(world.read(n).metadata.annotations[names.PLAN]) for n in ("g-0", "g-1")]
     assert [plan.leader for plan in plans] == [2, 1]
     assert plans[0].id == plans[1].id
-    successor.shell.stop()
+    successor.loop.stop()
 
 
 # The core
@@ -381,8 +381,8 @@ def test_a_leader_that_is_not_heard_loses_the_calls_and_takes_them_again(world: 
     assert (again["endpoints"], again["ports"]) == (made["endpoints"], made["ports"])
 
 
-def calling(world: World, address: str) -> Calling:
-    return Calling(
+def calling(world: World, address: str) -> LeaderEndpoints:
+    return LeaderEndpoints(
         world.client,
         namespace="kube-system",
         service="linkwise-extender",

@@ -19,7 +19,7 @@ from linkwise.extender.api.actions import (
 )
 from linkwise.extender.api.extender_calls import BindOrder, Outcome
 from linkwise.extender.runtime.metrics import ExtenderMetrics
-from linkwise.extender.runtime.writer import KubeActions
+from linkwise.extender.runtime.writer import Writer
 from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import ApiError
 from linkwise.simulator.api_server import ApiServer
@@ -53,8 +53,8 @@ def metrics() -> ExtenderMetrics:
 
 
 @pytest.fixture
-def actions(client: KubeClient, metrics: ExtenderMetrics) -> KubeActions:
-    return KubeActions(client, metrics, clock=lambda: 1_800_000_000.0)
+def actions(client: KubeClient, metrics: ExtenderMetrics) -> Writer:
+    return Writer(client, metrics, clock=lambda: 1_800_000_000.0)
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def done(metrics: ExtenderMetrics, kind: str, outcome: str) -> float:
 
 
 def test_a_plan_is_annotations_and_nomination_in_one_write(
-    server: ApiServer, client: KubeClient, actions: KubeActions, pod: PodRef
+    server: ApiServer, client: KubeClient, actions: Writer, pod: PodRef
 ) -> None:
     before = server.requests().get("PATCH pods/status", 0)
 
@@ -106,7 +106,7 @@ def test_a_plan_is_annotations_and_nomination_in_one_write(
 
 
 def test_a_withdrawn_plan_leaves_nothing_behind(
-    client: KubeClient, actions: KubeActions, pod: PodRef
+    client: KubeClient, actions: Writer, pod: PodRef
 ) -> None:
     actions.perform(plan_of(pod))
 
@@ -119,7 +119,7 @@ def test_a_withdrawn_plan_leaves_nothing_behind(
 
 @pytest.mark.parametrize("kind", [Correct, MarkStarted])
 def test_annotations_of_a_running_pod_change_and_nothing_else(
-    kind: type[Correct | MarkStarted], client: KubeClient, actions: KubeActions, pod: PodRef
+    kind: type[Correct | MarkStarted], client: KubeClient, actions: Writer, pod: PodRef
 ) -> None:
     before = read(client, "w-0")
 
@@ -136,7 +136,7 @@ def events_of(client: KubeClient, pod: PodRef) -> list[dict[str, Any]]:
 
 
 def test_an_event_whose_answer_was_lost_is_there_once(
-    server: ApiServer, client: KubeClient, actions: KubeActions, pod: PodRef
+    server: ApiServer, client: KubeClient, actions: Writer, pod: PodRef
 ) -> None:
     server.fail_next("POST", "/events", 0, carry_out=True)
 
@@ -151,7 +151,7 @@ def test_an_event_that_is_told_again_is_the_same_with_a_new_time(
     """Also by the process that comes after this one."""
     told = Emit(pod, "GangWaiting", EventType.WARNING, "no room")
     for number in range(2):
-        actions = KubeActions(client, metrics, partial(float, 1_800_000_000 + 3600 * number))
+        actions = Writer(client, metrics, partial(float, 1_800_000_000 + 3600 * number))
         assert actions.perform(told) is Outcome.DONE
 
     (event,) = events_of(client, pod)
@@ -160,7 +160,7 @@ def test_an_event_that_is_told_again_is_the_same_with_a_new_time(
 
 
 def test_what_is_told_otherwise_or_of_another_pod_is_another_event(
-    client: KubeClient, actions: KubeActions, pod: PodRef
+    client: KubeClient, actions: Writer, pod: PodRef
 ) -> None:
     other = PodRef(pod.namespace, pod.name, "uid-of-another-pod")
     for told in (
@@ -175,7 +175,7 @@ def test_what_is_told_otherwise_or_of_another_pod_is_another_event(
     assert len(events_of(client, other)) == 1
 
 
-def test_an_event_is_about_its_pod(client: KubeClient, actions: KubeActions, pod: PodRef) -> None:
+def test_an_event_is_about_its_pod(client: KubeClient, actions: Writer, pod: PodRef) -> None:
     told = Emit(pod, "GpuSwap", EventType.WARNING, "got GPU-b for GPU-a" + "!" * 2000)
 
     assert actions.perform(told) is Outcome.DONE
@@ -187,7 +187,7 @@ def test_an_event_is_about_its_pod(client: KubeClient, actions: KubeActions, pod
     assert event["lastTimestamp"] == "2027-01-15T08:00:00Z"
 
 
-def test_an_evicted_pod_goes(client: KubeClient, actions: KubeActions, pod: PodRef) -> None:
+def test_an_evicted_pod_goes(client: KubeClient, actions: Writer, pod: PodRef) -> None:
     assert actions.perform(Evict(pod, "its gang is partial")) is Outcome.DONE
 
     with pytest.raises(ApiError, match="404"):
@@ -204,7 +204,7 @@ def test_an_evicted_pod_goes(client: KubeClient, actions: KubeActions, pod: PodR
     ],
 )
 def test_a_pod_created_anew_under_the_same_name_is_left_alone(
-    action: Any, client: KubeClient, actions: KubeActions, pod: PodRef, metrics: ExtenderMetrics
+    action: Any, client: KubeClient, actions: Writer, pod: PodRef, metrics: ExtenderMetrics
 ) -> None:
     client.delete(f"{PODS}/w-0", grace_seconds=0)
     create(client, "w-0")
@@ -217,7 +217,7 @@ def test_a_pod_created_anew_under_the_same_name_is_left_alone(
     assert done(metrics, type(meant_for_the_first).__name__, "refused") == 1
 
 
-def test_a_pod_that_is_gone_refuses(client: KubeClient, actions: KubeActions, pod: PodRef) -> None:
+def test_a_pod_that_is_gone_refuses(client: KubeClient, actions: Writer, pod: PodRef) -> None:
     client.delete(f"{PODS}/w-0", grace_seconds=0)
 
     assert actions.perform(plan_of(pod)) is Outcome.REFUSED
@@ -227,7 +227,7 @@ def test_a_pod_that_is_gone_refuses(client: KubeClient, actions: KubeActions, po
 def test_a_plan_that_comes_too_late_is_no_cause_for_a_warning(
     fate: str,
     client: KubeClient,
-    actions: KubeActions,
+    actions: Writer,
     pod: PodRef,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -245,7 +245,7 @@ def test_a_plan_that_comes_too_late_is_no_cause_for_a_warning(
 
 @pytest.mark.parametrize("status", [0, 429, 503])
 def test_a_write_is_tried_again_while_the_api_server_is_busy(
-    status: int, server: ApiServer, client: KubeClient, actions: KubeActions, pod: PodRef
+    status: int, server: ApiServer, client: KubeClient, actions: Writer, pod: PodRef
 ) -> None:
     server.fail_next("PATCH", "/status", status, times=2)
 
@@ -254,7 +254,7 @@ def test_a_write_is_tried_again_while_the_api_server_is_busy(
 
 
 def test_a_write_that_never_gets_through_is_unknown(
-    server: ApiServer, actions: KubeActions, pod: PodRef, metrics: ExtenderMetrics
+    server: ApiServer, actions: Writer, pod: PodRef, metrics: ExtenderMetrics
 ) -> None:
     server.fail_next("PATCH", "/status", 503, times=3)
 
@@ -263,7 +263,7 @@ def test_a_write_that_never_gets_through_is_unknown(
 
 
 def test_a_binding_brings_node_and_gpus_together(
-    client: KubeClient, actions: KubeActions, pod: PodRef
+    client: KubeClient, actions: Writer, pod: PodRef
 ) -> None:
     order = BindOrder("ml", "w-0", pod.uid, "n1", {names.GPUS: '{"main":["GPU-a"]}'})
 
@@ -290,7 +290,7 @@ def test_how_a_failed_binding_is_understood(
     outcome: Outcome,
     server: ApiServer,
     client: KubeClient,
-    actions: KubeActions,
+    actions: Writer,
     pod: PodRef,
 ) -> None:
     server.fail_next("POST", "/binding", status, carry_out=carry_out)
@@ -305,14 +305,14 @@ def test_how_a_failed_binding_is_understood(
 def test_a_binding_that_was_never_sent_frees_its_gpus(metrics: ExtenderMetrics) -> None:
     nobody = KubeClient.load(kubeconfig=None, server="http://127.0.0.1:1")
 
-    found, text = KubeActions(nobody, metrics).bind(BindOrder("ml", "w", "u", "n1", {}))
+    found, text = Writer(nobody, metrics).bind(BindOrder("ml", "w", "u", "n1", {}))
 
     assert found is Outcome.REFUSED
     assert "Unreachable" in text
 
 
 def test_a_binding_is_for_one_pod_and_not_for_its_successor(
-    client: KubeClient, actions: KubeActions, pod: PodRef
+    client: KubeClient, actions: Writer, pod: PodRef
 ) -> None:
     client.delete(f"{PODS}/w-0", grace_seconds=0)
     create(client, "w-0")

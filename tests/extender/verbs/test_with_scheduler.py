@@ -5,8 +5,8 @@ from threading import Thread
 
 import pytest
 
-from linkwise.extender.core import CoreSettings, Scheduler
-from linkwise.extender.runtime.loop import Shell
+from linkwise.extender.core import Core, CoreSettings
+from linkwise.extender.runtime.loop import Loop
 from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.ports.dispatch import Verbs
 from linkwise.extender.runtime.ports.routes import create_app
@@ -25,15 +25,15 @@ class Deployed:
 
     def __init__(self, world: World, port: int = 0) -> None:
         self.metrics = ExtenderMetrics()
-        self.shell = Shell(Scheduler(CoreSettings()), world.client, self.metrics)
-        self.views = create_app(self.shell, self.metrics).test_client()
-        verbs = Verbs(self.shell, self.metrics, max_body_mib=64)
+        self.loop = Loop(Core(CoreSettings()), world.client, self.metrics)
+        self.views = create_app(self.loop, self.metrics).test_client()
+        verbs = Verbs(self.loop, self.metrics, max_body_mib=64)
         self._server = VerbServer(
             "127.0.0.1", port, verbs, threads=8, call_seconds=5.0, secure=False
         )
         self.port = self._server.port
         self._thread = Thread(target=self._server.run, daemon=True)
-        self.shell.start()
+        self.loop.start()
         self._thread.start()
 
     @property
@@ -45,7 +45,7 @@ class Deployed:
         self._server.close()
         self._thread.join(5)
         assert not self._thread.is_alive()
-        self.shell.stop()
+        self.loop.stop()
 
     def explain(self, pod: str) -> str:
         return self.views.get(f"/explain/ml/{pod}?format=text").text
@@ -72,17 +72,17 @@ def world() -> Iterator[World]:
 def extender(world: World) -> Iterator[Deployed]:
     deployed = Deployed(world)
     yield deployed
-    assert deployed.shell.audit() == []
+    assert deployed.loop.audit() == []
     assert deployed.errors() == 0
     deployed.stop()
 
 
 @pytest.fixture
 def scheduler(world: World, extender: Deployed) -> Iterator[SchedulerLoop]:
-    loop = SchedulerLoop(world.client, extender.url, settings=FAST)
-    loop.start()
-    yield loop
-    loop.stop()
+    stand_in = SchedulerLoop(world.client, extender.url, settings=FAST)
+    stand_in.start()
+    yield stand_in
+    stand_in.stop()
 
 
 def held(world: World, pods: list[str]) -> list[tuple[str, str]]:
@@ -150,9 +150,9 @@ def test_an_extender_that_is_replaced_in_the_midst_of_a_gang_leaves_no_trace(
     pods = world.add_gang("g", 4)
     wait_for(lambda: all(world.is_planned(name) for name in pods), 20)
     plans = {name: world.read(name).metadata.annotations[names.PLAN] for name in pods}
-    loop = SchedulerLoop(world.client, first.url, settings=FAST)
+    stand_in = SchedulerLoop(world.client, first.url, settings=FAST)
     first.stop()
-    loop.start()  # no extender answers: pods wait, and none is bound blind
+    stand_in.start()  # no extender answers: pods wait, and none is bound blind
 
     successor = Deployed(world, first.port)
     wait_for(lambda: all_bound(world, pods), 30)
@@ -160,6 +160,6 @@ def test_an_extender_that_is_replaced_in_the_midst_of_a_gang_leaves_no_trace(
     assert {n: world.read(n).metadata.annotations[names.PLAN] for n in pods} == plans
     gpus = held(world, pods)
     assert len(gpus) == len(set(gpus)) == 32
-    loop.stop()
-    assert successor.shell.audit() == []
+    stand_in.stop()
+    assert successor.loop.audit() == []
     successor.stop()

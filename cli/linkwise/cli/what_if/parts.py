@@ -56,11 +56,11 @@ def _group(
     known = snapshot.gang_by_key.get(key)
     if known is None or known.alone:
         return Group(key, uids, len(uids), len(uids), len(uids), 0)
-    muster = known.found
-    without = sum(m.uid in mine and not m.demand.gpus for m in muster.all)
-    enough = max(1, min(len(uids), muster.minimum - without))
-    others = sum(member.uid not in mine for member in muster.all)
-    return Group(key, uids, enough, muster.size, muster.minimum, others)
+    members_of = known.found
+    without = sum(m.uid in mine and not m.demand.gpus for m in members_of.all)
+    enough = max(1, min(len(uids), members_of.minimum - without))
+    others = sum(member.uid not in mine for member in members_of.all)
+    return Group(key, uids, enough, members_of.size, members_of.minimum, others)
 
 
 def is_placed(world: World, uid: str) -> bool:

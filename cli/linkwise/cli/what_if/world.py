@@ -17,7 +17,7 @@ from linkwise.extender.api.action_effects import applied
 from linkwise.extender.api.actions import Action, Emit, Evict, WithdrawPlan, WritePlan
 from linkwise.extender.api.annotations import ask_of
 from linkwise.extender.api.extender_calls import Outcome
-from linkwise.extender.core import CoreSettings, Scheduler
+from linkwise.extender.core import Core, CoreSettings
 from linkwise.extender.podgrouper.workloads.answer import Missing, ObjectRef
 from linkwise.extender.queue.running_pods import STUCK_SECONDS
 from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
@@ -53,7 +53,7 @@ class World:
         self._objects = objects
         self._planned: dict[str, None] = {}  # uids of pods that may be bound
         self._ends: list[tuple[float, str]] = []
-        self.core = Scheduler(settings)
+        self.core = Core(settings)
         self.core.replace_nodes(self.nodes.values(), now)
         self.core.replace_pods(self.pods.values(), now)
         self.core.replace_budgets(budgets, now)
@@ -167,7 +167,7 @@ class World:
                 self.not_given[read.ref] = None
             # Not "does not exist", for which some pods would wait: no API server was asked.
             core.owner_read(read, Missing.FORBIDDEN if found is None else found, self.now)
-        while reads and core.judge_anew(self.now):
+        while reads and core.rejudge(self.now):
             pass
         for action in actions:
             core.done(action, self._carry_out(action), self.now)

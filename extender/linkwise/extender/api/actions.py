@@ -1,4 +1,4 @@
-"""What the core wants written to the API server. The shell writes it and reports the outcome.
+"""What the core wants written to the API server. The loop writes it and reports the outcome.
 
 Every action names the pod by namespace, name *and* uid: a pod recreated under the same name is
 another pod, and must never get a write that was meant for its predecessor.

@@ -1,6 +1,6 @@
 """Views of the cache as values: explanations, gangs, nodes and counts.
 
-The shell renders them as JSON or text. Numbers that change belong here, never in the texts of
+The loop renders them as JSON or text. Numbers that change belong here, never in the texts of
 `filter`. Times are seconds since 1970, bandwidths GB/s.
 """
 

@@ -36,7 +36,7 @@ class Cache:
         self.touched: set[str] = set()  # nodes settled since `take_touched`
         self.settled_rows = RowLog()  # every row whose GPUs changed, in order
         # Whether GPUs that come free are for those that wait for longest, until their turn is over.
-        self.line_first = False
+        self.queue_first = False
         self.fresh: dict[str, int] = {}  # node -> GPUs that came free since
         self._reserved: dict[GangKey, Mapping[str, int]] = {}  # waiting gang -> node -> GPUs
         self._kept: dict[str, tuple[object, bool]] = {}  # uid -> `keeps_plan`'s input and result
@@ -371,7 +371,7 @@ class Cache:
                 self._settle(info)
 
     def _settle(self, info: NodeInfo) -> None:
-        info.settle(line_first=self.line_first)
+        info.settle(queue_first=self.queue_first)
         if info.fresh:
             self.fresh[info.name] = info.fresh
         else:
@@ -379,9 +379,9 @@ class Cache:
         usable = info.kind is not None and not info.closed
         rows, row = self.rows, info.row
         kind = info.kind.number if info.kind and usable else NOT_USABLE
-        free, held = (info.free, info.held) if usable else (0, 0)
-        more = free & ~int(rows.free[row]) or held & ~int(rows.free[row] | rows.held[row])
-        rows.held[row] = held
+        free, set_aside = (info.free, info.set_aside) if usable else (0, 0)
+        more = free & ~int(rows.free[row]) or set_aside & ~int(rows.free[row] | rows.set_aside[row])
+        rows.set_aside[row] = set_aside
         if rows.kinds[row] != kind or rows.free[row] != free:
             rows.kinds[row], rows.free[row] = kind, free
             self.settled_rows.append(row)

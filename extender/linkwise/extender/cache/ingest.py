@@ -32,7 +32,7 @@ from linkwise.extender.api.records import (
 )
 from linkwise.extender.cache.pod_needs import pod_needs, quantity_of
 from linkwise.extender.podgrouper.equivalence import digest
-from linkwise.extender.podgrouper.membership import Membership, Told
+from linkwise.extender.podgrouper.membership import Judged, Membership
 from linkwise.extender.podgrouper.owner_cache import FetchOwner, Found
 from linkwise.extender.podgrouper.workloads.answer import IndexedJobs
 from linkwise.kube.objects import (
@@ -122,18 +122,18 @@ class Ingest:
         keeps a parse error as `invalid`, and calls about the pod report it."""
         requests = self._wishes(pod)
         if not requests.asks_for_members:
-            return _record(pod, requests, Told(requests.ask, requests.invalid), self._resource)
-        told = self._membership.told(pod, requests.ask, requests.demand.gpus)
-        return _record(pod, requests, told, self._resource)
+            return _record(pod, requests, Judged(requests.ask, requests.invalid), self._resource)
+        judged = self._membership.judged(pod, requests.ask, requests.demand.gpus)
+        return _record(pod, requests, judged, self._resource)
 
     def follow(self, pod: Pod, now: float) -> PodRecord:
         """Read a pod from the watch; the objects that it depends on are read until `forget`."""
         requests = self._wishes(pod)
         if not requests.asks_for_members:
             self._membership.forget(pod.metadata.uid)
-            return _record(pod, requests, Told(requests.ask, requests.invalid), self._resource)
-        told = self._membership.follow(pod, requests.ask, requests.demand.gpus, now)
-        return _record(pod, requests, told, self._resource)
+            return _record(pod, requests, Judged(requests.ask, requests.invalid), self._resource)
+        judged = self._membership.follow(pod, requests.ask, requests.demand.gpus, now)
+        return _record(pod, requests, judged, self._resource)
 
     def forget(self, uid: str) -> None:
         self._membership.forget(uid)
@@ -149,9 +149,9 @@ class Ingest:
         """The result of a read; None: the API server did not respond."""
         self._membership.owner_read(read, found, now)
 
-    def take_anew(self, now: float) -> list[PodRecord]:
+    def take_to_rejudge(self, now: float) -> list[PodRecord]:
         """The next few pods that a read affects; call it until there are none."""
-        return [self.follow(pod, now) for pod in self._membership.take_anew()]
+        return [self.follow(pod, now) for pod in self._membership.take_to_rejudge()]
 
     def node(self, node: Node) -> NodeRecord:
         offered = node.status.allocatable
@@ -250,7 +250,7 @@ class Ingest:
         return found
 
 
-def _record(pod: Pod, requests: _Wishes, told: Told, resource: str) -> PodRecord:
+def _record(pod: Pod, requests: _Wishes, judged: Judged, resource: str) -> PodRecord:
     meta, spec, status = pod.metadata, pod.spec, pod.status
     written = None
     if requests.template is not None and names.PLAN in meta.annotations:
@@ -262,14 +262,14 @@ def _record(pod: Pod, requests: _Wishes, told: Told, resource: str) -> PodRecord
     ended, gated = status.phase in _ENDED, names.GATE in gates
     nominated = status.nominated_node_name
     # A copied manifest contains the annotations too, but no nomination.
-    planned = written is not None and (nominated == written.plan.node or bool(told.awaits))
-    open_ = requests.demand.gpus and not (told.invalid or ended or spec.node_name)
+    planned = written is not None and (nominated == written.plan.node or bool(judged.awaits))
+    open_ = requests.demand.gpus and not (judged.invalid or ended or spec.node_name)
     unschedulable = bool(open_) and _is_unschedulable(pod)
     # A nominated pod is about to be tried on its node, or others are evicted there for it. And if a
     # pod waits for something else, such as a volume, a plan would reserve GPUs for nothing.
     worth_it = unschedulable and requests.demand.gpus >= _WORTH_A_HOLD and not nominated
     in_line = worth_it and _lacks_gpus(pod, resource)
-    gang = _gang_of(ref, told.ask, ahead=bool(open_ and (gated or planned or in_line)))
+    gang = _gang_of(ref, judged.ask, ahead=bool(open_ and (gated or planned or in_line)))
     owner_kind = next((owner.kind for owner in meta.owner_references if owner.controller), "")
     leaving_until = meta.deletion_timestamp
     return PodRecord(
@@ -283,13 +283,13 @@ def _record(pod: Pod, requests: _Wishes, told: Told, resource: str) -> PodRecord
         needs=requests.needs,
         prefers=requests.prefers or any(o.kind in _SPREAD_OWNERS for o in meta.owner_references),
         demand=requests.demand,
-        ask=told.ask,
-        invalid=told.invalid,
-        awaits="" if spec.node_name else told.awaits,
+        ask=judged.ask,
+        invalid=judged.invalid,
+        awaits="" if spec.node_name else judged.awaits,
         template=requests.template,
         nominated=nominated,
         gated=gated,
-        held_back=len(gates) > gated or bool(told.awaits and not spec.node_name),
+        held_back=len(gates) > gated or bool(judged.awaits and not spec.node_name),
         written=written,
         started=names.STARTED in meta.annotations,
         scheduler=spec.scheduler_name,

@@ -53,7 +53,7 @@ class NodeInfo:
     owned: dict[str, int] = field(default_factory=dict)  # holder -> bitmask
     used: int = 0  # bitmask of what the kubelet reports as in use
     free: int = 0
-    held: int = 0  # GPUs that no pod has, and that are `reserved` or `fresh`
+    set_aside: int = 0  # GPUs that no pod has, and that are `reserved` or `fresh`
     fresh: int = 0  # came free, and the longest waiting have not had their turn yet
     reserved: dict[GangKey, int] = field(default_factory=dict)  # waiting gang -> bitmask
     refuses: bool = False  # its kubelet refused a pod with GPUs
@@ -149,12 +149,12 @@ class NodeInfo:
     def empty(self) -> bool:
         return not (self.record or self.bound or self.assumed or self.plans or self.charged)
 
-    def settle(self, *, line_first: bool = False) -> None:
+    def settle(self, *, queue_first: bool = False) -> None:
         """Compute `owned`, `used` and `free` from everything else. With *line_first*, GPUs that
         came free since the last time and are not reserved become `fresh`."""
         had = self.free | self.fresh
         self.owned = {}
-        self.used = self.free = self.held = 0
+        self.used = self.free = self.set_aside = 0
         self.settled += 1
         if self.machine is None or self.kind is None:
             self.fresh = 0
@@ -179,10 +179,10 @@ class NodeInfo:
         idle = self.machine.healthy_gpus & ~settling.taken
         reserved = reduce(or_, self.reserved.values(), 0)
         self.fresh &= idle & ~reserved
-        if line_first:
+        if queue_first:
             self.fresh |= idle & ~had & ~reserved
-        self.held = idle & (reserved | self.fresh)
-        self.free = idle & ~self.held
+        self.set_aside = idle & (reserved | self.fresh)
+        self.free = idle & ~self.set_aside
 
     def keeps(self, uid: str) -> bool:
         """Whether the plan of this unbound pod still has every GPU that it names, all healthy, and

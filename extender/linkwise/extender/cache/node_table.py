@@ -19,7 +19,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 _POPCOUNT = subsets.sizes(MAX_GPUS).astype(np.int64)
 NOT_USABLE = -1
-_ARRAYS = ("kinds", "free", "held", "milli_cpu", "memory", "gpus", "pods")
+_ARRAYS = ("kinds", "free", "set_aside", "milli_cpu", "memory", "gpus", "pods")
 
 
 def popcount(masks: Ints) -> Ints:
@@ -28,8 +28,8 @@ def popcount(masks: Ints) -> Ints:
 
 
 class NodeTable:
-    """`kinds` is NOT_USABLE if a node has no GPU to plan with. `free` and `held` are bitmasks of
-    unused GPUs: those available to all, and those reserved for waiting gangs and pods."""
+    """`kinds` is NOT_USABLE if a node has no GPU to plan with. `free` and `set_aside` are bitmasks
+    of unused GPUs: those available to all, and those reserved for waiting gangs and pods."""
 
     def __init__(self) -> None:
         self.names: list[str | None] = []
@@ -39,7 +39,7 @@ class NodeTable:
         self._name_ranks: Ints | None = None
         self.kinds: Ints = np.full(64, NOT_USABLE)
         self.free: Ints = np.zeros(64, dtype=np.int64)
-        self.held: Ints = np.zeros(64, dtype=np.int64)
+        self.set_aside: Ints = np.zeros(64, dtype=np.int64)
         self.milli_cpu: Ints = np.zeros(64, dtype=np.int64)  # these four: what is unused
         self.memory: Ints = np.zeros(64, dtype=np.int64)
         self.gpus: Ints = np.zeros(64, dtype=np.int64)
@@ -91,7 +91,7 @@ class NodeTable:
         del self._by_name[bisect_left(self._by_name, (natural(name), row))]
         self.names[row] = None
         self.kinds[row] = NOT_USABLE
-        self.free[row] = self.held[row] = 0
+        self.free[row] = self.set_aside[row] = 0
         self._unused.append(row)
         self._name_ranks = None
 
@@ -111,7 +111,7 @@ class NodeTable:
     def most_of_size(self, size: int) -> int:
         """An upper bound for the sets of *size* GPUs that are free at once, whatever their links,
         even for a claimant that sees all reserved GPUs."""
-        idle = self.free[: len(self)] | self.held[: len(self)]
+        idle = self.free[: len(self)] | self.set_aside[: len(self)]
         return int((popcount(idle) // size).sum())
 
     def pods_that_fit(self, needs: ResourceList) -> Ints:
@@ -144,7 +144,7 @@ class NodeTable:
         for attribute, filler in (
             ("kinds", NOT_USABLE),
             ("free", 0),
-            ("held", 0),
+            ("set_aside", 0),
             ("milli_cpu", 0),
             ("memory", 0),
             ("gpus", 0),

@@ -1,7 +1,7 @@
 """The writes to the API server that are due: the difference between the wanted and actual state.
 
 There is one write per pod and purpose at a time, so that two cannot overtake each other. A failed
-write is repeated after a pause that doubles. The shell carries out the writes and reports the
+write is repeated after a pause that doubles. The loop carries out the writes and reports the
 outcomes.
 
 A former leader may still have a write in flight. If a plan of an older leader appears once this

@@ -14,14 +14,14 @@ from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.cache.plans import Deal, plan_id, written_plans
 from linkwise.extender.cycle.reserve import Reserve
-from linkwise.extender.gangs.allocate import GangSearch, Seen
 from linkwise.extender.gangs.gang import Gang
+from linkwise.extender.gangs.gang_search import GangSearch, Seen
 from linkwise.extender.gangs.lifecycle import GangLifecycle
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.gangs.partial_admission import least, most, parts
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.gangs.repair import Repair
-from linkwise.extender.placement.result import Refusal, Spot
+from linkwise.extender.placement.result import NoRoom, Spot
 from linkwise.extender.preemption.gang_preemption import GangPreemption
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.scheduling_queue import SchedulingQueue
@@ -41,7 +41,7 @@ class Allocate:
         queue: SchedulingQueue,
         search: GangSearch,
         reservations: Reservations,
-        turns: Reserve,
+        reserve: Reserve,
         preemption: GangPreemption,
         lifecycle: GangLifecycle,
         repair: Repair,
@@ -53,10 +53,10 @@ class Allocate:
             registry,
             queue,
         )
-        self._search, self._reservations, self._turns, self._preemption = (
+        self._search, self._reservations, self._reserve, self._preemption = (
             search,
             reservations,
-            turns,
+            reserve,
             preemption,
         )
         self._lifecycle, self._repair, self._aside = lifecycle, repair, aside
@@ -68,10 +68,10 @@ class Allocate:
         self._queue.note_try(gang.key)
         if self._preemption.is_victim(gang):
             return
-        waited_before = len(self._registry.muster(gang).open)
+        waited_before = len(self._registry.members_of(gang).open)
         self._take_places_again(gang, now)
         refused = self._plan_most(gang, now)
-        members = self._registry.muster(gang)
+        members = self._registry.members_of(gang)
         if (
             refused is not None
             and members.planned
@@ -80,10 +80,10 @@ class Allocate:
             # There is no room beside these; without them there may be, and they need not wait.
             self._lifecycle.withdraw(members.planned)
             refused = self._plan_most(gang, now)
-        waiting = len(self._registry.muster(gang).open)
+        waiting = len(self._registry.members_of(gang).open)
         if waiting < waited_before:
             self._queue.got_room(gang)
-            self._turns.give_up(gang.key)
+            self._reserve.give_up(gang.key)
         if waiting:
             self._queue.join(gang.key)
             self._queue.note_try(gang.key)
@@ -91,20 +91,20 @@ class Allocate:
             self._queue.stand_aside(gang, *refused, now)
 
     def _take_places_again(self, gang: Gang, now: float) -> None:
-        members = self._registry.muster(gang)
+        members = self._registry.members_of(gang)
         while (place := self._repair.next_return(gang, members)) is not None:
             member, spot = place
             self._put(gang, replace(members, open=(member,)), [spot], now)
-            members = self._registry.muster(gang)
+            members = self._registry.members_of(gang)
 
-    def _plan_most(self, gang: Gang, now: float) -> tuple[GangMembers, Refusal] | None:
+    def _plan_most(self, gang: Gang, now: float) -> tuple[GangMembers, NoRoom] | None:
         """Plan as many members as there is room for. Return those that have none, and why; if there
         are several such groups, the one with the smallest requests."""
         refused = []
-        leaving = self._repair.awaited(gang, self._registry.muster(gang), now)
-        for members in parts(self._registry.muster(gang)):
+        leaving = self._repair.awaited(gang, self._registry.members_of(gang), now)
+        for members in parts(self._registry.members_of(gang)):
             these = tuple(member for member in members if member.uid not in leaving)
-            gang_members = replace(self._registry.muster(gang), open=these)
+            gang_members = replace(self._registry.members_of(gang), open=these)
             # If others take a place meanwhile, the second search runs under the lock.
             for aside in (self._aside, None):
                 spots, why, still_free = self._most(gang, gang_members, now, aside)
@@ -112,21 +112,21 @@ class Allocate:
                 if not spots or self._put(gang, placed, spots, now, still_free):
                     break
             if why is not None:
-                rest = replace(self._registry.muster(gang), open=these[len(spots) :])
+                rest = replace(self._registry.members_of(gang), open=these[len(spots) :])
                 refused.append((replace(rest, open=least(rest)), why))
         return min(refused, key=lambda each: _largest(each[0]), default=None)
 
     def _most(
         self, gang: Gang, members: GangMembers, now: float, aside: RunUnlocked | None
-    ) -> tuple[list[Spot], Refusal | None, Callable[[], bool] | None]:
+    ) -> tuple[list[Spot], NoRoom | None, Callable[[], bool] | None]:
         """Call `partial_admission.most`, and add a check whether the nodes of its spots are
         unchanged: the search for more members may release the lock. None: it never did."""
         still_free = None
 
-        def seek(some: GangMembers) -> list[Spot] | Refusal:
+        def seek(some: GangMembers) -> list[Spot] | NoRoom:
             nonlocal still_free
             spots = self._seek(gang, some, now, aside)
-            if aside is not None and not gang.alone and not isinstance(spots, Refusal):
+            if aside is not None and not gang.alone and not isinstance(spots, NoRoom):
                 seen = Seen(self._cache, some.open)
                 still_free = partial(seen.still_free, self._cache.rows.copy(), spots)
             return spots
@@ -135,12 +135,12 @@ class Allocate:
 
     def _seek(
         self, gang: Gang, members: GangMembers, now: float, aside: RunUnlocked | None
-    ) -> list[Spot] | Refusal:
-        spots: list[Spot] | Refusal | None = None
+    ) -> list[Spot] | NoRoom:
+        spots: list[Spot] | NoRoom | None = None
         beside = None if gang.alone else aside
         for view in self._reservations.views(self._reservations.claimant(gang, members), now):
             spots = self._search.seek(members, now, aside=beside, view=view)
-            if not isinstance(spots, Refusal):
+            if not isinstance(spots, NoRoom):
                 break
         assert spots is not None, "there is at least one view"
         return spots

@@ -17,7 +17,7 @@ from linkwise.extender.cycle.changes import Changes
 from linkwise.extender.cycle.publish import Publish
 from linkwise.extender.cycle.reserve import Reserve
 from linkwise.extender.cycle.round import Round
-from linkwise.extender.gangs.allocate import GangSearch
+from linkwise.extender.gangs.gang_search import GangSearch
 from linkwise.extender.gangs.lifecycle import GangLifecycle
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.gangs.repair import Repair

@@ -66,7 +66,7 @@ class Publish:
     def _note_queue(self, key: GangKey, now: float) -> None:
         """Note the gang's state in the queue on its oldest pod, for the next leader."""
         gang = self._registry.gangs.get(key)
-        members = () if gang is None else self._registry.muster(gang).all
+        members = () if gang is None else self._registry.members_of(gang).all
         live = [member for member in members if member.live]
         if not live:
             return

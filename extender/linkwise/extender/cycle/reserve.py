@@ -19,14 +19,14 @@ from linkwise.extender.api.records import GangKey
 from linkwise.extender.api.unlocked import Pause
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_table import Bools, NodeTable
-from linkwise.extender.gangs.allocate import GangSearch
 from linkwise.extender.gangs.failed_searches import requests_of
 from linkwise.extender.gangs.gang import Gang
+from linkwise.extender.gangs.gang_search import GangSearch
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.gangs.partial_admission import needed
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.placement.nodes.nodes_view import as_if
-from linkwise.extender.placement.result import Refusal, Spot
+from linkwise.extender.placement.result import NoRoom, Spot
 from linkwise.extender.queue.earliest_start import (
     EarliestStart,
     NodesChangedError,
@@ -169,9 +169,9 @@ class Reserve:
 
     def end_turn(self, gang: Gang, now: float, pause: Pause) -> None:
         """The gang found no room: reserve GPUs for it if it is one of the first."""
-        members = needed(self._registry.muster(gang))
+        members = needed(self._registry.members_of(gang))
         reservation = self._reservations.of(gang.key)
-        is_evicting = reservation is not None and reservation.evicts
+        is_evicting = reservation is not None and reservation.by_preemption
         if not members.open or (self._share == 0 and not is_evicting):
             return
         if self._front.is_full and not is_evicting:
@@ -179,7 +179,7 @@ class Reserve:
         pool = self._pool_of(members)
         if self._front.take(gang.key, pool) or is_evicting:
             self._front.keys.add(gang.key)
-            self._cache.line_first = True  # also for GPUs that come free in a pause from now on
+            self._cache.queue_first = True  # also for GPUs that come free in a pause from now on
             self._look_at_head(gang, pool, now, pause)
 
     def end(self, now: float) -> None:
@@ -189,7 +189,7 @@ class Reserve:
             if key not in self._front.keys:
                 self.give_up(key)
         self._bound_idling(now)
-        self._cache.line_first = bool(self._front.keys)
+        self._cache.queue_first = bool(self._front.keys)
         rows = self._cache.rows.row_of
         self._cache.release_fresh(
             [
@@ -242,9 +242,9 @@ class Reserve:
         return self._front.pools[alike]
 
     def _look_at_head(self, gang: Gang, pool: Bools, now: float, pause: Pause) -> None:
-        members = needed(self._registry.muster(gang))
+        members = needed(self._registry.members_of(gang))
         reservation = self._up_to_date(gang, members, pool, now)
-        if reservation is not None and reservation.evicts:
+        if reservation is not None and reservation.by_preemption:
             self._look_at[gang.key] = now + LOOK_SECONDS
             return
         if not self._may_look(gang, pool, now):
@@ -258,7 +258,7 @@ class Reserve:
             self._look_at[gang.key] = now + _AGAIN_SECONDS
             self._front.block(self._pool_of(members))  # with the new nodes
             return
-        members = needed(self._registry.muster(gang))
+        members = needed(self._registry.members_of(gang))
         if best is None or requests_of(members.open) != requests:
             return
         reservation = self._reservations.of(gang.key)
@@ -347,7 +347,7 @@ class Reserve:
         base = self._reservations.rows_with(self._reservations.ways(claimant, now)[0])
         want = ReservationRequest(wanted, pool, base, open_to, own)
 
-        def seek(rows: NodeTable, changed: Sequence[int]) -> list[Spot] | Refusal:
+        def seek(rows: NodeTable, changed: Sequence[int]) -> list[Spot] | NoRoom:
             return self._search.seek(members, now, view=as_if(rows, tuple(changed)))
 
         self._in_vain.pop(gang.key, None)

@@ -18,8 +18,8 @@ from linkwise.extender.cycle.allocate import Allocate
 from linkwise.extender.cycle.changes import Changes
 from linkwise.extender.cycle.publish import Publish
 from linkwise.extender.cycle.reserve import Reserve
-from linkwise.extender.gangs.allocate import GangSearch, StaleResult
 from linkwise.extender.gangs.gang import Gang
+from linkwise.extender.gangs.gang_search import GangSearch, StaleResult
 from linkwise.extender.gangs.lifecycle import GangLifecycle
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.preemption.gang_preemption import GangPreemption
@@ -89,7 +89,7 @@ class Round:
             alike = self._registry.request_of_single(gang)
             if (
                 alike in had_turns
-                and not self._reservations.evicts(gang.key)
+                and not self._reservations.is_by_preemption(gang.key)
                 and self._queue.stays_aside(gang, in_vain.get(alike), now)
             ):
                 continue

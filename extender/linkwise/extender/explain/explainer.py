@@ -32,7 +32,7 @@ from linkwise.extender.explain.usage import gpus_by_state
 from linkwise.extender.explain.worth_view import communicator_of, domain_of, levels_of
 from linkwise.extender.gangs.gang import Phase
 from linkwise.extender.gangs.members import GangMembers
-from linkwise.extender.placement.result import Refusal
+from linkwise.extender.placement.result import NoRoom
 from linkwise.extender.queue.reservations import Claimant, claimant_of_single
 from linkwise.extender.queue.scheduling_queue import Urgency, urgency_of_single
 
@@ -238,7 +238,7 @@ class Explainer:
             ),
             start=reservation.start if reservation.start < math.inf else None,
             sure=reservation.earliest.sure,
-            evicts=reservation.evicts,
+            evicts=reservation.by_preemption,
             holders=owners_of(self._snapshot, reservation.gpus),
         )
 
@@ -380,7 +380,7 @@ def _gang_reason(gang: GangState) -> str:
     return gang.reason
 
 
-def _no_room(room: Refusal) -> str:
+def _no_room(room: NoRoom) -> str:
     text = f"room for {room.had} of {room.wanted} members"
     if not room.nearest_had:
         return f"{text} in one domain of {_and_one_of(room.level)}" if room.level else text

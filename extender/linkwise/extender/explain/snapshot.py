@@ -19,7 +19,7 @@ from linkwise.extender.cache.node_table import Ints
 from linkwise.extender.cycle.planner import Planner
 from linkwise.extender.gangs.gang import Gang, Phase
 from linkwise.extender.gangs.members import GangMembers
-from linkwise.extender.placement.result import Refusal
+from linkwise.extender.placement.result import NoRoom
 from linkwise.extender.queue.reservations import Claimant, Reservation
 from linkwise.extender.queue.run_times import PodKind
 from linkwise.extender.queue.waiting_reasons import why_gang_waits
@@ -53,7 +53,7 @@ class GangState(NamedTuple):
     made: float | None
     refusals: int
     refused: bool
-    no_room: Refusal | None
+    no_room: NoRoom | None
     in_vain: str  # why no end of other pods would help it; empty: one may help
     deadline: float | None
     found: GangMembers
@@ -153,14 +153,14 @@ def _node(info: NodeInfo) -> NodeState:
         info.owned,
         info.used,
         info.free,
-        info.held,
+        info.set_aside,
         info.in_use,
         info.listed_as,
     )
 
 
 def _gang(planner: Planner, gang: Gang, now: float) -> GangState:
-    members = planner.registry.muster(gang)
+    members = planner.registry.members_of(gang)
     # Single pods, of which there may be thousands, need no text: their records suffice.
     no_room = planner.queue.no_room(gang.key)
     why = "" if gang.alone else why_gang_waits(gang, members, no_room)

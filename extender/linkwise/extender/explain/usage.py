@@ -67,7 +67,7 @@ def view_counts(cache: Cache, planner: Planner) -> Counts:
             continue
         nodes["unusable" if info.closed else "usable"] += 1
         if info.machine is not None:
-            gpus.update(_by_state(info.machine, info.owned, info.used, info.free, info.held))
+            gpus.update(_by_state(info.machine, info.owned, info.used, info.free, info.set_aside))
     gangs = Counter(gang.phase.value for gang in planner.registry.gangs.values() if not gang.alone)
     return Counts(gangs, gpus, nodes, planner.swaps, planner.lifecycle.refusals, planner.placed)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Sequence
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.api.spans import Spans
 from linkwise.extender.cache.cache import Cache
-from linkwise.extender.placement.result import Refusal, Spot
+from linkwise.extender.placement.result import NoRoom, Spot
 
 
 class FailedSearches:
@@ -19,7 +19,7 @@ class FailedSearches:
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
         self._room = -1
-        self._refusals: dict[Hashable, Refusal] = {}
+        self._refusals: dict[Hashable, NoRoom] = {}
 
     def forget(self) -> None:
         """Drop all refusals. There is no more room than before, but the counts may be outdated."""
@@ -30,8 +30,8 @@ class FailedSearches:
         members: Sequence[PodRecord],
         spans: Spans,
         shown: Hashable,
-        search: Callable[[], list[Spot] | Refusal],
-    ) -> list[Spot] | Refusal:
+        search: Callable[[], list[Spot] | NoRoom],
+    ) -> list[Spot] | NoRoom:
         """The result of *search* for these members of a gang with these *spans*, or a refusal of
         equal members that could use the same reserved GPUs (*shown*)."""
         if self._room != self._cache.room:
@@ -42,7 +42,7 @@ class FailedSearches:
         if known is not None:
             return known
         found = search()
-        if isinstance(found, Refusal):
+        if isinstance(found, NoRoom):
             self._refusals[alike] = found
         return found
 

@@ -82,7 +82,7 @@ class GangLifecycle:
             return False
         is_new = key not in self._registry.gangs
         gang = self._registry.gangs.setdefault(key, Gang(key))
-        members = self._registry.muster(gang)
+        members = self._registry.members_of(gang)
         if not any(member.live for member in members.all):
             gang.plan_id = ""  # that run is over; new pods belong to another
             gang.spots.clear()
@@ -90,14 +90,14 @@ class GangLifecycle:
         if members.clash:
             gang.reason = members.clash
             self.withdraw(members.planned)
-        self._drop_lost_plans(gang, self._registry.muster(gang))
+        self._drop_lost_plans(gang, self._registry.members_of(gang))
         self._read_plans(gang, now)
         if is_new:
             self._give_grace(gang, now)
         self._count_refusal(gang, now)
         self._expire(gang, now)
         self._start_or_evict(gang, now)
-        self._repair.note_spots(gang, self._registry.muster(gang))
+        self._repair.note_spots(gang, self._registry.members_of(gang))
         return self._wants_plan(gang, now)
 
     def _note_who_came(self, gang: Gang, members: GangMembers, now: float) -> None:
@@ -120,10 +120,10 @@ class GangLifecycle:
     def _read_plans(self, gang: Gang, now: float) -> None:
         """Read the gang's plan from its members. If a new plan is incomplete, the plan of the bound
         members counts."""
-        members = self._registry.muster(gang)
+        members = self._registry.members_of(gang)
         if not (members.bound or members.flying) and all(map(self._is_copied, members.planned)):
             self.withdraw(members.planned)
-            members = self._registry.muster(gang)
+            members = self._registry.members_of(gang)
         plans = self._plans_of(members.bound) or self._plans_of((*members.flying, *members.planned))
         if plans:
             # The times of two leaders are from two clocks.
@@ -156,7 +156,7 @@ class GangLifecycle:
         """Give a partial gang found past its deadline more time. While no extender ran it may have
         been whole, and the member with the mark may be gone. So it is not evicted before it could
         be whole again."""
-        members = self._registry.muster(gang)
+        members = self._registry.members_of(gang)
         if members.bound and gang.made is not None and now >= self._ends(gang, members):
             gang.grace = now
 
@@ -169,7 +169,7 @@ class GangLifecycle:
             return
         gang.was_refused = False
         self._refuse(gang, now)
-        self.withdraw(self._registry.muster(gang).planned)
+        self.withdraw(self._registry.members_of(gang).planned)
 
     def _refuse(self, gang: Gang, now: float, *, pause_seconds: float = REFUSED_SECONDS) -> None:
         self.refusals += 1
@@ -178,11 +178,11 @@ class GangLifecycle:
             gang.refused = True
             gang.refused_until = now + pause_seconds * 2 ** min(gang.times_refused, _MOST_DOUBLINGS)
             gang.times_refused += 1
-            for member in self._registry.muster(gang).seats[:1]:
+            for member in self._registry.members_of(gang).seats[:1]:
                 self._pending_writes.say(member.ref, *_told(gang, "Refused"), now)
 
     def _expire(self, gang: Gang, now: float) -> None:
-        members = self._registry.muster(gang)
+        members = self._registry.members_of(gang)
         if members.started or members.standing(gang).enough:
             self._give_back_late(gang, members, now)
             return
@@ -204,13 +204,13 @@ class GangLifecycle:
             self._refuse(gang, now, pause_seconds=self._timeout_of(members))
 
     def _start_or_evict(self, gang: Gang, now: float) -> None:
-        members = self._registry.muster(gang)
+        members = self._registry.members_of(gang)
         enough = members.standing(gang).enough
         if gang.expired and (enough or not (members.bound or members.flying)):
             gang.expired = False
             if not enough:
                 gang.plan_id = ""  # that run is over: an evicted member that succeeded is missing
-                members = self._registry.muster(gang)
+                members = self._registry.members_of(gang)
         if gang.expired:
             self._evict(gang, members, now)
         elif members.started or enough:
@@ -230,7 +230,7 @@ class GangLifecycle:
             self._pending_writes.evict(member, f"gang {gang.name}: {gang.reason}", now)
 
     def _wants_plan(self, gang: Gang, now: float) -> bool:
-        members = self._registry.muster(gang)
+        members = self._registry.members_of(gang)
         gang.unasked = not all(self._is_asked_about(member) for member in members.open)
         if gang.refused and not gang.expired:
             self.look_again(gang, gang.refused_until)
@@ -262,7 +262,7 @@ class GangLifecycle:
         """Queue the writes of all decisions about the gang, and set its phase. *pause* lets others
         use the core after some hundred members. *has_no_room*: the last search found no GPUs for
         its open members."""
-        members = self._registry.muster(gang)
+        members = self._registry.members_of(gang)
         timeout = self._timeout_of(members)
         look = self._repair.judge(gang, members, now, timeout, has_no_room=has_no_room)
         if look is not None:
@@ -271,14 +271,14 @@ class GangLifecycle:
             self.look_again(gang, self._repair.leaving_ends(gang))
         if gang.expired and members.started:  # repair has just given it up
             self.withdraw(members.planned)
-            members = self._registry.muster(gang)
+            members = self._registry.members_of(gang)
             self._evict(gang, members, now)
         for number, member in enumerate((*members.planned, *members.open, *members.extra), 1):
             if self._cache.pods.get(member.uid) is member:
                 self._pending_writes.bring_plan(member, self._cache.plans.get(member.uid), now)
             if number % _AT_ONCE == 0:
                 pause()
-        members = self._registry.muster(gang)
+        members = self._registry.members_of(gang)
         self._gates.look_at(gang, members, now)
         gang.enter(phase_of(members.standing(gang)))
         deadline = self._deadline_of(gang, members)

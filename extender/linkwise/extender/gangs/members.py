@@ -98,7 +98,7 @@ class GangMembers:
         return counts
 
 
-def muster(cache: Cache, gang: Gang) -> GangMembers:
+def members_of(cache: Cache, gang: Gang) -> GangMembers:
     if gang.alone:
         return _alone(cache, gang)
     members = tuple(cache.members(gang.key))
@@ -170,10 +170,10 @@ def plan_of(cache: Cache, member: PodRecord) -> WrittenPlan | None:
     return cache.plans.get(member.uid)
 
 
-def spots_of(cache: Cache, muster: GangMembers) -> list[Spot]:
+def spots_of(cache: Cache, members_of: GangMembers) -> list[Spot]:
     """The spots of the members that have GPUs."""
     spots = []
-    for member in (*muster.bound, *muster.flying, *muster.planned):
+    for member in (*members_of.bound, *members_of.flying, *members_of.planned):
         plan = plan_of(cache, member)
         node = member.node or (plan.plan.node if plan else "")
         info = cache.nodes.get(node)

@@ -16,13 +16,13 @@ from dataclasses import replace
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.members import GangMembers, Members
-from linkwise.extender.placement.result import Refusal, Spot
+from linkwise.extender.placement.result import NoRoom, Spot
 
 # A controller creates the pods of a job one after the other, some 20 to 50 per second.
 MOMENT_SECONDS = 1.0
 LONGEST_SECONDS = 5.0
 
-Seek = Callable[[GangMembers], list[Spot] | Refusal]
+Seek = Callable[[GangMembers], list[Spot] | NoRoom]
 """Finds room for the `open` members."""
 
 
@@ -47,14 +47,14 @@ def parts(members: GangMembers) -> Iterator[Members]:
     yield from map(tuple, alike.values())
 
 
-def most(members: GangMembers, seek: Seek) -> tuple[list[Spot], Refusal | None]:
+def most(members: GangMembers, seek: Seek) -> tuple[list[Spot], NoRoom | None]:
     """Spots for as many of the first `open` members as possible, and why not for all. Never for
     fewer than may start."""
     counts = members.together()
     if not counts:
         return [], None
     everybody = seek(_first(members, counts[-1]))
-    if not isinstance(everybody, Refusal):
+    if not isinstance(everybody, NoRoom):
         return everybody, None
     best: list[Spot] = []
     low, high = 0, len(counts) - 2
@@ -64,7 +64,7 @@ def most(members: GangMembers, seek: Seek) -> tuple[list[Spot], Refusal | None]:
         guesses = (each for each in (guess, guess + 1) if low <= each <= high)
         probe = next(guesses, (low + high + 1) // 2)
         spots = seek(_first(members, counts[probe]))
-        if isinstance(spots, Refusal):
+        if isinstance(spots, NoRoom):
             high = probe - 1
         else:
             best, low = spots, probe + 1

@@ -5,7 +5,7 @@ from collections.abc import Hashable
 from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.gangs.gang import Gang
-from linkwise.extender.gangs.members import GangMembers, muster
+from linkwise.extender.gangs.members import GangMembers, members_of
 
 
 class GangRegistry:
@@ -28,12 +28,12 @@ class GangRegistry:
             return None
         return record.template, record.demand, record.ask, record.owner_kind
 
-    def muster(self, gang: Gang) -> GangMembers:
+    def members_of(self, gang: Gang) -> GangMembers:
         """The gang's members, cached until its pods change: a round looks at them many times."""
         state = (self._cache.gang_changes.get(gang.key, 0), gang.plan_id, gang.marked)
         known = self._looks.get(gang.key)
         if known is not None and known[0] == state:
             return known[1]
-        members = muster(self._cache, gang)
+        members = members_of(self._cache, gang)
         self._looks[gang.key] = (state, members)
         return members

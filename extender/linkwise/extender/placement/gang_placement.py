@@ -29,7 +29,7 @@ from linkwise.extender.cache.node_table import NOT_USABLE, Bools, Ints, popcount
 from linkwise.extender.cache.topology_domains import NO_DOMAIN
 from linkwise.extender.placement.cluster_view import ClusterView
 from linkwise.extender.placement.request import NOBODY, PlacedMembers, PodSet
-from linkwise.extender.placement.result import Refusal, Spot
+from linkwise.extender.placement.result import NoRoom, Spot
 from linkwise.extender.placement.search.assignment import Assignment
 from linkwise.extender.placement.search.domain_search import DomainSearch
 from linkwise.extender.placement.search.scope import Scope
@@ -70,7 +70,7 @@ def place(
     pod_sets: Sequence[PodSet],
     placed: PlacedMembers = NOBODY,
     spans: Spans = ANYWHERE,
-) -> list[Spot] | Refusal:
+) -> list[Spot] | NoRoom:
     """One spot per member, in the order of the members; or why there is none."""
     best = _best(view, pod_sets, placed, spans)
     if best is None:
@@ -106,7 +106,7 @@ def _models(view: ClusterView, placed: PlacedMembers) -> list[str | None]:
 
 def _refusal(
     view: ClusterView, pod_sets: Sequence[PodSet], placed: PlacedMembers, spans: Spans
-) -> Refusal:
+) -> NoRoom:
     """The required span that fails; if none does, how much room there is anywhere."""
     wanted = sum(len(pods.members) for pods in pod_sets)
     scope = Scope(view, placed, None)
@@ -119,7 +119,7 @@ def _refusal(
 
 def _refusal_within(
     scope: Scope, pod_sets: Sequence[PodSet], wanted: int, keys: Sequence[str]
-) -> Refusal:
+) -> NoRoom:
     """A Refusal that names the nearest domain.
 
     Domains that are large enough when idle come first, however much of them is free: waiting for
@@ -130,7 +130,7 @@ def _refusal_within(
     able = np.logical_or.reduce([pods.nodes for pods in pod_sets])
     inside = np.flatnonzero(able & (domains != NO_DOMAIN) & (view.rows.kinds != NOT_USABLE))
     if not len(inside):
-        return Refusal(wanted, 0, "", 0, level)
+        return NoRoom(wanted, 0, "", 0, level)
     of_all, first, of = np.unique(domains[inside], return_index=True, return_inverse=True)
     room = _room_in(scope, pod_sets, domains, of_all)
     gpus = np.bincount(of, popcount(_all_gpus(view, inside)))
@@ -142,7 +142,7 @@ def _refusal_within(
     parts = (view.level(key) for key in keys)
     domain = SEPARATOR.join(part.values[int(part.numbers[node])] or "" for part in parts)
     most, here = int(room.max()), int(room[nearest])
-    return Refusal(wanted, min(most, wanted - 1), domain, min(here, wanted - 1), level)
+    return NoRoom(wanted, min(most, wanted - 1), domain, min(here, wanted - 1), level)
 
 
 def _all_gpus(view: ClusterView, rows: Ints) -> Ints:
@@ -161,10 +161,10 @@ def _room_in(scope: Scope, pod_sets: Sequence[PodSet], domains: Ints, of_all: In
     return room
 
 
-def _refusal_anywhere(scope: Scope, pod_sets: Sequence[PodSet], wanted: int) -> Refusal:
+def _refusal_anywhere(scope: Scope, pod_sets: Sequence[PodSet], wanted: int) -> NoRoom:
     """A Refusal that names the node with most room for the first pod set that fails even alone;
     it names no node if each pod set alone has room."""
-    had, nearest = 0, Refusal(wanted, 0, "", 0)
+    had, nearest = 0, NoRoom(wanted, 0, "", 0)
     everywhere = np.ones(len(scope.view.rows), dtype=np.bool_)
     failed = False
     for pods in pod_sets:
@@ -176,6 +176,6 @@ def _refusal_anywhere(scope: Scope, pod_sets: Sequence[PodSet], wanted: int) -> 
             first = pool.first(np.arange(len(room)), (-room, pool.free_counts))
             if first is not None:
                 name = scope.view.rows.names[int(pool.rows[first])] or ""
-                nearest = Refusal(wanted, 0, name, int(room[first]))
+                nearest = NoRoom(wanted, 0, name, int(room[first]))
         had += min(int(room.sum()), count)
-    return Refusal(wanted, min(had, wanted - 1), nearest.nearest, nearest.nearest_had)
+    return NoRoom(wanted, min(had, wanted - 1), nearest.nearest, nearest.nearest_had)

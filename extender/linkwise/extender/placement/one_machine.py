@@ -9,7 +9,7 @@ from linkwise.extender.cache.node_table import NodeTable
 from linkwise.extender.placement.cluster_view import ClusterView
 from linkwise.extender.placement.gang_placement import place
 from linkwise.extender.placement.request import PodSet
-from linkwise.extender.placement.result import Refusal
+from linkwise.extender.placement.result import NoRoom
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role
 from linkwise.topology.machine.model import LinkClass
 
@@ -41,4 +41,4 @@ def gang_on(
         np.ones(1, dtype=np.bool_),
     )
     found = place(ClusterView(rows.copy(), (kind,), ()), [pods])
-    return () if isinstance(found, Refusal) else tuple(spot.gpus for spot in found)
+    return () if isinstance(found, NoRoom) else tuple(spot.gpus for spot in found)

@@ -10,7 +10,7 @@ class Spot:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class NoRoom:
     """At most *had* of *wanted* members have room."""
 
     wanted: int

@@ -22,7 +22,7 @@ from linkwise.extender.placement.judgement import (
     judge,
 )
 from linkwise.extender.placement.request import PodSet
-from linkwise.extender.placement.result import Refusal
+from linkwise.extender.placement.result import NoRoom
 from linkwise.topology.sets.choose import ranked
 from linkwise.topology.sets.outlook import outlook_of
 
@@ -81,7 +81,7 @@ def _others(
         views = [_with_free(view, row, 0) for row in rows]
     for each in views:
         found = place(each, pod_sets, spans=spans)
-        if not isinstance(found, Refusal):
+        if not isinstance(found, NoRoom):
             yield [(view.rows.row_of[spot.node], spot.gpus) for spot in found]
 
 

@@ -14,7 +14,7 @@ from linkwise.extender.api.annotations import MAX_GANG, GangAsk, PodRequest
 from linkwise.extender.podgrouper.decide import recognise
 from linkwise.extender.podgrouper.equivalence import digest, without_long_annotations
 from linkwise.extender.podgrouper.explicit import RULE as EXPLICIT
-from linkwise.extender.podgrouper.owner_cache import FetchOwner, Found, Owners
+from linkwise.extender.podgrouper.owner_cache import FetchOwner, Found, OwnerCache
 from linkwise.extender.podgrouper.workloads.answer import (
     Answer,
     GangName,
@@ -35,7 +35,7 @@ _PLAIN = frozenset({EXPLICIT, "bare-pod"})  # rules that an explanation need not
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Judged:
     ask: PodRequest
     invalid: str = ""  # why the pod's annotations are wrong, or cannot be met
     awaits: str = ""  # what must be read before its gang is known
@@ -58,45 +58,45 @@ class _Evidence(msgspec.Struct, frozen=True):
 @dataclass(frozen=True, slots=True)
 class _Known:
     evidence: bytes
-    told: Told
+    judged: Judged
     pod: Pod
 
 
 class Membership:
     def __init__(self, resource: str, indexed_jobs: IndexedJobs) -> None:
         self._resource, self._indexed_jobs = resource, indexed_jobs
-        self._owners = Owners()
-        self._alike: dict[bytes, Told] = {}  # by evidence, of pods that depend on no other object
+        self._owners = OwnerCache()
+        self._alike: dict[bytes, Judged] = {}  # by evidence, of pods that depend on no other object
         self._known: dict[str, _Known] = {}  # by uid, of pods that depend on other objects
         self._anew: dict[str, None] = {}  # uids of `_known` to judge again
 
-    def told(self, pod: Pod, ask: PodRequest, gpus: int) -> Told:
+    def judged(self, pod: Pod, ask: PodRequest, gpus: int) -> Judged:
         """Judge a pod as a caller sent it, which may be newer than the watch's. Does not follow
         it."""
         pod = without_long_annotations(pod)
         evidence = _evidence(pod, gpus)
         return self._remembered(pod, evidence) or self._judge(pod, ask, evidence)[0]
 
-    def follow(self, pod: Pod, ask: PodRequest, gpus: int, now: float) -> Told:
+    def follow(self, pod: Pod, ask: PodRequest, gpus: int, now: float) -> Judged:
         """Judge a pod as the watch shows it, and keep what it depends on up to date until
         `forget`."""
         uid = pod.metadata.uid
         pod = without_long_annotations(pod)
         evidence = _evidence(pod, gpus)
-        told = self._remembered(pod, evidence)
-        if told is None:
-            told, refs, needs = self._judge(pod, ask, evidence)
+        judged = self._remembered(pod, evidence)
+        if judged is None:
+            judged, refs, needs = self._judge(pod, ask, evidence)
             if refs:
-                self._known[uid] = _Known(evidence, told, pod)
+                self._known[uid] = _Known(evidence, judged, pod)
                 self._owners.hangs_on(uid, refs, needs, now)
         known = self._known.get(uid)
         if known is not None and known.evidence != evidence:
             self.forget(uid)
         elif known is not None:
-            if known.pod is not pod:  # `take_anew` returns the newest version
+            if known.pod is not pod:  # `take_to_rejudge` returns the newest version
                 self._known[uid] = replace(known, pod=pod)
             self._owners.waits(uid, now, waits=_waits(pod))
-        return told
+        return judged
 
     def forget(self, uid: str) -> None:
         if self._known.pop(uid, None) is not None:
@@ -110,37 +110,37 @@ class Membership:
         return self._owners.next_due()
 
     def owner_read(self, read: FetchOwner, found: Found | None, now: float) -> None:
-        """Record the outcome of *read*; `take_anew` then returns the pods that it concerns."""
+        """Record the outcome of *read*; then `take_to_rejudge` returns the pods concerned."""
         for uid in sorted(self._owners.answered(read, found, now)):
             self._known[uid] = replace(self._known[uid], evidence=b"")
             self._anew[uid] = None
 
-    def take_anew(self) -> list[Pod]:
+    def take_to_rejudge(self) -> list[Pod]:
         """The next pods to pass to `follow` again: at most 64 of maybe thousands."""
         uids = [*islice(self._anew, _AT_ONCE)]
         for uid in uids:
             del self._anew[uid]
         return [self._known[uid].pod for uid in uids]
 
-    def _remembered(self, pod: Pod, evidence: bytes) -> Told | None:
+    def _remembered(self, pod: Pod, evidence: bytes) -> Judged | None:
         known = self._known.get(pod.metadata.uid)
         if known is not None and known.evidence == evidence:
-            return known.told
+            return known.judged
         return self._alike.get(evidence)
 
     def _judge(
         self, pod: Pod, ask: PodRequest, evidence: bytes
-    ) -> tuple[Told, frozenset[ObjectRef], NeedsOwner | None]:
+    ) -> tuple[Judged, frozenset[ObjectRef], NeedsOwner | None]:
         view = self._owners.view(pod)
         answer = recognise(pod, view, resource=self._resource, indexed_jobs=self._indexed_jobs)
         hidden = [ref for ref in sorted(view.asked) if view.get(ref) is Missing.FORBIDDEN]
-        told = _told(ask, answer, hidden)
+        judged = _judged(ask, answer, hidden)
         if not view.asked:
             if len(self._alike) >= _MOST_ALIKE:
                 self._alike.clear()
-            self._alike[evidence] = told
+            self._alike[evidence] = judged
         needs = answer if isinstance(answer, NeedsOwner) else None
-        return told, frozenset(view.asked), needs
+        return judged, frozenset(view.asked), needs
 
 
 def _waits(pod: Pod) -> bool:
@@ -169,20 +169,20 @@ def _evidence(pod: Pod, gpus: int) -> bytes:
     return digest(words)
 
 
-def _told(ask: PodRequest, answer: Answer, hidden: list[ObjectRef]) -> Told:
+def _judged(ask: PodRequest, answer: Answer, hidden: list[ObjectRef]) -> Judged:
     why = [] if answer.rule in _PLAIN else [f"{answer.rule}: {answer.because}"]
     why += [f"{ref} may not be read" for ref in hidden if str(ref) not in answer.because]
     because = "; ".join(why)
     match answer:
         case Recognised():
-            return Told(_member(ask, answer, because))
+            return Judged(_member(ask, answer, because))
         case NoGang():
-            return Told(replace(ask, gang=None, role=answer.member.role, because=because))
+            return Judged(replace(ask, gang=None, role=answer.member.role, because=because))
         case Refused():
-            return Told(replace(ask, gang=None), invalid=answer.because)
+            return Judged(replace(ask, gang=None), invalid=answer.because)
         case NeedsOwner():
             waits = answer.because if answer.missing else f"reading its owner {answer.owner}"
-            return Told(replace(ask, gang=None, because=because), awaits=f"gang: {waits}")
+            return Judged(replace(ask, gang=None, because=because), awaits=f"gang: {waits}")
 
 
 def _member(ask: PodRequest, found: Recognised, because: str) -> PodRequest:

@@ -55,7 +55,7 @@ class _Entry:
         return self.doubted or bool(self.waiting or self.pending)
 
 
-class Owners:
+class OwnerCache:
     """Steps order pods and reads; seconds only set the time of the next read."""
 
     def __init__(self) -> None:

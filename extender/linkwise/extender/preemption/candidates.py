@@ -72,7 +72,7 @@ class Candidates:
 
     def _members(self, key: GangKey) -> GangMembers | None:
         gang = self._registry.gangs.get(key)
-        return None if gang is None else self._registry.muster(gang)
+        return None if gang is None else self._registry.members_of(gang)
 
 
 def _spare(members: GangMembers) -> tuple[PodRecord, ...]:

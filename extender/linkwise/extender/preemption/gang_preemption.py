@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from linkwise.extender.api.records import GangKey, PodRecord
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.pending_writes import PendingWrites
-from linkwise.extender.gangs.allocate import GangSearch
 from linkwise.extender.gangs.failed_searches import requests_of
 from linkwise.extender.gangs.gang import Gang
+from linkwise.extender.gangs.gang_search import GangSearch
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.gangs.partial_admission import needed
 from linkwise.extender.gangs.registry import GangRegistry
@@ -162,14 +162,14 @@ class GangPreemption:
                 self._begin(gang, preemption, now)
 
     def _open(self, gang: Gang) -> GangMembers:
-        return needed(self._registry.muster(gang))
+        return needed(self._registry.members_of(gang))
 
     def _give_up(self, key: GangKey) -> None:
         preemption = self._preemptions.pop(key)
         self._look_at.pop(key, None)
         self._tries.pop(key, None)  # choose others at once
         reservation = self._reservations.of(key)
-        if reservation is not None and reservation.evicts:
+        if reservation is not None and reservation.by_preemption:
             self._reservations.give_up(key)
         for uid in preemption.victims:  # gangs that stay may have members that were left waiting
             record = self._cache.pods.get(uid)
@@ -180,7 +180,7 @@ class GangPreemption:
         """Whether the reservation is gone, or some of its GPUs do not come free: a victim is stuck,
         or a pod that is no victim uses them."""
         reservation = self._reservations.of(key)
-        if reservation is None or not reservation.evicts:
+        if reservation is None or not reservation.by_preemption:
             return True
         look_at = now + TRY_SECONDS
         for node, mask in reservation.gpus.items():
@@ -252,7 +252,9 @@ class GangPreemption:
 
     def _begin(self, gang: Gang, preemption: Preemption, now: float) -> None:
         """Reserve what the victims leave, and say why they are evicted."""
-        self._reservations.reserve_for(gang, self._open(gang), preemption.spots, now, evicts=True)
+        self._reservations.reserve_for(
+            gang, self._open(gang), preemption.spots, now, by_preemption=True
+        )
         self._preemptions[gang.key] = preemption
         for unit in preemption.units:
             if unit.spare is None:

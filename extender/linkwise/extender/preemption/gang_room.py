@@ -9,11 +9,11 @@ from linkwise.extender.api.records import PodRecord
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_info import NodeInfo
 from linkwise.extender.cache.node_table import Bools, Ints, NodeTable, popcount
-from linkwise.extender.gangs.allocate import GangSearch
 from linkwise.extender.gangs.gang import Gang
+from linkwise.extender.gangs.gang_search import GangSearch
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.placement.nodes.nodes_view import as_if
-from linkwise.extender.placement.result import Refusal, Spot
+from linkwise.extender.placement.result import NoRoom, Spot
 from linkwise.extender.preemption.victim_selection import Unit, pods_of
 from linkwise.extender.preemption.what_if import WhatIf
 from linkwise.extender.queue.reservations import Reservations
@@ -52,7 +52,7 @@ class GangRoom:
     def seek(self, units: Sequence[Unit]) -> list[Spot] | None:
         rows, changed = self._rows_without(units)
         spots = self._search.seek(self._members, self._now, view=as_if(rows, tuple(changed)))
-        return None if isinstance(spots, Refusal) else spots
+        return None if isinstance(spots, NoRoom) else spots
 
     def may_suffice(self, units: Sequence[Unit]) -> bool:
         """Whether there are enough GPUs, whichever links join them."""

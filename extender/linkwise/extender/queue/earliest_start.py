@@ -18,12 +18,12 @@ from linkwise.extender.api.records import GangKey, ResourceList
 from linkwise.extender.api.unlocked import Pause
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_table import NOT_USABLE, Bools, Ints, NodeTable, popcount
-from linkwise.extender.placement.result import Refusal, Spot
+from linkwise.extender.placement.result import NoRoom, Spot
 from linkwise.extender.queue.running_pods import RunningPods
 
 Gpus = Mapping[str, int]
 """Node -> bitmask."""
-Seek = Callable[[NodeTable, Sequence[int]], list[Spot] | Refusal]
+Seek = Callable[[NodeTable, Sequence[int]], list[Spot] | NoRoom]
 """Finds a place for the gang in a node table that differs from the real one in the given rows."""
 
 
@@ -91,16 +91,16 @@ def reserve(
     letting_go = _LettingGo(want.base, steps)
 
     @functools.cache
-    def after(count: int) -> list[Spot] | Refusal:
+    def after(count: int) -> list[Spot] | NoRoom:
         pause()
         if cache.changed_rows.generation != nodes:
             raise NodesChangedError
         return seek(letting_go.rows(count), letting_go.changed(count))
 
-    if isinstance(after(len(steps)), Refusal):
+    if isinstance(after(len(steps)), NoRoom):
         return None
     spots = after(_fewest(after, letting_go.fewest_for(want), len(steps)))
-    assert not isinstance(spots, Refusal), "the search found a place with as many pods gone"
+    assert not isinstance(spots, NoRoom), "the search found a place with as many pods gone"
     return earliest(cache, running_pods, spots, now)
 
 
@@ -129,7 +129,7 @@ def fits_without_servers(
     letting_go = _LettingGo(want.base, steps)
     everybody = len(steps)
     found = seek(letting_go.rows(everybody), letting_go.changed(everybody))
-    return not isinstance(found, Refusal)
+    return not isinstance(found, NoRoom)
 
 
 def _steps(
@@ -203,21 +203,21 @@ class _LettingGo:
         return min(int(np.searchsorted(freed, want.gpus - free)), len(self._gpus))
 
 
-def _fewest(after: Callable[[int], list[Spot] | Refusal], least: int, most: int) -> int:
+def _fewest(after: Callable[[int], list[Spot] | NoRoom], least: int, most: int) -> int:
     """The fewest steps after which the gang fits; it fits after *most* of them.
 
     The result is mostly near *least*, so the search starts there with strides that double.
     """
     none, enough, stride = least - 1, most, 1
     while none + stride < enough:
-        if isinstance(after(none + stride), Refusal):
+        if isinstance(after(none + stride), NoRoom):
             none += stride
             stride *= 2
         else:
             enough = none + stride
     while enough - none > 1:
         middle = (none + enough) // 2
-        if isinstance(after(middle), Refusal):
+        if isinstance(after(middle), NoRoom):
             none = middle
         else:
             enough = middle

@@ -70,7 +70,9 @@ class Reservation:
     pool: Bools  # [rows] the nodes that the gang could use at its last turn
     number: int
     passable_until: float  # a claimant that ends by then may use the GPUs
-    evicts: bool = False  # pods were evicted for it: only a more urgent claimant may use the GPUs
+    by_preemption: bool = (
+        False  # pods were evicted for it: only a more urgent claimant may use the GPUs
+    )
 
     @property
     def title(self) -> str:
@@ -98,7 +100,7 @@ def may_pass(claimant: Claimant, reservation: Reservation, now: float) -> bool:
     """Whether *claimant* may use the GPUs of *reservation*."""
     return (
         claimant.urgency <= reservation.urgency
-        or (claimant.runs and not reservation.evicts)
+        or (claimant.runs and not reservation.by_preemption)
         or (claimant.seconds is not None and now + claimant.seconds <= reservation.passable_until)
     )
 
@@ -139,10 +141,10 @@ class Reservations:
     def of(self, key: GangKey) -> Reservation | None:
         return self._reservations.get(key)
 
-    def evicts(self, key: GangKey) -> bool:
+    def is_by_preemption(self, key: GangKey) -> bool:
         """Whether pods are evicted for the reservation of *key*."""
         reservation = self._reservations.get(key)
-        return reservation is not None and reservation.evicts
+        return reservation is not None and reservation.by_preemption
 
     def on(self, node: str) -> list[Reservation]:
         return [reservation for reservation in self.all() if node in reservation.gpus]
@@ -199,7 +201,7 @@ class Reservations:
         mask = 0
         for reservation in reservations:
             mask |= reservation.gpus.get(node, 0)
-        return info.held & mask if info is not None else 0
+        return info.set_aside & mask if info is not None else 0
 
     def rows_with(self, reservations: Sequence[ReservedGpus]) -> NodeTable:
         """The node table with the unused GPUs of *reservations* as if they were free."""
@@ -208,7 +210,7 @@ class Reservations:
             for node, mask in reservation.gpus.items():
                 row = rows.row_of.get(node)
                 if row is not None:
-                    rows.free[row] |= rows.held[row] & mask
+                    rows.free[row] |= rows.set_aside[row] & mask
         return rows
 
     def _rows_of(self, reservations: Iterable[ReservedGpus]) -> tuple[int, ...]:
@@ -239,7 +241,7 @@ class Reservations:
         spots: Sequence[Spot],
         now: float,
         *,
-        evicts: bool = False,
+        by_preemption: bool = False,
     ) -> Reservation:
         """Reserve *spots* for the open members of a gang. Overlapping ones end."""
         new = earliest(self._cache, self._running_pods, spots, now)
@@ -256,7 +258,7 @@ class Reservations:
             self.pool_of(members),
             next(self._numbers),
             _passable_until(new, now),
-            evicts,
+            by_preemption,
         )
         for other in list(self._reservations.values()):
             if other.key != gang.key and _overlap(other.gpus, new.gpus):

@@ -13,7 +13,7 @@ from linkwise.extender.cache.cache import Cache
 from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.gangs.registry import GangRegistry
-from linkwise.extender.placement.result import Refusal
+from linkwise.extender.placement.result import NoRoom
 from linkwise.extender.queue.queued_gang import QueuedGang
 
 Urgency = tuple[int, float, GangKey]
@@ -74,7 +74,7 @@ class SchedulingQueue:
             self._waiting.discard(key)
             self.changes += 1
 
-    def no_room(self, key: GangKey) -> Refusal | None:
+    def no_room(self, key: GangKey) -> NoRoom | None:
         """What the last search found; None: there was none, or it found room for all members."""
         queued = self._queued.get(key)
         return None if queued is None else queued.no_room
@@ -121,7 +121,7 @@ class SchedulingQueue:
             return False
         return True
 
-    def stand_aside(self, gang: Gang, members: GangMembers, why: Refusal, now: float) -> None:
+    def stand_aside(self, gang: Gang, members: GangMembers, why: NoRoom, now: float) -> None:
         """Record that *gang* found no room."""
         lacking = Counter(member.needs.gpus for member in members.open)
         self._queued[gang.key] = QueuedGang(why, self._cache.room, lacking, now, self._state())

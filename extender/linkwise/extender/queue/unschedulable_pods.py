@@ -32,7 +32,7 @@ from linkwise.extender.cache.node_table import popcount
 from linkwise.extender.cache.pending_writes import NOMINATE_SECONDS, PendingWrites, nomination_pause
 from linkwise.extender.placement.nodes.nodes_view import NodesView
 from linkwise.extender.placement.nodes.scheduler_feedback import LEAST_SAMPLE
-from linkwise.extender.placement.result import Refusal, Spot
+from linkwise.extender.placement.result import NoRoom, Spot
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.running_pods import STUCK_SECONDS
 
@@ -48,7 +48,7 @@ SOON_SECONDS = 30.0
 _FEW = 32
 
 
-Find = Callable[[PodRecord, NodesView], Spot | Refusal]
+Find = Callable[[PodRecord, NodesView], Spot | NoRoom]
 """The best node for a pod."""
 
 
@@ -134,7 +134,9 @@ class UnschedulablePods:
             self._look_again(ends)
         return now < ends
 
-    def evicts(self, record: PodRecord, *, somebody: bool, awaits_room: bool = False) -> None:
+    def note_preemption(
+        self, record: PodRecord, *, somebody: bool, awaits_room: bool = False
+    ) -> None:
         """Record the result of kube-scheduler's preemption for this pod: *somebody* is evicted or
         not. If not, the pod stays nominated where it was, and kube-scheduler does not try it."""
         if somebody or record.uid not in self._waiting:
@@ -246,7 +248,7 @@ class UnschedulablePods:
         if alike in failed_searches:
             return None
         spot = self._find(record, view)
-        if isinstance(spot, Refusal):
+        if isinstance(spot, NoRoom):
             failed_searches.add(alike)
             return None
         return spot

@@ -50,7 +50,7 @@ class WaitingEvents:
     def note(self, key: GangKey, now: float) -> None:
         """The gang changed; call this once the gang's phase is known."""
         gang = self._registry.gangs.get(key)
-        members = self._registry.muster(gang) if gang is not None else None
+        members = self._registry.members_of(gang) if gang is not None else None
         if gang is None or members is None or not _waits(gang, members):
             self._waits.pop(key, None)
             self._alarms.drop(key)
@@ -82,7 +82,7 @@ class WaitingEvents:
         return self._alarms.next()
 
     def _tell(self, gang: Gang, wait: _Wait, now: float) -> None:
-        members = self._registry.muster(gang)
+        members = self._registry.members_of(gang)
         no_room = self._queue.no_room(gang.key)
         why = why_gang_waits(gang, members, no_room)
         if why and members.seats:

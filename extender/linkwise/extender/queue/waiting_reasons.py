@@ -4,10 +4,10 @@ from linkwise.extender.api.records import PodRecord
 from linkwise.extender.api.spans import in_words
 from linkwise.extender.gangs.gang import Gang, Phase
 from linkwise.extender.gangs.members import GangMembers
-from linkwise.extender.placement.result import Refusal
+from linkwise.extender.placement.result import NoRoom
 
 
-def why_gang_waits(gang: Gang, members: GangMembers, no_room: Refusal | None) -> str:
+def why_gang_waits(gang: Gang, members: GangMembers, no_room: NoRoom | None) -> str:
     """Why a gang waits; empty: it does not, or the writes of its plan are in flight. *no_room*:
     what the last search found; None: it found room, or there was none."""
     if gang.phase is Phase.RUNNING:  # about members beyond its minimum
@@ -24,7 +24,7 @@ def why_gang_waits(gang: Gang, members: GangMembers, no_room: Refusal | None) ->
 
 
 def why_member_waits(
-    gang: Gang | None, members: GangMembers | None, record: PodRecord, no_room: Refusal | None
+    gang: Gang | None, members: GangMembers | None, record: PodRecord, no_room: NoRoom | None
 ) -> str:
     """Why a member without a plan waits. *gang* and *members* are None if the extender's watch has
     not shown the gang yet."""

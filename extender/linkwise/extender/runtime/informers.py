@@ -1,10 +1,10 @@
-"""Watches on all objects of a kind, with metrics and logs; the shell passes them to the core."""
+"""Watches on all objects of a kind, with metrics and logs; the loop passes them to the core."""
 
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from linkwise.extender.core import Scheduler
+from linkwise.extender.core import Core
 from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Node, Pod, PodDisruptionBudget
@@ -63,7 +63,7 @@ class Informers:
         self,
         client: KubeClient,
         metrics: ExtenderMetrics,
-        core: Scheduler,
+        core: Core,
         tell: Callable[[str, Callable[[float], None]], None],
     ) -> None:
         def feed(

@@ -36,7 +36,7 @@ class _Service(msgspec.Struct):
     metadata: _Meta
 
 
-class Calling:
+class LeaderEndpoints:
     """The endpoints of *service*: `take()` points them at this pod, `withdraw()` empties them.
 
     *ports* maps the Service's name of each port to its number.

@@ -1,4 +1,4 @@
-"""Whether this process may act, and for how long. The shell and the writer ask before they act.
+"""Whether this process may act, and for how long. The loop and the writer ask before they act.
 
 With `--leader-elect` the answer comes from `linkwise.kube.lease.Elector`. A process that runs alone
 (the simulator's, a test's) uses `ALONE`. docs/decisions/0011-leader-and-fencing.md says what a term

@@ -1,11 +1,11 @@
 """Runs the core: one lock around it, the cluster's changes in, its decisions out.
 
-The core is not thread-safe and does no I/O; the shell has the threads and the I/O. Each call of
+The core is not thread-safe and does no I/O; the loop has the threads and the I/O. Each call of
 the core holds the lock for that call only, and no thread waits for the API server while it holds
 the lock. A worker thread asks the core for decisions after each change, and periodically for what
 time alone changes. The resulting writes run in parallel.
 
-A defect in the core must not end the process: the shell logs and counts it, answers the call with
+A defect in the core must not end the process: the loop logs and counts it, answers the call with
 an error, and continues.
 """
 
@@ -28,7 +28,7 @@ from linkwise.extender.api.extender_calls import (
     PreemptCall,
     PriorityAnswer,
 )
-from linkwise.extender.core import Scheduler
+from linkwise.extender.core import Core
 from linkwise.extender.explain.snapshot import Snapshot
 from linkwise.extender.podgrouper.owner_cache import FetchOwner
 from linkwise.extender.runtime.clock import steady_clock
@@ -36,9 +36,9 @@ from linkwise.extender.runtime.informers import Informers
 from linkwise.extender.runtime.leadership import ALONE, Lead
 from linkwise.extender.runtime.metrics import NOTHING, Census, ExtenderMetrics
 from linkwise.extender.runtime.owner_reader import OwnerReads
-from linkwise.extender.runtime.takeover import Succession
+from linkwise.extender.runtime.takeover import Takeover
 from linkwise.extender.runtime.workqueue import Lanes
-from linkwise.extender.runtime.writer import KubeActions
+from linkwise.extender.runtime.writer import Writer
 from linkwise.kube.client import KubeClient
 from linkwise.serving.gone import GoneError
 from linkwise.topology.errors import LinkwiseError
@@ -71,12 +71,12 @@ class NotReadyError(LinkwiseError):
     """A call before the cache is complete; the text says what is missing."""
 
 
-class Shell:
+class Loop:
     """Thread-safe between `start()` and `stop()`; it cannot be started again."""
 
     def __init__(
         self,
-        core: Scheduler,
+        core: Core,
         client: KubeClient,
         metrics: ExtenderMetrics,
         *,
@@ -95,7 +95,7 @@ class Shell:
         self._clock = clock or steady_clock()
         self._lock = Lock()  # around every use of the core
         core.set_unlocker(self._aside)
-        self._kube = KubeActions(client, metrics, clock or time.time, lead)
+        self._kube = Writer(client, metrics, clock or time.time, lead)
         self._writes: Lanes[Action] = Lanes(self._act, threads=write_threads)
         self._events: Lanes[Action] = Lanes(self._act, threads=_EVENT_THREADS)
         self._owners = OwnerReads(client, metrics)
@@ -108,7 +108,7 @@ class Shell:
         self._binding = 0  # Bindings in flight
         self._has_decided = False  # since it became the leader
         self._worker = Thread(target=self._work, name="planner", daemon=True)
-        self._succession = Succession(
+        self._succession = Takeover(
             lead,
             core,
             self._lock,
@@ -377,7 +377,7 @@ class Shell:
 
     def _judge_anew(self) -> bool:
         with self._lock:
-            return self._core.judge_anew(self._clock())
+            return self._core.rejudge(self._clock())
 
     def _read_owner(self, read: FetchOwner) -> None:
         found = None

@@ -11,7 +11,7 @@ from threading import Event, Lock
 
 import msgspec
 
-from linkwise.extender.core import Scheduler
+from linkwise.extender.core import Core
 from linkwise.extender.runtime.leadership import Lead
 from linkwise.kube.errors import ApiError
 from linkwise.kube.objects import Pod
@@ -30,7 +30,7 @@ _MOST_AHEAD = 10_000
 _CALLS_SECONDS = 5.0
 
 
-class Succession:
+class Takeover:
     """Takes over when this process becomes the leader.
 
     One thread calls `leads` repeatedly. Any thread may read `acts`: whether this process leads and
@@ -40,7 +40,7 @@ class Succession:
     def __init__(
         self,
         lead: Lead,
-        core: Scheduler,
+        core: Core,
         lock: Lock,
         pods: Reflector[Pod],
         stopping: Event,

@@ -49,7 +49,7 @@ _LONGEST_WAIT_SECONDS = 2.0
 _MESSAGE_LIMIT = 1024  # of an Event's message, by the API server's validation
 
 
-class KubeActions:
+class Writer:
     """Thread-safe. *clock* gives seconds since 1970, for the times in Events.
 
     A request starts only if *lead* allows it, and ends before another process may lead.

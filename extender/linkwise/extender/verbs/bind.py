@@ -87,7 +87,7 @@ class Binder:
         gang = self._registry.of(record)
         if gang is None or gang.alone:
             return False
-        members = self._registry.muster(gang)
+        members = self._registry.members_of(gang)
         bound = {
             member.uid for member in members.seats if member.node or self._is_bound(member.uid)
         }

@@ -87,7 +87,7 @@ class Filter:
         """The reason why a member without a plan waits."""
         assert record.ask.gang is not None
         gang = self._registry.of(record)
-        members = None if gang is None else self._registry.muster(gang)
+        members = None if gang is None else self._registry.members_of(gang)
         no_room = None if gang is None else self._queue.no_room(gang.key)
         why = why_member_waits(gang, members, record, no_room)
         return f"linkwise: gang {record.ask.gang.name}{why}"

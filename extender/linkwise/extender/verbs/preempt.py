@@ -71,7 +71,7 @@ class PreemptVerb:
             }
             victims = {node: those for node, those in answers.items() if those is not None}
         somebody = any(those.uids for those in victims.values())
-        self._unschedulable_pods.evicts(record, somebody=somebody, awaits_room=awaits_room)
+        self._unschedulable_pods.note_preemption(record, somebody=somebody, awaits_room=awaits_room)
         return PreemptAnswer(victims)
 
     def _victims(

@@ -15,7 +15,7 @@ from linkwise.extender.api.action_effects import applied
 from linkwise.extender.api.actions import Action, Emit, Evict, LiftGate, Nominate, WritePlan
 from linkwise.extender.api.annotations import demand_of
 from linkwise.extender.api.extender_calls import BindCall, BindOrder, FilterCall, Outcome
-from linkwise.extender.core import CoreSettings, Scheduler
+from linkwise.extender.core import Core, CoreSettings
 from linkwise.kube.objects import Condition, Node, Pod
 from linkwise.replay.core import objects
 from linkwise.replay.core.may_run import MayRun
@@ -53,7 +53,7 @@ class CoreCluster:
     ) -> None:
         """*nodes* are idle; a `Part` names them by number. Pods must not be gated."""
         self._settings = settings or CoreSettings()
-        self._core = Scheduler(self._settings)
+        self._core = Core(self._settings)
         self._pods_of = pods_of
         self._now = objects.EPOCH
         self._pods: dict[str, Pod] = {}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from linkwise.extender.api.actions import WritePlan
-from linkwise.extender.core import CoreSettings, Scheduler
+from linkwise.extender.core import Core, CoreSettings
 from linkwise.kube.client import KubeClient
 from linkwise.kube.objects import Node, Pod
 from linkwise.topology import names
@@ -130,7 +130,7 @@ class Overdue:
         self._since.clear()
 
     def _due(self, pods: Sequence[Pod], now: float) -> Iterable[Pod]:
-        core = Scheduler(CoreSettings())
+        core = Core(CoreSettings())
         core.replace_nodes(self.client.get("/api/v1/nodes", _NodeList).items, now)
         core.replace_pods(pods, now)
         planned = {a.pod.uid for a in core.decide(now) if isinstance(a, WritePlan)}

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from linkwise.extender.api.extender_calls import FilterCall
 from linkwise.extender.cache import row_log
-from linkwise.extender.core import CoreSettings, Scheduler
+from linkwise.extender.core import Core, CoreSettings
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
 
@@ -25,7 +25,7 @@ def cluster(machines: tuple[str, ...], *, cpu: str = "96", pods: str = "110") ->
 
 def first_choice(at: Cluster, name: str) -> str:
     """Of a scheduler that is asked about the pod without its gate."""
-    other = Scheduler(CoreSettings())
+    other = Core(CoreSettings())
     other.replace_nodes(at.nodes.values(), at.now)
     pods = [pod for pod in at.pods.values() if pod.metadata.name != name]
     other.replace_pods(pods, at.now)

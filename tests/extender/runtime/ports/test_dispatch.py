@@ -13,7 +13,7 @@ from linkwise.extender.api.extender_calls import (
     PriorityAnswer,
     Victims,
 )
-from linkwise.extender.runtime.loop import NotReadyError, Shell
+from linkwise.extender.runtime.loop import Loop, NotReadyError
 from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.ports.dispatch import DEFECT, Verbs
 from linkwise.serving.gone import GoneError
@@ -34,7 +34,7 @@ HAS_ERROR_FIELD = ("filter", "bind")
 
 
 class Asked:
-    """A shell that says yes, or no, or trips."""
+    """A loop that says yes, or no, or trips."""
 
     def __init__(self, *, yes: bool = True, error: Exception | None = None) -> None:
         self.yes, self.error = yes, error
@@ -59,9 +59,9 @@ class Asked:
         return yes if self.yes else no
 
 
-def ask(verb: str, shell: Asked) -> tuple[int, object, ExtenderMetrics]:
+def ask(verb: str, loop: Asked) -> tuple[int, object, ExtenderMetrics]:
     metrics = ExtenderMetrics()
-    verbs = Verbs(cast("Shell", shell), metrics, max_body_mib=1)
+    verbs = Verbs(cast("Loop", loop), metrics, max_body_mib=1)
     reply = verbs.answer(verb, json.dumps(CALLS[verb]).encode())
     assert reply is not None
     return reply.status, json.loads(reply.body), metrics
@@ -111,7 +111,7 @@ def test_before_the_books_are_complete_every_call_is_refused(verb: str) -> None:
 def test_only_an_answer_of_one_that_cannot_answer_ends_the_connection(verb: str) -> None:
     """The next call goes to the leader then, and else over the same connection."""
     for error, parting in ((NotReadyError("standby"), True), (KeyError("n1"), False)):
-        verbs = Verbs(cast("Shell", Asked(error=error)), ExtenderMetrics(), max_body_mib=1)
+        verbs = Verbs(cast("Loop", Asked(error=error)), ExtenderMetrics(), max_body_mib=1)
         reply = verbs.answer(verb, json.dumps(CALLS[verb]).encode())
         assert reply is not None
         assert reply.parting is parting
@@ -132,47 +132,47 @@ def test_a_mistake_of_ours_is_answered_logged_and_counted(
 
 def test_a_body_that_is_too_large_is_counted_as_malformed() -> None:
     metrics = ExtenderMetrics()
-    verbs = Verbs(cast("Shell", Asked()), metrics, max_body_mib=1)
+    verbs = Verbs(cast("Loop", Asked()), metrics, max_body_mib=1)
     assert verbs.too_large("prioritize").status == 413
     assert counted(metrics) == {("requests_total", "prioritize", "malformed"): 1}
 
 
 @pytest.mark.parametrize("verb", sorted(CALLS))
 def test_a_call_whose_caller_has_gone_is_answered_by_nothing_and_counted(verb: str) -> None:
-    metrics, shell = ExtenderMetrics(), Asked(error=GoneError())
-    if verb in ("prioritize", "preempt"):  # so short that the shell does not look in between
-        shell.error = None
-    verbs = Verbs(cast("Shell", shell), metrics, max_body_mib=1)
+    metrics, loop = ExtenderMetrics(), Asked(error=GoneError())
+    if verb in ("prioritize", "preempt"):  # so short that the loop does not look in between
+        loop.error = None
+    verbs = Verbs(cast("Loop", loop), metrics, max_body_mib=1)
     assert verbs.answer(verb, json.dumps(CALLS[verb]).encode(), lambda: False) is None
     assert counted(metrics)["requests_total", verb, "gone"] == 1
 
 
 def test_a_bind_tells_whose_pod_filter_let_through_to_that_node() -> None:
-    shell = Asked()
-    verbs = Verbs(cast("Shell", shell), ExtenderMetrics(), max_body_mib=1)
+    loop = Asked()
+    verbs = Verbs(cast("Loop", loop), ExtenderMetrics(), max_body_mib=1)
 
     def ask(verb: str, **other: object) -> None:
         assert verbs.answer(verb, json.dumps({**CALLS[verb], **other}).encode())
 
     ask("bind")
     ask("filter")
-    shell.yes = False
+    loop.yes = False
     ask("bind", Node="n2")
     ask("bind", PodUID="another")
-    shell.yes = True
+    loop.yes = True
     ask("bind")
     ask("bind")  # it is bound: once more would be another pod
-    assert [call.let_through for call in shell.bound] == ["", "", "", "default-scheduler", ""]
+    assert [call.let_through for call in loop.bound] == ["", "", "", "default-scheduler", ""]
 
 
 def test_a_bind_that_was_refused_may_be_asked_for_again() -> None:
-    shell = Asked()
-    verbs = Verbs(cast("Shell", shell), ExtenderMetrics(), max_body_mib=1)
+    loop = Asked()
+    verbs = Verbs(cast("Loop", loop), ExtenderMetrics(), max_body_mib=1)
     assert verbs.answer("filter", json.dumps(CALLS["filter"]).encode())
-    shell.yes = False
+    loop.yes = False
     for _ in range(2):
         assert verbs.answer("bind", json.dumps(CALLS["bind"]).encode())
-    assert [call.let_through for call in shell.bound] == ["default-scheduler"] * 2
+    assert [call.let_through for call in loop.bound] == ["default-scheduler"] * 2
 
 
 @pytest.mark.parametrize(
@@ -187,8 +187,8 @@ def test_a_bind_that_was_refused_may_be_asked_for_again() -> None:
 def test_only_pods_that_name_the_resource_are_asked_about(
     container: dict[str, object], asked: bool
 ) -> None:
-    shell = Asked()
-    verbs = Verbs(cast("Shell", shell), ExtenderMetrics(), max_body_mib=1)
+    loop = Asked()
+    verbs = Verbs(cast("Loop", loop), ExtenderMetrics(), max_body_mib=1)
     for kind in ("containers", "initContainers"):
         pod = {**POD, "spec": {kind: [{"name": "c", "resources": container}]}}
         reply = verbs.answer("filter", json.dumps({**CALLS["filter"], "Pod": pod}).encode())

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from linkwise.extender.api.extender_calls import BindCall
-from linkwise.extender.core import CoreSettings, Scheduler
-from linkwise.extender.runtime.loop import Shell
+from linkwise.extender.core import Core, CoreSettings
+from linkwise.extender.runtime.loop import Loop
 from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.ports.dispatch import Verbs
 from linkwise.extender.runtime.ports.scheduler_port import VerbServer
@@ -32,17 +32,17 @@ class Extender:
     def __init__(self, world: World, authority: Authority, *, secure: bool) -> None:
         self.world, self.authority, self.secure = world, authority, secure
         self.metrics = ExtenderMetrics()
-        self.core = Scheduler(CoreSettings())
-        self.shell = Shell(self.core, world.client, self.metrics)
-        verbs = Verbs(self.shell, self.metrics, max_body_mib=1)
+        self.core = Core(CoreSettings())
+        self.loop = Loop(self.core, world.client, self.metrics)
+        verbs = Verbs(self.loop, self.metrics, max_body_mib=1)
         self.server = VerbServer("127.0.0.1", 0, verbs, threads=1, call_seconds=30.0, secure=secure)
         if secure:
             self.server.use(authority.greeting())
         self.context = authority.context(authority.client())
         self._thread = Thread(target=self.server.run)
         self._thread.start()
-        self.shell.start()
-        wait_for(lambda: not self.shell.waits_for())
+        self.loop.start()
+        wait_for(lambda: not self.loop.waits_for())
 
     def connect(self) -> http.client.HTTPConnection:
         if self.secure:
@@ -74,7 +74,7 @@ class Extender:
     def stop(self) -> None:
         self.server.close()
         self._thread.join(30)
-        self.shell.stop()
+        self.loop.stop()
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "tls"])
@@ -97,14 +97,14 @@ def test_binds_that_waited_for_each_other_are_not_carried_out_once_nobody_waits(
 ) -> None:
     pods = [extender.world.add_pod(f"p{number}") for number in range(BINDS)]
     places = [extender.filter(pod, f"n{number}")[0] for number, pod in enumerate(pods)]
-    extender.shell._lock.acquire()  # the core is busy
+    extender.loop._lock.acquire()  # the core is busy
     try:
         binds = [extender.begin_bind(*each) for each in zip(pods, places, strict=True)]
         wait_for(lambda: extender.server.calls == BINDS)
         for connection in binds:
             connection.close()
     finally:
-        extender.shell._lock.release()
+        extender.loop._lock.release()
     wait_for(lambda: extender.gone() == BINDS)
     assert bindings(extender) == 0
     assert extender.free() == 8 * BINDS
@@ -126,7 +126,7 @@ def test_a_bind_gives_back_at_once_what_it_held(
 
     monkeypatch.setattr(extender.core, "begin_bind", then_hang_up)
     with ThreadPoolExecutor(1) as pool:
-        with extender.shell._lock:
+        with extender.loop._lock:
             asked = pool.submit(extender.begin_bind, pod, node)
             connections.append(asked.result(30))
             wait_for(lambda: extender.server.calls == 1)

@@ -5,7 +5,7 @@ from sys import getsizeof
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linkwise.extender.runtime.ports.passed_nodes import LetThrough
+from linkwise.extender.runtime.ports.passed_nodes import PassedNodes
 from linkwise.kube.objects import ObjectMeta, Pod, PodSpec
 
 
@@ -14,7 +14,7 @@ def pod(uid: str, scheduler: str = "default-scheduler") -> Pod:
 
 
 def test_only_the_nodes_that_were_named_for_that_very_pod_count() -> None:
-    known = LetThrough()
+    known = PassedNodes()
     known.note(pod("a"), ("n1", "n2"))
     known.note(pod("b", "other"), ("n3",))
     assert known.as_whose("a", "n1") == known.as_whose("a", "n2") == "default-scheduler"
@@ -24,7 +24,7 @@ def test_only_the_nodes_that_were_named_for_that_very_pod_count() -> None:
 
 def test_earlier_answers_count_until_the_pod_is_bound() -> None:
     """kube-scheduler tries several placements of a PodGroup, and binds to the best of them."""
-    known = LetThrough()
+    known = PassedNodes()
     known.note(pod("a"), ("n1",))
     known.note(pod("a"), ())
     known.note(pod("a"), ("n2",))
@@ -41,7 +41,7 @@ def test_earlier_answers_count_until_the_pod_is_bound() -> None:
 def test_it_keeps_no_more_than_it_may_and_the_last_in_any_case(
     notes: list[tuple[int, int]], most: int
 ) -> None:
-    known = LetThrough(most)
+    known = PassedNodes(most)
     for uid, count in notes:
         nodes = tuple(f"n{number}" for number in range(count))
         known.note(pod(f"{uid}"), nodes)
@@ -52,7 +52,7 @@ def test_it_keeps_no_more_than_it_may_and_the_last_in_any_case(
 
 
 def test_a_full_memory_costs_little() -> None:
-    known = LetThrough()
+    known = PassedNodes()
     for number in range(1000):
         nodes = tuple(f"gpu-node-{each:05}.eu-west.example.internal" for each in range(500))
         known.note(pod(f"uid-{number % 900}"), nodes)

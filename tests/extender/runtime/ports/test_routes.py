@@ -10,8 +10,8 @@ import pytest
 from flask.testing import FlaskClient
 from prometheus_client.parser import text_string_to_metric_families
 
-from linkwise.extender.core import CoreSettings, Scheduler
-from linkwise.extender.runtime.loop import Shell
+from linkwise.extender.core import Core, CoreSettings
+from linkwise.extender.runtime.loop import Loop
 from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.ports.dispatch import Verbs
 from linkwise.extender.runtime.ports.routes import create_app
@@ -24,7 +24,7 @@ class Asked:
     """Both ports of one extender, without a socket."""
 
     http: FlaskClient
-    shell: Shell
+    loop: Loop
     verbs: Verbs
 
     def post(self, verb: str, sent: bytes) -> tuple[int, Any]:
@@ -39,15 +39,15 @@ def extender() -> Iterator[Asked]:
         world, metrics = World(server), ExtenderMetrics()
         world.add_node("n1")
         world.add_node("n2", "dgx1-v100")
-        shell = Shell(Scheduler(CoreSettings()), world.client, metrics)
-        shell.start()
-        wait_for(lambda: not shell.waits_for())
+        loop = Loop(Core(CoreSettings()), world.client, metrics)
+        loop.start()
+        wait_for(lambda: not loop.waits_for())
         world.add_pod("single", 4)
         world.add_pod("alone", gang="g", gang_size="2")
-        client = create_app(shell, metrics).test_client()
+        client = create_app(loop, metrics).test_client()
         wait_for(lambda: client.get("/explain/ml/alone").status_code == 200)
-        yield Asked(client, shell, Verbs(shell, metrics, max_body_mib=1))
-        shell.stop()
+        yield Asked(client, loop, Verbs(loop, metrics, max_body_mib=1))
+        loop.stop()
 
 
 @pytest.fixture
@@ -186,7 +186,7 @@ def test_alive_and_ready(http: FlaskClient) -> None:
 def test_what_else_is_awaited_or_wrong_is_said(extender: Asked) -> None:
     waits, wrong = ["no certificate is published yet"], ["nobody renews the certificates"]
     app = create_app(
-        extender.shell,
+        extender.loop,
         extender.verbs._metrics,
         waits_for=lambda: "".join(waits),
         trouble=lambda: "".join(wrong),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from linkwise.cli.what_if.given.machines import Known, LeftOut
-from linkwise.extender.core import CoreSettings, Scheduler
+from linkwise.extender.core import Core, CoreSettings
 from linkwise.extender.explain.snapshot import NodeState
 from linkwise.extender.explain.worth_view import domain_of, levels_of
 from linkwise.extender.placement.worth.estimate import Share, estimate
@@ -61,7 +61,7 @@ def ground_of(known: Known, settings: CoreSettings) -> Ground:
             left_out.setdefault(str(error), []).append(node.metadata.name)
             continue
         idle[node.metadata.name] = _idle(node, machine, settings.resource_name)
-    core = Scheduler(settings)
+    core = Core(settings)
     core.replace_nodes([node for node, _ in idle.values()], 0.0)
     snapshot = core.snapshot(0.0)
     usable = [state for state in snapshot.nodes if state.kind is not None and not state.problem]

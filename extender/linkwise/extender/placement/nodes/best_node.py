@@ -15,7 +15,7 @@ from linkwise.extender.cache.machine_kind import Floats, GpuRequest
 from linkwise.extender.cache.node_table import NOT_USABLE, Bools, Ints, NodeTable
 from linkwise.extender.cache.row_log import LONGEST
 from linkwise.extender.placement.nodes.nodes_view import NodesView
-from linkwise.extender.placement.result import Refusal, Spot
+from linkwise.extender.placement.result import NoRoom, Spot
 from linkwise.topology.machine.model import MAX_GPUS
 
 _MOST_WISHES = 64
@@ -41,7 +41,7 @@ class BestNode:
 
     def find(
         self, request: GpuRequest, needs: ResourceList, nodes: Bools, view: NodesView
-    ) -> Spot | Refusal:
+    ) -> Spot | NoRoom:
         """The best of *nodes* [rows] with room for *needs*."""
         worth, rows = self._worth_in(view, request), view.table()
         count = len(rows)
@@ -55,7 +55,7 @@ class BestNode:
                 fits &= left[:count] >= need
         places = np.flatnonzero(fits)
         if not len(places):
-            return Refusal(1, 0, "", 0)
+            return NoRoom(1, 0, "", 0)
         row = self._first(worth, places)
         name = rows.names[row] or ""
         gpus = self._cache.nodes[name].take(request, int(rows.free[row]))

@@ -62,7 +62,7 @@ def _held_for(cache: Cache, name: str) -> str:
     """The reason that names the gang for which unused GPUs of this node are reserved; if there are
     several, the first by name."""
     info = cache.nodes[name]
-    titles = [key.title for key, gpus in info.reserved.items() if gpus & info.held]
+    titles = [key.title for key, gpus in info.reserved.items() if gpus & info.set_aside]
     return held_for(min(titles)) if titles else OTHERS_FIRST
 
 
@@ -88,11 +88,11 @@ def rooms(cache: Cache, view: NodesView, request: GpuRequest, names: Sequence[st
             never.add(text)
             reasons.setdefault(text, []).extend(misses.tolist())
             continue
-        idle = table.free[rows[misses]] | table.held[rows[misses]]
-        held = kind.qualities(request, idle) > -np.inf
-        for place in misses[held].tolist():
+        idle = table.free[rows[misses]] | table.set_aside[rows[misses]]
+        set_aside = kind.qualities(request, idle) > -np.inf
+        for place in misses[set_aside].tolist():
             reasons.setdefault(_held_for(cache, names[place]), []).append(place)
-        misses = misses[~held]
+        misses = misses[~set_aside]
         counts = popcount(table.free[rows[misses]] & kind.allowed(request.requirement))
         fewer = counts < request.size
         reasons.setdefault(FEWER, []).extend(misses[fewer].tolist())

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from linkwise.extender.runtime.loop import NotReadyError, Shell
+from linkwise.extender.runtime.loop import Loop, NotReadyError
 from linkwise.extender.runtime.metrics import ExtenderMetrics
-from linkwise.extender.runtime.ports.passed_nodes import LetThrough
+from linkwise.extender.runtime.ports.passed_nodes import PassedNodes
 from linkwise.extender.verbs import wire
 from linkwise.kube.objects import Pod
 from linkwise.serving.gone import GoneError
@@ -38,13 +38,13 @@ class Verbs:
 
     def __init__(
         self,
-        shell: Shell,
+        loop: Loop,
         metrics: ExtenderMetrics,
         *,
         max_body_mib: int,
         resource_name: str = DEFAULT_RESOURCE,
     ) -> None:
-        self._shell, self._metrics, self._resource = shell, metrics, resource_name
+        self._loop, self._metrics, self._resource = loop, metrics, resource_name
         self.max_body = max_body_mib << 20
         self._answers: Mapping[str, Callable[[bytes, Waits], tuple[bytes, str]]] = {
             "filter": self._filter,
@@ -52,7 +52,7 @@ class Verbs:
             "bind": self._bind,
             "preempt": self._preempt,
         }
-        self._let_through = LetThrough()
+        self._let_through = PassedNodes()
         self._seconds = {v: metrics.request_seconds.labels(v) for v in VERBS}
         self._answered = {v: metrics.requests.labels(v, "ok") for v in VERBS}
 
@@ -100,25 +100,25 @@ class Verbs:
         asked = wire.read_nodes_call(body)
         if not _names(asked.call.pod, self._resource):
             return wire.write_filter_error(_OTHERS_POD.format(self._resource)), "refused"
-        answered = self._shell.filter(asked.call, waits)
+        answered = self._loop.filter(asked.call, waits)
         self._let_through.note(asked.call.pod, answered.node_names)
         result = "ok" if answered.node_names else "refused"
         return wire.write_filter_answer(answered, asked), result
 
     def _prioritize(self, body: bytes, _waits: Waits) -> tuple[bytes, str]:
         asked = wire.read_nodes_call(body)
-        return wire.write_priorities(self._shell.prioritize(asked.call)), "ok"
+        return wire.write_priorities(self._loop.prioritize(asked.call)), "ok"
 
     def _bind(self, body: bytes, waits: Waits) -> tuple[bytes, str]:
         asked = wire.read_bind_call(body)
         call = replace(asked, let_through=self._let_through.as_whose(asked.uid, asked.node))
-        refusal = self._shell.bind(call, waits)
+        refusal = self._loop.bind(call, waits)
         if not refusal:
             self._let_through.forget(asked.uid)
         return wire.write_bind_result(refusal), "refused" if refusal else "ok"
 
     def _preempt(self, body: bytes, _waits: Waits) -> tuple[bytes, str]:
-        answered = self._shell.preempt(wire.read_preempt_call(body))
+        answered = self._loop.preempt(wire.read_preempt_call(body))
         return wire.write_preempt_answer(answered), "ok" if answered.victims else "refused"
 
 

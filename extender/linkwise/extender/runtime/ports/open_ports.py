@@ -7,7 +7,7 @@ from functools import partial
 from threading import Thread
 from typing import TypeVar
 
-from linkwise.extender.runtime.loop import Shell
+from linkwise.extender.runtime.loop import Loop
 from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.ports.dispatch import Verbs
 from linkwise.extender.runtime.ports.routes import create_app
@@ -75,11 +75,11 @@ class CallerCertificates:
 
 
 def open_ports(
-    settings: Settings, shell: Shell, metrics: ExtenderMetrics, client: KubeClient
+    settings: Settings, loop: Loop, metrics: ExtenderMetrics, client: KubeClient
 ) -> Ports:
     """Listen; `Ports.run` starts to serve. Raises ListenError."""
     verbs = Verbs(
-        shell, metrics, max_body_mib=settings.max_body_mib, resource_name=settings.resource_name
+        loop, metrics, max_body_mib=settings.max_body_mib, resource_name=settings.resource_name
     )
     seen = CallerCertificates()
 
@@ -104,7 +104,7 @@ def open_ports(
         ),
     )
     app = create_app(
-        shell,
+        loop,
         metrics,
         waits_for=keeper.waits_for if keeper else str,
         trouble=lambda: "the certificate keeper has ended" if keeper and not keeper.alive else "",

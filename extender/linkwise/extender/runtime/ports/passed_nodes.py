@@ -23,7 +23,7 @@ _Answer = tuple[str, tuple[str, ...]]
 """schedulerName, nodes."""
 
 
-class LetThrough:
+class PassedNodes:
     """Thread-safe."""
 
     def __init__(self, most_names: int = _MOST_NAMES) -> None:

@@ -1,4 +1,4 @@
-"""The HTTP routes of the status port: each reads the request, asks the shell and writes the answer.
+"""The HTTP routes of the status port: each reads the request, asks the loop and writes the answer.
 
 No route changes anything. The server answers probes at once. Routes that take the core's lock or
 much time share a part of a processor (`serving.fair_share`).
@@ -17,7 +17,7 @@ from werkzeug.exceptions import HTTPException
 from linkwise.extender.explain import explanation_text
 from linkwise.extender.explain.explainer import Explainer
 from linkwise.extender.explain.usage import view_nodes, view_use
-from linkwise.extender.runtime.loop import NotReadyError, Shell
+from linkwise.extender.runtime.loop import Loop, NotReadyError
 from linkwise.extender.runtime.metrics import CONTENT_TYPE, ExtenderMetrics
 from linkwise.extender.runtime.ports.dispatch import DEFECT
 from linkwise.extender.runtime.ports.status_port import CALLER_WAITS
@@ -32,16 +32,16 @@ _SHARE = 0.25  # of a processor's time, for all views together
 
 
 def create_app(
-    shell: Shell,
+    loop: Loop,
     metrics: ExtenderMetrics,
     *,
     waits_for: Callable[[], str] = str,
     trouble: Callable[[], str] = str,
 ) -> Flask:
     """*waits_for* says why this process is not ready yet, *trouble* why it needs a restart, in
-    addition to the shell's own reasons. Both are empty if all is well."""
+    addition to the loop's own reasons. Both are empty if all is well."""
     app = Flask("linkwise.extender", static_folder=None)
-    _add_views(app, shell)
+    _add_views(app, loop)
     scrapes = FairShare(_SHARE)
 
     @app.get("/metrics")
@@ -52,14 +52,14 @@ def create_app(
     @app.get("/livez")
     @app.get("/healthz")
     def healthz() -> Response:
-        ill = shell.trouble() or trouble()
+        ill = loop.trouble() or trouble()
         return _text(ill or "ok", 500 if ill else 200)
 
     @app.get("/readyz")
     def readyz() -> Response:
         # The parameter of the API server's own /readyz: `?exclude=leader` asks if a standby could
         # lead.
-        waits = shell.reads() if request.args.get("exclude") == "leader" else shell.waits_for()
+        waits = loop.reads() if request.args.get("exclude") == "leader" else loop.waits_for()
         waits = waits or waits_for()
         return _text(waits or "ok", 503 if waits else 200)
 
@@ -86,18 +86,18 @@ def create_app(
     return app
 
 
-def _add_views(app: Flask, shell: Shell) -> None:
+def _add_views(app: Flask, loop: Loop) -> None:
     view = _shared(app)
 
     @view("/explain")
     def explain_all() -> Response:
         namespace = request.args.get("namespace", "")
-        found = Explainer(shell.snapshot()).everything(namespace)
+        found = Explainer(loop.snapshot()).everything(namespace)
         return _told(found, partial(explanation_text.all_that_waits, namespace=namespace))
 
     @view("/explain/<namespace>/<pod>")
     def explain_pod(namespace: str, pod: str) -> Response:
-        snapshot = shell.snapshot()
+        snapshot = loop.snapshot()
         found = Explainer(snapshot).pod(namespace, pod, runner_up=True)
         if found is None:
             return _unknown(f"no pod {namespace}/{pod} is known")
@@ -105,7 +105,7 @@ def _add_views(app: Flask, shell: Shell) -> None:
 
     @view("/explain/<namespace>/gangs/<path:gang>")
     def explain_gang(namespace: str, gang: str) -> Response:
-        snapshot = shell.snapshot()
+        snapshot = loop.snapshot()
         found = Explainer(snapshot).gang(namespace, gang, runner_up=True)
         if found is None:
             return _unknown(f"no gang {namespace}/{gang} is known")
@@ -115,16 +115,16 @@ def _add_views(app: Flask, shell: Shell) -> None:
     def gangs() -> Response:
         namespace = request.args.get("namespace", "")
         runner_up = request.args.get("runner-up", "") == "true"
-        found = Explainer(shell.snapshot()).gangs(namespace, runner_up=runner_up)
+        found = Explainer(loop.snapshot()).gangs(namespace, runner_up=runner_up)
         return _json(msgspec.json.encode(found))
 
     @view("/nodes")
     def nodes() -> Response:
-        return _json(msgspec.json.encode(view_nodes(shell.snapshot())))
+        return _json(msgspec.json.encode(view_nodes(loop.snapshot())))
 
     @view("/use")
     def use() -> Response:
-        return _json(msgspec.json.encode(view_use(shell.snapshot())))
+        return _json(msgspec.json.encode(view_use(loop.snapshot())))
 
 
 def _shared(app: Flask) -> Callable[[str], Callable[[F], F]]:

@@ -26,7 +26,7 @@ from linkwise.extender.placement.nodes.node_filters import NodeFilters
 from linkwise.extender.placement.nodes.nodes_view import NodesView
 from linkwise.extender.placement.nodes.scheduler_feedback import SchedulerFeedback
 from linkwise.extender.placement.request import NOBODY, PlacedMembers, PodSet
-from linkwise.extender.placement.result import Refusal, Spot
+from linkwise.extender.placement.result import NoRoom, Spot
 from linkwise.extender.placement.worth.estimate import estimate_of
 from linkwise.extender.placement.worth.ideal import Machines, ideal
 from linkwise.extender.placement.worth.reach import reach_of
@@ -66,7 +66,7 @@ class GangSearch:
         *,
         aside: RunUnlocked | None = None,
         view: NodesView,
-    ) -> list[Spot] | Refusal:
+    ) -> list[Spot] | NoRoom:
         """Room for the open members in *view*. With *aside* others may use the cache meanwhile;
         the result is valid on return. Raises StaleResult."""
         beside = spots_of(self._cache, members)
@@ -86,14 +86,14 @@ class GangSearch:
         now: float,
         aside: RunUnlocked | None,
         view: NodesView,
-    ) -> list[Spot] | Refusal:
+    ) -> list[Spot] | NoRoom:
         def known_nodes(template: Template) -> Bools:
             known, nodes = self._feedback.known_to_pass(template, now), self._nodes(template)
             return nodes if known is None else nodes & known
 
         if any(self._feedback.refused(template) for template in _templates(members.open)):
             spots = self._place(members, known_nodes, beside, aside, view)
-            if not isinstance(spots, Refusal):
+            if not isinstance(spots, NoRoom):
                 return spots
         return self._place(members, self._nodes, beside, aside, view)
 
@@ -109,11 +109,11 @@ class GangSearch:
         beside: Sequence[Spot],
         aside: RunUnlocked | None,
         view: NodesView,
-    ) -> list[Spot] | Refusal:
+    ) -> list[Spot] | NoRoom:
         member = members.open[0]
         if member.ask.gang is None and member.template is not None:
             spot = self._best_of(member, nodes(member.template), view)
-            return spot if isinstance(spot, Refusal) else [spot]
+            return spot if isinstance(spot, NoRoom) else [spot]
         spans = _spans_of(members)
         placed = self._placed(members, beside)
         levels = ordered(self._levels, spans)
@@ -213,13 +213,13 @@ class GangSearch:
             machines.append(Machines(kind, kind.allowed(requirement), reach_of(levels, nearest)))
         return ideal(machines, [spot.gpus.bit_count() for spot in spots])
 
-    def best_for(self, pod: PodRecord, view: NodesView) -> Spot | Refusal:
+    def best_for(self, pod: PodRecord, view: NodesView) -> Spot | NoRoom:
         """The best node for a pod that is not planned ahead."""
         if pod.template is None:
-            return Refusal(1, 0, "", 0)
+            return NoRoom(1, 0, "", 0)
         return self._best_of(pod, self._nodes(pod.template), view)
 
-    def _best_of(self, pod: PodRecord, nodes: Bools, view: NodesView) -> Spot | Refusal:
+    def _best_of(self, pod: PodRecord, nodes: Bools, view: NodesView) -> Spot | NoRoom:
         request = GpuRequest(pod.demand, pod.ask.requirement)
         return self._best_node.find(request, pod.needs, nodes, view)
 
@@ -242,7 +242,7 @@ class Seen:
 
     def still_true_of(
         self,
-        answer: list[Spot] | Refusal,
+        answer: list[Spot] | NoRoom,
         cluster: ClusterView,
         pod_sets: Sequence[PodSet],
         nodes: Callable[[Template], Bools],
@@ -251,7 +251,7 @@ class Seen:
         """Whether *answer* is still valid. Raises StaleResult."""
         if self._change_of_gang() != self._gang_change:
             raise StaleResult
-        if isinstance(answer, Refusal):
+        if isinstance(answer, NoRoom):
             return self._cache.room == self._room  # then the free GPUs only became fewer
         rows = [cluster.rows.row_of[spot.node] for spot in answer]
         return self._same(cluster.rows, view.table(), rows) and all(
