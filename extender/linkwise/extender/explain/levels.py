@@ -16,7 +16,6 @@ from linkwise.extender.api.annotations import link_word
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.api.views import LevelView, NearestMiss, ReasonCount
 from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind
-from linkwise.extender.cache.node_info import NO_TOPOLOGY
 from linkwise.extender.cache.node_table import Bools, Ints, popcount
 from linkwise.extender.explain.format import (
     cpus_in_words,
@@ -257,11 +256,10 @@ class Levels:
     # In words.
 
     def _unknown(self, at: int) -> str:
-        problem = self._field.nodes[at].problem
-        return problem if problem == NO_TOPOLOGY else reasons.UNREADABLE
+        return reasons.why_closed(self._field.nodes[at].closed)
 
     def _problem(self, at: int) -> str:
-        return self._field.nodes[at].problem
+        return self._field.nodes[at].closed
 
     def _too_few(self, at: int) -> str:
         size, free, like = self._request.size, int(self._suitable[at]), int(self._like[at])

@@ -30,7 +30,7 @@ class Field:
                 self.kinds.append(node.kind)
         self.kind_of: Ints = np.array(
             [
-                NOT_USABLE if node.problem or node.kind is None else numbers[id(node.kind)]
+                NOT_USABLE if node.closed or node.kind is None else numbers[id(node.kind)]
                 for node in self.nodes
             ],
             dtype=np.int64,

@@ -34,7 +34,7 @@ class NodeState(NamedTuple):
     record: NodeRecord | None
     machine: Machine | None
     kind: MachineKind | None
-    problem: str
+    closed: str  # why nothing new is placed there; empty: something may be
     owned: Mapping[str, int]  # holder -> bitmask
     used: int
     free: int  # free and not reserved

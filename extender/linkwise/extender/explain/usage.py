@@ -29,8 +29,8 @@ def view_nodes(snapshot: Snapshot) -> tuple[NodeView, ...]:
     return tuple(
         NodeView(
             name=node.name,
-            usable=not node.problem,
-            reason=node.problem,
+            usable=not node.closed,
+            reason=node.closed,
             clique=(node.machine.clique or "") if node.machine else "",
             gpus=_gpus_of(snapshot, node),
             kind=kind_in_words(node.machine) if node.machine else "",
@@ -100,7 +100,7 @@ def _by_state(
 
 
 def _best_of(known: dict[tuple[int, int], BestSet | None], node: NodeState) -> BestSet | None:
-    if node.kind is None or not node.free or node.problem:
+    if node.kind is None or not node.free or node.closed:
         return None
     key = (id(node.kind), node.free)
     if key not in known:
@@ -121,7 +121,7 @@ def _best_set(kind: MachineKind, free: int) -> BestSet:
 
 
 def _use_of(kind: str, nodes: Sequence[NodeState]) -> KindUse:
-    usable = [node for node in nodes if node.kind is not None and not node.problem]
+    usable = [node for node in nodes if node.kind is not None and not node.closed]
     free = sum(node.free.bit_count() for node in usable)
     most = max((len(node.machine.gpus) for node in nodes if node.machine), default=0)
     whole = free / most if most else 0.0  # idle machines with as many GPUs as are free

@@ -216,3 +216,14 @@ def test_people_are_told_why_the_node_is_not_used() -> None:
     at = refused_on_n1()
     (node,) = at.core.nodes(at.now)
     assert (node.usable, node.reason) == (False, "kubelet refuses pods with GPUs")
+
+
+def test_explain_gives_the_reason_that_filter_gives() -> None:
+    at = refused_on_n1()
+    at.add_pod("second", 1)
+    answer = at.filter("second")
+    assert answer.failed == {"n1": REFUSES}
+    found = at.core.explain("ml", "second", at.now)
+    assert found is not None and found.search is not None
+    missing = [each.reason for level in found.search.levels for each in level.missing]
+    assert missing == [REFUSES.removeprefix("linkwise: ")]

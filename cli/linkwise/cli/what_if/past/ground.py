@@ -64,10 +64,10 @@ def ground_of(known: Known, settings: CoreSettings) -> Ground:
     core = Core(settings)
     core.replace_nodes([node for node, _ in idle.values()], 0.0)
     snapshot = core.snapshot(0.0)
-    usable = [state for state in snapshot.nodes if state.kind is not None and not state.problem]
+    usable = [state for state in snapshot.nodes if state.kind is not None and not state.closed]
     for state in snapshot.nodes:
         if state not in usable:
-            left_out.setdefault(state.problem or "its machine is not known", []).append(state.name)
+            left_out.setdefault(state.closed or "its machine is not known", []).append(state.name)
     return Ground(
         tuple(idle[state.name] for state in usable),
         tuple(usable),

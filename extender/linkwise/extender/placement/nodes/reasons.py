@@ -49,13 +49,17 @@ def by_kind(cache: Cache, table: NodeTable, rows: Ints) -> Iterator[tuple[Machin
         yield cache.kinds[number], places, table.free[rows[places]]
 
 
+def why_closed(closed: str) -> str:
+    """The reason for `NodeInfo.closed`. A node that cannot be read has its own text for each
+    cause; kube-scheduler gets one for all."""
+    return {NO_TOPOLOGY: UNPUBLISHED, REFUSES: REFUSING}.get(closed, UNREADABLE)
+
+
 def problem_text(cache: Cache, name: str) -> str:
     info = cache.nodes.get(name)
     if info is None or info.no_topology == NOT_SEEN:
         return UNKNOWN_NODE
-    if not info.problem:
-        return REFUSING
-    return UNPUBLISHED if info.problem == NO_TOPOLOGY else UNREADABLE
+    return why_closed(info.closed)
 
 
 def _held_for(cache: Cache, name: str) -> str:
