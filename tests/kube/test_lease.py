@@ -109,7 +109,7 @@ def spec(client: KubeClient) -> dict[str, Any]:
 def test_the_first_one_creates_the_lease_and_acts(client: KubeClient, join: Join) -> None:
     told = Event()
     first = join("a")
-    first.elector.tell(told.set)
+    first.elector.on_lead(told.set)
     first.start()
     assert told.wait(10)
     assert (first.elector.term, first.elector.refusal()) == (1, "")

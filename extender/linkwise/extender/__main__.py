@@ -261,7 +261,7 @@ def serve(settings: Settings) -> None:
         if elector is not None:
             elector.start()  # only now, because a leader must be able to act at once
 
-    def take_calls() -> None:
+    def route_calls() -> None:
         if calling is not None:
             calling.take(lead.write_seconds())
 
@@ -272,7 +272,7 @@ def serve(settings: Settings) -> None:
         write_threads=settings.write_threads,
         on_complete=complete,
         lead=lead,
-        take_calls=take_calls,
+        route_calls=route_calls,
     )
     exit_on_signals()
     ports = open_ports(settings, loop, metrics, client)

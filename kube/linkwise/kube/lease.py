@@ -157,7 +157,7 @@ class Elector:
             return "the lease could not be renewed in time"
         return f"standby: the leader is {self.holder or 'yet to be found'}"
 
-    def tell(self, on_change: Callable[[], object]) -> None:
+    def on_lead(self, on_change: Callable[[], object]) -> None:
         """Call *on_change* when this process gets the Lease."""
         self._on_change = on_change
 

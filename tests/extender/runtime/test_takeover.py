@@ -47,7 +47,7 @@ class Told:
     def refusal(self) -> str:
         return "" if self.left else "standby: the leader is other"
 
-    def tell(self, on_change: Callable[[], object]) -> None:
+    def on_lead(self, on_change: Callable[[], object]) -> None:
         self.on_change = on_change
 
     def outbid(self, term: int) -> None:
@@ -72,7 +72,7 @@ class Extender:
             world.client,
             self.metrics,
             lead=self.lead,
-            take_calls=lambda: self.calls.append(self.lead.term),
+            route_calls=lambda: self.calls.append(self.lead.term),
         )
         self.http = create_app(self.loop, self.metrics).test_client()
         self.verbs = Verbs(self.loop, self.metrics, max_body_mib=1)
@@ -121,6 +121,20 @@ def test_a_standby_decides_nothing_until_it_leads(world: World, extender: Extend
     assert read_plan(world.read("g-0").metadata.annotations[names.PLAN]).edition == (4, 1)
     assert extender.calls == [4]
     assert extender.get("/readyz") == (200, "ok")
+
+
+def test_a_leader_whose_lease_lapsed_counts_nothing(extender: Extender) -> None:
+    """The other replica may lead by now, and dashboards add both up."""
+
+    def nodes() -> float | None:
+        return extender.metrics.registry.get_sample_value(
+            "linkwise_extender_nodes", {"state": "usable"}
+        )
+
+    extender.lead.give(1)
+    wait_for(lambda: nodes() == 2)
+    extender.lead.take()
+    assert nodes() in (None, 0)
 
 
 def test_all_pods_are_listed_once_more_before_it_decides(world: World, extender: Extender) -> None:

@@ -7,7 +7,7 @@ these values from the API server's objects.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from linkwise.extender.api.actions import PodRef
@@ -148,15 +148,7 @@ class NodeRecord:
 
     def same_but_in_use(self, other: "NodeRecord") -> bool:
         """Whether nothing that affects placement differs, apart from the GPUs in use."""
-        return (
-            self.ready == other.ready
-            and self.unschedulable == other.unschedulable
-            and self.offers == other.offers
-            and self.max_pods == other.max_pods
-            and self.topology == other.topology
-            and self.taints == other.taints
-            and self.labels == other.labels
-        )
+        return replace(self, in_use=other.in_use) == other
 
 
 def natural(name: str) -> SortKey:

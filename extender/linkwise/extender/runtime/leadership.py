@@ -33,7 +33,7 @@ class Lead(Protocol):
     def refusal(self) -> str:
         """Why this process may not act; empty if it may."""
 
-    def tell(self, on_change: Callable[[], object]) -> None:
+    def on_lead(self, on_change: Callable[[], object]) -> None:
         """Call *on_change* when this process becomes the leader."""
 
     def outbid(self, term: int) -> None:
@@ -54,7 +54,7 @@ class _Alone:
     def refusal(self) -> str:
         return ""
 
-    def tell(self, on_change: Callable[[], object]) -> None:
+    def on_lead(self, on_change: Callable[[], object]) -> None:
         """It leads from the start, so *on_change* is never called."""
 
     def outbid(self, term: int) -> None:

@@ -84,7 +84,7 @@ class Loop:
         clock: Callable[[], float] | None = None,
         on_complete: Callable[[], object] = lambda: None,
         lead: Lead = ALONE,
-        take_calls: Callable[[], object] = lambda: None,
+        route_calls: Callable[[], object] = lambda: None,
     ) -> None:
         """*on_complete* is called when the cache is complete, and again when it has been rebuilt by
         a new leader. *take_calls* is called every few seconds while this process leads, and may
@@ -108,7 +108,7 @@ class Loop:
         self._binding = 0  # Bindings in flight
         self._has_decided = False  # since it became the leader
         self._worker = Thread(target=self._work, name="planner", daemon=True)
-        self._succession = Takeover(
+        self._takeover = Takeover(
             lead,
             core,
             self._lock,
@@ -117,9 +117,9 @@ class Loop:
             clock=self._clock,
             alive=self._note_alive,
             on_led=on_complete,
-            take_calls=take_calls,
+            route_calls=route_calls,
         )
-        lead.tell(self._changed.set)
+        lead.on_lead(self._changed.set)
         metrics.watch_lead(lead)
         metrics.watch_books(self._census)
 
@@ -234,7 +234,7 @@ class Loop:
         if missing:
             return missing
         # Before the first decision of a term, no GPUs are reserved for the oldest waiting gangs.
-        has_taken_over = self._succession.acts and self._has_decided
+        has_taken_over = self._takeover.has_taken_over and self._has_decided
         refusal = self._lead.refusal() or ("" if has_taken_over else "not ready: taking over")
         return f"linkwise: {refusal}" if refusal else ""
 
@@ -268,7 +268,8 @@ class Loop:
 
     def _census(self) -> Census:
         silent = self._informers.failing_seconds()
-        if not self._succession.acts:  # otherwise a sum over both replicas would count twice
+        # A sum over both replicas must not count twice, even while a Lease has just lapsed.
+        if not self._takeover.has_taken_over or self._lead.act_seconds() <= 0:
             return Census(NOTHING.counts, 0, silent)
         with self._lock:
             counts = self._core.counts(self._clock())
@@ -303,18 +304,18 @@ class Loop:
                 self._on_complete()
                 complete = True
             try:
-                leads = self._succession.leads()
+                leads = self._takeover.leads()
                 sleep_seconds = self._decide() if leads else self._stand_by()
             except Exception:
                 self._defect("decide", "this round made no decisions")
                 self._stopping.wait(_LONGEST_SLEEP_SECONDS)
-            if self._succession.acts and time.monotonic() - self._audited > _AUDIT_SECONDS:
+            if self._takeover.has_taken_over and time.monotonic() - self._audited > _AUDIT_SECONDS:
                 self._audit_now()
             self._stopping.wait(_BREATH_SECONDS)
 
     def _stand_by(self) -> float:
         with self._lock:
-            if not self._succession.acts:
+            if not self._takeover.has_taken_over:
                 self._core.stand_by()
             reads = self._core.owners_to_read(self._clock())
         for read in reads:

@@ -27,14 +27,14 @@ _POLL_SECONDS = 0.01
 # than years of leaders could reach is ignored: the Lease might not be able to hold a later one.
 _MOST_AHEAD = 10_000
 # A user may delete the EndpointSlice that routes kube-scheduler's calls here, so it is rewritten.
-_CALLS_SECONDS = 5.0
+_ROUTE_SECONDS = 5.0
 
 
 class Takeover:
     """Takes over when this process becomes the leader.
 
-    One thread calls `leads` repeatedly. Any thread may read `acts`: whether this process leads and
-    has rebuilt its cache since.
+    One thread calls `leads` repeatedly. Any thread may read `has_taken_over`: whether this
+    process became the leader and has rebuilt its cache since.
     """
 
     def __init__(
@@ -48,28 +48,28 @@ class Takeover:
         clock: Callable[[], float],
         alive: Callable[[], object],
         on_led: Callable[[], object],
-        take_calls: Callable[[], object],
+        route_calls: Callable[[], object],
     ) -> None:
         """The take-over calls *alive* while it waits."""
-        self.acts = lead.act_seconds() == math.inf  # the only process has no predecessor
+        self.has_taken_over = lead.act_seconds() == math.inf  # the only process has no predecessor
         self._lead, self._core, self._lock, self._pods = lead, core, lock, pods
         self._stopping, self._clock, self._alive = stopping, clock, alive
-        self._on_led, self._take_calls = on_led, take_calls
-        self._called_at = -math.inf
+        self._on_led, self._route_calls = on_led, route_calls
+        self._routed_at = -math.inf
 
     def leads(self) -> bool:
         """Whether to decide now. If this process has just become the leader, it takes over
         first."""
         if self._lead.act_seconds() <= 0:
             return False
-        if not self.acts:
+        if not self.has_taken_over:
             try:
-                self.acts = self._take_over()
+                self.has_taken_over = self._take_over()
             except (ApiError, msgspec.MsgspecError) as error:
                 log.warning("cannot write a later term to the Lease: %s", error)
-        if self.acts and time.monotonic() - self._called_at > _CALLS_SECONDS:
-            self._call()
-        return self.acts
+        if self.has_taken_over and time.monotonic() - self._routed_at > _ROUTE_SECONDS:
+            self._route()
+        return self.has_taken_over
 
     def _take_over(self) -> bool:
         """List the pods again, so that the cache has the last write of the previous leader, then
@@ -91,9 +91,9 @@ class Takeover:
         log.info("leading, term %d", self._lead.term)
         return True
 
-    def _call(self) -> None:
+    def _route(self) -> None:
         try:
-            self._take_calls()
-            self._called_at = time.monotonic()
+            self._route_calls()
+            self._routed_at = time.monotonic()
         except (ApiError, msgspec.MsgspecError) as error:
             log.warning("cannot route kube-scheduler's calls here yet: %s", error)

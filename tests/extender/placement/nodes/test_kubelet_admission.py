@@ -224,6 +224,7 @@ def test_explain_gives_the_reason_that_filter_gives() -> None:
     answer = at.filter("second")
     assert answer.failed == {"n1": REFUSES}
     found = at.core.explain("ml", "second", at.now)
-    assert found is not None and found.search is not None
+    assert found is not None
+    assert found.search is not None
     missing = [each.reason for level in found.search.levels for each in level.missing]
     assert missing == [REFUSES.removeprefix("linkwise: ")]
