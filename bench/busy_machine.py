@@ -23,7 +23,7 @@ from itertools import product
 import click
 import numpy as np
 
-from bench.figures import print_table
+from bench.support.figures import print_table
 from linkwise.topology.machine.model import LinkClass, Machine
 from linkwise.topology.machine.recorded import machine_names, recorded_machine
 from linkwise.topology.sets import subsets

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 import click
 import msgspec
 
-from bench.figures import milliseconds, percentile, print_table, this_machine
+from bench.support.figures import milliseconds, percentile, print_table, this_machine
 from linkwise.extender.core import Core, CoreSettings
 from linkwise.extender.explain import explanation_text
 from linkwise.extender.explain.explainer import Explainer

@@ -23,9 +23,9 @@ import click
 import msgspec
 import urllib3
 
-from bench.cluster import NAMESPACE, Job, api_server, fill, waiting_pod
-from bench.figures import milliseconds, percentile, print_table, ratio, this_machine
-from bench.programs import running
+from bench.support.cluster import NAMESPACE, Job, api_server, fill, waiting_pod
+from bench.support.figures import milliseconds, percentile, print_table, ratio, this_machine
+from bench.support.programs import running
 from linkwise.kube.client import KubeClient
 from linkwise.topology import names
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import click
 
-from bench.figures import milliseconds, percentile, print_table, ratio, this_machine
+from bench.support.figures import milliseconds, percentile, print_table, ratio, this_machine
 from linkwise.extender.api.actions import WritePlan
 from linkwise.extender.core import Core, CoreSettings
 from linkwise.kube.objects import (

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import click
 import numpy as np
 
-from bench.figures import print_table
+from bench.support.figures import print_table
 from linkwise.extender.cache.machine_kind import MachineKind
 from linkwise.extender.placement.one_machine import gang_on
 from linkwise.topology.machine.model import Machine

@@ -22,7 +22,7 @@ from typing import Any
 
 import click
 
-from bench.figures import print_table, this_machine
+from bench.support.figures import print_table, this_machine
 from tests.cluster.__main__ import build_all
 from tests.cluster.deployed.test_leader_switch import led_to
 from tests.cluster.support.host import sandbox

@@ -26,8 +26,8 @@ import grpc
 import urllib3
 from prometheus_client.parser import text_string_to_metric_families
 
-from bench.figures import milliseconds, percentile, print_table, ratio, this_machine
-from bench.programs import running
+from bench.support.figures import milliseconds, percentile, print_table, ratio, this_machine
+from bench.support.programs import running
 from linkwise.kube.client import KubeClient
 from linkwise.plugin.kubelet import deviceplugin_pb2 as api
 from linkwise.plugin.kubelet.deviceplugin_pb2_grpc import (

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 
 import click
 
-from bench.figures import print_table, ratio, this_machine
-from bench.scheduler_pods import Kind, Length
-from bench.scheduler_world import Round, World, world
+from bench.support.figures import print_table, ratio, this_machine
+from bench.support.scheduler_pods import Kind, Length
+from bench.support.scheduler_world import Round, World, world
 from tests.cluster.support.host import sandbox
 from tests.cluster.support.programs.binaries import NEWEST, kubernetes
 

@@ -10,9 +10,9 @@ import sys
 
 import click
 
-from bench.figures import this_machine
-from bench.scheduler_pods import Length
-from bench.scheduler_world import Memory, world
+from bench.support.figures import this_machine
+from bench.support.scheduler_pods import Length
+from bench.support.scheduler_world import Memory, world
 from tests.cluster.support.host import sandbox
 from tests.cluster.support.programs.binaries import NEWEST, kubernetes
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import click
 
-from bench.figures import milliseconds, percentile, print_table, this_machine
+from bench.support.figures import milliseconds, percentile, print_table, this_machine
 from linkwise.topology import names
 from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.host import sandbox

@@ -9,7 +9,7 @@ from typing import Any
 import urllib3
 from prometheus_client.parser import text_string_to_metric_families
 
-from bench.programs import running
+from bench.support.programs import running
 from linkwise.extender.placement.nodes import reasons
 from linkwise.simulator.api_server import ApiServer
 from linkwise.topology import names

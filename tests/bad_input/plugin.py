@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import pynvml
 
-from bench.programs import Program, running
+from bench.support.programs import Program, running
 from linkwise.kube.client import KubeClient
 from linkwise.plugin.device_plugin.grpc_channel import reason_of
 from linkwise.plugin.errors import InventoryError

@@ -14,8 +14,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from bench import scheduler_pods as pods
-from bench.scheduler_load import Load
+from bench.support import scheduler_pods as pods
+from bench.support.scheduler_load import Load
 from linkwise.kube.objects import Pod
 from tests.cluster.support.api.control_plane import ControlPlane
 from tests.cluster.support.host.logs import tails
