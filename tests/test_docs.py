@@ -1,7 +1,12 @@
 """The docs name all that a user can set, read or be shown, and nothing that does not exist."""
 
+import ast
+import inspect
 import re
+import textwrap
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import cast
 
 import click
@@ -12,12 +17,17 @@ from prometheus_client.core import CollectorRegistry
 from linkwise.cli.__main__ import main as cli
 from linkwise.extender.__main__ import command as extender
 from linkwise.extender.api.views import Counts
+from linkwise.extender.explain import levels, node_arrays
+from linkwise.extender.gangs import repair, scheduling_gates, waiting_events
 from linkwise.extender.placement.nodes import reasons
+from linkwise.extender.placement.nodes.node_filters import why_not
+from linkwise.extender.preemption import gang_preemption
 from linkwise.extender.runtime.leadership import ALONE
 from linkwise.extender.runtime.loop import Shell
 from linkwise.extender.runtime.metrics import Census, ExtenderMetrics
 from linkwise.extender.runtime.ports.routes import create_app as create_extender_app
-from linkwise.extender.verbs import filter_and_prioritize
+from linkwise.extender.verbs import bind, filter_and_prioritize
+from linkwise.kube.lease import Elector
 from linkwise.plugin.__main__ import main as plugin
 from linkwise.plugin.app import create_app as create_plugin_app
 from linkwise.plugin.metrics import Metrics as PluginMetrics
@@ -36,6 +46,7 @@ OPERATING = ROOT / "docs" / "operating"
 ANNOTATIONS = (ROOT / "docs" / "annotations.md").read_text()
 SIMULATOR = (ROOT / "docs" / "simulator.md").read_text()
 REPLAY = (ROOT / "docs" / "replay.md").read_text()
+REASONS = (OPERATING / "find-out-why-a-pod-waits.md").read_text()
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -144,9 +155,50 @@ def test_every_reason_that_kube_scheduler_shows_is_explained() -> None:
         for name, value in (vars(filter_and_prioritize) | vars(reasons)).items()
         if name.isupper() and isinstance(value, str) and value.startswith("linkwise: ")
     ]
-    assert len(shown) >= 8
-    page = (OPERATING / "find-out-why-a-pod-waits.md").read_text()
-    assert not [reason for reason in shown if f"`{reason}`" not in page]
+    shown += [levels.NO_RESOURCES, levels.REFUSED, node_arrays.NOT_READY]
+    assert len(shown) >= 14
+    assert not [reason for reason in shown if f"`{reason}`" not in REASONS]
+
+
+def texts_in(source: ModuleType | Callable[..., object] | type) -> set[str]:
+    """The literal texts in *source* and around its f-strings' fields, without its docstrings."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(source)))
+    said = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    texts = {
+        node.value.removeprefix("linkwise: ").strip(" :;()`")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in said
+    }
+    return {text for text in texts if " " in text}
+
+
+@pytest.mark.parametrize(
+    ("source", "least"),
+    [
+        (bind, 11),
+        (scheduling_gates, 12),
+        (waiting_events.why_waiting, 1),
+        (why_not, 3),
+        (Elector.refusal, 3),
+        (Shell.waits_for, 1),
+        (Shell.reads, 1),
+    ],
+)
+def test_every_reason_that_is_put_together_is_explained(
+    source: ModuleType | Callable[..., object], least: int
+) -> None:
+    texts = texts_in(source) - {"kubectl linkwise explain -n"}
+    assert len(texts) >= least
+    assert not [text for text in texts if text not in REASONS]
+
+
+def test_every_event_is_explained() -> None:
+    events = [module.REASON for module in (waiting_events, repair, gang_preemption)]
+    assert not [reason for reason in events if f"`{reason}`" not in REASONS]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
