@@ -62,7 +62,9 @@ def read_job(
             key = (pod.metadata.namespace, pod.metadata.name)
             if key in pods:
                 first = places[pods[key].metadata.uid]
-                raise BadInputError(f"{place}: pod {'/'.join(key)} is also at {first.removeprefix('--submit ')}")
+                raise BadInputError(
+                    f"{place}: pod {'/'.join(key)} is also at {first.removeprefix('--submit ')}"
+                )
             pods[key] = pod
             places[pod.metadata.uid] = place
     if not pods:
