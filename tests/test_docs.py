@@ -207,6 +207,23 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     assert not [target for target in targets if not (page.parent / target).exists()]
 
 
+def headings(page: Path) -> set[str]:
+    """The names by which links call the page's headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    plain = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title).lower() for title in titles]
+    return {re.sub(r"[^\w\- ]", "", title).strip().replace(" ", "-") for title in plain}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_to_headings_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(((?:[^)#:]+\.md)?)#([^)]+)\)", page.read_text())
+    assert not [
+        (target, heading)
+        for target, heading in targets
+        if heading not in headings(page.parent / target if target else page)
+    ]
+
+
 def test_every_command_of_the_linkwise_program_is_shown_in_the_readme() -> None:
     assert isinstance(cli, click.Group)
     readme = (ROOT / "README.md").read_text()
