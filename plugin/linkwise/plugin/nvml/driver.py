@@ -81,5 +81,5 @@ class Driver:
         except pynvml.NVMLError as error:
             raise InventoryError(f"{call}: {error}") from error
         except NoAnswerError as error:
-            help_ = "read the kernel's log; mostly only a reboot helps"
-            raise HangsError(f"{call}: {self.hangs}: {help_}") from error
+            advice = "see dmesg on the node; mostly only a reboot helps"
+            raise HangsError(f"{call}: {self.hangs}; {advice}") from error
