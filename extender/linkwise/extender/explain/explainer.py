@@ -112,7 +112,7 @@ class Explainer:
             )
         in_gang = record.ask.gang is not None
         node = record.node or (written.plan.node if written else "")
-        gpus = self._gpus(record)
+        gpus, at = self._gpus(record), snapshot.node_named.get(node)
         return Explanation(
             namespace=record.ref.namespace,
             name=record.ref.name,
@@ -129,7 +129,7 @@ class Explainer:
             priority=record.priority,
             since=record.created or None,
             because=record.ask.because,
-            indices=self._indices(node, gpus),
+            indices=at.indices_of(gpus) if at is not None else {},
             communicator=written.plan.communicator if written else None,
             runner_up=self._alternatives.runner_up([record]) if runner_up and not in_gang else None,
         )
@@ -185,13 +185,6 @@ class Explainer:
                 return real
         written = self._snapshot.plan_of(record)
         return {} if written is None or record.ended else written.gpus
-
-    def _indices(self, name: str, gpus: Mapping[str, tuple[str, ...]]) -> Mapping[str, int]:
-        node = self._snapshot.node_named.get(name)
-        uuids = {uuid for share in gpus.values() for uuid in share}
-        machine = node.machine if node is not None else None
-        known = machine.gpus if machine is not None else ()
-        return {gpu.uuid: gpu.index for gpu in known if gpu.uuid in uuids}
 
     # Gangs.
 
