@@ -1,7 +1,12 @@
 """The docs name all that a user can set, read or be shown, and nothing that does not exist."""
 
+import ast
+import inspect
 import re
+import textwrap
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import cast
 
 import click
@@ -12,12 +17,19 @@ from prometheus_client.core import CollectorRegistry
 from linkwise.cli.__main__ import main as cli
 from linkwise.extender.__main__ import command as extender
 from linkwise.extender.api.views import Counts
+from linkwise.extender.explain import levels, node_arrays
+from linkwise.extender.gangs import repair, scheduling_gates
 from linkwise.extender.placement.nodes import reasons
+from linkwise.extender.placement.nodes.node_filters import why_not
+from linkwise.extender.preemption import gang_preemption
+from linkwise.extender.queue import waiting_events, waiting_reasons
 from linkwise.extender.runtime.leadership import ALONE
 from linkwise.extender.runtime.loop import Loop
 from linkwise.extender.runtime.metrics import Census, ExtenderMetrics
 from linkwise.extender.runtime.ports.routes import create_app as create_extender_app
+from linkwise.extender.verbs import bind
 from linkwise.extender.verbs import filter as filter_verb
+from linkwise.kube.lease import Elector
 from linkwise.plugin.__main__ import main as plugin
 from linkwise.plugin.app import create_app as create_plugin_app
 from linkwise.plugin.metrics import Metrics as PluginMetrics
@@ -36,6 +48,7 @@ OPERATING = ROOT / "docs" / "operating"
 ANNOTATIONS = (ROOT / "docs" / "annotations.md").read_text()
 SIMULATOR = (ROOT / "docs" / "simulator.md").read_text()
 REPLAY = (ROOT / "docs" / "replay.md").read_text()
+REASONS = (OPERATING / "find-out-why-a-pod-waits.md").read_text()
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -144,15 +157,73 @@ def test_every_reason_that_kube_scheduler_shows_is_explained() -> None:
         for name, value in (vars(filter_verb) | vars(reasons)).items()
         if name.isupper() and isinstance(value, str) and value.startswith("linkwise: ")
     ]
-    assert len(shown) >= 8
-    page = (OPERATING / "find-out-why-a-pod-waits.md").read_text()
-    assert not [reason for reason in shown if f"`{reason}`" not in page]
+    shown += [levels.NO_RESOURCES, levels.REFUSED, node_arrays.NOT_READY]
+    assert len(shown) >= 14
+    assert not [reason for reason in shown if f"`{reason}`" not in REASONS]
+
+
+def texts_in(source: ModuleType | Callable[..., object] | type) -> set[str]:
+    """The literal texts in *source* and around its f-strings' fields, without its docstrings."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(source)))
+    said = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    texts = {
+        node.value.removeprefix("linkwise: ").strip(" :;()`")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in said
+    }
+    return {text for text in texts if " " in text}
+
+
+@pytest.mark.parametrize(
+    ("source", "least"),
+    [
+        (bind, 11),
+        (scheduling_gates, 5),
+        (waiting_reasons, 8),
+        (why_not, 3),
+        (Elector.refusal, 3),
+        (Loop.waits_for, 1),
+        (Loop.reads, 1),
+    ],
+)
+def test_every_reason_that_is_put_together_is_explained(
+    source: ModuleType | Callable[..., object], least: int
+) -> None:
+    texts = texts_in(source) - {"kubectl linkwise explain -n"}
+    assert len(texts) >= least
+    assert not [text for text in texts if text not in REASONS]
+
+
+def test_every_event_is_explained() -> None:
+    events = [module.REASON for module in (waiting_events, repair, gang_preemption)]
+    assert not [reason for reason in events if f"`{reason}`" not in REASONS]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
     assert not [target for target in targets if not (page.parent / target).exists()]
+
+
+def headings(page: Path) -> set[str]:
+    """The names by which links call the page's headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    plain = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title).lower() for title in titles]
+    return {re.sub(r"[^\w\- ]", "", title).strip().replace(" ", "-") for title in plain}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_to_headings_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(((?:[^)#:]+\.md)?)#([^)]+)\)", page.read_text())
+    assert not [
+        (target, heading)
+        for target, heading in targets
+        if heading not in headings(page.parent / target if target else page)
+    ]
 
 
 def test_every_command_of_the_linkwise_program_is_shown_in_the_readme() -> None:

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from linkwise.cli import kubectl_tables
 from linkwise.cli.kubectl import main
+from linkwise.extender.api.views import GpuView, NodeView
 from linkwise.extender.core import Core, CoreSettings
 from linkwise.extender.runtime.loop import Loop
 from linkwise.extender.runtime.metrics import ExtenderMetrics
@@ -86,23 +87,22 @@ def test_the_package_installs_it_under_the_name_that_kubectl_looks_for() -> None
 
 def test_a_pod_is_explained_in_words() -> None:
     told = lines("explain", "lonely")
-    assert told[0].startswith("ml/lonely: waiting for ")
+    assert told[0].startswith("ml/lonely: has waited ")
     assert told == lines("explain", "pod/lonely", "-n", "ml")
     assert "  nearest   n2: " not in told
 
 
 def test_a_gang_is_explained_in_words() -> None:
     told = lines("explain", "gang/huge")
-    assert told[0].startswith("gang ml/huge: waiting for ")
+    assert told[0].startswith("gang ml/huge: has waited ")
     assert told[1] == "  Gang huge: no room for the whole gang."
 
 
 def test_a_gang_with_gpus_is_told_what_else_there_was() -> None:
     told = lines("explain", "gang/train")
     assert "  worth     370.8 GB/s estimated: ring on n1 370.8" in told
-    assert told[told.index("  runner-up n1, GPUs 0,1,2,3,4,6: 370.8 GB/s") + 1] == (
-        "            as good, but for lowest indices"
-    )
+    other = told.index("  runner-up n1, GPUs 0,1,2,3,4,6: 370.8 GB/s, as the cluster is now")
+    assert told[other + 1] == "            as good, but for lowest indices"
     as_json = json.loads(run("explain", "gang/train", "-o", "json").stdout)
     (train,) = (
         gang for gang in json.loads(run("gangs", "-o", "json").stdout) if gang["name"] == "train"
@@ -144,7 +144,7 @@ def test_gangs_are_a_table() -> None:
     ]
     huge, train = (row.split(maxsplit=8) for row in rows)
     assert huge[:7] == ["huge", "forming", "0", "0", "3", "3", "-"]
-    assert huge[8].startswith("-           room for 1 of 3 members; node n")
+    assert huge[8].startswith("-           room for 1 of 3 members; most on one node: n")
     assert train[:7] == ["train", "planned", "0", "1", "1", "1", "371"]
     assert train[8].startswith("in ")
     header, *rows = lines("gangs", "-A")
@@ -179,6 +179,13 @@ def test_nodes_are_a_table_with_the_best_set_that_is_free() -> None:
     assert " 2 by nvlink, " in first
     assert " 8 x H100 80GB HBM3 " in first
     assert second.split()[:6] == ["n2", "8", "0", "0", "0", "8"]
+
+
+def test_the_table_of_nodes_names_the_gpus_that_are_not_healthy() -> None:
+    states = ("free", "unhealthy", "used", "unhealthy")
+    gpus = (GpuView(at, f"GPU-{at}", "L4", True, state, "") for at, state in enumerate(states))
+    view = NodeView("n1", True, "", "", tuple(gpus), "4 x L4", None, 1, 0, 0.0)
+    assert kubectl_tables.nodes([view]).splitlines()[1].endswith("  GPUs 1,3 unhealthy")
 
 
 def test_top_says_how_much_is_used_and_what_still_fits() -> None:
@@ -231,7 +238,7 @@ def test_an_extender_that_is_not_ready_or_not_there_is_told(proxy: Proxy) -> Non
         f"the extender at kube-system/linkwise-extender:http is not ready: {none}"
     )
     proxy.refusal = None
-    assert "there is no Service gpu/elsewhere:http; where is the extender?" in refused(
+    assert "Service gpu/elsewhere:http not found: name it with --extender" in refused(
         "nodes", "--extender", "gpu/elsewhere:http"
     )
 

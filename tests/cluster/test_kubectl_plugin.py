@@ -114,7 +114,7 @@ def kubectl(control: ControlPlane, extender: ExtenderProcess, run_directory: Pat
     made = Kubectl(control, run_directory / "kubectl-path")
     # The API server learns of the role and of the Service, and the extender of the pods, each in
     # its own time.
-    wait_for(lambda: "held by   8 GPUs: ml/busy" in made.run(*SECOND).stdout, "it is answered")
+    wait_for(lambda: "GPUs with 8 GPUs: ml/busy" in made.run(*SECOND).stdout, "it is answered")
     everything = "1 gang and 2 pods in no gang wait"
     wait_for(lambda: everything in made.run("explain", "-A").stdout, "all pods are known")
     return made
@@ -192,9 +192,9 @@ def test_the_real_kubectl_finds_the_plugin_and_the_api_server_passes_it_on(
     kubectl: Kubectl,
 ) -> None:
     told = kubectl.says(*SECOND)
-    assert told.startswith("ml/second: waiting for ")
+    assert told.startswith("ml/second: has waited ")
     assert "  nearest   n1: 0 of 8 suitable GPUs are free, 2 more are needed\n" in told
-    assert "  held by   8 GPUs: ml/busy, planned, not started yet" in told
+    assert "  GPUs with 8 GPUs: ml/busy, planned, not started yet" in told
 
 
 def test_a_gang_and_everything_that_waits_are_explained(kubectl: Kubectl) -> None:
@@ -204,8 +204,8 @@ def test_a_gang_and_everything_that_waits_are_explained(kubectl: Kubectl) -> Non
     )
     told = kubectl.says("explain", "-A")
     assert "1 gang and 2 pods in no gang wait, the most urgent first.\n" in told
-    assert "gang ml/train: waiting for " in told
-    assert ", and 1 more like it: waiting for " in told
+    assert "gang ml/train: has waited " in told
+    assert ", and 1 more like it: has waited " in told
 
 
 def test_the_tables_come_by_the_same_way(kubectl: Kubectl) -> None:

@@ -116,7 +116,7 @@ def test_a_gang_evicts_whole_gangs_but_none_that_a_budget_forbids(world: Schedul
         wait_for(lambda: terminating(world), "victims are chosen", PATIENCE_SECONDS)
         wait_for(lambda: terminating(world) == set(first), "the whole gang is", PATIENCE_SECONDS)
         assert not any(world.node_of(name) for name in urgent)
-        assert "held for gang ml/urgent" in why_not(world)
+        assert "reserved for gang ml/urgent" in why_not(world)
         world.bury_terminating()
         world.wait_bound(urgent)
         assert {pod.metadata.name for pod in world.pods()} >= {*singles, *urgent}
@@ -131,7 +131,9 @@ def why_not(world: SchedulingWorld) -> str:
     world.delete(min(terminating(world)))
     wait_for(lambda: "reserved" in states(world), "the extender has seen that it is gone")
     world.create("later", gpus=8)
-    wait_for(lambda: "held for" in world.reason("later"), "its refusal says so", PATIENCE_SECONDS)
+    wait_for(
+        lambda: "reserved for" in world.reason("later"), "its refusal says so", PATIENCE_SECONDS
+    )
     reason = world.reason("later")
     world.delete("later")
     return reason

@@ -100,8 +100,8 @@ def test_a_gang_that_fits_no_clique_waits_is_told_the_nearest_and_goes_when_one_
     no_room = f"gang {NAMESPACE}/train: no room for the whole gang within one {CLIQUE}"
     wait_told(world, gang[0], no_room)
     why = world.extender.explain(NAMESPACE, gang[0])
-    assert f"nearest   {CLIQUE} B: room for 2 of 3 pods" in why
-    assert f"held by   8 GPUs: {NAMESPACE}/taken" in why
+    assert f"nearest   {CLIQUE} B: lacks room for 1 of 3 pods" in why
+    assert f"GPUs with 8 GPUs: {NAMESPACE}/taken" in why
     assert not any(map(world.node_of, gang))
     world.delete("taken")
     assert nodes_of(world, gang) == {"b1", "b2", "b3"}

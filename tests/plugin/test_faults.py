@@ -253,7 +253,7 @@ def test_an_operator_may_treat_each_condition_otherwise() -> None:
         ("", "'': expected NAME=TREATMENT with xid-NUMBER or one of ecc, "),
         ("losst=note", "'losst=note': expected NAME=TREATMENT"),
         ("xid-0=note", "'xid-0=note': expected NAME=TREATMENT"),
-        ("xid-79", "'xid-79': expected one of ignore, note, unhealthy, reset behind the ="),
+        ("xid-79", "'xid-79': expected one of ignore, note, unhealthy, reset after the ="),
         ("lost=Unhealthy", "expected one of ignore, note, unhealthy, reset"),
     ],
 )

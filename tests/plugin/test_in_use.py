@@ -114,6 +114,8 @@ def test_a_kubelet_that_does_not_answer_says_nothing_and_what_was_said_stays(
 
 def test_an_absent_socket_is_named(kubelet_dir: Path) -> None:
     source = PodResources(kubelet_dir / "absent.sock", RESOURCE)
-    with pytest.raises(PodResourcesError, match=r"podresources .*/absent\.sock: UNAVAILABLE: "):
+    with pytest.raises(
+        PodResourcesError, match=r"podresources at .*/absent\.sock\): UNAVAILABLE: "
+    ):
         source.read()
     source.close()

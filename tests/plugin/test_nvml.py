@@ -203,7 +203,7 @@ def test_no_usable_gpu_at_all_is_an_error_that_says_why() -> None:
     driver = FakeNvml(PCIE_8)
     driver.fail("nvmlDeviceGetHandleByIndex", LOST)
     with pytest.raises(
-        InventoryError, match=r"names no usable GPU \(8 counted\); GPU 0: GPU is lost: no handle"
+        InventoryError, match=r"reports 8 GPUs, none usable; GPU 0: GPU is lost: no handle"
     ):
         read(driver)
 

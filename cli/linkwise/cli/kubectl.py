@@ -21,8 +21,8 @@ F = TypeVar("F", bound=Callable[..., object])
 T = TypeVar("T")
 
 _OF_ALL = (
-    click.option("--kubeconfig", metavar="FILE", help="As kubectl's.  [default: KUBECONFIG]"),
-    click.option("--context", metavar="NAME", help="As kubectl's."),
+    click.option("--kubeconfig", metavar="FILE", help="A kubeconfig file.  [default: KUBECONFIG]"),
+    click.option("--context", metavar="NAME", help="A context of the kubeconfig."),
     click.option(
         "--extender",
         metavar="NAMESPACE/SERVICE:PORT",
@@ -35,8 +35,10 @@ _OF_ALL = (
     click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text"),
 )
 _OF_NAMESPACE = (
-    click.option("-n", "--namespace", metavar="NAME", help="As kubectl's."),
-    click.option("-A", "--all-namespaces", is_flag=True, help="As kubectl's."),
+    click.option(
+        "-n", "--namespace", metavar="NAME", help="A namespace.  [default: the context's]"
+    ),
+    click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces."),
 )
 
 
@@ -112,7 +114,8 @@ def gangs(
 @main.command()
 @_with(*_OF_ALL)
 def nodes(kubeconfig: str | None, context: str | None, extender: str, output: str) -> None:
-    """List nodes with GPUs: how many are in use, held and free, and the best free set."""
+    """List nodes with GPUs: how many are in use, planned, reserved and free, and the best free
+    set."""
     answer = Extender(Access(kubeconfig, context, extender)).ask("nodes")
     if output == "json":
         _json(answer)

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from linkwise.cli.gpu_list import write_indices
 from linkwise.cli.table import aligned
 from linkwise.extender.api.views import BestSet, ClusterUse, GangView, KindUse, NodeView
 from linkwise.extender.explain.format import duration
@@ -114,7 +115,8 @@ def _node(view: NodeView) -> tuple[str, ...]:
     states = Counter(gpu.state for gpu in view.gpus)
     problem = view.reason
     if not problem and states["unhealthy"]:
-        problem = f"{states['unhealthy']} unhealthy"
+        broken = [gpu.index for gpu in view.gpus if gpu.state == "unhealthy"]
+        problem = f"GPU{'' if len(broken) == 1 else 's'} {write_indices(broken)} unhealthy"
     return (
         view.name,
         str(len(view.gpus)),

@@ -95,7 +95,8 @@ class Extender:
         if said.startswith("linkwise: "):
             return said.removeprefix("linkwise: ")
         if error.status == 404 and error.reason == "NotFound":
-            return f"there is no Service {whole}; where is the extender? --extender says so: {said}"
+            name_it = "name it with --extender NAMESPACE/SERVICE:PORT"
+            return f"Service {whole} not found: {name_it}: {said}"
         if error.status == 404:
             return f"the extender at {whole} knows no {route}"
         if error.status == 503:

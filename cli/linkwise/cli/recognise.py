@@ -46,7 +46,8 @@ _Told = Sequence[tuple[Pod, Answer]]
     type=click.Choice([mode.value for mode in IndexedJobs]),
     default=IndexedJobs.ALL.value,
     show_default=True,
-    help="Which Indexed Jobs are gangs, of those that run all their pods at once.",
+    help="Which Indexed Jobs that run all their pods at once are gangs: all, those whose pods have "
+    "a subdomain, or none.",
 )
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
 def recognise_command(

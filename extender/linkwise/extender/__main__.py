@@ -144,14 +144,16 @@ _DEFAULTS = Settings()
     type=click.Choice([who.value for who in Preempt]),
     default=_DEFAULTS.preempt.value,
     callback=lambda _context, _option, who: Preempt(who),
-    help="Pods that may be evicted for a more important gang: those that say that they are "
-    "preemptible, all of lower priority, or none.",
+    help="Pods that the extender may evict for a more important gang: those that say that they are "
+    "preemptible, all of lower priority, or none. kube-scheduler's own preemption, timeouts and "
+    "repairs evict by rules of their own.",
 )
 @click.option(
     "--indexed-jobs",
     type=click.Choice([word.value for word in IndexedJobs]),
     default=_DEFAULTS.indexed_jobs.value,
-    help="Which of the Indexed Jobs that run all their pods at once are gangs.",
+    help="Which Indexed Jobs that run all their pods at once are gangs: all, those whose pods have "
+    "a subdomain, or none.",
 )
 @click.option(
     "--leader-elect",

@@ -118,8 +118,8 @@ class Core:
         self._binder = Binder(cache, planner.pending_writes, registry, reservations, changes)
 
     def lead(self, term: int, now: float) -> None:
-        """Decide from now on, in this term. Nodes and pods stay; all else is as after a start. So
-        it does not matter which process led before, or how long this one watched."""
+        """Decide from now on, in this term. Nodes, pods, budgets, run times and ages stay; all else
+        is as after a start. So it does not matter which process led before."""
         nodes = [info.record for info in self._cache.nodes.values() if info.record is not None]
         pods = list(self._cache.pods.values())
         self._begin(term)

@@ -81,7 +81,11 @@ def _namespaced(_context: click.Context, _option: click.Parameter, value: str | 
     metavar="NAMESPACE/NAME",
     help="The plugin's DaemonSet: if it is gone when the plugin ends, the plugin cleans its Node.",
 )
-@click.option("--resource-name", default=_DEFAULTS.resource_name, help="What pods ask for.")
+@click.option(
+    "--resource-name",
+    default=_DEFAULTS.resource_name,
+    help="The extended resource that is a GPU.",
+)
 @click.option(
     "--in-front",
     is_flag=True,

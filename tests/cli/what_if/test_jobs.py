@@ -231,6 +231,10 @@ spec:
             "spec.template: spec.containers: Expected `array`, got `int`",
         ),
         ({"apiVersion": "v1", "kind": "Pod"}, "metadata: expected an object"),
+        (
+            a_list([pod("w", 1), pod("w", 1)]),
+            "items[1]: pod ml/w is also at /job.yaml: document 1: items[0]",
+        ),
         ("[" * 100_000, "more than 200 levels deep"),
         (
             pod("w", 1, {"gang": "q", "gang-size": "3"}),

@@ -73,7 +73,7 @@ def test_nodes_alone_are_an_idle_cluster(tmp_path: Path) -> None:
     [
         ("", "-f standard input: empty"),
         ("\n ", "-f standard input: empty"),
-        (a_list([]), "no Node there"),
+        (a_list([]), "contains no Node"),
         ([], "expected an object with apiVersion and kind"),
         ("{", "line 2: did not find"),
         ({"apiVersion": "v1", "kind": "List", "items": {}}, "items: expected a list"),

@@ -86,7 +86,7 @@ def test_a_gang_without_room_says_so_and_starts_before_who_came_later_and_would_
     # The other machine is idle, and reserved for the gang. Ages are whole seconds; equal ages sort
     # by name.
     deployed.apply(workloads.pod("visitor", 8, node="node-2"))
-    wait_described(deployed, "visitor", "linkwise: held for gang")
+    wait_described(deployed, "visitor", "linkwise: reserved for gang")
     assert_sound(deployed)
     for pod in deployed.pods("job-name=train"):
         assert not planned(pod)

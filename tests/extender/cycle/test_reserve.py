@@ -175,7 +175,7 @@ def test_nor_is_it_a_younger_pods_that_asks_before_anything_was_decided() -> Non
     at.add_pod("young", 8)
     end(at, "three")
     assert at.filter("young").failed["n3"] == (
-        "linkwise: GPUs came free that others have waited for longer"
+        "linkwise: newly freed GPUs go first to gangs and pods that have waited longer"
     )
     assert at.schedule("young") == ""
     at.settle()

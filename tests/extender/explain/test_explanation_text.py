@@ -48,7 +48,7 @@ def test_a_waiting_pod() -> None:
     at.add_pod("train", 8, gpu_model="H100", require_link="nvlink")
     at.pass_time(600)
     assert of_pod(at, "train") == [
-        "ml/train: waiting for 10m",
+        "ml/train: has waited 10m",
         "  No node has a GPU set for the pod now.",
         "  wanted    8 GPUs, model H100, link nvlink required, 1 CPU, 1 GiB of memory",
         "  nodes     4 of 4  have GPUs that Linkwise knows",
@@ -60,7 +60,7 @@ def test_a_waiting_pod() -> None:
         "            0 of 3  have 8 GPUs free and suitable",
         "                    - 3: fewer free GPUs than wanted",
         "  nearest   gpu-1: 6 of 8 suitable GPUs are free, 2 more are needed",
-        "  held by   2 GPUs: ml/notebook, in use for 10m, expected to end in 1h50m",
+        "  GPUs with 2 GPUs: ml/notebook, in use for 10m, expected to end in 1h50m",
     ]
 
 
@@ -69,7 +69,7 @@ def test_a_member_of_a_gang_without_room() -> None:
     at.add_gang("g", 2, 7, gpu_memory="40Gi")
     at.pass_time(90)
     gang = [
-        "gang ml/g: waiting for 90s",
+        "gang ml/g: has waited 90s",
         "  Gang g: no room for the whole gang.",
         "  pods      2 of 2  exist and may be scheduled",
         "            0 of 2  have room at once",
@@ -84,7 +84,7 @@ def test_a_member_of_a_gang_without_room() -> None:
         "                    - 3: fewer free GPUs than wanted",
         "            so there is room for 0 of 2 pods by themselves",
         "  nearest   gpu-1: 6 of 8 suitable GPUs are free, 1 more is needed",
-        "  held by   2 GPUs: ml/notebook, in use for 90s, expected to end in 1h58m",
+        "  GPUs with 2 GPUs: ml/notebook, in use for 90s, expected to end in 1h58m",
         "  reserved  14 GPUs on gpu-2, gpu-3: 4 free now, all free in 10m, by an estimate",
         "  waits for 7 GPUs: ml/serve, planned, not started yet, end unknown",
         "            3 GPUs: ml/eval, planned, not started yet, end unknown",
@@ -95,7 +95,7 @@ def test_a_member_of_a_gang_without_room() -> None:
     ]
     assert of_gang(at, "g") == gang
     assert of_pod(at, "g-1") == [
-        "ml/g-1: waiting for 90s",
+        "ml/g-1: has waited 90s",
         "  Gang g: no room for the whole gang.",
         "  wanted    7 GPUs, 40 GiB of GPU memory each, link nvlink preferred, "
         "1 CPU, 1 GiB of memory",
@@ -110,7 +110,7 @@ def test_a_gang_that_forms_names_the_ranks_that_are_missing() -> None:
     at.add_pod("g-1", 2, gang="g", gang_size="3", rank="1")
     at.settle()
     assert of_gang(at, "g") == [
-        "gang ml/g: waiting for 0s",
+        "gang ml/g: has waited 0s",
         "  Gang g waits for its members.",
         "  pods      1 of 3  exist and may be scheduled",
         "                    - 2: do not exist yet",
@@ -141,29 +141,29 @@ def test_everything_that_waits_in_short() -> None:
         "12 reserved for waiting gangs and pods.",
         "2 gangs and 4 pods in no gang wait, the most urgent first.",
         "",
-        "gang ml/g: waiting for 1h56m",
+        "gang ml/g: has waited 1h56m",
         "  Gang g: no room for the whole gang.",
         "  pods      1 of 2  have room at once",
         "  wanted    by 2 pods, each: 7 GPUs, link nvlink preferred, 1 CPU, 1 GiB of memory",
         "  nodes     room for 1 of 2 pods by themselves",
         "  nearest   gpu-1: 6 of 8 suitable GPUs are free, 1 more is needed",
-        "  held by   2 GPUs: ml/notebook, in use for 1h56m, expected to end in 3m",
+        "  GPUs with 2 GPUs: ml/notebook, in use for 1h56m, expected to end in 3m",
         "  reserved  14 GPUs on gpu-1, old: 12 free now, all expected to be free in 3m",
         "",
-        "gang ml/part: waiting for 1h56m",
+        "gang ml/part: has waited 1h56m",
         "  Gang part waits for its members.",
         "  pods      1 of 2  exist and may be scheduled",
         "                    - 1: do not exist yet",
         "",
-        "pod ml/sweep-0, and 2 more like it: waiting for 1h56m",
+        "pod ml/sweep-0, and 2 more like it: has waited 1h56m",
         "  No node has a GPU set for the pod now.",
         "  wanted    8 GPUs, model H100, link nvlink preferred, 1 CPU, 1 GiB of memory",
         "  nodes     0 of 3  have 8 GPUs free and suitable",
         "                    - 3: fewer free GPUs than wanted",
         "  nearest   gpu-2: 5 of 8 suitable GPUs are free, 3 more are needed",
-        "  held by   3 GPUs: ml/eval, planned, not started yet, end unknown",
+        "  GPUs with 3 GPUs: ml/eval, planned, not started yet, end unknown",
         "",
-        "pod ml/wrong: waiting for 1h56m",
+        "pod ml/wrong: has waited 1h56m",
         "  The pod cannot be placed: linkwise.dev/require-link: 'fast': expected one of nvlink, "
         "switch, host-bridge, numa, node",
     ]
@@ -181,13 +181,13 @@ def test_what_is_kept_for_others_is_told_so() -> None:
     at.add_pod("late", 4)
     assert of_pod(at, "late")[-5:] == [
         "            0 of 1  have 4 GPUs free and suitable",
-        "                    - 1: held for gang ml/first",
+        "                    - 1: reserved for gang ml/first",
         "  nearest   n1: 0 of 8 suitable GPUs are free and 5 reserved for others, "
         "4 more are needed",
-        "  held by   3 GPUs: ml/notebook, in use for 10m, expected to end in 1h50m",
+        "  GPUs with 3 GPUs: ml/notebook, in use for 10m, expected to end in 1h50m",
         "            5 GPUs: free, but reserved for gang ml/first, which can start in 1h50m",
     ]
-    assert "  order     1 more urgent or older is unschedulable too" in of_gang(at, "second")
+    assert "  order     1 gang or pod ahead of it has no room either" in of_gang(at, "second")
     assert "  reserved  8 GPUs on n1: 5 free now, all expected to be free in 1h50m" in of_gang(
         at, "first"
     )
@@ -222,7 +222,7 @@ def test_a_gang_for_which_others_are_evicted_is_told_so() -> None:
     at.settle()
     assert at.evicted == ["batch"]
     lines = of_gang(at, "g")
-    assert "  held by   6 GPUs: ml/batch, is ending" in lines
+    assert "  GPUs with 6 GPUs: ml/batch, is ending" in lines
     kept = "8 GPUs on n1: 2 free now, the pods on the others are being evicted for it"
     assert f"  reserved  {kept}" in lines
 
@@ -249,7 +249,7 @@ def test_a_server_is_not_waited_for() -> None:
     at.put_pod(change(pod, spec=change(pod.spec, restart_policy="Always")))
     at.add_pod("late", 8)
     assert of_pod(at, "late")[-1] == (
-        "  held by   3 GPUs: ml/server, planned, not started yet, a server: does not end by itself"
+        "  GPUs with 3 GPUs: ml/server, planned, not started yet, a server: does not end by itself"
     )
 
 
@@ -279,7 +279,7 @@ def test_who_is_late_or_will_give_back_is_told_so() -> None:
     at.pass_time(300)
     at.add_pod("a", 8)
     assert of_pod(at, "a")[-4:] == [
-        "  held by   1 GPU: ml/dying, is ending",
+        "  GPUs with 1 GPU: ml/dying, is ending",
         "            1 GPU: ml/late, in use for 5m, expected to end 4m ago",
         "            2 GPUs: ml/g-0 of gang ml/g, planned, not started yet, given back in 5m "
         "if it cannot start",
@@ -318,6 +318,7 @@ def test_a_bound_pod_shows_its_gpus_and_what_they_are_worth() -> None:
             gbytes_per_s=362.25,
             search=None,
             gang=None,
+            indices={"GPU-1": 4, "GPU-2": 5},
         ),
         at=0.0,
     )
@@ -327,8 +328,8 @@ def test_a_bound_pod_shows_its_gpus_and_what_they_are_worth() -> None:
         "  wanted    3 GPUs (a 2, b 1), model H100 or H200, 40 GiB of GPU memory each, "
         "link switch required",
         "  node      n1",
-        "  GPU       a: GPU-1",
-        "  GPU       a: GPU-2",
+        "  GPU       a: 4 (GPU-1)",
+        "  GPU       a: 5 (GPU-2)",
         "  GPU       b: GPU-3",
         "  link      NVLINK, 362 GB/s estimated",
     ]
@@ -347,7 +348,7 @@ def test_a_planned_gang_shows_its_plan_and_its_deadline() -> None:
         "  gang      g: planned, a gang of 1",
         "  plan      p-1 made 1970-01-01 00:00:00 UTC",
         "  deadline  1970-01-01 00:10:00 UTC (in 9m); then a partial gang gives its GPUs back",
-        "  given up  2 plans so far",
+        "  refused   2 plans so far",
     ]
 
 

@@ -55,7 +55,7 @@ def test_of_domains_with_as_much_room_the_nearest_is_one_that_could_hold_the_gan
     assert gang.nearest is not None
     assert (gang.nearest.level, gang.nearest.place) == (CLIQUE, "B")
     assert [holder.pod for holder in gang.nearest.holders] == ["ml/somebody"]
-    assert gang.gang.reason == f"room for 2 of 3 members; {CLIQUE} B has room for 2"
+    assert gang.gang.reason == f"room for 2 of 3 members; most in one domain: {CLIQUE} B, 2"
 
 
 def test_a_domain_that_is_too_small_is_no_near_miss_however_much_of_it_is_free() -> None:
@@ -65,8 +65,8 @@ def test_a_domain_that_is_too_small_is_no_near_miss_however_much_of_it_is_free()
     gang = waiting(at, at.add_gang("g", 3, require_span="clique"))
     assert gang.nearest is not None
     assert gang.nearest.place == "B"
-    assert gang.nearest.lacks == "room for 1 of 3 pods"
-    assert gang.gang.reason == f"room for 2 of 3 members; {CLIQUE} B has room for 1"
+    assert gang.nearest.lacks == "lacks room for 2 of 3 pods"
+    assert gang.gang.reason == f"room for 2 of 3 members; most in one domain: {CLIQUE} B, 1"
 
 
 def test_where_only_both_levels_together_fail_both_are_told() -> None:
@@ -80,7 +80,9 @@ def test_where_only_both_levels_together_fail_both_are_told() -> None:
     assert gang.nearest is not None
     assert gang.nearest.level == f"{CLIQUE},{ZONE}"
     assert gang.nearest.place == "A,east"  # of two that are alike, the first by its nodes' names
-    assert f"  nearest   {CLIQUE} A and {ZONE} east: room for 2 of 3 pods" in in_text(at, gang)
+    assert f"  nearest   {CLIQUE} A and {ZONE} east: lacks room for 1 of 3 pods" in in_text(
+        at, gang
+    )
 
 
 def test_who_has_the_gpus_of_a_domain_of_two_levels_is_told() -> None:

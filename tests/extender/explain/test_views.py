@@ -40,7 +40,9 @@ def test_the_real_gpus_are_shown_once_the_kubelet_has_said_them() -> None:
     at.schedule("a")
     real = {"main": at.uuids("n1", 6, 7)}
     at.start("a", real)
-    assert explain(at, "a").gpus == real
+    found = explain(at, "a")
+    assert found.gpus == real
+    assert found.indices == dict(zip(real["main"], (6, 7), strict=True))
 
 
 def levels(it: SearchView | None) -> list[tuple[str, int, int]]:
@@ -280,7 +282,7 @@ def test_a_gang_that_must_be_in_one_domain_is_told_the_nearest_and_who_holds_it(
     ]
     assert found.nearest is not None
     assert (found.nearest.place, found.nearest.level) == ("a", ZONE)
-    assert found.nearest.lacks == "room for 3 of 4 pods"
+    assert found.nearest.lacks == "lacks room for 1 of 4 pods"
     assert [holder.pod for holder in found.nearest.holders] == ["ml/busy"]
 
 

@@ -65,7 +65,7 @@ def test_who_was_named_already_is_not_named_again() -> None:
     found = explain(at, "g-0").gang
     assert found is not None
     told = explanation_text.gang(found, at.now)
-    assert "  held by   3 GPUs: ml/notebook" in told
+    assert "  GPUs with 3 GPUs: ml/notebook" in told
     assert "waits for" not in told
 
 
@@ -132,11 +132,11 @@ def test_a_gang_that_no_waiting_helps_is_told_so_until_the_nodes_change() -> Non
         at.delete(f"fits-{rank}")
     at.pass_time(60)  # its reservation is given up
     at.pass_time(60)  # and what there is now is looked at
-    reason = "room for 1 of 4 members; node gpu-3 has room for 1"
+    reason = "room for 1 of 4 members; most on one node: gpu-3, 1"
     assert _reason(at, "large-0") == f"{reason}; not for all even once nobody else runs"
     at.add_node("gpu-4", "hgx-h100")
     at.pass_time(60)
-    assert _reason(at, "large-0") == "room for 2 of 4 members; node gpu-3 has room for 1"
+    assert _reason(at, "large-0") == "room for 2 of 4 members; most on one node: gpu-3, 1"
 
 
 def test_room_that_others_took_is_told_no_longer() -> None:

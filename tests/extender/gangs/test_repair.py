@@ -314,7 +314,7 @@ def test_a_member_that_failed_and_is_not_made_anew_is_reported_by_name() -> None
     at.stop("g-1", "n1")
     at.settle()
     at.pass_time(PATIENCE_SECONDS)
-    text = "it lacks members, and nobody has made others (g-1 failed)"
+    text = "it lacks members, and their controller has not recreated them (g-1 failed)"
     assert told(at) == [f"gang ml/g: {text}"]
     at.pass_time(10 * TIMEOUT)
     assert at.evicted == []

@@ -111,7 +111,10 @@ def test_what_fits_nowhere_stays_gated_takes_nothing_and_is_told_why() -> None:
     assert at.free("n1") == 4
     assert told(at, "p") == []  # not before it has waited for a moment
     at.pass_time(PATIENCE_SECONDS)
-    assert told(at, "p") == ["pod ml/p: no node has room for it (fewer free GPUs than wanted)"]
+    assert told(at, "p") == [
+        "pod ml/p: no node has room for it (fewer free GPUs than wanted); "
+        "see `kubectl linkwise explain -n ml p`"
+    ]
     assert at.gates("p") == [OURS]
     at.delete("old")
     at.settle()
@@ -150,12 +153,15 @@ def test_why_those_that_are_alike_wait_is_worked_out_once_a_round(
     at.pass_time(PATIENCE_SECONDS)
     assert sorted(wish.size for wish in asked) == [2, 4]
     assert {tuple(told(at, f"p-{number}")) for number in range(20)} == {
-        (f"pod ml/p-{number}: no node has room for it (fewer free GPUs than wanted)",)
+        (
+            f"pod ml/p-{number}: no node has room for it (fewer free GPUs than wanted); "
+            f"see `kubectl linkwise explain -n ml p-{number}`",
+        )
         for number in range(20)
     }
     at.remove_node("n1")  # what was true a round ago is not reported for ever
     at.pass_time(EVENT_SECONDS)
-    assert told(at, "p-0")[-1] == "pod ml/p-0: no node has room for it (there are no nodes)"
+    assert "no node has room for it (there are no nodes);" in told(at, "p-0")[-1]
 
 
 def test_a_gate_that_can_never_be_lifted_is_no_lack_of_room() -> None:

@@ -200,7 +200,7 @@ def test_what_had_no_room_says_how_much_there_was() -> None:
     assert at.settle_but_notes() == []
     (gang,) = at.core.gangs(at.now)
     assert gang.phase == "forming"
-    assert gang.reason == "room for 3 of 4 members; node n1 has room for 2"
+    assert gang.reason == "room for 3 of 4 members; most on one node: n1, 2"
 
 
 def test_a_gang_of_more_than_a_node_has_is_refused_in_words() -> None:

@@ -315,7 +315,7 @@ def test_of_a_single_gpu_no_bandwidth_is_told() -> None:
     assert found is not None
     assert explanation_text.pod(found, at.now).splitlines()[-3:] == [
         "  link      NVLINK",
-        "  runner-up n0, GPU 1",
+        "  runner-up n0, GPU 1, as the cluster is now",
         "            as good, but for lowest indices",
     ]
 
@@ -333,7 +333,7 @@ def test_it_is_told_beside_what_the_gang_has() -> None:
     assert of_pod is not None
     told = [
         "  worth     48.0 GB/s estimated: slowest ring on n0 370.8, between nodes 48.0",
-        "  runner-up n0, n2: 43.2 GB/s",
+        "  runner-up n0, n2: 43.2 GB/s, as the cluster is now",
         "            lost by worth: 48.0 against 43.2 GB/s",
     ]
     assert explanation_text.gang(of_gang, at.now).splitlines()[-5:-2] == told

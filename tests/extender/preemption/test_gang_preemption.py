@@ -248,7 +248,7 @@ def test_what_comes_free_is_held_and_nobody_else_gets_it() -> None:
     at.delete("humble-0")
     at.settle()
     at.add_pod("other", 1, priority=0)
-    held = {"linkwise: held for gang ml/urgent", "linkwise: fewer free GPUs than wanted"}
+    held = {"linkwise: reserved for gang ml/urgent", "linkwise: fewer free GPUs than wanted"}
     assert set(at.filter("other").failed.values()) == held
     at.delete("humble-1")
     at.settle()

@@ -15,7 +15,7 @@ from linkwise.kube.objects import Condition, Pod
 from linkwise.topology import names
 from tests.extender.cluster import Cluster, change
 
-HELD = "linkwise: held for gang ml/g"
+HELD = "linkwise: reserved for gang ml/g"
 
 
 def cluster(nodes: int = 2, share: float = 0.5) -> Cluster:
@@ -416,7 +416,7 @@ def test_a_single_pod_behind_the_gate_is_held_for_as_a_gang_is() -> None:
     at.settle()
     at.now += 1
     at.add_pod("late", 4)
-    assert at.filter("late").failed == {"n1": "linkwise: held for pod ml/whole"}
+    assert at.filter("late").failed == {"n1": "linkwise: reserved for pod ml/whole"}
     end(at, "first")
     assert at.gates("whole") == []
 
@@ -459,7 +459,7 @@ def test_what_is_held_for_a_single_pod_is_held_after_a_restart_and_explained() -
     at.now += 1
     at.add_pod("late", 4)
     for _ in range(2):
-        assert at.filter("late").failed == {"n1": "linkwise: held for pod ml/whole"}
+        assert at.filter("late").failed == {"n1": "linkwise: reserved for pod ml/whole"}
         told = at.core.explain("ml", "late", at.now)
         assert told is not None
         assert told.search is not None

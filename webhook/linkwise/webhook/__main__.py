@@ -73,7 +73,8 @@ def _resource(_context: click.Context, parameter: click.Parameter, value: str) -
     "--indexed-jobs",
     type=click.Choice([mode.value for mode in IndexedJobs]),
     default=IndexedJobs.ALL.value,
-    help="The same as the extender's flag.",
+    help="Which Indexed Jobs that run all their pods at once are gangs: all, those whose pods have "
+    "a subdomain, or none. Give the extender's value.",
 )
 @click.option("--listen-address", default="0.0.0.0", help="Address to serve on.")
 @click.option(

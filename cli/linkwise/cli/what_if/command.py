@@ -46,7 +46,14 @@ from linkwise.topology import names
     multiple=True,
     help="For --replay: more pods of the past, as CSV.",
 )
-@click.option("-n", "--namespace", metavar="NAME", default="default", help="As kubectl's.")
+@click.option(
+    "-n",
+    "--namespace",
+    metavar="NAME",
+    default="default",
+    show_default=True,
+    help="Namespace of the job's objects that name none.",
+)
 @click.option(
     "--assume",
     "assumed",
@@ -68,16 +75,23 @@ from linkwise.topology import names
     type=click.Choice(["all", "with-subdomain", "none"]),
     default="all",
     show_default=True,
-    help="As the extender's.",
+    help="Which Indexed Jobs that run all their pods at once are gangs: all, those whose pods have "
+    "a subdomain, or none. Give the extender's value.",
 )
 @click.option(
     "--preempt",
     type=click.Choice(["consenting", "lower-priority", "never"]),
     default="consenting",
     show_default=True,
-    help="As the extender's.",
+    help="Pods that the extender may evict for a more important gang: those that say that they are "
+    "preemptible, all of lower priority, or none. Give the extender's value.",
 )
-@click.option("--span-levels", metavar="KEYS", help="As the extender's.")
+@click.option(
+    "--span-levels",
+    metavar="KEYS",
+    help="Node labels that name domains above the node, nearest first, separated by commas. Give "
+    "the extender's value.",
+)
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
 def what_if_command(
     paths: tuple[str, ...],

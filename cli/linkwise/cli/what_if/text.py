@@ -81,7 +81,7 @@ def _verdict(answer: Answer) -> str:
         return "It starts now, though not with all of its pods." if some else "All of it fits now."
     if answer.never is not None:
         of = "It" if len(answer.parts) == 1 else "All of it"
-        return f"{of} can never start on these nodes, even if all pods were gone that could go."
+        return f"{of} can never start on these nodes, even if every pod that can end had ended."
     return "It does not fit now."
 
 

@@ -194,6 +194,8 @@ class Explanation:
     priority: int = 0
     since: float | None = None  # when it was created
     because: str = ""  # which rule found its gang, or found none, and why
+    # GPU uuid -> index, of those that the node's machine has
+    indices: Mapping[str, int] = field(default_factory=dict)
     communicator: CommunicatorEstimate | None = None  # of its gang, from its plan
     runner_up: RunnerUpView | None = None  # of a pod in no gang; see `GangView`
 

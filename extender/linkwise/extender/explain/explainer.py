@@ -111,6 +111,8 @@ class Explainer:
                 [record], own or claimant_of_single(record, snapshot.nine_of_ten.get)
             )
         in_gang = record.ask.gang is not None
+        node = record.node or (written.plan.node if written else "")
+        gpus, at = self._gpus(record), snapshot.node_named.get(node)
         return Explanation(
             namespace=record.ref.namespace,
             name=record.ref.name,
@@ -118,8 +120,8 @@ class Explainer:
             state=state,
             summary=self._summary(record, state, gang, search),
             wanted=wanted_of(record) if record.demand.gpus else None,
-            node=record.node or (written.plan.node if written else ""),
-            gpus=self._gpus(record),
+            node=node,
+            gpus=gpus,
             link=written.plan.link if written else "",
             gbytes_per_s=written.plan.gbytes_per_s if written else 0.0,
             search=search,
@@ -127,6 +129,7 @@ class Explainer:
             priority=record.priority,
             since=record.created or None,
             because=record.ask.because,
+            indices=at.indices_of(gpus) if at is not None else {},
             communicator=written.plan.communicator if written else None,
             runner_up=self._alternatives.runner_up([record]) if runner_up and not in_gang else None,
         )
@@ -311,7 +314,7 @@ class Explainer:
             return None
         nodes = self._funnel.field.nodes
         inside = [node for node in nodes if _domains(node, room.level) == room.nearest]
-        lacks = f"room for {room.nearest_had} of {pods_in_words(room.wanted)}"
+        lacks = f"lacks room for {room.wanted - room.nearest_had} of {pods_in_words(room.wanted)}"
         mine = self._funnel.field.open_to(gang.claimant)
         holders = holders_of(self._snapshot, inside, mine)
         return NearestMiss(room.nearest, room.level, lacks, holders)
@@ -384,8 +387,10 @@ def _no_room(room: NoRoom) -> str:
     text = f"room for {room.had} of {room.wanted} members"
     if not room.nearest_had:
         return f"{text} in one domain of {_and_one_of(room.level)}" if room.level else text
-    place = domain_in_words(room.level or NODE, room.nearest)
-    return f"{text}; {place} has room for {room.nearest_had}"
+    if room.level in ("", NODE):
+        return f"{text}; most on one node: {room.nearest}, {room.nearest_had}"
+    place = domain_in_words(room.level, room.nearest)
+    return f"{text}; most in one domain: {place}, {room.nearest_had}"
 
 
 def _and_one_of(levels: str) -> str:

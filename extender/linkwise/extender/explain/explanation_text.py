@@ -65,7 +65,7 @@ def holder(it: Holder, at: float) -> str:
 
 def _pod(it: Explanation, at: float) -> Iterator[str]:
     waits = it.state == "waiting" and it.since is not None
-    state = f"waiting for {duration(at - it.since)}" if waits and it.since else it.state
+    state = f"has waited {duration(at - it.since)}" if waits and it.since else it.state
     yield f"{it.namespace}/{it.name}: {state}"
     if it.summary:
         yield f"  {it.summary}"
@@ -76,7 +76,7 @@ def _pod(it: Explanation, at: float) -> Iterator[str]:
     if it.node:
         yield _fact("node", it.node)
     for container, uuids in it.gpus.items():
-        yield from (_fact("GPU", f"{container}: {uuid}") for uuid in uuids)
+        yield from (_fact("GPU", f"{container}: {_gpu(it, uuid)}") for uuid in uuids)
     yield from _facts(worth_text.of_pod(it))
     if it.gang is not None and it.gang.waits:
         yield ""
@@ -88,10 +88,14 @@ def _pod(it: Explanation, at: float) -> Iterator[str]:
         yield from _gang_facts(it.gang.gang, at)
 
 
+def _gpu(it: Explanation, uuid: str) -> str:
+    return f"{it.indices[uuid]} ({uuid})" if uuid in it.indices else uuid
+
+
 def _gang(it: GangExplanation, at: float) -> Iterator[str]:
     view = it.gang
     waits = it.waits and view.since is not None
-    state = f"waiting for {duration(at - view.since)}" if waits and view.since else view.phase
+    state = f"has waited {duration(at - view.since)}" if waits and view.since else view.phase
     yield f"gang {view.namespace}/{view.name}: {state}"
     if it.summary:
         yield f"  {it.summary}"
@@ -108,13 +112,14 @@ def _gang(it: GangExplanation, at: float) -> Iterator[str]:
 
 def _order(it: GangExplanation, at: float) -> Iterator[str]:
     if it.ahead:
-        are = "is" if it.ahead == 1 else "are"
-        yield _fact("order", f"{it.ahead} more urgent or older {are} unschedulable too")
+        one = it.ahead == 1
+        ahead = "1 gang or pod" if one else f"{it.ahead} gangs or pods"
+        yield _fact("order", f"{ahead} ahead of it {'has' if one else 'have'} no room either")
     reservation = it.hold
     if reservation is None and it.rests_until is not None:
         until = f"until {_time(it.rests_until)} ({_from_now(it.rests_until, at)})"
         why = "the reservations of its namespace idled for too long"
-        yield _fact("reserved", f"nothing {until}: {why}")
+        yield _fact("reserved", f"nothing larger than --hold-share {until}: {why}")
     if reservation is not None:
         others = len(reservation.nodes) - _MOST_HOLDERS
         nodes = ", ".join(reservation.nodes[:_MOST_HOLDERS]) + (
@@ -124,7 +129,7 @@ def _order(it: GangExplanation, at: float) -> Iterator[str]:
             start = "the pods on the others are being evicted for it"
         elif reservation.start is None:
             start = (
-                "a server has some of the others"
+                "a pod that never ends (restartPolicy: Always) has some of the others"
                 if reservation.sure
                 else "when all will be free is unknown"
             )
@@ -164,7 +169,7 @@ def _gang_facts(view: GangView, at: float) -> Iterator[str]:
         yield _fact("deadline", f"{when}; then a partial gang gives its GPUs back")
     if view.refusals:
         plural = "" if view.refusals == 1 else "s"
-        yield _fact("given up", f"{view.refusals} plan{plural} so far")
+        yield _fact("refused", f"{view.refusals} plan{plural} so far")
     yield from _facts(worth_text.of_gang(view))
     longest = max((len(member.pod) for member in view.members), default=0)
     for member in view.members[:_MOST_MEMBERS]:
@@ -203,7 +208,7 @@ def _cluster(it: ClusterExplanation, namespace: str) -> Iterator[str]:
 
 def _in_short(it: GangExplanation, at: float) -> Iterator[str]:
     view = it.gang
-    waits = f"waiting for {duration(at - view.since)}" if view.since is not None else view.phase
+    waits = f"has waited {duration(at - view.since)}" if view.since is not None else view.phase
     yield f"gang {view.namespace}/{view.name}: {waits}"
     yield f"  {it.summary}"
     failing = [level for level in it.levels if level.have < level.of]
@@ -221,7 +226,7 @@ def _in_short(it: GangExplanation, at: float) -> Iterator[str]:
 
 
 def _pod_in_short(it: Explanation, others: int, at: float) -> Iterator[str]:
-    waits = f"waiting for {duration(at - it.since)}" if it.since is not None else it.state
+    waits = f"has waited {duration(at - it.since)}" if it.since is not None else it.state
     and_others = f", and {others} more like it" if others else ""
     yield f"pod {it.namespace}/{it.name}{and_others}: {waits}"
     yield f"  {it.summary}"
@@ -280,7 +285,7 @@ def _nearest(nearest: NearestMiss, at: float) -> Iterator[str]:
     if nearest.level != NODE:
         place = domain_in_words(nearest.level, nearest.place)
     yield _fact("nearest", f"{place}: {nearest.lacks}")
-    yield from _holders("held by", nearest.holders, at)
+    yield from _holders("GPUs with", nearest.holders, at)
 
 
 def _holders(name: str, holders: Sequence[Holder], at: float) -> Iterator[str]:

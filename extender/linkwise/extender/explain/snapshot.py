@@ -42,6 +42,12 @@ class NodeState(NamedTuple):
     in_use: InUsePods
     listed_as: Mapping[str, str]
 
+    def indices_of(self, gpus: Mapping[str, Sequence[str]]) -> dict[str, int]:
+        """*gpus*: container -> uuids. uuid -> index, of those that the machine has."""
+        uuids = {uuid for share in gpus.values() for uuid in share}
+        known = self.machine.gpus if self.machine is not None else ()
+        return {gpu.uuid: gpu.index for gpu in known if gpu.uuid in uuids}
+
 
 class GangState(NamedTuple):
     key: GangKey

@@ -53,5 +53,5 @@ def _runner_up(it: RunnerUpView) -> Iterator[Fact]:
         plural = "s" if len(it.gpus) > 1 else ""
         where += f", GPU{plural} {','.join(map(str, it.gpus))}"
     speed = "" if it.gbytes_per_s is None else f": {it.gbytes_per_s:.1f} GB/s"
-    yield "runner-up", f"{where}{speed}"
+    yield "runner-up", f"{where}{speed}, as the cluster is now"
     yield "", f"{_VERDICTS[it.verdict]} {it.why}"

@@ -115,7 +115,7 @@ class Repair:
             return ""
         dead = [member.ref.name for member in members.all if member.failed][:_MOST_NAMES]
         gone = f" ({', '.join(dead)} failed)" if dead else ""
-        return f"it lacks members, and nobody has made others{gone}"
+        return f"it lacks members, and their controller has not recreated them{gone}"
 
     def _is_free(self, member: PodRecord, spot: Spot) -> bool:
         info = self._cache.nodes.get(spot.node)

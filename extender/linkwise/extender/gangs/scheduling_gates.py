@@ -86,7 +86,8 @@ class SchedulingGates:
         request = GpuRequest(member.demand, member.ask.requirement)
         if request not in self._no_room:
             self._no_room[request] = why_no_node(self._cache, request)
-        return self._no_room[request]
+        explain = f"kubectl linkwise explain -n {member.ref.namespace} {member.ref.name}"
+        return f"{self._no_room[request]}; see `{explain}`"
 
     def _all_brought(self, members: GangMembers) -> bool:
         return all(self._brought(member) for member in members.planned)

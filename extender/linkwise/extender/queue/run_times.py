@@ -5,7 +5,8 @@ GPUs; if too few of those ran as long as this pod already has, of its namespace,
 cluster. The estimate is the median of the time that they had left. If nothing is known, a pod is
 expected to run as long again as it already has: run times of GPU jobs spread over orders of
 magnitude, and for such a distribution (a Pareto tail) the time left grows with the age. The times
-are in memory only; a new extender learns them again.
+are in memory only. A standby learns them too, and keeps them when it leads; a new process starts
+without any.
 """
 
 from bisect import bisect_right, insort

@@ -85,5 +85,5 @@ def read_treatments(words: Sequence[str]) -> Treatments:
             chosen[name] = Treatment(treatment)
         except ValueError:
             allowed = ", ".join(each.value for each in Treatment)
-            raise SettingError(f"{word!r}: expected one of {allowed} behind the =") from None
+            raise SettingError(f"{word!r}: expected one of {allowed} after the =") from None
     return Treatments(chosen)

@@ -63,7 +63,10 @@ class PodResources:
         try:
             answer = self._stub.List(wire.ListPodResourcesRequest(), timeout=_LIST_SECONDS)
         except grpc.RpcError as error:
-            raise PodResourcesError(f"podresources {self._socket}: {reason_of(error)}") from error
+            raise PodResourcesError(
+                "the kubelet does not say which containers have which GPUs (podresources at "
+                f"{self._socket}): {reason_of(error)}"
+            ) from error
         return read_in_use(answer, self._resource, self._counts)
 
     def close(self) -> None:

@@ -81,4 +81,5 @@ class Driver:
         except pynvml.NVMLError as error:
             raise InventoryError(f"{call}: {error}") from error
         except NoAnswerError as error:
-            raise HangsError(f"{call}: {self.hangs}") from error
+            advice = "see dmesg on the node; mostly only a reboot helps"
+            raise HangsError(f"{call}: {self.hangs}; {advice}") from error

@@ -145,7 +145,7 @@ class NvmlInventory:
                 left_out[index] = str(why)
         if not found:
             told = "".join(f"; GPU {index}: {why}" for index, why in left_out.items())
-            raise InventoryError(f"the driver names no usable GPU ({count} counted){told}")
+            raise InventoryError(f"the driver reports {count} GPUs, none usable{told}")
         self._counted = count
         for reading in found:
             self._known[reading.gpu.uuid] = reading.answers

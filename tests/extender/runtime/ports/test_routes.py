@@ -142,7 +142,7 @@ def test_an_explanation_is_json_for_programs_and_text_for_people(http: FlaskClie
     assert body(as_json)["state"] == "waiting"
     ages = re.compile(r"\d+(s|m|h|d)\b")  # a second may pass between the two
     assert ages.sub("", by_header.text) == ages.sub("", by_argument.text)
-    assert by_header.text.startswith("ml/alone: waiting for ")
+    assert by_header.text.startswith("ml/alone: has waited ")
     assert by_header.content_type.startswith("text/plain")
     assert http.get("/explain/ml/nobody?format=text").text == (
         "linkwise: no pod ml/nobody is known\n"

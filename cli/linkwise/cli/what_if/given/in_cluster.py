@@ -70,8 +70,8 @@ def those_there(listing: Listing, job: Job) -> There:
             continue
         if _maker(pod)[0] or _maker(known)[0]:
             raise BadInputError(
-                f"--submit: pod {'/'.join(_key(pod))} is in the cluster already, and is another's: "
-                "expected another name"
+                f"--submit: pod {'/'.join(_key(pod))} is in the cluster already and belongs to "
+                "another owner; rename the job"
             )
         there.append(known)
     if not there:

@@ -61,7 +61,10 @@ def read_job(
         for place, pod in made:
             key = (pod.metadata.namespace, pod.metadata.name)
             if key in pods:
-                raise BadInputError(f"{place}: pod {'/'.join(key)} is there twice")
+                first = places[pods[key].metadata.uid]
+                raise BadInputError(
+                    f"{place}: pod {'/'.join(key)} is also at {first.removeprefix('--submit ')}"
+                )
             pods[key] = pod
             places[pod.metadata.uid] = place
     if not pods:

@@ -68,7 +68,8 @@ def expect_nodes(found: Listing, paths: Sequence[str]) -> None:
     """Raises BadInputError if there are no nodes."""
     if not found.nodes:
         raise BadInputError(
-            f"-f {', '.join(paths)}: no Node there; `kubectl get nodes,pods -A -o json`"
+            f"-f {', '.join(paths)}: contains no Node; pass the output of "
+            "`kubectl get nodes,pods -A -o json`"
         )
 
 

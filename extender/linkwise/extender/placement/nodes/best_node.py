@@ -1,4 +1,4 @@
-"""The best node for one pod, by the same criteria as `verbs.filter_and_prioritize`.
+"""The best node for one pod, by the same criteria as `verbs.prioritize`.
 
 Pods behind the gate come by the thousand and are equal, and each plan changes one node. So the
 values of all nodes are cached per request, and updated for the nodes that changed.
@@ -24,7 +24,7 @@ _NONE = (-np.inf, 1.0, 1.0)  # for a node without a suitable set
 
 @dataclass(slots=True)
 class _Worth:
-    """[rows] the same values as in `verbs.filter_and_prioritize`; `of` caches them by kind and free
+    """[rows] the same values as in `verbs.prioritize`; `of` caches them by kind and free
     GPUs."""
 
     quality: Floats

@@ -22,7 +22,7 @@ UNPUBLISHED = f"linkwise: {NO_TOPOLOGY}"
 UNREADABLE = "linkwise: topology or in-use annotation cannot be read"
 REFUSING = f"linkwise: {REFUSES}"
 UNKNOWN_NODE = "linkwise: node is not known yet"
-OTHERS_FIRST = "linkwise: GPUs came free that others have waited for longer"
+OTHERS_FIRST = "linkwise: newly freed GPUs go first to gangs and pods that have waited longer"
 # Preemption cannot change these.
 TOO_SMALL = "linkwise: node has fewer GPUs than wanted"
 NEVER_LINKED = "linkwise: no GPU set of this node has the required link"
@@ -71,7 +71,7 @@ def _held_for(cache: Cache, name: str) -> str:
 
 
 def held_for(title: str) -> str:
-    return f"linkwise: held for {title}"
+    return f"linkwise: reserved for {title}"
 
 
 def rooms(cache: Cache, view: NodesView, request: GpuRequest, names: Sequence[str]) -> FilterAnswer:

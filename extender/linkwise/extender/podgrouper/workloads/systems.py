@@ -1,8 +1,9 @@
 """The table of rules: one entry for each system whose pods the extender recognises.
 
-The first rule that matches wins. Groups that a pod names come before what its owner's kind
-implies. Owner references come before labels, because users copy labels. docs/workloads.md has the
-same table for users.
+The first rule that matches wins. Groups that a pod names, also by a label alone, come before what
+its owner's kind implies. Every other rule requires an owner that fits, whatever the labels say,
+because users copy labels. docs/workloads.md has the same table for users, and the list of places to
+change for a new kind.
 """
 
 from collections.abc import Callable

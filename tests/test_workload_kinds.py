@@ -1,0 +1,94 @@
+"""A kind of workload that forms gangs is known wherever Linkwise meets it: in the table of rules,
+in the webhook's configurations and templates, and in `linkwise what-if`."""
+
+from typing import Any
+
+import pytest
+
+from linkwise.cli.what_if.given.controllers import UnknownControllerError, drafts
+from linkwise.extender.podgrouper.workloads.kinds import READ
+from linkwise.extender.podgrouper.workloads.systems import OWNED, GroupKind
+from linkwise.topology.names import GANG
+from linkwise.webhook.templates import pods_made
+from tests.extender.podgrouper.pods import Object, owner, template
+from tests.manifests import DAEMONSET, documents
+
+REPLICA_SET: GroupKind = ("apps", "ReplicaSet")
+PLURALS = {(kind.group, kind.kind): kind.plural for kind in READ}
+VERSIONS = {(kind.group, kind.kind): kind.versions[0] for kind in READ}
+# Of these the webhook checks the values of annotations, not whether they contradict the object.
+NO_TEMPLATE = {
+    ("apps", "Deployment"),
+    ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"),
+    ("ray.io", "RayCluster"),
+}
+
+
+def _read(name: str) -> GroupKind:
+    kind, _, group = name.partition(".")
+    return group, kind
+
+
+def kinds() -> list[GroupKind]:
+    """The kinds of which a person writes objects, and whose pods form gangs by some rule."""
+    gangs = [system for system in OWNED if not system.gang.startswith("no")]
+    found = {kind for system in gangs for kind in system.owners}
+    found |= {_read(system.reads) for system in gangs if system.reads}
+    return sorted(found - {REPLICA_SET})  # a Deployment's: a person writes that
+
+
+def id_of(kind: GroupKind) -> str:
+    return ".".join(reversed(kind))
+
+
+def spec(kind: GroupKind) -> Object:
+    """A spec of this kind whose pods say that they are a gang."""
+    made = template(annotations={GANG: "train"})
+    if kind[0] == "kubeflow.org":
+        return {"xReplicaSpecs": {"Worker": {"replicas": 1, "template": made}}}
+    job = {"name": "node", "template": {"spec": {"template": made}}}
+    return {"template": made, "replicatedJobs": [job], "tasks": [{"name": "w", "template": made}]}
+
+
+def an_object(kind: GroupKind) -> Object:
+    return owner(f"{kind[0]}/{VERSIONS[kind]} {kind[1]}", "train", spec(kind))
+
+
+def test_the_kinds_are_those_of_the_table() -> None:
+    assert len(kinds()) >= 14
+    assert set(kinds()) <= PLURALS.keys()
+
+
+@pytest.mark.parametrize("kind", kinds(), ids=id_of)
+def test_what_if_knows_the_pods_of_each(kind: GroupKind) -> None:
+    drafts(an_object(kind), "ml", "train")
+
+
+def test_what_if_refuses_a_kind_that_it_does_not_know() -> None:
+    with pytest.raises(UnknownControllerError):
+        drafts(
+            owner("example.com/v1 Train", "train", spec(("example.com", "Train"))), "ml", "train"
+        )
+
+
+def test_the_api_server_asks_the_webhook_about_each() -> None:
+    hooks: list[dict[str, Any]] = [
+        hook
+        for document in documents(DAEMONSET / "components" / "webhook" / "configurations.yaml")
+        for hook in document["webhooks"]
+        if hook["name"] == "workloads.linkwise.dev"
+    ]
+    asked = {
+        (group, plural)
+        for hook in hooks
+        for rule in hook["rules"]
+        for group in rule["apiGroups"]
+        for plural in rule["resources"]
+    }
+    assert {(kind[0], PLURALS[kind]) for kind in kinds()} <= asked
+
+
+@pytest.mark.parametrize("kind", kinds(), ids=id_of)
+def test_the_webhook_finds_the_templates_of_each(kind: GroupKind) -> None:
+    found = [*pods_made(an_object(kind), "ml")]
+    assert (not found) == (kind in NO_TEMPLATE)
