@@ -6,6 +6,7 @@ from threading import Thread
 
 import pytest
 
+from linkwise.plugin.device_plugin.cdi import Cdi, CdiMode
 from linkwise.plugin.device_plugin.containers import ContainerGrant, Granting, grant
 from linkwise.plugin.errors import UnknownDeviceError
 from linkwise.plugin.gpus.inventory import Finding, Probe, Snapshot, Xid
@@ -13,6 +14,7 @@ from linkwise.plugin.health.book import GONE, NOT_OFFERED, DeviceBook
 from linkwise.plugin.health.faults import Change, Policy
 from linkwise.topology.machine.model import Machine
 from tests.machines import DGX_1V
+from tests.plugin.grants import NO_CDI
 
 UUIDS = [gpu.uuid for gpu in DGX_1V.gpus]
 LOST = Finding("lost", "GPU is lost")
@@ -181,7 +183,7 @@ def test_who_waits_is_woken_by_news_and_by_having_given_up() -> None:
 
 def test_a_container_sees_its_gpus_in_index_order() -> None:
     now = book().now
-    assert grant(now, [UUIDS[2], UUIDS[0]], Granting()) == ContainerGrant(
+    assert grant(now, [UUIDS[2], UUIDS[0]], Granting(NO_CDI)) == ContainerGrant(
         {"NVIDIA_VISIBLE_DEVICES": f"{UUIDS[0]},{UUIDS[2]}"}
     )
 
@@ -191,7 +193,7 @@ def test_device_files_go_by_minor_number_not_by_index_and_only_those_that_exist_
 ) -> None:
     for name in ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia7", "unrelated"):
         (tmp_path / name).touch()
-    how = Granting(device_specs=True, host_dev=tmp_path)
+    how = Granting(NO_CDI, device_specs=True, host_dev=tmp_path)
     paths = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]
     gpus = ["/dev/nvidia7", "/dev/nvidia0"]
     given = grant(book().now, [UUIDS[0], UUIDS[7]], how)
@@ -204,11 +206,11 @@ def test_device_files_go_by_minor_number_not_by_index_and_only_those_that_exist_
 
 def test_a_machine_that_is_played_has_no_device_files() -> None:
     played = DeviceBook(Snapshot(DGX_1V)).now
-    assert grant(played, UUIDS[:1], Granting(device_specs=True)).device_paths == ()
+    assert grant(played, UUIDS[:1], Granting(NO_CDI, device_specs=True)).device_paths == ()
 
 
 def test_cdi_devices_are_named_and_the_image_cannot_ask_for_all() -> None:
-    given = grant(book().now, [UUIDS[4]], Granting(cdi_kind="nvidia.com/gpu", device_specs=True))
+    given = grant(book().now, [UUIDS[4]], Granting(Cdi(CdiMode.ON), device_specs=True))
     assert given.device_paths == ()  # CDI brings them
     assert given.cdi_names == (f"nvidia.com/gpu={UUIDS[4]}",)
     assert given.envs == {"NVIDIA_VISIBLE_DEVICES": "void"}
@@ -216,4 +218,4 @@ def test_cdi_devices_are_named_and_the_image_cannot_ask_for_all() -> None:
 
 def test_an_unknown_device_is_refused_by_name() -> None:
     with pytest.raises(UnknownDeviceError, match="unknown devices GPU-x: expected some of"):
-        grant(book().now, [UUIDS[0], "GPU-x"], Granting())
+        grant(book().now, [UUIDS[0], "GPU-x"], Granting(NO_CDI))

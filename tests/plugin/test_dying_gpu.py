@@ -17,6 +17,7 @@ from linkwise.topology.annotations.labels import node_labels
 from linkwise.topology.machine.model import Machine
 from tests.machines import BRIDGED_8, DGX_1V, DGX_2, DGX_A100, HGX_H100, PCIE_8
 from tests.plugin.fake_nvml import NO_SYSFS, Fabric, FakeNvml, nvml_bus_id
+from tests.plugin.grants import NO_CDI
 
 LOST = pynvml.NVML_ERROR_GPU_IS_LOST
 UNKNOWN = pynvml.NVML_ERROR_UNKNOWN
@@ -237,7 +238,11 @@ def test_a_device_file_that_is_not_told_any_more_is_the_one_that_was_told() -> N
     driver.fail("nvmlDeviceGetMinorNumber", UNKNOWN, gpu=3)
     snapshot = source.read()
     book = DeviceBook(snapshot)
-    given = grant(book.now, [PCIE_8.gpus[3].uuid], Granting(device_specs=True, host_dev=NO_SYSFS))
+    given = grant(
+        book.now,
+        [PCIE_8.gpus[3].uuid],
+        Granting(NO_CDI, device_specs=True, host_dev=NO_SYSFS),
+    )
     assert given.device_paths == ("/dev/nvidia103",)
     assert snapshot.probe.findings == {}
 
@@ -247,7 +252,7 @@ def test_a_device_file_that_was_never_told_is_refused_and_its_gpu_is_not_offered
     driver.fail("nvmlDeviceGetMinorNumber", UNKNOWN, gpu=3)
     snapshot = inventory(driver, minors_needed=True).read()
     book = DeviceBook(snapshot)
-    how = Granting(device_specs=True, host_dev=NO_SYSFS)
+    how = Granting(NO_CDI, device_specs=True, host_dev=NO_SYSFS)
     uuids = ids(PCIE_8)
     with pytest.raises(NoDeviceFileError, match=rf"GPU 3 \({uuids[3]}\): its device file is not"):
         grant(book.now, uuids[2:4], how)

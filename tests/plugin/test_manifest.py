@@ -84,7 +84,8 @@ def test_the_kubelets_directories_are_mounted_where_the_defaults_look(
     hosts, mounts = mounted(pod, container)
     assert hosts.keys() == mounts.keys()
     same = {name for name, path in mounts.items() if path == hosts[name]}
-    assert {mounts[name] for name in same} == {str(KUBELET_DIR), str(POD_RESOURCES_SOCKET.parent)}
+    kubelets = {str(KUBELET_DIR), str(POD_RESOURCES_SOCKET.parent)}
+    assert {mounts[name] for name in same} == kubelets | {*map(str, DEFAULTS.cdi_directories)}
     assert len(mounts) == len(same) + 1  # and the host's /dev
 
 

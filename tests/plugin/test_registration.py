@@ -20,6 +20,7 @@ from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
 from linkwise.plugin.metrics import Metrics
 from tests.machines import DGX_1V
 from tests.plugin.fake_kubelet import FakeKubelet
+from tests.plugin.grants import NO_CDI
 from tests.plugin.pods import RESOURCE
 from tests.waiting import wait_for
 
@@ -41,7 +42,9 @@ def make_registrar(kubelet_dir: Path, lost: Lost) -> Iterator[Callable[[], Regis
         registrar = Registrar(
             kubelet_socket=kubelet_dir / "kubelet.sock",
             resource=RESOURCE,
-            make_service=lambda: DevicePlugin(book, Advice(advisor, metrics), Granting(), metrics),
+            make_service=lambda: DevicePlugin(
+                book, Advice(advisor, metrics), Granting(NO_CDI), metrics
+            ),
             metrics=metrics,
             on_lost=lambda: lost.append("lost"),
             look_seconds=0.01,

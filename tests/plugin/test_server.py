@@ -27,6 +27,7 @@ from linkwise.topology.annotations.plan import write_gpus
 from linkwise.topology.machine.model import Gpu, Machine
 from tests.machines import DGX_1V
 from tests.plugin.fake_kubelet import Plugin
+from tests.plugin.grants import NO_CDI
 from tests.plugin.pods import RESOURCE, pod
 from tests.waiting import wait_for
 
@@ -44,7 +45,7 @@ class Node:
         self.service = DevicePlugin(
             self.book,
             Advice(self.advisor, self.metrics),
-            Granting(),
+            Granting(NO_CDI),
             self.metrics,
             on_allocated=self._count,
         )
@@ -223,7 +224,7 @@ def test_a_dead_socket_that_cannot_be_removed_is_named_and_left(
 def test_a_directory_where_no_socket_can_be_made_is_named(kubelet_dir: Path) -> None:
     advisor, metrics = Advisor(node="n1", resource=RESOURCE, pick=pick_ring), Metrics()
     book = DeviceBook(Snapshot(DGX_1V))
-    service = DevicePlugin(book, Advice(advisor, metrics), Granting(), metrics)
+    service = DevicePlugin(book, Advice(advisor, metrics), Granting(NO_CDI), metrics)
     server = PluginServer(kubelet_dir / "absent", RESOURCE, service)
     with pytest.raises(OSError, match="/absent: no socket can be made there: No such file or"):
         server.start()

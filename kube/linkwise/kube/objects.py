@@ -199,7 +199,12 @@ class NodeSpec(_Object, frozen=True):
     taints: tuple[Taint, ...] = ()
 
 
+class NodeSystemInfo(_Object, frozen=True):
+    container_runtime_version: str = ""  # as containerd://2.1.4
+
+
 class NodeStatus(_Object, frozen=True):
+    node_info: NodeSystemInfo = NodeSystemInfo()
     capacity: dict[str, Quantity] = {}
     allocatable: dict[str, Quantity] = {}
     conditions: tuple[Condition, ...] = ()

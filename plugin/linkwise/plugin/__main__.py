@@ -14,6 +14,7 @@ import click
 from linkwise.kube.client import KubeClient
 from linkwise.kube.errors import LoadError
 from linkwise.plugin.device_plugin.allocate import POLICIES
+from linkwise.plugin.device_plugin.cdi import CdiMode
 from linkwise.plugin.errors import InventoryError, ListenError, SettingError
 from linkwise.plugin.gpus.inventory import Inventory
 from linkwise.plugin.gpus.node_machine import LabelledInventory
@@ -109,7 +110,7 @@ def _namespaced(_context: click.Context, _option: click.Parameter, value: str | 
 @click.option(
     "--pass-device-specs/--no-pass-device-specs",
     default=_DEFAULTS.pass_device_specs,
-    help="Pass /dev/nvidia* files as well; without effect with --cdi, which brings them.",
+    help="Pass /dev/nvidia* files as well; CDI devices bring their own.",
 )
 @click.option(
     "--host-dev",
@@ -117,7 +118,22 @@ def _namespaced(_context: click.Context, _option: click.Parameter, value: str | 
     default=_DEFAULTS.host_dev,
     help="Where the host's /dev is mounted; the plugin passes only files that exist.",
 )
-@click.option("--cdi", is_flag=True, help="Name CDI devices, in place of NVIDIA_VISIBLE_DEVICES.")
+@click.option(
+    "--cdi",
+    type=click.Choice(CdiMode, case_sensitive=False),
+    is_flag=False,
+    flag_value=CdiMode.ON,
+    default=_DEFAULTS.cdi,
+    help="Name CDI devices; auto: if the container runtime injects them and a spec has the GPUs.",
+)
+@click.option(
+    "--cdi-dir",
+    "cdi_directories",
+    type=click.Path(path_type=Path, file_okay=False),
+    multiple=True,
+    default=_DEFAULTS.cdi_directories,
+    help="The runtime's CDI spec directories; the last takes precedence.",
+)
 @click.option(
     "--no-driver",
     type=click.Choice(["wait", "exit"]),
@@ -264,7 +280,9 @@ def open_inventory(settings: Settings, client: KubeClient) -> Inventory:
     return NvmlInventory(
         driver_seconds=settings.driver_seconds,
         # In front of a vendor's plugin, the vendor's plugin passes the device files.
-        minors_needed=settings.pass_device_specs and not settings.cdi and not settings.in_front,
+        minors_needed=(
+            settings.pass_device_specs and settings.cdi is not CdiMode.ON and not settings.in_front
+        ),
     )
 
 

@@ -14,6 +14,7 @@ from linkwise.kube.objects import Pod
 from linkwise.kube.reflector import Reflector
 from linkwise.plugin.app import create_app
 from linkwise.plugin.device_plugin.allocate import POLICIES, Pick
+from linkwise.plugin.device_plugin.cdi import Cdi
 from linkwise.plugin.device_plugin.containers import Granting
 from linkwise.plugin.device_plugin.preferred_allocation import Advisor
 from linkwise.plugin.device_plugin.registration import Registrar
@@ -29,7 +30,7 @@ from linkwise.plugin.metrics import Metrics
 from linkwise.plugin.node.cleanup import Leaving
 from linkwise.plugin.node.in_use import InUsePoller, PodResources
 from linkwise.plugin.node.publish import NodePublisher
-from linkwise.plugin.settings import CDI_KIND, Settings
+from linkwise.plugin.settings import Settings
 from linkwise.topology.annotations.plan import InUse
 from linkwise.topology.machine.model import LinkClass, Machine
 
@@ -192,6 +193,7 @@ class Node:
         front: Front | None = None,
     ) -> None:
         self._metrics, self._front = metrics, front
+        self._cdi = Cdi(settings.cdi, settings.cdi_directories)
         self._showing = Lock()
         pick = POLICIES[settings.policy]
         policy = Policy(
@@ -248,7 +250,7 @@ class Node:
             self._registrar = front
         else:
             granting = Granting(
-                cdi_kind=CDI_KIND if settings.cdi else None,
+                self._cdi,
                 device_specs=settings.pass_device_specs,
                 host_dev=settings.host_dev,
             )
@@ -346,11 +348,15 @@ class Node:
 
     def _nodes_listed(self, nodes: list[KubeNode]) -> None:
         for node in nodes:
-            self._publisher.node_seen(node.metadata.uid)
+            self._node_seen(node)
 
     def _node_changed(self, kind: str, node: KubeNode) -> None:
         if kind != "DELETED":
-            self._publisher.node_seen(node.metadata.uid)
+            self._node_seen(node)
+
+    def _node_seen(self, node: KubeNode) -> None:
+        self._cdi.runtime_seen(node.status.node_info.container_runtime_version)
+        self._publisher.node_seen(node.metadata.uid)
 
     def _in_use_read(self, in_use: InUse) -> None:
         """Account for the pods at each reading, as the watch may show a pod only after the pod has

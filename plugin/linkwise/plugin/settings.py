@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from linkwise.plugin.device_plugin.cdi import SPEC_DIRECTORIES, CdiMode
 from linkwise.topology.names import DEFAULT_RESOURCE
 
 KUBELET_DIR = Path("/var/lib/kubelet/device-plugins")  # a constant in the kubelet's source
 POD_RESOURCES_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
-CDI_KIND = "nvidia.com/gpu"  # what `nvidia-ctk cdi generate` writes
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,9 @@ class Settings:
     # (docs/operating/plugin.md).
     pass_device_specs: bool = True
     host_dev: Path = Path("/dev")  # in a container, the host's /dev is elsewhere
-    cdi: bool = False  # NVIDIA_VISIBLE_DEVICES works with every container toolkit
+    # A container under runc that gets NVIDIA_VISIBLE_DEVICES alone has no GPU, without an error.
+    cdi: CdiMode = CdiMode.AUTO
+    cdi_directories: tuple[Path, ...] = SPEC_DIRECTORIES
     wait_for_driver: bool = True  # an operator's pod may install the driver later
     policy: str = "ring"
     health_seconds: float = 10.0

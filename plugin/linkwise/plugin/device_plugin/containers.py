@@ -1,12 +1,13 @@
 """What a container gets so that it sees its GPUs, and only those.
 
-Pure, except that it looks which of the driver's device files exist.
+Pure, except that it looks which CDI specs and which of the driver's device files exist.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from linkwise.plugin.device_plugin.cdi import CDI_KIND, Cdi
 from linkwise.plugin.errors import NoDeviceFileError, UnknownDeviceError
 from linkwise.plugin.health.book import Devices
 
@@ -18,12 +19,12 @@ _SHARED = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")  # b
 class Granting:
     """How a container receives its GPUs.
 
-    If `cdi_kind` (vendor/class) is set, CDI devices bring all that is needed. Otherwise an
-    environment variable names the GPUs, and `device_specs` adds the device files themselves.
-    `host_dev` is where the plugin sees the host's /dev.
+    If *cdi* injects them, CDI devices bring all that is needed. Otherwise an environment variable
+    names the GPUs, and `device_specs` adds the device files themselves. `host_dev` is where the
+    plugin sees the host's /dev.
     """
 
-    cdi_kind: str | None = None
+    cdi: Cdi
     device_specs: bool = False
     host_dev: Path = Path("/dev")
 
@@ -45,9 +46,9 @@ def grant(devices: Devices, uuids: Sequence[str], how: Granting) -> ContainerGra
         raise UnknownDeviceError(unknown, len(devices.known))
     machine = devices.machine
     ordered = machine.uuids_of(machine.mask_of(uuids))
-    if how.cdi_kind:
+    if how.cdi.injects(ordered):
         # "void": an image may carry NVIDIA_VISIBLE_DEVICES=all, which NVIDIA's runtime would obey.
-        names = tuple(f"{how.cdi_kind}={uuid}" for uuid in ordered)
+        names = tuple(f"{CDI_KIND}={uuid}" for uuid in ordered)
         return ContainerGrant({VISIBLE_DEVICES: "void"}, cdi_names=names)
     paths = _device_files(devices, ordered, how.host_dev) if how.device_specs else ()
     return ContainerGrant({VISIBLE_DEVICES: ",".join(ordered)}, paths)
