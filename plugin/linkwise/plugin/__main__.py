@@ -20,6 +20,7 @@ from linkwise.plugin.gpus.inventory import Inventory
 from linkwise.plugin.gpus.node_machine import LabelledInventory
 from linkwise.plugin.gpus.recorded import RecordedInventory
 from linkwise.plugin.health.conditions import read_treatments
+from linkwise.plugin.nvidia_config import read_config
 from linkwise.plugin.nvml.source import NvmlInventory
 from linkwise.plugin.program import Program
 from linkwise.plugin.settings import Settings
@@ -30,6 +31,7 @@ log = logging.getLogger("linkwise.plugin")
 _DEFAULTS = Settings(node_name="")
 _NAMESPACED = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?/[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
 _SECONDS = click.FloatRange(min=0.01)
+_IGNORED = "linkwise.plugin.ignored"  # key of the context's meta
 _END_SECONDS = 2.5  # the program's time to end after a signal
 _CLEANING_SECONDS = 25.0  # the additional time if it cleans its Node
 
@@ -46,7 +48,29 @@ def _namespaced(_context: click.Context, _option: click.Parameter, value: str | 
     return value
 
 
+def _config_file(
+    context: click.Context, _option: click.Parameter, value: Path | None
+) -> Path | None:
+    """Take defaults from NVIDIA's configuration file; flags and the environment go before it."""
+    if value is not None:
+        try:
+            config = read_config(value)
+        except SettingError as error:
+            raise click.BadParameter(str(error)) from error
+        context.default_map = {**(context.default_map or {}), **config.settings}
+        context.meta[_IGNORED] = config.ignored
+    return value
+
+
 @click.command(context_settings={"auto_envvar_prefix": "LINKWISE_PLUGIN", "show_default": True})
+@click.option(
+    "--config-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    is_eager=True,
+    expose_value=False,
+    callback=_config_file,
+    help="The configuration file of NVIDIA's plugin; flags take precedence.",
+)
 @click.option("--node-name", required=True, help="The Node this runs on.")
 @click.option("--machine", help="Play this recorded machine in place of asking the driver.")
 @click.option("--machine-file", help="The same from a file: machines.json (FILE#name) or topo -m.")
@@ -217,6 +241,8 @@ def main(context: click.Context, /, *, no_driver: str, log_level: str, **chosen:
         read_treatments(settings.treat)
     except SettingError as error:
         raise click.BadParameter(str(error), param_hint="'--treat'") from error
+    for ignored in context.meta.get(_IGNORED, ()):
+        log.warning("--config-file: Linkwise does not follow %s", ignored)
     signals = context.ensure_object(Signals)  # `start` has caught them from the first moment
     try:
         client = KubeClient.load(kubeconfig=settings.kubeconfig, server=settings.api_server)
