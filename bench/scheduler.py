@@ -1,11 +1,11 @@
 """Pods per second on a real kube-scheduler and API server, with Linkwise and without:
 `python -m bench.scheduler`.
 
-Every pod takes a whole 8-GPU machine. `stock` is kube-scheduler without an extender. The other
-variants are the same kube-scheduler with the deployed configuration, and the extender as a process
-beside it. All programs share this machine's cores: API server, etcd, kube-scheduler, the extender,
-and the one that creates the pods. The order of the variants is reversed with every repetition, and
-all share one API server.
+Every pod takes a whole 8-GPU machine. `stock` is kube-scheduler without an extender, and `native
+gangs` are its own PodGroups. The variants of Linkwise are the same kube-scheduler with the deployed
+configuration, and the extender as a process beside it. All programs share this machine's cores: API
+server, etcd, kube-scheduler, the extender, and the one that creates the pods. The order of the
+variants is reversed with every repetition, and all share one API server.
 
 Planned: the pods exist, and are nominated where Linkwise plans them, before kube-scheduler starts;
 counted from the first pod bound to the last. Created: four connections create the pods while they
@@ -13,6 +13,7 @@ are scheduled; counted from the first creation to the last pod bound.
 """
 
 import asyncio
+import shlex
 import statistics
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -22,59 +23,78 @@ import click
 
 from bench.support.figures import print_table, ratio, this_machine
 from bench.support.scheduler_pods import Kind, Length
-from bench.support.scheduler_world import Round, World, world
+from bench.support.scheduler_world import STOCK, Round, Setup, World, world
 from tests.cluster.support.host import sandbox
 from tests.cluster.support.programs.binaries import NEWEST, kubernetes
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """*bars*: number of nodes -> the required pods per second as a share of stock's."""
+    """*bars*: number of nodes -> the required pods per second as a share of another variant's:
+    that named *against*, or the first one of the group."""
 
     name: str
     run: Callable[[World, int], Awaitable[Round]]
     bars: dict[int, float]
+    against: str = ""
 
 
-def _planned(name: str, kind: Kind, *, ours: bool = True, barred: bool = True) -> Variant:
-    bars = {1000: 1.5, 5000: 1.2} if ours and barred else {}
-    plain = name == _WITHOUT_TLS
-    return Variant(
-        name, lambda world, pods: world.planned(kind, pods, ours=ours, plain=plain), bars
-    )
+Bars = dict[int, float]
+_PLANNED, _CREATED, _GANGS = {1000: 1.5, 5000: 1.5}, {1000: 0.9, 5000: 1.0}, {1000: 1.2, 5000: 1.2}
 
 
-def _created(name: str, kind: Kind, *, ours: bool = True, barred: bool = True) -> Variant:
-    bars = {1000: 0.9, 5000: 0.9} if ours and barred else {}
-    plain = name == _WITHOUT_TLS
-    return Variant(
-        name, lambda world, pods: world.come_and_go(kind, pods, ours=ours, plain=plain), bars
-    )
+def _planned(name: str, kind: Kind, setup: Setup, bars: Bars | None = None) -> Variant:
+    return Variant(name, lambda world, pods: world.planned(kind, pods, setup), bars or {})
 
 
-_WITHOUT_TLS, _WITH_TLS = "without TLS", "with TLS"
+def _created(
+    name: str, kind: Kind, setup: Setup, bars: Bars | None = None, against: str = ""
+) -> Variant:
+    run = lambda world, pods: world.come_and_go(kind, pods, setup)  # noqa: E731
+    return Variant(name, run, bars or {}, against)
+
+
+_OURS, _PLAIN = Setup(), Setup(tls=False)
+_NATIVE = "native gangs of 4"
 # The first variant of each group is the baseline of the others.
 GROUPS = {
     "planned": (
-        _planned("stock", Kind.SINGLE, ours=False),
-        _planned("Linkwise, gangs of 4", Kind.GANGS),
-        _planned("Linkwise, gated pods", Kind.GATED),
+        _planned("stock", Kind.SINGLE, STOCK),
+        _planned("Linkwise, gangs of 4", Kind.GANGS, _OURS, _PLANNED),
+        _planned("Linkwise, gated pods", Kind.GATED, _OURS, _PLANNED),
     ),
     "created": (
-        _created("stock", Kind.SINGLE, ours=False),
-        _created("Linkwise, as they come", Kind.SINGLE),
-        _created("Linkwise, gated pods", Kind.GATED),
-        _created("Linkwise, gangs of 4", Kind.GANGS, barred=False),
+        _created("stock", Kind.SINGLE, STOCK),
+        _created("Linkwise, as they come", Kind.SINGLE, _OURS, _CREATED),
+        _created("Linkwise, gated pods", Kind.GATED, _OURS, _CREATED),
+        _created(_NATIVE, Kind.NATIVE, Setup(ours=False, native=True)),
+        _created("Linkwise, gangs of 4", Kind.GANGS, _OURS, _GANGS, against=_NATIVE),
         Variant("gated, the writes alone", lambda world, pods: world.writes_alone(pods), {}),
     ),
 }
 # The variants of --tls, which replace the others.
 TLS_GROUPS = {
-    "planned": tuple(
-        _planned(name, Kind.GATED, barred=False) for name in (_WITHOUT_TLS, _WITH_TLS)
+    "planned": (
+        _planned("without TLS", Kind.GATED, _PLAIN),
+        _planned("with TLS", Kind.GATED, _OURS),
     ),
-    "created": tuple(
-        _created(name, Kind.GATED, barred=False) for name in (_WITHOUT_TLS, _WITH_TLS)
+    "created": (
+        _created("without TLS", Kind.GATED, _PLAIN),
+        _created("with TLS", Kind.GATED, _OURS),
+    ),
+}
+# The variants of --levers, which replace the others.
+_LEVERS = {
+    "": _OURS,
+    ", no policies": Setup(guarded=False),
+    ", no TLS": _PLAIN,
+    ", 5 % of the nodes": Setup(percentage=5),
+}
+LEVER_GROUPS = {
+    "created": (
+        _created("stock", Kind.SINGLE, STOCK),
+        *(_created(f"as they come{name}", Kind.SINGLE, each) for name, each in _LEVERS.items()),
+        *(_created(f"gangs of 4{name}", Kind.GANGS, each) for name, each in _LEVERS.items()),
     ),
 }
 MOST_PODS = 1500
@@ -86,7 +106,8 @@ class Result:
     group: str
     variant: Variant
     rounds: Sequence[Round]
-    stock: float  # pods per second
+    stock: float  # pods per second of the group's first variant
+    rival: float  # of the variant that the bar is about
 
     @property
     def rate(self) -> float:
@@ -98,7 +119,7 @@ class Result:
         bar = self.variant.bars.get(self.nodes)
         if bar is None:
             return None
-        return "MISSED" if self.rate < bar * self.stock else "kept"
+        return "MISSED" if self.rate < bar * self.rival else "kept"
 
     def row(self) -> tuple[str, ...]:
         rates = [one.pods_per_second for one in self.rounds]
@@ -109,7 +130,7 @@ class Result:
             f"{self.rate:.0f}",
             f"{min(rates):.0f} to {max(rates):.0f}",
             ratio(self.rate, self.stock),
-            "" if bar is None else f"{bar:g}, {self.verdict}",
+            "" if bar is None else f"{ratio(self.rate, self.rival)} of {bar:g}, {self.verdict}",
             *(self._milliseconds(program) for program in programs),
         )
 
@@ -123,7 +144,7 @@ HEADER = (
     "nodes, pods",
     "pods/s",
     "least to most",
-    "of stock's",
+    "of the first",
     "bar",
     *(f"{program} ms" for program in ("etcd", "apiserver", "scheduler", "extender", "load")),
 )
@@ -155,8 +176,28 @@ async def _group(
                 f"{nodes:,} nodes, {group}, {variant.name}: {done.pods_per_second:.0f} pods/s",
                 err=True,
             )
-    stock = statistics.median(one.pods_per_second for one in rounds[variants[0].name])
-    return [Result(nodes, group, each, rounds[each.name], stock) for each in variants]
+    rates = {
+        name: statistics.median(one.pods_per_second for one in done)
+        for name, done in rounds.items()
+    }
+    stock = rates[variants[0].name]
+    return [
+        Result(nodes, group, each, rounds[each.name], stock, rates.get(each.against, stock))
+        for each in variants
+    ]
+
+
+def _peers(
+    _context: click.Context, _option: click.Parameter, values: tuple[str, ...]
+) -> tuple[Variant, ...]:
+    found = []
+    for value in values:
+        name, equals, command = value.partition("=")
+        if not (name and equals and command.strip()):
+            raise click.BadParameter(f"{value!r}: expected NAME=COMMAND")
+        setup = Setup(ours=False, peer=name, command=tuple(shlex.split(command)))
+        found.append(_created(name, Kind.SINGLE, setup))
+    return tuple(found)
 
 
 @click.command(help=__doc__)
@@ -171,13 +212,35 @@ async def _group(
 )
 @click.option("--only", type=click.Choice(list(GROUPS)), help="Only one of the two groups.")
 @click.option("--tls", is_flag=True, help="Compare with and without TLS instead of with stock.")
-def main(nodes: tuple[int, ...], repeat: int, pods: str, only: str | None, tls: bool) -> None:
+@click.option("--levers", is_flag=True, help="Compare with what costs time left out, one by one.")
+@click.option(
+    "--peer",
+    "peers",
+    multiple=True,
+    callback=_peers,
+    metavar="NAME=COMMAND",
+    help="Another scheduler beside these: NAME is its schedulerName, COMMAND starts it with "
+    "KUBECONFIG in its environment, SIGTERM ends it.",
+)
+def main(
+    nodes: tuple[int, ...],
+    repeat: int,
+    pods: str,
+    only: str | None,
+    tls: bool,
+    levers: bool,
+    peers: tuple[Variant, ...],
+) -> None:
     if sandbox.directory() is None:
         kubernetes()  # the sandbox has no network to build it from
         sys.exit(sandbox.run([sys.executable, "-m", "bench.scheduler", *sys.argv[1:]]))
     click.echo(f"{NEWEST}, {pods} 8-GPU pods, {repeat} rounds each: {this_machine()}\n")
-    all_groups = TLS_GROUPS if tls else GROUPS
-    groups = {only: all_groups[only]} if only else all_groups
+    all_groups = TLS_GROUPS if tls else LEVER_GROUPS if levers else GROUPS
+    groups: dict[str, tuple[Variant, ...]] = {
+        name: (*variants, *(peers if name == "created" else ()))
+        for name, variants in all_groups.items()
+        if only in (None, name)
+    }
     results = []
     for count in nodes:
         results += asyncio.run(measure(count, Length(pods), groups, repeat))

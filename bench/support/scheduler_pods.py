@@ -30,6 +30,7 @@ class Kind(Enum):
     SINGLE = "single pods"
     GANGS = f"gangs of {GANG_SIZE}"
     GATED = "gated pods"
+    NATIVE = f"native gangs of {GANG_SIZE}"  # PodGroups of kube-scheduler's own
 
 
 def nodes(count: int) -> Iterator[bytes]:
@@ -42,7 +43,19 @@ def node_name(number: int) -> str:
     return f"gpu-node-{number:05d}.eu-west.example.internal"
 
 
-def waiting(kind: Kind, length: Length, count: int, prefix: str) -> dict[str, bytes]:
+def groups(count: int, prefix: str) -> Iterator[bytes]:
+    """The PodGroups of *count* pods of Kind.NATIVE."""
+    for first in range(0, count, GANG_SIZE):
+        policy = {"gang": {"minCount": min(GANG_SIZE, count - first)}}
+        name = f"{prefix}-{first // GANG_SIZE}"
+        yield msgspec.json.encode(
+            {"metadata": {"name": name}, "spec": {"schedulingPolicy": policy}}
+        )
+
+
+def waiting(
+    kind: Kind, length: Length, count: int, prefix: str, scheduler: str = "default-scheduler"
+) -> dict[str, bytes]:
     """*count* pods, name -> body, that each request a whole machine."""
     bodies = {}
     for number in range(count):
@@ -56,6 +69,9 @@ def waiting(kind: Kind, length: Length, count: int, prefix: str) -> dict[str, by
         name = f"{prefix}-{number}"
         pod = _pod(name, length, 8, said)
         pod["spec"]["schedulingGates"] = gates
+        pod["spec"]["schedulerName"] = scheduler
+        if kind is Kind.NATIVE:
+            pod["spec"]["schedulingGroup"] = {"podGroupName": f"{prefix}-{number // GANG_SIZE}"}
         bodies[name] = msgspec.json.encode(pod)
     return bodies
 

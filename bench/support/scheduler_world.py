@@ -1,7 +1,8 @@
-"""A control plane full of GPU nodes, and its scheduler: stock kube-scheduler, or with Linkwise.
+"""A control plane full of GPU nodes, and its scheduler: stock kube-scheduler, or with Linkwise, or
+another one.
 
-Both use the same kube-scheduler on the same API server, restarted for each round. Linkwise adds the
-deployed configuration and the extender beside it.
+All use the same API server, and the first two the same kube-scheduler, restarted for each round.
+Linkwise adds the deployed configuration and the extender beside it.
 """
 
 import os
@@ -35,6 +36,25 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PODS = f"/api/v1/namespaces/{pods.NAMESPACE}/pods"
 _SECONDS = 300.0  # no round takes as long
 CANARIES = 8
+_GROUPS = f"/apis/scheduling.k8s.io/v1alpha2/namespaces/{pods.NAMESPACE}/podgroups"
+_GATES = "--feature-gates=GenericWorkload=true,GangScheduling=true"
+_API_FLAGS = (_GATES, "--runtime-config=scheduling.k8s.io/v1alpha2=true")
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """Who schedules."""
+
+    ours: bool = True  # kube-scheduler with Linkwise; else stock
+    tls: bool = True  # between kube-scheduler and the extender
+    guarded: bool = True  # with Linkwise's admission policies
+    percentage: int | None = None  # percentageOfNodesToScore
+    native: bool = False  # kube-scheduler's own gangs
+    peer: str = ""  # the schedulerName of another scheduler, in place of kube-scheduler
+    command: tuple[str, ...] = ()  # that starts it, with KUBECONFIG in its environment
+
+
+STOCK = Setup(ours=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +91,16 @@ class World:
         self._rounds = 0
         self._guarded = False
 
-    async def come_and_go(
-        self, kind: pods.Kind, count: int, *, ours: bool, plain: bool = False
-    ) -> Round:
-        """Create pods while they are scheduled. *plain*: without TLS between kube-scheduler and the
-        extender."""
-        bodies = self._bodies(kind, count)
-        with self._extender(ours, plain) as extender, self._scheduler(extender) as scheduler:
-            await self._try_out()
+    async def come_and_go(self, kind: pods.Kind, count: int, setup: Setup) -> Round:
+        """Create pods while they are scheduled; for native gangs, their PodGroups first."""
+        bodies = self._bodies(kind, count, setup)
+        groups = [*pods.groups(count, self._prefix)] if kind is pods.Kind.NATIVE else []
+        with self._extender(setup) as extender, self._scheduler(extender, setup) as scheduler:
+            await self._try_out(setup)
             programs = self._programs(extender, scheduler)
             async with self.load.watching() as watch:
                 began, before = time.monotonic(), _cpu(programs)
+                await self.load.create(groups, _GROUPS)
                 await self.load.create(bodies.values())
                 await watch.wait_bound(count, _SECONDS)
                 cpu = _since(before, programs)
@@ -91,10 +110,10 @@ class World:
     async def writes_alone(self, count: int) -> Round:
         """Like `come_and_go` with gated pods, but the extender costs only its writes: the load
         itself nominates each pod and removes its gate, and stock kube-scheduler binds it."""
-        bodies = self._bodies(pods.Kind.GATED, count)
+        bodies = self._bodies(pods.Kind.GATED, count, STOCK)
         targets = [pods.node_name(number) for number in range(count)]
-        with self._extender(False), self._scheduler(None) as scheduler:
-            await self._try_out()
+        with self._extender(STOCK), self._scheduler(None, STOCK) as scheduler:
+            await self._try_out(STOCK)
             programs = self._programs(None, scheduler)
             async with self.load.watching() as watch:
                 began, before = time.monotonic(), _cpu(programs)
@@ -104,21 +123,19 @@ class World:
         await self.load.delete_pods()
         return Round(count, max(watch.bound) - began, 0.0, cpu)
 
-    async def planned(
-        self, kind: pods.Kind, count: int, *, ours: bool, plain: bool = False
-    ) -> Round:
+    async def planned(self, kind: pods.Kind, count: int, setup: Setup) -> Round:
         """Create the pods, and let the extender (if it runs) plan them, before the scheduler
         starts.
 
         The clock runs from the first pod bound to the last, without the scheduler's own start.
         """
-        with self._extender(ours, plain) as extender:
-            await self.load.create(self._bodies(kind, count).values())
+        with self._extender(setup) as extender:
+            await self.load.create(self._bodies(kind, count, setup).values())
             if extender is not None:
                 wait_for(self._all_planned, "all pods are planned", _SECONDS)
             async with self.load.watching() as watch:
                 began = time.monotonic()
-                with self._scheduler(extender) as scheduler:
+                with self._scheduler(extender, setup) as scheduler:
                     programs = self._programs(extender, scheduler)
                     await watch.wait_bound(1, _SECONDS)
                     before = _cpu(programs)
@@ -137,9 +154,9 @@ class World:
         seconds = extender.start()
         try:
             when_ready = extender.resident_mib()
-            with self._scheduler(extender):
+            with self._scheduler(extender, Setup()):
                 async with self.load.watching() as watch:
-                    bodies = self._bodies(pods.Kind.GATED, free_nodes)
+                    bodies = self._bodies(pods.Kind.GATED, free_nodes, Setup())
                     await self.load.create(bodies.values())
                     await watch.wait_bound(free_nodes, _SECONDS)
             most = extender.resident_mib("VmHWM")
@@ -147,16 +164,21 @@ class World:
         finally:
             extender.process.stop()
 
-    async def _try_out(self) -> None:
+    async def _try_out(self, setup: Setup) -> None:
         """Return once the scheduler has bound pods: then every cache is filled."""
         async with self.load.watching() as watch:
-            await self.load.create(self._bodies(pods.Kind.SINGLE, CANARIES).values())
+            await self.load.create(self._bodies(pods.Kind.SINGLE, CANARIES, setup).values())
             await watch.wait_bound(CANARIES, _SECONDS)
         await self.load.delete_pods()
 
-    def _bodies(self, kind: pods.Kind, count: int) -> dict[str, bytes]:
+    def _bodies(self, kind: pods.Kind, count: int, setup: Setup) -> dict[str, bytes]:
         self._rounds += 1
-        return pods.waiting(kind, self._length, count, f"round-{self._rounds}")
+        scheduler = setup.peer or "default-scheduler"
+        return pods.waiting(kind, self._length, count, self._prefix, scheduler)
+
+    @property
+    def _prefix(self) -> str:
+        return f"round-{self._rounds}"
 
     def _all_planned(self) -> bool:
         return all(
@@ -165,15 +187,16 @@ class World:
         )
 
     @contextmanager
-    def _extender(self, ours: bool, plain: bool = False) -> Iterator[ExtenderProcess | None]:
+    def _extender(self, setup: Setup) -> Iterator[ExtenderProcess | None]:
         """The extender with its admission policies, which cost the API server time."""
-        if ours != self._guarded:
-            (guard_plans if ours else leave_plans_unguarded)(self.control)
-            self._guarded = ours
-        if not ours:
+        guarded = setup.ours and setup.guarded
+        if guarded != self._guarded:
+            (guard_plans if guarded else leave_plans_unguarded)(self.control)
+            self._guarded = guarded
+        if not setup.ours:
             yield None
             return
-        extender = ExtenderProcess(self.control, plain=plain)
+        extender = ExtenderProcess(self.control, plain=not setup.tls)
         extender.start()
         try:
             yield extender
@@ -181,9 +204,18 @@ class World:
             extender.process.stop()
 
     @contextmanager
-    def _scheduler(self, extender: ExtenderProcess | None) -> Iterator[LoggedProcess]:
-        config = scheduler_config(self.control, extender.calls) if extender is not None else None
-        scheduler = self.control.start_scheduler(config, env=scheduler_env())
+    def _scheduler(self, extender: ExtenderProcess | None, setup: Setup) -> Iterator[LoggedProcess]:
+        if setup.peer:
+            env = {**os.environ, "KUBECONFIG": str(self.control.kubeconfig())}
+            log = self.control.logs / f"{setup.peer}.log"
+            scheduler = LoggedProcess(setup.peer, setup.command, log, env)
+            scheduler.start()
+        else:
+            config = scheduler_config(self.control, extender.calls) if extender else {}
+            if setup.percentage is not None:
+                config["percentageOfNodesToScore"] = setup.percentage
+            flags = (_GATES,) if setup.native else ()
+            scheduler = self.control.start_scheduler(config, flags=flags, env=scheduler_env())
         try:
             yield scheduler
         finally:
@@ -205,7 +237,9 @@ class World:
 @asynccontextmanager
 async def world(directory: Path, nodes: int, length: pods.Length) -> AsyncIterator[World]:
     """A started control plane with *nodes* nodes."""
-    control = ControlPlane(directory, controllers=False, disable_admission=ADMISSION_OFF)
+    control = ControlPlane(
+        directory, controllers=False, disable_admission=ADMISSION_OFF, api_flags=_API_FLAGS
+    )
     control.start()
     try:
         control.kubectl("create", "namespace", pods.NAMESPACE)
