@@ -10,7 +10,7 @@ without it: a node must not have less with Linkwise than without it.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Lock, Thread
@@ -20,7 +20,7 @@ from linkwise.plugin.device_plugin.registration import API_VERSION, Identity, Re
 from linkwise.plugin.device_plugin.server import Advice
 from linkwise.plugin.in_front.offer import Offer, State
 from linkwise.plugin.in_front.registry import RefusedError, Registry
-from linkwise.plugin.in_front.resource import HEALTHY, offered, why_not
+from linkwise.plugin.in_front.resource import HEALTHY, not_offered, offered
 from linkwise.plugin.in_front.server import FrontPlugin
 from linkwise.plugin.in_front.vendor import Vendor, VendorError, socket_of
 from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
@@ -168,10 +168,10 @@ class Front:
         listed = self._listed()
         return machine if listed is None else offered(machine, listed)
 
-    def why_unhealthy(self, uuid: str) -> str:
-        """Why the vendor's plugin does not offer this GPU; empty if it does, or if unknown."""
+    def not_offered(self, machine: Machine) -> Mapping[str, str]:
+        """The GPUs that the vendor's plugin is known not to offer: uuid -> why."""
         listed = self._listed()
-        return "" if listed is None else why_not(uuid, listed)
+        return {} if listed is None else not_offered(machine, listed)
 
     def _listed(self) -> wire.ListAndWatchResponse | None:
         """The last list of the managed resource."""
