@@ -130,7 +130,7 @@ def _card(path: Path, warnings: list[str]) -> _Card | None:
     while function.name != place[-1]:  # above a sub-function
         function = function.parent
     physical = _physical_function(function, warnings)
-    rate = int(sum(port.gbit_per_s for port in ports if port.carries))
+    rate = int(sum(port.gbit_per_s for port in ports))
     known = rate if 1 <= rate <= MAX_NIC_GBIT_PER_S else None
     return _Card(path.name, place, physical, physical != device, known)
 
@@ -148,7 +148,7 @@ def _physical_function(function: Path, warnings: list[str]) -> Path:
 @dataclass(frozen=True, slots=True)
 class _Port:
     carries: bool
-    gbit_per_s: float = 0.0  # 0: not known
+    gbit_per_s: float = 0.0  # 0 if it carries nothing, or is not known
 
 
 def _ports(directory: Path, warnings: list[str]) -> Iterator[_Port]:
