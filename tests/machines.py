@@ -49,7 +49,8 @@ def any_machine(draw: st.DrawFn, most_gpus: int = MAX_GPUS) -> Machine:
         for index in indices
     )
     pairs = count * (count - 1) // 2
-    nic = st.builds(Nic, st.text(), st.lists(_PCIE, min_size=count, max_size=count).map(tuple))
+    closeness = st.lists(_PCIE, min_size=count, max_size=count).map(tuple)
+    nic = st.builds(Nic, st.text(), closeness, st.none() | st.integers(1, 100_000))
     return Machine(
         gpus=tuple(replace(gpu, compute_capability=_CAPABILITIES.get(gpu.model)) for gpu in gpus),
         links=tuple(draw(st.lists(_LINKS, min_size=pairs, max_size=pairs))),

@@ -72,6 +72,7 @@ def build_all() -> None:
     """Build everything first: the sandbox has no network."""
     for version in (binaries.NEWEST, *binaries.OLDER):
         binaries.kubernetes(version)
+    binaries.vendor_plugin()
     binaries.containerd()
     binaries.kubeconform()
     images.linkwise_image()

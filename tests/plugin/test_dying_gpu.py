@@ -1,5 +1,6 @@
 """What is known of a GPU stays known while it dies; nothing of it is guessed, no other GPU pays."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -195,25 +196,66 @@ def test_one_gpu_whose_fabric_is_not_up_yet_does_not_take_the_clique_of_the_node
     assert snapshot.warnings == ()
 
 
-def test_a_gpu_that_fell_off_the_bus_keeps_the_network_cards_of_all(tmp_path: Path) -> None:
-    devices = tmp_path / "bus/pci/devices"
+TWO = Machine(gpus=PCIE_8.gpus[:2], links=PCIE_8.links[:1])
+
+
+def tree_of_two(root: Path) -> Path:
+    """A /sys with two GPUs and a network card; returns the directory of the card's port."""
+    devices = root / "bus/pci/devices"
     devices.mkdir(parents=True)
     for number, name in enumerate([nvml_bus_id(0), nvml_bus_id(1), b"00000000:99:00.0"]):
         bus_id = name.decode().lower()[4:]
-        place = tmp_path / "devices/pci0000:00" / bus_id
+        place = root / "devices/pci0000:00" / bus_id
         place.mkdir(parents=True)
         (place / "numa_node").write_text(str(number % 2))
         (devices / bus_id).symlink_to(place)
-    card = tmp_path / "class/infiniband/mlx5_0"
+    card = root / "class/infiniband/mlx5_0"
     card.mkdir(parents=True)
-    (card / "device").symlink_to(tmp_path / "devices/pci0000:00/0000:99:00.0")
-    two = Machine(gpus=PCIE_8.gpus[:2], links=PCIE_8.links[:1])
-    source = NvmlInventory(FakeNvml(two), sys_root=tmp_path)
+    (card / "device").symlink_to(root / "devices/pci0000:00/0000:99:00.0")
+    port = card / "ports/1"
+    port.mkdir(parents=True)
+    (port / "state").write_text("4: ACTIVE\n")
+    (port / "rate").write_text("200 Gb/sec (4X HDR)\n")
+    return port
+
+
+def test_a_gpu_that_fell_off_the_bus_keeps_the_network_cards_of_all(tmp_path: Path) -> None:
+    tree_of_two(tmp_path)
+    source = NvmlInventory(FakeNvml(TWO), sys_root=tmp_path)
     before = source.read().machine
     assert [nic.name for nic in before.nics] == ["mlx5_0"]
     assert [gpu.numa_nodes for gpu in before.gpus] == [(0,), (1,)]
-    (devices / "0000:1b:00.0").unlink()
+    (tmp_path / "bus/pci/devices/0000:1b:00.0").unlink()
     assert source.read().machine == before
+
+
+def test_a_network_card_that_goes_down_is_published_no_longer(tmp_path: Path) -> None:
+    port = tree_of_two(tmp_path)
+    source = NvmlInventory(FakeNvml(TWO), sys_root=tmp_path)
+    (card,) = source.read().machine.nics
+    assert card.gbit_per_s == 200
+    (port / "state").write_text("1: DOWN\n")
+    after = source.read()
+    assert after.machine.nics == ()
+    assert after.warnings == ()
+    (port / "state").write_text("4: ACTIVE\n")
+    assert source.read().machine.nics == (card,)
+
+
+def test_a_network_card_that_does_not_answer_stays_and_delays_no_reading_for_long(
+    tmp_path: Path,
+) -> None:
+    port = tree_of_two(tmp_path)
+    source = NvmlInventory(FakeNvml(TWO), sys_root=tmp_path, driver_seconds=0.5)
+    before = source.read().machine
+    (port / "state").unlink()
+    os.mkfifo(port / "state")  # a reader waits
+    after = source.read()
+    assert after.machine == before
+    hangs = f"{tmp_path}/class/infiniband: no answer within 0.5 s"
+    assert after.warnings == (hangs,)
+    assert source.read().warnings == (hangs,)
+    (port / "state").open("w").close()  # lets the reader go
 
 
 def test_an_old_driver_still_tells_an_nvswitch(tmp_path: Path) -> None:

@@ -1,91 +1,81 @@
-"""NUMA nodes and network cards out of Linux's tree of PCI devices, built here as it is there."""
+"""NUMA nodes and classes of PCI devices, from a tree that is built here as Linux builds it."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from linkwise.plugin.gpus import sysfs
-from linkwise.topology.machine.model import LinkClass, Nic
 
-GPU0 = "pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.0"  # behind a switch
-SAME_SWITCH = "pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:01.0/0000:04:00.0"
-SWITCH_BELOW = (
-    "pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:02.0/0000:05:00.0/0000:06:00.0/0000:07:00.0"
-)
-SAME_BRIDGE = "pci0000:00/0000:00:02.0/0000:08:00.0"
-OTHER_BRIDGE = "pci0000:40/0000:40:01.0/0000:41:00.0"
-OTHER_SOCKET = "pci0000:80/0000:80:01.0/0000:81:00.0"
-NODES = {GPU0: 0, SAME_SWITCH: 0, SWITCH_BELOW: 0, SAME_BRIDGE: 0, OTHER_BRIDGE: 0, OTHER_SOCKET: 1}
+GPU = "0000:03:00.0"
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Path:
+def device(tmp_path: Path) -> Path:
+    path = tmp_path / "devices/pci0000:00" / GPU
+    path.mkdir(parents=True)
     (tmp_path / "bus/pci/devices").mkdir(parents=True)
-    (tmp_path / "class/infiniband").mkdir(parents=True)
-    for way, node in NODES.items():
-        device = tmp_path / "devices" / way
-        device.mkdir(parents=True)
-        (device / "numa_node").write_text(f"{node}\n")
-        (tmp_path / "bus/pci/devices" / device.name).symlink_to(device)
-    return tmp_path
-
-
-def plug(tree: Path, name: str, way: str) -> None:
-    (tree / "class/infiniband" / name).mkdir()
-    (tree / "class/infiniband" / name / "device").symlink_to(tree / "devices" / way)
+    (tmp_path / "bus/pci/devices" / GPU).symlink_to(path)
+    return path
 
 
 @pytest.mark.parametrize(
-    ("way", "closeness"),
+    ("text", "node"),
+    [("1\n", 1), ("-1\n", -1), ("", None), ("x", None), ("-7", None), ("9" * 30, None)],
+)
+def test_numa_nodes_as_they_are_written(
+    device: Path, tmp_path: Path, text: str, node: int | None
+) -> None:
+    (device / "numa_node").write_text(text)
+    assert sysfs.numa_node(GPU, sysfs=tmp_path) == node
+
+
+def test_what_is_no_text_is_unknown(device: Path, tmp_path: Path) -> None:
+    for name in ("numa_node", "class"):
+        (device / name).write_bytes(b"\xff")
+    assert sysfs.numa_node(GPU, sysfs=tmp_path) is None
+    assert sysfs.pci_class(GPU, sysfs=tmp_path) is None
+
+
+def test_a_device_that_is_not_there_is_unknown(tmp_path: Path) -> None:
+    assert sysfs.numa_node("0000:99:00.0", sysfs=tmp_path) is None
+    assert sysfs.pci_class("0000:99:00.0", sysfs=tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "place"),
     [
-        (SAME_SWITCH, LinkClass.PIX),
-        (SWITCH_BELOW, LinkClass.PXB),
-        (SAME_BRIDGE, LinkClass.PHB),
-        (OTHER_BRIDGE, LinkClass.NODE),
-        (OTHER_SOCKET, LinkClass.SYS),
+        ("/sys/devices/pci0000:00/0000:00:01.0", ("pci0000:00", "0000:00:01.0")),
+        # A sub-function of a network card.
+        (
+            "/sys/devices/pci0000:80/0000:80:01.0/mlx5_core.sf.4",
+            ("pci0000:80", "0000:80:01.0"),
+        ),
+        # Azure: each device has a root of its own, below Hyper-V's bus.
+        (
+            "/sys/devices/LNXSYSTM:00/VMBUS:00/47505500-0001/pci0001:00/0001:00:00.0",
+            ("pci0001:00", "0001:00:00.0"),
+        ),
+        # Behind Intel's VMD there is a second root.
+        (
+            "/sys/devices/pci0000:97/0000:97:00.5/pci10000:00/10000:00:02.0",
+            ("pci0000:97", "0000:97:00.5", "pci10000:00", "10000:00:02.0"),
+        ),
+        ("/sys/devices/virtual/net/rxe0", ()),
+        ("/sys/devices/pci0000:00", ()),
+        ("/home/pcity/0000:00:01.0", ()),
     ],
 )
-def test_a_card_is_as_close_as_nvidia_smi_would_print_it(
-    tree: Path, way: str, closeness: LinkClass
-) -> None:
-    plug(tree, "mlx5_0", way)
-    assert sysfs.nics(["0000:03:00.0"], sysfs=tree) == (Nic("mlx5_0", (closeness,)),)
+def test_the_place_of_a_device_is_read_from_its_path(path: str, place: sysfs.Place) -> None:
+    assert sysfs.place_of(Path(path)) == place
 
 
-def test_two_devices_whose_numa_node_nobody_knows_share_none(tree: Path) -> None:
-    for way in (GPU0, OTHER_BRIDGE):
-        (tree / "devices" / way / "numa_node").write_text("-1\n")
-    plug(tree, "mlx5_0", OTHER_BRIDGE)
-    assert sysfs.nics(["0000:03:00.0"], sysfs=tree) == (Nic("mlx5_0", (LinkClass.SYS,)),)
-
-
-def test_cards_come_by_name_with_one_entry_per_gpu(tree: Path) -> None:
-    plug(tree, "mlx5_1", OTHER_SOCKET)
-    plug(tree, "mlx5_0", SAME_SWITCH)
-    assert sysfs.nics(["0000:03:00.0", "0000:81:00.0"], sysfs=tree) == (
-        Nic("mlx5_0", (LinkClass.PIX, LinkClass.SYS)),
-        Nic("mlx5_1", (LinkClass.SYS, LinkClass.PIX)),
-    )
-
-
-def test_a_gpu_that_linux_does_not_show_means_no_table_at_all(tree: Path) -> None:
-    plug(tree, "mlx5_0", SAME_SWITCH)
-    assert sysfs.nics(["0000:03:00.0", "0000:ff:00.0"], sysfs=tree) == ()
-    assert sysfs.nics(["0000:03:00.0", None], sysfs=tree) == ()
-
-
-def test_a_card_that_is_no_pci_device_is_left_out(tree: Path) -> None:
-    (tree / "devices/virtual/rxe0").mkdir(parents=True)
-    plug(tree, "rxe0", "virtual/rxe0")
-    plug(tree, "gone0", "pci0000:00/unplugged")
-    assert sysfs.nics(["0000:03:00.0"], sysfs=tree) == ()
-
-
-@pytest.mark.parametrize(("text", "node"), [("1\n", 1), ("-1\n", -1), ("", None), ("x", None)])
-def test_numa_nodes_as_they_are_written(tree: Path, text: str, node: int | None) -> None:
-    (tree / "devices" / GPU0 / "numa_node").write_text(text)
-    assert sysfs.numa_node("0000:03:00.0", sysfs=tree) == node
-
-
-def test_a_device_that_is_not_there_has_an_unknown_node(tree: Path) -> None:
-    assert sysfs.numa_node("0000:99:00.0", sysfs=tree) is None
+def test_an_error_names_the_path_whatever_its_bytes_are(tmp_path: Path) -> None:
+    odd = Path("/sys") / bytes([0xFF]).decode(sys.getfilesystemencoding(), "surrogateescape")
+    with pytest.raises(sysfs.MissingError) as error:
+        sysfs.text_of(odd)
+    assert str(error.value) == "/sys/\\xff: it does not exist"
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    with pytest.raises(sysfs.SysfsError, match=f"{loop}: Too many levels of symbolic links"):
+        sysfs.resolved(loop)

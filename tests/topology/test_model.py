@@ -116,3 +116,9 @@ def test_a_machine_that_contradicts_itself_is_refused(
 def test_a_nic_has_no_nvlink() -> None:
     with pytest.raises(MachineError, match="NIC mlx5_0: NVLINK: expected SYS, NODE, PHB, PXB"):
         Nic("mlx5_0", (LinkClass.PIX, LinkClass.NVLINK))
+
+
+@pytest.mark.parametrize("speed", [0, -1, 100_001])
+def test_a_nic_has_a_speed_that_can_be(speed: int) -> None:
+    with pytest.raises(MachineError, match=f"NIC mlx5_0: {speed} Gbit/s: expected 1 to 100000"):
+        Nic("mlx5_0", (LinkClass.PIX,), speed)

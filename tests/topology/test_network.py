@@ -35,6 +35,13 @@ def test_every_nic_adds_the_best_path_to_it() -> None:
     assert network[0b0001_0001] == 48.0
 
 
+def test_a_nic_carries_no_more_than_its_own_speed() -> None:
+    machine = with_nics((PIX,) * 8, (SYS,) * 8)
+    slow, fast = replace(machine.nics[0], gbit_per_s=50), replace(machine.nics[1], gbit_per_s=400)
+    network = network_gbytes_per_s(replace(machine, nics=(slow, fast)))
+    assert network[-1] == 6.0 + 20.0  # of the far one, what the path to it carries
+
+
 def test_a_set_sends_no_more_than_its_slots_carry() -> None:
     everywhere = (PIX,) * 8
     network = network_gbytes_per_s(with_nics(everywhere, everywhere, everywhere))

@@ -1,6 +1,7 @@
 """The topology annotation gives back exactly the machine that was written, or a refusal."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -31,6 +32,14 @@ def test_the_annotation_can_be_read_by_people_too() -> None:
         f'"gpus":[["{first}",0,0,null,[1]],["{second}",1,0,null,[1]]],'
         '"links":["NV12/NODE"],"nics":[["mlx5_0","PIX NODE"]]}'
     )
+
+
+def test_the_speed_of_a_nic_comes_back_if_it_is_known() -> None:
+    near, far = replace(BRIDGED_PAIR.nics[0], gbit_per_s=400), BRIDGED_PAIR.nics[0]
+    fast = replace(BRIDGED_PAIR, nics=(near, replace(far, name="mlx5_1")))
+    text = write_topology(fast)
+    assert '"nics":[["mlx5_0","PIX NODE"],["mlx5_1","PIX NODE"]],"nic_gbit_per_s":[400,0]' in text
+    assert read_topology(text) == fast
 
 
 @pytest.mark.parametrize("name", machine_names())
@@ -105,6 +114,8 @@ GPU_1 = ["GPU-b", 1, 0]
         (changed(links=["NV4/NVLINK"]), "'NVLINK': expected SYS, NODE, PHB, PXB or PIX"),
         (changed(nics=[["mlx5_0", "PIX"]]), "NIC mlx5_0: 1 entries: expected 2"),
         (changed(nics=[["mlx5_0", "PIX NV4"]]), "NIC mlx5_0: 'NV4'"),
+        (changed(nic_gbit_per_s=[400, 400]), "1 speeds of its NICs"),
+        (changed(nic_gbit_per_s=[-1]), "NIC mlx5_0: -1 Gbit/s: expected 1 to 100000"),
         (changed(unhealthy=[7]), "indices of its GPUs in unhealthy, not 7"),
         (changed(clique=7), r"Expected `str \| null`, got `int` - at `\$.clique`"),
     ],
@@ -122,7 +133,9 @@ def test_any_text_is_a_machine_or_a_refusal(text: str) -> None:
 
 
 _VALUES = st.none() | st.integers() | st.text() | st.lists(st.integers() | st.text())
-_FIELDS = st.sampled_from(["models", "gpus", "links", "nics", "unhealthy", "clique", "v"])
+_FIELDS = st.sampled_from(
+    ["models", "gpus", "links", "nics", "nic_gbit_per_s", "unhealthy", "clique", "v"]
+)
 
 
 @given(st.dictionaries(_FIELDS, _VALUES | st.lists(_VALUES)))

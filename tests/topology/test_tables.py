@@ -115,7 +115,7 @@ def test_health_names_and_memory_make_no_other_kind() -> None:
     gpus = tuple(
         replace(gpu, healthy=False, memory_mib=1, uuid=f"GPU-x{gpu.index}") for gpu in DGX_1V.gpus
     )
-    nics = tuple(Nic(f"eth{n}", nic.closeness) for n, nic in enumerate(reversed(DGX_1V.nics)))
+    nics = tuple(replace(nic, name=f"eth{n}") for n, nic in enumerate(reversed(DGX_1V.nics)))
     assert fingerprint(replace(DGX_1V, gpus=gpus, nics=nics)) == fingerprint(DGX_1V)
 
 
@@ -146,6 +146,11 @@ FIRST_LINK = HGX_H100.links[0]
             HGX_H100,
             replace(HGX_H100, gpus=tuple(replace(g, numa_nodes=()) for g in HGX_H100.gpus)),
             id="NUMA",
+        ),
+        pytest.param(
+            DGX_1V,
+            replace(DGX_1V, nics=(replace(DGX_1V.nics[0], gbit_per_s=100), *DGX_1V.nics[1:])),
+            id="speed of a NIC",
         ),
         pytest.param(of_model("P100"), of_model("V100"), id="speed of NVLink"),
         pytest.param(of_model("GB200"), of_model("GPU", (13, 0)), id="speed of PCIe"),

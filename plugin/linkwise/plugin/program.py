@@ -333,8 +333,7 @@ class Node:
             healths = devices.healths.items()
             unhealthy = [(uuid, health.reason) for uuid, health in healths if health.reason]
             if front:
-                vendors = ((gpu.uuid, front.why_unhealthy(gpu.uuid)) for gpu in machine.gpus)
-                unhealthy += [(uuid, why) for uuid, why in vendors if why]
+                unhealthy += front.not_offered(machine).items()
             noted = [(uuid, note) for uuid, health in healths for note in health.notes]
             self._publisher.machine(machine)
             self._metrics.show_gpus(machine, unhealthy, noted, devices.left_out)

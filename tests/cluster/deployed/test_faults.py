@@ -8,9 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.cluster.support.host.waiting import wait_for
 from tests.cluster.support.nodes import workloads
-from tests.cluster.support.nodes.deployment import DeployedLinkwise, wait_until_none
+from tests.cluster.support.nodes.deployment import DeployedLinkwise
 from tests.cluster.support.nodes.faults import (
     CONTAINERD,
     EXTENDER,
@@ -18,23 +17,14 @@ from tests.cluster.support.nodes.faults import (
     KUBELET,
     PLUGIN,
     POWER,
-    REFUSED,
     SCHEDULER,
     AllocationPhase,
     ClusterFault,
     Work,
-    held,
-    restarts,
-    takers,
-    unsettled,
 )
-from tests.cluster.support.nodes.gpu_holders import assert_agreed, planned
+from tests.cluster.support.nodes.recovery import strike
 
 P = AllocationPhase
-SECONDS = 60.0
-# kube-scheduler retries a pod after at most 10 s, not after its 5 minutes; the rest is for a busy
-# machine.
-BACK_OFF_SECONDS = 10.0 + 20.0
 CELLS = [
     *((fault, phase) for fault in (KUBELET, PLUGIN, EXTENDER) for phase in AllocationPhase),
     *((SCHEDULER, phase) for phase in (P.CREATED, P.PLANNED)),
@@ -94,23 +84,5 @@ def test_a_gang_of_two_whole_machines(
 def check(
     deployed: DeployedLinkwise, fault: ClusterFault, phase: AllocationPhase, work: Work
 ) -> None:
-    try:
-        with held(deployed, phase, work):
-            before = work.uids(deployed)
-            fault.strike(deployed)
-    finally:
-        fault.mend(deployed)
-    if fault in (EXTENDER, SCHEDULER):
-        wait_for(lambda: not work.unbound(deployed), "the scheduler goes on", BACK_OFF_SECONDS)
-    wait_until_none(lambda: unsettled(deployed, work), SECONDS)
-    if phase in MAY_REFUSE.get(fault.name, ()):
-        assert set(work.refused(deployed)) <= {REFUSED}
-    else:
-        assert work.refused(deployed) == []
-        assert work.uids(deployed) == before
-        assert not any(map(restarts, work.pods(deployed)))
-    taken = takers()
-    for pod in work.pods(deployed):
-        assert_agreed(deployed, pod)
-        has = {gpu for gpu, uids in taken.items() if pod["metadata"]["uid"] in uids}
-        assert has == frozenset[str]().union(*planned(pod).values())
+    may_refuse = phase in MAY_REFUSE.get(fault.name, ())
+    strike(deployed, fault, phase, work, may_refuse=may_refuse)

@@ -9,29 +9,25 @@ from tests.cluster.support.nodes import workloads
 from tests.cluster.support.nodes.deployment import DeployedLinkwise, wait_until_none
 from tests.cluster.support.nodes.faults import (
     HERE,
-    REFUSED,
     THERE,
     Work,
     extender_of,
     kill,
-    restarts,
     stopped,
     taken_twice,
     unsettled,
 )
 from tests.cluster.support.nodes.gpu_holders import (
     assert_agreed,
-    held_twice,
     podresources,
     running,
     running_pod,
 )
+from tests.cluster.support.nodes.recovery import undisturbed, update_under_load
 
 OUTAGE_SECONDS = 60.0
 # By then Kubernetes' own programs have retried: each after a minute, at its own moment.
 HEARD_OF_SECONDS = 120.0
-DAEMONSET = "/apis/apps/v1/namespaces/kube-system/daemonsets/linkwise-plugin"
-LOAD = "/apis/apps/v1/namespaces/default/deployments/load"
 
 
 def test_an_api_server_that_is_away_for_a_minute(deployed: DeployedLinkwise) -> None:
@@ -69,21 +65,7 @@ def test_an_api_server_that_is_away_for_a_minute(deployed: DeployedLinkwise) -> 
 def test_a_plugin_that_is_upgraded_under_load(deployed: DeployedLinkwise) -> None:
     steady = Work([workloads.job("steady", 2, pods=2, gang=True)], "job-name=steady", 2)
     load = Work([workloads.deployment("load", 2, replicas=1)], "app=load", 6)
-    deployed.apply(*steady.manifests, *load.manifests)
-    before = running(deployed, steady.selector, steady.count)
-    old = plugin_pods(deployed)
-    deployed.kubectl("rollout", "restart", "-n=kube-system", "daemonset/linkwise-plugin")
-    while not rolled_out(deployed):
-        for replicas in (load.count, 1):
-            scale(deployed, load, replicas)
-            for node in deployed.cluster.nodes.values():
-                assert not list(held_twice(podresources(node)))
-            assert not taken_twice()
-    assert old.isdisjoint(plugin_pods(deployed))
-    scale(deployed, load, load.count)
-    wait_until_none(lambda: unsettled(deployed, steady, load), 60)
-    assert undisturbed(before, running(deployed, steady.selector, steady.count))
-    assert set(load.refused(deployed)) <= {REFUSED}
+    update_under_load(deployed, "linkwise-plugin", steady, load)
 
 
 def bare(name: str, count: int, gpus: int, **more: Any) -> Work:
@@ -95,12 +77,6 @@ def bare(name: str, count: int, gpus: int, **more: Any) -> Work:
     return Work(made, f"app={name}", count)
 
 
-def scale(deployed: DeployedLinkwise, load: Work, replicas: int) -> None:
-    """Return once there are so many, running or not."""
-    deployed.client.patch(LOAD, {"spec": {"replicas": replicas}})
-    wait_for(lambda: len(load.pods(deployed)) == replicas, f"{replicas} pods")
-
-
 def stands_still(deployed: DeployedLinkwise, held: object, until: float) -> bool:
     """Return whether *until* has come; before that, check that running pods keep their GPUs."""
     assert podresources(deployed.cluster.nodes[HERE]) == held
@@ -108,27 +84,5 @@ def stands_still(deployed: DeployedLinkwise, held: object, until: float) -> bool
     return time.monotonic() > until
 
 
-def undisturbed(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> bool:
-    uids = [[pod["metadata"]["uid"] for pod in pods] for pods in (before, after)]
-    return uids[0] == uids[1] and not any(map(restarts, after))
-
-
 def nodes_of(deployed: DeployedLinkwise, work: Work) -> list[str]:
     return [pod["spec"].get("nodeName", "") for pod in work.pods(deployed)]
-
-
-def plugin_pods(deployed: DeployedLinkwise) -> set[str]:
-    return {
-        pod["metadata"]["uid"]
-        for pod in deployed.pods("app.kubernetes.io/name=linkwise-plugin", namespace="kube-system")
-    }
-
-
-def rolled_out(deployed: DeployedLinkwise) -> bool:
-    found = deployed.get(DAEMONSET)
-    status = found["status"]
-    return bool(
-        status["observedGeneration"] == found["metadata"]["generation"]
-        and status.get("updatedNumberScheduled") == status["desiredNumberScheduled"]
-        and status.get("numberAvailable") == status["desiredNumberScheduled"]
-    )

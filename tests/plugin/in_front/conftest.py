@@ -26,7 +26,6 @@ PATIENCE = Patience(
     probe=3600.0,
     first_list=3600.0,
     renewal=3600.0,
-    let_go=3600.0,
     own_knowledge=3600.0,
 )
 

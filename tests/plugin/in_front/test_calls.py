@@ -283,8 +283,8 @@ def test_resources_beside_each_other_keep_apart(world: World) -> None:
     assert len(world.vendor.calls("Allocate", MIG)) == 1
     seen = world.front.seen(DGX_1V)
     assert [gpu.uuid for gpu in seen.gpus if gpu.healthy] == list(UUIDS[:6])
-    assert "as a whole" in world.front.why_unhealthy(UUIDS[7])
-    assert world.front.why_unhealthy(UUIDS[0]) == ""
+    why = "the vendor's plugin does not offer it as a whole"
+    assert world.front.not_offered(DGX_1V) == dict.fromkeys(UUIDS[6:], why)
 
 
 def test_a_node_that_offers_only_parts_of_gpus_offers_none_whole(world: World) -> None:
@@ -312,4 +312,5 @@ def test_a_gpu_is_unhealthy_if_either_says_so_and_ours_recovers(
     assert world.front.ready
     if ids == UUIDS:
         assert world.front.seen(DGX_1V).uuids_of(world.front.seen(DGX_1V).healthy_gpus) == UUIDS[1:]
-        assert world.front.why_unhealthy(UUIDS[0]) == "the vendor's plugin says so"
+        why = "the vendor's plugin says so"
+        assert world.front.not_offered(DGX_1V) == {UUIDS[0]: why}

@@ -6,7 +6,7 @@ from dataclasses import replace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from linkwise.plugin.in_front.resource import are_whole, joined, offered, why_not
+from linkwise.plugin.in_front.resource import are_whole, joined, not_offered, offered
 from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
 from linkwise.topology.machine.model import Machine
 from tests.machines import DGX_1V, MIXED_5
@@ -140,10 +140,8 @@ def test_the_cluster_sees_healthy_what_can_be_had_whole_and_no_other(
     }
     for gpu in offered(machine, listed).gpus:
         assert gpu.healthy == (gpu.uuid in to_be_had)
-    for gpu in machine.gpus:
-        assert bool(why_not(gpu.uuid, listed)) == (
-            gpu.uuid not in {d.ID for d in listed.devices if d.health == "Healthy"}
-        )
+    whole = {device.ID for device in listed.devices if device.health == "Healthy"}
+    assert not_offered(machine, listed).keys() == {gpu.uuid for gpu in machine.gpus} - whole
 
 
 def test_gpus_come_by_index_replicas_by_number_and_others_last() -> None:

@@ -1,5 +1,6 @@
 """Machines of up to six GPUs, odder than any on the market."""
 
+from dataclasses import replace
 from itertools import combinations
 
 from hypothesis import strategies as st
@@ -33,7 +34,11 @@ def machines(draw: st.DrawFn, *, fewest: int = 1) -> Machine:
     )
     pairs = len(list(combinations(range(count), 2)))
     nics = tuple(
-        Nic(f"nic{number}", tuple(draw(pcie_classes) for _ in range(count)))
+        Nic(
+            f"nic{number}",
+            tuple(draw(pcie_classes) for _ in range(count)),
+            draw(st.none() | st.integers(1, 800)),
+        )
         for number in range(draw(st.integers(0, 2)))
     )
     return Machine(gpus, tuple(draw(links()) for _ in range(pairs)), nics)
@@ -56,7 +61,10 @@ def renamed(machine: Machine, order: list[int]) -> Machine:
     return Machine(
         gpus,
         tuple(machine.link(order[a], order[b]) for a, b in pairs),
-        tuple(Nic(nic.name, tuple(nic.closeness[old] for old in order)) for nic in machine.nics),
+        tuple(
+            replace(nic, closeness=tuple(nic.closeness[old] for old in order))
+            for nic in machine.nics
+        ),
     )
 
 

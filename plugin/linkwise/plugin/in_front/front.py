@@ -10,7 +10,7 @@ without it: a node must not have less with Linkwise than without it.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Lock, Thread
@@ -20,7 +20,7 @@ from linkwise.plugin.device_plugin.registration import API_VERSION, Identity, Re
 from linkwise.plugin.device_plugin.server import Advice
 from linkwise.plugin.in_front.offer import Offer, State
 from linkwise.plugin.in_front.registry import RefusedError, Registry
-from linkwise.plugin.in_front.resource import HEALTHY, offered, why_not
+from linkwise.plugin.in_front.resource import HEALTHY, not_offered, offered
 from linkwise.plugin.in_front.server import FrontPlugin
 from linkwise.plugin.in_front.vendor import Vendor, VendorError, socket_of
 from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
@@ -41,7 +41,6 @@ class Patience:
     dial: float = 10.0  # the kubelet's, inside Register
     first_list: float = 10.0
     probe: float = 10.0  # between questions whether a vendor's plugin answers
-    let_go: float = 1.0  # for a lost vendor's plugin; one that restarts is back sooner
     grace: float = 300.0  # the kubelet's, until it forgets a plugin that is gone
     renewal: float = 5.0  # for a vendor's plugin to begin again with a new kubelet
     own_knowledge: float = 30.0  # then the vendor's list goes out without Linkwise's knowledge
@@ -168,10 +167,10 @@ class Front:
         listed = self._listed()
         return machine if listed is None else offered(machine, listed)
 
-    def why_unhealthy(self, uuid: str) -> str:
-        """Why the vendor's plugin does not offer this GPU; empty if it does, or if unknown."""
+    def not_offered(self, machine: Machine) -> Mapping[str, str]:
+        """The GPUs that the vendor's plugin is known not to offer: uuid -> why."""
         listed = self._listed()
-        return "" if listed is None else why_not(uuid, listed)
+        return {} if listed is None else not_offered(machine, listed)
 
     def _listed(self) -> wire.ListAndWatchResponse | None:
         """The last list of the managed resource."""
@@ -268,6 +267,7 @@ class Front:
             log.info("%s: the vendor's plugin is well", offer.resource)
         if offer.why or offer.state is State.LISTS:
             fronted.said = offer.why
+        self._let_go(fronted)
         self._offer_to_kubelet(fronted)
         self._on_change()
 
@@ -280,9 +280,10 @@ class Front:
                 fronted.registrar.start()
 
     def _let_go(self, fronted: _Fronted) -> None:
-        """End the kubelet's stream of a vendor's plugin that is gone. The plugin may come back to
-        Linkwise, or to the kubelet itself. The end of Linkwise's stream would then cut it off, so
-        that stream ends before."""
+        """End the kubelet's stream of a vendor's plugin that is gone, at once. The plugin may come
+        back to the kubelet itself, as when Linkwise is removed: its pod is replaced in 0.8 s. The
+        kubelet knows plugins by their resource alone, so a later end of Linkwise's stream would cut
+        the plugin off until it restarts."""
         with fronted.serving:
             if fronted.registrar is not None and fronted.offer.state is State.LOST:
                 fronted.registrar.stop()
@@ -320,8 +321,11 @@ class Front:
             kubelet = identity(self._kubelet_socket)
             if kubelet is not None and kubelet != self._kubelet:
                 # Do this before the socket is made: the vendor's plugin may be quick.
-                for fronted in self._all() if self._kubelet is not None else ():
-                    fronted.offer.renew()
+                if self._kubelet is not None:
+                    # A registrar that ends with its vendor's plugin does not notice the kubelet.
+                    self._on_lost()
+                    for fronted in self._all():
+                        fronted.offer.renew()
                 self._kubelet, self._due = kubelet, True
             if self._stopping.is_set() or (self._registry.there and not self._due):
                 return
@@ -342,8 +346,6 @@ class Front:
         elif offer.state is State.RENEWS and offer.seconds > patience.renewal:
             offer.stayed()
         elif offer.state is State.LOST:
-            if offer.seconds > patience.let_go:
-                self._let_go(fronted)
             if offer.seconds > patience.grace:
                 self._forget(fronted)
         elif offer.vendor is not None and now - fronted.probed > patience.probe:

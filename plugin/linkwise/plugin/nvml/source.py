@@ -14,6 +14,7 @@ import pynvml
 from linkwise.plugin.errors import InventoryError
 from linkwise.plugin.gpus import sysfs
 from linkwise.plugin.gpus.inventory import Finding, Probe, Snapshot, Xid
+from linkwise.plugin.gpus.nics import NicReading, read_nics
 from linkwise.plugin.nvml.assembling import wire
 from linkwise.plugin.nvml.calls import NoAnswerError
 from linkwise.plugin.nvml.driver import Driver, HangsError
@@ -42,6 +43,7 @@ _DEAD = frozenset({"lost", "no-answer", "recovery-action", "mig"})
 _PROBE_SECONDS = 2.0  # how long a probe waits for one GPU before it asks about the next
 # How long to wait once a GPU has not answered in time; otherwise all of them would take minutes.
 _PROBE_AFTER_HANG_SECONDS, _READ_AFTER_HANG_SECONDS = 0.5, 5.0
+_NICS_SECONDS = 5.0
 
 
 class NvmlInventory:
@@ -162,6 +164,7 @@ class NvmlInventory:
         probe = self._probe_all(uuids)
         dead = probe.unanswered | {uuid for uuid in uuids if _has(probe, uuid, _DEAD)}
         far = self._read_levels(found, dead)
+        nics, of_nics = self._read_nics(found)
         wired = wire(
             found,
             self._levels,
@@ -173,7 +176,7 @@ class NvmlInventory:
             machine = Machine(
                 gpus=tuple(reading.gpu for reading in found),
                 links=wired.links,
-                nics=self._read_nics(found),
+                nics=nics,
                 clique=wired.clique,
                 driver_version=self._read_version(
                     "nvmlSystemGetDriverVersion", self._nvml.nvmlSystemGetDriverVersion
@@ -202,7 +205,7 @@ class NvmlInventory:
             machine=machine,
             minors=minors,
             probe=Probe(findings, probe.unanswered, probe.recovery_told),
-            warnings=(*troubles, *far, *wired.warnings),
+            warnings=(*troubles, *far, *wired.warnings, *of_nics),
             left_out=left_out,
         )
 
@@ -285,14 +288,21 @@ class NvmlInventory:
             return (f"distances between GPUs: {self._driver.hangs}",)
         return warnings
 
-    def _read_nics(self, found: list[GpuReading]) -> tuple[Nic, ...]:
-        """The network cards; those of the last reading if a GPU has fallen off the bus, and so out
-        of /sys."""
+    def _read_nics(self, found: list[GpuReading]) -> tuple[tuple[Nic, ...], tuple[str, ...]]:
+        """The network cards, and warnings. The cards are those of the last reading if a GPU has
+        fallen off the bus, and so out of /sys, or if a card does not answer: the kernel asks the
+        card itself for the state of its ports."""
         uuids = tuple(reading.gpu.uuid for reading in found)
-        now = sysfs.nics([r.gpu.pci_bus_id for r in found], sysfs=self._sys_root)
-        nics = now or self._nics.get(uuids, ())
+        ask = partial(read_nics, [r.gpu.pci_bus_id for r in found], sysfs=self._sys_root)
+        seconds = min(_NICS_SECONDS, self._driver.seconds)
+        try:
+            now = self._driver.run("network cards", ask, seconds=seconds)
+        except NoAnswerError:
+            hangs = f"{self._sys_root}/class/infiniband: no answer within {seconds:g} s"
+            now = NicReading(None, (hangs,))
+        nics = now.nics if now.nics is not None else self._nics.get(uuids, ())
         self._nics = {uuids: nics}
-        return nics
+        return nics, now.warnings
 
     def _read_version(self, call: str, ask: Callable[[], T]) -> T | None:
         asks = Questions(self._known.get(_DRIVER))

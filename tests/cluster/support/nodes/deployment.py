@@ -36,11 +36,13 @@ PLUGIN_PODS = "app.kubernetes.io/name=linkwise-plugin"
 EXTENDER_PODS = "app.kubernetes.io/name=linkwise-extender"
 _MANIFESTS = Path(__file__).parents[4] / "daemonset"
 _OVERLAY = _MANIFESTS / "overlays" / "kubeadm"
-_MACHINE_LABEL = "linkwise.dev/simulated-machine"
+MACHINE_LABEL = "linkwise.dev/simulated-machine"
 
 
 class DeployedLinkwise:
     """`start` takes about a minute. Queries use the cluster administrator's account."""
+
+    components: tuple[str, ...] = ("simulated-machines",)
 
     def __init__(self, directory: Path) -> None:
         self.cluster = RealCluster(directory)
@@ -63,29 +65,32 @@ class DeployedLinkwise:
         self.install()
         self._wait_rolled_out()
         stock.stop()
+        self.start_scheduler()
+        self.wait_ready()
+
+    def start_scheduler(self) -> None:
+        """Start kube-scheduler with the deployed configuration."""
         config = scheduler_config(self.control, self.calls)
         self.control.start_scheduler(config, env=scheduler_env())
-        self.wait_ready()
 
     def stop(self) -> None:
         self.cluster.stop()
 
     def install(self) -> None:
-        """Run `kubectl apply -k`, with an additional component that makes nodes simulate
-        machines."""
+        """Run `kubectl apply -k`, with `components`. One makes nodes simulate machines."""
         for name in self.cluster.nodes:
-            self.kubectl("label", "--overwrite", "node", name, f"{_MACHINE_LABEL}={MACHINE}")
+            self.kubectl("label", "--overwrite", "node", name, f"{MACHINE_LABEL}={MACHINE}")
         self.kubectl("apply", f"--kustomize={self.write_overlay()}")
 
     def write_overlay(self) -> Path:
         """Write the kubeadm overlay for users without GPUs."""
-        component = _MANIFESTS / "components" / "simulated-machines"
+        components = (_MANIFESTS / "components" / name for name in self.components)
         overlay = {
             "apiVersion": "kustomize.config.k8s.io/v1beta1",
             "kind": "Kustomization",
             # kustomize accepts no absolute paths.
             "resources": [os.path.relpath(_OVERLAY, self.directory)],
-            "components": [os.path.relpath(component, self.directory)],
+            "components": [os.path.relpath(path, self.directory) for path in components],
         }
         (self.directory / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
         return self.directory
@@ -109,13 +114,20 @@ class DeployedLinkwise:
         known = {node["name"]: node for node in self.ask_extender("/nodes")}
         found = []
         for name, node in self.nodes().items():
-            offered = node["status"].get("allocatable", {}).get(GPU)
-            if offered != str(len(self.machine(name).gpus)):
-                found.append(f"{name}: the kubelet offers {offered} GPUs")
+            allocatable = node["status"].get("allocatable", {})
+            for resource, count in self.offered(name).items():
+                if allocatable.get(resource) != str(count):
+                    found.append(
+                        f"{name}: the kubelet offers {allocatable.get(resource)} {resource}"
+                    )
             if not known.get(name, {}).get("usable"):
                 reason = known.get(name, {}).get("reason", "it does not know the node")
                 found.append(f"{name}: the extender: {reason}")
         return found
+
+    def offered(self, node: str) -> dict[str, int]:
+        """Return how many devices of each resource the node has."""
+        return {GPU: len(self.machine(node).gpus)}
 
     def machine(self, node: str) -> Machine:
         return recorded_machine(MACHINE, node=node)

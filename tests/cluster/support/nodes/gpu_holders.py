@@ -80,7 +80,7 @@ def left_behind(deployed: DeployedLinkwise) -> list[str]:
 # Sources
 
 
-def podresources(node: RealNode) -> Holders:
+def podresources(node: RealNode, resource: str = GPU) -> Holders:
     """Return the kubelet's view. It has one entry per device, so a container's are added up."""
     holders: Holders = {}
     with grpc.insecure_channel(
@@ -91,7 +91,7 @@ def podresources(node: RealNode) -> Holders:
     for pod in answer.pod_resources:
         for container in pod.containers:
             for devices in container.devices:
-                if devices.resource_name == GPU:
+                if devices.resource_name == resource:
                     shares = holders.setdefault(f"{pod.namespace}/{pod.name}", {})
                     had = shares.get(container.name, frozenset())
                     shares[container.name] = had | frozenset(devices.device_ids)

@@ -26,6 +26,7 @@ def pod(
     node: str = "",
     annotations: Mapping[str, str] | None = None,
     labels: Mapping[str, str] | None = None,
+    resource: str = GPU,
 ) -> Manifest:
     """Return a pod. *gpus*: of a container called main, or of each container by name. *sidecars*
     are restartable init containers, declared after those of *init*."""
@@ -37,7 +38,7 @@ def pod(
             "annotations": dict(annotations or {}),
             "labels": dict(labels or {}),
         },
-        "spec": _pod_spec(gpus, init=init, sidecars=sidecars, node=node),
+        "spec": _pod_spec(gpus, init=init, sidecars=sidecars, node=node, resource=resource),
     }
 
 
@@ -94,28 +95,29 @@ def _pod_spec(
     sidecars: Mapping[str, int] | None = None,
     node: str = "",
     stubborn: bool = False,
+    resource: str = GPU,
 ) -> Manifest:
     run = _STUBBORN if stubborn else _RUN
     main = {"main": gpus} if isinstance(gpus, int) else gpus
     return {
         "initContainers": [
-            *(_container(name, count, _SAY) for name, count in (init or {}).items()),
+            *(_container(name, count, _SAY, resource) for name, count in (init or {}).items()),
             *(
-                {**_container(name, count, run), "restartPolicy": "Always"}
+                {**_container(name, count, run, resource), "restartPolicy": "Always"}
                 for name, count in (sidecars or {}).items()
             ),
         ],
-        "containers": [_container(name, count, run) for name, count in main.items()],
+        "containers": [_container(name, count, run, resource) for name, count in main.items()],
         "terminationGracePeriodSeconds": 3 if stubborn else 5,
         **({"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}),
     }
 
 
-def _container(name: str, gpus: int, script: str) -> Manifest:
+def _container(name: str, gpus: int, script: str, resource: str) -> Manifest:
     return {
         "name": name,
         "image": WORKLOAD,
         "imagePullPolicy": "Never",
         "command": ["sh", "-c", script],
-        "resources": {"limits": {GPU: str(gpus)} if gpus else {}},
+        "resources": {"limits": {resource: str(gpus)} if gpus else {}},
     }

@@ -10,8 +10,9 @@ reading gives back exactly the machine that was written. Two GPUs joined by a br
 `models` holds name, memory in MiB, compute capability; `gpus` uuid, index, which of `models`, PCI
 bus id, NUMA nodes. `links` has one text for each GPU but the last: its links to the GPUs after it,
 written `SYS`, `NV12/NODE` (12 NVLinks, and the PCIe path beside them) or `NV12s/PXB` (through an
-NVSwitch). `nics` holds name and class to each GPU; `unhealthy`, indices. What is empty is left
-out, and unknown fields are ignored, so a field can be added without a new version.
+NVSwitch). `nics` holds name and class to each GPU; `nic_gbit_per_s`, the speed of each, 0 if it is
+unknown; `unhealthy`, indices. What is empty is left out, and unknown fields are ignored, so a field
+can be added without a new version.
 """
 
 import re
@@ -57,6 +58,7 @@ class _Topology(
     gpus: tuple[_Gpu, ...]
     links: tuple[str, ...] = ()
     nics: tuple[_Nic, ...] = ()
+    nic_gbit_per_s: tuple[int, ...] = ()
     unhealthy: tuple[int, ...] = ()
     clique: str | None = None
     driver: str | None = None
@@ -76,6 +78,7 @@ def write_topology(machine: Machine) -> str:
         nics=tuple(
             _Nic(nic.name, " ".join(link.name for link in nic.closeness)) for nic in machine.nics
         ),
+        nic_gbit_per_s=_speeds_of(machine),
         unhealthy=tuple(gpu.index for gpu in machine.gpus if not gpu.healthy),
         clique=machine.clique,
         driver=machine.driver_version,
@@ -101,7 +104,7 @@ def read_topology(text: str) -> Machine:
         return Machine(
             gpus=tuple(_read_gpu(topology, gpu) for gpu in topology.gpus),
             links=tuple(_read_links(topology, text)),
-            nics=tuple(_read_nic(nic) for nic in topology.nics),
+            nics=tuple(_read_nics(topology, text)),
             clique=topology.clique,
             driver_version=topology.driver,
             cuda_version=topology.cuda,
@@ -112,6 +115,11 @@ def read_topology(text: str) -> Machine:
 
 def _model_of(gpu: Gpu) -> _Model:
     return _Model(gpu.model, gpu.memory_mib, gpu.compute_capability)
+
+
+def _speeds_of(machine: Machine) -> tuple[int, ...]:
+    speeds = tuple(nic.gbit_per_s or 0 for nic in machine.nics)
+    return speeds if any(speeds) else ()
 
 
 def _rows_of(machine: Machine) -> Iterator[str]:
@@ -171,6 +179,11 @@ def _read_link(token: str, where: str) -> Link:
     )
 
 
-def _read_nic(nic: _Nic) -> Nic:
-    words = nic.closeness.split(" ")
-    return Nic(nic.name, tuple(read_pcie_class(word, f"NIC {nic.name}") for word in words))
+def _read_nics(topology: _Topology, text: str) -> Iterator[Nic]:
+    speeds = topology.nic_gbit_per_s or (0,) * len(topology.nics)
+    if len(speeds) != len(topology.nics):
+        raise AnnotationError(names.TOPOLOGY, text, f"{len(topology.nics)} speeds of its NICs")
+    for nic, speed in zip(topology.nics, speeds, strict=True):
+        words = nic.closeness.split(" ")
+        closeness = tuple(read_pcie_class(word, f"NIC {nic.name}") for word in words)
+        yield Nic(nic.name, closeness, speed or None)

@@ -14,6 +14,7 @@ from linkwise.topology.errors import MachineError
 
 MAX_GPUS = 16
 MAX_NVLINKS = 36  # NVML_NVLINK_MAX_LINKS is 18 up to Blackwell; the annotation leaves room
+MAX_NIC_GBIT_PER_S = 100_000
 _PCI_BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
@@ -99,14 +100,20 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """A network card and how close it is to each GPU (one class per GPU, never NVLINK)."""
+    """A network card and how close it is to each GPU (one class per GPU, never NVLINK).
+    `gbit_per_s` is None if its speed is unknown."""
 
     name: str
     closeness: tuple[LinkClass, ...]
+    gbit_per_s: int | None = None
 
     def __post_init__(self) -> None:
         if LinkClass.NVLINK in self.closeness:
             raise MachineError(f"NIC {self.name}: NVLINK: expected SYS, NODE, PHB, PXB or PIX")
+        if self.gbit_per_s is not None and not 1 <= self.gbit_per_s <= MAX_NIC_GBIT_PER_S:
+            raise MachineError(
+                f"NIC {self.name}: {self.gbit_per_s} Gbit/s: expected 1 to {MAX_NIC_GBIT_PER_S}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,8 @@
 communicator that spans machines. All arrays are indexed by bitmask. Sources: docs/topology.md.
 """
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,15 +15,17 @@ from linkwise.topology.sets import subsets
 from linkwise.topology.sets.bandwidth import ROOT_COST
 
 Floats = NDArray[np.float64]
+# NCCL counts 12, 24 and 48 GB/s for the PCIe slots of NICs of 100, 200 and 400 Gbit/s.
+_GBYTES_PER_GBIT = 0.12
 
 
 def network_gbytes_per_s(machine: Machine) -> Floats:
     """Return [2^n]: the GB/s that each set can send to other machines; 0 for the empty set.
 
-    Every NIC adds the bandwidth of the best path to it from a GPU of the set. NVML reports no speed
-    of a NIC, so it is assumed to be as fast as the GPUs' PCIe slots: 100, 200 and 400 Gbit/s for
-    PCIe Gen3, 4 and 5. A machine that reports no NIC is assumed to have one, as near to every GPU
-    as possible. The set sends no more than its GPUs' own slots carry.
+    Every NIC adds the bandwidth of the best path to it from a GPU of the set, at most its own
+    speed. A NIC of unknown speed is assumed to be as fast as the GPUs' PCIe slots: 100, 200 and 400
+    Gbit/s for PCIe Gen3, 4 and 5. A machine that reports no NIC is assumed to have one, as near to
+    every GPU as possible. The set sends no more than its GPUs' own slots carry.
     """
     facts = [facts_of_gpu(gpu) for gpu in machine.gpus]
     slots = _sums(np.array([each.pcie_gbytes_per_s for each in facts]))
@@ -52,8 +56,11 @@ def fabric_gbytes_per_s(machine: Machine) -> Floats:
 
 
 def _paths(nic: Nic, facts: list[ModelFacts]) -> list[float]:
-    """Return [n]: the GB/s between each GPU and the NIC, as between two GPUs at that distance."""
-    return [_path(close, each) for close, each in zip(nic.closeness, facts, strict=True)]
+    """Return [n]: the GB/s between each GPU and the NIC, as between two GPUs at that distance, and
+    at most what the NIC carries."""
+    own = math.inf if nic.gbit_per_s is None else nic.gbit_per_s * _GBYTES_PER_GBIT
+    paths = (_path(close, each) for close, each in zip(nic.closeness, facts, strict=True))
+    return [min(path, own) for path in paths]
 
 
 def _path(closeness: LinkClass, facts: ModelFacts) -> float:

@@ -98,7 +98,7 @@ def fingerprint(machine: Machine) -> Hashable:
             )
         )
     links = tuple((link.pcie, link.nvlinks, link.through_switch) for link in machine.links)
-    nics = tuple(sorted(nic.closeness for nic in machine.nics))
+    nics = tuple(sorted((nic.closeness, nic.gbit_per_s or 0) for nic in machine.nics))
     return tuple(speeds), links, nics, tuple(_model_numbers(machine))
 
 
