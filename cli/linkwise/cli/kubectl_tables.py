@@ -113,6 +113,10 @@ def _gang(view: GangView, at: float) -> tuple[str, ...]:
 def _node(view: NodeView) -> tuple[str, ...]:
     states = Counter(gpu.state for gpu in view.gpus)
     problem = view.reason
+    if (counted := view.by_count) is not None:
+        free = str(counted.gpus - counted.used)
+        figures = (str(counted.gpus), str(counted.used), "0", "0", free)
+        return view.name, *figures, "-", "-", f"{problem}: placed by count"
     if not problem and states["unhealthy"]:
         problem = f"{states['unhealthy']} unhealthy"
     return (

@@ -154,6 +154,13 @@ _DEFAULTS = Settings()
     help="Which of the Indexed Jobs that run all their pods at once are gangs.",
 )
 @click.option(
+    "--namespace",
+    "namespaces",
+    multiple=True,
+    help="For a canary: place the pods of this namespace, and leave the pods of all others to "
+    "kube-scheduler. May be repeated.  [default: all namespaces]",
+)
+@click.option(
     "--leader-elect",
     type=click.BOOL,
     default=_DEFAULTS.leader_elect,
@@ -246,6 +253,7 @@ def serve(settings: Settings) -> None:
             max_refusals=settings.max_refusals,
             span_levels=settings.span_levels,
             indexed_jobs=settings.indexed_jobs,
+            namespaces=settings.namespaces,
             hold_share=settings.hold_share,
             hold_limit_seconds=settings.hold_limit_seconds,
             preempt=settings.preempt,
