@@ -83,6 +83,11 @@ def _namespaced(_context: click.Context, _option: click.Parameter, value: str | 
 )
 @click.option("--resource-name", default=_DEFAULTS.resource_name, help="What pods ask for.")
 @click.option(
+    "--observe",
+    is_flag=True,
+    help="Publish topology, labels and GPUs in use, and register nothing with the kubelet.",
+)
+@click.option(
     "--in-front",
     is_flag=True,
     help="Stand in front of the vendor's device plugin, which registers with this one.",
@@ -192,6 +197,8 @@ def main(context: click.Context, /, *, no_driver: str, log_level: str, **chosen:
     if not RESOURCE_NAME.fullmatch(str(chosen["resource_name"])):
         problem = f"{chosen['resource_name']!r}: expected domain/name, like {DEFAULT_RESOURCE}"
         raise click.BadParameter(problem, param_hint="'--resource-name'")
+    if chosen["observe"] and chosen["in_front"]:
+        raise click.BadParameter("expected without --in-front", param_hint="'--observe'")
     settings = Settings(wait_for_driver=no_driver == "wait", **chosen)  # type: ignore[arg-type]
     try:
         read_treatments(settings.treat)
@@ -259,8 +266,9 @@ def open_inventory(settings: Settings, client: KubeClient) -> Inventory:
         raise InventoryError("--machine-faults: expected beside a played machine only")
     return NvmlInventory(
         driver_seconds=settings.driver_seconds,
-        # In front of a vendor's plugin, the vendor's plugin passes the device files.
-        minors_needed=settings.pass_device_specs and not settings.cdi and not settings.in_front,
+        # Where a vendor's plugin stays, it passes the device files.
+        minors_needed=settings.pass_device_specs
+        and not (settings.cdi or settings.in_front or settings.observe),
     )
 
 

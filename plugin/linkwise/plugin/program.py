@@ -15,6 +15,7 @@ from linkwise.kube.reflector import Reflector
 from linkwise.plugin.app import create_app
 from linkwise.plugin.device_plugin.allocate import POLICIES, Pick
 from linkwise.plugin.device_plugin.containers import Granting
+from linkwise.plugin.device_plugin.observer import Observer
 from linkwise.plugin.device_plugin.preferred_allocation import Advisor
 from linkwise.plugin.device_plugin.registration import Registrar
 from linkwise.plugin.device_plugin.server import Advice, DevicePlugin
@@ -192,6 +193,7 @@ class Node:
         front: Front | None = None,
     ) -> None:
         self._metrics, self._front = metrics, front
+        self._vendor_stays = settings.in_front or settings.observe
         self._showing = Lock()
         pick = POLICIES[settings.policy]
         policy = Policy(
@@ -236,7 +238,7 @@ class Node:
             on_error=metrics.pod_resources_errors.inc,
         )
         advice = Advice(self._advisor, metrics)
-        self._registrar: Registrar | Front
+        self._registrar: Registrar | Front | Observer
         if front is not None:
             front.know(self._book.now.machine)
             front.advise(
@@ -246,6 +248,8 @@ class Node:
                 on_change=self._show,
             )
             self._registrar = front
+        elif settings.observe:
+            self._registrar = Observer()
         else:
             granting = Granting(
                 cdi_kind=CDI_KIND if settings.cdi else None,
@@ -338,8 +342,8 @@ class Node:
             self._metrics.show_gpus(machine, unhealthy, noted, devices.left_out)
 
     def _counts(self, device_id: str) -> bool:
-        """In front of a vendor's plugin, Linkwise accounts for whole GPUs only."""
-        return self._front is None or device_id in self._book.now.known
+        """Where a vendor's plugin stays, Linkwise accounts for whole GPUs only."""
+        return not self._vendor_stays or device_id in self._book.now.known
 
     def _xid(self, xid: Xid) -> None:
         self._metrics.xids.labels(xid.uuid, str(xid.number)).inc()
