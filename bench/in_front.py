@@ -25,9 +25,9 @@ from typing import TypeVar
 import click
 import grpc
 
-from bench.figures import milliseconds, percentile, print_table, this_machine
 from bench.preferred_allocation import question
-from bench.programs import running
+from bench.support.figures import milliseconds, percentile, print_table, this_machine
+from bench.support.programs import running
 from linkwise.kube.client import KubeClient
 from linkwise.plugin.in_front.resource import HEALTHY
 from linkwise.plugin.kubelet import deviceplugin_pb2 as api

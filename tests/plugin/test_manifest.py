@@ -223,6 +223,23 @@ def test_in_front_no_device_files_are_looked_at_and_the_socket_is_in_what_is_mou
         assert f"{DEFAULTS.registry_socket}" in told.read_text()
 
 
+def test_observing_mounts_nothing_but_podresources(
+    pod: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    component = DAEMONSET / "components" / "observe" / "kustomization.yaml"
+    (patches,) = (patch["patch"] for patch in documents(component)[0]["patches"])
+    daemonset = {"spec": {"template": {"spec": pod}}}
+    observing = json_patch(daemonset, yaml.safe_load(patches))["spec"]["template"]["spec"]
+    (container,) = observing["containers"]
+    monkeypatch.setenv("LINKWISE_PLUGIN_NODE_NAME", "n1")
+    params = main.make_context("p", list(container["args"])).params
+    assert params["observe"]
+    assert params["host_dev"] == DEFAULTS.host_dev
+    (mount,) = container["volumeMounts"]
+    assert mount["mountPath"] == str(POD_RESOURCES_SOCKET.parent)
+    assert [volume["name"] for volume in observing["volumes"]] == [mount["name"]]
+
+
 @pytest.mark.parametrize(
     ("missing", "status", "text"), [("", 200, "ok\n"), ("no GPUs: x", 503, "no GPUs: x\n")]
 )

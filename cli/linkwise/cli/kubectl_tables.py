@@ -114,6 +114,10 @@ def _gang(view: GangView, at: float) -> tuple[str, ...]:
 def _node(view: NodeView) -> tuple[str, ...]:
     states = Counter(gpu.state for gpu in view.gpus)
     problem = view.reason
+    if (counted := view.by_count) is not None:
+        free = str(counted.gpus - counted.used)
+        figures = (str(counted.gpus), str(counted.used), "0", "0", free)
+        return view.name, *figures, "-", "-", f"{problem}: placed by count"
     if not problem and states["unhealthy"]:
         broken = [gpu.index for gpu in view.gpus if gpu.state == "unhealthy"]
         problem = f"GPU{'' if len(broken) == 1 else 's'} {write_indices(broken)} unhealthy"

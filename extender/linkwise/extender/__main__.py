@@ -156,6 +156,13 @@ _DEFAULTS = Settings()
     "a subdomain, or none.",
 )
 @click.option(
+    "--namespace",
+    "namespaces",
+    multiple=True,
+    help="For a canary: place the pods of this namespace, and leave the pods of all others to "
+    "kube-scheduler. May be repeated.  [default: all namespaces]",
+)
+@click.option(
     "--leader-elect",
     type=click.BOOL,
     default=_DEFAULTS.leader_elect,
@@ -248,6 +255,7 @@ def serve(settings: Settings) -> None:
             max_refusals=settings.max_refusals,
             span_levels=settings.span_levels,
             indexed_jobs=settings.indexed_jobs,
+            namespaces=settings.namespaces,
             hold_share=settings.hold_share,
             hold_limit_seconds=settings.hold_limit_seconds,
             preempt=settings.preempt,

@@ -32,7 +32,7 @@ from linkwise.extender.cache.node_info import plan_on
 from linkwise.extender.cache.pending_writes import PendingWrites
 from linkwise.extender.cycle.planner import Planner
 from linkwise.extender.explain.explainer import Explainer
-from linkwise.extender.explain.snapshot import Snapshot, SnapshotCamera
+from linkwise.extender.explain.snapshot import Own, Snapshot, SnapshotCamera
 from linkwise.extender.explain.usage import view_counts, view_nodes
 from linkwise.extender.invariants import audit
 from linkwise.extender.podgrouper.owner_cache import FetchOwner, Found
@@ -63,12 +63,13 @@ class CoreSettings:
     hold_limit_seconds: float = 7200.0  # how long reserved GPUs may idle beyond that share
     preempt: Preempt = Preempt.CONSENTING  # the pods that may be evicted for a more important gang
     indexed_jobs: IndexedJobs = IndexedJobs.ALL  # which of them are gangs
+    namespaces: tuple[str, ...] = ()  # the pods of all others are left alone; empty: of none
 
 
 class Core:
     def __init__(self, settings: CoreSettings) -> None:
         self._settings = settings
-        self._reader = Ingest(settings.resource_name, settings.indexed_jobs)
+        self._reader = Ingest(settings.resource_name, settings.indexed_jobs, settings.namespaces)
         self._budgets = DisruptionBudgets()
         self._run_times = RunTimes()
         self._ages = Ages()
@@ -79,6 +80,7 @@ class Core:
     def _begin(self, leader: int) -> None:
         """Start with an empty cache and no state but the settings, budgets, run times and ages."""
         settings, pending_writes = self._settings, PendingWrites(leader)
+        self._began = 0.0
         self._cache = Cache()
         self._planner = Planner(
             self._cache,
@@ -254,7 +256,7 @@ class Core:
 
     def filter(self, call: FilterCall, now: float) -> FilterAnswer:
         record = self._record(call.pod)
-        self._planner.asked_by(record.scheduler)
+        self._planner.asked_by(record.scheduler, now)
         return self._filter.answer(record, call, now)
 
     def prioritize(self, call: FilterCall, now: float) -> PriorityAnswer:
@@ -284,6 +286,7 @@ class Core:
         """What to write; call it after facts and outcomes, and when `next_due` is reached."""
         if not self.synced:
             return ()
+        self._began = self._began or now
         self._binder.end_doubts(now)
         return self._planner.decide(now, self._binder.doubted())
 
@@ -308,7 +311,8 @@ class Core:
 
     def snapshot(self, now: float) -> Snapshot:
         """A copy from which explanations are made without the lock."""
-        return self._camera.take(now)
+        own = Own(self._settings.resource_name, self._settings.namespaces, self._began or now)
+        return self._camera.take(now, own)
 
     def explain(self, namespace: str, name: str, now: float) -> Explanation | None:
         return Explainer(self.snapshot(now)).pod(namespace, name, runner_up=True)

@@ -4,6 +4,7 @@ Each setting is a flag of `linkwise-extender` and an environment variable
 `LINKWISE_EXTENDER_<FLAG>`.
 """
 
+import re
 from dataclasses import dataclass
 from ipaddress import ip_address
 
@@ -19,6 +20,7 @@ from linkwise.topology.names import DEFAULT_RESOURCE, RESOURCE_NAME
 _TIMING = Timing()  # client-go's own
 _CERTIFICATES = Lifetime()
 _SHORTEST_LIFETIME_SECONDS = 10.0
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 class SettingsError(LinkwiseError):
@@ -60,6 +62,8 @@ class Settings:
     preempt: Preempt = Preempt.CONSENTING
     span_levels: tuple[str, ...] = DEFAULT_LEVELS  # of domains above the node, nearest first
     indexed_jobs: IndexedJobs = IndexedJobs.ALL  # which of them are gangs; many are shards
+    # For a canary: the pods of all other namespaces are left alone. Empty: of none.
+    namespaces: tuple[str, ...] = ()
     # Binds wait for the API server, so many may run at the same time. Other calls have a limit of
     # their own: kube-scheduler sends one filter call at a time, and it never waits for a bind.
     request_threads: int = 24
@@ -79,8 +83,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         self._check_election()
-        if not RESOURCE_NAME.fullmatch(self.resource_name):
-            raise SettingsError("resource-name", self.resource_name, "like nvidia.com/gpu")
+        self._check_names()
         if self.api_server is not None and not self.api_server.startswith(("http://", "https://")):
             raise SettingsError("api-server", self.api_server, "a URL like http://127.0.0.1:8001")
         for flag, port in (("listen-port", self.listen_port), ("status-port", self.status_port)):
@@ -102,6 +105,13 @@ class Settings:
         ):
             if value < 1:
                 raise SettingsError(flag, value, "1 or more")
+
+    def _check_names(self) -> None:
+        if not RESOURCE_NAME.fullmatch(self.resource_name):
+            raise SettingsError("resource-name", self.resource_name, "like nvidia.com/gpu")
+        for namespace in self.namespaces:
+            if not _NAMESPACE.fullmatch(namespace):
+                raise SettingsError("namespace", namespace, "the name of a namespace")
 
     def _check_callers(self) -> None:
         if self.plain_http and not is_loopback(self.listen_address):

@@ -112,6 +112,11 @@ def _config_file(
     help="The extended resource that is a GPU.",
 )
 @click.option(
+    "--observe",
+    is_flag=True,
+    help="Publish topology, labels and GPUs in use, and register nothing with the kubelet.",
+)
+@click.option(
     "--in-front",
     is_flag=True,
     help="Stand in front of the vendor's device plugin, which registers with this one.",
@@ -236,6 +241,8 @@ def main(context: click.Context, /, *, no_driver: str, log_level: str, **chosen:
     if not RESOURCE_NAME.fullmatch(str(chosen["resource_name"])):
         problem = f"{chosen['resource_name']!r}: expected domain/name, like {DEFAULT_RESOURCE}"
         raise click.BadParameter(problem, param_hint="'--resource-name'")
+    if chosen["observe"] and chosen["in_front"]:
+        raise click.BadParameter("expected without --in-front", param_hint="'--observe'")
     settings = Settings(wait_for_driver=no_driver == "wait", **chosen)  # type: ignore[arg-type]
     try:
         read_treatments(settings.treat)
@@ -305,9 +312,11 @@ def open_inventory(settings: Settings, client: KubeClient) -> Inventory:
         raise InventoryError("--machine-faults: expected beside a played machine only")
     return NvmlInventory(
         driver_seconds=settings.driver_seconds,
-        # In front of a vendor's plugin, the vendor's plugin passes the device files.
+        # Where a vendor's plugin stays, it passes the device files.
         minors_needed=(
-            settings.pass_device_specs and settings.cdi is not CdiMode.ON and not settings.in_front
+            settings.pass_device_specs
+            and settings.cdi is not CdiMode.ON
+            and not (settings.in_front or settings.observe)
         ),
     )
 

@@ -16,6 +16,7 @@ from linkwise.plugin.app import create_app
 from linkwise.plugin.device_plugin.allocate import POLICIES, Pick
 from linkwise.plugin.device_plugin.cdi import Cdi
 from linkwise.plugin.device_plugin.containers import Granting
+from linkwise.plugin.device_plugin.observer import Observer
 from linkwise.plugin.device_plugin.preferred_allocation import Advisor
 from linkwise.plugin.device_plugin.registration import Registrar
 from linkwise.plugin.device_plugin.server import Advice, DevicePlugin
@@ -194,6 +195,7 @@ class Node:
     ) -> None:
         self._metrics, self._front = metrics, front
         self._cdi = Cdi(settings.cdi, settings.cdi_directories)
+        self._vendor_stays = settings.in_front or settings.observe
         self._showing = Lock()
         pick = POLICIES[settings.policy]
         policy = Policy(
@@ -238,7 +240,7 @@ class Node:
             on_error=metrics.pod_resources_errors.inc,
         )
         advice = Advice(self._advisor, metrics)
-        self._registrar: Registrar | Front
+        self._registrar: Registrar | Front | Observer
         if front is not None:
             front.know(self._book.now.machine)
             front.advise(
@@ -248,6 +250,8 @@ class Node:
                 on_change=self._show,
             )
             self._registrar = front
+        elif settings.observe:
+            self._registrar = Observer()
         else:
             granting = Granting(
                 self._cdi,
@@ -339,8 +343,8 @@ class Node:
             self._metrics.show_gpus(machine, unhealthy, noted, devices.left_out)
 
     def _counts(self, device_id: str) -> bool:
-        """In front of a vendor's plugin, Linkwise accounts for whole GPUs only."""
-        return self._front is None or device_id in self._book.now.known
+        """Where a vendor's plugin stays, Linkwise accounts for whole GPUs only."""
+        return not self._vendor_stays or device_id in self._book.now.known
 
     def _xid(self, xid: Xid) -> None:
         self._metrics.xids.labels(xid.uuid, str(xid.number)).inc()

@@ -26,6 +26,7 @@ class Settings:
     api_server: str | None = None
     daemonset: str | None = None  # NAMESPACE/NAME; without it the plugin never cleans its Node
     resource_name: str = DEFAULT_RESOURCE
+    observe: bool = False  # beside the vendor's plugin: register nothing with the kubelet
     in_front: bool = False
     vendor_socket: Path | None = None
     listen_address: str = "0.0.0.0"  # probes and Prometheus come from outside the pod

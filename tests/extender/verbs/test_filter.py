@@ -65,7 +65,7 @@ def test_nodes_without_a_readable_topology_say_so() -> None:
     at = mixed()
     at.annotate_node("cube", names.TOPOLOGY, None)
     at.annotate_node("pcie", names.TOPOLOGY, "mangled")
-    at.add_pod("a", 1)
+    at.add_pod("a", 1, require_link="nvlink")
     answer = at.filter_again("a", ["cube", "pcie", "switch", "stranger"])
     assert answer.node_names == ("switch",)
     assert answer.failed == {

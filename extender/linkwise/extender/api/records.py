@@ -110,6 +110,7 @@ class PodRecord:
     queue: QueueNote | None = None  # its gang's note on the scheduling queue, read from this pod
     leaving_until: float = 0.0  # of a terminating pod: when its grace period ends
     labels: Mapping[str, str] = field(default_factory=dict)  # of pods that take GPUs
+    left_alone: bool = False  # its namespace is none of those whose pods the extender places
     gang: GangKey | None = None  # what it is planned with; None: it is not planned ahead
 
     @property

@@ -182,7 +182,8 @@ class Explanation:
     namespace: str
     name: str
     uid: str
-    state: str  # bound, planned, waiting, ended, not-ours (takes no GPU), invalid
+    state: str  # bound, planned, waiting, ended, invalid, not-ours (takes no GPU), left-alone (its
+    # namespace is none of those whose pods the extender places)
     summary: str  # one sentence
     wanted: RequestView | None
     node: str
@@ -198,6 +199,7 @@ class Explanation:
     indices: Mapping[str, int] = field(default_factory=dict)
     communicator: CommunicatorEstimate | None = None  # of its gang, from its plan
     runner_up: RunnerUpView | None = None  # of a pod in no gang; see `GangView`
+    by_count: bool = False  # it is on a node where pods are placed by count
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +234,14 @@ class BestSet:
 
 
 @dataclass(frozen=True, slots=True)
+class CountView:
+    """The GPUs of a node where pods are placed by count, as kube-scheduler counts them."""
+
+    gpus: int  # allocatable
+    used: int  # requested by the pods there
+
+
+@dataclass(frozen=True, slots=True)
 class NodeView:
     name: str
     usable: bool
@@ -243,6 +253,7 @@ class NodeView:
     free: int
     reserved: int  # of the free ones: reserved for waiting gangs
     future: float  # worth of the free GPUs to later jobs, as a share (0 to 1) of the idle machine
+    by_count: CountView | None = None  # where pods are placed by count: no topology is published
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +295,29 @@ class Counts:
 
     gangs: Mapping[str, int]  # by phase
     gpus: Mapping[str, int]  # by state: free, held, used, unhealthy
-    nodes: Mapping[str, int]  # by state: usable, unusable
+    nodes: Mapping[str, int]  # by state: usable, unusable, by-count
     swaps: int  # since the start
     refusals: int  # since the start
     placed: Placed = field(default_factory=Placed)  # gangs, since the start
+    by_count: int = 0  # pods with GPUs on nodes where pods are placed by count
+
+
+@dataclass(frozen=True, slots=True)
+class UnplannedPod:
+    """A pod that kube-scheduler bound without asking, though the extender would have planned it."""
+
+    pod: str  # namespace/name
+    node: str
+    scheduler: str
+
+
+@dataclass(frozen=True, slots=True)
+class StateView:
+    """What the extender knows of its own part in the cluster."""
+
+    at: float
+    began: float  # when this extender began to decide
+    resource: str
+    namespaces: tuple[str, ...]  # whose pods it places; empty: of all
+    calls: Mapping[str, float]  # scheduler -> when it last asked about a pod; 0.0: before `began`
+    unplanned: tuple[UnplannedPod, ...]  # created and bound since `began`

@@ -27,7 +27,7 @@ class Cache:
         self.assumed: dict[str, dict[str, WrittenPlan]] = {}  # uid -> node -> Binding in flight
         self.kinds: list[MachineKind] = []
         self.mismatches: dict[str, Mismatch] = {}
-        self.schedulers: set[str] = set()  # names of the schedulers that call the extender
+        self.schedulers: dict[str, float] = {}  # that call the extender -> last call; 0: unknown
         self.room = 0  # rises whenever something may fit that did not fit before
         self.gang_changes: dict[GangKey, int] = {}  # differs after each change of its pods
         self.changed_rows = RowLog()  # every row whose node changed, in order
@@ -345,7 +345,7 @@ class Cache:
     def _charge_node(self, name: str, sign: int, needs: ResourceList) -> None:
         info = self._info(name)
         info.charge(sign, needs)
-        if sign < 0 and not info.problem:
+        if sign < 0 and (info.by_count or not info.problem):
             self.room += 1
 
     def _show_all(self, names: Iterable[str]) -> None:

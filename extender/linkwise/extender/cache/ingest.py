@@ -4,8 +4,8 @@ A waiting pod changes several times, and the pods of a job are equal. So the res
 is computed once.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count
 from weakref import WeakValueDictionary
@@ -109,8 +109,14 @@ class _Wishes:
 class Ingest:
     """Reads pods and nodes; keeps one `Template` per distinct content."""
 
-    def __init__(self, resource: str, indexed_jobs: IndexedJobs = IndexedJobs.ALL) -> None:
-        self._resource = resource
+    def __init__(
+        self,
+        resource: str,
+        indexed_jobs: IndexedJobs = IndexedJobs.ALL,
+        namespaces: Collection[str] = (),
+    ) -> None:
+        """*namespaces*: the pods of all others are left alone; empty: those of none are."""
+        self._resource, self._namespaces = resource, frozenset(namespaces)
         self._membership = Membership(resource, indexed_jobs)
         self._numbers = count()
         self._known: dict[bytes, _Wishes] = {}
@@ -121,6 +127,8 @@ class Ingest:
         """Read a pod that a caller sent, maybe before the watch shows it. Never raises: the record
         keeps a parse error as `invalid`, and calls about the pod report it."""
         requests = self._wishes(pod)
+        if self._leaves_alone(pod):
+            return _left_alone(pod, requests, self._resource)
         if not requests.asks_for_members:
             return _record(pod, requests, Judged(requests.ask, requests.invalid), self._resource)
         judged = self._membership.judged(pod, requests.ask, requests.demand.gpus)
@@ -129,6 +137,9 @@ class Ingest:
     def follow(self, pod: Pod, now: float) -> PodRecord:
         """Read a pod from the watch; the objects that it depends on are read until `forget`."""
         requests = self._wishes(pod)
+        if self._leaves_alone(pod):
+            self._membership.forget(pod.metadata.uid)
+            return _left_alone(pod, requests, self._resource)
         if not requests.asks_for_members:
             self._membership.forget(pod.metadata.uid)
             return _record(pod, requests, Judged(requests.ask, requests.invalid), self._resource)
@@ -172,6 +183,9 @@ class Ingest:
             topology=node.metadata.annotations.get(names.TOPOLOGY),
             in_use=node.metadata.annotations.get(names.IN_USE),
         )
+
+    def _leaves_alone(self, pod: Pod) -> bool:
+        return bool(self._namespaces) and pod.metadata.namespace not in self._namespaces
 
     def _wishes(self, pod: Pod) -> "_Wishes":
         """A waiting pod changes several times, and the pods of a job are equal: the result for
@@ -305,6 +319,12 @@ def _record(pod: Pod, requests: _Wishes, judged: Judged, resource: str) -> PodRe
         labels=meta.labels if requests.demand.gpus else {},
         gang=gang,
     )
+
+
+def _left_alone(pod: Pod, requests: _Wishes, resource: str) -> PodRecord:
+    """A pod that kube-scheduler alone places: only its use of the node counts."""
+    record = _record(pod, requests, Judged(NOTHING_SAID), resource)
+    return replace(record, gang=None, unschedulable=False, queue=None, left_alone=True)
 
 
 def _was_asked_about(pod: Pod) -> bool:

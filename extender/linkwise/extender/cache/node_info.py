@@ -72,8 +72,19 @@ class NodeInfo:
         problem = self.problem
         if problem or not self.refuses:
             return problem
-        on_trial = self.tried_beside is not None and self.there <= self.tried_beside
-        return "" if on_trial else REFUSES
+        return "" if self._on_trial else REFUSES
+
+    @property
+    def by_count(self) -> bool:
+        """Whether pods are placed here by count: the node offers GPUs and publishes no
+        topology."""
+        offers = self.record is not None and self.record.offers.gpus > 0
+        admits = not self.refuses or self._on_trial
+        return offers and admits and self.no_topology == NO_TOPOLOGY
+
+    @property
+    def _on_trial(self) -> bool:
+        return self.tried_beside is not None and self.there <= self.tried_beside
 
     @property
     def left(self) -> ResourceList:

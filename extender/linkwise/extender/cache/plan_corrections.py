@@ -24,6 +24,8 @@ class PlanCorrections:
     def look(self, now: float, surviving: Callable[[object], AbstractContextManager[None]]) -> None:
         """Correct all mismatches; *surviving* keeps one defect from affecting the other pods."""
         for mismatch in list(self._cache.mismatches.values()):
+            if mismatch.record.left_alone:
+                continue
             with surviving(mismatch.record.ref):
                 self._correct(mismatch, now)
 

@@ -197,10 +197,12 @@ class Planner:
         if before is None or not _same_member(before, record):
             self.queue.take_up(record.gang)
 
-    def asked_by(self, scheduler: str) -> None:
-        """The scheduler of this name calls the extender about its pods, so it uses its plans."""
-        if scheduler not in self._cache.schedulers:
-            self._cache.schedulers.add(scheduler)
+    def asked_by(self, scheduler: str, now: float = 0.0) -> None:
+        """The scheduler of this name calls the extender about its pods, so it uses its plans. *now*
+        is when it called, if that is known."""
+        before = self._cache.schedulers.get(scheduler)
+        self._cache.schedulers[scheduler] = max(now, before or 0.0)
+        if before is None:
             self.changes.due |= set(self.registry.gangs)
             self.unschedulable_pods.look_now(0.0)
 

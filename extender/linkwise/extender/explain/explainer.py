@@ -22,7 +22,7 @@ from linkwise.extender.api.views import (
     ReasonCount,
     SearchView,
 )
-from linkwise.extender.explain.format import pods_in_words
+from linkwise.extender.explain.format import COUNTED, SUMMARIES, pods_in_words
 from linkwise.extender.explain.funnel import Funnel, alike, wanted_of
 from linkwise.extender.explain.holders import holders_of, owners_of
 from linkwise.extender.explain.levels import NEVER
@@ -131,6 +131,7 @@ class Explainer:
             because=record.ask.because,
             indices=at.indices_of(gpus) if at is not None else {},
             communicator=written.plan.communicator if written else None,
+            by_count=self._is_by_count(record),
             runner_up=self._alternatives.runner_up([record]) if runner_up and not in_gang else None,
         )
 
@@ -143,6 +144,8 @@ class Explainer:
             return "invalid"
         if not record.demand.gpus:
             return "not-ours"
+        if record.left_alone:
+            return "left-alone"
         return "planned" if record.uid in self._snapshot.plans else "waiting"
 
     def _summary(
@@ -153,13 +156,12 @@ class Explainer:
         if state == "bound":
             if record.leaving:
                 return f"The pod is ending on node {record.node}.{self._still_held(record)}"
-            return f"The pod is bound to node {record.node}."
+            counted = f" {COUNTED}" if self._is_by_count(record) else ""
+            return f"The pod is bound to node {record.node}.{counted}"
         if state == "invalid":
             return f"The pod cannot be placed: {record.invalid}"
-        if state == "not-ours":
-            return "The pod takes no GPU, so Linkwise does not place it."
-        if state == "planned":
-            return "The pod has a plan and waits for kube-scheduler to bind it."
+        if state in SUMMARIES:
+            return SUMMARIES[state]
         if record.awaits:
             return f"The pod waits until its gang is known: {record.awaits.removeprefix('gang: ')}."
         if record.held_back:
@@ -171,6 +173,10 @@ class Explainer:
             return f"Gang {record.ask.gang.name}{_why_member_waits(gang, record)}."
         assert search is not None, "it waits"
         return _why_alone_waits(gang, search)
+
+    def _is_by_count(self, record: PodRecord) -> bool:
+        node = self._snapshot.node_named.get(record.node)
+        return node is not None and node.by_count is not None and record.demand.gpus > 0
 
     def _still_held(self, record: PodRecord) -> str:
         node = self._snapshot.node_named.get(record.node)

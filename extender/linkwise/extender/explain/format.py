@@ -4,6 +4,14 @@ from collections.abc import Iterable, Sequence
 
 _GIB = 1 << 30
 
+# A pod's summary, by its state.
+COUNTED = "It was placed by count: the node publishes no topology."
+SUMMARIES = {
+    "not-ours": "The pod takes no GPU, so Linkwise does not place it.",
+    "left-alone": "Its namespace is not in the canary: kube-scheduler alone places it.",
+    "planned": "The pod has a plan and waits for kube-scheduler to bind it.",
+}
+
 
 def model_in_words(models: Iterable[Sequence[str]], memory_mib: int) -> str:
     known = " or ".join(" ".join(words).upper() for words in models)

@@ -28,6 +28,7 @@ from linkwise.extender.explain.format import (
 from linkwise.extender.explain.holders import holders_of
 from linkwise.extender.explain.node_arrays import Field
 from linkwise.extender.placement.nodes import reasons
+from linkwise.extender.placement.nodes.by_count import takes_by_count
 from linkwise.topology.machine.model import MAX_GPUS, LinkClass
 from linkwise.topology.sets.choose import nearest_miss
 
@@ -256,10 +257,20 @@ class Levels:
     # In words.
 
     def _unknown(self, at: int) -> str:
-        return reasons.why_closed(self._field.nodes[at].closed)
+        return f"{reasons.why_closed(self._field.nodes[at].closed)}{self._by_count(at)}"
 
     def _problem(self, at: int) -> str:
-        return self._field.nodes[at].closed
+        return f"{self._field.nodes[at].closed}{self._by_count(at)}"
+
+    def _by_count(self, at: int) -> str:
+        """What a node where pods are placed by count is for the pod."""
+        if self._field.nodes[at].by_count is None:
+            return ""
+        if self._record.ask.gang is not None:
+            return ": not used for gangs"
+        if takes_by_count(self._record):
+            return ": kube-scheduler places the pod there by count"
+        return ": cannot tell its links, models and memory"
 
     def _too_few(self, at: int) -> str:
         size, free, like = self._request.size, int(self._suitable[at]), int(self._like[at])

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from linkwise.extender.api.records import GangKey, NodeRecord, PodRecord, Template, WrittenPlan
+from linkwise.extender.api.views import CountView
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import MachineKind
 from linkwise.extender.cache.node_info import InUsePods, NodeInfo, plan_on
@@ -41,6 +42,7 @@ class NodeState(NamedTuple):
     reserved: int  # free, but reserved for waiting gangs
     in_use: InUsePods
     listed_as: Mapping[str, str]
+    by_count: CountView | None  # where pods are placed by count
 
     def indices_of(self, gpus: Mapping[str, Sequence[str]]) -> dict[str, int]:
         """*gpus*: container -> uuids. uuid -> index, of those that the machine has."""
@@ -76,6 +78,14 @@ class Left(NamedTuple):
     pods: Ints
 
 
+class Own(NamedTuple):
+    """The extender's own settings and start."""
+
+    resource: str
+    namespaces: tuple[str, ...]  # whose pods it places; empty: of all
+    began: float  # when it began to decide
+
+
 @dataclass(frozen=True)
 class Snapshot:
     at: float
@@ -88,6 +98,8 @@ class Snapshot:
     levels: tuple[str, ...]  # of domains above the node, nearest first
     refusing: Mapping[Template, frozenset[str]]  # nodes that kube-scheduler refused recently
     nine_of_ten: Mapping[PodKind, float]  # seconds within which nine of ten of a kind ended
+    calls: Mapping[str, float]  # scheduler -> its last call; 0: unknown
+    own: Own
 
     @cached_property
     def by_uid(self) -> Mapping[str, PodRecord]:
@@ -113,7 +125,7 @@ class SnapshotCamera:
         self._cache, self._planner = cache, planner
         self._seen: dict[str, tuple[NodeInfo, int, NodeState]] = {}
 
-    def take(self, now: float) -> Snapshot:
+    def take(self, now: float, own: Own) -> Snapshot:
         cache, planner = self._cache, self._planner
         rows, count = cache.rows, len(cache.rows)
         plans = dict(cache.plans)
@@ -135,6 +147,8 @@ class SnapshotCamera:
             levels=planner.levels,
             refusing=planner.feedback.refusing(),
             nine_of_ten=planner.run_times.all_nine_of_ten(),
+            calls=dict(cache.schedulers),
+            own=own,
         )
 
     def _nodes(self) -> list[NodeState]:
@@ -162,7 +176,14 @@ def _node(info: NodeInfo) -> NodeState:
         info.set_aside,
         info.in_use,
         info.listed_as,
+        _count(info),
     )
+
+
+def _count(info: NodeInfo) -> CountView | None:
+    if not info.by_count:
+        return None
+    return CountView(info.left.gpus + info.spent.gpus, info.spent.gpus)
 
 
 def _gang(planner: Planner, gang: Gang, now: float) -> GangState:

@@ -38,6 +38,7 @@ def view_nodes(snapshot: Snapshot) -> tuple[NodeView, ...]:
             free=(node.free | node.reserved).bit_count(),
             reserved=node.reserved.bit_count(),
             future=float(node.kind.table.remaining_value[node.free]) if node.kind else 0.0,
+            by_count=node.by_count,
         )
         for node in sorted(snapshot.nodes, key=lambda node: node.name)
         if has_gpus(node)
@@ -61,15 +62,28 @@ def view_use(snapshot: Snapshot) -> ClusterUse:
 
 def view_counts(cache: Cache, planner: Planner) -> Counts:
     gpus: Counter[str] = Counter(free=0, reserved=0, held=0, used=0, unhealthy=0)
-    nodes: Counter[str] = Counter(usable=0, unusable=0)
+    nodes: Counter[str] = Counter({"usable": 0, "unusable": 0, "by-count": 0})
+    pods_by_count = 0
     for info in cache.nodes.values():
         if info.record is None or (info.machine is None and not info.record.offers.gpus):
+            continue
+        if info.by_count:
+            nodes["by-count"] += 1
+            pods_by_count += len(info.bound)
             continue
         nodes["unusable" if info.closed else "usable"] += 1
         if info.machine is not None:
             gpus.update(_by_state(info.machine, info.owned, info.used, info.free, info.set_aside))
     gangs = Counter(gang.phase.value for gang in planner.registry.gangs.values() if not gang.alone)
-    return Counts(gangs, gpus, nodes, planner.swaps, planner.lifecycle.refusals, planner.placed)
+    return Counts(
+        gangs,
+        gpus,
+        nodes,
+        planner.swaps,
+        planner.lifecycle.refusals,
+        planner.placed,
+        pods_by_count,
+    )
 
 
 def gpus_by_state(nodes: Iterable[NodeState]) -> Mapping[str, int]:

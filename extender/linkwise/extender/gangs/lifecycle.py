@@ -279,7 +279,7 @@ class GangLifecycle:
             if number % _AT_ONCE == 0:
                 pause()
         members = self._registry.members_of(gang)
-        self._gates.look_at(gang, members, now)
+        self._gates.look_at(gang, members, now, has_no_room=has_no_room)
         gang.enter(phase_of(members.standing(gang)))
         deadline = self._deadline_of(gang, members)
         if deadline is not None:

@@ -14,6 +14,7 @@ from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.pending_writes import EVENT_SECONDS, PendingWrites
 from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.members import GangMembers
+from linkwise.extender.placement.nodes.by_count import fits_by_count, nodes_by_count
 from linkwise.extender.placement.nodes.nodes_view import as_it_is
 from linkwise.extender.placement.nodes.reasons import rooms
 
@@ -25,6 +26,8 @@ class SchedulingGates:
     def __init__(self, cache: Cache, pending_writes: PendingWrites) -> None:
         self._cache, self._pending_writes = cache, pending_writes
         self._strays: set[str] = set()  # behind linkwise's gate, and nothing plans for them
+        self._without_room: set[str] = set()  # gated pods that no node with a topology has room for
+        self._seen = (-1, 0)  # the cache's room and how many these were, at the last look
         self._no_room: dict[GpuRequest, str] = {}  # in this round: thousands wait, few differ
 
     def pod_changed(self, record: PodRecord) -> None:
@@ -33,23 +36,33 @@ class SchedulingGates:
 
     def forget(self, uid: str) -> None:
         self._strays.discard(uid)
+        self._without_room.discard(uid)
 
     def look_at_strays(self, now: float) -> None:
-        """Handle gated pods that need no GPU or cannot be parsed: nothing plans for them. Ends a
-        round."""
+        """Handle gated pods that need no GPU or cannot be parsed: nothing plans for them. And pods
+        that are left alone lose gate and plan. Ends a round."""
         self._no_room.clear()
+        self._look_by_count(now)
         strays, self._strays = self._strays, set()
         for uid in sorted(strays):
             record = self._cache.pods.get(uid)
             if record is None or not _is_stray(record):
+                continue
+            if record.left_alone and record.written is not None:
+                # Of an earlier configuration. The plugin would follow the plan.
+                self._pending_writes.bring_plan(record, None, now)
+            if not record.gated:
                 continue
             if record.invalid:
                 self._tell(record, f"pod {record.key}: {record.invalid}", now)
             else:
                 self._pending_writes.lift_gate(record, now)
 
-    def look_at(self, gang: Gang, members: GangMembers, now: float) -> None:
-        """Lift the gates of the members that have what they need, or report why they wait."""
+    def look_at(
+        self, gang: Gang, members: GangMembers, now: float, *, has_no_room: bool = False
+    ) -> None:
+        """Lift the gates of the members that have what they need, or report why they wait. A
+        single pod without room (*has_no_room*) may be one that kube-scheduler places by count."""
         gated = [m for m in (*members.seats, *members.extra) if m.gated and not m.node]
         kept = gated
         if members.started or (members.enough_placed and self._all_brought(members)):
@@ -58,8 +71,24 @@ class SchedulingGates:
                 if member.uid in ready:
                     self._pending_writes.lift_gate(member, now)
             kept = [member for member in gated if member.uid not in ready]
+        if gang.alone and has_no_room:
+            self._without_room.update(member.uid for member in kept)
         if gang.alone:  # for the others `queue.waiting_events` reports it
             self._tell_in_time(gang, members, kept, now)
+
+    def _look_by_count(self, now: float) -> None:
+        """Lift the gates of single pods that kube-scheduler can place by count, and no plan can."""
+        state = (self._cache.room, len(self._without_room))
+        if not self._without_room or state == self._seen:
+            return
+        self._seen = state
+        nodes = nodes_by_count(self._cache)
+        for uid in sorted(self._without_room) if nodes else ():
+            record = self._cache.pods.get(uid)
+            if record is None or not record.gated or record.node or uid in self._cache.plans:
+                self._without_room.discard(uid)
+            elif not record.held_back and any(fits_by_count(info, record) for info in nodes):
+                self._pending_writes.lift_gate(record, now)
 
     def _tell_in_time(
         self, gang: Gang, members: GangMembers, kept: Sequence[PodRecord], now: float
@@ -103,8 +132,11 @@ class SchedulingGates:
 
 
 def _is_stray(record: PodRecord) -> bool:
-    """Behind linkwise's gate and in no gang; while a pod's gang is unknown it is no stray."""
-    return record.gated and record.gang is None and record.live and not record.awaits
+    """Behind linkwise's gate and in no gang; while a pod's gang is unknown it is no stray. Or with
+    a plan, and left alone."""
+    if record.node or not record.live or record.gang is not None or record.awaits:
+        return False
+    return record.gated or (record.left_alone and record.written is not None)
 
 
 def why_no_node(cache: Cache, request: GpuRequest) -> str:

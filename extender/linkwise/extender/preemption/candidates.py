@@ -29,6 +29,8 @@ class Candidates:
             for record in info.bound.values():
                 if record.priority >= priority or not record.live or not consents(record):
                     continue
+                if record.left_alone:
+                    continue
                 if record.ask.gang is None or record.gang is None:
                     name = record.ref
                     key = GangKey(name.namespace, name.name, name.uid)

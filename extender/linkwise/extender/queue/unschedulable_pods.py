@@ -296,4 +296,5 @@ class UnschedulablePods:
 
 def _waits(record: PodRecord) -> bool:
     """A plan that is still on the pod, but for which it is no longer nominated, does not count."""
-    return record.live and not record.node and record.gang is None and bool(record.demand.gpus)
+    open_ = record.live and not record.node and not record.left_alone
+    return open_ and record.gang is None and bool(record.demand.gpus)

@@ -194,7 +194,12 @@ def _families(census: Census) -> Iterator[Metric]:
     for name, text, label, counts in (
         ("gangs", "Gangs by phase.", "phase", census.counts.gangs),
         ("gpus", "GPUs by state: free, held, used, unhealthy.", "state", census.counts.gpus),
-        ("nodes", "GPU nodes by state: usable, unusable.", "state", census.counts.nodes),
+        (
+            "nodes",
+            "GPU nodes by state: usable, unusable, by-count (pods are placed by count).",
+            "state",
+            census.counts.nodes,
+        ),
         (
             "watch_silent_seconds",
             "For how long a watch has failed, so that the cache may be outdated; 0 if it works.",
@@ -215,6 +220,11 @@ def _families(census: Census) -> Iterator[Metric]:
         "linkwise_extender_refusals",
         "Times kube-scheduler refused a planned node, so that the gang got another plan.",
         value=census.counts.refusals,
+    )
+    yield GaugeMetricFamily(
+        "linkwise_extender_pods_by_count",
+        "Pods with GPUs on nodes where pods are placed by count.",
+        value=census.counts.by_count,
     )
     placed = census.counts.placed
     yield _histogram(

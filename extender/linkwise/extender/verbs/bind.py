@@ -23,6 +23,7 @@ from linkwise.extender.cache.pending_writes import START_MARK, PendingWrites, an
 from linkwise.extender.cache.plans import in_term, plan_id, written_plan
 from linkwise.extender.cycle.changes import Changes
 from linkwise.extender.gangs.registry import GangRegistry
+from linkwise.extender.placement.nodes.by_count import is_by_count, takes_by_count
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.topology.annotations.plan import Plan
 
@@ -56,19 +57,17 @@ class Binder:
             return BindRefusal(reason, passing=True)
         if record.node == call.node:
             return AlreadyBound()
-        if record.node:
-            return BindRefusal(f"linkwise: pod is bound to node {record.node}")
-        if not record.live:
-            return BindRefusal("linkwise: pod is ending")
-        if record.invalid:
-            return BindRefusal(f"linkwise: {record.invalid}")
-        if not record.demand.gpus:
+        if (refusal := _cannot_be_bound(record)) is not None:
+            return refusal
+        if not record.demand.gpus or record.left_alone:
             return _not_let_through(call, record) or _order(call, {})
         if record.awaits:
             return BindRefusal(f"linkwise: {record.awaits}", passing=True)
         if self._pending_writes.busy(call.uid):
             # It may be an older plan, which must not overwrite the Binding's annotations.
             return BindRefusal("linkwise: a plan is being written on the pod", passing=True)
+        if self._goes_by_count(record, call.node):
+            return _not_let_through(call, record) or _order(call, {})
         completes = self._completes(record)
         held = self._cache.assumed.get(call.uid, {}).get(call.node)
         chosen = held or self._choose(record, call, now)
@@ -78,6 +77,10 @@ class Binder:
         self._cache.assume(call.uid, chosen)
         self._flying[call.uid, call.node] += 1
         return _order(call, annotations_of(chosen) | (START_MARK if completes else {}))
+
+    def _goes_by_count(self, record: PodRecord, node: str) -> bool:
+        has_plan = record.uid in self._cache.plans or record.uid in self._cache.assumed
+        return takes_by_count(record) and not has_plan and is_by_count(self._cache, node)
 
     def _completes(self, record: PodRecord) -> bool:
         """Whether this Binding completes the gang's minimum; then it also sets the start mark.
@@ -187,6 +190,14 @@ class Binder:
         if not self._cache.keeps_plan(record.uid):
             return BindRefusal(f"linkwise: {who}: its plan is being made anew")
         return planned
+
+
+def _cannot_be_bound(record: PodRecord) -> BindRefusal | None:
+    if record.node:
+        return BindRefusal(f"linkwise: pod is bound to node {record.node}")
+    if not record.live:
+        return BindRefusal("linkwise: pod is ending")
+    return BindRefusal(f"linkwise: {record.invalid}") if record.invalid else None
 
 
 def _not_let_through(call: BindCall, record: PodRecord) -> BindRefusal | None:

@@ -11,6 +11,7 @@ from linkwise.extender.api.records import PodRecord
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.gangs.registry import GangRegistry
+from linkwise.extender.placement.nodes.by_count import takes_by_count, with_by_count
 from linkwise.extender.placement.nodes.reasons import rooms
 from linkwise.extender.placement.nodes.single_node import Offers
 from linkwise.extender.queue.reservations import Reservations
@@ -43,6 +44,8 @@ class Filter:
     def answer(self, record: PodRecord, call: FilterCall, now: float) -> FilterAnswer:
         """*record* describes the pod as kube-scheduler sent it."""
         names = call.node_names
+        if record.left_alone:
+            return FilterAnswer(node_names=names)
         if record.invalid:
             return FilterAnswer(unresolvable=dict.fromkeys(names, f"linkwise: {record.invalid}"))
         if not record.demand.gpus:
@@ -70,15 +73,18 @@ class Filter:
 
     def _of_single(self, record: PodRecord, names: tuple[str, ...], now: float) -> FilterAnswer:
         """The pod sees GPUs reserved for others only if nothing else is left and it may use
-        them."""
+        them. A node where it is placed by count is something else."""
         answer = FilterAnswer()
         request = GpuRequest(record.demand, record.ask.requirement)
         claimant = self._reservations.claimant_of_single(record)
+        by_count = takes_by_count(record)
         for view in self._reservations.views(claimant, now):
             best = self._offers.offer(record, names, view)
             if best is not None:
                 return FilterAnswer(node_names=(best,))
             answer = rooms(self._cache, view, request, names)
+            if by_count:
+                answer = with_by_count(self._cache, answer, names)
             if answer.node_names:
                 break
         return answer

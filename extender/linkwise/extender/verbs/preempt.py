@@ -25,6 +25,7 @@ from linkwise.extender.api.records import PodRecord
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.node_info import NodeInfo
+from linkwise.extender.placement.nodes.by_count import takes_by_count
 from linkwise.extender.preemption.candidates import Candidates
 from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
 from linkwise.extender.preemption.victim_selection import Unit, pods_of, select
@@ -49,6 +50,8 @@ class PreemptVerb:
     def answer(self, record: PodRecord, asked: Mapping[str, Victims], now: float) -> PreemptAnswer:
         """*record* describes the pod as kube-scheduler sent it. *asked*: the victims that
         kube-scheduler chose, by node."""
+        if record.left_alone:
+            return PreemptAnswer(dict(asked))
         if record.invalid or record.awaits or record.ask.gang is not None or not record.preempts:
             return PreemptAnswer()
         if not record.demand.gpus:
@@ -79,10 +82,15 @@ class PreemptVerb:
     ) -> Victims | None:
         """The victims on this node; None: the pod gets no GPUs there, whichever pods end."""
         info = self._cache.nodes.get(node)
-        if info is None or info.kind is None or info.machine is None or info.closed:
+        if info is None:
             return None
+        by_count = info.by_count and takes_by_count(record)
         whole = self._candidates.with_mates(node, asked.uids)
         if whole is None:
+            return None
+        if by_count:
+            return self._with_those(asked, whole)
+        if info.kind is None or info.machine is None or info.closed:
             return None
         room = NodeRoom(what_if, info, _request(record), whole)
         if room.seek(()) is None:
@@ -91,6 +99,10 @@ class PreemptVerb:
                 return None
             more = (pod.uid for pod in pods_of(preemption.units))
             whole = list(dict.fromkeys([*whole, *more]))
+        return self._with_those(asked, whole)
+
+    def _with_those(self, asked: Victims, whole: Sequence[str]) -> Victims | None:
+        """The victims *whole* (uids), which include those that kube-scheduler chose."""
         if set(whole) == set(asked.uids):
             return asked
         if not self._budgets.known:

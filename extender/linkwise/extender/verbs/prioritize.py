@@ -1,7 +1,8 @@
 """Implements prioritize: which of the nodes that passed is best for a pod.
 
 The scores keep the order of the pod's choices (docs/topology.md): bandwidth, then the damage to
-later jobs, then how full the node is. The best node alone has BEST_SCORE.
+later jobs, then how full the node is. The best node alone has BEST_SCORE. A node where the pod is
+placed by count has 0, less than each with a suitable set.
 """
 
 from collections.abc import Sequence
@@ -29,7 +30,7 @@ class Prioritize:
 
     def answer(self, record: PodRecord, names: Sequence[str], now: float) -> PriorityAnswer:
         """*record* describes the pod as kube-scheduler sent it."""
-        if record.invalid or not record.demand.gpus or not names:
+        if record.left_alone or record.invalid or not record.demand.gpus or not names:
             return PriorityAnswer(tuple((name, 0) for name in names))
         placed = placed_on(self._cache, self._cache.pods.get(record.uid) or record)
         if placed is not None or record.ask.gang is not None:
@@ -58,7 +59,7 @@ def _scores(cache: Cache, table: NodeTable, request: GpuRequest, names: Sequence
     ratio = np.where(quality > -np.inf, quality / best, 0.0)
     spared = 1 - damage / max(damage.max(), _ANY_DAMAGE)
     scores = _BANDWIDTH * ratio + _FUTURE * spared + _FULLNESS * (1 - free_share)
-    scores = np.where(quality > -np.inf, np.clip(scores, 0, BEST_SCORE - 1), 0).astype(np.int64)
+    scores = np.where(quality > -np.inf, np.clip(scores, 1, BEST_SCORE - 1), 0).astype(np.int64)
     ranks = np.where(rows >= 0, cache.rows.name_ranks()[rows], len(cache.rows))
     scores[_first(-quality, damage, free_share, ranks)] = BEST_SCORE
     as_list: list[int] = scores.tolist()

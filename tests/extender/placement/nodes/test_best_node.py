@@ -95,7 +95,7 @@ def test_a_node_that_comes_later_or_loses_its_topology_is_noticed() -> None:
     assert at.pod("second").status.nominated_node_name == "late"
     at.delete("second")
     at.annotate_node("late", names.TOPOLOGY, None)
-    at.add_pod("third", 8, gates=[OURS])
+    at.add_pod("third", 8, gates=[OURS], require_link="nvlink")
     at.settle()
     assert at.gates("third") == [OURS]
 

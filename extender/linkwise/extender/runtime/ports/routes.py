@@ -16,6 +16,7 @@ from werkzeug.exceptions import HTTPException
 
 from linkwise.extender.explain import explanation_text
 from linkwise.extender.explain.explainer import Explainer
+from linkwise.extender.explain.state import view_state
 from linkwise.extender.explain.usage import view_nodes, view_use
 from linkwise.extender.runtime.loop import Loop, NotReadyError
 from linkwise.extender.runtime.metrics import CONTENT_TYPE, ExtenderMetrics
@@ -121,6 +122,10 @@ def _add_views(app: Flask, loop: Loop) -> None:
     @view("/nodes")
     def nodes() -> Response:
         return _json(msgspec.json.encode(view_nodes(loop.snapshot())))
+
+    @view("/state")
+    def state() -> Response:
+        return _json(msgspec.json.encode(view_state(loop.snapshot())))
 
     @view("/use")
     def use() -> Response:

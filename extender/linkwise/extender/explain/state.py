@@ -1,0 +1,34 @@
+"""What the extender knows of its own part: who asks it, and which pods come past it."""
+
+from linkwise.extender.api.views import StateView, UnplannedPod
+from linkwise.extender.cache.node_info import plan_on
+from linkwise.extender.explain.snapshot import Snapshot
+
+
+def view_state(snapshot: Snapshot) -> StateView:
+    own = snapshot.own
+    return StateView(
+        at=snapshot.at,
+        began=own.began,
+        resource=own.resource,
+        namespaces=own.namespaces,
+        calls=snapshot.calls,
+        unplanned=tuple(_unplanned(snapshot, own.began)),
+    )
+
+
+def _unplanned(snapshot: Snapshot, began: float) -> list[UnplannedPod]:
+    """The pods that were created since *began* and bound to a node with a topology, without a
+    plan for it. DaemonSets' pods count too: their scheduler is to ask as well."""
+    return [
+        UnplannedPod(record.key, record.node, record.scheduler)
+        for record in snapshot.pods
+        if record.node
+        and record.live
+        and record.demand.gpus
+        and not record.left_alone
+        and record.created > began
+        and plan_on(record, record.node) is None
+        and (node := snapshot.node_named.get(record.node)) is not None
+        and node.machine is not None
+    ]

@@ -1,0 +1,60 @@
+"""Nodes where pods are placed by count: they offer GPUs, and no plugin publishes their topology.
+
+A vendor's device plugin runs there alone. kube-scheduler counts the GPUs, the vendor's plugin
+chooses them. The extender lets pods through that require nothing of which only a topology tells,
+and writes no plan for them.
+"""
+
+from collections.abc import Sequence
+
+from linkwise.extender.api.extender_calls import FilterAnswer
+from linkwise.extender.api.records import PodRecord
+from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.node_info import NodeInfo
+from linkwise.extender.placement.nodes.node_filters import may_run
+from linkwise.topology.machine.model import LinkClass
+
+
+def takes_by_count(record: PodRecord) -> bool:
+    """Whether any GPUs are good enough for the pod: it is in no gang, and requires no link, model
+    or memory."""
+    requirement = record.ask.requirement
+    asks = requirement.require is not LinkClass.SYS or requirement.models or requirement.memory_mib
+    return record.ask.gang is None and not asks
+
+
+def is_by_count(cache: Cache, node: str) -> bool:
+    info = cache.nodes.get(node)
+    return info is not None and info.by_count
+
+
+def with_by_count(cache: Cache, answer: FilterAnswer, names: Sequence[str]) -> FilterAnswer:
+    """*answer* with those of its refused nodes let through that take pods by count. The order is
+    that of *names*."""
+    passing = {node for node in answer.failed if is_by_count(cache, node)}
+    if not passing:
+        return answer
+    passing.update(answer.node_names)
+    return FilterAnswer(
+        tuple(node for node in names if node in passing),
+        {node: text for node, text in answer.failed.items() if node not in passing},
+        answer.unresolvable,
+    )
+
+
+def nodes_by_count(cache: Cache) -> list[NodeInfo]:
+    return [info for info in cache.nodes.values() if info.kind is None and info.by_count]
+
+
+def fits_by_count(info: NodeInfo, record: PodRecord) -> bool:
+    """Whether kube-scheduler would let the pod go to this node by count, as far as is known."""
+    left, needs = info.left, record.needs
+    return (
+        takes_by_count(record)
+        and info.pods_left > 0
+        and left.gpus >= needs.gpus
+        and left.milli_cpu >= needs.milli_cpu
+        and left.memory >= needs.memory
+        and record.template is not None
+        and may_run(record.template, info.record)
+    )
