@@ -13,7 +13,7 @@ from linkwise.topology.sets.choose import Choice
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ChosenSet:
     """The answer to a question about one machine.
 
     `runner_up` is the second-best set or, if no set was chosen, the nearest miss. `why` says why it
@@ -39,7 +39,7 @@ left: what the GPUs that stay free are worth to later jobs, 0 to 1 of the idle m
 """
 
 
-def write_text(answer: Answer) -> str:
+def write_text(answer: ChosenSet) -> str:
     machine = answer.machine
     models = sorted({gpu.model for gpu in machine.gpus})
     rows = [
@@ -64,18 +64,18 @@ def write_text(answer: Answer) -> str:
     return aligned(rows) + "\n" + aligned(table, _FIGURES) + f"\n{_sentence(answer)}\n{_LEGEND}"
 
 
-def _asked(answer: Answer) -> str:
+def _asked(answer: ChosenSet) -> str:
     if not answer.gang:
         return f"{answer.size}"
     members, size = answer.gang
     return f"{answer.size}, for {members} members of {size},"
 
 
-def _second_name(answer: Answer) -> str:
+def _second_name(answer: ChosenSet) -> str:
     return "runner-up" if answer.policy == "ring" else "ring"
 
 
-def _sentence(answer: Answer) -> str:
+def _sentence(answer: ChosenSet) -> str:
     if answer.runner_up is None or answer.policy != "ring":
         return answer.why[0].upper() + answer.why[1:] + "."
     return f"Why not the runner-up: {answer.why}."
@@ -110,7 +110,7 @@ class _AnswerJson(msgspec.Struct, frozen=True):
     members: tuple[tuple[int, ...], ...] | msgspec.UnsetType = msgspec.UNSET
 
 
-def write_json(answer: Answer) -> str:
+def write_json(answer: ChosenSet) -> str:
     """Return one JSON object. If nothing fits, `chosen` is null and `runner_up` is the nearest
     miss."""
     machine = answer.machine

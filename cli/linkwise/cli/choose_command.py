@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import click
 
-from linkwise.cli.answer import Answer, write_json, write_text
+from linkwise.cli.answer import ChosenSet, write_json, write_text
 from linkwise.cli.comparison import why_not
 from linkwise.cli.errors import BadInputError
 from linkwise.cli.gpu_list import read_gpus, write_gpus
@@ -24,7 +24,7 @@ _LINKS = click.Choice(list(LINK_WORDS))
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ChooseQuestion:
     machine: Machine
     free: int
     size: int
@@ -110,7 +110,7 @@ def _read_question(
     must: str | None,
     require_link: str | None,
     prefer_link: str | None,
-) -> Question:
+) -> ChooseQuestion:
     free_gpus = machine.all_gpus if free is None else read_gpus("--free", free, machine)
     must_gpus = 0 if must is None else read_gpus("--must", must, machine)
     taken = must_gpus & ~free_gpus
@@ -124,10 +124,10 @@ def _read_question(
         raise BadInputError(
             f"--prefer-link {prefer_link}: farther than --require-link {require_link}"
         )
-    return Question(machine, free_gpus, size, must_gpus, require, prefer)
+    return ChooseQuestion(machine, free_gpus, size, must_gpus, require, prefer)
 
 
-def _answer_by_ring(named: NamedMachine, question: Question) -> Answer:
+def _answer_by_ring(named: NamedMachine, question: ChooseQuestion) -> ChosenSet:
     machine = question.machine
     choices = ranked(
         machine,
@@ -141,7 +141,7 @@ def _answer_by_ring(named: NamedMachine, question: Question) -> Answer:
     if not choices:
         return _refusal(named, question, "ring")
     chosen, *others = choices
-    return Answer(
+    return ChosenSet(
         named.name,
         machine,
         question.free,
@@ -155,7 +155,9 @@ def _answer_by_ring(named: NamedMachine, question: Question) -> Answer:
     )
 
 
-def _answer_for_a_gang(named: NamedMachine, question: Question, gang: tuple[int, int]) -> Answer:
+def _answer_for_a_gang(
+    named: NamedMachine, question: ChooseQuestion, gang: tuple[int, int]
+) -> ChosenSet:
     """All its GPUs are one communicator, so the ring through all of them counts first."""
     from linkwise.extender.cache.machine_kind import (
         MachineKind,  # a tenth of a second that others do not wait for
@@ -172,7 +174,7 @@ def _answer_for_a_gang(named: NamedMachine, question: Question, gang: tuple[int,
     others = ranked(machine, free, question.size, prefer=question.prefer, limit=2)
     other = next((each for each in others if each.gpus != taken), None)
     chosen = _as_choice(machine, free, taken)
-    return Answer(
+    return ChosenSet(
         named.name,
         machine,
         free,
@@ -188,7 +190,9 @@ def _answer_for_a_gang(named: NamedMachine, question: Question, gang: tuple[int,
     )
 
 
-def _refusal_of_a_gang(named: NamedMachine, question: Question, gang: tuple[int, int]) -> Answer:
+def _refusal_of_a_gang(
+    named: NamedMachine, question: ChooseQuestion, gang: tuple[int, int]
+) -> ChosenSet:
     count, size = question.free.bit_count(), question.size
     why = (
         f"{size} GPUs wanted, {count} free"
@@ -196,7 +200,7 @@ def _refusal_of_a_gang(named: NamedMachine, question: Question, gang: tuple[int,
         else f"no {gang[0]} sets of {gang[1]} of the {count} free GPUs "
         f"keep to {question.require.name} or closer"
     )
-    return Answer(
+    return ChosenSet(
         named.name,
         question.machine,
         question.free,
@@ -209,7 +213,7 @@ def _refusal_of_a_gang(named: NamedMachine, question: Question, gang: tuple[int,
     )
 
 
-def _answer_by_partition(named: NamedMachine, question: Question) -> Answer:
+def _answer_by_partition(named: NamedMachine, question: ChooseQuestion) -> ChosenSet:
     """Choose by NVIDIA's policy. The runner-up is what the ring policy would take."""
     machine = question.machine
     gpus = choose_partition(machine, question.free, question.size, must=question.must)
@@ -218,7 +222,7 @@ def _answer_by_partition(named: NamedMachine, question: Question) -> Answer:
     chosen = _as_choice(machine, question.free, gpus)
     ring = choose(machine, question.free, question.size, must=question.must)
     differs = ring is not None and ring.gpus != gpus
-    return Answer(
+    return ChosenSet(
         named.name,
         machine,
         question.free,
@@ -242,7 +246,7 @@ def _as_choice(machine: Machine, free: int, gpus: int) -> Choice:
     )
 
 
-def _refusal(named: NamedMachine, question: Question, policy: str) -> Answer:
+def _refusal(named: NamedMachine, question: ChooseQuestion, policy: str) -> ChosenSet:
     """Say what was requested, what there is, and what came nearest."""
     free = question.free.bit_count()
     nearest = None
@@ -255,7 +259,7 @@ def _refusal(named: NamedMachine, question: Question, policy: str) -> Answer:
             f"no {question.size} of the {free} free GPUs{holding} "
             f"keep to {question.require.name} or closer"
         )
-    return Answer(
+    return ChosenSet(
         named.name,
         question.machine,
         question.free,
@@ -267,7 +271,7 @@ def _refusal(named: NamedMachine, question: Question, policy: str) -> Answer:
     )
 
 
-def _nearest(question: Question) -> Choice | None:
+def _nearest(question: ChooseQuestion) -> Choice | None:
     """Return the set of the closest class that exists."""
     for link in sorted(LinkClass, reverse=True):
         choice = choose(

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from linkwise.cli.what_if.given.machines import know_machines
-from linkwise.cli.what_if.past.figures import Fate, Use, outcome
+from linkwise.cli.what_if.past.figures import Fate, GpuUse, outcome
 from linkwise.cli.what_if.past.ground import Ground, ground_of
 from linkwise.cli.what_if.past.jobs import PastJob
 from linkwise.cli.what_if.past.lives import Life
@@ -85,7 +85,7 @@ def test_gpus_count_as_unallocated_only_while_somebody_waits() -> None:
     there, hour = ground("dgx1-v100"), 3600.0
     jobs = [past("a", 6, 0.0), past("b", 8, hour)]
     fates = {"a": Fate(0.0, None), "b": Fate(3 * hour, None)}
-    uses = [Use(0.0, 2 * hour, 6), Use(3 * hour, float("inf"), 8)]
+    uses = [GpuUse(0.0, 2 * hour, 6), GpuUse(3 * hour, float("inf"), 8)]
     found = outcome(jobs, fates, uses, {}, there, 10 * hour)
     assert (found.waited_hours, found.idle_gpu_hours) == (2.0, 10.0)
     assert (found.queue_mean_s, found.large_queue_mean_s) == (hour, 2 * hour)

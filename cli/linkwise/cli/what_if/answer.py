@@ -38,7 +38,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class JobPart:
     """A gang of the job, or a pod that is in none."""
 
     namespace: str
@@ -84,18 +84,18 @@ class Never:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class ClusterUse:
     nodes: int  # nodes whose GPUs are known
     gpus: Mapping[str, int]  # GPUs by state
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WhatIfAnswer:
     at: float
     job: tuple[str, ...]  # the submitted objects
     fits: bool  # all of it starts now
-    cluster: Use
-    parts: tuple[Part, ...]
+    cluster: ClusterUse
+    parts: tuple[JobPart, ...]
     room: tuple[Room, ...]
     never: Never | None
     guesses: tuple[Guess, ...]

@@ -12,13 +12,13 @@ from linkwise.cli.errors import BadInputError
 from linkwise.cli.what_if.answer import (
     FITS,
     WAITS,
-    Answer,
+    ClusterUse,
     HeldPod,
+    JobPart,
     Never,
-    Part,
     Room,
     Start,
-    Use,
+    WhatIfAnswer,
 )
 from linkwise.cli.what_if.ends import Ends
 from linkwise.cli.what_if.given.in_cluster import gated, schedulers_of, those_there
@@ -36,7 +36,7 @@ from linkwise.cli.what_if.parts import (
     places_of,
     planned_at,
 )
-from linkwise.cli.what_if.room import Found, fewest_to_go, held_by
+from linkwise.cli.what_if.room import FreedPods, fewest_to_go, held_by
 from linkwise.cli.what_if.trials import Trials
 from linkwise.cli.what_if.world import World, known_end
 from linkwise.extender.api.records import PodRecord
@@ -54,7 +54,7 @@ _MOST_NAMED = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class WhatIfQuestion:
     listing: Listing
     known: Known
     job: Job
@@ -62,13 +62,13 @@ class Question:
     now: float
 
 
-def ask(question: Question) -> Answer:
+def ask(question: WhatIfQuestion) -> WhatIfAnswer:
     """Answer the question. Raises BadInputError if no cluster could place the job."""
     return _Asking(question).answer()
 
 
 class _Asking:
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: WhatIfQuestion) -> None:
         self._settings, self._at = question.settings, question.now
         self._listing, self._known = question.listing, question.known
         self._guessed = frozenset(node for guess in question.known.guesses for node in guess.nodes)
@@ -83,7 +83,7 @@ class _Asking:
         self._objects = {**question.listing.objects, **there.job.objects}
         self._note_others(schedulers)
 
-    def answer(self) -> Answer:
+    def answer(self) -> WhatIfAnswer:
         world = self._world(self._others, self._settings)
         world.live(self._at + _MOMENT_SECONDS, lambda: False)
         before = world.core.snapshot(world.now)
@@ -113,7 +113,7 @@ class _Asking:
             parts = self._with_starts(
                 world, before, groups, parts, can=never is None or len(parts) > 1
             )
-        return Answer(
+        return WhatIfAnswer(
             at=self._at,
             job=self._job.titles,
             fits=fits,
@@ -140,14 +140,14 @@ class _Asking:
 
     # Now
 
-    def _parts(self, world: World, groups: Sequence[Group]) -> list[Part]:
+    def _parts(self, world: World, groups: Sequence[Group]) -> list[JobPart]:
         snapshot = world.core.snapshot(world.now)
         explanations = Explanations(snapshot)
         return [self._part(world, snapshot, group, explanations) for group in groups]
 
     def _part(
         self, world: World, snapshot: Snapshot, group: Group, explanations: Explanations
-    ) -> Part:
+    ) -> JobPart:
         state = group.state(world)
         places, span = places_of(world, snapshot, group, self._guessed)
         why = _without_estimates(explanations.of(group)) if state != FITS else None
@@ -157,7 +157,7 @@ class _Asking:
             for uid, text in world.evicted.items()
             if uid in world.pods and text.endswith(group.key.title)
         )
-        return Part(
+        return JobPart(
             namespace=group.key.namespace,
             name=group.key.name,
             is_gang=group.is_gang,
@@ -180,12 +180,12 @@ class _Asking:
         world: World,
         before: Snapshot,
         groups: Sequence[Group],
-        parts: Sequence[Part],
+        parts: Sequence[JobPart],
         *,
         can: bool,
-    ) -> list[Part]:
+    ) -> list[JobPart]:
         """Let time pass from one known end to the next until all of the job has started."""
-        found: dict[int, Part] = {}
+        found: dict[int, JobPart] = {}
         waiting = [number for number, part in enumerate(parts) if part.state == WAITS]
         ends = Ends(world, [groups[number] for number in waiting])
         if ends.step > 1:
@@ -205,8 +205,8 @@ class _Asking:
         return [found.get(number, part) for number, part in enumerate(parts)]
 
     def _started(
-        self, world: World, before: Snapshot, snapshot: Snapshot, group: Group, part: Part
-    ) -> Part:
+        self, world: World, before: Snapshot, snapshot: Snapshot, group: Group, part: JobPart
+    ) -> JobPart:
         places, span = places_of(world, snapshot, group, self._guessed)
         start = Start(planned_at(world, group), places, span)
         holders = owners_of(before, gpus_of(snapshot, group))
@@ -237,7 +237,7 @@ class _Asking:
                 rooms.append(self._as_room(trials.snapshot, less, "eviction"))
         return tuple(rooms), None
 
-    def _as_room(self, snapshot: Snapshot, found: Found, by: str) -> Room:
+    def _as_room(self, snapshot: Snapshot, found: FreedPods, by: str) -> Room:
         pods = tuple(
             HeldPod(
                 record.key,
@@ -326,12 +326,12 @@ class _Asking:
         return tuple(LeftOut(reason, tuple(nodes)) for reason, nodes in found.items())
 
 
-def _use_of(snapshot: Snapshot) -> Use:
+def _use_of(snapshot: Snapshot) -> ClusterUse:
     use = view_use(snapshot)
-    return Use(use.nodes, use.gpus)
+    return ClusterUse(use.nodes, use.gpus)
 
 
-def _records(snapshot: Snapshot, found: Found) -> list[PodRecord]:
+def _records(snapshot: Snapshot, found: FreedPods) -> list[PodRecord]:
     return [snapshot.by_uid[uid] for uid in found.uids]
 
 

@@ -29,7 +29,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FreedPods:
     uids: tuple[str, ...]
     fewest: bool  # True: no smaller number suffices
 
@@ -43,7 +43,7 @@ class _Option:
     uids: tuple[str, ...]
 
 
-def fewest_to_go(trials: Trials, may_go: Callable[[PodRecord], bool]) -> Found | None:
+def fewest_to_go(trials: Trials, may_go: Callable[[PodRecord], bool]) -> FreedPods | None:
     """Choose among the pods for which *may_go* is true; None: even all of them are not enough."""
     everybody = [record for record in trials.may_go() if may_go(record)]
     choices = _EvictionSearch(trials, everybody).choices()
@@ -59,7 +59,7 @@ def fewest_to_go(trials: Trials, may_go: Callable[[PodRecord], bool]) -> Found |
                 return None
         if len(chosen) > least:
             chosen = _without_needless(trials, chosen)
-    return Found(tuple(chosen), len(chosen) == least)
+    return FreedPods(tuple(chosen), len(chosen) == least)
 
 
 def _without_needless(trials: Trials, chosen: list[str]) -> list[str]:

@@ -9,8 +9,8 @@ import click
 import msgspec
 
 from linkwise.cli.errors import BadInputError
-from linkwise.cli.what_if.answer import Answer
-from linkwise.cli.what_if.ask import Question, ask
+from linkwise.cli.what_if.answer import WhatIfAnswer
+from linkwise.cli.what_if.ask import WhatIfQuestion, ask
 from linkwise.cli.what_if.given.job import read_job
 from linkwise.cli.what_if.given.listing import known_classes, read_listing
 from linkwise.cli.what_if.given.machines import know_machines, read_assumption
@@ -41,14 +41,14 @@ class Asked:
     span_levels: str | None
 
 
-def answer(asked: Asked) -> Answer:
+def answer(asked: Asked) -> WhatIfAnswer:
     """Say where the job would go. Raises BadInputError."""
     now = _begin(asked)
     assumed = [read_assumption(said) for said in asked.assumed]
     listing = read_listing(asked.paths)
     job = read_job(asked.jobs, asked.namespace, known_classes(listing), now)
     known = know_machines([*listing.nodes.values()], assumed, asked.resource)
-    return ask(Question(listing, known, job, _settings(asked), now))
+    return ask(WhatIfQuestion(listing, known, job, _settings(asked), now))
 
 
 def past_answer(asked: Asked) -> PastAnswer:
@@ -99,7 +99,7 @@ def _progress(scheduler: str, ended: int, of: int) -> None:
         click.echo(f"\r{text}\x1b[K", err=True, nl=False)
 
 
-def written(answer: Answer | PastAnswer, output: str) -> str:
+def written(answer: WhatIfAnswer | PastAnswer, output: str) -> str:
     if output == "json":
         return msgspec.json.format(msgspec.json.encode(answer), indent=2).decode() + "\n"
     return write_past(answer) if isinstance(answer, PastAnswer) else write_text(answer)

@@ -9,11 +9,11 @@ from linkwise.cli.table import aligned
 from linkwise.cli.what_if.answer import (
     FITS,
     STARTS,
-    Answer,
     HeldPod,
-    Part,
+    JobPart,
     Place,
     Room,
+    WhatIfAnswer,
 )
 from linkwise.cli.what_if.facts import fact, some
 from linkwise.extender.api.views import Explanation, GangExplanation
@@ -29,13 +29,13 @@ _FIGURES = (1, 5)
 _LEGEND = "\nGB/s: estimated all-reduce bus bandwidth of the pod's GPUs.\n"
 
 
-def write_text(answer: Answer) -> str:
+def write_text(answer: WhatIfAnswer) -> str:
     return "".join(f"{line}\n" for line in _lines(answer)) + (
         _LEGEND if any(place.node for part in answer.parts for place in part.places) else ""
     )
 
 
-def _lines(answer: Answer) -> Iterator[str]:
+def _lines(answer: WhatIfAnswer) -> Iterator[str]:
     yield from _about(answer)
     yield ""
     yield _verdict(answer)
@@ -52,7 +52,7 @@ def _lines(answer: Answer) -> Iterator[str]:
         yield from _room(room, answer.at)
 
 
-def _about(answer: Answer) -> Iterator[str]:
+def _about(answer: WhatIfAnswer) -> Iterator[str]:
     use = answer.cluster
     words = {"free": "free", "used": "in use", "held": "planned", "reserved": "reserved for others"}
     words["unhealthy"] = "unhealthy"
@@ -75,7 +75,7 @@ def _about(answer: Answer) -> Iterator[str]:
         yield fact("note", note)
 
 
-def _verdict(answer: Answer) -> str:
+def _verdict(answer: WhatIfAnswer) -> str:
     if answer.fits:
         some = any(part.state == STARTS for part in answer.parts)
         return "It starts now, though not with all of its pods." if some else "All of it fits now."
@@ -85,7 +85,7 @@ def _verdict(answer: Answer) -> str:
     return "It does not fit now."
 
 
-def _placed(parts: Sequence[Part]) -> Iterator[str]:
+def _placed(parts: Sequence[JobPart]) -> Iterator[str]:
     """Show gangs one by one, and other pods in one table."""
     singles = [place for part in parts if not part.is_gang for place in part.places if place.node]
     if singles:
@@ -101,7 +101,7 @@ def _placed(parts: Sequence[Part]) -> Iterator[str]:
                 yield f"All of them share {part.span}."
 
 
-def _gang(part: Part) -> str:
+def _gang(part: JobPart) -> str:
     few = f", {part.minimum} are enough" if part.minimum < part.size else ""
     return f"gang {part.namespace}/{part.name}: {pods_in_words(part.size)}{few}"
 
@@ -126,9 +126,9 @@ def _row(place: Place) -> tuple[str, ...]:
     )
 
 
-def _alike(parts: Iterable[Part]) -> list[tuple[Part, int]]:
+def _alike(parts: Iterable[JobPart]) -> list[tuple[JobPart, int]]:
     """Group parts with equal texts: the first of them, and how many others there are."""
-    groups: dict[object, list[Part]] = {}
+    groups: dict[object, list[JobPart]] = {}
     for part in parts:
         key: object = part.name
         if isinstance(part.why, Explanation) and part.why.search is not None:
@@ -138,7 +138,7 @@ def _alike(parts: Iterable[Part]) -> list[tuple[Part, int]]:
     return [(group[0], len(group) - 1) for group in groups.values()]
 
 
-def _waiting(part: Part, others: int, answer: Answer) -> Iterator[str]:
+def _waiting(part: JobPart, others: int, answer: WhatIfAnswer) -> Iterator[str]:
     title = _gang(part) if part.is_gang else f"pod {part.namespace}/{part.name}"
     if others:
         title += f", and {others} more like it"
@@ -158,7 +158,7 @@ def _waiting(part: Part, others: int, answer: Answer) -> Iterator[str]:
         yield from explanation_text.in_short(why, answer.at).splitlines()[1:]
 
 
-def _when(part: Part, answer: Answer) -> Iterator[str]:
+def _when(part: JobPart, answer: WhatIfAnswer) -> Iterator[str]:
     at = answer.at
     if answer.never is not None and len(answer.parts) == 1:
         yield fact("when", "never")

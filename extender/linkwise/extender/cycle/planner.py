@@ -27,8 +27,8 @@ from linkwise.extender.placement.nodes.kubelet_admission import KubeletAdmission
 from linkwise.extender.placement.nodes.node_filters import NodeFilters
 from linkwise.extender.placement.nodes.scheduler_feedback import SchedulerFeedback
 from linkwise.extender.placement.nodes.single_node import Offers
-from linkwise.extender.preemption.candidates import Candidates
 from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
+from linkwise.extender.preemption.eviction_candidates import EvictionCandidates
 from linkwise.extender.preemption.gang_preemption import GangPreemption
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.queue.idle_limit import IdleLimit
@@ -93,7 +93,7 @@ class Planner:
             gang_timeout_seconds=gang_timeout_seconds,
             max_refusals=max_refusals,
         )
-        self.candidates = Candidates(cache, self.registry, self.queue)
+        self.candidates = EvictionCandidates(cache, self.registry, self.queue)
         self.preemption = GangPreemption(
             cache,
             pending_writes,

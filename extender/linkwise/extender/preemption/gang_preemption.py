@@ -26,8 +26,8 @@ from linkwise.extender.gangs.gang_search import GangSearch
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.gangs.partial_admission import needed
 from linkwise.extender.gangs.registry import GangRegistry
-from linkwise.extender.preemption.candidates import Candidates
 from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
+from linkwise.extender.preemption.eviction_candidates import EvictionCandidates
 from linkwise.extender.preemption.gang_room import GangRoom
 from linkwise.extender.preemption.policy import Preempt
 from linkwise.extender.preemption.spared_pods import SparedPods
@@ -59,7 +59,7 @@ class GangPreemption:
         reservations: Reservations,
         running_pods: RunningPods,
         *,
-        candidates: Candidates,
+        candidates: EvictionCandidates,
         budgets: DisruptionBudgets,
         allowed: Preempt,
     ) -> None:

@@ -26,8 +26,8 @@ from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.node_info import NodeInfo
 from linkwise.extender.placement.nodes.by_count import takes_by_count
-from linkwise.extender.preemption.candidates import Candidates
 from linkwise.extender.preemption.disruption_budgets import DisruptionBudgets
+from linkwise.extender.preemption.eviction_candidates import EvictionCandidates
 from linkwise.extender.preemption.victim_selection import Unit, pods_of, select
 from linkwise.extender.preemption.what_if import NodeRoom, WhatIf
 from linkwise.extender.queue.reservations import Reservations
@@ -40,7 +40,7 @@ class PreemptVerb:
         cache: Cache,
         reservations: Reservations,
         unschedulable_pods: UnschedulablePods,
-        candidates: Candidates,
+        candidates: EvictionCandidates,
         budgets: DisruptionBudgets,
     ) -> None:
         self._cache, self._reservations = cache, reservations

@@ -17,7 +17,7 @@ from linkwise.cli.what_if.past.answer import (
     PastAnswer,
 )
 from linkwise.cli.what_if.past.as_it_was import Had, what_they_had
-from linkwise.cli.what_if.past.figures import Fate, Fates, Use, outcome, queue_of, worth_of
+from linkwise.cli.what_if.past.figures import Fate, Fates, GpuUse, outcome, queue_of, worth_of
 from linkwise.cli.what_if.past.ground import Ground, ground_of
 from linkwise.cli.what_if.past.history import History
 from linkwise.cli.what_if.past.jobs import PastJob, jobs_of, pods_of
@@ -69,7 +69,7 @@ def ask_past(question: PastQuestion, progress: Progress = lambda *_: None) -> Pa
     fates: dict[str, Fates] = {AS_IT_WAS: {job.name: _fate(job, had) for job in jobs}}
     fates |= {name: _fates(jobs, begin, its) for name, its in runs.items()}
     uses = {AS_IT_WAS: _uses(found.jobs, had)} | {
-        name: [Use(begin + run.start, begin + run.end, run.job.gpus) for run in its.values()]
+        name: [GpuUse(begin + run.start, begin + run.end, run.job.gpus) for run in its.values()]
         for name, its in runs.items()
     }
     worths = {
@@ -211,9 +211,9 @@ def _fate(job: PastJob, had: Mapping[str, Had]) -> Fate:
     return Fate(job.start, tuple(Part(*part) for part in sorted(parts.items())))
 
 
-def _uses(jobs: Iterable[PastJob], had: Mapping[str, Had]) -> list[Use]:
+def _uses(jobs: Iterable[PastJob], had: Mapping[str, Had]) -> list[GpuUse]:
     return [
-        Use(life.bound, math.inf if life.ended is None else life.ended, life.gpus)
+        GpuUse(life.bound, math.inf if life.ended is None else life.ended, life.gpus)
         for job in jobs
         for life in job.members
         if life.bound is not None and life.pod.metadata.uid in had

@@ -23,7 +23,7 @@ class Fate:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class GpuUse:
     """GPUs that a job used; `end` is infinite while it runs."""
 
     start: float
@@ -46,7 +46,7 @@ def worth_of(job: PastJob, fate: Fate, ground: Ground) -> float | None:
 def outcome(
     jobs: Sequence[PastJob],
     fates: Fates,
-    uses: Iterable[Use],
+    uses: Iterable[GpuUse],
     worths: Mapping[str, tuple[float, float]],
     ground: Ground,
     at: float,
@@ -80,7 +80,7 @@ def _start(fate: Fate, at: float) -> float:
 
 
 def _idle_while_waiting(
-    waits: Iterable[tuple[float, float]], uses: Iterable[Use], gpus: int, at: float
+    waits: Iterable[tuple[float, float]], uses: Iterable[GpuUse], gpus: int, at: float
 ) -> tuple[float, float]:
     """Return the hours in which some job waited, and the unused GPU hours in them."""
     changes: list[tuple[float, int, int]] = []  # time, change of waiting jobs, change of used GPUs

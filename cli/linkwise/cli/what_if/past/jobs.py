@@ -76,7 +76,7 @@ class PastJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class PastJobs:
     jobs: tuple[PastJob, ...]  # by time of submission
     useless: tuple[Useless, ...]
     not_given: tuple[ObjectRef, ...]  # owners of pods that were not listed: their pods count alone
@@ -96,7 +96,7 @@ def jobs_of(
     lives: Iterable[Life],
     objects: Mapping[str, Mapping[ObjectRef, Fields]],
     settings: CoreSettings,
-) -> Found:
+) -> PastJobs:
     """Return the jobs. *objects*: by uid of a pod, the objects listed with it."""
     known: dict[int, Mapping[ObjectRef, Fields]] = {}
     gangs: dict[tuple[str, str], list[_Seat]] = defaultdict(list)
@@ -138,7 +138,7 @@ def jobs_of(
         name = next(each for each in chain((name,), numbered) if each not in names_given)
         names_given.add(name)
         jobs.append(_job(name, run))
-    return Found(tuple(jobs), tuple(useless), tuple(not_given))
+    return PastJobs(tuple(jobs), tuple(useless), tuple(not_given))
 
 
 def _without_status(objects: Mapping[ObjectRef, Fields]) -> Mapping[ObjectRef, Fields]:

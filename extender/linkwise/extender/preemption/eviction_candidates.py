@@ -15,7 +15,7 @@ from linkwise.extender.preemption.victim_selection import Unit
 from linkwise.extender.queue.scheduling_queue import SchedulingQueue
 
 
-class Candidates:
+class EvictionCandidates:
     def __init__(self, cache: Cache, registry: GangRegistry, queue: SchedulingQueue) -> None:
         self._cache, self._registry, self._queue = cache, registry, queue
 
