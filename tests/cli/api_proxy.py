@@ -15,11 +15,13 @@ SERVICE = "/api/v1/namespaces/kube-system/services/linkwise-extender:http"
 
 
 class Proxy:
-    """`refusal` replaces the extender's answer: status, reason, message."""
+    """`refusal` replaces the extender's answer: status, reason, message. `objects` are those of the
+    API server itself, by path."""
 
     def __init__(self, extender: WSGIApplication) -> None:
         self._extender = extender
         self.refusal: tuple[str, str, str] | None = None
+        self.objects: dict[str, object] = {}
         self.url = ""
 
     def __call__(self, environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
@@ -27,6 +29,9 @@ class Proxy:
         if environ.get("HTTP_AUTHORIZATION") != f"Bearer {TOKEN}":
             refusal = ("401 Unauthorized", "Unauthorized", "Unauthorized")
         prefix, path = f"{SERVICE}/proxy", environ["PATH_INFO"]
+        if path in self.objects:
+            start("200 OK", [("Content-Type", "application/json")])
+            return [json.dumps(self.objects[path]).encode()]
         if refusal is None and not path.startswith(prefix):
             refusal = ("404 Not Found", "NotFound", 'services "elsewhere" not found')
         if refusal is not None:

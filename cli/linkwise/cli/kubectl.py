@@ -1,9 +1,11 @@
-"""`kubectl linkwise`: why pods and gangs wait, and which pods hold which GPUs.
+"""`kubectl linkwise`: why pods and gangs wait, which pods hold which GPUs, and what is missing.
 
 A kubectl plugin: kubectl runs the program `kubectl-linkwise` from the PATH. It asks the extender
 through the API server, with kubectl's kubeconfig.
 """
 
+import sys
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -12,6 +14,9 @@ import msgspec
 
 from linkwise.cli import kubectl_tables
 from linkwise.cli.__main__ import OneLineGroup
+from linkwise.cli.doctor.diagnosis import PASSING_SECONDS, all_is_well, findings
+from linkwise.cli.doctor.finding import Level, in_words, still_there
+from linkwise.cli.doctor.read import read_facts
 from linkwise.cli.errors import AskError, BadInputError
 from linkwise.cli.proxied import Access, Extender
 from linkwise.extender.api.views import ClusterUse, GangView, NodeView
@@ -137,6 +142,27 @@ def top(kubeconfig: str | None, context: str | None, extender: str, output: str)
         _json(answer)
     else:
         click.echo(kubectl_tables.use(_read(answer, ClusterUse)), nl=False)
+
+
+@main.command()
+@_with(*_OF_ALL)
+def doctor(kubeconfig: str | None, context: str | None, extender: str, output: str) -> None:
+    """Say what is missing for Linkwise, where, and what to do; status 1 if something is wrong."""
+    asked = Extender(Access(kubeconfig, context, extender))
+    facts = read_facts(asked)
+    found = findings(facts)
+    if any(each.passing for each in found):
+        time.sleep(PASSING_SECONDS)
+        facts = read_facts(asked)
+        found = still_there(found, findings(facts))
+    if output == "json":
+        _json(msgspec.json.encode({"findings": found}))
+    elif found:
+        click.echo(in_words(found), nl=False)
+    else:
+        click.echo(all_is_well(facts))
+    if any(each.level is Level.PROBLEM for each in found):
+        sys.exit(1)
 
 
 def _path_of(what: str) -> tuple[str, ...]:

@@ -48,6 +48,11 @@ class Extender:
         self._client = KubeClient(_configuration(access), timeout_seconds=_SECONDS)
 
     @property
+    def api(self) -> KubeClient:
+        """The API server that is in between."""
+        return self._client
+
+    @property
     def namespace(self) -> str:
         """The namespace of the context, or of the pod that this runs in."""
         if _has_kubeconfig(self._access):

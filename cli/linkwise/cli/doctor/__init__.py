@@ -1,0 +1,1 @@
+"""`kubectl linkwise doctor`: what is missing for Linkwise, and where."""

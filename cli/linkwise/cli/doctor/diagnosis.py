@@ -1,0 +1,21 @@
+"""From facts to findings."""
+
+from collections import Counter
+
+from linkwise.cli.doctor.facts import Facts
+from linkwise.cli.doctor.finding import Finding, merged
+from linkwise.cli.doctor.nodes import of_nodes
+from linkwise.cli.doctor.scheduling import of_scheduling
+
+# A second look comes so much later, if a finding may pass by itself.
+PASSING_SECONDS = 3.0
+
+
+def findings(facts: Facts) -> tuple[Finding, ...]:
+    return merged((*of_scheduling(facts), *of_nodes(facts)))
+
+
+def all_is_well(facts: Facts) -> str:
+    modes = Counter(pod.mode for pod in facts.plugins)
+    ways = ", ".join(f"{count} {mode}" for mode, count in sorted(modes.items()))
+    return f"Nothing is missing. Linkwise's plugin runs on {len(facts.plugins)} nodes ({ways})."

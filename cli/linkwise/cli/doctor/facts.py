@@ -1,0 +1,209 @@
+"""What the doctor looks at: objects of the API server, and the extender's views."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+
+from linkwise.extender.api.views import NodeView, StateView
+from linkwise.kube.objects import Condition, Node, ObjectMeta, Resources, SchedulingGate, whole
+
+PLUGIN, EXTENDER = "linkwise-plugin", "linkwise-extender"
+NAME_LABEL = "app.kubernetes.io/name"
+IN_FRONT, OBSERVES, ALONE = "in-front", "observe", "alone"
+_DEVICE_PLUGINS = "/var/lib/kubelet/device-plugins"
+# How images and containers of a vendor's device plugin are called, by the resource's domain.
+_VENDORS: Mapping[str, tuple[str, ...]] = {"amd.com": ("amd", "rocm")}
+
+
+class _Object(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Only the fields in use, as in `linkwise.kube.objects`."""
+
+
+class EnvVar(_Object, frozen=True):
+    name: str
+    value: str = ""
+
+
+class VolumeMount(_Object, frozen=True):
+    name: str
+    mount_path: str
+
+
+class Container(_Object, frozen=True):
+    name: str
+    image: str = ""
+    args: tuple[str, ...] = ()
+    env: tuple[EnvVar, ...] = ()
+    resources: Resources = Resources()
+    volume_mounts: tuple[VolumeMount, ...] = ()
+
+
+class HostPath(_Object, frozen=True):
+    path: str
+
+
+class Volume(_Object, frozen=True):
+    name: str
+    host_path: HostPath | None = None
+
+
+class PodSpec(_Object, frozen=True):
+    node_name: str = ""
+    scheduler_name: str = "default-scheduler"
+    scheduling_gates: tuple[SchedulingGate, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    containers: tuple[Container, ...] = ()
+    volumes: tuple[Volume, ...] = ()
+
+
+class PodStatus(_Object, frozen=True):
+    phase: str = "Pending"
+    start_time: datetime | None = None
+    conditions: tuple[Condition, ...] = ()
+
+
+class SeenPod(_Object, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    @property
+    def key(self) -> str:
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @property
+    def live(self) -> bool:
+        ended = self.status.phase in ("Succeeded", "Failed")
+        return not ended and self.metadata.deletion_timestamp is None
+
+    @property
+    def ready(self) -> bool:
+        return any(
+            each.type == "Ready" and each.status == "True" for each in self.status.conditions
+        )
+
+    @property
+    def refusal(self) -> str:
+        """kube-scheduler's reason why the pod is not bound."""
+        told = (each for each in self.status.conditions if each.type == "PodScheduled")
+        return " ".join(each.message for each in told if each.status != "True")
+
+    def is_of(self, program: str) -> bool:
+        return self.metadata.labels.get(NAME_LABEL) == program
+
+    def takes(self, resource: str) -> bool:
+        return any(
+            amount_of(amounts, resource) > 0
+            for container in (*self.spec.init_containers, *self.spec.containers)
+            for amounts in (container.resources.limits, container.resources.requests)
+        )
+
+    @property
+    def mode(self) -> str:
+        """How a pod of our plugin runs."""
+        said = {arg.partition("=")[0] for each in self.spec.containers for arg in each.args}
+        return IN_FRONT if "--in-front" in said else OBSERVES if "--observe" in said else ALONE
+
+    def is_vendor_of(self, resource: str) -> bool:
+        """Whether this is a vendor's device plugin for *resource*, as far as names tell."""
+        domain = resource.partition("/")[0]
+        words = _VENDORS.get(domain, (domain.partition(".")[0],))
+        named = [f"{self.metadata.name} {each.name} {each.image}" for each in self.spec.containers]
+        about = " ".join(named).lower()
+        mounts = any(_is_below(each.host_path) for each in self.spec.volumes)
+        known = "device-plugin" in about and any(word in about for word in words)
+        return mounts and known and not self.is_of(PLUGIN)
+
+    @property
+    def registers_with_us(self) -> bool:
+        """Whether a vendor's plugin registers at Linkwise's socket and not at the kubelet's."""
+        told = (var for each in self.spec.containers for var in each.env)
+        if any(var.name == "KUBELET_SOCKET" and "/linkwise/" in var.value for var in told):
+            return True
+        ours = {each.name for each in self.spec.volumes if _is_ours(each.host_path)}
+        mounts = (mount for each in self.spec.containers for mount in each.volume_mounts)
+        return any(m.name in ours and m.mount_path.rstrip("/") == _DEVICE_PLUGINS for m in mounts)
+
+
+class _DaemonSetTemplateSpec(_Object, frozen=True):
+    node_selector: dict[str, str] = {}
+
+
+class _DaemonSetTemplate(_Object, frozen=True):
+    spec: _DaemonSetTemplateSpec = _DaemonSetTemplateSpec()
+
+
+class _DaemonSetSpec(_Object, frozen=True):
+    template: _DaemonSetTemplate = _DaemonSetTemplate()
+
+
+class DaemonSet(_Object, frozen=True):
+    spec: _DaemonSetSpec = _DaemonSetSpec()
+
+    @property
+    def node_selector(self) -> Mapping[str, str]:
+        return self.spec.template.spec.node_selector
+
+
+class LeaseSpec(_Object, frozen=True):
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    renew_time: datetime | None = None
+
+
+class Lease(_Object, frozen=True):
+    spec: LeaseSpec = LeaseSpec()
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    name: str
+    made: float | None  # None: unknown
+    ends: float
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Times are seconds since 1970."""
+
+    at: float
+    resource: str
+    nodes: tuple[Node, ...] = ()
+    pods: tuple[SeenPod, ...] = ()
+    daemonset: DaemonSet | None = None
+    lease: Lease | None = None
+    state: StateView | None = None
+    views: tuple[NodeView, ...] = ()
+    silence: str = ""  # why the extender did not answer
+    certificates: tuple[Certificate, ...] = ()
+    unread: tuple[tuple[str, str], ...] = ()  # what could not be read, and why
+
+    def could_read(self, what: str) -> bool:
+        return what not in dict(self.unread)
+
+    @property
+    def plugins(self) -> tuple[SeenPod, ...]:
+        return tuple(pod for pod in self.pods if pod.live and pod.is_of(PLUGIN))
+
+    @property
+    def observes(self) -> bool:
+        """Whether the cluster is only observed: no plugin of ours serves a kubelet."""
+        return bool(self.plugins) and all(pod.mode == OBSERVES for pod in self.plugins)
+
+
+def amount_of(amounts: Mapping[str, str | int | float], resource: str) -> int:
+    """How much of *resource*; 0 for what does not parse."""
+    try:
+        return whole(amounts.get(resource, 0))
+    except ValueError:
+        return 0
+
+
+def _is_below(path: HostPath | None) -> bool:
+    return path is not None and f"{path.path.rstrip('/')}/".startswith(f"{_DEVICE_PLUGINS}/")
+
+
+def _is_ours(path: HostPath | None) -> bool:
+    return path is not None and path.path.rstrip("/") == f"{_DEVICE_PLUGINS}/linkwise"

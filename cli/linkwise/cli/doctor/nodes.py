@@ -1,0 +1,152 @@
+"""What is missing on each node."""
+
+from collections.abc import Iterator
+
+from linkwise.cli.doctor.facts import ALONE, IN_FRONT, Facts, SeenPod, amount_of
+from linkwise.cli.doctor.finding import Finding, Level
+from linkwise.extender.cache.node_info import NO_TOPOLOGY, REFUSES
+from linkwise.kube.objects import Node
+from linkwise.topology import names
+from linkwise.topology.annotations.node_annotation import read_topology
+from linkwise.topology.annotations.plan import read_in_use
+from linkwise.topology.errors import LinkwiseError
+
+# A container starts seconds after its pod; the plugin reports its GPUs within a second.
+STARTED_SECONDS = 120.0
+
+
+def of_nodes(facts: Facts) -> Iterator[Finding]:
+    if not (facts.could_read("nodes") and facts.could_read("pods")):
+        return
+    if facts.daemonset is None and facts.could_read("daemonset"):
+        todo = "install it with an overlay, first with `observe`"
+        what = "Linkwise's plugin is not installed"
+        yield Finding(Level.PROBLEM, ("cluster",), what, todo, "choose-an-overlay.md")
+        return
+    on: dict[str, list[SeenPod]] = {}
+    for pod in facts.pods:
+        if pod.live and pod.spec.node_name:
+            on.setdefault(pod.spec.node_name, []).append(pod)
+    reasons = {view.name: view.reason for view in facts.views}
+    for node in facts.nodes:
+        name = node.metadata.name
+        here = on.get(name, [])
+        plugin = next((pod for pod in here if pod in facts.plugins), None)
+        has_topology = names.TOPOLOGY in node.metadata.annotations
+        if not (plugin or has_topology or amount_of(node.status.capacity, facts.resource)):
+            continue
+        found = (
+            *_of_plugin(facts, node, plugin, reasons.get(name, "")),
+            *_of_vendor(facts, plugin, [p for p in here if p.is_vendor_of(facts.resource)]),
+            *(_of_in_use(facts, node, here) if plugin is not None else ()),
+        )
+        for level, what, todo, page, passing in found:
+            yield Finding(level, (name,), what, todo, page, passing)
+
+
+_Found = tuple[Level, str, str, str, bool]
+
+
+def _problem(what: str, todo: str, page: str, *, passing: bool = False) -> _Found:
+    return Level.PROBLEM, what, todo, page, passing
+
+
+def _of_plugin(facts: Facts, node: Node, plugin: SeenPod | None, reason: str) -> Iterator[_Found]:
+    has_topology = names.TOPOLOGY in node.metadata.annotations
+    if plugin is None:
+        yield from _without_plugin(facts, node, has_topology=has_topology)
+        return
+    logs = "read the log of its plugin pod, and its /readyz"
+    if not plugin.ready:
+        if plugin.mode == IN_FRONT and has_topology:
+            yield _problem(
+                "the vendor's plugin is not registered with Linkwise, or is not well",
+                "tell it the socket, and read /readyz of Linkwise's plugin pod",
+                "docs/in-front.md#install",
+            )
+        else:
+            yield _problem("Linkwise's plugin is not ready", logs, "plugin.md")
+    elif not has_topology:
+        yield _problem("the plugin is ready, and no topology is published", logs, "plugin.md")
+    if reason == REFUSES:
+        todo = "see why no plugin is registered there: its pods, and the kubelet's log"
+        page = "failures.md#when-the-kubelet-refuses-a-pod"
+        yield _problem("the kubelet refuses pods with GPUs", todo, page)
+    elif reason not in ("", NO_TOPOLOGY):
+        todo = "run plugin and extender of one version; do not edit the annotation"
+        yield _problem(f"its annotation cannot be read: {reason}", todo, "upgrade.md")
+
+
+def _without_plugin(facts: Facts, node: Node, *, has_topology: bool) -> Iterator[_Found]:
+    selector = facts.daemonset.node_selector if facts.daemonset is not None else {}
+    outside = any(node.metadata.labels.get(key) != value for key, value in selector.items())
+    by_count = "adopt-step-by-step.md#nodes-without-topology"
+    if has_topology:
+        what = "no plugin of Linkwise runs, and its annotations are left"
+        yield _problem(
+            what, "start the plugin there, or clean the node", "uninstall.md#clean-a-node-by-hand"
+        )
+    elif outside:
+        what = "outside the plugin's nodeSelector: pods are placed by count"
+        yield Level.NOTE, what, "nothing, if that is meant", by_count, False
+    else:
+        what = "no plugin of Linkwise runs: pods are placed by count"
+        todo = "see `kubectl -n kube-system describe daemonset linkwise-plugin`, and label the node"
+        yield _problem(what, todo, "choose-an-overlay.md#before-you-begin")
+
+
+def _of_vendor(facts: Facts, plugin: SeenPod | None, vendors: list[SeenPod]) -> Iterator[_Found]:
+    mode = None if plugin is None else plugin.mode
+    for vendor in vendors:
+        if vendor.registers_with_us:
+            if mode != IN_FRONT:
+                yield _problem(
+                    f"{vendor.key} registers with Linkwise, and no plugin in front listens",
+                    "take KUBELET_SOCKET from it, or put Linkwise's plugin in front",
+                    "docs/in-front.md#install",
+                )
+        elif mode == ALONE:
+            yield _problem(
+                f"two plugins for {facts.resource}: Linkwise's and {vendor.key}",
+                "put Linkwise's in front, have it observe, or remove the other",
+                "adopt-step-by-step.md",
+            )
+        elif mode == IN_FRONT:
+            yield _problem(
+                f"{vendor.key} registers with the kubelet, past Linkwise",
+                "set KUBELET_SOCKET in it",
+                "docs/in-front.md#install",
+            )
+
+
+def _of_in_use(facts: Facts, node: Node, here: list[SeenPod]) -> Iterator[_Found]:
+    """Names in the list that no pod has, and pods that run with GPUs and are not in the list."""
+    text = node.metadata.annotations.get(names.IN_USE)
+    topology = node.metadata.annotations.get(names.TOPOLOGY)
+    if topology is None:
+        return
+    try:
+        listed = {} if text is None else read_in_use(text).pods
+        gpus = len(read_topology(topology).gpus)
+    except LinkwiseError:
+        return  # the extender's reason says so
+    there = {pod.key for pod in facts.pods if pod.spec.node_name == node.metadata.name}
+    gone = sorted(listed.keys() - there)
+    todo = "restart the plugin's pod there; if it stays, the kubelet's podresources are stuck"
+    if gone:
+        what = f"GPUs in use are out of date: {gone[0]} is not there any more"
+        yield _problem(what, todo, "failures.md", passing=True)
+    if amount_of(node.status.allocatable, facts.resource) > gpus:
+        return  # shared GPUs: replicas are in no list
+    missing = sorted(
+        pod.key
+        for pod in here
+        if pod.takes(facts.resource)
+        and pod.key not in listed
+        and pod.status.phase == "Running"
+        and pod.status.start_time is not None
+        and facts.at - pod.status.start_time.timestamp() > STARTED_SECONDS
+    )
+    if missing:
+        what = f"GPUs in use are out of date: {missing[0]} runs and is not listed"
+        yield _problem(what, todo, "failures.md", passing=True)

@@ -1,0 +1,130 @@
+"""Reads the facts: from the API server, and from the extender through it."""
+
+import re
+import time
+from typing import TypeVar
+
+import msgspec
+from cryptography import x509
+
+from linkwise.cli.doctor.facts import Certificate, DaemonSet, Facts, Lease, SeenPod
+from linkwise.cli.errors import AskError
+from linkwise.cli.proxied import Extender
+from linkwise.extender.api.views import NodeView, StateView
+from linkwise.kube.client import KubeClient
+from linkwise.kube.errors import ApiError
+from linkwise.kube.objects import Node
+from linkwise.topology.names import DEFAULT_RESOURCE
+
+_SYSTEM = "kube-system"
+_HOOKS = "/apis/admissionregistration.k8s.io/v1"
+_ENDS = re.compile(r'linkwise_extender_certificate_ends_seconds\{of="([^"]+)"\} (\S+)')
+T = TypeVar("T")
+
+
+class _Nodes(msgspec.Struct):
+    items: tuple[Node, ...]
+
+
+class _Pods(msgspec.Struct):
+    items: tuple[SeenPod, ...]
+
+
+class _ConfigMap(msgspec.Struct):
+    data: dict[str, str] = {}
+
+
+class _ClientConfig(msgspec.Struct, rename="camel"):
+    ca_bundle: bytes = b""
+
+
+class _Hook(msgspec.Struct, rename="camel"):
+    client_config: _ClientConfig = msgspec.field(default_factory=_ClientConfig)
+
+
+class _Hooks(msgspec.Struct):
+    webhooks: tuple[_Hook, ...] = ()
+
+
+def read_facts(extender: Extender) -> Facts:
+    """Nodes before pods: a pod that is in use by the first is among the second. What cannot be read
+    is in `Facts.unread`."""
+    reader = _Reader(extender.api)
+    nodes = reader.get("nodes", "/api/v1/nodes", _Nodes)
+    pods = reader.get("pods", "/api/v1/pods", _Pods)
+    daemonsets = f"/apis/apps/v1/namespaces/{_SYSTEM}/daemonsets"
+    daemonset = reader.get("daemonset", f"{daemonsets}/linkwise-plugin", DaemonSet)
+    leases = f"/apis/coordination.k8s.io/v1/namespaces/{_SYSTEM}/leases"
+    lease = reader.get("lease", f"{leases}/linkwise-extender", Lease)
+    certificates = [*reader.certificates()]
+    state: StateView | None = None
+    views: tuple[NodeView, ...] = ()
+    silence = ""
+    try:
+        state = msgspec.json.decode(extender.ask("state"), type=StateView)
+        views = msgspec.json.decode(extender.ask("nodes"), type=tuple[NodeView, ...])
+        certificates += _ends(extender.ask("metrics").decode())
+    except AskError as error:
+        silence = error.message
+    except msgspec.DecodeError as error:
+        silence = f"its answer is not understood, it may be of another version: {error}"
+    return Facts(
+        at=time.time(),
+        resource=DEFAULT_RESOURCE if state is None else state.resource,
+        nodes=() if nodes is None else nodes.items,
+        pods=() if pods is None else pods.items,
+        daemonset=daemonset,
+        lease=lease,
+        state=state,
+        views=views,
+        silence=silence,
+        certificates=tuple(certificates),
+        unread=tuple(reader.unread),
+    )
+
+
+class _Reader:
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+        self.unread: list[tuple[str, str]] = []
+
+    def get(self, what: str, path: str, kind: type[T]) -> T | None:
+        """None if there is none, or if it cannot be read."""
+        try:
+            return self._client.get(path, kind)
+        except ApiError as error:
+            if error.status != 404:
+                self.unread.append((what, error.message))
+        except msgspec.MsgspecError as error:
+            self.unread.append((what, str(error)))
+        return None
+
+    def certificates(self) -> list[Certificate]:
+        """The authorities that others trust: of several, the one that lasts longest."""
+        found: list[Certificate] = []
+        path = f"/api/v1/namespaces/{_SYSTEM}/configmaps/linkwise-extender"
+        published = self.get("configmap", path, _ConfigMap)
+        if published is not None:
+            text = published.data.get("ca.crt", "").encode()
+            found += self._last("the extender's authority", text)
+        hooks = self.get("webhook", f"{_HOOKS}/mutatingwebhookconfigurations/linkwise", _Hooks)
+        for hook in () if hooks is None else hooks.webhooks[:1]:
+            found += self._last("the webhook's authority", hook.client_config.ca_bundle)
+        return found
+
+    def _last(self, name: str, pem: bytes) -> list[Certificate]:
+        try:
+            known = x509.load_pem_x509_certificates(pem)
+        except ValueError as error:
+            self.unread.append((name, str(error)))
+            return []
+        last = max(known, key=lambda each: each.not_valid_after_utc)
+        made, ends = last.not_valid_before_utc.timestamp(), last.not_valid_after_utc.timestamp()
+        return [Certificate(name, made, ends)]
+
+
+def _ends(metrics: str) -> list[Certificate]:
+    return [
+        Certificate(f"certificate of {name}", None, float(ends))
+        for name, ends in _ENDS.findall(metrics)
+    ]

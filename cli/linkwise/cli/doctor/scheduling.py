@@ -1,0 +1,122 @@
+"""What is missing around the extender: a leader, kube-scheduler's calls, certificates."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from linkwise.cli.doctor.facts import EXTENDER, Facts
+from linkwise.cli.doctor.finding import Finding, Level
+from linkwise.extender.api.views import StateView
+
+SILENT_SECONDS = 600.0  # kube-scheduler tries every pod again within five minutes
+_SKEW_SECONDS = 60.0  # between this machine's clock and the leader's
+_DAY = 86400.0
+_ENDING_SECONDS = 7 * _DAY
+_ENDING_SHARE = 0.2  # of its life; Linkwise renews at a third
+
+
+def of_scheduling(facts: Facts) -> Iterator[Finding]:
+    yield from _of_extender(facts)
+    if facts.state is not None:
+        yield from _of_calls(facts, facts.state)
+    yield from _of_resources(facts)
+    yield from _of_certificates(facts)
+    for what, why in facts.unread:
+        todo = "ask as a user who may read it"
+        text = f"cannot be read: {why}"
+        yield Finding(Level.UNKNOWN, (what,), text, todo, "docs/kubectl.md#doctor")
+
+
+def _of_extender(facts: Facts) -> Iterator[Finding]:
+    where = ("extender",)
+    pods = [pod for pod in facts.pods if pod.live and pod.is_of(EXTENDER)]
+    if facts.silence:
+        what = facts.silence
+        if facts.could_read("pods") and not pods:
+            what = f"no pod of the extender runs: {what}"
+        todo = f"read `kubectl -n kube-system get pods -l app.kubernetes.io/name={EXTENDER}`"
+        yield Finding(Level.PROBLEM, where, what, todo, "two-extenders.md")
+    spec = None if facts.lease is None else facts.lease.spec
+    if spec is None or not facts.could_read("lease"):
+        return
+    renewed = 0.0 if spec.renew_time is None else spec.renew_time.timestamp()
+    lapsed = facts.at - renewed > (spec.lease_duration_seconds or 0) + _SKEW_SECONDS
+    if not spec.holder_identity or lapsed:
+        what = "no extender leads"
+        todo = "read the log of an extender"
+        yield Finding(Level.PROBLEM, where, what, todo, "two-extenders.md", passing=True)
+
+
+def _of_calls(facts: Facts, state: StateView) -> Iterator[Finding]:
+    if state.namespaces:
+        what = f"a canary: only pods of {', '.join(state.namespaces)} are placed"
+        page = "adopt-step-by-step.md#2-canary"
+        yield Finding(Level.NOTE, ("extender",), what, "nothing, if that is meant", page)
+    if facts.observes:
+        page = "adopt-step-by-step.md#1-observe"
+        what = "Linkwise observes: no plugin of it serves a kubelet"
+        yield Finding(Level.NOTE, ("cluster",), what, "nothing, if that is meant", page)
+        return
+    todo = "give kube-scheduler the configuration of the overlay, and read its log"
+    for scheduler, pods in sorted(Counter(pod.scheduler for pod in state.unplanned).items()):
+        first = next(pod for pod in state.unplanned if pod.scheduler == scheduler)
+        came = f"{pods} pod{'' if pods == 1 else 's'} past the extender, such as {first.pod}"
+        calls = scheduler in state.calls or not state.calls
+        yield Finding(
+            Level.PROBLEM if calls else Level.NOTE,
+            (scheduler,),
+            f"it bound {came}",
+            todo if calls else "nothing, if that scheduler is not to ask",
+            "install-on-kubeadm.md",
+        )
+    for scheduler, pods in sorted(_kept_waiting(facts, state).items()):
+        minutes = f"{SILENT_SECONDS / 60:.0f} minutes"
+        plural = "pod waits" if pods == 1 else "pods wait"
+        what = f"no call for {minutes}, and {pods} {plural}"
+        yield Finding(Level.PROBLEM, (scheduler,), what, todo, "install-on-kubeadm.md")
+
+
+def _kept_waiting(facts: Facts, state: StateView) -> Counter[str]:
+    """By scheduler: its pods that wait for longer than it is silent, where kube-scheduler's own
+    reason does not say that it found no node to ask about."""
+    waiting: Counter[str] = Counter()
+    for pod in facts.pods:
+        made, scheduler = pod.metadata.creation_timestamp, pod.spec.scheduler_name
+        if not pod.live or pod.spec.node_name or pod.spec.scheduling_gates or made is None:
+            continue
+        if state.namespaces and pod.metadata.namespace not in state.namespaces:
+            continue
+        asks = scheduler in state.calls or not state.calls
+        last = max(state.calls.get(scheduler, 0.0), state.began, made.timestamp())
+        own = f"Insufficient {facts.resource}" in pod.refusal or "linkwise: " in pod.refusal
+        if asks and not own and pod.takes(facts.resource) and state.at - last > SILENT_SECONDS:
+            waiting[scheduler] += 1
+    return waiting
+
+
+def _of_resources(facts: Facts) -> Iterator[Finding]:
+    others = sorted(pod.key for pod in facts.pods if pod.live and _is_anothers(pod.refusal))
+    if others:
+        what = f"kube-scheduler's configuration lacks managedResources: it asked about {others[0]}"
+        todo = f"add managedResources with {facts.resource}, as in the overlay"
+        yield Finding(Level.PROBLEM, ("kube-scheduler",), what, todo, "install-on-kubeadm.md")
+
+
+def _is_anothers(refusal: str) -> bool:
+    return "must list it in managedResources" in refusal
+
+
+def _of_certificates(facts: Facts) -> Iterator[Finding]:
+    for each in facts.certificates:
+        left = each.ends - facts.at
+        life = None if each.made is None else each.ends - each.made
+        soon = left < _ENDING_SECONDS if life is None else left < life * _ENDING_SHARE
+        if soon:
+            what = f"has ended {_days(-left)} ago" if left <= 0 else f"ends in {_days(left)}"
+            todo = "see why it was not renewed"
+            yield Finding(Level.PROBLEM, (each.name,), what, todo, "certificates.md")
+
+
+def _days(seconds: float) -> str:
+    if seconds < _DAY:
+        return f"{seconds / 3600:.0f} h"
+    return f"{seconds / _DAY:.0f} d"

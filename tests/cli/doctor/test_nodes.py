@@ -1,0 +1,177 @@
+"""What the doctor finds on nodes: each fault alone, in a cluster that is well otherwise."""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from linkwise.cli.doctor.diagnosis import all_is_well, findings
+from linkwise.cli.doctor.facts import DaemonSet, SeenPod
+from linkwise.cli.doctor.finding import Level
+from linkwise.extender.api.views import NodeView
+from linkwise.topology import names
+from tests.cli.doctor.cluster_facts import (
+    MACHINE,
+    OURS,
+    SOCKETS,
+    STATE,
+    WELL,
+    node,
+    only,
+    plugin,
+    pod,
+    problems,
+    vendor,
+    with_pods,
+)
+
+CANARY = msgspec.convert(
+    {"spec": {"template": {"spec": {"nodeSelector": {"canary": "yes"}}}}}, DaemonSet
+)
+
+
+def seen(name: str, reason: str) -> NodeView:
+    return NodeView(name, not reason, reason, "", (), "", None, 0, 0, 0.0)
+
+
+def test_a_cluster_that_is_well() -> None:
+    assert findings(WELL) == ()
+    told = "Nothing is missing. Linkwise's plugin runs on 1 nodes (1 in-front)."
+    assert all_is_well(WELL) == told
+
+
+def test_without_a_daemonset_the_plugin_is_not_installed() -> None:
+    found = only(replace(WELL, daemonset=None, pods=WELL.pods[2:], nodes=(node("n1"),)))
+    assert found.what == "Linkwise's plugin is not installed"
+    assert found.where == ("cluster",)
+
+
+def test_a_gpu_node_without_a_plugin_pod() -> None:
+    facts = replace(WELL, nodes=(*WELL.nodes, node("n2", topology=None)))
+    assert problems(facts) == [(("n2",), "no plugin of Linkwise runs: pods are placed by count")]
+    outside = only(replace(facts, daemonset=CANARY, nodes=(node("n2", topology=None),)))
+    assert outside.level is Level.NOTE
+    assert "outside the plugin's nodeSelector" in outside.what
+
+
+def test_annotations_that_no_plugin_updates() -> None:
+    facts = replace(WELL, nodes=(*WELL.nodes, node("n2")))
+    found = only(facts)
+    assert found.where == ("n2",)
+    assert "its annotations are left" in found.what
+    assert found.page == "uninstall.md#clean-a-node-by-hand"
+
+
+def test_a_plugin_that_is_ready_and_publishes_nothing() -> None:
+    facts = replace(WELL, nodes=(node("n1", topology=None),))
+    assert only(facts).what == "the plugin is ready, and no topology is published"
+
+
+def test_a_plugin_in_front_without_its_vendor() -> None:
+    facts = replace(WELL, pods=(plugin("n1", ready=False), *WELL.pods[2:]))
+    assert "vendor's plugin is not registered with Linkwise" in only(facts).what
+    facts = replace(facts, nodes=(node("n1", topology=None),))
+    assert only(facts).what == "Linkwise's plugin is not ready"
+    facts = replace(WELL, pods=(plugin("n1", "", ready=False), *WELL.pods[2:]))
+    assert only(facts).what == "Linkwise's plugin is not ready"
+
+
+def test_what_the_extender_says_of_a_node() -> None:
+    facts = replace(WELL, views=(seen("n1", "kubelet refuses pods with GPUs"),))
+    assert only(facts).what == "the kubelet refuses pods with GPUs"
+    facts = replace(WELL, views=(seen("n1", "linkwise.dev/topology: 'x': expected JSON"),))
+    assert "annotation cannot be read: linkwise.dev/topology" in only(facts).what
+
+
+@pytest.mark.parametrize(
+    ("mode", "told", "what"),
+    [
+        ("--in-front", True, ""),
+        ("--in-front", False, "registers with the kubelet, past Linkwise"),
+        ("", False, "two plugins for nvidia.com/gpu"),
+        ("", True, "no plugin in front listens"),
+        ("--observe", False, ""),
+        ("--observe", True, "no plugin in front listens"),
+    ],
+)
+def test_a_vendors_plugin_beside_ours(mode: str, told: bool, what: str) -> None:
+    facts = replace(WELL, pods=(plugin("n1", mode), vendor("n1", told=told), *WELL.pods[2:]))
+    found = problems(facts)
+    assert [where for where, _ in found] == ([("n1",)] if what else [])
+    assert all(what in text for _, text in found)
+
+
+def test_a_vendors_plugin_that_waits_where_nothing_listens() -> None:
+    """As after Linkwise was removed from the node, and the variable was left."""
+    bare = node("n2", topology=None, labels={"canary": "no"})
+    facts = with_pods(vendor("n2"), facts=replace(WELL, nodes=(bare,), daemonset=CANARY))
+    assert [text for _, text in problems(facts)] == [
+        "gpu-operator/nvidia-device-plugin-daemonset-n2 registers with Linkwise, and no plugin in "
+        "front listens"
+    ]
+
+
+def test_a_plugin_with_the_path_compiled_in_registers_where_its_mount_leads() -> None:
+    hosts = {f"{SOCKETS}/linkwise": SOCKETS}
+    moved = pod("nvidia-device-plugin-x", "n1", image="nvidia/k8s-device-plugin", hosts=hosts)
+    assert problems(replace(WELL, pods=(plugin("n1"), moved, *WELL.pods[2:]))) == []
+    assert moved.is_vendor_of("nvidia.com/gpu")
+    assert moved.registers_with_us
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pod("rdma-shared-dp-1", "n1", image="mellanox/rdma-dp", hosts={SOCKETS: SOCKETS}),
+        pod("nvidia-device-plugin-notes", "n1", image="web"),
+        pod("amdgpu-device-plugin", "n1", image="rocm/k8s-device-plugin", hosts={SOCKETS: SOCKETS}),
+    ],
+    ids=["another-resource", "no-sockets", "another-vendor"],
+)
+def test_other_pods_are_no_vendors_plugin(other: SeenPod) -> None:
+    assert findings(with_pods(other)) == ()
+
+
+def test_amds_plugin_is_known_by_its_images_name() -> None:
+    image = "rocm/k8s-device-plugin"
+    amd = pod(
+        "device-plugin", "n1", image=image, env={"KUBELET_SOCKET": OURS}, hosts={SOCKETS: "/"}
+    )
+    assert amd.is_vendor_of("amd.com/gpu")
+    assert not amd.is_vendor_of("nvidia.com/gpu")
+
+
+def test_a_list_of_gpus_in_use_that_is_out_of_date() -> None:
+    uuids = tuple(gpu.uuid for gpu in MACHINE.gpus[:1])
+    facts = replace(WELL, nodes=(node("n1", in_use={"ml/gone": {"main": uuids}}),))
+    found = only(facts)
+    assert "ml/gone is not there any more" in found.what
+    assert found.passing
+    assert findings(with_pods(pod("gone", "n1", gpus=1), facts=facts)) == ()
+    runs = with_pods(pod("runs", "n1", gpus=1))
+    assert "ml/runs runs and is not listed" in only(runs).what
+    assert findings(with_pods(pod("starts", "n1", gpus=1, ago=60))) == ()
+    assert findings(with_pods(pod("ended", "n1", gpus=1, phase="Succeeded"))) == ()
+
+
+def test_shared_gpus_are_in_no_list() -> None:
+    facts = replace(WELL, nodes=(node("n1", gpus=32),))
+    assert findings(with_pods(pod("replica", "n1", gpus=1), facts=facts)) == ()
+
+
+def test_equal_findings_are_one_line() -> None:
+    more = tuple(node(f"m{number}", topology=None) for number in range(5))
+    found = only(replace(WELL, nodes=more))
+    assert found.where == ("m0", "m1", "m2", "m3", "m4")
+
+
+def test_a_mangled_annotation_is_the_extenders_to_report() -> None:
+    bare = node("n1", topology="mangled")
+    mangled = msgspec.structs.replace(
+        bare,
+        metadata=msgspec.structs.replace(
+            bare.metadata, annotations={names.IN_USE: "{", names.TOPOLOGY: "mangled"}
+        ),
+    )
+    assert findings(replace(WELL, nodes=(mangled,))) == ()
+    assert STATE.namespaces == ()

@@ -1,0 +1,159 @@
+"""What the doctor finds around the extender."""
+
+from dataclasses import replace
+
+import pytest
+
+from linkwise.cli.doctor.diagnosis import findings
+from linkwise.cli.doctor.facts import Certificate, Facts
+from linkwise.cli.doctor.finding import Finding, Level, in_words, page_of, still_there
+from linkwise.extender.api.views import UnplannedPod
+from linkwise.topology import names
+from tests.cli.doctor.cluster_facts import (
+    NOW,
+    STATE,
+    WELL,
+    lease,
+    only,
+    plugin,
+    pod,
+    problems,
+    vendor,
+    with_pods,
+)
+
+DAY = 86400.0
+
+
+def test_an_extender_that_does_not_answer() -> None:
+    silent = replace(WELL, state=None, silence="the extender at x is not ready: still reading")
+    assert only(silent).what == "the extender at x is not ready: still reading"
+    none = replace(silent, pods=WELL.pods[:2])
+    assert only(none).what.startswith("no pod of the extender runs: ")
+
+
+@pytest.mark.parametrize("held", [lease(None), lease("gone", ago=120)])
+def test_no_leader(held: object) -> None:
+    assert only(replace(WELL, lease=held)).what == "no extender leads"  # type: ignore[arg-type]
+
+
+def test_a_lease_that_was_renewed_by_a_clock_that_is_a_little_off() -> None:
+    assert findings(replace(WELL, lease=lease(ago=-30))) == ()
+    assert findings(replace(WELL, lease=lease(ago=60))) == ()
+    assert findings(replace(WELL, lease=None)) == ()  # one extender needs none
+
+
+def called(ago: float | None, *pods: object, **state: object) -> Facts:
+    calls = {} if ago is None else {"default-scheduler": NOW - ago}
+    changed = replace(STATE, calls=calls, **state)  # type: ignore[arg-type]
+    return with_pods(*pods, facts=replace(WELL, state=changed))  # type: ignore[arg-type]
+
+
+WAITS = pod("waits", gpus=8)
+
+
+def test_kube_scheduler_is_silent_although_pods_wait() -> None:
+    for facts in (called(700, WAITS), called(None, WAITS)):
+        found = only(facts)
+        assert found.where == ("default-scheduler",)
+        assert found.what == "no call for 10 minutes, and 1 pod waits"
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        called(500, WAITS),
+        called(700),
+        called(700, pod("new", gpus=8, ago=60)),
+        called(700, pod("cpu")),
+        called(700, pod("gated", gpus=8, gates=[names.GATE])),
+        called(700, pod("full", gpus=8, message="0/4 nodes: 4 Insufficient nvidia.com/gpu.")),
+        called(700, pod("asked", gpus=8, message="linkwise: fewer free GPUs than wanted")),
+        called(700, pod("volcanos", gpus=8, scheduler="volcano")),
+        called(None, WAITS, began=NOW - 60),
+    ],
+    ids=["called", "none", "new", "cpu", "gated", "full", "asked", "others", "began"],
+)
+def test_silence_that_means_nothing(facts: Facts) -> None:
+    assert findings(facts) == ()
+
+
+def test_pods_that_came_past_the_extender() -> None:
+    past = (UnplannedPod("ml/a", "n1", "default-scheduler"),)
+    found = only(called(None, unplanned=past))
+    assert found.what == "it bound 1 pod past the extender, such as ml/a"
+    others = (UnplannedPod("ml/a", "n1", "volcano"), UnplannedPod("ml/b", "n1", "volcano"))
+    found = only(called(5, unplanned=others))
+    assert found.level is Level.NOTE
+    assert found.what == "it bound 2 pods past the extender, such as ml/a"
+
+
+def test_observing_expects_no_calls() -> None:
+    past = (UnplannedPod("ml/a", "n1", "default-scheduler"),)
+    facts = called(None, WAITS, unplanned=past)
+    pods = (plugin("n1", "--observe"), vendor("n1", told=False), *facts.pods[2:])
+    found = only(replace(facts, pods=pods))
+    assert (found.level, found.where) == (Level.NOTE, ("cluster",))
+    assert "observes" in found.what
+
+
+def test_a_canary_is_a_note_and_expects_calls_for_its_own_pods_only() -> None:
+    facts = called(700, WAITS, namespaces=("team-a",))
+    found = only(facts)
+    assert (found.level, found.what) == (
+        Level.NOTE,
+        "a canary: only pods of team-a are placed",
+    )
+    own = called(700, pod("own", namespace="team-a", gpus=1), namespaces=("team-a",))
+    assert [where for where, _ in problems(own)] == [("default-scheduler",)]
+
+
+def test_kube_scheduler_that_asks_about_every_pod() -> None:
+    told = (
+        "linkwise: the pod names no nvidia.com/gpu: kube-scheduler's configuration must list it in "
+        "managedResources of this extender"
+    )
+    found = only(with_pods(pod("web", message=told)))
+    assert "lacks managedResources" in found.what
+    assert "ml/web" in found.what
+
+
+@pytest.mark.parametrize(
+    ("certificate", "what"),
+    [
+        (Certificate("c", NOW - 80 * DAY, NOW + 10 * DAY), "ends in 10 d"),
+        (Certificate("c", NOW - 70 * DAY, NOW + 20 * DAY), ""),
+        (Certificate("c", NOW - 91 * DAY, NOW - 3600), "has ended 1 h ago"),
+        (Certificate("c", None, NOW + 6 * DAY), "ends in 6 d"),
+        (Certificate("c", None, NOW + 8 * DAY), ""),
+    ],
+)
+def test_certificates_about_to_end(certificate: Certificate, what: str) -> None:
+    expected = [(("c",), what)] if what else []
+    assert problems(replace(WELL, certificates=(certificate,))) == expected
+
+
+def test_what_cannot_be_read_is_unknown_and_nothing_is_concluded_from_it() -> None:
+    facts = replace(
+        WELL, nodes=(), pods=(), daemonset=None, unread=(("nodes", "no"), ("pods", "no"))
+    )
+    found = findings(facts)
+    assert {each.level for each in found} == {Level.UNKNOWN}
+    assert [each.where for each in found] == [("nodes", "pods")]
+
+
+def finding(*where: str, passing: bool) -> Finding:
+    return Finding(Level.PROBLEM, where, "what", "todo", "plugin.md", passing)
+
+
+def test_what_may_pass_has_to_be_there_twice() -> None:
+    first = (finding("a", "b", passing=True),)
+    assert still_there(first, (finding("b", "c", passing=True),)) == (finding("b", passing=True),)
+    assert still_there(first, (finding("c", passing=True),)) == ()
+    assert still_there((), (finding("c", passing=False),)) == (finding("c", passing=False),)
+
+
+def test_findings_are_two_lines_each_with_a_page() -> None:
+    told = in_words([finding("a", "b", "c", "d", passing=False)])
+    assert told == ("problem  a, b, c and 1 more: what\n         todo (docs/operating/plugin.md)\n")
+    assert page_of(Finding(Level.NOTE, (), "", "", "docs/kubectl.md")) == "docs/kubectl.md"

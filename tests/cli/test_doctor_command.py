@@ -1,0 +1,134 @@
+"""`kubectl linkwise doctor`, against the extender's own routes and an API server's objects."""
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from linkwise.cli.kubectl import main
+from linkwise.extender.core import Core, CoreSettings
+from linkwise.extender.runtime.loop import Loop
+from linkwise.extender.runtime.metrics import ExtenderMetrics
+from linkwise.extender.runtime.ports.routes import create_app
+from linkwise.serving.certificates.pairs import Lifetime, bundle, make_authority
+from linkwise.simulator.api_server import ApiServer
+from tests.cli.api_proxy import Proxy, served, write_kubeconfig
+from tests.extender.world import World, wait_for
+
+ROOT = Path(__file__).parents[2]
+DAEMONSET = "/apis/apps/v1/namespaces/kube-system/daemonsets/linkwise-plugin"
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/linkwise-extender"
+CONFIG = "/api/v1/namespaces/kube-system/configmaps/linkwise-extender"
+
+
+@pytest.fixture
+def proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """A cluster of one node that is well, the extender behind its API server."""
+    with ApiServer() as server:
+        world, metrics = World(server), ExtenderMetrics()
+        world.add_node("n1")
+        metrics.watch_certificates(lambda: {"server": 4e9})
+        shell = Loop(Core(CoreSettings()), world.client, metrics)
+        shell.start()
+        wait_for(lambda: not shell.waits_for())
+        with served(create_app(shell, metrics)) as proxy:
+            node = world.client.get("/api/v1/nodes/n1", dict[str, Any])
+            now = datetime.now(UTC).isoformat()
+            spec = {"holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": now}
+            proxy.objects = {
+                "/api/v1/nodes": {"items": [node]},
+                "/api/v1/pods": {"items": [plugin("n1"), running("linkwise-extender", "n1")]},
+                DAEMONSET: {"spec": {"template": {"spec": {}}}},
+                LEASE: {"spec": spec},
+            }
+            path = write_kubeconfig(tmp_path / "config", proxy.url)
+            monkeypatch.setenv("KUBECONFIG", str(path))
+            # The kubernetes package reads the environment when it is imported.
+            for module in ("linkwise.cli.proxied", "kubernetes.config.kube_config"):
+                monkeypatch.setattr(f"{module}.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
+            monkeypatch.setattr("linkwise.cli.kubectl.PASSING_SECONDS", 0.0)
+            yield proxy
+        shell.stop()
+
+
+def running(program: str, node: str) -> dict[str, Any]:
+    return {
+        "metadata": {
+            "name": f"{program}-{node}",
+            "namespace": "kube-system",
+            "labels": {"app.kubernetes.io/name": program},
+        },
+        "spec": {"nodeName": node, "containers": [{"name": "main", "image": "linkwise"}]},
+        "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
+    }
+
+
+def plugin(node: str) -> dict[str, Any]:
+    return running("linkwise-plugin", node)
+
+
+def doctor(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["doctor", *arguments])
+
+
+@pytest.mark.usefixtures("proxy")
+def test_a_cluster_that_is_well() -> None:
+    answer = doctor()
+    assert answer.exit_code == 0, answer.output
+    assert answer.stdout == ("Nothing is missing. Linkwise's plugin runs on 1 nodes (1 alone).\n")
+    answer = doctor("-o", "json")
+    assert (answer.exit_code, json.loads(answer.stdout)) == (0, {"findings": []})
+
+
+def test_a_fault_is_named_with_its_place_and_a_way_out(proxy: Proxy) -> None:
+    proxy.objects["/api/v1/pods"] = {"items": [running("linkwise-extender", "n1")]}
+    answer = doctor()
+    assert answer.exit_code == 1
+    assert answer.stdout == (
+        "problem  n1: no plugin of Linkwise runs, and its annotations are left\n"
+        "         start the plugin there, or clean the node "
+        "(docs/operating/uninstall.md#clean-a-node-by-hand)\n"
+    )
+    (found,) = json.loads(doctor("-o", "json").stdout)["findings"]
+    assert (found["level"], found["where"]) == ("problem", ["n1"])
+
+
+def test_an_extender_that_does_not_answer_is_a_finding_beside_the_others(proxy: Proxy) -> None:
+    del proxy.objects[DAEMONSET]
+    proxy.refusal = ("503 Service Unavailable", "ServiceUnavailable", "no endpoints available")
+    answer = doctor()
+    assert answer.exit_code == 1
+    assert "problem  extender: the extender at kube-system/linkwise-extender:http" in answer.stdout
+
+
+def test_what_may_not_be_read_is_said(proxy: Proxy) -> None:
+    proxy.objects["/api/v1/nodes"] = {"items": "none"}
+    answer = doctor()
+    assert answer.exit_code == 0, answer.output
+    assert answer.stdout.startswith("unknown  nodes: cannot be read: ")
+
+
+@pytest.mark.parametrize(("age_days", "status"), [(10, 0), (95, 1)])
+def test_the_authority_that_the_extender_publishes(
+    proxy: Proxy, age_days: float, status: int
+) -> None:
+    made = datetime.now(UTC) - timedelta(days=age_days)
+    authority = make_authority(["linkwise"], made, Lifetime(100 * 86400))
+    proxy.objects[CONFIG] = {"data": {"ca.crt": bundle([authority]).decode()}}
+    assert doctor().exit_code == status
+
+
+def test_every_page_that_it_names_exists() -> None:
+    source = "".join(path.read_text() for path in (ROOT / "cli/linkwise/cli/doctor").glob("*.py"))
+    pages = set(re.findall(r'"((?:docs/)?[\w/.-]+\.md)(#[\w-]+)?"', source))
+    assert len(pages) > 8
+    for page, anchor in pages:
+        path = ROOT / page if page.startswith("docs/") else ROOT / "docs/operating" / page
+        headings = re.findall(r"^#+ (.*)$", path.read_text(), flags=re.MULTILINE)
+        anchors = {re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-") for text in headings}
+        assert anchor.removeprefix("#") in {"", *anchors}, (page, anchor)
