@@ -17,8 +17,8 @@ import msgspec
 
 from bench.support.figures import milliseconds, percentile, print_table, this_machine
 from linkwise.extender.core import Core, CoreSettings
-from linkwise.extender.explain import explanation_text
 from linkwise.extender.explain.explainer import Explainer
+from linkwise.extender.explain.texts import explanation_text
 from linkwise.kube.objects import (
     Condition,
     Container,

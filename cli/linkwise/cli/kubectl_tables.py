@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from linkwise.cli.gpu_list import write_indices
 from linkwise.cli.table import aligned
 from linkwise.extender.api.views import BestSet, ClusterUse, GangView, KindUse, NodeView
-from linkwise.extender.explain.format import duration
+from linkwise.extender.explain.texts.format import duration
 
 _NARROWEST = 80
 _GANGS = (

@@ -5,7 +5,7 @@ import pytest
 
 from linkwise.extender.api.spans import CLIQUE, NODE
 from linkwise.extender.api.views import GangExplanation
-from linkwise.extender.explain import explanation_text
+from linkwise.extender.explain.texts import explanation_text
 from linkwise.extender.queue.waiting_events import MOMENT_SECONDS
 from tests.extender.cluster import Cluster
 

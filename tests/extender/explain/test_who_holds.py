@@ -1,8 +1,8 @@
 """Who has the GPUs that a pod waits for: reported where it is worth knowing, and only there."""
 
 from linkwise.extender.api.views import Explanation
-from linkwise.extender.explain import explanation_text
 from linkwise.extender.explain.explainer import Explainer
+from linkwise.extender.explain.texts import explanation_text
 from linkwise.kube.objects import Taint
 from tests.extender.cluster import Cluster
 

@@ -2,7 +2,7 @@
 
 from linkwise.extender.api.actions import Evict, WithdrawPlan
 from linkwise.extender.api.extender_calls import BindOrder, Outcome
-from linkwise.extender.explain import explanation_text
+from linkwise.extender.explain.texts import explanation_text
 from linkwise.topology.annotations.plan import write_plan
 from tests.extender.cluster import change
 from tests.extender.gangs.test_lifecycle import cluster, planned, running

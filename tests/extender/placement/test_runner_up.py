@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from linkwise.extender.api.views import BETTER, EQUAL, LOST, RunnerUpView
-from linkwise.extender.explain import explanation_text
 from linkwise.extender.explain.explainer import Explainer
+from linkwise.extender.explain.texts import explanation_text
 from linkwise.topology.machine.model import LinkClass, Nic
 from linkwise.topology.machine.recorded import recorded_machine
 from tests.extender.cluster import Cluster, container

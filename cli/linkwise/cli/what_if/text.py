@@ -17,8 +17,8 @@ from linkwise.cli.what_if.answer import (
 )
 from linkwise.cli.what_if.facts import fact, some
 from linkwise.extender.api.views import Explanation, GangExplanation
-from linkwise.extender.explain import explanation_text
-from linkwise.extender.explain.format import duration, gpus_in_words, pods_in_words
+from linkwise.extender.explain.texts import explanation_text
+from linkwise.extender.explain.texts.format import duration, gpus_in_words, pods_in_words
 
 _MOST_HOLDERS = 8
 _MOST_PARTS = 20  # waiting parts that are shown in full

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 from linkwise.extender.api.records import PodRecord, natural
-from linkwise.extender.api.spans import NODE, SEPARATOR, domain_in_words
+from linkwise.extender.api.spans import SEPARATOR
 from linkwise.extender.api.views import (
     ClusterExplanation,
     Explanation,
@@ -22,17 +22,21 @@ from linkwise.extender.api.views import (
     ReasonCount,
     SearchView,
 )
-from linkwise.extender.explain.format import COUNTED, SUMMARIES, pods_in_words
 from linkwise.extender.explain.funnel import Funnel, alike, wanted_of
 from linkwise.extender.explain.holders import holders_of, owners_of
-from linkwise.extender.explain.levels import NEVER
 from linkwise.extender.explain.runner_up_view import Alternatives
 from linkwise.extender.explain.snapshot import GangState, NodeState, Snapshot
+from linkwise.extender.explain.texts.format import COUNTED, SUMMARIES, pods_in_words
+from linkwise.extender.explain.texts.reasons import (
+    and_one_of,
+    gang_reason,
+    why_alone_waits,
+    why_member_waits,
+)
 from linkwise.extender.explain.usage import gpus_by_state
 from linkwise.extender.explain.worth_view import communicator_of, domain_of, levels_of
 from linkwise.extender.gangs.gang import Phase
 from linkwise.extender.gangs.members import GangMembers
-from linkwise.extender.placement.result import NoRoom
 from linkwise.extender.queue.reservations import Claimant, claimant_of_single
 from linkwise.extender.queue.scheduling_queue import Urgency, urgency_of_single
 
@@ -170,9 +174,9 @@ class Explainer:
                 "once that gate is removed."
             )
         if record.ask.gang is not None:
-            return f"Gang {record.ask.gang.name}{_why_member_waits(gang, record)}."
+            return f"Gang {record.ask.gang.name}{why_member_waits(gang, record)}."
         assert search is not None, "it waits"
-        return _why_alone_waits(gang, search)
+        return why_alone_waits(gang, search)
 
     def _is_by_count(self, record: PodRecord) -> bool:
         node = self._snapshot.node_named.get(record.node)
@@ -266,7 +270,7 @@ class Explainer:
             namespace=gang.key.namespace,
             name=gang.key.name,
             phase=gang.phase.value,
-            reason=_gang_reason(gang),
+            reason=gang_reason(gang),
             size=found.size,
             minimum=found.minimum,
             members=tuple(self._member(member) for member in found.all),
@@ -308,7 +312,7 @@ class Explainer:
             return
         where, nowhere = "", False
         if room.level:
-            where = f" in one domain of {_and_one_of(room.level)}"
+            where = f" in one domain of {and_one_of(room.level)}"
             nowhere = not any(_in_domains(node, room.level) for node in self._funnel.field.nodes)
         missing = (ReasonCount("no node has this label", room.wanted),) if nowhere else ()
         wanted = f"have room at once{where}"
@@ -350,54 +354,3 @@ def _in_domains(node: NodeState, levels: str) -> bool:
 
 def _domains(node: NodeState, levels: str) -> str:
     return SEPARATOR.join(domain_of(node, level) for level in levels.split(SEPARATOR))
-
-
-def _why_member_waits(gang: GangState | None, record: PodRecord) -> str:
-    if gang is None:
-        return " waits for its members"
-    if any(member.uid == record.uid for member in gang.found.extra):
-        return " has all its members without this one"
-    return gang.why or ": its plan is being made"
-
-
-def _why_alone_waits(gang: GangState | None, search: SearchView) -> str:
-    if gang is not None and gang.refused:
-        return f"Its plans came to nothing: {gang.reason}."
-    if not search.room:
-        first = next((level.level for level in search.levels if not level.have), "")
-        when = ", even when idle" if first in NEVER else " now"
-        return f"No node has a GPU set for the pod{when}."
-    fitting = search.levels[-1].have
-    nodes, them = ("1 node has", "it") if fitting == 1 else (f"{fitting} nodes have", "them")
-    return (
-        f"{nodes} GPUs for the pod; kube-scheduler has not tried {them} yet, "
-        f"or refuses {them} for other reasons (see the pod's events)."
-    )
-
-
-def _gang_reason(gang: GangState) -> str:
-    found = gang.found
-    if found.clash:
-        return found.clash
-    if found.open and gang.no_room is not None:
-        never = f"; {gang.in_vain}" if gang.in_vain else ""
-        return _no_room(gang.no_room) + never
-    if not found.complete:
-        return f"{len(found.seats) + found.done} of {found.size} members exist"
-    if gang.refused:
-        return f"{gang.reason}; it is tried again after a pause, or once a node or a member changes"
-    return gang.reason
-
-
-def _no_room(room: NoRoom) -> str:
-    text = f"room for {room.had} of {room.wanted} members"
-    if not room.nearest_had:
-        return f"{text} in one domain of {_and_one_of(room.level)}" if room.level else text
-    if room.level in ("", NODE):
-        return f"{text}; most on one node: {room.nearest}, {room.nearest_had}"
-    place = domain_in_words(room.level, room.nearest)
-    return f"{text}; most in one domain: {place}, {room.nearest_had}"
-
-
-def _and_one_of(levels: str) -> str:
-    return levels.replace(SEPARATOR, " and one of ")

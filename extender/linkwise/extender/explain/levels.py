@@ -17,7 +17,9 @@ from linkwise.extender.api.records import PodRecord
 from linkwise.extender.api.views import LevelView, NearestMiss, ReasonCount
 from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind
 from linkwise.extender.cache.node_table import Bools, Ints, popcount
-from linkwise.extender.explain.format import (
+from linkwise.extender.explain.holders import holders_of
+from linkwise.extender.explain.node_arrays import Field
+from linkwise.extender.explain.texts.format import (
     cpus_in_words,
     gib_in_words,
     gpus_in_words,
@@ -25,8 +27,6 @@ from linkwise.extender.explain.format import (
     needs_in_words,
     pods_in_words,
 )
-from linkwise.extender.explain.holders import holders_of
-from linkwise.extender.explain.node_arrays import Field
 from linkwise.extender.placement.nodes import reasons
 from linkwise.extender.placement.nodes.by_count import takes_by_count
 from linkwise.topology.machine.model import MAX_GPUS, LinkClass

@@ -14,7 +14,7 @@ from linkwise.cli.what_if.past.answer import (
     PastAnswer,
 )
 from linkwise.cli.what_if.past.figures import LARGE
-from linkwise.extender.explain.format import duration, gpus_in_words, pods_in_words
+from linkwise.extender.explain.texts.format import duration, gpus_in_words, pods_in_words
 
 _TITLES = {AS_IT_WAS: "as it was", STOCK: "kube-scheduler", LINKWISE: "Linkwise"}
 _MOST_JOBS = 10

@@ -14,9 +14,9 @@ import msgspec
 from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
-from linkwise.extender.explain import explanation_text
 from linkwise.extender.explain.explainer import Explainer
 from linkwise.extender.explain.state import view_state
+from linkwise.extender.explain.texts import explanation_text
 from linkwise.extender.explain.usage import view_nodes, view_use
 from linkwise.extender.runtime.loop import Loop, NotReadyError
 from linkwise.extender.runtime.metrics import CONTENT_TYPE, ExtenderMetrics

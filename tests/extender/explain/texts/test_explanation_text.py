@@ -4,9 +4,9 @@ import pytest
 
 from linkwise.extender.api.views import Explanation, GangExplanation, GangView, RequestView
 from linkwise.extender.core import CoreSettings
-from linkwise.extender.explain import explanation_text
 from linkwise.extender.explain.explainer import Explainer
-from linkwise.extender.explain.format import duration
+from linkwise.extender.explain.texts import explanation_text
+from linkwise.extender.explain.texts.format import duration
 from tests.extender.cluster import Cluster, change
 
 

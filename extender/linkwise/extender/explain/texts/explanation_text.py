@@ -22,8 +22,8 @@ from linkwise.extender.api.views import (
     RequestView,
     SearchView,
 )
-from linkwise.extender.explain import worth_text
-from linkwise.extender.explain.format import (
+from linkwise.extender.explain.texts import worth_text
+from linkwise.extender.explain.texts.format import (
     cpus_in_words,
     duration,
     gib_in_words,
