@@ -86,6 +86,24 @@ def test_of_a_plugin_that_is_killed_the_kubelets_stream_ends_and_begins_when_it_
     wait_for(lambda: world.front.ready, "readiness")
 
 
+def test_a_plugin_that_registers_with_the_kubelet_itself_is_left_to_it(world: World) -> None:
+    """It serves at the same path. Registered by both, it would be cut off when Linkwise ends."""
+    world.vendor.offer(GPU, UUIDS)
+    plugin = world.start()
+    world.vendor.kill()
+    wait_for(lambda: plugin.ended, "the end of our stream")
+    world.vendor = ScriptedVendor(world.kubelet.directory, world.kubelet.socket)
+    world.vendor.offer(GPU, UUIDS)
+    world.vendor.begin()
+    alone = world.plugin(registrations=2)
+    assert alone.request.endpoint == "nvidia-gpu.sock"
+    wait_for(lambda: "made anew: expected a registration" in world.front.trouble, "the reason")
+    world.front.stop()
+    assert world.kubelet.of(GPU) == [plugin, alone]
+    assert len(world.vendor.calls("ListAndWatch")) == 1
+    assert healthy(alone) == ALL
+
+
 def test_a_list_that_ends_is_asked_for_again_though_nobody_registers(world: World) -> None:
     world.vendor.offer(GPU, UUIDS)
     plugin = world.start()

@@ -3,7 +3,9 @@ its list of devices, and calls.
 
 Calls pass as bytes, so that fields unknown to this program survive. A thread of its own follows the
 list. If the vendor's plugin ends the list, the thread asks for it again, more and more seldom: a
-plugin that continues to serve does not register again for it.
+plugin that continues to serve does not register again for it. A plugin that has started again makes
+its socket anew, under the same name, and registers where it is told. That may be the kubelet, so
+the thread does not connect to another socket than the one that was registered.
 """
 
 import logging
@@ -15,6 +17,7 @@ from typing import Protocol, TypeAlias
 import grpc
 
 from linkwise.plugin.device_plugin.grpc_channel import dial, reason_of
+from linkwise.plugin.device_plugin.registration import identity
 from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
 from linkwise.plugin.kubelet.deviceplugin_pb2_grpc import DevicePluginStub
 
@@ -52,6 +55,7 @@ class Vendor:
         self.resource, self.socket = resource, socket
         self.options = wire.DevicePluginOptions()
         self._listener: Listener | None = None
+        self._served = identity(socket)
         self._channel = dial(socket)
         self._stub = DevicePluginStub(self._channel)
         self._stopping = Event()
@@ -71,6 +75,13 @@ class Vendor:
             raise VendorError(
                 f"failed to dial device plugin at {self.socket}: {reason_of(error)}"
             ) from error
+
+    def _check_socket(self) -> None:
+        """Raises VendorError unless the socket is the one that was registered."""
+        now = identity(self.socket)
+        if now != self._served:
+            what = "is gone" if now is None else "is another plugin's, or was made anew"
+            raise VendorError(f"{self.socket} {what}: expected a registration")
 
     def start(self, listener: Listener) -> None:
         """Follow the plugin's list."""
@@ -137,7 +148,9 @@ class Vendor:
             why = "it ended its list"
             try:
                 if attempt:
+                    self._check_socket()
                     self.connect(_ANSWER_SECONDS)
+                    self._check_socket()  # `connect` waits, and may have met another plugin
                 stream = self._stub.ListAndWatch(wire.Empty())
                 self._stream = stream
                 if self._stopping.is_set():
