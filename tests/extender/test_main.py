@@ -262,6 +262,7 @@ def test_every_flag_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
         "hold_limit": 90.0,
         "preempt": "never",
         "span_levels": ("nvidia.com/gpu.clique", "rack"),
+        "namespaces": ("team-a", "team-b"),
         "leader_elect": True,
         "lease_namespace": "gpu",
         "lease_name": "other",
@@ -287,6 +288,6 @@ def test_every_flag_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
     params = command.make_context("linkwise-extender", []).params
 
     assert {name: value for name, value in params.items() if name != "version"} == said
-    named = {"hosts": "host", "callers": "caller"}
+    named = {"hosts": "host", "callers": "caller", "namespaces": "namespace"}
     flags = {named.get(name, name).replace("_", "-") for name in said}
     assert {p.opts[0].removeprefix("--") for p in command.params} == flags | {"version"}
