@@ -232,6 +232,15 @@ def test_every_command_of_the_linkwise_program_is_shown_in_the_readme() -> None:
     assert not [name for name in cli.commands if f"linkwise {name}" not in readme]
 
 
+def test_the_tour_of_the_readme_leads_to_each_step_of_adoption() -> None:
+    tour = (ROOT / "README.md").read_text().split("## A tour", 1)[1].split("\n## ", 1)[0]
+    page = (OPERATING / "adopt-step-by-step.md").read_text()
+    steps = re.findall(r"^## (\d)\. (\w+)$", page, flags=re.MULTILINE)
+    assert [name for _, name in steps] == ["Observe", "Canary", "Enforce"]
+    anchors = [f"(docs/operating/adopt-step-by-step.md#{n}-{name.lower()})" for n, name in steps]
+    assert not [anchor for anchor in anchors if anchor not in tour]
+
+
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md"])
 def test_every_file_that_the_maps_name_exists(page: str) -> None:
     named = set(re.findall(r"`([\w/]+\.py)`", (ROOT / page).read_text()))

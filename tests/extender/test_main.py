@@ -263,6 +263,7 @@ def test_every_flag_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
         "preempt": "never",
         "namespaces": ("ml", "research"),
         "span_levels": ("nvidia.com/gpu.clique", "rack"),
+        "namespaces": ("team-a", "team-b"),
         "leader_elect": True,
         "lease_namespace": "gpu",
         "lease_name": "other",

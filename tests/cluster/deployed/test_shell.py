@@ -13,6 +13,7 @@ kubectl apply -f gang.yaml || exit 3
 kubectl get --raw $EXTENDER/nodes | grep -q node-2 || exit 4
 kubectl linkwise explain || exit 5
 kubectl linkwise nodes | grep -q node-2 || exit 5
+kubectl linkwise doctor || exit 8
 ls $LOGS/kube-apiserver.log || exit 6
 linkwise choose --machine dgx1-v100 --size 4 || exit 7
 exit 42
