@@ -16,6 +16,7 @@ from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import MachineKind
 from linkwise.extender.cache.node_info import InUsePods, NodeInfo, plan_on
 from linkwise.extender.cache.node_table import Ints
+from linkwise.extender.cache.shares.book import ShareBook
 from linkwise.extender.cycle.planner import Planner
 from linkwise.extender.gangs.gang import Gang, Phase
 from linkwise.extender.gangs.members import GangMembers
@@ -23,6 +24,7 @@ from linkwise.extender.gangs.waiting_events import why_waiting
 from linkwise.extender.placement.result import Refusal
 from linkwise.extender.queue.reservations import Claimant, Reservation
 from linkwise.extender.queue.run_times import PodKind
+from linkwise.topology.annotations.plan import ContainerShares
 from linkwise.topology.machine.model import Machine
 
 
@@ -41,6 +43,8 @@ class NodeState(NamedTuple):
     reserved: int  # free, but reserved for waiting gangs
     in_use: InUsePods
     listed_as: Mapping[str, str]
+    shares: ShareBook
+    shares_listed: Mapping[str, ContainerShares]  # by the uid of the pod
 
 
 class GangState(NamedTuple):
@@ -82,6 +86,7 @@ class Snapshot:
     levels: tuple[str, ...]  # of domains above the node, nearest first
     refusing: Mapping[Template, frozenset[str]]  # nodes that kube-scheduler refused recently
     nine_of_ten: Mapping[PodKind, float]  # seconds within which nine of ten of a kind ended
+    managed: str  # the resource that offers whole GPUs
 
     @cached_property
     def by_uid(self) -> Mapping[str, PodRecord]:
@@ -129,6 +134,7 @@ class SnapshotCamera:
             levels=planner.levels,
             refusing=planner.feedback.refusing(),
             nine_of_ten=planner.run_times.all_nine_of_ten(),
+            managed=cache.managed,
         )
 
     def _nodes(self) -> list[NodeState]:
@@ -156,6 +162,8 @@ def _node(info: NodeInfo) -> NodeState:
         info.held,
         info.in_use,
         info.listed_as,
+        info.shares,
+        info.sharing.listed,
     )
 
 

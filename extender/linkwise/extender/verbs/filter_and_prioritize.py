@@ -5,6 +5,7 @@ stable texts, equal on all nodes with the same reason (`FilterAnswer`); `explain
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,8 @@ from linkwise.extender.cache.node_table import NodeTable, popcount
 from linkwise.extender.cycle.planner import Planner
 from linkwise.extender.gangs.scheduling_gates import why_gang_waits
 from linkwise.extender.placement.nodes.reasons import by_kind, rooms
+from linkwise.extender.placement.shares.nodes import request_of, share_rooms
+from linkwise.extender.verbs.shares import in_place_of_gpus, prioritize_shares
 
 ELSEWHERE = "linkwise: planned on another node"
 # A read of an owner takes milliseconds. kube-scheduler tries no other pod meanwhile. So each pod
@@ -38,7 +41,7 @@ def filter_nodes(
     names = call.node_names
     if record.invalid:
         return FilterAnswer(unresolvable=dict.fromkeys(names, f"linkwise: {record.invalid}"))
-    if not record.demand.gpus:
+    if not (record.demand.gpus or record.shares):
         return FilterAnswer(node_names=names)
     known = cache.pods.get(record.uid) or record
     placed = _placed_on(cache, known)
@@ -51,7 +54,7 @@ def filter_nodes(
         passing = now - planner.unschedulable_pods.since(known.uid, now) < READING_SECONDS
         failed = dict.fromkeys(names, f"linkwise: {awaits}")
         return FilterAnswer(failed=failed, passing=passing)
-    if record.ask.gang is not None:
+    if record.ask.gang is not None and record.demand.gpus:
         _learn(planner, record, names, None, now)
         return FilterAnswer(failed=dict.fromkeys(names, gang_text(planner, record)))
     _learn(planner, record, names, planner.unschedulable_pods.nominated(record), now)
@@ -68,6 +71,16 @@ def _of_single(
 ) -> FilterAnswer:
     """The pod sees GPUs reserved for others only if nothing else is left and it may use them."""
     answer = FilterAnswer()
+    if record.shares:
+        shares = share_rooms(cache, request_of(record), names)
+        if not record.demand.gpus or not shares.node_names:
+            return shares
+        answer = _of_single(cache, planner, replace(record, shares=()), shares.node_names, now)
+        return replace(
+            answer,
+            failed={**shares.failed, **answer.failed},
+            unresolvable={**shares.unresolvable, **answer.unresolvable},
+        )
     request = GpuRequest(record.demand, record.ask.requirement)
     reservations = planner.reservations
     for view in reservations.views(reservations.claimant_of_single(record), now):
@@ -76,8 +89,8 @@ def _of_single(
             return FilterAnswer(node_names=(best,))
         answer = rooms(cache, view, request, names)
         if answer.node_names:
-            break
-    return answer
+            return answer
+    return in_place_of_gpus(cache, record, names, answer)
 
 
 def gang_text(planner: Planner, record: PodRecord) -> str:
@@ -91,9 +104,11 @@ def gang_text(planner: Planner, record: PodRecord) -> str:
 def prioritize(
     cache: Cache, planner: Planner, record: PodRecord, names: Sequence[str], now: float
 ) -> PriorityAnswer:
-    if record.invalid or not record.demand.gpus or not names:
+    if record.invalid or not (record.demand.gpus or record.shares) or not names:
         return PriorityAnswer(tuple((name, 0) for name in names))
     placed = _placed_on(cache, cache.pods.get(record.uid) or record)
+    if record.shares and not record.demand.gpus and placed is None:
+        return prioritize_shares(cache, request_of(record), names)
     if placed is not None or record.ask.gang is not None:
         return PriorityAnswer(tuple((name, BEST_SCORE * (name == placed)) for name in names))
     request = GpuRequest(record.demand, record.ask.requirement)
@@ -102,8 +117,8 @@ def prioritize(
     for view in reservations.views(reservations.claimant_of_single(record), now):
         scores = _scores(cache, view.table(), request, names)
         if any(scores):
-            break
-    return PriorityAnswer(tuple(zip(names, scores, strict=True)))
+            return PriorityAnswer(tuple(zip(names, scores, strict=True)))
+    return prioritize_shares(cache, request_of(record, cache.managed), names)
 
 
 def _scores(cache: Cache, table: NodeTable, request: GpuRequest, names: Sequence[str]) -> list[int]:

@@ -29,6 +29,7 @@ from linkwise.extender.cycle.planner import Planner
 from linkwise.extender.preemption.gang_preemption import spare_of
 from linkwise.extender.preemption.victim_selection import Unit, VictimChoice, choose
 from linkwise.extender.queue.reservations import Reservation
+from linkwise.extender.verbs.shares import has_only_shares
 
 
 def preempt(
@@ -46,7 +47,10 @@ def preempt(
     if awaits_room:
         victims = {node: asked[node] for node in soon if node in asked}  # these need no victims
     else:
-        answers = {node: question.victims(node, those) for node, those in asked.items()}
+        answers = {
+            node: those if has_only_shares(cache, record, node) else question.victims(node, those)
+            for node, those in asked.items()
+        }
         victims = {node: those for node, those in answers.items() if those is not None}
     somebody = any(those.uids for those in victims.values())
     planner.unschedulable_pods.evicts(record, somebody=somebody, awaits_room=awaits_room)
