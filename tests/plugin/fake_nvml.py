@@ -54,6 +54,8 @@ class FakeNvml:
     registered: set[int] = field(default_factory=set)
     released: Event = field(default_factory=Event)
     opened: int = 0  # as often as it was not closed again
+    # GPU -> its MIG devices by place: uuid, GPU slices, compute slices, MiB; None: an empty place
+    mig: dict[int, list[tuple[str, int, int, int] | None]] = field(default_factory=dict)
 
     def hang(self, call: str, *, gpu: object = None) -> None:
         """Let *call* return only once `released` is set, for one GPU or for all."""
@@ -108,7 +110,9 @@ class FakeNvml:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
         return found[0]
 
-    def nvmlDeviceGetUUID(self, handle: int) -> str:
+    def nvmlDeviceGetUUID(self, handle: int | tuple[int, int]) -> str:
+        if isinstance(handle, tuple):
+            return self._mig_device(*handle)[0]
         return self.machine.gpus[handle].uuid
 
     def nvmlDeviceGetName(self, handle: int) -> str:
@@ -126,8 +130,29 @@ class FakeNvml:
     def nvmlDeviceGetCudaComputeCapability(self, handle: int) -> tuple[int, int]:
         return self.machine.gpus[handle].compute_capability or (0, 0)
 
-    def nvmlDeviceGetMigMode(self, handle: int) -> list[int]:  # noqa: ARG002 - NVML's own
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+    def nvmlDeviceGetMigMode(self, handle: int) -> list[int]:
+        if handle not in self.mig:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return [pynvml.NVML_DEVICE_MIG_ENABLE, pynvml.NVML_DEVICE_MIG_ENABLE]
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle: int) -> int:
+        return len(self.mig.get(handle, ()))
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: int, index: int) -> tuple[int, int]:
+        self._mig_device(handle, index)
+        return handle, index
+
+    def _mig_device(self, handle: int, index: int) -> tuple[str, int, int, int]:
+        found = self.mig[handle][index]
+        if found is None:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        return found
+
+    def nvmlDeviceGetAttributes_v2(self, handle: tuple[int, int]) -> SimpleNamespace:
+        _, slices, compute, mib = self._mig_device(*handle)
+        return SimpleNamespace(
+            gpuInstanceSliceCount=slices, computeInstanceSliceCount=compute, memorySizeMB=mib
+        )
 
     def nvmlDeviceGetMemoryAffinity(self, handle: int, size: int, scope: int) -> list[int]:
         assert scope == pynvml.NVML_AFFINITY_SCOPE_NODE

@@ -48,7 +48,10 @@ def gangs(views: Sequence[GangView], *, namespaces: bool, now: float | None = No
 
 
 def nodes(views: Sequence[NodeView]) -> str:
-    rows = [_NODES, *(_node(view) for view in views)]
+    rows: list[tuple[str, ...]] = [_NODES, *(_node(view) for view in views)]
+    if any(view.shares for view in views):
+        shares = ("FREE SHARES", *(_shares(view) for view in views))
+        rows = [(*row[:6], of, *row[6:]) for of, row in zip(shares, rows, strict=True)]
     return fitted(aligned(rows, figures=range(1, 6)))
 
 
@@ -56,11 +59,12 @@ def use(it: ClusterUse) -> str:
     total = sum(it.gpus.values())
     used = it.gpus["used"]
     share = f" ({100 * used / total:.0f} %)" if total else ""
+    divided = f", {it.gpus['divided']} divided" if it.gpus.get("divided") else ""
     unhealthy = f", {it.gpus['unhealthy']} unhealthy" if it.gpus["unhealthy"] else ""
     reserved = f", {it.gpus['reserved']} reserved" if it.gpus["reserved"] else ""
     lines = (
         f"{total} GPUs on {it.nodes} node{'' if it.nodes == 1 else 's'}: {used} in use{share}, "
-        f"{it.gpus['held']} planned, {it.gpus['free']} free{reserved}{unhealthy}\n"
+        f"{it.gpus['held']} planned, {it.gpus['free']} free{reserved}{divided}{unhealthy}\n"
     )
     parts = [lines]
     if it.kinds:
@@ -129,6 +133,12 @@ def _node(view: NodeView) -> tuple[str, ...]:
         view.kind.replace("NVIDIA ", "") or "-",
         problem or "-",
     )
+
+
+def _shares(view: NodeView) -> str:
+    """Such as `gpu.shared 3/8`: 3 of 8 are free."""
+    uses = (f"{use.resource.partition('/')[2]} {use.free}/{use.all}" for use in view.shares)
+    return ", ".join(uses) or "-"
 
 
 def _best(best: BestSet | None) -> str:

@@ -81,7 +81,7 @@ class Core:
         """Start with an empty cache and no state but the settings, budgets, run times and ages."""
         settings, pending_writes = self._settings, PendingWrites(leader)
         self._began = 0.0
-        self._cache = Cache()
+        self._cache = Cache(settings.resource_name)
         self._planner = Planner(
             self._cache,
             pending_writes,

@@ -20,6 +20,8 @@ def audit(cache: Cache, registry: GangRegistry) -> list[str]:
     for uid, record in cache.pods.items():
         if record.node and not record.ended and record.demand.gpus:
             facts.bound[record.node][uid] = record
+        if record.node and not record.ended and record.shares:
+            facts.sharing[record.node][uid] = record
         facts.charged[_charged_on(cache, record)].append(record)
     for uid, plan in cache.plans.items():
         facts.plans[plan.plan.node][uid] = plan
@@ -38,6 +40,7 @@ class _Facts:
     """Pods, plans and assumed plans by node, from the lists of all of them."""
 
     bound: dict[str, dict[str, PodRecord]] = field(default_factory=lambda: defaultdict(dict))
+    sharing: dict[str, dict[str, PodRecord]] = field(default_factory=lambda: defaultdict(dict))
     plans: dict[str, dict[str, WrittenPlan]] = field(default_factory=lambda: defaultdict(dict))
     assumed: dict[str, dict[str, WrittenPlan]] = field(default_factory=lambda: defaultdict(dict))
     charged: dict[str, list[PodRecord]] = field(default_factory=lambda: defaultdict(list))
@@ -50,10 +53,11 @@ def _of_node(cache: Cache, info: NodeInfo, facts: _Facts) -> Iterator[str]:
         yield f"node {info.name}: {len(info.bound)} pods with GPUs, there are {len(bound)}"
     if (info.plans, info.assumed) != (facts.plans[info.name], facts.assumed[info.name]):
         yield f"node {info.name}: plans or assumed plans that are not its own"
-    again = replace(info, owned={}, used=0, free=0, set_aside=0)
+    again = replace(info, owned={}, used=0, free=0, set_aside=0, sharing=replace(info.sharing))
     again.settle()
     if (again.free, again.used, again.owned) != (info.free, info.used, info.owned):
         yield f"node {info.name}: free {info.free:#b}, recounted {again.free:#b}"
+    yield from _shares(info, again, facts)
     seen = 0
     for holder, mask in sorted(info.owned.items()):
         if seen & mask:
@@ -66,6 +70,15 @@ def _of_node(cache: Cache, info: NodeInfo, facts: _Facts) -> Iterator[str]:
     cpu = sum(record.needs.milli_cpu for record in charged)
     if (len(charged), cpu) != (info.charged, info.spent.milli_cpu):
         yield f"node {info.name}: {info.charged} pods counted, there are {len(charged)}"
+
+
+def _shares(info: NodeInfo, again: NodeInfo, facts: _Facts) -> Iterator[str]:
+    if facts.sharing.get(info.name, {}) != info.sharing.pods:
+        yield f"node {info.name}: {len(info.sharing.pods)} pods with shares, there are others"
+    if again.shares != info.shares:
+        yield f"node {info.name}: shares {info.shares.holders}, recounted {again.shares.holders}"
+    if info.shares.opened & (info.free | info.set_aside):
+        yield f"node {info.name}: a GPU is free as a whole, and pods have shares of it"
 
 
 def _in_arrays(cache: Cache, info: NodeInfo) -> Iterator[str]:

@@ -13,6 +13,7 @@ from linkwise.kube.objects import Node as KubeNode
 from linkwise.kube.objects import Pod
 from linkwise.kube.reflector import Reflector
 from linkwise.plugin.app import create_app
+from linkwise.plugin.device_plugin.advisors import Advisors
 from linkwise.plugin.device_plugin.allocate import POLICIES, Pick
 from linkwise.plugin.device_plugin.cdi import Cdi
 from linkwise.plugin.device_plugin.containers import Granting
@@ -27,6 +28,7 @@ from linkwise.plugin.health.conditions import read_treatments
 from linkwise.plugin.health.faults import Policy
 from linkwise.plugin.health.health_loop import Caretaker, Listeners, first_reading
 from linkwise.plugin.in_front.front import Front
+from linkwise.plugin.in_front.sharing import is_share
 from linkwise.plugin.metrics import Metrics
 from linkwise.plugin.node.cleanup import Leaving
 from linkwise.plugin.node.in_use import InUsePoller, PodResources
@@ -209,20 +211,25 @@ class Node:
         self._publisher = NodePublisher(
             client, settings.node_name, on_error=metrics.publish_errors.inc
         )
-        self._advisor = Advisor(
-            node=settings.node_name,
-            resource=settings.resource_name,
-            pick=pick,
-            pod_wait_seconds=settings.pod_wait_seconds,
-            watching=lambda: self._pods.failing_seconds < _WATCH_DEAD_SECONDS,
+        self._advisors = Advisors(
+            settings.resource_name,
+            lambda resource: Advisor(
+                node=settings.node_name,
+                resource=resource,
+                pick=pick,
+                managed=resource == settings.resource_name,
+                pod_wait_seconds=settings.pod_wait_seconds,
+                watching=lambda: self._pods.failing_seconds < _WATCH_DEAD_SECONDS,
+            ),
+            metrics,
         )
         self._pods: Reflector[Pod] = Reflector(
             client,
             "/api/v1/pods",
             Pod,
             field_selector=f"spec.nodeName={settings.node_name}",
-            on_replace=self._advisor.replace_pods,
-            on_event=self._advisor.pod_event,
+            on_replace=self._advisors.replace_pods,
+            on_event=self._advisors.pod_event,
         )
         self._own_node: Reflector[KubeNode] = Reflector(
             client,
@@ -233,21 +240,24 @@ class Node:
             on_event=self._node_changed,
         )
         self._in_use = InUsePoller(
-            PodResources(settings.pod_resources_socket, settings.resource_name, self._counts),
+            PodResources(
+                settings.pod_resources_socket, settings.resource_name, self._counts, self._is_share
+            ),
             every_seconds=settings.in_use_seconds,
             on_reading=self._in_use_read,
             on_change=self._in_use_changed,
             on_error=metrics.pod_resources_errors.inc,
         )
-        advice = Advice(self._advisor, metrics)
+        advice = Advice(self._advisors.managed, metrics)
         self._registrar: Registrar | Front | Observer
         if front is not None:
             front.know(self._book.now.machine)
             front.advise(
                 advice,
                 on_allocated=self._in_use.poke,
-                on_lost=self._advisor.kubelet_restarted,
+                on_lost=self._advisors.managed.kubelet_restarted,
                 on_change=self._show,
+                shares=self._advisors.on_shares,
             )
             self._registrar = front
         elif settings.observe:
@@ -265,7 +275,7 @@ class Node:
                     self._book, advice, granting, metrics, on_allocated=self._in_use.poke
                 ),
                 metrics=metrics,
-                on_lost=self._advisor.kubelet_restarted,
+                on_lost=self._advisors.managed.kubelet_restarted,
             )
         self._caretaker = Caretaker(
             inventory,
@@ -343,8 +353,11 @@ class Node:
             self._metrics.show_gpus(machine, unhealthy, noted, devices.left_out)
 
     def _counts(self, device_id: str) -> bool:
-        """Where a vendor's plugin stays, Linkwise accounts for whole GPUs only."""
+        """Where a vendor's plugin stays, not every device is a whole GPU."""
         return not self._vendor_stays or device_id in self._book.now.known
+
+    def _is_share(self, device_id: str) -> bool:
+        return self._front is not None and is_share(device_id)
 
     def _xid(self, xid: Xid) -> None:
         self._metrics.xids.labels(xid.uuid, str(xid.number)).inc()
@@ -364,8 +377,8 @@ class Node:
     def _in_use_read(self, in_use: InUse) -> None:
         """Account for the pods at each reading, as the watch may show a pod only after the pod has
         received its GPUs."""
-        self._advisor.account_for(in_use.pods)
-        for judgement in self._advisor.judge(in_use.pods):
+        self._advisors.account_for(in_use)
+        for judgement in self._advisors.judge(in_use):
             outcome = "kept" if judgement.as_planned else "swapped"
             self._metrics.planned_containers.labels(outcome).inc()
             if not judgement.as_planned:

@@ -9,6 +9,19 @@ RESOURCE_NAME = re.compile(
     r"/[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?"
 )
 """Kubernetes' pattern for the name of an extended resource: domain/name."""
+_SHARED = ".shared"
+
+
+def is_share(resource: str, managed: str) -> bool:
+    """Whether containers get parts of GPUs under this name, where whole GPUs are *managed*.
+
+    The names are those that NVIDIA's plugin uses if its configuration names no others: beside
+    nvidia.com/gpu these are nvidia.com/gpu.shared, nvidia.com/mig-1g.10gb and
+    nvidia.com/mig-1g.10gb.shared.
+    """
+    domain = managed.partition("/")[0]
+    return resource == managed + _SHARED or resource.startswith(f"{domain}/mig-")
+
 
 # On the Node, written by the plugin.
 TOPOLOGY = PREFIX + "topology"
@@ -30,6 +43,7 @@ GPU_MODEL = PREFIX + "gpu-model"
 GPU_MEMORY = PREFIX + "gpu-memory"
 PREEMPTIBLE = PREFIX + "preemptible"
 EXPECTED_DURATION = PREFIX + "expected-duration"
+SHARE = PREFIX + "share"
 
 # A scheduling gate of the Pod. Its author or the webhook sets it; the extender removes it.
 GATE = PREFIX + "plan"

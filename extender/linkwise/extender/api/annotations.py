@@ -6,9 +6,10 @@ for a week.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from enum import Enum
 from functools import lru_cache
 from typing import TypeVar
 
@@ -19,6 +20,7 @@ from linkwise.topology import names
 from linkwise.topology.demand import ContainerDemand, PodDemand, Role
 from linkwise.topology.errors import AnnotationError
 from linkwise.topology.machine.model import LINK_WORDS, LinkClass
+from linkwise.topology.names import is_share
 
 MAX_GANG = 4096
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
@@ -38,6 +40,7 @@ _SAID_BY_PODS = frozenset(
         names.GPU_MEMORY,
         names.PREEMPTIBLE,
         names.EXPECTED_DURATION,
+        names.SHARE,
     }
 )
 _MIB = 1024 * 1024
@@ -65,6 +68,14 @@ class TopologyRequirement:
         return self._hash
 
 
+class Sharing(Enum):
+    """On which GPUs the shares of one container are, if it asks for several."""
+
+    EITHER = ""  # on as many GPUs as possible
+    SPREAD = "spread"  # each on another GPU
+    PACK = "pack"  # all on one GPU
+
+
 @dataclass(frozen=True, slots=True)
 class GangAsk:
     """What a member's annotations, or its owner, say about its gang."""
@@ -90,6 +101,7 @@ class PodRequest:
     role: str = ""  # as the operator that created the pod calls it; empty: unknown
     subgroup: str = ""  # members of one subgroup are placed closest together
     because: str = ""  # which rule found its gang, or found none, and why
+    sharing: Sharing = Sharing.EITHER
 
 
 NOTHING_SAID = PodRequest()
@@ -117,6 +129,7 @@ def ask_of(annotations: Mapping[str, str], labels: Mapping[str, str]) -> PodRequ
         ),
         preemptible=_read(said, names.PREEMPTIBLE, _yes_or_no, "true or false") or False,
         expected_seconds=_read(said, names.EXPECTED_DURATION, _duration, _DURATIONS),
+        sharing=_read(said, names.SHARE, _sharing, "spread or pack") or Sharing.EITHER,
     )
 
 
@@ -129,6 +142,21 @@ def demand_of(pod: Pod, resource: str) -> PodDemand:
     for container in pod.spec.containers:
         wanted += _demand(container, Role.MAIN, resource)
     return _shared(tuple(wanted))
+
+
+def shares_of(pod: Pod, managed: str) -> tuple[tuple[str, PodDemand], ...]:
+    """What the pod takes of each resource that offers shares beside the *managed* one.
+
+    Raises ValueError for a bad quantity.
+    """
+    containers = (*pod.spec.init_containers, *pod.spec.containers)
+    named = {name for container in containers for name in _amounts(container)}
+    found = ((name, demand_of(pod, name)) for name in sorted(named) if is_share(name, managed))
+    return tuple((name, demand) for name, demand in found if demand.gpus)
+
+
+def _amounts(container: Container) -> Iterable[str]:
+    return (*container.resources.limits, *container.resources.requests)
 
 
 @lru_cache(maxsize=1024)
@@ -244,6 +272,10 @@ def _levels(text: str) -> tuple[str, ...]:
 
 def _each_apart(text: str) -> bool:
     return {"gang": False, "pod": True}[text]
+
+
+def _sharing(text: str) -> Sharing:
+    return {"spread": Sharing.SPREAD, "pack": Sharing.PACK}[text]
 
 
 def _yes_or_no(text: str) -> bool:

@@ -90,6 +90,8 @@ class PodRecord:
     needs: ResourceList
     prefers: bool = False  # its spec prefers some of several nodes
     demand: PodDemand = NO_DEMAND
+    # What it takes of resources under which only shares are offered, by resource.
+    shares: tuple[tuple[str, PodDemand], ...] = ()
     ask: PodRequest = NOTHING_SAID
     invalid: str = ""  # why its annotations or quantities are unreadable, or cannot be met
     awaits: str = ""  # what must be read before its gang is known; the core decides nothing before
@@ -125,6 +127,10 @@ class PodRecord:
     @property
     def live(self) -> bool:
         return not self.ended and not self.leaving
+
+    def plan_for(self, node: str) -> WrittenPlan | None:
+        """The plan written on the pod, if it is for this node; a plan for another node is void."""
+        return self.written if self.written is not None and self.written.plan.node == node else None
 
     @property
     def order(self) -> tuple[int, SortKey]:

@@ -28,6 +28,8 @@ class RequestView:
     memory_mib: int  # of each GPU; 0: any
     milli_cpu: int = 0  # of the whole pod
     memory: int = 0  # bytes, of the whole pod
+    shares: Mapping[str, int] = field(default_factory=dict)  # of divided GPUs, by resource
+    share: str = ""  # linkwise.dev/share
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,8 @@ class ReasonCount:
 class LevelView:
     """One requirement, and how many of those that met the levels before also meet this one."""
 
-    level: str  # topology, size, model, link, node, free, free-link, resources, kube-scheduler;
+    level: str  # topology, size, model, link, node, free, free-link, resources, kube-scheduler,
+    # shares;
     # for a gang: members, room, or the key of a node label that a required span names; several
     # keys with commas if only their combination cannot be met
     wanted: str  # in words
@@ -200,6 +203,8 @@ class Explanation:
     communicator: CommunicatorEstimate | None = None  # of its gang, from its plan
     runner_up: RunnerUpView | None = None  # of a pod in no gang; see `GangView`
     by_count: bool = False  # it is on a node where pods are placed by count
+    # Of divided GPUs: container -> resource -> ids, planned or real.
+    shares: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,14 +219,37 @@ class ClusterExplanation:
 
 
 @dataclass(frozen=True, slots=True)
+class PartView:
+    """A part of a divided GPU: a MIG device, or the GPU itself if replicas of it are given out."""
+
+    uuid: str
+    resource: str  # empty: no plugin offers it
+    profile: str  # of a MIG device, like 1g.10gb; empty: replicas of the GPU
+    shares: int  # 1, or the number of its replicas
+    free: int  # of these; 0 if the part is unhealthy
+    healthy: bool
+    holders: Mapping[str, int]  # namespace/name -> how many of the shares
+
+
+@dataclass(frozen=True, slots=True)
+class ShareUse:
+    """How many of a node's shares of one resource pods can get now."""
+
+    resource: str
+    free: int
+    all: int
+
+
+@dataclass(frozen=True, slots=True)
 class GpuView:
     index: int
     uuid: str
     model: str
     healthy: bool
     state: str  # free, reserved (free, for a waiting gang), held (planned), used (by the
-    # kubelet's report), unhealthy
+    # kubelet's report), unhealthy, divided (into parts)
     holder: str  # namespace/name
+    parts: tuple[PartView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +282,7 @@ class NodeView:
     reserved: int  # of the free ones: reserved for waiting gangs
     future: float  # worth of the free GPUs to later jobs, as a share (0 to 1) of the idle machine
     by_count: CountView | None = None  # where pods are placed by count: no topology is published
+    shares: tuple[ShareUse, ...] = ()  # of its divided GPUs
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,16 +8,27 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from linkwise.extender.api.records import GangKey, NodeRecord, PodRecord, ResourceList, WrittenPlan
 from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind, kind_key, will_do
-from linkwise.extender.cache.node_info import NOT_SEEN, NodeInfo, holder_of, place_of
+from linkwise.extender.cache.node_info import (
+    NOT_SEEN,
+    NodeInfo,
+    holder_of,
+    place_of,
+    sharer_of,
+)
 from linkwise.extender.cache.node_table import NOT_USABLE, NodeTable
 from linkwise.extender.cache.plan_drift import Mismatch, note_mismatches
 from linkwise.extender.cache.row_log import RowLog
+from linkwise.extender.cache.shares.node_shares import NodeShares
 from linkwise.extender.cache.topology_domains import Domains
 from linkwise.topology.machine.model import Machine
+from linkwise.topology.names import DEFAULT_RESOURCE
 
 
 class Cache:
-    def __init__(self) -> None:
+    """*managed* is the resource that offers whole GPUs."""
+
+    def __init__(self, managed: str = DEFAULT_RESOURCE) -> None:
+        self.managed = managed
         self.rows = NodeTable()
         self.domains = Domains()
         self.nodes: dict[str, NodeInfo] = {}
@@ -71,6 +82,8 @@ class Cache:
             return
         info.record = info.machine = info.kind = None
         info.in_use, info.listed_as = {}, {}
+        info.sharing.put_machine(None)
+        info.sharing.put_in_use({}, {})
         info.no_topology, info.no_truth = NOT_SEEN, ""
         self.domains.put(info.row)
         self._show_room(info)
@@ -146,26 +159,11 @@ class Cache:
         self._without(written, uid, "assumed")
         self._claims_changed(uid, {node})
 
-    def close(self, node: str) -> None:
-        """Place no new pod on *node*: its kubelet refused a pod."""
-        self._set_refusing(node, refuses=True, tried_beside=None)
-
-    def try_one_on(self, node: str) -> None:
-        """Place one more pod on *node*, to see whether its kubelet refuses that too."""
-        self._set_refusing(node, refuses=True, tried_beside=self.nodes[node].there)
-
-    def reopen(self, node: str) -> None:
-        self._set_refusing(node, refuses=False, tried_beside=None)
-
-    def is_tried_on(self, record: PodRecord) -> bool:
-        """Whether the pod is on its node to test whether the kubelet refuses it."""
-        info = self.nodes.get(record.node)
-        beside = None if info is None else info.tried_beside
-        return beside is not None and record.uid not in beside
-
-    def _set_refusing(
-        self, node: str, *, refuses: bool, tried_beside: frozenset[str] | None
+    def set_refusing(
+        self, node: str, *, refuses: bool, tried_beside: frozenset[str] | None = None
     ) -> None:
+        """Place no new pod on *node*, as its kubelet refused one; or only one more as a trial,
+        beside those that are there."""
         info = self.nodes.get(node)
         if info is not None:
             info.refuses, info.tried_beside = refuses, tried_beside
@@ -247,7 +245,8 @@ class Cache:
     def _info(self, name: str) -> NodeInfo:
         info = self.nodes.get(name)
         if info is None:
-            info = self.nodes[name] = NodeInfo(name, self.rows.add(name), NOT_SEEN)
+            sharing = NodeShares(name, self.managed)
+            info = self.nodes[name] = NodeInfo(name, self.rows.add(name), NOT_SEEN, sharing)
             self.domains.put(info.row)
             self.changed_rows.append(info.row)
         return info
@@ -283,6 +282,7 @@ class Cache:
         assert either is not None, "a pod comes, changes or goes"
         uid = either.uid
         nodes = self._move_bound(uid, holder_of(before), holder_of(record))
+        nodes |= self._move_sharing(uid, sharer_of(before), sharer_of(record))
         if record is None or record.ended or record.node:
             for node, reservation in self.assumed.pop(uid, {}).items():
                 self._without(reservation, uid, "assumed")
@@ -315,8 +315,18 @@ class Cache:
             self.comings_and_goings += known is None or known.leaving != new.leaving
             info.bound[uid] = new
             info.attribute(info.in_use)
+            info.sharing.put_pod(new, info.bound)
             nodes.add(new.node)
         return nodes
+
+    def _move_sharing(self, uid: str, old: PodRecord | None, new: PodRecord | None) -> set[str]:
+        """`_move_bound` for pods with shares by their own name."""
+        if old is not None and (new is None or new.node != old.node):
+            del self._info(old.node).sharing.pods[uid]
+        if new is not None:
+            info = self._info(new.node)
+            info.sharing.put_pod(new, info.bound)
+        return {record.node for record in (old, new) if record is not None}
 
     def _charge(self, uid: str) -> None:
         """Count the pod's CPU and memory on the node where it is, or will be."""
@@ -371,7 +381,10 @@ class Cache:
                 self._settle(info)
 
     def _settle(self, info: NodeInfo) -> None:
+        shares_before = info.shares
         info.settle(queue_first=self.queue_first)
+        if info.shares.has_more_than(shares_before):
+            self.room += 1
         if info.fresh:
             self.fresh[info.name] = info.fresh
         else:

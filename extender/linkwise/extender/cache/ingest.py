@@ -19,6 +19,7 @@ from linkwise.extender.api.annotations import (
     PodRequest,
     ask_of,
     demand_of,
+    shares_of,
 )
 from linkwise.extender.api.queue_note import QueueNote, read_queue_note
 from linkwise.extender.api.records import (
@@ -99,6 +100,7 @@ class _Wishes:
     template: Template | None
     needs: ResourceList
     prefers: bool
+    shares: tuple[tuple[str, PodDemand], ...] = ()
 
     @property
     def asks_for_members(self) -> bool:
@@ -223,8 +225,10 @@ class Ingest:
 
     def _read_wishes(self, pod: Pod) -> "_Wishes":
         ask, demand, invalid = NOTHING_SAID, NO_DEMAND, ""
+        shares: tuple[tuple[str, PodDemand], ...] = ()
         try:
             demand = demand_of(pod, self._resource)
+            shares = shares_of(pod, self._resource)
         except ValueError as error:
             invalid = f"{self._resource}: {error}"
         else:
@@ -232,8 +236,10 @@ class Ingest:
                 ask = ask_of(pod.metadata.annotations, pod.metadata.labels)
             except AnnotationError as error:
                 invalid = str(error)
-        template = self._template(pod) if demand.gpus or ask.gang or invalid else None
-        return _Wishes(ask, demand, invalid, template, pod_needs(pod, demand), _prefers(pod.spec))
+        wanted = demand.gpus or shares or ask.gang or invalid
+        template = self._template(pod) if wanted else None
+        needs = pod_needs(pod, demand)
+        return _Wishes(ask, demand, invalid, template, needs, _prefers(pod.spec), shares)
 
     def _template(self, pod: Pod) -> Template:
         spec = pod.spec
@@ -277,8 +283,9 @@ def _record(pod: Pod, requests: _Wishes, judged: Judged, resource: str) -> PodRe
     nominated = status.nominated_node_name
     # A copied manifest contains the annotations too, but no nomination.
     planned = written is not None and (nominated == written.plan.node or bool(judged.awaits))
-    open_ = requests.demand.gpus and not (judged.invalid or ended or spec.node_name)
-    unschedulable = bool(open_) and _is_unschedulable(pod)
+    closed = bool(judged.invalid or ended or spec.node_name)
+    open_ = requests.demand.gpus and not closed
+    unschedulable = bool(open_ or (requests.shares and not closed)) and _is_unschedulable(pod)
     # A nominated pod is about to be tried on its node, or others are evicted there for it. And if a
     # pod waits for something else, such as a volume, a plan would reserve GPUs for nothing.
     worth_it = unschedulable and requests.demand.gpus >= _WORTH_A_HOLD and not nominated
@@ -297,6 +304,7 @@ def _record(pod: Pod, requests: _Wishes, judged: Judged, resource: str) -> PodRe
         needs=requests.needs,
         prefers=requests.prefers or any(o.kind in _SPREAD_OWNERS for o in meta.owner_references),
         demand=requests.demand,
+        shares=requests.shares,
         ask=judged.ask,
         invalid=judged.invalid,
         awaits="" if spec.node_name else judged.awaits,

@@ -8,7 +8,7 @@ GPUs are assigned in this order:
 5. the plans of unbound pods
 
 Each step gets only what the steps before it left. So no GPU ever has two holders, and a plan that
-lost a GPU shows as such.
+lost a GPU shows as such. Then `shares.book` assigns the shares of divided GPUs, in the same order.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,8 +19,11 @@ from operator import or_
 from linkwise.extender.api.records import GangKey, NodeRecord, PodRecord, ResourceList, WrittenPlan
 from linkwise.extender.api.spans import CLIQUE
 from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind
+from linkwise.extender.cache.shares.book import ShareBook
+from linkwise.extender.cache.shares.listed_as import attributed
+from linkwise.extender.cache.shares.node_shares import NodeShares
 from linkwise.topology.annotations.node_annotation import read_topology
-from linkwise.topology.annotations.plan import read_in_use
+from linkwise.topology.annotations.plan import InUse, read_in_use
 from linkwise.topology.errors import LinkwiseError
 from linkwise.topology.machine.model import Machine
 
@@ -36,6 +39,7 @@ class NodeInfo:
     name: str
     row: int
     no_topology: str  # why its machine is unknown; empty: it is known
+    sharing: NodeShares  # its divided GPUs
     no_truth: str = ""  # why the in-use annotation cannot be read
     record: NodeRecord | None = None
     machine: Machine | None = None
@@ -114,6 +118,7 @@ class NodeInfo:
     def put_topology(self, text: str | None, kind_of: Callable[[Machine], MachineKind]) -> None:
         """Read the topology annotation; if it cannot be read, the reason is `no_topology`."""
         self.machine = self.kind = None
+        self.sharing.put_machine(None)
         self.no_topology = NO_TOPOLOGY
         if text is None:
             return
@@ -123,6 +128,7 @@ class NodeInfo:
             self.no_topology = str(error)
             return
         self.kind = kind_of(self.machine)
+        self.sharing.put_machine(self.machine)
         self.no_topology = ""
 
     def put_in_use(self, text: str | None) -> None:
@@ -130,17 +136,23 @@ class NodeInfo:
         stay in use, and the reason is `no_truth`."""
         before = self.in_use
         try:
-            self.in_use = {} if text is None else read_in_use(text).pods
+            found = InUse() if text is None else read_in_use(text)
         except LinkwiseError as error:
             self.no_truth = str(error)
             return
-        self.no_truth = ""
+        self.in_use, self.no_truth = found.pods, ""
         self.attribute(before)
+        self.sharing.put_in_use(found.shares, self.bound)
+
+    @property
+    def shares(self) -> ShareBook:
+        """Which pod has which shares of its divided GPUs."""
+        return self.sharing.book
 
     @property
     def there(self) -> frozenset[str]:
         """The pods, by uid, that have GPUs of this node or will get some."""
-        return frozenset((*self.bound, *self.assumed, *self.plans))
+        return frozenset((*self.bound, *self.sharing.pods, *self.assumed, *self.plans))
 
     def take(self, request: GpuRequest, free: int) -> int | None:
         """The set of these *free* GPUs for a pod, or None if no set is suitable."""
@@ -158,7 +170,8 @@ class NodeInfo:
 
     @property
     def empty(self) -> bool:
-        return not (self.record or self.bound or self.assumed or self.plans or self.charged)
+        there = self.bound or self.sharing.pods or self.assumed or self.plans
+        return not (self.record or there or self.charged)
 
     def settle(self, *, queue_first: bool = False) -> None:
         """Compute `owned`, `used` and `free` from everything else. With *line_first*, GPUs that
@@ -169,12 +182,19 @@ class NodeInfo:
         self.settled += 1
         if self.machine is None or self.kind is None:
             self.fresh = 0
+            self.sharing.settle((), {}, {}, 0)
             return
         settling = _Settling(self.machine, self.owned)
         listed = self._settle_truth(settling)
+        for holder, gpus in self.sharing.strays.items():
+            settling.give(holder, gpus)
         self.used = settling.taken
         nobody_planned = []
-        for record in sorted(self.bound.values(), key=_by_plan):
+        takers = self.sharing.takers(self.bound, listed)
+        pods = sorted((self.bound | self.sharing.pods).values(), key=_by_plan)
+        for record in pods:
+            if not record.demand.gpus or self.sharing.managed in takers.get(record.uid, {}):
+                continue  # it has no whole GPUs
             plan = plan_on(record, self.name)
             if plan is not None and self._can_be(plan, record):
                 shares = (s for c, s in plan.gpus.items() if c not in listed.get(record.uid, ()))
@@ -194,6 +214,7 @@ class NodeInfo:
             self.fresh |= idle & ~had & ~reserved
         self.set_aside = idle & (reserved | self.fresh)
         self.free = idle & ~self.set_aside
+        self.sharing.settle(pods, takers, self.assumed, settling.taken)
 
     def keeps(self, uid: str) -> bool:
         """Whether the plan of this unbound pod still has every GPU that it names, all healthy, and
@@ -215,32 +236,16 @@ class NodeInfo:
         return self.in_use.get(record.key) if self.listed_as.get(record.key) == record.uid else None
 
     def attribute(self, before: InUsePods) -> None:
-        """Assign each name in `in_use` to a pod.
+        """Assign each name in `in_use` to a pod. *before* is what was listed before."""
+        self.listed_as = attributed(
+            self.listed_as, before, self.in_use, self.bound, self._gets_others
+        )
+        self.given |= self.bound.keys() & set(self.listed_as.values())
 
-        A recreated pod with the same name must not be mistaken for its predecessor, whose GPUs may
-        still be listed: a listing stays with its pod until the name vanishes or its GPUs change.
-        But the new pod may get the same GPUs before the plugin lists them again, and then neither
-        happens. So if the predecessor is gone, and no plan says that the new pod gets other GPUs,
-        the listing means the new pod.
-        """
-        by_key = {record.key: uid for uid, record in self.bound.items()}
-        kept = {
-            key: uid
-            for key, uid in self.listed_as.items()
-            if key in self.in_use
-            and self.in_use[key] == before.get(key)
-            and (uid in self.bound or key not in by_key or self._gets_others(by_key[key], key))
-        }
-        for key in self.in_use:
-            if key not in kept and key in by_key:
-                kept[key] = by_key[key]
-        self.listed_as = kept
-        self.given |= self.bound.keys() & set(kept.values())
-
-    def _gets_others(self, uid: str, key: str) -> bool:
+    def _gets_others(self, record: PodRecord, held: Mapping[str, tuple[str, ...]]) -> bool:
         """Whether the plan of this bound pod names other GPUs than those listed under its name."""
-        plan = plan_on(self.bound[uid], self.name)
-        listed = {uuid for gpus in self.in_use[key].values() for uuid in gpus}
+        plan = plan_on(record, self.name)
+        listed = {uuid for gpus in held.values() for uuid in gpus}
         return plan is not None and plan.uuids != listed
 
     def _can_be(self, plan: WrittenPlan, record: PodRecord) -> bool:
@@ -267,7 +272,7 @@ class NodeInfo:
         machine = settling.machine
         planned = machine.mask_of([uuid for plan in self.plans.values() for uuid in plan.uuids])
         for record in records:
-            left = machine.all_gpus & ~settling.taken
+            left = machine.all_gpus & ~settling.taken & ~self.sharing.divided
             healthy = left & machine.healthy_gpus
             request = GpuRequest(record.demand, record.ask.requirement)
             gpus = self.kind.take(request, healthy & ~planned)
@@ -301,9 +306,8 @@ def running_sets(owned: Mapping[str, int], pods: Mapping[str, PodRecord]) -> tup
 
 
 def plan_on(record: PodRecord, node: str) -> WrittenPlan | None:
-    """The plan written on the pod, if it is for this node; a plan for another node is void."""
-    written = record.written
-    return written if written is not None and written.plan.node == node else None
+    """As `PodRecord.plan_for`."""
+    return record.plan_for(node)
 
 
 def _by_plan(record: PodRecord) -> tuple[float, float, str]:
@@ -325,6 +329,13 @@ def _closest(size: int, candidates: Iterable[int]) -> int:
 def holder_of(record: PodRecord | None) -> PodRecord | None:
     """The pod, if it has GPUs of the node that it is bound to, whether or not they are in use."""
     if record is None or not record.node or record.ended or not record.demand.gpus:
+        return None
+    return record
+
+
+def sharer_of(record: PodRecord | None) -> PodRecord | None:
+    """The pod, if it has shares by their own name on the node that it is bound to."""
+    if record is None or not record.node or record.ended or not record.shares:
         return None
     return record
 

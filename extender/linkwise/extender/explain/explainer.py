@@ -39,6 +39,7 @@ from linkwise.extender.gangs.gang import Phase
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.queue.reservations import Claimant, claimant_of_single
 from linkwise.extender.queue.scheduling_queue import Urgency, urgency_of_single
+from linkwise.topology.annotations.plan import ContainerShares
 
 WAITING = frozenset({"waiting", "invalid"})
 
@@ -123,7 +124,7 @@ class Explainer:
             uid=record.uid,
             state=state,
             summary=self._summary(record, state, gang, search),
-            wanted=wanted_of(record) if record.demand.gpus else None,
+            wanted=wanted_of(record) if record.demand.gpus or record.shares else None,
             node=node,
             gpus=gpus,
             link=written.plan.link if written else "",
@@ -137,6 +138,7 @@ class Explainer:
             communicator=written.plan.communicator if written else None,
             by_count=self._is_by_count(record),
             runner_up=self._alternatives.runner_up([record]) if runner_up and not in_gang else None,
+            shares=self._shares(record),
         )
 
     def _state(self, record: PodRecord) -> str:
@@ -146,7 +148,7 @@ class Explainer:
             return "bound"
         if record.invalid:
             return "invalid"
-        if not record.demand.gpus:
+        if not (record.demand.gpus or record.shares):
             return "not-ours"
         if record.left_alone:
             return "left-alone"
@@ -195,6 +197,16 @@ class Explainer:
                 return real
         written = self._snapshot.plan_of(record)
         return {} if written is None or record.ended else written.gpus
+
+    def _shares(self, record: PodRecord) -> ContainerShares:
+        node = self._snapshot.node_named.get(record.node)
+        if node is not None and record.uid in node.shares_listed:
+            return node.shares_listed[record.uid]
+        written = self._snapshot.plan_of(record)
+        found: dict[str, dict[str, tuple[str, ...]]] = {}
+        for planned in written.plan.shares if written is not None and not record.ended else ():
+            found.setdefault(planned.container, {})[planned.resource] = planned.ids
+        return found
 
     # Gangs.
 

@@ -1,13 +1,23 @@
 """Where pods could go; one search for all pods that are alike."""
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from linkwise.extender.api.annotations import link_word
 from linkwise.extender.api.records import PodRecord
-from linkwise.extender.api.views import RequestView, SearchView
+from linkwise.extender.api.views import (
+    LevelView,
+    NearestMiss,
+    ReasonCount,
+    RequestView,
+    SearchView,
+)
 from linkwise.extender.explain.levels import Levels
 from linkwise.extender.explain.node_arrays import Field
 from linkwise.extender.explain.snapshot import Snapshot
+from linkwise.extender.placement.shares.choice import ShareRequest, choose_shares
+from linkwise.extender.placement.shares.nodes import request_of, why_no_shares
 from linkwise.extender.queue.reservations import Claimant
 
 
@@ -28,6 +38,57 @@ class Funnel:
         return found
 
     def _search(self, record: PodRecord, pods: int, mine: frozenset[int]) -> SearchView:
+        if not record.demand.gpus:
+            return self._search_shares(record, pods, request_of(record))
+        found = self._search_gpus(record, pods, mine)
+        in_place = request_of(record, self.field.snapshot.managed)
+        if record.ask.gang is not None or not any(
+            node.shares.offers(self.field.snapshot.managed) for node in self.field.nodes
+        ):
+            return found
+        shares = self._search_shares(record, pods, in_place)
+        return replace(
+            found,
+            levels=(*found.levels, *shares.levels),
+            room=max(found.room, shares.room),
+            nearest=None if shares.room >= pods else found.nearest,
+        )
+
+    def _search_shares(self, record: PodRecord, pods: int, request: ShareRequest) -> SearchView:
+        """Shares of divided GPUs: how many nodes have some for one such pod."""
+        reasons: Counter[str] = Counter()
+        room, nearest, most = 0, None, -1
+        closed = self.field.closed(record.template)
+        offering = [
+            (node, str(why))
+            for node, why in zip(self.field.nodes, closed, strict=True)
+            if all(node.shares.offers(name) for name, _ in request.wants)
+        ]
+        for node, why in offering:
+            why = why or node.closed
+            if not why and node.kind is not None:
+                if choose_shares(node.kind, node.shares, request) is not None:
+                    room += 1
+                    continue
+                why, _ = why_no_shares(node.kind, node.shares, request)
+            why = why.removeprefix("linkwise: ")
+            reasons[why] += 1
+            free = sum(node.shares.free.get(name, 0) for name, _ in request.wants)
+            if free > most:
+                lacks = f"{why} ({free} free)"
+                nearest, most = NearestMiss(node.name, "node", lacks), free
+        wanted = " and ".join(f"{demand.gpus} {name}" for name, demand in request.wants)
+        missing = tuple(ReasonCount(why, count) for why, count in reasons.most_common())
+        level = LevelView("shares", f"have {wanted} free", "nodes", room, len(offering), missing)
+        return SearchView(
+            pods,
+            wanted_of(record),
+            (level,),
+            min(room, pods),
+            None if room >= pods else nearest,
+        )
+
+    def _search_gpus(self, record: PodRecord, pods: int, mine: frozenset[int]) -> SearchView:
         found = Levels(self.field, record, mine)
         levels = found.all()
         room = found.room()
@@ -38,7 +99,8 @@ class Funnel:
 
 def alike(record: PodRecord) -> object:
     """Equal for pods that may go to the same nodes."""
-    return record.demand, record.ask.requirement, record.needs, record.template
+    wants = record.demand, record.shares, record.ask.sharing, record.ask.requirement
+    return *wants, record.needs, record.template
 
 
 def wanted_of(record: PodRecord) -> RequestView:
@@ -52,4 +114,6 @@ def wanted_of(record: PodRecord) -> RequestView:
         memory_mib=requirement.memory_mib,
         milli_cpu=record.needs.milli_cpu,
         memory=record.needs.memory,
+        shares={name: demand.gpus for name, demand in record.shares},
+        share=record.ask.sharing.value,
     )

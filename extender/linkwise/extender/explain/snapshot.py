@@ -17,6 +17,7 @@ from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import MachineKind
 from linkwise.extender.cache.node_info import InUsePods, NodeInfo, plan_on
 from linkwise.extender.cache.node_table import Ints
+from linkwise.extender.cache.shares.book import ShareBook
 from linkwise.extender.cycle.planner import Planner
 from linkwise.extender.gangs.gang import Gang, Phase
 from linkwise.extender.gangs.members import GangMembers
@@ -24,6 +25,7 @@ from linkwise.extender.placement.result import NoRoom
 from linkwise.extender.queue.reservations import Claimant, Reservation
 from linkwise.extender.queue.run_times import PodKind
 from linkwise.extender.queue.waiting_reasons import why_gang_waits
+from linkwise.topology.annotations.plan import ContainerShares
 from linkwise.topology.machine.model import Machine
 
 
@@ -42,6 +44,8 @@ class NodeState(NamedTuple):
     reserved: int  # free, but reserved for waiting gangs
     in_use: InUsePods
     listed_as: Mapping[str, str]
+    shares: ShareBook
+    shares_listed: Mapping[str, ContainerShares]  # by the uid of the pod
     by_count: CountView | None  # where pods are placed by count
 
     def indices_of(self, gpus: Mapping[str, Sequence[str]]) -> dict[str, int]:
@@ -100,6 +104,7 @@ class Snapshot:
     nine_of_ten: Mapping[PodKind, float]  # seconds within which nine of ten of a kind ended
     calls: Mapping[str, float]  # scheduler -> its last call; 0: unknown
     own: Own
+    managed: str  # the resource that offers whole GPUs
 
     @cached_property
     def by_uid(self) -> Mapping[str, PodRecord]:
@@ -149,6 +154,7 @@ class SnapshotCamera:
             nine_of_ten=planner.run_times.all_nine_of_ten(),
             calls=dict(cache.schedulers),
             own=own,
+            managed=cache.managed,
         )
 
     def _nodes(self) -> list[NodeState]:
@@ -176,6 +182,8 @@ def _node(info: NodeInfo) -> NodeState:
         info.set_aside,
         info.in_use,
         info.listed_as,
+        info.shares,
+        info.sharing.listed,
         _count(info),
     )
 

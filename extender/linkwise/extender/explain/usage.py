@@ -13,6 +13,8 @@ from linkwise.extender.api.views import (
     KindUse,
     NamespaceUse,
     NodeView,
+    PartView,
+    ShareUse,
 )
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import MachineKind
@@ -20,6 +22,7 @@ from linkwise.extender.cycle.planner import Planner
 from linkwise.extender.explain.node_arrays import has_gpus
 from linkwise.extender.explain.snapshot import NodeState, Snapshot
 from linkwise.topology.machine.model import LinkClass, Machine
+from linkwise.topology.machine.parts import Part
 
 _SIZES = (1, 2, 4, 8, 16)  # GPUs of the pods for which `KindUse.room` counts
 
@@ -39,6 +42,7 @@ def view_nodes(snapshot: Snapshot) -> tuple[NodeView, ...]:
             reserved=node.reserved.bit_count(),
             future=float(node.kind.table.remaining_value[node.free]) if node.kind else 0.0,
             by_count=node.by_count,
+            shares=_share_use(node),
         )
         for node in sorted(snapshot.nodes, key=lambda node: node.name)
         if has_gpus(node)
@@ -104,13 +108,15 @@ def _by_state(
     machine: Machine, owned: Mapping[str, int], used: int, free: int, reserved: int
 ) -> Mapping[str, int]:
     taken = sum(owned.values())
-    return {
+    divided = sum(1 << p for p, gpu in enumerate(machine.gpus) if gpu.parts is not None) & ~taken
+    states = {
         "used": used.bit_count(),
         "held": (taken & ~used).bit_count(),
         "free": free.bit_count(),
         "reserved": reserved.bit_count(),
-        "unhealthy": (machine.all_gpus & ~taken & ~free & ~reserved).bit_count(),
+        "unhealthy": (machine.all_gpus & ~taken & ~free & ~reserved & ~divided).bit_count(),
     }
+    return states | {"divided": divided.bit_count()} if divided else states
 
 
 def _best_of(known: dict[tuple[int, int], BestSet | None], node: NodeState) -> BestSet | None:
@@ -219,7 +225,38 @@ def _gpus_of(snapshot: Snapshot, node: NodeState) -> tuple[GpuView, ...]:
         if holder is None:
             reserved = node.reserved >> position & 1
             state = "reserved" if reserved else "free" if gpu.healthy else "unhealthy"
+            state = state if gpu.parts is None else "divided"
         else:
             state = "used" if node.used >> position & 1 else "held"
-        views.append(GpuView(gpu.index, gpu.uuid, gpu.model, gpu.healthy, state, holder or ""))
+        parts = tuple(_part(snapshot, node, part) for part in gpu.parts or ())
+        healthy = gpu.healthy if gpu.parts is None else all(part.healthy for part in gpu.parts)
+        views.append(GpuView(gpu.index, gpu.uuid, gpu.model, healthy, state, holder or "", parts))
     return tuple(views)
+
+
+def _part(snapshot: Snapshot, node: NodeState, part: Part) -> PartView:
+    held = [node.shares.holders[each] for each in part.ids if each in node.shares.holders]
+    holders = Counter(_share_holder(snapshot, uid) for uid in held)
+    can_be_had = any(place.part is part for place in node.shares.of(part.resource))
+    return PartView(
+        uuid=part.uuid,
+        resource=part.resource,
+        profile=part.mig.name if part.mig is not None else "",
+        shares=part.shares,
+        free=part.shares - len(held) if can_be_had and part.resource else 0,
+        healthy=part.healthy,
+        holders=dict(sorted(holders.items())),
+    )
+
+
+def _share_holder(snapshot: Snapshot, uid: str) -> str:
+    record = snapshot.by_uid.get(uid)
+    return uid if record is None else record.key
+
+
+def _share_use(node: NodeState) -> tuple[ShareUse, ...]:
+    total: Counter[str] = Counter()
+    for place in node.shares.places:
+        total[place.part.resource] += place.part.shares
+    free = node.shares.free
+    return tuple(ShareUse(name, free[name], total[name]) for name in sorted(free))

@@ -33,6 +33,7 @@ from linkwise.extender.cache.pending_writes import NOMINATE_SECONDS, PendingWrit
 from linkwise.extender.placement.nodes.nodes_view import NodesView
 from linkwise.extender.placement.nodes.scheduler_feedback import LEAST_SAMPLE
 from linkwise.extender.placement.result import NoRoom, Spot
+from linkwise.extender.placement.shares.nodes import best_share_node, request_of
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.running_pods import STUCK_SECONDS
 
@@ -244,14 +245,19 @@ class UnschedulablePods:
         claimant = self._reservations.claimant_of_single(record)
         view = self._reservations.views(claimant, now)[-1]
         request = GpuRequest(record.demand, record.ask.requirement)
-        alike = (request, record.template, record.needs, view.key)
+        shares = request_of(record, self._cache.managed)
+        alike = (request, shares, record.template, record.needs, view.key)
         if alike in failed_searches:
             return None
-        spot = self._find(record, view)
-        if isinstance(spot, NoRoom):
+        if record.demand.gpus:
+            spot = self._find(record, view)
+            if isinstance(spot, Spot):
+                return spot
+        node = best_share_node(self._cache, record, shares)
+        if node is None:
             failed_searches.add(alike)
             return None
-        return spot
+        return Spot(node, gpus=0)
 
     def _soon_ends(self, uid: str) -> float:
         return max(self._soon[uid].values()) + SOON_SECONDS
@@ -297,4 +303,4 @@ class UnschedulablePods:
 def _waits(record: PodRecord) -> bool:
     """A plan that is still on the pod, but for which it is no longer nominated, does not count."""
     open_ = record.live and not record.node and not record.left_alone
-    return open_ and record.gang is None and bool(record.demand.gpus)
+    return open_ and record.gang is None and bool(record.demand.gpus or record.shares)

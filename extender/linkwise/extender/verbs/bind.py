@@ -1,5 +1,7 @@
 """The bind verb: it chooses the GPUs of a single pod, and confirms those of a gang's member.
 
+A pod that asks for shares of divided GPUs gets them here too, each by its device id.
+
 The GPUs of a Binding stay reserved until its outcome is known. If the API server does not respond,
 they stay reserved too: the Binding may have happened, or may still happen. The pod's next event
 shows it; else the doubt ends after DOUBT_SECONDS. Until then the pod may go to that node alone, so
@@ -19,12 +21,14 @@ from linkwise.extender.api.extender_calls import (
 from linkwise.extender.api.records import PodRecord, WrittenPlan
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
+from linkwise.extender.cache.node_info import NodeInfo
 from linkwise.extender.cache.pending_writes import START_MARK, PendingWrites, annotations_of
 from linkwise.extender.cache.plans import in_term, plan_id, written_plan
 from linkwise.extender.cycle.changes import Changes
 from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.placement.nodes.by_count import is_by_count, takes_by_count
 from linkwise.extender.queue.reservations import Reservations
+from linkwise.extender.verbs.shares import take_shares
 from linkwise.topology.annotations.plan import Plan
 
 # By then, a Binding without a response has happened and was seen, or it never will. More than twice
@@ -59,7 +63,7 @@ class Binder:
             return AlreadyBound()
         if (refusal := _cannot_be_bound(record)) is not None:
             return refusal
-        if not record.demand.gpus or record.left_alone:
+        if not (record.demand.gpus or record.shares) or record.left_alone:
             return _not_let_through(call, record) or _order(call, {})
         if record.awaits:
             return BindRefusal(f"linkwise: {record.awaits}", passing=True)
@@ -88,7 +92,7 @@ class Binder:
         Bindings of other members in flight do not count: they may fail.
         """
         gang = self._registry.of(record)
-        if gang is None or gang.alone:
+        if gang is None or gang.alone or not record.demand.gpus:
             return False
         members = self._registry.members_of(gang)
         bound = {
@@ -160,25 +164,41 @@ class Binder:
         if info is None or info.kind is None or info.problem:
             reason = "no such node" if info is None else info.problem
             return BindRefusal(f"linkwise: node {node}: {reason}")
-        if record.ask.gang is not None or record.uid in self._cache.plans:
+        planned_ahead = record.ask.gang is not None and record.demand.gpus
+        if planned_ahead or record.uid in self._cache.plans:
             return self._planned(record, node)
         if info.closed:
             return BindRefusal(f"linkwise: node {node}: {info.closed}")
         if refusal := _not_let_through(call, record):
             return refusal
+        shares = take_shares(info, record) if record.shares else ()
+        gpus = self._take(info, record, now) if record.demand.gpus else 0
+        if gpus is None:
+            shares, gpus = take_shares(info, record, self._cache.managed), 0
+        if shares is None:
+            return BindRefusal(f"linkwise: node {node}: no free GPU set that will do")
+        epoch = 1 + (record.written.plan.epoch if record.written else 0)
+        ident = plan_id(record.ref.namespace, record.ref.name, epoch, now, [record.uid])
+        plan = Plan(
+            id=ident,
+            node=node,
+            leader=self._pending_writes.leader,
+            epoch=epoch,
+            made=now,
+            shares=shares,
+        )
+        return written_plan(self._cache, record, plan, gpus) if gpus else WrittenPlan(plan, {})
+
+    def _take(self, info: NodeInfo, record: PodRecord, now: float) -> int | None:
+        """The whole GPUs for a pod that is not planned ahead; None if no set is suitable."""
         request = GpuRequest(record.demand, record.ask.requirement)
         gpus = None
         for reservations in self._reservations.ways(
             self._reservations.claimant_of_single(record), now
         ):
-            kept = self._reservations.kept_on(node, reservations)
+            kept = self._reservations.kept_on(info.name, reservations)
             gpus = gpus or info.take(request, info.free | kept)
-        if gpus is None:
-            return BindRefusal(f"linkwise: node {node}: no free GPU set that will do")
-        epoch = 1 + (record.written.plan.epoch if record.written else 0)
-        ident = plan_id(record.ref.namespace, record.ref.name, epoch, now, [record.uid])
-        plan = Plan(id=ident, node=node, leader=self._pending_writes.leader, epoch=epoch, made=now)
-        return written_plan(self._cache, record, plan, gpus)
+        return gpus
 
     def _planned(self, record: PodRecord, node: str) -> WrittenPlan | BindRefusal:
         planned = self._cache.plans.get(record.uid)

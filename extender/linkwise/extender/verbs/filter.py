@@ -5,6 +5,7 @@ stable texts, equal on all nodes with the same reason (`FilterAnswer`); `explain
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from linkwise.extender.api.extender_calls import FilterAnswer, FilterCall
 from linkwise.extender.api.records import PodRecord
@@ -14,11 +15,13 @@ from linkwise.extender.gangs.registry import GangRegistry
 from linkwise.extender.placement.nodes.by_count import takes_by_count, with_by_count
 from linkwise.extender.placement.nodes.reasons import rooms
 from linkwise.extender.placement.nodes.single_node import Offers
+from linkwise.extender.placement.shares.nodes import request_of, share_rooms
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.scheduling_queue import SchedulingQueue
 from linkwise.extender.queue.unschedulable_pods import UnschedulablePods
 from linkwise.extender.queue.waiting_reasons import why_member_waits
 from linkwise.extender.verbs.call_recorder import CallRecorder
+from linkwise.extender.verbs.shares import in_place_of_gpus
 
 ELSEWHERE = "linkwise: planned on another node"
 # A read of an owner takes milliseconds. kube-scheduler tries no other pod meanwhile. So each pod
@@ -48,7 +51,7 @@ class Filter:
             return FilterAnswer(node_names=names)
         if record.invalid:
             return FilterAnswer(unresolvable=dict.fromkeys(names, f"linkwise: {record.invalid}"))
-        if not record.demand.gpus:
+        if not (record.demand.gpus or record.shares):
             return FilterAnswer(node_names=names)
         known = self._cache.pods.get(record.uid) or record
         placed = placed_on(self._cache, known)
@@ -62,7 +65,7 @@ class Filter:
             passing = now - waiting.since(known.uid, now) < READING_SECONDS
             failed = dict.fromkeys(names, f"linkwise: {awaits}")
             return FilterAnswer(failed=failed, passing=passing)
-        if record.ask.gang is not None:
+        if record.ask.gang is not None and record.demand.gpus:
             self._recorder.record(record, names, None, now)
             return FilterAnswer(failed=dict.fromkeys(names, self._why_waits(record)))
         self._recorder.record(record, names, waiting.nominated(record), now)
@@ -74,6 +77,8 @@ class Filter:
     def _of_single(self, record: PodRecord, names: tuple[str, ...], now: float) -> FilterAnswer:
         """The pod sees GPUs reserved for others only if nothing else is left and it may use
         them. A node where it is placed by count is something else."""
+        if record.shares:
+            return self._of_single_with_shares(record, names, now)
         answer = FilterAnswer()
         request = GpuRequest(record.demand, record.ask.requirement)
         claimant = self._reservations.claimant_of_single(record)
@@ -86,8 +91,22 @@ class Filter:
             if by_count:
                 answer = with_by_count(self._cache, answer, names)
             if answer.node_names:
-                break
-        return answer
+                return answer
+        return in_place_of_gpus(self._cache, record, names, answer)
+
+    def _of_single_with_shares(
+        self, record: PodRecord, names: tuple[str, ...], now: float
+    ) -> FilterAnswer:
+        """Of the nodes that have the shares, those that also have the whole GPUs."""
+        shares = share_rooms(self._cache, request_of(record), names)
+        if not record.demand.gpus or not shares.node_names:
+            return shares
+        answer = self._of_single(replace(record, shares=()), shares.node_names, now)
+        return replace(
+            answer,
+            failed={**shares.failed, **answer.failed},
+            unresolvable={**shares.unresolvable, **answer.unresolvable},
+        )
 
     def _why_waits(self, record: PodRecord) -> str:
         """The reason why a member without a plan waits."""

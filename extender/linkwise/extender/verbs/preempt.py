@@ -32,6 +32,7 @@ from linkwise.extender.preemption.victim_selection import Unit, pods_of, select
 from linkwise.extender.preemption.what_if import NodeRoom, WhatIf
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.queue.unschedulable_pods import UnschedulablePods
+from linkwise.extender.verbs.shares import has_only_shares
 
 
 class PreemptVerb:
@@ -88,7 +89,7 @@ class PreemptVerb:
         whole = self._candidates.with_mates(node, asked.uids)
         if whole is None:
             return None
-        if by_count:
+        if by_count or has_only_shares(self._cache, record, node):
             return self._with_those(asked, whole)
         if info.kind is None or info.machine is None or info.closed:
             return None

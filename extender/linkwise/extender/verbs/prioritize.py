@@ -16,8 +16,10 @@ from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.node_table import NodeTable, popcount
 from linkwise.extender.placement.nodes.reasons import by_kind
+from linkwise.extender.placement.shares.nodes import request_of
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.verbs.filter import placed_on
+from linkwise.extender.verbs.shares import prioritize_shares
 
 BEST_SCORE = 100
 _BANDWIDTH, _FUTURE, _FULLNESS = 85, 10, 4  # of all scores but the best, 99 at most
@@ -30,19 +32,21 @@ class Prioritize:
 
     def answer(self, record: PodRecord, names: Sequence[str], now: float) -> PriorityAnswer:
         """*record* describes the pod as kube-scheduler sent it."""
-        if record.left_alone or record.invalid or not record.demand.gpus or not names:
+        takes = record.demand.gpus or record.shares
+        if record.left_alone or record.invalid or not takes or not names:
             return PriorityAnswer(tuple((name, 0) for name in names))
         placed = placed_on(self._cache, self._cache.pods.get(record.uid) or record)
+        if record.shares and not record.demand.gpus and placed is None:
+            return prioritize_shares(self._cache, request_of(record), names)
         if placed is not None or record.ask.gang is not None:
             return PriorityAnswer(tuple((name, BEST_SCORE * (name == placed)) for name in names))
         request = GpuRequest(record.demand, record.ask.requirement)
         claimant = self._reservations.claimant_of_single(record)
-        scores = [0] * len(names)
         for view in self._reservations.views(claimant, now):
             scores = _scores(self._cache, view.table(), request, names)
             if any(scores):
-                break
-        return PriorityAnswer(tuple(zip(names, scores, strict=True)))
+                return PriorityAnswer(tuple(zip(names, scores, strict=True)))
+        return prioritize_shares(self._cache, request_of(record, self._cache.managed), names)
 
 
 def _scores(cache: Cache, table: NodeTable, request: GpuRequest, names: Sequence[str]) -> list[int]:

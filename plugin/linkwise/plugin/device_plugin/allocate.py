@@ -204,7 +204,7 @@ def _free_choice(
         gpus = pick(machine, free, question.size, must, prefer)
     chosen = machine.uuids_of(gpus) if gpus is not None else ()
     if len(chosen) != question.size or not question.must <= set(chosen):
-        source, chosen = Source.FALLBACK, lowest(machine, question)
+        source, chosen = Source.FALLBACK, lowest(machine, question, planned)
     container = asker.next if asker else None
     return Answer(chosen, source, asker, container.name if container else "")
 
@@ -215,13 +215,19 @@ def _planned(waiting: Sequence[WaitingPod], asker: WaitingPod | None) -> frozens
     return frozenset[str]().union(*(pod.still_planned for pod in others))
 
 
-def lowest(machine: Machine, question: Question) -> tuple[str, ...]:
-    """The GPUs of `must`, then the lowest indices; ids of no GPU of this machine come last.
+def lowest(
+    machine: Machine, question: Question, planned: frozenset[str] = frozenset()
+) -> tuple[str, ...]:
+    """The GPUs of `must`, then those that are not *planned* for others, by the lowest indices; ids
+    of no GPU of this machine come last.
 
     Never fewer than `must` has; fewer than asked for only if there are no more.
     """
     order = {gpu.uuid: position for position, gpu in enumerate(machine.gpus)}
-    rest = sorted(question.available - question.must, key=lambda u: (order.get(u, len(order)), u))
+    rest = sorted(
+        question.available - question.must,
+        key=lambda u: (u in planned, order.get(u, len(order)), u),
+    )
     wanted = max(0, question.size - len(question.must))
     return _in_order(machine, question.must | set(rest[:wanted]))
 

@@ -47,8 +47,9 @@ class Judgement:
 
 
 class Advisor:
-    """`pod_wait_seconds` bounds the wait for the asking pod. `watching` says whether the watch of
-    pods is alive; if it is not, the advisor does not wait."""
+    """`managed` is False for a resource that offers shares only. `pod_wait_seconds` bounds the wait
+    for the asking pod. `watching` says whether the watch of pods is alive; if it is not, the
+    advisor does not wait."""
 
     def __init__(
         self,
@@ -56,10 +57,12 @@ class Advisor:
         node: str,
         resource: str,
         pick: Pick,
+        managed: bool = True,
         pod_wait_seconds: float = 0.5,
         watching: Callable[[], bool] = lambda: True,
     ) -> None:
         self._node, self._resource, self._pick = node, resource, pick
+        self._managed = managed
         self._pod_wait_seconds, self._watching = pod_wait_seconds, watching
         self._changed = Condition()
         self._waiting: dict[str, WaitingPod] = {}  # by uid, in first-seen order
@@ -72,6 +75,12 @@ class Advisor:
     def waiting(self) -> tuple[WaitingPod, ...]:
         with self._changed:
             return tuple(self._waiting.values())
+
+    @property
+    def has_plans(self) -> bool:
+        """Whether plans give devices to containers that have not received theirs."""
+        with self._changed:
+            return any(pod.still_planned for pod in self._waiting.values())
 
     # What the watch of pods reports.
 
@@ -98,7 +107,7 @@ class Advisor:
 
     def _take(self, pod: Pod) -> None:
         uid = pod.metadata.uid
-        reading = read_pod(pod, node=self._node, resource=self._resource)
+        reading = read_pod(pod, node=self._node, resource=self._resource, managed=self._managed)
         if reading.complaint and self._complaints.get(uid) != reading.complaint:
             self._complaints[uid] = reading.complaint
             log.warning(

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Lock, Thread
 
+from linkwise.plugin.device_plugin.advisors import ShareAdvice
 from linkwise.plugin.device_plugin.grpc_channel import reason_of
 from linkwise.plugin.device_plugin.registration import API_VERSION, Identity, Registrar, identity
 from linkwise.plugin.device_plugin.server import Advice
@@ -22,6 +23,7 @@ from linkwise.plugin.in_front.offer import Offer, State
 from linkwise.plugin.in_front.registry import RefusedError, Registry
 from linkwise.plugin.in_front.resource import HEALTHY, not_offered, offered
 from linkwise.plugin.in_front.server import FrontPlugin
+from linkwise.plugin.in_front.sharing import divided
 from linkwise.plugin.in_front.vendor import Vendor, VendorError, socket_of
 from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
 from linkwise.plugin.metrics import Metrics
@@ -74,6 +76,7 @@ class Front:
         self._registry = Registry(vendor_socket, self.register)
         self._machine: Machine | None = None
         self._advice: Advice | None = None
+        self._shares: Callable[[str], ShareAdvice] | None = None
         self._on_allocated: Callable[[], None] = lambda: None
         self._on_lost: Callable[[], None] = lambda: None
         self._on_change: Callable[[], None] = lambda: None
@@ -103,10 +106,12 @@ class Front:
         on_allocated: Callable[[], None],
         on_lost: Callable[[], None],
         on_change: Callable[[], None],
+        shares: Callable[[str], ShareAdvice] | None = None,
     ) -> None:
-        """*advice* knows the plans. The front calls *on_allocated* after each Allocate, *on_lost*
-        when a kubelet is lost, and *on_change* when the vendor's plugin offers something else."""
-        self._advice, self._on_allocated = advice, on_allocated
+        """*advice* knows the plans, *shares* those of shares by resource. The front calls
+        *on_allocated* after each Allocate, *on_lost* when a kubelet is lost, and *on_change* when
+        the vendor's plugin offers something else."""
+        self._advice, self._on_allocated, self._shares = advice, on_allocated, shares
         self._on_lost, self._on_change = on_lost, on_change
 
     def know(self, machine: Machine) -> None:
@@ -164,8 +169,9 @@ class Front:
     def seen(self, machine: Machine) -> Machine:
         """The machine as the cluster should see it. While the vendor's plugin is lost, its last
         list counts: the kubelet shows that no device is available, and plans outlive a restart."""
-        listed = self._listed()
-        return machine if listed is None else offered(machine, listed)
+        listed, known = self._listed(), ((e.offer.resource, e.offer.last_list) for e in self._all())
+        seen = machine if listed is None else offered(machine, listed)
+        return divided(seen, machine, {resource: of for resource, of in known if of is not None})
 
     def not_offered(self, machine: Machine) -> Mapping[str, str]:
         """The GPUs that the vendor's plugin is known not to offer: uuid -> why."""
@@ -238,8 +244,14 @@ class Front:
             make_service=lambda: self._service(offer),
             metrics=self._metrics,
             options=lambda: offer.options,
-            on_lost=(lambda: self._on_lost()) if offer.managed else lambda: None,
+            on_lost=lambda: self._kubelet_lost(offer),
         )
+
+    def _kubelet_lost(self, offer: Offer) -> None:
+        if offer.managed:
+            self._on_lost()
+        elif self._shares is not None:
+            self._shares(offer.resource).kubelet_restarted()
 
     def _service(self, offer: Offer) -> FrontPlugin:
         """The service for one kubelet. This is the last place to notice a new kubelet: what the
@@ -250,6 +262,7 @@ class Front:
             self._metrics,
             advice=lambda: self._advice,
             on_allocated=lambda: self._on_allocated(),
+            shares=lambda: self._shares(offer.resource) if self._shares is not None else None,
         )
 
     def _changed(self, offer: Offer) -> None:

@@ -2,7 +2,8 @@
 
 Messages are bytes on both sides. Allocate and PreStartContainer pass unchanged, errors too. For
 whole GPUs, GetPreferredAllocation returns their plan, or the better of the vendor's answer and
-Linkwise's. About anything else the vendor knows more, so the call goes to the vendor's plugin.
+Linkwise's. For shares of GPUs it returns their plan, or the vendor's answer if that spoils no plan.
+About anything else the vendor knows more, so the call goes to the vendor's plugin.
 """
 
 # ruff: noqa: ARG002, N802 - gRPC gives a servicer's methods their names and arguments
@@ -10,16 +11,18 @@ Linkwise's. About anything else the vendor knows more, so the call goes to the v
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NoReturn
 
 import grpc
 
+from linkwise.plugin.device_plugin.advisors import ShareAdvice
 from linkwise.plugin.device_plugin.grpc_channel import reason_of
 from linkwise.plugin.device_plugin.server import Advice, Streams, preferred, question_of
 from linkwise.plugin.in_front.offer import Offer
 from linkwise.plugin.in_front.resource import are_whole
+from linkwise.plugin.in_front.sharing import is_share
 from linkwise.plugin.in_front.vendor import Call
 from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
 from linkwise.plugin.metrics import Metrics
@@ -34,7 +37,7 @@ _FOR_EVER_SECONDS = 1e9  # grpcio says 9e18 if a caller has no deadline, and can
 
 
 class FrontPlugin:
-    """`advice` returns None until the GPUs are known. Each Allocate ends by calling
+    """`advice` and `shares` return None until the GPUs are known. Each Allocate ends by calling
     `on_allocated`."""
 
     def __init__(
@@ -44,8 +47,9 @@ class FrontPlugin:
         *,
         advice: Callable[[], Advice | None],
         on_allocated: Callable[[], None],
+        shares: Callable[[], ShareAdvice | None] = lambda: None,
     ) -> None:
-        self._offer, self._metrics = offer, metrics
+        self._offer, self._metrics, self._shares = offer, metrics, shares
         self._advice, self._on_allocated = advice, on_allocated
         self.streams = Streams(offer.wake)
 
@@ -97,6 +101,8 @@ class FrontPlugin:
             if whole is not None:
                 machine, advice = whole
                 advice.allocated(machine, frozenset(asked.devices_ids))
+            elif (shares := self._of_shares(asked.devices_ids)) is not None:
+                shares[1].allocated(frozenset(asked.devices_ids))
 
     def GetPreferredAllocation(self, request: bytes, context: grpc.ServicerContext) -> bytes:
         began = time.perf_counter()
@@ -109,7 +115,8 @@ class FrontPlugin:
             ]
         )
         if whole is None:
-            return self._vendors_preference(request, context)
+            preference = self._planned_shares(asked, context)
+            return preference or self._vendors_preference(request, context)
         machine, advice = whole
         answers = [
             advice.prefer(machine, question_of(each), other=partial(self._other, each, context))
@@ -128,6 +135,29 @@ class FrontPlugin:
         if not self._offer.managed or machine is None or advice is None:
             return None
         return (machine, advice) if all(are_whole(each, machine) for each in ids) else None
+
+    def _of_shares(self, ids: Iterable[str]) -> tuple[Machine, ShareAdvice] | None:
+        """The machine and the advice for these devices; None unless all are shares of GPUs."""
+        machine = self._offer.machine
+        advice = self._shares() if machine is not None and all(map(is_share, ids)) else None
+        return None if machine is None or advice is None else (machine, advice)
+
+    def _planned_shares(
+        self,
+        asked: Sequence[wire.ContainerPreferredAllocationRequest],
+        context: grpc.ServicerContext,
+    ) -> bytes:
+        """The reply by plans; empty if these devices are no shares, or no plan matters."""
+        known = self._of_shares(each for one in asked for each in one.available_deviceIDs)
+        if known is None:
+            return b""
+        machine, advice = known
+        chosen = advice.prefer(
+            machine,
+            [question_of(each) for each in asked],
+            [partial(self._other, each, context) for each in asked],
+        )
+        return b"" if chosen is None else preferred(chosen).SerializeToString()
 
     def _vendors_preference(self, request: bytes, context: grpc.ServicerContext) -> bytes:
         vendor = self._offer.vendor

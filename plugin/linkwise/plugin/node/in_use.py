@@ -29,9 +29,13 @@ Counts = Callable[[str], bool]
 
 
 def read_in_use(
-    answer: wire.ListPodResourcesResponse, resource: str, counts: Counts = lambda _: True
+    answer: wire.ListPodResourcesResponse,
+    resource: str,
+    counts: Counts = lambda _: True,
+    shares: Counts = lambda _: False,
 ) -> InUse:
-    """The pods that hold *resource*; entries of one resource are added up."""
+    """The pods that hold *resource*, and those that hold *shares* of any; entries of one resource
+    are added up."""
     pods: dict[str, dict[str, tuple[str, ...]]] = {}
     for pod in answer.pod_resources:
         holds = {
@@ -49,12 +53,39 @@ def read_in_use(
         }
         if holds:
             pods[f"{pod.namespace}/{pod.name}"] = holds
-    return InUse(pods=dict(sorted(pods.items())))
+    return InUse(pods=dict(sorted(pods.items())), shares=_shares(answer, shares))
+
+
+def _shares(
+    answer: wire.ListPodResourcesResponse, counts: Counts
+) -> dict[str, dict[str, dict[str, tuple[str, ...]]]]:
+    """pod -> container -> resource -> ids of the devices that count."""
+    found: dict[str, dict[str, dict[str, set[str]]]] = {}
+    for pod in answer.pod_resources:
+        for container in pod.containers:
+            for devices in container.devices:
+                if ids := set(filter(counts, devices.device_ids)):
+                    of_pod = found.setdefault(f"{pod.namespace}/{pod.name}", {})
+                    of = of_pod.setdefault(container.name, {})
+                    of.setdefault(devices.resource_name, set()).update(ids)
+    return {
+        pod: {
+            container: {resource: tuple(sorted(ids)) for resource, ids in sorted(of.items())}
+            for container, of in containers.items()
+        }
+        for pod, containers in sorted(found.items())
+    }
 
 
 class PodResources:
-    def __init__(self, socket: Path, resource: str, counts: Counts = lambda _: True) -> None:
-        self._socket, self._resource, self._counts = socket, resource, counts
+    def __init__(
+        self,
+        socket: Path,
+        resource: str,
+        counts: Counts = lambda _: True,
+        shares: Counts = lambda _: False,
+    ) -> None:
+        self._socket, self._resource, self._counts, self._shares = socket, resource, counts, shares
         self._channel = dial(socket)
         self._stub = PodResourcesListerStub(self._channel)
 
@@ -67,7 +98,7 @@ class PodResources:
                 "the kubelet does not say which containers have which GPUs (podresources at "
                 f"{self._socket}): {reason_of(error)}"
             ) from error
-        return read_in_use(answer, self._resource, self._counts)
+        return read_in_use(answer, self._resource, self._counts, self._shares)
 
     def close(self) -> None:
         self._channel.close()

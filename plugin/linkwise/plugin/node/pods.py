@@ -23,8 +23,9 @@ class Reading:
     complaint: str = ""
 
 
-def read_pod(pod: Pod, *, node: str, resource: str) -> Reading:
-    """What the kubelet of *node* will ask for this pod, while it is bound and not started."""
+def read_pod(pod: Pod, *, node: str, resource: str, managed: bool = True) -> Reading:
+    """What the kubelet of *node* will ask for this pod, while it is bound and not started. Whole
+    GPUs are of the *managed* resource only."""
     meta = pod.metadata
     if (
         pod.spec.node_name != node
@@ -38,7 +39,7 @@ def read_pod(pod: Pod, *, node: str, resource: str) -> Reading:
         return Reading(None, f"{resource}: {error}")
     if not demand.containers:
         return Reading(None)
-    plan, complaint = _plan_of(pod, node)
+    plan, complaint = _plan_of(pod, node, resource, managed=managed)
     prefer, unclear = _preference_of(pod)
     containers = tuple(
         ContainerPlan(c.name, c.gpus, plan.get(c.name, ())) for c in demand.containers
@@ -69,15 +70,16 @@ def _wanted(container: Container, resource: str) -> int:
     return whole(container.resources.limits.get(resource, 0))
 
 
-def _plan_of(pod: Pod, node: str) -> tuple[ContainerGpus, str]:
-    """Container -> GPUs; a plan counts only on the node that it names."""
+def _plan_of(pod: Pod, node: str, resource: str, *, managed: bool) -> tuple[ContainerGpus, str]:
+    """Container -> GPUs or shares; a plan counts only on the node that it names."""
     notes = pod.metadata.annotations
     try:
-        if names.GPUS not in notes:
+        plan = read_plan(notes[names.PLAN]) if names.PLAN in notes else None
+        if names.GPUS not in notes or (plan is not None and plan.node != node):
             return {}, ""
-        if names.PLAN in notes and read_plan(notes[names.PLAN]).node != node:
-            return {}, ""
-        return read_gpus(notes[names.GPUS]), ""
+        gpus = read_gpus(notes[names.GPUS]) if managed else {}
+        shares = plan.shares if plan is not None else ()
+        return gpus | {s.container: s.ids for s in shares if s.resource == resource}, ""
     except AnnotationError as error:
         return {}, str(error)
 

@@ -15,6 +15,7 @@ import pynvml
 from linkwise.plugin.gpus import sysfs
 from linkwise.plugin.nvml.fabric import Fabric, read_fabric
 from linkwise.plugin.nvml.library import Handle, Nvml, not_supported, sysfs_bus_id
+from linkwise.plugin.nvml.mig import read_parts
 from linkwise.plugin.nvml.nvlinks import NvLinks, read_nvlinks
 from linkwise.plugin.nvml.questions import Questions
 from linkwise.topology.errors import MachineError
@@ -72,6 +73,7 @@ def read_gpu(nvml: Nvml, index: int, known: Known, *, sys_root: Path) -> GpuRead
                 "nvmlDeviceGetCudaComputeCapability",
                 lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle),
             ),
+            parts=read_parts(nvml, asks, handle, memory or 0),
         )
     except MachineError as error:  # its text begins with the GPU
         raise LeftOutError(str(error).removeprefix(f"GPU {index}: ")) from error

@@ -180,7 +180,9 @@ def test_a_bind_that_was_refused_may_be_asked_for_again() -> None:
     [
         ({"limits": {"nvidia.com/gpu": "1"}}, True),
         ({"requests": {"nvidia.com/gpu": "0"}}, True),
-        ({"limits": {"cpu": "1", "nvidia.com/mig-1g.5gb": "1"}}, False),
+        ({"limits": {"cpu": "1", "nvidia.com/mig-1g.5gb": "1"}}, True),
+        ({"limits": {"nvidia.com/gpu.shared": "1"}}, True),
+        ({"limits": {"cpu": "1", "amd.com/gpu": "1"}}, False),
         ({}, False),
     ],
 )

@@ -13,6 +13,15 @@ written `SYS`, `NV12/NODE` (12 NVLinks, and the PCIe path beside them) or `NV12s
 NVSwitch). `nics` holds name and class to each GPU; `nic_gbit_per_s`, the speed of each, 0 if it is
 unknown; `unhealthy`, indices. What is empty is left out, and unknown fields are ignored, so a field
 can be added without a new version.
+
+GPUs that are divided into parts, here GPU 0 by four replicas and GPU 1 by MIG:
+
+    "shares":[["nvidia.com/gpu.shared",4,"",0,0],["nvidia.com/mig-1g.10gb",0,"1g.10gb",1,9856]],
+    "divided":[[0,[["",0,true]]],[1,[["MIG-5a…",1,true],["MIG-77…",1,false]]]]
+
+`shares` holds resource, replicas and, for MIG devices, profile, slices and memory in MiB; `divided`
+GPU index and its parts: uuid (empty: the GPU's), which of `shares`, and whether it is healthy.
+These GPUs are in `unhealthy` too, so a reader that knows no parts gives none of them out.
 """
 
 import re
@@ -25,6 +34,7 @@ from linkwise.topology.annotations.annotation_json import check_version, decode
 from linkwise.topology.errors import AnnotationError, MachineError
 from linkwise.topology.machine.link_words import read_pcie_class
 from linkwise.topology.machine.model import Gpu, Link, Machine, Nic
+from linkwise.topology.machine.parts import MigProfile, Part
 
 VERSION = 1
 _AS_WRITTEN = "JSON as the plugin writes it"
@@ -51,6 +61,25 @@ class _Nic(msgspec.Struct, frozen=True, array_like=True):
     closeness: str
 
 
+class _Share(msgspec.Struct, frozen=True, array_like=True):
+    resource: str
+    replicas: int
+    profile: str = ""  # empty: of a whole GPU
+    slices: int = 0
+    memory_mib: int = 0
+
+
+class _Part(msgspec.Struct, frozen=True, array_like=True):
+    uuid: str
+    share: int  # position in `shares`
+    healthy: bool = True
+
+
+class _Divided(msgspec.Struct, frozen=True, array_like=True):
+    index: int
+    parts: tuple[_Part, ...]
+
+
 class _Topology(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="v", tag=VERSION
 ):
@@ -60,6 +89,8 @@ class _Topology(
     nics: tuple[_Nic, ...] = ()
     nic_gbit_per_s: tuple[int, ...] = ()
     unhealthy: tuple[int, ...] = ()
+    shares: tuple[_Share, ...] = ()
+    divided: tuple[_Divided, ...] = ()
     clique: str | None = None
     driver: str | None = None
     cuda: str | None = None
@@ -68,6 +99,8 @@ class _Topology(
 def write_topology(machine: Machine) -> str:
     """Return one line of JSON, about 1 KiB for 8 GPUs."""
     models = list(dict.fromkeys(_model_of(gpu) for gpu in machine.gpus))
+    parts = [part for gpu in machine.gpus for part in gpu.parts or ()]
+    shares = list(dict.fromkeys(map(_share_of, parts)))
     topology = _Topology(
         models=tuple(models),
         gpus=tuple(
@@ -79,7 +112,15 @@ def write_topology(machine: Machine) -> str:
             _Nic(nic.name, " ".join(link.name for link in nic.closeness)) for nic in machine.nics
         ),
         nic_gbit_per_s=_speeds_of(machine),
-        unhealthy=tuple(gpu.index for gpu in machine.gpus if not gpu.healthy),
+        unhealthy=tuple(
+            gpu.index for gpu in machine.gpus if not gpu.healthy or gpu.parts is not None
+        ),
+        shares=tuple(shares),
+        divided=tuple(
+            _Divided(gpu.index, tuple(_part(gpu, part, shares) for part in gpu.parts))
+            for gpu in machine.gpus
+            if gpu.parts is not None
+        ),
         clique=machine.clique,
         driver=machine.driver_version,
         cuda=machine.cuda_version,
@@ -95,14 +136,16 @@ def read_topology(text: str) -> Machine:
     """
     check_version(names.TOPOLOGY, text, VERSION, _AS_WRITTEN)
     topology = decode(names.TOPOLOGY, text, _Topology, _AS_WRITTEN)
-    unknown = set(topology.unhealthy) - {gpu.index for gpu in topology.gpus}
-    if unknown:
-        raise AnnotationError(
-            names.TOPOLOGY, text, f"indices of its GPUs in unhealthy, not {sorted(unknown)[0]}"
-        )
+    divided = {gpu.index: gpu for gpu in topology.divided}
+    for what, indices in (("unhealthy", {*topology.unhealthy}), ("divided", {*divided})):
+        unknown = indices - {gpu.index for gpu in topology.gpus}
+        if unknown:
+            raise AnnotationError(
+                names.TOPOLOGY, text, f"indices of its GPUs in {what}, not {sorted(unknown)[0]}"
+            )
     try:
         return Machine(
-            gpus=tuple(_read_gpu(topology, gpu) for gpu in topology.gpus),
+            gpus=tuple(_read_gpu(topology, gpu, divided.get(gpu.index)) for gpu in topology.gpus),
             links=tuple(_read_links(topology, text)),
             nics=tuple(_read_nics(topology, text)),
             clique=topology.clique,
@@ -122,6 +165,18 @@ def _speeds_of(machine: Machine) -> tuple[int, ...]:
     return speeds if any(speeds) else ()
 
 
+def _share_of(part: Part) -> _Share:
+    if part.mig is None:
+        return _Share(part.resource, part.replicas)
+    mig = part.mig
+    return _Share(part.resource, part.replicas, mig.name, mig.slices, mig.memory_mib)
+
+
+def _part(gpu: Gpu, part: Part, shares: list[_Share]) -> _Part:
+    uuid = "" if part.uuid == gpu.uuid else part.uuid
+    return _Part(uuid, shares.index(_share_of(part)), part.healthy)
+
+
 def _rows_of(machine: Machine) -> Iterator[str]:
     """Return the rows of the upper triangle; the last GPU has none."""
     count = len(machine.gpus)
@@ -135,7 +190,7 @@ def _token(link: Link) -> str:
     return f"NV{link.nvlinks}{'s' if link.through_switch else ''}/{link.pcie.name}"
 
 
-def _read_gpu(topology: _Topology, gpu: _Gpu) -> Gpu:
+def _read_gpu(topology: _Topology, gpu: _Gpu, divided: _Divided | None) -> Gpu:
     if not 0 <= gpu.model < len(topology.models):
         last = len(topology.models) - 1
         expected = f"expected a place in models, 0 to {last}"
@@ -150,7 +205,20 @@ def _read_gpu(topology: _Topology, gpu: _Gpu) -> Gpu:
         numa_nodes=gpu.numa_nodes,
         compute_capability=model.compute_capability,
         healthy=gpu.index not in topology.unhealthy,
+        parts=None
+        if divided is None
+        else tuple(_read_part(topology, gpu.uuid, part) for part in divided.parts),
     )
+
+
+def _read_part(topology: _Topology, gpu_uuid: str, part: _Part) -> Part:
+    if not 0 <= part.share < len(topology.shares):
+        last = len(topology.shares) - 1
+        expected = f"expected a place in shares, 0 to {last}"
+        raise MachineError(f"part {part.uuid or gpu_uuid}: share {part.share}: {expected}")
+    share = topology.shares[part.share]
+    mig = MigProfile(share.profile, share.slices, share.memory_mib) if share.profile else None
+    return Part(part.uuid or gpu_uuid, share.resource, share.replicas, mig, part.healthy)
 
 
 def _read_links(topology: _Topology, text: str) -> Iterator[Link]:

@@ -4,6 +4,10 @@ On a Pod, `linkwise.dev/gpus`: container -> GPU uuids, {"main":["GPU-a","GPU-b"]
 On a Pod, `linkwise.dev/plan`: which plan, and its value, {"v":1,"id":"x","node":"n1",...}
 On a Node, `linkwise.dev/in-use`: from podresources, {"v":1,"pods":{"ns/name":{"main":["GPU-a"]}}}
 
+Shares of divided GPUs, left out if there are none:
+in a plan, "shares":[["main","nvidia.com/gpu.shared",["GPU-b::0"]]]
+in `in-use`, "shares":{"ns/name":{"main":{"nvidia.com/gpu.shared":["GPU-b::0"]}}}
+
 Readers ignore unknown fields, so a field can be added without a new version.
 """
 
@@ -22,6 +26,8 @@ _PLAN = 'JSON like {"v":1,"id":"7c1e","node":"gpu-3"}'
 _IN_USE = 'JSON like {"v":1,"pods":{"ml/train-0":{"main":["GPU-8f…"]}}}'
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 ContainerGpus = Mapping[str, tuple[str, ...]]
+ContainerShares = Mapping[str, Mapping[str, tuple[str, ...]]]
+"""container -> resource -> ids"""
 
 
 _Speed = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
@@ -35,6 +41,14 @@ class CommunicatorEstimate(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     together: _Speed
     inside: _Speed  # the ring through all of the gang's GPUs on this pod's node
     between: _Speed | None = None  # from node to node; None: the gang is on one node
+
+
+class PlannedShares(msgspec.Struct, frozen=True, array_like=True):
+    """The shares of one resource that one container gets."""
+
+    container: str
+    resource: str
+    ids: tuple[Text, ...]
 
 
 class Plan(
@@ -52,6 +66,7 @@ class Plan(
     refusals: int = 0  # how often kube-scheduler has refused a plan of this gang
     span: str = ""  # what all members share, `<level>=<domain>` of the nearest level there is
     communicator: CommunicatorEstimate | None = None  # of a gang with two GPUs or more
+    shares: tuple[PlannedShares, ...] = ()
 
     @property
     def edition(self) -> tuple[int, int]:
@@ -61,10 +76,12 @@ class Plan(
 
 
 class InUse(msgspec.Struct, frozen=True, kw_only=True):
-    """Which container holds which GPUs, by the kubelet's list; pods are `namespace/name`."""
+    """Which container holds which GPUs and shares, by the kubelet's list; pods are
+    `namespace/name`."""
 
     v: int = VERSION
     pods: dict[str, dict[str, tuple[str, ...]]] = {}
+    shares: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {}
 
 
 def _encode(value: object) -> str:
@@ -101,7 +118,8 @@ def read_plan(text: str) -> Plan:
 
 
 def write_in_use(in_use: InUse) -> str:
-    return _encode(in_use)
+    shares = {"shares": in_use.shares} if in_use.shares else {}
+    return _encode({"v": in_use.v, "pods": in_use.pods, **shares})
 
 
 def read_in_use(text: str) -> InUse:

@@ -11,6 +11,7 @@ from enum import IntEnum
 from itertools import combinations
 
 from linkwise.topology.errors import MachineError
+from linkwise.topology.machine.parts import Part, check_parts
 
 MAX_GPUS = 16
 MAX_NVLINKS = 36  # NVML_NVLINK_MAX_LINKS is 18 up to Blackwell; the annotation leaves room
@@ -42,7 +43,8 @@ LINK_WORDS: dict[str, LinkClass] = {
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """One GPU. `numa_nodes` is empty if unknown, and holds -1 if the firmware says so. `pci_bus_id`
-    is in sysfs form (0000:1a:00.0)."""
+    is in sysfs form (0000:1a:00.0). `parts` is None if containers get the GPU as a whole; it is
+    empty if MIG mode is on and there is no MIG device."""
 
     uuid: str
     index: int
@@ -52,8 +54,11 @@ class Gpu:
     numa_nodes: tuple[int, ...] = ()
     compute_capability: tuple[int, int] | None = None
     healthy: bool = True
+    parts: tuple[Part, ...] | None = None
 
     def __post_init__(self) -> None:
+        if self.parts is not None:
+            check_parts(self.uuid, self.parts)
         if not self.uuid or len(self.uuid) > 63 or self.uuid.split() != [self.uuid]:
             raise MachineError(  # the kubelet's limit on a device id
                 f"GPU {self.index}: uuid {self.uuid!r}: expected 1 to 63 characters, no blanks"
@@ -131,12 +136,12 @@ class Machine:
     driver_version: str | None = None
     cuda_version: str | None = None
     healthy_gpus: int = field(init=False, compare=False, repr=False)
-    """The set of healthy GPUs, as a bitmask."""
+    """The set of the GPUs that containers can get as a whole: healthy, and not divided."""
 
     def __post_init__(self) -> None:
         # Computed once: every change of what is in use needs it.
-        healthy = sum([1 << position for position, gpu in enumerate(self.gpus) if gpu.healthy])
-        object.__setattr__(self, "healthy_gpus", healthy)
+        whole = [p for p, gpu in enumerate(self.gpus) if gpu.healthy and gpu.parts is None]
+        object.__setattr__(self, "healthy_gpus", sum([1 << position for position in whole]))
         count = len(self.gpus)
         if not 1 <= count <= MAX_GPUS:
             raise MachineError(f"machine: {count} GPUs: expected 1 to {MAX_GPUS}")
@@ -151,6 +156,7 @@ class Machine:
         for what, ids in (
             ("uuid", [gpu.uuid for gpu in self.gpus]),
             ("PCI bus id", [gpu.pci_bus_id for gpu in self.gpus if gpu.pci_bus_id]),
+            ("part", [part.uuid for gpu in self.gpus for part in gpu.parts or ()]),
         ):
             twice = {item for item in ids if ids.count(item) > 1}
             if twice:

@@ -75,8 +75,7 @@ def _pod(it: Explanation, at: float) -> Iterator[str]:
         yield _fact("rule", it.because)
     if it.node:
         yield _fact("node", it.node)
-    for container, uuids in it.gpus.items():
-        yield from (_fact("GPU", f"{container}: {_gpu(it, uuid)}") for uuid in uuids)
+    yield from _devices(it)
     yield from _facts(worth_text.of_pod(it))
     if it.gang is not None and it.gang.waits:
         yield ""
@@ -90,6 +89,14 @@ def _pod(it: Explanation, at: float) -> Iterator[str]:
 
 def _gpu(it: Explanation, uuid: str) -> str:
     return f"{it.indices[uuid]} ({uuid})" if uuid in it.indices else uuid
+
+
+def _devices(it: Explanation) -> Iterator[str]:
+    for container, uuids in it.gpus.items():
+        yield from (_fact("GPU", f"{container}: {_gpu(it, uuid)}") for uuid in uuids)
+    for container, shares in it.shares.items():
+        for resource, ids in shares.items():
+            yield from (_fact("share", f"{container}: {each} ({resource})") for each in ids)
 
 
 def _gang(it: GangExplanation, at: float) -> Iterator[str]:
@@ -186,7 +193,8 @@ def _cluster(it: ClusterExplanation, namespace: str) -> Iterator[str]:
     held += (
         f", {count['reserved']} reserved for waiting gangs and pods" if count["reserved"] else ""
     )
-    broken = f", {count['unhealthy']} unhealthy" if count["unhealthy"] else ""
+    broken = f", {count['divided']} divided" if count.get("divided") else ""
+    broken += f", {count['unhealthy']} unhealthy" if count["unhealthy"] else ""
     yield (
         f"{count['free']} of {gpus_in_words(total)} on {it.nodes} nodes are free, "
         f"{count['used']} in use{held}{broken}."
@@ -330,7 +338,10 @@ def _member(member: MemberView, width: int) -> str:
 
 
 def _wanted(wanted: RequestView) -> str:
-    parts = [gpus_in_words(wanted.gpus)]
+    parts = [gpus_in_words(wanted.gpus)] if wanted.gpus or not wanted.shares else []
+    parts += [f"{count} {resource}" for resource, count in wanted.shares.items()]
+    if wanted.share:
+        parts.append(f"share {wanted.share}")
     if len(wanted.containers) > 1:
         shares = ", ".join(f"{name} {gpus}" for name, gpus in wanted.containers.items())
         parts[0] += f" ({shares})"

@@ -39,7 +39,7 @@ class KubeletAdmission:
             return
         if record.refused and before is not None and not (before.ended or before.running):
             self._refused(node, now)
-        elif record.running and node in self._refusing and self._cache.is_tried_on(record):
+        elif record.running and node in self._refusing and self._is_tried_on(record):
             self._admits(node)
 
     def look(self, now: float) -> None:
@@ -55,7 +55,7 @@ class KubeletAdmission:
             refusing.least = offers
             if now >= refusing.try_at:
                 refusing.try_at = now + refusing.pause  # if the trial pod is deleted
-                self._cache.try_one_on(node)
+                self._cache.set_refusing(node, refuses=True, tried_beside=info.there)
 
     def next_due(self) -> float | None:
         return min((refusing.try_at for refusing in self._refusing.values()), default=None)
@@ -71,8 +71,14 @@ class KubeletAdmission:
             pause = 2 * before.pause if info.tried_beside is not None else before.pause
         pause = min(pause, LONGEST_PAUSE_SECONDS)
         self._refusing[node] = _Refusing(info.record.offers.gpus, pause, now + pause)
-        self._cache.close(node)
+        self._cache.set_refusing(node, refuses=True)
 
     def _admits(self, node: str) -> None:
         del self._refusing[node]
-        self._cache.reopen(node)
+        self._cache.set_refusing(node, refuses=False)
+
+    def _is_tried_on(self, record: PodRecord) -> bool:
+        """Whether the pod is on its node to test whether the kubelet refuses it."""
+        info = self._cache.nodes.get(record.node)
+        beside = None if info is None else info.tried_beside
+        return beside is not None and record.uid not in beside

@@ -18,7 +18,7 @@ from linkwise.extender.verbs import wire
 from linkwise.kube.objects import Pod
 from linkwise.serving.gone import GoneError
 from linkwise.serving.reply import Reply, Waits
-from linkwise.topology.names import DEFAULT_RESOURCE
+from linkwise.topology.names import DEFAULT_RESOURCE, is_share
 
 log = logging.getLogger(__name__)
 DEFECT = "linkwise: internal error, see the extender's log"
@@ -123,12 +123,14 @@ class Verbs:
 
 
 def _names(pod: Pod, resource: str) -> bool:
-    """Whether the pod names *resource*, by kube-scheduler's rule for extenders: 0 counts too."""
+    """Whether the pod names *resource* or shares of it, by kube-scheduler's rule for extenders: 0
+    counts too."""
     containers = (*pod.spec.init_containers, *pod.spec.containers)
     return any(
-        resource in amounts
+        name == resource or is_share(name, resource)
         for container in containers
         for amounts in (container.resources.requests, container.resources.limits)
+        for name in amounts
     )
 
 

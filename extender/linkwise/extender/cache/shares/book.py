@@ -1,0 +1,167 @@
+"""Which pod has which shares of one node. A book is a value: each change of the node makes a new
+one from the facts.
+
+Shares are assigned in the same order as whole GPUs (`node_info`): what the kubelet reports as in
+use, the plans of bound pods, assumed Bindings, bound pods without a plan. Each step gets only what
+the steps before it left, so no share ever has two holders.
+"""
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from linkwise.extender.api.records import PodRecord, WrittenPlan
+from linkwise.topology.annotations.plan import ContainerShares
+from linkwise.topology.machine.model import Machine
+from linkwise.topology.machine.parts import Part, part_of
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A part, and the position of its GPU on the machine."""
+
+    part: Part
+    gpu: int
+
+
+@dataclass(frozen=True)
+class ShareBook:
+    """`holders` maps the ids of shares to the uid of their pod; a pod that the API server no longer
+    knows is `namespace/name`. `used` are the ids that the kubelet reports as in use. `blocked` is
+    the bitmask of the GPUs that pods have as a whole."""
+
+    places: tuple[Place, ...] = ()
+    holders: Mapping[str, str] = field(default_factory=dict)
+    used: frozenset[str] = frozenset()
+    blocked: int = 0
+    # Choices made from this book, by request; a choice depends on nothing else.
+    choices: dict[Hashable, object] = field(default_factory=dict, compare=False, repr=False)
+
+    def offers(self, resource: str) -> bool:
+        """Whether the node has shares of this resource, healthy or not, free or not."""
+        return any(place.part.resource == resource for place in self.places)
+
+    def of(self, resource: str) -> list[Place]:
+        """The parts whose shares pods can get: healthy, and not on a GPU that a pod has whole."""
+        return [
+            place
+            for place in self.places
+            if place.part.resource == resource
+            and place.part.healthy
+            and not self.blocked >> place.gpu & 1
+        ]
+
+    def free_ids(self, part: Part) -> tuple[str, ...]:
+        return tuple(each for each in part.ids if each not in self.holders)
+
+    @property
+    def opened(self) -> int:
+        """The bitmask of the divided GPUs of which some pod has a share."""
+        mask = 0
+        for place in self.places:
+            if any(each in self.holders for each in place.part.ids):
+                mask |= 1 << place.gpu
+        return mask
+
+    def has_more_than(self, before: "ShareBook") -> bool:
+        """Whether pods can get more shares of some resource than *before*."""
+        if not self.places:
+            return False
+        earlier = before.free
+        return any(count > earlier.get(resource, 0) for resource, count in self.free.items())
+
+    @property
+    def free(self) -> Mapping[str, int]:
+        """How many shares of each resource pods can get now."""
+        resources = dict.fromkeys(place.part.resource for place in self.places)
+        return {
+            resource: sum(len(self.free_ids(place.part)) for place in self.of(resource))
+            for resource in resources
+            if resource
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ShareFacts:
+    """What decides about a node's shares. The names in `listed` are as in `ShareBook.holders`.
+    `bound` has the pods on the node that take shares, each with what it takes of each resource."""
+
+    listed: Mapping[str, ContainerShares]
+    bound: Sequence[tuple[PodRecord, Mapping[str, int], WrittenPlan | None]]
+    assumed: Mapping[str, WrittenPlan]
+    blocked: int
+
+
+def places_of(machine: Machine) -> tuple[Place, ...]:
+    return tuple(
+        Place(part, position)
+        for position, gpu in enumerate(machine.gpus)
+        for part in gpu.parts or ()
+    )
+
+
+def settle(places: tuple[Place, ...], facts: ShareFacts) -> ShareBook:
+    """Assign the shares. *facts.bound* is in the order in which pods get what several claim."""
+    settling = _Settling(places)
+    for holder, containers in sorted(facts.listed.items()):
+        settling.give(holder, _ids(containers))
+    used = frozenset(settling.holders)
+    for record, _, plan in facts.bound:
+        listed = facts.listed.get(record.uid, {})
+        for planned in plan.plan.shares if plan is not None else ():
+            if planned.resource not in listed.get(planned.container, {}):
+                settling.give(record.uid, planned.ids)
+    for uid, written in sorted(facts.assumed.items()):
+        settling.give(uid, [each for planned in written.plan.shares for each in planned.ids])
+    for record, wants, _ in facts.bound:
+        if record.uid not in facts.listed:
+            settling.presume(record.uid, wants)
+    return ShareBook(places, settling.holders, used, facts.blocked)
+
+
+def strays(
+    machine: Machine, places: Iterable[Place], listed: Mapping[str, ContainerShares]
+) -> Mapping[str, int]:
+    """holder -> bitmask of the GPUs of which it has shares, though they are not divided that way
+    any more. Nobody else gets such a GPU."""
+    known = {place.part.uuid for place in places}
+    position_of = {gpu.uuid: position for position, gpu in enumerate(machine.gpus)}
+    found: dict[str, int] = {}
+    for holder, containers in listed.items():
+        for uuid in {part_of(each) for each in _ids(containers)} - known:
+            if uuid in position_of:
+                found[holder] = found.get(holder, 0) | 1 << position_of[uuid]
+    return found
+
+
+def _ids(containers: ContainerShares) -> list[str]:
+    return [each for held in containers.values() for ids in held.values() for each in ids]
+
+
+class _Settling:
+    def __init__(self, places: tuple[Place, ...]) -> None:
+        self._resource_of = {
+            each: place.part.resource for place in places for each in place.part.ids
+        }
+        self._places = places
+        self.holders: dict[str, str] = {}
+
+    def give(self, holder: str, ids: Iterable[str]) -> None:
+        for each in ids:
+            if each in self._resource_of:
+                self.holders.setdefault(each, holder)
+
+    def presume(self, holder: str, wants: Mapping[str, int]) -> None:
+        """Neither a plan nor the kubelet says which shares the pod has: count some as its own, of
+        the parts that have fewest left."""
+        for resource, want in wants.items():
+            has = sum(
+                mine == holder and self._resource_of[each] == resource
+                for each, mine in self.holders.items()
+            )
+            left = [
+                [each for each in place.part.ids if each not in self.holders]
+                for place in self._places
+                if place.part.resource == resource
+            ]
+            free = [each for ids in sorted(left, key=len) for each in ids]
+            self.give(holder, free[: max(want - has, 0)])

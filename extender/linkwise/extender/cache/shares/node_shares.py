@@ -1,0 +1,117 @@
+"""One node's shares: what the API server says about them, from which `settle` makes the book."""
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
+
+from linkwise.extender.api.records import PodRecord, WrittenPlan
+from linkwise.extender.cache.shares import book
+from linkwise.extender.cache.shares.book import Place, ShareBook, ShareFacts
+from linkwise.extender.cache.shares.listed_as import attributed
+from linkwise.topology.annotations.plan import ContainerShares
+from linkwise.topology.machine.model import Machine
+
+Takers = Mapping[str, Mapping[str, int]]
+"""uid -> resource -> how many shares the bound pod takes; pods that take none are left out"""
+
+
+@dataclass(slots=True)
+class NodeShares:
+    node: str
+    managed: str  # the resource that offers whole GPUs, and on some nodes shares
+    machine: Machine | None = None
+    places: tuple[Place, ...] = ()
+    in_use: Mapping[str, ContainerShares] = field(default_factory=dict)  # by namespace/name
+    listed_as: dict[str, str] = field(default_factory=dict)  # a name in `in_use` -> its pod's uid
+    pods: dict[str, PodRecord] = field(default_factory=dict)  # bound; with shares by their own name
+    book: ShareBook = field(default_factory=ShareBook)
+
+    def put_machine(self, machine: Machine | None) -> None:
+        self.machine = machine
+        self.places = () if machine is None else book.places_of(machine)
+
+    def put_in_use(
+        self, in_use: Mapping[str, ContainerShares], bound: Mapping[str, PodRecord]
+    ) -> None:
+        """*bound* are the pods on the node with whole GPUs, or with shares in place of them."""
+        before, self.in_use = self.in_use, in_use
+        self._attribute(before, bound)
+
+    def put_pod(self, record: PodRecord, bound: Mapping[str, PodRecord]) -> None:
+        """A pod with GPUs or shares has come to the node, or changed."""
+        if record.shares:
+            self.pods[record.uid] = record
+        self._attribute(self.in_use, bound)
+
+    @property
+    def divided(self) -> int:
+        """The bitmask of the GPUs that have parts: nobody gets one as a whole."""
+        return reduce(or_, (1 << place.gpu for place in self.places), 0)
+
+    @property
+    def listed(self) -> Mapping[str, ContainerShares]:
+        """`in_use` by the uid of the pod, or by name if the API server no longer knows the pod."""
+        return {self.listed_as.get(key, key): held for key, held in self.in_use.items()}
+
+    @property
+    def strays(self) -> Mapping[str, int]:
+        return {} if self.machine is None else book.strays(self.machine, self.places, self.listed)
+
+    def takers(self, bound: Mapping[str, PodRecord], whole: Container[str]) -> Takers:
+        """Which of the pods *bound* to the node take shares.
+
+        A pod that asks for the managed resource takes shares of it if its plan or the kubelet says
+        so. If neither says anything, it does where the node offers shares under that name, and has
+        fewer whole GPUs than the pod asks for. The kubelet reports those in *whole* with whole
+        GPUs.
+        """
+        if not self.places or self.machine is None:
+            return {}
+        found: dict[str, Mapping[str, int]] = {}
+        gpus, listed = self.machine.healthy_gpus.bit_count(), self.listed
+        offers = any(place.part.resource == self.managed for place in self.places)
+        for uid, record in (dict(bound) | self.pods).items():
+            wants = {resource: demand.gpus for resource, demand in record.shares}
+            if record.demand.gpus and offers and uid not in whole:
+                plan = record.plan_for(self.node)
+                named = {name for names in listed.get(uid, {}).values() for name in names}
+                named |= {planned.resource for planned in plan.plan.shares} if plan else set()
+                if self.managed in named or (plan is None and gpus < record.demand.gpus):
+                    wants[self.managed] = record.demand.gpus
+            if wants:
+                found[uid] = wants
+        return found
+
+    def settle(
+        self,
+        pods: Iterable[PodRecord],
+        takers: Takers,
+        assumed: Mapping[str, WrittenPlan],
+        blocked: int,
+    ) -> None:
+        """Make the book. *pods* has all pods of *takers*, in the order in which they get what
+        several claim; *blocked* is the bitmask of the GPUs that pods have as a whole."""
+        bound = [
+            (record, takers[record.uid], record.plan_for(self.node))
+            for record in pods
+            if record.uid in takers
+        ]
+        facts = ShareFacts(self.listed, bound, assumed, blocked)
+        self.book = book.settle(self.places, facts) if self.places else ShareBook()
+
+    def _attribute(
+        self, before: Mapping[str, ContainerShares], bound: Mapping[str, PodRecord]
+    ) -> None:
+        if self.in_use or before:
+            pods = dict(bound) | self.pods
+            self.listed_as = attributed(
+                self.listed_as, before, self.in_use, pods, self._gets_others
+            )
+
+    def _gets_others(self, record: PodRecord, held: ContainerShares) -> bool:
+        plan = record.plan_for(self.node)
+        listed = {each for of in held.values() for ids in of.values() for each in ids}
+        return plan is not None and listed != {
+            each for planned in plan.plan.shares for each in planned.ids
+        }

@@ -1,0 +1,1 @@
+"""Which shares of divided GPUs a pod gets, and on which node."""

@@ -1,0 +1,142 @@
+"""On which nodes a pod has its shares, which node is best, and why the others are refused.
+
+A pod may ask for shares by their own name, such as nvidia.com/gpu.shared. It may also ask for the
+managed resource, on a node that offers shares under that name: then whole GPUs come first, on every
+node, and shares only if no node has whole ones.
+"""
+
+from collections.abc import Sequence
+
+from linkwise.extender.api.annotations import Sharing
+from linkwise.extender.api.extender_calls import FilterAnswer
+from linkwise.extender.api.records import PodRecord
+from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.machine_kind import MachineKind
+from linkwise.extender.cache.node_info import NodeInfo
+from linkwise.extender.cache.shares.book import ShareBook
+from linkwise.extender.placement.nodes.node_filters import may_run
+from linkwise.extender.placement.nodes.reasons import NO_LINK, OTHER_MODEL, problem_text
+from linkwise.extender.placement.shares.choice import (
+    ShareChoice,
+    ShareRequest,
+    choose_shares,
+    suitable,
+)
+from linkwise.topology.machine.model import LinkClass
+
+BEST_SCORE = 100
+
+
+def request_of(record: PodRecord, managed: str = "") -> ShareRequest:
+    """What the pod takes of resources that only shares have; with *managed*, what it takes of that
+    resource too."""
+    wants = record.shares
+    if managed and record.demand.gpus:
+        wants = (*wants, (managed, record.demand))
+    return ShareRequest(wants, record.ask.sharing, record.ask.requirement)
+
+
+def choice_on(info: NodeInfo, request: ShareRequest) -> ShareChoice | None:
+    """The shares that the pod would get on this node; None if there are none that suit."""
+    if info.kind is None or info.closed:
+        return None
+    return choose_shares(info.kind, info.shares, request)
+
+
+def offers_any(info: NodeInfo | None, request: ShareRequest) -> bool:
+    """Whether the node offers shares of every resource of *request*."""
+    return info is not None and all(info.shares.offers(name) for name, _ in request.wants)
+
+
+def share_rooms(cache: Cache, request: ShareRequest, names: Sequence[str]) -> FilterAnswer:
+    """Which of these nodes have shares for the pod, and why the others have none."""
+    fitting: list[str] = []
+    failed: dict[str, str] = {}
+    unresolvable: dict[str, str] = {}
+    for name in names:
+        info = cache.nodes.get(name)
+        if info is None or info.kind is None or info.closed:
+            failed[name] = problem_text(cache, name)
+        elif choice_on(info, request) is not None:
+            fitting.append(name)
+        else:
+            text, never = why_no_shares(info.kind, info.shares, request)
+            (unresolvable if never else failed)[name] = text
+    return FilterAnswer(tuple(fitting), failed, unresolvable)
+
+
+def why_no_shares(kind: MachineKind, book: ShareBook, request: ShareRequest) -> tuple[str, bool]:
+    """Why the pod has no shares on a node, and whether that stays so whichever pods end."""
+    for resource, demand in request.wants:
+        own = [place for place in book.places if place.part.resource == resource]
+        if sum(place.part.shares for place in own) < demand.gpus:
+            return f"linkwise: node offers fewer {resource} than wanted", True
+        like = [place for place in own if suitable(kind, place, request.requirement)]
+        if sum(place.part.shares for place in like) < demand.gpus:
+            return OTHER_MODEL, True
+    if choose_shares(kind, ShareBook(book.places), request) is None:
+        return _apart(request), all(place.part.healthy for place in book.places)
+    for resource, demand in request.wants:
+        free = [
+            len(book.free_ids(place.part))
+            for place in book.of(resource)
+            if suitable(kind, place, request.requirement)
+        ]
+        if sum(free) < demand.gpus:
+            return f"linkwise: fewer free {resource} than wanted", False
+    return _apart(request), False
+
+
+def _apart(request: ShareRequest) -> str:
+    """The reason for which enough shares do not suit."""
+    if request.requirement.require is not LinkClass.SYS:
+        return NO_LINK
+    if request.sharing is Sharing.PACK:
+        return "linkwise: no GPU has all shares that a container wants"
+    return "linkwise: shares on fewer GPUs than a container wants"
+
+
+def share_scores(cache: Cache, request: ShareRequest, names: Sequence[str]) -> list[int]:
+    """0 for a node without shares for the pod, BEST_SCORE for the best node."""
+    found = _ranked(cache, request, names)
+    ranks = sorted({rank for rank, _ in found.values()})
+    step = (BEST_SCORE - 1) / len(ranks) if ranks else 0.0
+    scores = {
+        name: max(1, int(BEST_SCORE - 1 - step * ranks.index(rank)))
+        for name, (rank, _) in found.items()
+    }
+    if found:
+        scores[min(found, key=found.__getitem__)] = BEST_SCORE
+    return [scores.get(name, 0) for name in names]
+
+
+def best_share_node(cache: Cache, record: PodRecord, request: ShareRequest) -> str | None:
+    """The best node that has room for the pod, as far as the extender sees."""
+    needs = record.needs
+    names = [
+        name
+        for name, info in cache.nodes.items()
+        if offers_any(info, request)
+        and record.template is not None
+        and may_run(record.template, info.record)
+        and info.pods_left > 0
+        and info.left.milli_cpu >= needs.milli_cpu
+        and info.left.memory >= needs.memory
+        and info.left.gpus >= needs.gpus
+    ]
+    found = _ranked(cache, request, names)
+    return min(found, key=found.__getitem__) if found else None
+
+
+def _ranked(
+    cache: Cache, request: ShareRequest, names: Sequence[str]
+) -> dict[str, tuple[tuple[float, int, float, int], int]]:
+    """Node -> the rank of its choice, and the place of its name; the best is the least."""
+    found = {}
+    order = cache.rows.name_ranks()
+    for name in names:
+        info = cache.nodes.get(name)
+        choice = choice_on(info, request) if offers_any(info, request) and info else None
+        if info is not None and choice is not None:
+            found[name] = choice.rank, int(order[info.row])
+    return found

@@ -1,0 +1,58 @@
+"""Shares of divided GPUs in kube-scheduler's calls: for pods that ask for nothing else, and for
+pods that find no whole GPUs."""
+
+from collections.abc import Sequence
+
+from linkwise.extender.api.extender_calls import FilterAnswer, PriorityAnswer
+from linkwise.extender.api.records import PodRecord
+from linkwise.extender.cache.cache import Cache
+from linkwise.extender.cache.node_info import NodeInfo
+from linkwise.extender.placement.shares.choice import ShareRequest
+from linkwise.extender.placement.shares.nodes import (
+    choice_on,
+    offers_any,
+    request_of,
+    share_rooms,
+    share_scores,
+)
+from linkwise.topology.annotations.plan import PlannedShares
+
+
+def in_place_of_gpus(
+    cache: Cache, record: PodRecord, names: Sequence[str], answer: FilterAnswer
+) -> FilterAnswer:
+    """The answer for a pod that has no whole GPUs on any of these nodes: the nodes that offer
+    shares under the name of the managed resource. *answer* says why the others are refused."""
+    request = request_of(record, cache.managed)
+    shared = [name for name in names if offers_any(cache.nodes.get(name), request)]
+    if not shared:
+        return answer
+    rooms = share_rooms(cache, request, shared)
+    others = {*names} - {*shared}
+    return FilterAnswer(
+        rooms.node_names,
+        {**{n: why for n, why in answer.failed.items() if n in others}, **rooms.failed},
+        {**{n: why for n, why in answer.unresolvable.items() if n in others}, **rooms.unresolvable},
+    )
+
+
+def prioritize_shares(cache: Cache, request: ShareRequest, names: Sequence[str]) -> PriorityAnswer:
+    return PriorityAnswer(tuple(zip(names, share_scores(cache, request, names), strict=True)))
+
+
+def take_shares(
+    info: NodeInfo, record: PodRecord, managed: str = ""
+) -> tuple[PlannedShares, ...] | None:
+    """The shares for the pod on this node, by container; None if there are none that suit. With
+    *managed*, shares stand in for the pod's whole GPUs."""
+    choice = choice_on(info, request_of(record, managed))
+    return None if choice is None else choice.shares
+
+
+def has_only_shares(cache: Cache, record: PodRecord, node: str) -> bool:
+    """Whether the pod can get shares on this node, and no whole GPU. kube-scheduler's count of them
+    then decides which pods are evicted for it."""
+    info = cache.nodes.get(node)
+    if info is None or info.machine is None or info.machine.healthy_gpus:
+        return False
+    return offers_any(info, request_of(record, cache.managed))

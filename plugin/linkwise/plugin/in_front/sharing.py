@@ -1,0 +1,115 @@
+"""PURE. Which GPUs vendors' plugins offer in parts, and under which resources: from what they list.
+
+NVIDIA's plugin lists a replica as `<uuid>::<n>`, and a MIG device by its uuid. Which GPU a MIG
+device is part of, only the driver says, so the machine that Linkwise has read names its MIG
+devices. Drivers before 470 put the GPU into the uuid, `MIG-GPU-<uuid>/<n>/<n>`; these need no
+reading.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from linkwise.plugin.in_front.resource import HEALTHY
+from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
+from linkwise.topology.machine.model import Gpu, Machine
+from linkwise.topology.machine.parts import (
+    MAX_PARTS,
+    MAX_REPLICAS,
+    MigProfile,
+    Part,
+    part_of,
+    replica_of,
+)
+
+_MIG = "MIG-"
+_GPU_OF_MIG = re.compile(r"MIG-(GPU-[^/]+)/\d+/\d+")
+_PROFILE = re.compile(r"(?:\d+c\.)?(\d+)g\.(\d+)gb")
+
+
+def is_share(device_id: str) -> bool:
+    """Whether the id is that of a replica or of a MIG device."""
+    return replica_of(device_id) is not None or device_id.startswith(_MIG)
+
+
+def divided(
+    seen: Machine, read: Machine, lists: Mapping[str, wire.ListAndWatchResponse]
+) -> Machine:
+    """*seen*, with the parts of its GPUs. *read* is the same machine as Linkwise has read it, with
+    its MIG devices and with the health that it found; *lists* is what vendors list by resource."""
+    offers = _offers(lists)
+    gpus = tuple(
+        _with_parts(gpu, own, offers) for gpu, own in zip(seen.gpus, read.gpus, strict=True)
+    )
+    return seen if gpus == seen.gpus else replace(seen, gpus=gpus)
+
+
+@dataclass(slots=True)
+class _Offer:
+    """What is listed of one part: its resource, and whether each replica is healthy. A part that
+    is no replica has None in place of a number."""
+
+    resource: str
+    healthy: dict[int | None, bool] = field(default_factory=dict)
+
+
+def _offers(lists: Mapping[str, wire.ListAndWatchResponse]) -> dict[str, _Offer]:
+    """The offers by uuid of the part. If two resources name one part, the first by name counts."""
+    found: dict[str, _Offer] = {}
+    for resource, listed in sorted(lists.items()):
+        for device in listed.devices:
+            if is_share(device.ID):
+                offer = found.setdefault(part_of(device.ID), _Offer(resource))
+                if offer.resource == resource:
+                    offer.healthy[replica_of(device.ID)] = device.health == HEALTHY
+    return found
+
+
+def _with_parts(gpu: Gpu, own: Gpu, offers: Mapping[str, _Offer]) -> Gpu:
+    parts: Sequence[Part] | None = None
+    if gpu.uuid in offers:
+        part = _part(gpu.uuid, offers[gpu.uuid], None, healthy=own.healthy)
+        parts = None if part is None else [part]
+    elif own.parts is not None:
+        parts = [_offered(part, offers) for part in own.parts]
+    else:
+        named = [uuid for uuid in sorted(offers) if _gpu_of(uuid) == gpu.uuid]
+        made = (_part(u, offers[u], _profile(offers[u].resource), healthy=True) for u in named)
+        parts = [part for part in made if part is not None][:MAX_PARTS] or None
+    if parts is None:
+        return gpu
+    return replace(gpu, healthy=False, parts=tuple(parts))
+
+
+def _part(uuid: str, offer: _Offer, mig: MigProfile | None, *, healthy: bool) -> Part | None:
+    """None if the list makes no sense of it: replicas that are not counted from 0, or too many. A
+    part is healthy if all its replicas are."""
+    numbers = set(offer.healthy)
+    replicas = 0 if numbers == {None} else len(numbers)
+    if replicas and (replicas > MAX_REPLICAS or numbers != set(range(replicas))):
+        return None
+    if mig is None and not replicas:
+        return None
+    well = healthy and all(offer.healthy.values())
+    return Part(uuid, offer.resource, replicas, mig, well)
+
+
+def _offered(part: Part, offers: Mapping[str, _Offer]) -> Part:
+    """A MIG device of which the driver knows, as it is listed. Its health is what the vendor says:
+    Linkwise's own probes see the whole GPU only, which MIG mode itself makes unfit."""
+    offer = offers.get(part.uuid)
+    listed = None if offer is None else _part(part.uuid, offer, part.mig, healthy=True)
+    return replace(part, resource="", replicas=0) if listed is None else listed
+
+
+def _gpu_of(uuid: str) -> str:
+    match = _GPU_OF_MIG.fullmatch(uuid)
+    return match[1] if match else ""
+
+
+def _profile(resource: str) -> MigProfile:
+    """The profile that the resource's name has in it, such as nvidia.com/mig-1g.10gb."""
+    match = _PROFILE.search(resource)
+    if match is None:
+        return MigProfile("unknown", 0, 0)
+    return MigProfile(match[0], int(match[1]), int(match[2]) << 10)
