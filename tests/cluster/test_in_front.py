@@ -37,9 +37,7 @@ P = AllocationPhase
 MAY_REFUSE = {P.CREATED, P.PLANNED, P.BOUND, P.ASKED}
 CELLS = [
     *((PLUGIN, phase) for phase in AllocationPhase),
-    # Where a pod is refused and the Node never shows why, the extender tries the node again after
-    # 30 s: one such cell is enough.
-    *((VENDOR_PLUGIN, phase) for phase in (P.BOUND, P.ASKED, P.RUNNING)),
+    *((VENDOR_PLUGIN, phase) for phase in (P.ASKED, P.RUNNING)),
     (KUBELET, P.RUNNING),
 ]
 

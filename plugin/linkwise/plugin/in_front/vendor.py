@@ -17,7 +17,7 @@ from typing import Protocol, TypeAlias
 import grpc
 
 from linkwise.plugin.device_plugin.grpc_channel import dial, reason_of
-from linkwise.plugin.device_plugin.registration import identity
+from linkwise.plugin.device_plugin.registration import Identity, identity
 from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
 from linkwise.plugin.kubelet.deviceplugin_pb2_grpc import DevicePluginStub
 
@@ -55,7 +55,7 @@ class Vendor:
         self.resource, self.socket = resource, socket
         self.options = wire.DevicePluginOptions()
         self._listener: Listener | None = None
-        self._served = identity(socket)
+        self._served: Identity | None = None  # the socket, as it was when the plugin registered
         self._channel = dial(socket)
         self._stub = DevicePluginStub(self._channel)
         self._stopping = Event()
@@ -84,8 +84,8 @@ class Vendor:
             raise VendorError(f"{self.socket} {what}: expected a registration")
 
     def start(self, listener: Listener) -> None:
-        """Follow the plugin's list."""
-        self._listener = listener
+        """Follow the plugin's list. Call it when `connect` has succeeded."""
+        self._listener, self._served = listener, identity(self.socket)
         self._thread = Thread(
             target=self._follow, args=(listener,), name=f"vendor {self.resource}", daemon=True
         )
