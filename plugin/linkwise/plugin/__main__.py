@@ -79,7 +79,7 @@ def _namespaced(_context: click.Context, _option: click.Parameter, value: str | 
     "--daemonset",
     callback=_namespaced,
     metavar="NAMESPACE/NAME",
-    help="The plugin's DaemonSet: if it is gone when the plugin ends, the plugin cleans its Node.",
+    help="The plugin's DaemonSet: if it no longer selects the node, the plugin cleans its Node.",
 )
 @click.option("--resource-name", default=_DEFAULTS.resource_name, help="What pods ask for.")
 @click.option(

@@ -12,6 +12,7 @@ from linkwise.extender.api.records import PodRecord
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_info import NodeInfo
 from linkwise.extender.placement.nodes.node_filters import may_run
+from linkwise.extender.placement.nodes.reasons import UNPUBLISHED
 from linkwise.topology.machine.model import LinkClass
 
 
@@ -31,7 +32,8 @@ def is_by_count(cache: Cache, node: str) -> bool:
 def with_by_count(cache: Cache, answer: FilterAnswer, names: Sequence[str]) -> FilterAnswer:
     """*answer* with those of its refused nodes let through that take pods by count. The order is
     that of *names*."""
-    passing = {node for node in answer.failed if is_by_count(cache, node)}
+    unknown = (node for node, text in answer.failed.items() if text == UNPUBLISHED)
+    passing = {node for node in unknown if is_by_count(cache, node)}
     if not passing:
         return answer
     passing.update(answer.node_names)
