@@ -14,7 +14,11 @@ from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.pending_writes import EVENT_SECONDS, PendingWrites
 from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.members import GangMembers
-from linkwise.extender.placement.nodes.by_count import fits_by_count, nodes_by_count
+from linkwise.extender.placement.nodes.by_count import (
+    belongs_to_by_count,
+    fits_by_count,
+    nodes_by_count,
+)
 from linkwise.extender.placement.nodes.nodes_view import as_it_is
 from linkwise.extender.placement.nodes.reasons import rooms
 
@@ -76,6 +80,9 @@ class SchedulingGates:
         if gang.alone and has_no_room:
             self._without_room.update(member.uid for member in kept)
             self._seen = (-1, 0)  # a gate that could not be lifted is tried again
+        elif has_no_room and kept and all(belongs_to_by_count(self._cache, m) for m in kept):
+            for member in kept:
+                self._pending_writes.lift_gate(member, now)
         if gang.alone:  # for the others `queue.waiting_events` reports it
             self._tell_in_time(gang, members, kept, now)
 

@@ -11,7 +11,7 @@ from linkwise.extender.api.extender_calls import FilterAnswer
 from linkwise.extender.api.records import PodRecord
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_info import NodeInfo
-from linkwise.extender.placement.nodes.node_filters import may_run
+from linkwise.extender.placement.nodes.node_filters import may_run, why_not
 from linkwise.extender.placement.nodes.reasons import UNPUBLISHED
 from linkwise.topology.machine.model import LinkClass
 
@@ -19,9 +19,30 @@ from linkwise.topology.machine.model import LinkClass
 def takes_by_count(record: PodRecord) -> bool:
     """Whether any GPUs are good enough for the pod: it is in no gang, and requires no link, model
     or memory."""
+    return record.ask.gang is None and _requires_nothing(record)
+
+
+def belongs_to_by_count(cache: Cache, record: PodRecord) -> bool:
+    """Whether a gang's member may only run where pods are placed by count, so that no plan would
+    ever come. Its own selectors, or taints, keep it on nodes that a vendor's plugin has alone.
+
+    A pod that names its gang in Linkwise's annotations wants a plan, and waits for one."""
+    gang, template = record.ask.gang, record.template
+    if gang is None or not gang.source or template is None or not _requires_nothing(record):
+        return False
+    open_ = False
+    for info in cache.nodes.values():
+        if info.record is not None and not why_not(template, info.record):
+            if info.machine is not None:
+                return False
+            open_ = open_ or info.by_count
+    return open_
+
+
+def _requires_nothing(record: PodRecord) -> bool:
     requirement = record.ask.requirement
     asks = requirement.require is not LinkClass.SYS or requirement.models or requirement.memory_mib
-    return record.ask.gang is None and not asks
+    return not asks and not record.ask.spans.require
 
 
 def is_by_count(cache: Cache, node: str) -> bool:
