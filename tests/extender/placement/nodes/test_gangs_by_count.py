@@ -59,6 +59,19 @@ def test_where_a_node_with_topology_would_do_it_waits_for_a_plan() -> None:
     assert all(at.plan(name) is not None for name in pods)
 
 
+def test_a_node_with_topology_that_is_cordoned_is_waited_for() -> None:
+    at = two_pools()
+    for number in range(2):
+        at.add_node(f"more-{number}", "dgx-a100", labels={POOL: "theirs"})
+        at.cordon(f"more-{number}")
+    pods = train(at, "theirs")
+    assert [at.schedule(name) for name in pods] == ["", ""]
+    for number in range(2):
+        at.uncordon(f"more-{number}")
+    at.pass_time(SURELY)
+    assert all(at.plan(name) is not None for name in pods)
+
+
 def test_one_with_requirements_waits() -> None:
     at = two_pools()
     pods = train(at, "theirs", require_link="nvlink")

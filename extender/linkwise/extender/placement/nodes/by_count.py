@@ -6,14 +6,17 @@ and writes no plan for them.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from linkwise.extender.api.extender_calls import FilterAnswer
-from linkwise.extender.api.records import PodRecord
+from linkwise.extender.api.records import NodeRecord, PodRecord
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_info import NodeInfo
 from linkwise.extender.placement.nodes.node_filters import may_run, why_not
 from linkwise.extender.placement.nodes.reasons import UNPUBLISHED
 from linkwise.topology.machine.model import LinkClass
+
+_STATES = "node.kubernetes.io/"  # taints of these keys are set and removed by Kubernetes itself
 
 
 def takes_by_count(record: PodRecord) -> bool:
@@ -32,11 +35,21 @@ def belongs_to_by_count(cache: Cache, record: PodRecord) -> bool:
         return False
     open_ = False
     for info in cache.nodes.values():
-        if info.record is not None and not why_not(template, info.record):
-            if info.machine is not None:
-                return False
-            open_ = open_ or info.by_count
+        if info.record is None:
+            continue
+        if info.machine is None:
+            open_ = open_ or (info.by_count and not why_not(template, info.record))
+        elif not why_not(template, _without_passing_states(info.record)):
+            return False
     return open_
+
+
+def _without_passing_states(node: NodeRecord) -> NodeRecord:
+    """The node as it is when it is neither cordoned nor ill: a gang can wait for that."""
+    taints = tuple(taint for taint in node.taints if not taint.key.startswith(_STATES))
+    if len(taints) == len(node.taints) and not node.unschedulable:
+        return node
+    return replace(node, unschedulable=False, taints=taints)
 
 
 def _requires_nothing(record: PodRecord) -> bool:
