@@ -50,11 +50,11 @@ def client(server: ApiServer) -> KubeClient:
     return client
 
 
-def daemonset(client: KubeClient) -> None:
+def daemonset(client: KubeClient, **selector: str) -> None:
     metadata = {"name": "linkwise-plugin", "namespace": "kube-system"}
-    client.post(
-        DAEMONSETS, {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": metadata, "spec": {}}
-    )
+    spec = {"template": {"spec": {"nodeSelector": selector}}} if selector else {}
+    made = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": metadata, "spec": spec}
+    client.post(DAEMONSETS, made)
 
 
 def clean_up_if_removed(client: KubeClient, node: str, daemonset: str) -> None:
@@ -78,11 +78,25 @@ def test_while_the_daemonset_is_there_everything_stays(client: KubeClient) -> No
     assert keys(client) == before
 
 
+def test_while_the_daemonset_selects_the_node_everything_stays(client: KubeClient) -> None:
+    before = keys(client)
+    daemonset(client, zone="a")
+    clean_up_if_removed(client, "n1", OURS)
+    assert keys(client) == before
+
+
+def test_when_the_daemonset_no_longer_selects_the_node_all_of_ours_goes(client: KubeClient) -> None:
+    """The way back from a canary by node."""
+    daemonset(client, zone="a", canary="true")
+    clean_up_if_removed(client, "n1", OURS)
+    assert keys(client) == (set(OF_OTHERS), {"of/others"})
+
+
 def test_a_daemonset_that_waits_for_its_pods_to_end_is_as_good_as_gone() -> None:
     going = b'{"metadata": {"name": "x", "deletionTimestamp": "2026-01-02T03:04:05Z"}}'
     with scripted((200, going)) as removed:
         asked = KubeClient.load(kubeconfig=None, server=removed.url)
-        assert cleanup._removed(asked, OURS)
+        assert Leaving(asked, "n1", OURS)._is_last()
         assert removed.asked == [f"{DAEMONSETS}/linkwise-plugin"]
 
 

@@ -104,7 +104,7 @@ def _config_file(
     "--daemonset",
     callback=_namespaced,
     metavar="NAMESPACE/NAME",
-    help="The plugin's DaemonSet: if it is gone when the plugin ends, the plugin cleans its Node.",
+    help="The plugin's DaemonSet: if it no longer selects the node, the plugin cleans its Node.",
 )
 @click.option(
     "--resource-name",

@@ -3,6 +3,7 @@
 from linkwise.extender.api.views import StateView, UnplannedPod
 from linkwise.extender.core import CoreSettings
 from linkwise.extender.explain.state import view_state
+from linkwise.topology import names
 from tests.extender.cluster import START, Cluster
 
 
@@ -30,9 +31,25 @@ def test_it_names_the_pods_that_came_past_it() -> None:
     at.now += 60
     at.add_pod("ours", 1)
     at.schedule("ours")
+    at.now += 60
     at.add_pod("cpu", 0, node="n1")
     at.add_pod("past", 1, node="n1")
     assert state(at).unplanned == (UnplannedPod("ml/past", "n1", "default-scheduler"),)
+
+
+def test_a_pod_that_its_scheduler_asked_about_came_not_past_it() -> None:
+    """It was placed by count, and its node got a topology later."""
+    at = Cluster()
+    at.add_node("n1")
+    text = at.nodes["n1"].metadata.annotations[names.TOPOLOGY]
+    at.annotate_node("n1", names.TOPOLOGY, None)
+    at.settle()
+    at.now += 60
+    at.add_pod("counted", 1)
+    at.now += 1
+    assert at.schedule("counted") == "n1"
+    at.annotate_node("n1", names.TOPOLOGY, text)
+    assert state(at).unplanned == ()
 
 
 def test_a_pod_that_is_left_alone_or_placed_by_count_came_not_past_it() -> None:

@@ -349,4 +349,4 @@ class StateView:
     resource: str
     namespaces: tuple[str, ...]  # whose pods it places; empty: of all
     calls: Mapping[str, float]  # scheduler -> when it last asked about a pod; 0.0: before `began`
-    unplanned: tuple[UnplannedPod, ...]  # created and bound since `began`
+    unplanned: tuple[UnplannedPod, ...]  # created since `began`, and since the last call

@@ -266,9 +266,11 @@ class Levels:
         """What a node where pods are placed by count is for the pod."""
         if self._field.nodes[at].by_count is None:
             return ""
-        if self._record.ask.gang is not None:
+        gang = self._record.ask.gang
+        elsewhere = self._field.usable & (self._field.closed(self._record.template) == "")
+        if gang is not None and (elsewhere.any() or not gang.source):
             return ": not used for gangs"
-        if takes_by_count(self._record):
+        if gang is not None or takes_by_count(self._record):
             return ": kube-scheduler places the pod there by count"
         return ": cannot tell its links, models and memory"
 

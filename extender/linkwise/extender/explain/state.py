@@ -19,7 +19,9 @@ def view_state(snapshot: Snapshot) -> StateView:
 
 def _unplanned(snapshot: Snapshot, began: float) -> list[UnplannedPod]:
     """The pods that were created since *began* and bound to a node with a topology, without a
-    plan for it. DaemonSets' pods count too: their scheduler is to ask as well."""
+    plan for it and without a call of their scheduler since. DaemonSets' pods count too: their
+    scheduler is to ask as well. A scheduler that calls may have bound a pod by count, before its
+    node had a topology."""
     return [
         UnplannedPod(record.key, record.node, record.scheduler)
         for record in snapshot.pods
@@ -27,7 +29,7 @@ def _unplanned(snapshot: Snapshot, began: float) -> list[UnplannedPod]:
         and record.live
         and record.demand.gpus
         and not record.left_alone
-        and record.created > began
+        and record.created > max(began, snapshot.calls.get(record.scheduler, 0.0))
         and plan_on(record, record.node) is None
         and (node := snapshot.node_named.get(record.node)) is not None
         and node.machine is not None

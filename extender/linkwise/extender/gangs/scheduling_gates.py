@@ -14,7 +14,11 @@ from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.cache.pending_writes import EVENT_SECONDS, PendingWrites
 from linkwise.extender.gangs.gang import Gang
 from linkwise.extender.gangs.members import GangMembers
-from linkwise.extender.placement.nodes.by_count import fits_by_count, nodes_by_count
+from linkwise.extender.placement.nodes.by_count import (
+    belongs_to_by_count,
+    fits_by_count,
+    nodes_by_count,
+)
 from linkwise.extender.placement.nodes.nodes_view import as_it_is
 from linkwise.extender.placement.nodes.reasons import rooms
 
@@ -33,6 +37,8 @@ class SchedulingGates:
     def pod_changed(self, record: PodRecord) -> None:
         if _is_stray(record):
             self._strays.add(record.uid)
+        if not record.gated:
+            self._without_room.discard(record.uid)
 
     def forget(self, uid: str) -> None:
         self._strays.discard(uid)
@@ -73,6 +79,10 @@ class SchedulingGates:
             kept = [member for member in gated if member.uid not in ready]
         if gang.alone and has_no_room:
             self._without_room.update(member.uid for member in kept)
+            self._seen = (-1, 0)  # a gate that could not be lifted is tried again
+        elif has_no_room and kept and all(belongs_to_by_count(self._cache, m) for m in kept):
+            for member in kept:
+                self._pending_writes.lift_gate(member, now)
         if gang.alone:  # for the others `queue.waiting_events` reports it
             self._tell_in_time(gang, members, kept, now)
 
@@ -83,12 +93,17 @@ class SchedulingGates:
             return
         self._seen = state
         nodes = nodes_by_count(self._cache)
+        fits: dict[object, bool] = {}  # thousands wait, few differ
         for uid in sorted(self._without_room) if nodes else ():
             record = self._cache.pods.get(uid)
             if record is None or not record.gated or record.node or uid in self._cache.plans:
                 self._without_room.discard(uid)
-            elif not record.held_back and any(fits_by_count(info, record) for info in nodes):
-                self._pending_writes.lift_gate(record, now)
+            elif not record.held_back:
+                alike = (record.template, record.needs, record.ask.requirement)
+                if alike not in fits:
+                    fits[alike] = any(fits_by_count(info, record) for info in nodes)
+                if fits[alike]:
+                    self._pending_writes.lift_gate(record, now)
 
     def _tell_in_time(
         self, gang: Gang, members: GangMembers, kept: Sequence[PodRecord], now: float

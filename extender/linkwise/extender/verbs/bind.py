@@ -26,7 +26,11 @@ from linkwise.extender.cache.pending_writes import START_MARK, PendingWrites, an
 from linkwise.extender.cache.plans import in_term, plan_id, written_plan
 from linkwise.extender.cycle.changes import Changes
 from linkwise.extender.gangs.registry import GangRegistry
-from linkwise.extender.placement.nodes.by_count import is_by_count, takes_by_count
+from linkwise.extender.placement.nodes.by_count import (
+    belongs_to_by_count,
+    is_by_count,
+    takes_by_count,
+)
 from linkwise.extender.queue.reservations import Reservations
 from linkwise.extender.verbs.shares import take_shares
 from linkwise.topology.annotations.plan import Plan
@@ -84,7 +88,9 @@ class Binder:
 
     def _goes_by_count(self, record: PodRecord, node: str) -> bool:
         has_plan = record.uid in self._cache.plans or record.uid in self._cache.assumed
-        return takes_by_count(record) and not has_plan and is_by_count(self._cache, node)
+        if has_plan or not is_by_count(self._cache, node):
+            return False
+        return takes_by_count(record) or belongs_to_by_count(self._cache, record)
 
     def _completes(self, record: PodRecord) -> bool:
         """Whether this Binding completes the gang's minimum; then it also sets the start mark.

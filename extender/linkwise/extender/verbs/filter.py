@@ -12,7 +12,12 @@ from linkwise.extender.api.records import PodRecord
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.gangs.registry import GangRegistry
-from linkwise.extender.placement.nodes.by_count import takes_by_count, with_by_count
+from linkwise.extender.placement.nodes.by_count import (
+    belongs_to_by_count,
+    is_by_count,
+    takes_by_count,
+    with_by_count,
+)
 from linkwise.extender.placement.nodes.reasons import rooms
 from linkwise.extender.placement.nodes.single_node import Offers
 from linkwise.extender.placement.shares.nodes import request_of, share_rooms
@@ -67,7 +72,7 @@ class Filter:
             return FilterAnswer(failed=failed, passing=passing)
         if record.ask.gang is not None and record.demand.gpus:
             self._recorder.record(record, names, None, now)
-            return FilterAnswer(failed=dict.fromkeys(names, self._why_waits(record)))
+            return self._of_member(record, names)
         self._recorder.record(record, names, waiting.nominated(record), now)
         answer = self._of_single(record, names, now)
         has_room = bool(answer.node_names)
@@ -107,6 +112,13 @@ class Filter:
             failed={**shares.failed, **answer.failed},
             unresolvable={**shares.unresolvable, **answer.unresolvable},
         )
+
+    def _of_member(self, record: PodRecord, names: tuple[str, ...]) -> FilterAnswer:
+        """The answer for a gang's member without a plan."""
+        here = belongs_to_by_count(self._cache, record)
+        passing = tuple(node for node in names if here and is_by_count(self._cache, node))
+        why = self._why_waits(record)
+        return FilterAnswer(passing, {node: why for node in names if node not in passing})
 
     def _why_waits(self, record: PodRecord) -> str:
         """The reason why a member without a plan waits."""

@@ -1,10 +1,10 @@
-"""Removes what the plugin wrote on its Node, when Linkwise is removed from the cluster.
+"""Removes what the plugin wrote on its Node, when Linkwise is removed from the cluster or the node.
 
 SIGTERM does not say why the plugin must end: an update, a restart by hand and a removal look the
 same from inside. The plugin's own DaemonSet makes the difference. While it exists, another plugin
 will follow on this node. Then the topology, the labels and what is in use stay, for that plugin and
-for others that read them meanwhile. If the DaemonSet is gone or being deleted, no plugin follows,
-and what no plugin updates must not stay.
+for others that read them meanwhile. If the DaemonSet is gone or being deleted, or its nodeSelector
+does not match the Node any more, no plugin follows, and what no plugin updates must not stay.
 """
 
 import logging
@@ -31,13 +31,25 @@ _LONGEST_WAIT_SECONDS = 2.0
 T = TypeVar("T")
 
 
+class _PodSpec(msgspec.Struct, rename="camel"):
+    node_selector: dict[str, str] = {}
+
+
+class _Template(msgspec.Struct):
+    spec: _PodSpec = msgspec.field(default_factory=_PodSpec)
+
+
+class _Spec(msgspec.Struct):
+    template: _Template = msgspec.field(default_factory=_Template)
+
+
 class _Owner(msgspec.Struct):
     metadata: ObjectMeta
+    spec: _Spec = msgspec.field(default_factory=_Spec)
 
 
 class Leaving:
-    """If the plugin's DaemonSet is gone or being deleted, removes what the plugin wrote on its
-    Node."""
+    """If no plugin follows on this Node, removes what the plugin wrote on it."""
 
     def __init__(self, client: KubeClient, node_name: str, daemonset: str) -> None:
         """*daemonset* is NAMESPACE/NAME."""
@@ -48,7 +60,7 @@ class Leaving:
     def clean_up_if_removed(self) -> None:
         """Never raises; logs what it could not do."""
         try:
-            if self._patiently(lambda: _removed(self._client, self._daemonset)):
+            if self._patiently(self._is_last):
                 self._patiently(lambda: _clean(self._client, self._node_name))
         except (ApiError, msgspec.MsgspecError) as error:
             log.warning(
@@ -56,6 +68,17 @@ class Leaving:
                 "being removed, or they cannot be removed: %s",
                 error,
             )
+
+    def _is_last(self) -> bool:
+        """Whether no plugin follows on this node."""
+        owner = _owner(self._client, self._daemonset)
+        if owner is None or owner.metadata.deletion_timestamp is not None:
+            return True
+        selector = owner.spec.template.spec.node_selector
+        if not selector:
+            return False
+        labels = self._client.get(f"/api/v1/nodes/{self._node_name}", Node).metadata.labels
+        return any(labels.get(key) != value for key, value in selector.items())
 
     def _patiently(self, request: Callable[[], T]) -> T:
         """Retry *request* while the API server is busy, for `_BUSY_SECONDS` at most; while it does
@@ -87,15 +110,15 @@ class Leaving:
         )(ask)
 
 
-def _removed(client: KubeClient, daemonset: str) -> bool:
+def _owner(client: KubeClient, daemonset: str) -> _Owner | None:
+    """The plugin's DaemonSet; None if it is gone."""
     namespace, _, name = daemonset.partition("/")
     try:
-        found = client.get(f"/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}", _Owner)
+        return client.get(f"/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}", _Owner)
     except ApiError as error:
         if error.status == 404:
-            return True
+            return None
         raise
-    return found.metadata.deletion_timestamp is not None
 
 
 def _clean(client: KubeClient, node_name: str) -> None:
@@ -107,7 +130,7 @@ def _clean(client: KubeClient, node_name: str) -> None:
     except ApiError as error:
         if error.status != 404:  # the Node itself is gone, and everything with it
             raise
-    log.info("node: removed the labels and annotations, as Linkwise is being removed")
+    log.info("node: removed the labels and annotations, as no plugin follows here")
 
 
 def _may_pass(error: BaseException) -> bool:

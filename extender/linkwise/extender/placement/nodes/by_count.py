@@ -6,21 +6,56 @@ and writes no plan for them.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from linkwise.extender.api.extender_calls import FilterAnswer
-from linkwise.extender.api.records import PodRecord
+from linkwise.extender.api.records import NodeRecord, PodRecord
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.node_info import NodeInfo
-from linkwise.extender.placement.nodes.node_filters import may_run
+from linkwise.extender.placement.nodes.node_filters import may_run, why_not
+from linkwise.extender.placement.nodes.reasons import UNPUBLISHED
 from linkwise.topology.machine.model import LinkClass
+
+_STATES = "node.kubernetes.io/"  # taints of these keys are set and removed by Kubernetes itself
 
 
 def takes_by_count(record: PodRecord) -> bool:
     """Whether any GPUs are good enough for the pod: it is in no gang, and requires no link, model
     or memory."""
+    return record.ask.gang is None and _requires_nothing(record)
+
+
+def belongs_to_by_count(cache: Cache, record: PodRecord) -> bool:
+    """Whether a gang's member may only run where pods are placed by count, so that no plan would
+    ever come. Its own selectors, or taints, keep it on nodes that a vendor's plugin has alone.
+
+    A pod that names its gang in Linkwise's annotations wants a plan, and waits for one."""
+    gang, template = record.ask.gang, record.template
+    if gang is None or not gang.source or template is None or not _requires_nothing(record):
+        return False
+    open_ = False
+    for info in cache.nodes.values():
+        if info.record is None:
+            continue
+        if info.machine is None:
+            open_ = open_ or (info.by_count and not why_not(template, info.record))
+        elif not why_not(template, _without_passing_states(info.record)):
+            return False
+    return open_
+
+
+def _without_passing_states(node: NodeRecord) -> NodeRecord:
+    """The node as it is when it is neither cordoned nor ill: a gang can wait for that."""
+    taints = tuple(taint for taint in node.taints if not taint.key.startswith(_STATES))
+    if len(taints) == len(node.taints) and not node.unschedulable:
+        return node
+    return replace(node, unschedulable=False, taints=taints)
+
+
+def _requires_nothing(record: PodRecord) -> bool:
     requirement = record.ask.requirement
     asks = requirement.require is not LinkClass.SYS or requirement.models or requirement.memory_mib
-    return record.ask.gang is None and not asks
+    return not asks and not record.ask.spans.require
 
 
 def is_by_count(cache: Cache, node: str) -> bool:
@@ -31,7 +66,8 @@ def is_by_count(cache: Cache, node: str) -> bool:
 def with_by_count(cache: Cache, answer: FilterAnswer, names: Sequence[str]) -> FilterAnswer:
     """*answer* with those of its refused nodes let through that take pods by count. The order is
     that of *names*."""
-    passing = {node for node in answer.failed if is_by_count(cache, node)}
+    unknown = (node for node, text in answer.failed.items() if text == UNPUBLISHED)
+    passing = {node for node in unknown if is_by_count(cache, node)}
     if not passing:
         return answer
     passing.update(answer.node_names)
