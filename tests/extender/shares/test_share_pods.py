@@ -206,6 +206,16 @@ def test_a_gpu_that_a_pod_has_whole_gives_no_shares() -> None:
     assert at.filter("v").node_names == ("n0",)
 
 
+def test_a_pod_with_whole_gpus_that_nobody_planned_is_presumed_on_whole_ones() -> None:
+    at = ShareCluster()
+    at.add_divided("n0", cut(replicas(DGX_1V, {0: 2, 1: 2}), 2, MIG_1G))
+    at.add_taker("w", {GPU: 6})
+    at.put_pod(change(at.pod("w"), spec=change(at.pod("w").spec, node_name="n0")))
+    states = [(gpu.state, gpu.holder) for gpu in at.core.nodes(at.now)[0].gpus]
+    assert states == [("divided", "")] * 3 + [("held", "ml/w")] * 5
+    at.sound()
+
+
 def test_an_unhealthy_share_is_not_given() -> None:
     at = ShareCluster()
     machine = cut(DGX_1V, 0, MIG_1G, MIG_1G)
