@@ -265,6 +265,25 @@ def test_a_pod_that_waits_for_a_share_is_woken_when_one_comes_free(at: ShareClus
     assert at.try_to_place("v") == "n0"
 
 
+def test_a_kubelet_that_refuses_a_pod_with_shares_gets_no_other_until_a_trial(
+    at: ShareCluster,
+) -> None:
+    at.add_taker("w", {SHARED: 1})
+    at.try_to_place("w")
+    refused = at.pod("w").status
+    refused = change(refused, phase="Failed", reason="UnexpectedAdmissionError")
+    at.put_pod(change(at.pod("w"), status=refused))
+    at.add_taker("v", {SHARED: 1})
+    assert reason(at, "v") == "kubelet refuses pods with GPUs"
+    at.pass_time(31)
+    assert at.try_to_place("v") == "n0"
+    at.add_taker("x", {SHARED: 1})
+    assert not at.try_to_place("x")
+    at.set_phase("v", "Running")
+    at.settle()
+    assert at.try_to_place("x") == "n0"
+
+
 def test_kube_schedulers_choice_of_victims_stands_where_there_are_only_shares() -> None:
     at = ShareCluster()
     at.add_divided("n0", replicas(PCIE_8, dict.fromkeys(range(8), 2), GPU))
