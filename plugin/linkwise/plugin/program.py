@@ -26,7 +26,7 @@ from linkwise.plugin.health.conditions import read_treatments
 from linkwise.plugin.health.faults import Policy
 from linkwise.plugin.health.health_loop import Caretaker, Listeners, first_reading
 from linkwise.plugin.in_front.front import Front
-from linkwise.plugin.in_front.sharing import is_share
+from linkwise.plugin.in_front.sharing import is_share, unplaced
 from linkwise.plugin.metrics import Metrics
 from linkwise.plugin.node.cleanup import Leaving
 from linkwise.plugin.node.in_use import InUsePoller, PodResources
@@ -244,6 +244,17 @@ class Node:
             on_change=self._in_use_changed,
             on_error=metrics.pod_resources_errors.inc,
         )
+        self._caretaker = Caretaker(
+            inventory,
+            self._book,
+            snapshot,
+            health_seconds=settings.health_seconds,
+            discovery_seconds=settings.discovery_seconds,
+            listeners=Listeners(
+                devices=lambda devices: self._devices_changed(devices, pick), xid=self._xid
+            ),
+        )
+        self._unplaced: frozenset[str] = frozenset()
         advice = Advice(self._advisors.managed, metrics)
         self._registrar: Registrar | Front
         if front is not None:
@@ -271,16 +282,6 @@ class Node:
                 metrics=metrics,
                 on_lost=self._advisors.managed.kubelet_restarted,
             )
-        self._caretaker = Caretaker(
-            inventory,
-            self._book,
-            snapshot,
-            health_seconds=settings.health_seconds,
-            discovery_seconds=settings.discovery_seconds,
-            listeners=Listeners(
-                devices=lambda devices: self._devices_changed(devices, pick), xid=self._xid
-            ),
-        )
         self._silent_seconds = settings.silent_seconds
 
     def start(self, stopping: Event) -> None:
@@ -346,6 +347,9 @@ class Node:
             noted = [(uuid, note) for uuid, health in healths for note in health.notes]
             self._publisher.machine(machine)
             self._metrics.show_gpus(machine, unhealthy, noted, devices.left_out)
+            before, self._unplaced = self._unplaced, _unplaced(front, devices.machine)
+        if self._unplaced - before:
+            self._caretaker.discover()  # MIG devices were made since the last reading
 
     def _counts(self, device_id: str) -> bool:
         """In front of a vendor's plugin, not every device of the resource is a whole GPU."""
@@ -400,6 +404,10 @@ def end(*parts: Part) -> None:
         ender.join(max(0.0, ends - time.monotonic()))
         if ender.is_alive():
             log.warning("%s does not end; the program does not wait for it", type(part).__name__)
+
+
+def _unplaced(front: Front | None, machine: Machine) -> frozenset[str]:
+    return frozenset() if front is None else unplaced(machine, front.lists)
 
 
 def _because(what: str, why: str) -> str:

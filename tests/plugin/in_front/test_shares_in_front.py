@@ -15,6 +15,7 @@ from linkwise.topology import names
 from linkwise.topology.annotations.node_annotation import read_topology
 from linkwise.topology.annotations.plan import Plan, PlannedShares, read_in_use, write_plan
 from linkwise.topology.machine.parts import Part
+from linkwise.topology.machine.recorded import recorded_machine
 from tests.divided import MIG_1G, PROFILE_1G, divided
 from tests.plugin.in_front.scripted import GPU, ScriptedVendor
 from tests.plugin.pods import manifest
@@ -39,9 +40,14 @@ class AllThree(World):
             self.vendor.offer(SHARED, REPLICAS, socket="nvidia-gpu.shared.sock")
             self.vendor.offer(MIG_1G, MIG, socket="nvidia-mig-1g.10gb.sock")
             self.vendor.begin()
-        machine = RecordedInventory.named(MACHINE, node="n1").read().machine
-        parts = tuple(Part(uuid, mig=PROFILE_1G) for uuid in MIG)
-        self.run(RecordedInventory(divided(machine, {14: parts})))
+        self.inventory = RecordedInventory(recorded_machine(MACHINE, node="n1"))
+        self.cut(14, *MIG)
+        self.run(self.inventory)
+
+    def cut(self, position: int, *uuids: str) -> None:
+        """What the driver tells from the next reading on."""
+        parts = tuple(Part(uuid, mig=PROFILE_1G) for uuid in uuids)
+        self.inventory._machine = divided(self.inventory._machine, {position: parts})
 
     def wait_for_gpus(self) -> None:
         wait_for(lambda: self.program.not_ready() == "", "a ready plugin")
@@ -114,3 +120,17 @@ def test_an_old_reader_of_the_node_sees_twelve_gpus_and_no_share(world: AllThree
     fields = json.loads(world.node().metadata.annotations[names.TOPOLOGY])
     assert fields["unhealthy"] == [12, 13, 14, 15]
     assert [index for index, _ in fields["divided"]] == [12, 13, 14]
+
+
+def test_a_new_mig_layout_is_read_as_soon_as_the_vendors_plugin_lists_it(world: AllThree) -> None:
+    """Long before the next reading is due."""
+    world.cut(14, "MIG-new")
+    assert world.vendor is not None
+    world.vendor.set(MIG_1G, devices={"MIG-new": []})
+    new = (Part("MIG-new", MIG_1G, mig=PROFILE_1G),)
+
+    def published() -> bool:
+        text = world.node().metadata.annotations[names.TOPOLOGY]
+        return read_topology(text).gpus[14].parts == new
+
+    wait_for(published, "the new MIG device on the node")

@@ -10,7 +10,7 @@ without it: a node must not have less with Linkwise than without it.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Lock, Thread
@@ -170,9 +170,15 @@ class Front:
     def seen(self, machine: Machine) -> Machine:
         """The machine as the cluster should see it. While the vendor's plugin is lost, its last
         list counts: the kubelet shows that no device is available, and plans outlive a restart."""
-        listed, known = self._listed(), ((e.offer.resource, e.offer.last_list) for e in self._all())
+        listed = self._listed()
         seen = machine if listed is None else offered(machine, listed)
-        return divided(seen, machine, {resource: of for resource, of in known if of is not None})
+        return divided(seen, machine, self.lists)
+
+    @property
+    def lists(self) -> Mapping[str, wire.ListAndWatchResponse]:
+        """The last list of each resource."""
+        lists = ((each.offer.resource, each.offer.last_list) for each in self._all())
+        return {resource: listed for resource, listed in lists if listed is not None}
 
     def why_unhealthy(self, uuid: str) -> str:
         """Why the vendor's plugin does not offer this GPU; empty if it does, or if unknown."""
