@@ -4,7 +4,6 @@ import logging
 import time
 from queue import SimpleQueue
 from threading import Event, Lock, Thread
-from typing import Protocol
 
 from waitress.server import create_server
 
@@ -19,6 +18,7 @@ from linkwise.plugin.device_plugin.containers import Granting
 from linkwise.plugin.device_plugin.preferred_allocation import Advisor
 from linkwise.plugin.device_plugin.registration import Registrar
 from linkwise.plugin.device_plugin.server import Advice, DevicePlugin
+from linkwise.plugin.ending import end
 from linkwise.plugin.errors import ListenError
 from linkwise.plugin.gpus.inventory import Inventory, Snapshot, Xid
 from linkwise.plugin.health.book import DeviceBook, Devices
@@ -38,7 +38,6 @@ from linkwise.topology.machine.model import LinkClass, Machine
 log = logging.getLogger(__name__)
 
 _FIRST_PODS_SECONDS = 5.0  # then the plugin registers anyway: GPUs without plans beat no GPUs
-_STOP_SECONDS = 0.8  # how long a stopping program waits for parts that may hang
 # This port serves only scrapes and probes, to unknown clients. Idle connections must not keep the
 # probes out: the server closes them soon, before the limit is reached.
 _HTTP = {
@@ -347,7 +346,8 @@ class Node:
             noted = [(uuid, note) for uuid, health in healths for note in health.notes]
             self._publisher.machine(machine)
             self._metrics.show_gpus(machine, unhealthy, noted, devices.left_out)
-            before, self._unplaced = self._unplaced, _unplaced(front, devices.machine)
+            before = self._unplaced
+            self._unplaced = unplaced(devices.machine, front.lists) if front else before
         if self._unplaced - before:
             self._caretaker.discover()  # MIG devices were made since the last reading
 
@@ -388,26 +388,6 @@ class Node:
             namespace, _, name = key.partition("/")
             for container, gpus in containers.items():
                 self._metrics.allocated.labels(namespace, name, container).set(len(gpus))
-
-
-class Part(Protocol):
-    def stop(self) -> None: ...
-
-
-def end(*parts: Part) -> None:
-    """Stop all parts at once, and do not wait for one that hangs."""
-    enders = [Thread(target=part.stop, daemon=True) for part in parts]
-    ends = time.monotonic() + _STOP_SECONDS
-    for ender in enders:
-        ender.start()
-    for ender, part in zip(enders, parts, strict=True):
-        ender.join(max(0.0, ends - time.monotonic()))
-        if ender.is_alive():
-            log.warning("%s does not end; the program does not wait for it", type(part).__name__)
-
-
-def _unplaced(front: Front | None, machine: Machine) -> frozenset[str]:
-    return frozenset() if front is None else unplaced(machine, front.lists)
 
 
 def _because(what: str, why: str) -> str:

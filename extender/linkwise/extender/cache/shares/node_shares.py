@@ -29,6 +29,11 @@ class NodeShares:
         self.machine = machine
         self.places = () if machine is None else book.places_of(machine)
 
+    def forget(self) -> None:
+        """The node is gone; pods may still be bound to its name."""
+        self.put_machine(None)
+        self.in_use, self.listed_as = {}, {}
+
     def put_in_use(
         self, in_use: Mapping[str, ContainerShares], bound: Mapping[str, PodRecord]
     ) -> None:
