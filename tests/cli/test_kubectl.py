@@ -14,12 +14,16 @@ from linkwise.cli import kubectl_tables
 from linkwise.cli.kubectl import main
 from linkwise.extender.api.views import GpuView, NodeView
 from linkwise.extender.core import Core, CoreSettings
+from linkwise.extender.explain.usage import view_use
 from linkwise.extender.runtime.loop import Loop
 from linkwise.extender.runtime.metrics import ExtenderMetrics
 from linkwise.extender.runtime.ports.routes import create_app
 from linkwise.simulator.api_server import ApiServer
 from tests.cli.api_proxy import Proxy, served, write_kubeconfig
+from tests.divided import SHARED, all_three
+from tests.extender.shares.cluster import ShareCluster
 from tests.extender.world import World, wait_for
+from tests.machines import DGX_1V
 
 ROOT = Path(__file__).parents[2]
 
@@ -206,6 +210,20 @@ def test_top_says_how_much_is_used_and_what_still_fits() -> None:
     (row,) = [line for line in told if line.startswith("ml ")]
     assert row.split() == ["ml", "0", "6", "1", "4", "32"]
     assert max(map(len, told)) <= 120
+
+
+def test_nodes_with_divided_gpus_have_a_column_for_free_shares() -> None:
+    at = ShareCluster()
+    at.add_divided("n0", all_three(DGX_1V))
+    at.add_node("n1")
+    at.add_taker("w", {SHARED: 2})
+    at.try_to_place("w")
+    table = kubectl_tables.nodes(at.core.nodes(at.now)).splitlines()
+    assert "FREE  FREE SHARES" in table[0]
+    assert "gpu 2/2, gpu.shared 3/5, mig-1g.10gb 3/3, mig-3g.40gb 1/1" in table[1]
+    assert table[2].split()[5:7] == ["8", "-"]
+    told = kubectl_tables.use(view_use(at.core.snapshot(at.now)))
+    assert "16 GPUs on 2 nodes: 0 in use (0 %), 0 planned, 11 free, 5 divided" in told
 
 
 def test_every_table_fits_a_terminal_and_a_pipe_gets_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,6 +58,9 @@ class World:
 
     def start_plugin(self) -> None:
         inventory = RecordedInventory.named(MACHINE, node="n1")
+        self.run(inventory)
+
+    def run(self, inventory: RecordedInventory) -> None:
         self.program = Program(self.settings, inventory, self.client)
         self.thread = Thread(target=self.program.run)
         self.thread.start()

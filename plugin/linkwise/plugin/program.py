@@ -4,7 +4,6 @@ import logging
 import time
 from queue import SimpleQueue
 from threading import Event, Lock, Thread
-from typing import Protocol
 
 from waitress.server import create_server
 
@@ -21,6 +20,7 @@ from linkwise.plugin.device_plugin.observer import Observer
 from linkwise.plugin.device_plugin.preferred_allocation import Advisor
 from linkwise.plugin.device_plugin.registration import Registrar
 from linkwise.plugin.device_plugin.server import Advice, DevicePlugin
+from linkwise.plugin.ending import end
 from linkwise.plugin.errors import ListenError
 from linkwise.plugin.gpus.inventory import Inventory, Snapshot, Xid
 from linkwise.plugin.health.book import DeviceBook, Devices
@@ -28,7 +28,7 @@ from linkwise.plugin.health.conditions import read_treatments
 from linkwise.plugin.health.faults import Policy
 from linkwise.plugin.health.health_loop import Caretaker, Listeners, first_reading
 from linkwise.plugin.in_front.front import Front
-from linkwise.plugin.in_front.sharing import is_share
+from linkwise.plugin.in_front.sharing import is_share, unplaced
 from linkwise.plugin.metrics import Metrics
 from linkwise.plugin.node.cleanup import Leaving
 from linkwise.plugin.node.in_use import InUsePoller, PodResources
@@ -40,7 +40,6 @@ from linkwise.topology.machine.model import LinkClass, Machine
 log = logging.getLogger(__name__)
 
 _FIRST_PODS_SECONDS = 5.0  # then the plugin registers anyway: GPUs without plans beat no GPUs
-_STOP_SECONDS = 0.8  # how long a stopping program waits for parts that may hang
 # This port serves only scrapes and probes, to unknown clients. Idle connections must not keep the
 # probes out: the server closes them soon, before the limit is reached.
 _HTTP = {
@@ -248,6 +247,17 @@ class Node:
             on_change=self._in_use_changed,
             on_error=metrics.pod_resources_errors.inc,
         )
+        self._caretaker = Caretaker(
+            inventory,
+            self._book,
+            snapshot,
+            health_seconds=settings.health_seconds,
+            discovery_seconds=settings.discovery_seconds,
+            listeners=Listeners(
+                devices=lambda devices: self._devices_changed(devices, pick), xid=self._xid
+            ),
+        )
+        self._unplaced: frozenset[str] = frozenset()
         advice = Advice(self._advisors.managed, metrics)
         self._registrar: Registrar | Front | Observer
         if front is not None:
@@ -277,16 +287,6 @@ class Node:
                 metrics=metrics,
                 on_lost=self._advisors.managed.kubelet_restarted,
             )
-        self._caretaker = Caretaker(
-            inventory,
-            self._book,
-            snapshot,
-            health_seconds=settings.health_seconds,
-            discovery_seconds=settings.discovery_seconds,
-            listeners=Listeners(
-                devices=lambda devices: self._devices_changed(devices, pick), xid=self._xid
-            ),
-        )
         self._silent_seconds = settings.silent_seconds
 
     def start(self, stopping: Event) -> None:
@@ -351,6 +351,10 @@ class Node:
             noted = [(uuid, note) for uuid, health in healths for note in health.notes]
             self._publisher.machine(machine)
             self._metrics.show_gpus(machine, unhealthy, noted, devices.left_out)
+            before = self._unplaced
+            self._unplaced = unplaced(devices.machine, front.lists) if front else before
+        if self._unplaced - before:
+            self._caretaker.discover()  # MIG devices were made since the last reading
 
     def _counts(self, device_id: str) -> bool:
         """Where a vendor's plugin stays, not every device is a whole GPU."""
@@ -393,22 +397,6 @@ class Node:
             namespace, _, name = key.partition("/")
             for container, gpus in containers.items():
                 self._metrics.allocated.labels(namespace, name, container).set(len(gpus))
-
-
-class Part(Protocol):
-    def stop(self) -> None: ...
-
-
-def end(*parts: Part) -> None:
-    """Stop all parts at once, and do not wait for one that hangs."""
-    enders = [Thread(target=part.stop, daemon=True) for part in parts]
-    ends = time.monotonic() + _STOP_SECONDS
-    for ender in enders:
-        ender.start()
-    for ender, part in zip(enders, parts, strict=True):
-        ender.join(max(0.0, ends - time.monotonic()))
-        if ender.is_alive():
-            log.warning("%s does not end; the program does not wait for it", type(part).__name__)
 
 
 def _because(what: str, why: str) -> str:

@@ -1,15 +1,17 @@
 """Pods of all kinds on nodes with whole GPUs, replicas and MIG devices, in any order: nothing is
 given twice, and a pod is refused only if a search that tries every way refuses it too."""
 
-from dataclasses import dataclass
+import random
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
-import hypothesis.strategies as st
-from hypothesis import HealthCheck, settings
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+import pytest
 
 from linkwise.extender.api.extender_calls import BindOrder, Outcome
 from linkwise.topology import names
+from linkwise.topology.annotations.node_annotation import write_topology
 from linkwise.topology.annotations.plan import read_gpus, read_plan
+from linkwise.topology.machine.parts import Part
 from tests.divided import GPU, MIG_1G, MIG_3G, SHARED, all_three, cut, replicas
 from tests.extender.shares.brute_force import (
     fits_shares,
@@ -21,8 +23,9 @@ from tests.extender.shares.brute_force import (
 from tests.extender.shares.cluster import Held, ShareCluster
 from tests.machines import DGX_1V, DGX_A100, PCIE_8
 
+T = TypeVar("T")
 NODES = ("n0", "n1", "n2")
-RESOURCES = st.sampled_from([SHARED, MIG_1G, MIG_3G])
+RESOURCES = (SHARED, MIG_1G, MIG_3G)
 
 
 @dataclass(frozen=True)
@@ -31,9 +34,11 @@ class _Asked:
     share: str
 
 
-class ShareMachine(RuleBasedStateMachine):
-    def __init__(self) -> None:
-        super().__init__()
+class Life:
+    """A cluster, and what happens to it by *chance*."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
         self.at = ShareCluster()
         machines = (
             all_three(DGX_1V),
@@ -42,78 +47,79 @@ class ShareMachine(RuleBasedStateMachine):
         )
         for node, machine in zip(NODES, machines, strict=True):
             self.at.add_divided(node, machine)
+        self.first = dict(zip(NODES, machines, strict=True))
         self.asked: dict[str, _Asked] = {}
         self.flights: list[BindOrder] = []
-        self.number = 0
+        self.number = self.placed = 0
 
     # What people do.
 
-    @rule(
-        wants=st.lists(st.tuples(RESOURCES, st.integers(1, 3)), min_size=1, max_size=2),
-        share=st.sampled_from(["", "spread", "pack"]),
-    )
-    def add_taker(self, wants: list[tuple[str, int]], share: str) -> None:
-        self._add(_Asked(tuple(wants), share))
+    def add(self) -> None:
+        for _ in range(self.chance.randint(2, 6)):
+            self.number += 1
+            name, asked = f"p{self.number}", self._asks()
+            limits = ({resource: count} for resource, count in asked.wants)
+            self.at.add_taker(name, *limits, share=asked.share)
+            self.asked[name] = asked
 
-    @rule(count=st.integers(1, 4), share=st.sampled_from(["", "spread", "pack"]))
-    def add_managed(self, count: int, share: str) -> None:
-        self._add(_Asked(((GPU, count),), share))
+    def _asks(self) -> _Asked:
+        chance = self.chance
+        share = chance.choice(["", "", "spread", "pack"])
+        if chance.random() < 0.4:
+            return _Asked(((GPU, chance.randint(1, 4)),), share)
+        containers = chance.choice([1, 1, 2])
+        wants = [(chance.choice(RESOURCES), chance.randint(1, 3)) for _ in range(containers)]
+        return _Asked(tuple(wants), share)
 
-    def _add(self, asked: _Asked) -> None:
-        self.number += 1
-        name = f"p{self.number}"
-        self.at.add_taker(name, *({res: count} for res, count in asked.wants), share=asked.share)
-        self.asked[name] = asked
+    def delete(self) -> None:
+        for name in self._some(self._all(), 6):
+            node = self.at.pod(name).spec.node_name
+            self.at.delete(name)
+            if node:
+                self.at.put_in_use(node, f"ml/{name}", None, ())
 
-    @precondition(lambda self: self._all())
-    @rule(data=st.data())
-    def delete(self, data: st.DataObject) -> None:
-        name = data.draw(st.sampled_from(self._all()))
-        node = self.at.pod(name).spec.node_name
-        self.at.delete(name)
-        if node:
-            self.at.put_in_use(node, f"ml/{name}", None, ())
+    def end(self) -> None:
+        """Some end; what the kubelet still reports stays in use."""
+        for name in self._some(self._bound(), 5):
+            self.at.set_phase(name, "Succeeded")
 
-    @precondition(lambda self: self._bound())
-    @rule(data=st.data())
-    def end(self, data: st.DataObject) -> None:
-        """It ends; what the kubelet still reports stays in use."""
-        name = data.draw(st.sampled_from(self._bound()))
-        self.at.set_phase(name, "Succeeded")
-
-    @rule(node=st.sampled_from(NODES))
-    def clean_up(self, node: str) -> None:
-        for key in {**self.at.in_use(node), **self.at.shares_in_use(node)}:
-            pod = self.at.find(key.removeprefix("ml/"))
-            if pod is None or pod.status.phase == "Succeeded":
-                self.at.put_in_use(node, key, None, ())
+    def clean_up(self) -> None:
+        for node in NODES:
+            for key in {**self.at.in_use(node), **self.at.shares_in_use(node)}:
+                pod = self.at.find(key.removeprefix("ml/"))
+                if pod is None or pod.status.phase == "Succeeded":
+                    self.at.put_in_use(node, key, None, ())
 
     # What kube-scheduler does.
 
-    @precondition(lambda self: self._waiting())
-    @rule(data=st.data(), flies=st.booleans())
-    def place(self, data: st.DataObject, flies: bool) -> None:
-        name = data.draw(st.sampled_from(self._waiting()))
+    def try_all(self) -> None:
+        """Try every pod that waits, in some order; a Binding may stay in flight."""
+        for name in self._some(self._waiting(), 99):
+            order = self._try(name)
+            if order is not None and self.chance.random() < 0.1:
+                self.flights.append(order)
+            elif order is not None:
+                self.at.land(order)
+
+    def _try(self, name: str) -> BindOrder | None:
         asked = self.asked[name]
         fitting = [node for node in NODES if self._fits(node, asked)]
         passed = self.at.filter(name).node_names
         assert set(passed) <= set(fitting), f"{asked} on {passed}, brute force: {fitting}"
         assert bool(passed) == bool(fitting), f"{asked} refused, brute force: {fitting}"
         if not passed:
-            return
-        order = self.at.begin_bind(name, data.draw(st.sampled_from(sorted(passed))))
+            return None
+        order = self.at.begin_bind(name, self.chance.choice(sorted(passed)))
         assert isinstance(order, BindOrder), order
-        if flies:
-            self.flights.append(order)
-        else:
-            self.at.land(order)
+        self._gives_what_is_free(order)
+        self.placed += 1
+        return order
 
-    @precondition(lambda self: self.flights)
-    @rule(outcome=st.sampled_from([Outcome.DONE, Outcome.REFUSED]))
-    def land(self, outcome: Outcome) -> None:
-        self.at.land(self.flights.pop(0), outcome)
+    def land(self) -> None:
+        if self.flights:
+            outcome = self.chance.choice([Outcome.DONE, Outcome.REFUSED])
+            self.at.land(self.flights.pop(0), outcome)
 
-    @rule()
     def restart(self) -> None:
         while self.flights:
             self.at.land(self.flights.pop())
@@ -123,23 +129,27 @@ class ShareMachine(RuleBasedStateMachine):
 
     # What the kubelet does.
 
-    @precondition(lambda self: self._unstarted())
-    @rule(data=st.data(), swap=st.booleans())
-    def start(self, data: st.DataObject, swap: bool) -> None:
-        """It gives the planned devices, or other free ones of the same resources."""
-        name = data.draw(st.sampled_from(self._unstarted()))
+    def start_all(self) -> None:
+        for name in self._unstarted():
+            if self.chance.random() < 0.7:
+                self._start(name)
+
+    def _start(self, name: str) -> None:
+        """The kubelet gives the planned devices, or others of the same resources that no plan
+        names: the plugin in front of the vendor's prefers no others."""
         node = self.at.pod(name).spec.node_name
         gpus, shares = self._planned(name)
-        real = self._real(node)
-        if swap:
+        others = {key: ids for key, ids in self._devices(node).items() if key != f"ml/{name}"}
+        real = frozenset[str]().union(*others.values())
+        if self.chance.random() < 0.5:
             machine = self.at.machine(node)
-            gpus = tuple(data.draw(st.permutations(free_gpus(machine, real)))[: len(gpus)])
+            gpus = tuple(self._some(free_gpus(machine, real), len(gpus)))
             given: set[str] = set()
             other: Held = {}
             for container, of in shares.items():
                 for resource, ids in of.items():
                     free = sorted(free_shares(machine, real | given, resource))
-                    chosen = tuple(data.draw(st.permutations(free))[: len(ids)])
+                    chosen = tuple(self._some(free, len(ids)))
                     other.setdefault(container, {})[resource] = chosen
                     given |= set(chosen)
             shares = other
@@ -151,7 +161,46 @@ class ShareMachine(RuleBasedStateMachine):
         self.at.put_in_use(node, f"ml/{name}", shares, gpus)
         self.at.set_phase(name, "Running")
 
-    @invariant()
+    def divide_otherwise(self) -> None:
+        """GPUs that no pod uses are divided otherwise, by replicas or not at all."""
+        node = self.chance.choice(NODES)
+        machine = self.at.machine(node)
+        taken = frozenset[str]().union(*self._devices(node).values())
+        used = opened(machine, taken) | {
+            position for position, gpu in enumerate(machine.gpus) if gpu.uuid in taken
+        }
+        gpus = [
+            gpu
+            if position in used or self.chance.random() < 0.7
+            else replace(
+                gpu,
+                healthy=True,
+                parts=self.chance.choice(
+                    [None, (Part(gpu.uuid, SHARED, 2),), self.first[node].gpus[position].parts]
+                ),
+            )
+            for position, gpu in enumerate(machine.gpus)
+        ]
+        text = write_topology(replace(machine, gpus=tuple(gpus)))
+        self.at.annotate_node(node, names.TOPOLOGY, text)
+
+    def fall_ill(self) -> None:
+        """GPUs become unhealthy, whole or divided, and others recover."""
+        node = self.chance.choice(NODES)
+        machine = self.at.machine(node)
+        sick = set(self._some(list(range(8)), 2))
+        gpus = tuple(
+            replace(gpu, healthy=position not in sick)
+            if gpu.parts is None
+            else replace(
+                gpu,
+                parts=tuple(replace(part, healthy=position not in sick) for part in gpu.parts),
+            )
+            for position, gpu in enumerate(machine.gpus)
+        )
+        text = write_topology(replace(machine, gpus=gpus))
+        self.at.annotate_node(node, names.TOPOLOGY, text)
+
     def sound(self) -> None:
         self.at.sound()
         for node in NODES:
@@ -168,6 +217,14 @@ class ShareMachine(RuleBasedStateMachine):
         assert not opened(machine, seen) & {
             position for position, gpu in enumerate(machine.gpus) if gpu.uuid in whole
         }, f"{node}: a GPU is given whole and shared"
+
+    def _gives_what_is_free(self, order: BindOrder) -> None:
+        machine = self.at.machine(order.node)
+        taken = frozenset[str]().union(*self._devices(order.node).values())
+        gpus = read_gpus(order.annotations[names.GPUS])
+        assert {each for ids in gpus.values() for each in ids} <= set(free_gpus(machine, taken))
+        for planned in read_plan(order.annotations[names.PLAN]).shares:
+            assert set(planned.ids) <= set(free_shares(machine, taken, planned.resource))
 
     def _fits(self, node: str, asked: _Asked) -> bool:
         machine = self.at.machine(node)
@@ -208,15 +265,9 @@ class ShareMachine(RuleBasedStateMachine):
 
     # What there is.
 
-    def _real(self, node: str) -> frozenset[str]:
-        whole = self.at.in_use(node).values()
-        shares = self.at.shares_in_use(node).values()
-        return frozenset(
-            [
-                *(each for of in whole for ids in of.values() for each in ids),
-                *(e for of in shares for held in of.values() for ids in held.values() for e in ids),
-            ]
-        )
+    def _some(self, of: list[T], most: int) -> list[T]:
+        """Some of these, in some order."""
+        return self.chance.sample(of, min(most, len(of)))
 
     def _planned(self, name: str) -> tuple[tuple[str, ...], Held]:
         said = self.at.pod(name).metadata.annotations
@@ -249,14 +300,17 @@ class ShareMachine(RuleBasedStateMachine):
         ]
 
 
-TestShares = ShareMachine.TestCase
-TestShares.settings = settings(
-    max_examples=60,
-    stateful_step_count=40,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
+@pytest.mark.parametrize("seed", range(8))
+def test_nothing_is_given_twice_and_no_pod_waits_without_need(seed: int) -> None:
+    life = Life(random.Random(seed))
+    happenings = (
+        *(life.add, life.add, life.try_all, life.try_all, life.start_all, life.delete, life.end),
+        *(life.clean_up, life.land, life.divide_otherwise, life.fall_ill, life.restart),
+    )
+    for _ in range(200):
+        life.chance.choice(happenings)()
+        life.sound()
+    assert life.placed > 30
 
 
 def test_the_nodes_of_this_test_have_all_three() -> None:

@@ -206,6 +206,16 @@ def test_a_gpu_that_a_pod_has_whole_gives_no_shares() -> None:
     assert at.filter("v").node_names == ("n0",)
 
 
+def test_a_pod_with_whole_gpus_that_nobody_planned_is_presumed_on_whole_ones() -> None:
+    at = ShareCluster()
+    at.add_divided("n0", cut(replicas(DGX_1V, {0: 2, 1: 2}), 2, MIG_1G))
+    at.add_taker("w", {GPU: 6})
+    at.put_pod(change(at.pod("w"), spec=change(at.pod("w").spec, node_name="n0")))
+    states = [(gpu.state, gpu.holder) for gpu in at.core.nodes(at.now)[0].gpus]
+    assert states == [("divided", "")] * 3 + [("held", "ml/w")] * 5
+    at.sound()
+
+
 def test_an_unhealthy_share_is_not_given() -> None:
     at = ShareCluster()
     machine = cut(DGX_1V, 0, MIG_1G, MIG_1G)
@@ -253,6 +263,25 @@ def test_a_pod_that_waits_for_a_share_is_woken_when_one_comes_free(at: ShareClus
     at.pass_time(2)
     assert at.pod("v").status.nominated_node_name == "n0"
     assert at.try_to_place("v") == "n0"
+
+
+def test_a_kubelet_that_refuses_a_pod_with_shares_gets_no_other_until_a_trial(
+    at: ShareCluster,
+) -> None:
+    at.add_taker("w", {SHARED: 1})
+    at.try_to_place("w")
+    refused = at.pod("w").status
+    refused = change(refused, phase="Failed", reason="UnexpectedAdmissionError")
+    at.put_pod(change(at.pod("w"), status=refused))
+    at.add_taker("v", {SHARED: 1})
+    assert reason(at, "v") == "kubelet refuses pods with GPUs"
+    at.pass_time(31)
+    assert at.try_to_place("v") == "n0"
+    at.add_taker("x", {SHARED: 1})
+    assert not at.try_to_place("x")
+    at.set_phase("v", "Running")
+    at.settle()
+    assert at.try_to_place("x") == "n0"
 
 
 def test_kube_schedulers_choice_of_victims_stands_where_there_are_only_shares() -> None:

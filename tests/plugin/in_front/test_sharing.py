@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from linkwise.plugin.in_front.resource import offered
-from linkwise.plugin.in_front.sharing import divided, is_share
+from linkwise.plugin.in_front.sharing import divided, is_share, unplaced
 from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
 from linkwise.topology.annotations.node_annotation import read_topology, write_topology
 from linkwise.topology.machine.model import Machine
@@ -120,6 +120,16 @@ def test_a_gpu_under_two_names_has_the_first() -> None:
     ids = replicas(UUIDS[0], 2)
     machine = seen(DGX_1V, {SHARED: listed(*ids), "example.com/gpu": listed(*ids)})
     assert machine.gpus[0].parts == (Part(UUIDS[0], "example.com/gpu", 2),)
+
+
+def test_mig_devices_of_unknown_gpus_are_told() -> None:
+    read = with_parts(DGX_1V, {7: (Part("MIG-a", mig=PROFILE_1G),)})
+    lists = {
+        GPU: listed(*UUIDS[:7]),
+        SHARED: listed(f"{UUIDS[0]}::0"),
+        MIG_1G: listed("MIG-a", "MIG-new", f"MIG-{UUIDS[3]}/1/0"),
+    }
+    assert unplaced(read, lists) == {"MIG-new"}
 
 
 def test_which_ids_are_shares() -> None:

@@ -7,14 +7,8 @@ yet. A change settles only the nodes that it affects, so a filter call reads arr
 from collections.abc import Iterable, Iterator, Mapping
 
 from linkwise.extender.api.records import GangKey, NodeRecord, PodRecord, ResourceList, WrittenPlan
-from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind, kind_key, will_do
-from linkwise.extender.cache.node_info import (
-    NOT_SEEN,
-    NodeInfo,
-    holder_of,
-    place_of,
-    sharer_of,
-)
+from linkwise.extender.cache.machine_kind import MachineKind, kind_key
+from linkwise.extender.cache.node_info import NOT_SEEN, NodeInfo, holder_of, place_of, sharer_of
 from linkwise.extender.cache.node_table import NOT_USABLE, NodeTable
 from linkwise.extender.cache.plan_drift import Mismatch, note_mismatches
 from linkwise.extender.cache.row_log import RowLog
@@ -25,10 +19,8 @@ from linkwise.topology.names import DEFAULT_RESOURCE
 
 
 class Cache:
-    """*managed* is the resource that offers whole GPUs."""
-
     def __init__(self, managed: str = DEFAULT_RESOURCE) -> None:
-        self.managed = managed
+        self.managed = managed  # the resource that offers whole GPUs
         self.rows = NodeTable()
         self.domains = Domains()
         self.nodes: dict[str, NodeInfo] = {}
@@ -82,8 +74,7 @@ class Cache:
             return
         info.record = info.machine = info.kind = None
         info.in_use, info.listed_as = {}, {}
-        info.sharing.put_machine(None)
-        info.sharing.put_in_use({}, {})
+        info.sharing.forget()
         info.no_topology, info.no_truth = NOT_SEEN, ""
         self.domains.put(info.row)
         self._show_room(info)
@@ -220,10 +211,7 @@ class Cache:
         known = self._kept.get(uid)
         if known is not None and known[0] == state:
             return known[1]
-        keeps = False
-        if info.kind is not None and info.machine is not None and info.keeps(uid):
-            request = GpuRequest(record.demand, record.ask.requirement)
-            keeps = will_do(info.kind, info.machine, request, written.gpus)
+        keeps = info.keeps_for(record)
         self._kept[uid] = (state, keeps)
         return keeps
 

@@ -18,7 +18,7 @@ from operator import or_
 
 from linkwise.extender.api.records import GangKey, NodeRecord, PodRecord, ResourceList, WrittenPlan
 from linkwise.extender.api.spans import CLIQUE
-from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind
+from linkwise.extender.cache.machine_kind import GpuRequest, MachineKind, will_do
 from linkwise.extender.cache.shares.book import ShareBook
 from linkwise.extender.cache.shares.listed_as import attributed
 from linkwise.extender.cache.shares.node_shares import NodeShares
@@ -230,6 +230,14 @@ class NodeInfo:
             and self.owned.get(uid, 0) == gpus
             and not gpus & ~self.machine.healthy_gpus
         )
+
+    def keeps_for(self, record: PodRecord) -> bool:
+        """Whether the plan of this unbound pod can still be carried out, as far as GPUs matter."""
+        plan = self.plans.get(record.uid)
+        if plan is None or self.kind is None or self.machine is None or not self.keeps(record.uid):
+            return False
+        request = GpuRequest(record.demand, record.ask.requirement)
+        return will_do(self.kind, self.machine, request, plan.gpus)
 
     def truth_of(self, record: PodRecord) -> Mapping[str, tuple[str, ...]] | None:
         """Which container of this pod really has which GPUs; None if nothing is known."""

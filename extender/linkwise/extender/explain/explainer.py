@@ -39,7 +39,6 @@ from linkwise.extender.gangs.gang import Phase
 from linkwise.extender.gangs.members import GangMembers
 from linkwise.extender.queue.reservations import Claimant, claimant_of_single
 from linkwise.extender.queue.scheduling_queue import Urgency, urgency_of_single
-from linkwise.topology.annotations.plan import ContainerShares
 
 WAITING = frozenset({"waiting", "invalid"})
 
@@ -138,7 +137,7 @@ class Explainer:
             communicator=written.plan.communicator if written else None,
             by_count=self._is_by_count(record),
             runner_up=self._alternatives.runner_up([record]) if runner_up and not in_gang else None,
-            shares=self._shares(record),
+            shares=snapshot.shares_of(record),
         )
 
     def _state(self, record: PodRecord) -> str:
@@ -197,16 +196,6 @@ class Explainer:
                 return real
         written = self._snapshot.plan_of(record)
         return {} if written is None or record.ended else written.gpus
-
-    def _shares(self, record: PodRecord) -> ContainerShares:
-        node = self._snapshot.node_named.get(record.node)
-        if node is not None and record.uid in node.shares_listed:
-            return node.shares_listed[record.uid]
-        written = self._snapshot.plan_of(record)
-        found: dict[str, dict[str, tuple[str, ...]]] = {}
-        for planned in written.plan.shares if written is not None and not record.ended else ():
-            found.setdefault(planned.container, {})[planned.resource] = planned.ids
-        return found
 
     # Gangs.
 

@@ -122,6 +122,17 @@ class Snapshot:
         """The plan that is valid for this pod; None if it has none."""
         return plan_on(record, record.node) if record.node else self.plans.get(record.uid)
 
+    def shares_of(self, record: PodRecord) -> ContainerShares:
+        """The shares that the pod has by the kubelet's report, or else by its plan."""
+        node = self.node_named.get(record.node)
+        if node is not None and record.uid in node.shares_listed:
+            return node.shares_listed[record.uid]
+        written = self.plan_of(record)
+        found: dict[str, dict[str, tuple[str, ...]]] = {}
+        for planned in written.plan.shares if written is not None and not record.ended else ():
+            found.setdefault(planned.container, {})[planned.resource] = planned.ids
+        return found
+
 
 class SnapshotCamera:
     """Takes snapshots. It reuses the state of a node until the node's info settles again."""

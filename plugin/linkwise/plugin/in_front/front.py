@@ -169,9 +169,15 @@ class Front:
     def seen(self, machine: Machine) -> Machine:
         """The machine as the cluster should see it. While the vendor's plugin is lost, its last
         list counts: the kubelet shows that no device is available, and plans outlive a restart."""
-        listed, known = self._listed(), ((e.offer.resource, e.offer.last_list) for e in self._all())
+        listed = self._listed()
         seen = machine if listed is None else offered(machine, listed)
-        return divided(seen, machine, {resource: of for resource, of in known if of is not None})
+        return divided(seen, machine, self.lists)
+
+    @property
+    def lists(self) -> Mapping[str, wire.ListAndWatchResponse]:
+        """The last list of each resource."""
+        lists = ((each.offer.resource, each.offer.last_list) for each in self._all())
+        return {resource: listed for resource, listed in lists if listed is not None}
 
     def not_offered(self, machine: Machine) -> Mapping[str, str]:
         """The GPUs that the vendor's plugin is known not to offer: uuid -> why."""

@@ -44,6 +44,17 @@ def divided(
     return seen if gpus == seen.gpus else replace(seen, gpus=gpus)
 
 
+def unplaced(read: Machine, lists: Mapping[str, wire.ListAndWatchResponse]) -> frozenset[str]:
+    """The uuids of MIG devices that vendors list, and of which Linkwise does not know the GPU: they
+    were made after it has read the machine."""
+    known = {part.uuid for gpu in read.gpus for part in gpu.parts or ()}
+    return frozenset(
+        uuid
+        for uuid in _offers(lists).keys() - known
+        if uuid.startswith(_MIG) and not _gpu_of(uuid)
+    )
+
+
 @dataclass(slots=True)
 class _Offer:
     """What is listed of one part: its resource, and whether each replica is healthy. A part that

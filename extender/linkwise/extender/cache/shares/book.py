@@ -8,6 +8,8 @@ the steps before it left, so no share ever has two holders.
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, reduce
+from operator import or_
 
 from linkwise.extender.api.records import PodRecord, WrittenPlan
 from linkwise.topology.annotations.plan import ContainerShares
@@ -51,14 +53,21 @@ class ShareBook:
         ]
 
     def free_ids(self, part: Part) -> tuple[str, ...]:
+        if not self.holders:
+            return part.ids
         return tuple(each for each in part.ids if each not in self.holders)
 
-    @property
+    @cached_property
+    def divided(self) -> int:
+        """The bitmask of the GPUs that have parts."""
+        return reduce(or_, (1 << place.gpu for place in self.places), 0)
+
+    @cached_property
     def opened(self) -> int:
         """The bitmask of the divided GPUs of which some pod has a share."""
         mask = 0
         for place in self.places:
-            if any(each in self.holders for each in place.part.ids):
+            if self.holders and any(each in self.holders for each in place.part.ids):
                 mask |= 1 << place.gpu
         return mask
 
@@ -69,7 +78,7 @@ class ShareBook:
         earlier = before.free
         return any(count > earlier.get(resource, 0) for resource, count in self.free.items())
 
-    @property
+    @cached_property
     def free(self) -> Mapping[str, int]:
         """How many shares of each resource pods can get now."""
         resources = dict.fromkeys(place.part.resource for place in self.places)

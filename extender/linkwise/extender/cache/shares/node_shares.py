@@ -2,8 +2,6 @@
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import reduce
-from operator import or_
 
 from linkwise.extender.api.records import PodRecord, WrittenPlan
 from linkwise.extender.cache.shares import book
@@ -31,6 +29,11 @@ class NodeShares:
         self.machine = machine
         self.places = () if machine is None else book.places_of(machine)
 
+    def forget(self) -> None:
+        """The node is gone; pods may still be bound to its name."""
+        self.put_machine(None)
+        self.in_use, self.listed_as = {}, {}
+
     def put_in_use(
         self, in_use: Mapping[str, ContainerShares], bound: Mapping[str, PodRecord]
     ) -> None:
@@ -47,7 +50,7 @@ class NodeShares:
     @property
     def divided(self) -> int:
         """The bitmask of the GPUs that have parts: nobody gets one as a whole."""
-        return reduce(or_, (1 << place.gpu for place in self.places), 0)
+        return ShareBook(self.places).divided
 
     @property
     def listed(self) -> Mapping[str, ContainerShares]:

@@ -35,7 +35,7 @@ class KubeletAdmission:
     def changed(self, before: PodRecord | None, record: PodRecord, now: float) -> None:
         """A pod was created or changed; the cache already has *record*."""
         node = record.node
-        if not node or not record.demand.gpus:
+        if not node or not (record.demand.gpus or record.shares):
             return
         if record.refused and before is not None and not (before.ended or before.running):
             self._refused(node, now)

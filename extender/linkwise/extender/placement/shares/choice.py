@@ -5,12 +5,15 @@ are opened. Several shares are on different GPUs, between which bandwidth counts
 `linkwise.dev/share` says. Among equal choices that count opens GPUs, the one is taken whose GPUs
 later pods miss least.
 
-The search finds a choice if there is one. The only exception is a pod with several such containers
-and a required link: of each set of GPUs it tries one way only to spread a container's shares.
+Nodes differ in ids, and mostly not in how many shares of each GPU are free. So the search knows
+counts only, and its result serves all nodes with equal ones. It finds a choice if there is one. The
+only exception is a pod with several such containers and a required link: of each set of GPUs it
+tries one way only to spread a container's shares.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import combinations
 
 from linkwise.extender.api.annotations import Sharing, TopologyRequirement, is_model
@@ -20,6 +23,7 @@ from linkwise.topology.annotations.plan import PlannedShares
 from linkwise.topology.demand import PodDemand, Role, split
 from linkwise.topology.machine.model import LinkClass
 
+_MOST_CHOICES = 64  # remembered for each node
 _MOST_STEPS = 20_000  # of one search; a pod of a few containers takes as many steps as it has
 
 
@@ -52,6 +56,8 @@ class ShareChoice:
 def choose_shares(kind: MachineKind, book: ShareBook, request: ShareRequest) -> ShareChoice | None:
     """The shares for the pod; None if the node has none that suit. Made once for each book."""
     if request not in book.choices:
+        if len(book.choices) >= _MOST_CHOICES:
+            book.choices.clear()
         book.choices[request] = _choose(kind, book, request)
     found = book.choices[request]
     assert found is None or isinstance(found, ShareChoice)
@@ -72,65 +78,85 @@ def suitable(kind: MachineKind, place: Place, requirement: TopologyRequirement) 
 
 @dataclass(frozen=True, slots=True)
 class _Need:
-    """So many shares of one resource, for one container."""
+    """So many shares of one resource, for one container; for what init containers take beyond the
+    others, the name is empty."""
 
     resource: str
+    container: str
     size: int
     sharing: Sharing
 
 
 @dataclass(frozen=True, slots=True)
-class _State:
-    """The free shares of each GPU by resource, and what the choice so far costs."""
+class _Room:
+    """How many shares of one resource are free on each GPU that has some. MIG devices reach each
+    other neither by NVLink nor over PCIe, not even on one GPU."""
 
-    free: Mapping[str, Mapping[int, tuple[str, ...]]]  # resource -> GPU -> ids, in order of use
+    resource: str
+    mig: bool
+    free: tuple[tuple[int, int], ...]  # GPU and count, ascending
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What is left after the choice so far, and what that costs."""
+
+    free: Mapping[str, Mapping[int, int]]  # resource -> GPU -> count
     opened: int
     quality: float = ENOUGH
-    new: int = 0  # bitmask of GPUs that the choice opens
+    new: int = 0  # bitmask of the GPUs that the choice opens
+
+
+Counts = tuple[tuple[int, int], ...]
+"""GPU and how many of its shares"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What each need gets, in the order of `_needs_of`."""
+
+    counts: tuple[Counts, ...]
+    quality: float
+    opened: int
+    damage: float
+    left: int
 
 
 class _Search:
-    def __init__(self, kind: MachineKind, book: ShareBook, request: ShareRequest) -> None:
-        self._kind, self._requirement = kind, request.requirement
-        self._idle = 0
-        for place in book.places:
-            self._idle |= 1 << place.gpu
-        self._idle &= ~book.opened
-        self._mig: dict[str, bool] = {}
+    def __init__(
+        self,
+        kind: MachineKind,
+        requirement: TopologyRequirement,
+        rooms: Sequence[_Room],
+        idle: int,
+    ) -> None:
+        self._kind, self._requirement, self._idle = kind, requirement, idle
+        self._mig = {room.resource: room.mig for room in rooms}
         self._steps = 0
-        free: dict[str, Mapping[int, tuple[str, ...]]] = {}
-        for resource, _ in request.wants:
-            places = [p for p in book.of(resource) if suitable(kind, p, request.requirement)]
-            self._mig[resource] = any(place.part.mig is not None for place in places)
-            free[resource] = _by_gpu(book, places)
-        self.first = _State(free, book.opened)
 
-    def find(
-        self, needs: Sequence[_Need], state: _State
-    ) -> tuple[_State, list[tuple[str, ...]]] | None:
-        """The ids for each of *needs*, and the state after them."""
+    def find(self, needs: Sequence[_Need], state: _State) -> tuple[_State, list[Counts]] | None:
+        """What each of *needs* gets, and the state after that."""
         if not needs:
             return state, []
         self._steps += 1
         if self._steps > _MOST_STEPS:
             return None
         for gpus in self._sets(needs[0], state):
-            after, ids = self._take(needs[0], state, gpus)
+            after, counts = self._take(needs[0], state, gpus)
             rest = self.find(needs[1:], after)
             if rest is not None:
-                return rest[0], [ids, *rest[1]]
+                return rest[0], [counts, *rest[1]]
         return None
 
-    def damage(self, state: _State) -> float:
-        """What later pods lose by the GPUs that this choice opens, in GB/s."""
-        return self._kind.damage(self._idle, state.new & self._idle) if state.new else 0.0
+    def damage(self, new: int) -> float:
+        """What later pods lose by the GPUs that are opened, in GB/s."""
+        return self._kind.damage(self._idle, new & self._idle) if new else 0.0
 
     def _sets(self, need: _Need, state: _State) -> Iterator[tuple[int, ...]]:
         """The sets of GPUs that can give the shares, the best first: as many GPUs as possible, if
         the pod does not say how many."""
         free = state.free[need.resource]
-        most = min(need.size, len(free))
-        sizes: Sequence[int] = range(most, 0, -1)
+        sizes: Sequence[int] = range(min(need.size, len(free)), 0, -1)
         if need.sharing is Sharing.SPREAD:
             sizes = (need.size,)
         elif need.sharing is Sharing.PACK:
@@ -139,8 +165,7 @@ class _Search:
             sets = (
                 gpus
                 for gpus in combinations(sorted(free), size)
-                if sum(len(free[gpu]) for gpu in gpus) >= need.size
-                and self._linked(need, _mask(gpus))
+                if sum(free[gpu] for gpu in gpus) >= need.size and self._linked(need, _mask(gpus))
             )
             yield from sorted(sets, key=lambda gpus: self._rank(need, state, gpus))
 
@@ -148,7 +173,6 @@ class _Search:
         require = self._requirement.require
         if require is LinkClass.SYS or need.size == 1:
             return True
-        # MIG devices reach each other neither by NVLink nor over PCIe, not even on one GPU.
         return not self._mig[need.resource] and bool(self._kind.table.ring_classes[gpus] >= require)
 
     def _rank(
@@ -156,8 +180,8 @@ class _Search:
     ) -> tuple[float, int, float, int, tuple[int, ...]]:
         mask = _mask(gpus)
         new = mask & ~state.opened
-        lost = self._kind.damage(self._idle, (state.new | new) & self._idle) if new else 0.0
-        left = sum(len(state.free[need.resource][gpu]) for gpu in gpus)
+        lost = self.damage(state.new | new) if new else 0.0
+        left = sum(state.free[need.resource][gpu] for gpu in gpus)
         return -self._quality(need, mask), new.bit_count(), lost, left, gpus
 
     def _quality(self, need: _Need, gpus: int) -> float:
@@ -170,15 +194,11 @@ class _Search:
             return ENOUGH
         return float(self._kind.table.values[gpus])
 
-    def _take(
-        self, need: _Need, state: _State, gpus: tuple[int, ...]
-    ) -> tuple[_State, tuple[str, ...]]:
+    def _take(self, need: _Need, state: _State, gpus: tuple[int, ...]) -> tuple[_State, Counts]:
         free = dict(state.free[need.resource])
-        counts = _evenly(need.size, [len(free[gpu]) for gpu in gpus])
-        ids: list[str] = []
-        for gpu, count in zip(gpus, counts, strict=True):
-            ids += free[gpu][:count]
-            free[gpu] = free[gpu][count:]
+        counts = tuple(zip(gpus, _evenly(need.size, [free[gpu] for gpu in gpus]), strict=True))
+        for gpu, count in counts:
+            free[gpu] -= count
             if not free[gpu]:
                 del free[gpu]
         mask = _mask(gpus)
@@ -189,65 +209,89 @@ class _Search:
             quality=min(state.quality, self._quality(need, mask)),
             new=state.new | mask & ~state.opened,
         )
-        return after, tuple(ids)
+        return after, counts
 
 
-def _choose(kind: MachineKind, book: ShareBook, request: ShareRequest) -> ShareChoice | None:
-    search = _Search(kind, book, request)
-    if any(
-        sum(map(len, search.first.free[resource].values())) < demand.gpus
-        for resource, demand in request.wants
-    ):
+@lru_cache(maxsize=65536)
+def _search(
+    kind: MachineKind, request: ShareRequest, rooms: tuple[_Room, ...], idle: int, opened: int
+) -> _Found | None:
+    search = _Search(kind, request.requirement, rooms, idle)
+    first = _State({room.resource: dict(room.free) for room in rooms}, opened)
+    found = search.find(_needs_of(request), first)
+    if found is None:
         return None
+    state, counts = found
+    return _Found(
+        counts=tuple(counts),
+        quality=state.quality,
+        opened=state.new.bit_count(),
+        damage=search.damage(state.new),
+        left=sum(sum(free.values()) for free in state.free.values()),
+    )
+
+
+@lru_cache(maxsize=1024)
+def _needs_of(request: ShareRequest) -> tuple[_Need, ...]:
+    """The largest container first: it has the fewest places."""
     needs = [
-        (resource, container.name, _Need(resource, container.gpus, request.sharing))
+        _Need(resource, container.name, container.gpus, request.sharing)
         for resource, demand in request.wants
         for container in demand.containers
         if container.role is not Role.INIT
     ]
-    # The largest first: it has the fewest places.
-    needs.sort(key=lambda need: -need[2].size)
+    needs.sort(key=lambda need: -need.size)
     for resource, demand in request.wants:
-        beyond = demand.gpus - sum(
-            container.gpus for container in demand.containers if container.role is not Role.INIT
-        )
+        beyond = demand.gpus - sum(need.size for need in needs if need.resource == resource)
         if beyond > 0:  # init containers take more than those after them
-            needs.append((resource, "", _Need(resource, beyond, Sharing.EITHER)))
-    found = search.find([need for _, _, need in needs], search.first)
+            needs.append(_Need(resource, "", beyond, Sharing.EITHER))
+    return tuple(needs)
+
+
+def _choose(kind: MachineKind, book: ShareBook, request: ShareRequest) -> ShareChoice | None:
+    rooms: list[_Room] = []
+    ids: dict[str, Mapping[int, list[str]]] = {}
+    for resource, demand in request.wants:
+        places = [p for p in book.of(resource) if suitable(kind, p, request.requirement)]
+        ids[resource] = _by_gpu(book, places)
+        free = tuple(sorted((gpu, len(of)) for gpu, of in ids[resource].items()))
+        if sum(count for _, count in free) < demand.gpus:
+            return None
+        rooms.append(_Room(resource, any(p.part.mig is not None for p in places), free))
+    idle = book.divided & ~book.opened
+    found = _search(kind, request, tuple(rooms), idle, book.opened)
     if found is None:
         return None
-    state, ids = found
-    given = {need[:2]: each for need, each in zip(needs, ids, strict=True)}
+    given: dict[tuple[str, str], list[str]] = {}
+    for need, counts in zip(_needs_of(request), found.counts, strict=True):
+        mine = given.setdefault((need.resource, need.container), [])
+        for gpu, count in counts:
+            mine += ids[need.resource][gpu][:count]
+            del ids[need.resource][gpu][:count]
     planned = [
         PlannedShares(container, resource, each)
         for resource, demand in request.wants
         for container, each in split(demand, _in_order(resource, demand, given)).items()
     ]
-    return ShareChoice(
-        shares=tuple(planned),
-        quality=state.quality,
-        opened=state.new.bit_count(),
-        damage=search.damage(state),
-        left=sum(len(each) for free in state.free.values() for each in free.values()),
-    )
+    return ShareChoice(tuple(planned), found.quality, found.opened, found.damage, found.left)
 
 
 def _in_order(
-    resource: str, demand: PodDemand, given: Mapping[tuple[str, str], tuple[str, ...]]
+    resource: str, demand: PodDemand, given: Mapping[tuple[str, str], Sequence[str]]
 ) -> list[str]:
     """The ids in the order in which the kubelet hands them to the containers."""
     names = [c.name for c in demand.containers if c.role is not Role.INIT]
     return [each for name in (*names, "") for each in given.get((resource, name), ())]
 
 
-def _by_gpu(book: ShareBook, places: Sequence[Place]) -> Mapping[int, tuple[str, ...]]:
+def _by_gpu(book: ShareBook, places: Sequence[Place]) -> dict[int, list[str]]:
     """GPU -> the ids of free shares, those of the fullest part first; GPUs without any left out."""
     parts: dict[int, list[tuple[str, ...]]] = {}
     for place in places:
         if ids := book.free_ids(place.part):
             parts.setdefault(place.gpu, []).append(ids)
     return {
-        gpu: tuple(each for ids in sorted(of_parts, key=len) for each in ids)
+        gpu: [each for ids in sorted(of_parts, key=len) for each in ids]
         for gpu, of_parts in parts.items()
     }
 

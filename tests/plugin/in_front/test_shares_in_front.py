@@ -1,0 +1,136 @@
+"""The whole plugin in front of a scripted vendor's, under the simulator's kubelet: pods with shares
+hold, in podresources, exactly what was planned, and the Node says so."""
+
+import json
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from linkwise.plugin.gpus.recorded import RecordedInventory
+from linkwise.simulator.api_server import ApiServer
+from linkwise.topology import names
+from linkwise.topology.annotations.node_annotation import read_topology
+from linkwise.topology.annotations.plan import Plan, PlannedShares, read_in_use, write_plan
+from linkwise.topology.machine.parts import Part
+from linkwise.topology.machine.recorded import recorded_machine
+from tests.divided import MIG_1G, PROFILE_1G, divided
+from tests.plugin.in_front.scripted import GPU, ScriptedVendor
+from tests.plugin.pods import manifest
+from tests.plugin.test_with_kubelet import MACHINE, UUIDS, World
+from tests.waiting import wait_for
+
+SHARED = "nvidia.com/gpu.shared"
+REPLICAS = [f"{uuid}::{number}" for uuid in UUIDS[12:14] for number in range(4)]
+MIG = ["MIG-a", "MIG-b", "MIG-c"]
+
+
+class AllThree(World):
+    """GPUs 0 to 11 whole, 12 and 13 with four replicas each, 14 cut into three MIG devices."""
+
+    vendor: ScriptedVendor | None = None
+
+    def start_plugin(self) -> None:
+        if self.vendor is None:
+            self.settings = replace(self.settings, in_front=True)
+            self.vendor = ScriptedVendor(self.settings.kubelet_dir, self.settings.registry_socket)
+            self.vendor.offer(GPU, UUIDS[:12])
+            self.vendor.offer(SHARED, REPLICAS, socket="nvidia-gpu.shared.sock")
+            self.vendor.offer(MIG_1G, MIG, socket="nvidia-mig-1g.10gb.sock")
+            self.vendor.begin()
+        self.inventory = RecordedInventory(recorded_machine(MACHINE, node="n1"))
+        self.cut(14, *MIG)
+        self.run(self.inventory)
+
+    def cut(self, position: int, *uuids: str) -> None:
+        """What the driver tells from the next reading on."""
+        parts = tuple(Part(uuid, mig=PROFILE_1G) for uuid in uuids)
+        self.inventory._machine = divided(self.inventory._machine, {position: parts})
+
+    def wait_for_gpus(self) -> None:
+        wait_for(lambda: self.program.not_ready() == "", "a ready plugin")
+        offered = {GPU: 12, SHARED: 8, MIG_1G: 3}
+        wait_for(lambda: self.offers() == offered, f"{offered} on the node")
+
+    def offers(self) -> dict[str, int]:
+        there = self.node().status.allocatable
+        return {each: int(there[each]) for each in (GPU, SHARED, MIG_1G) if each in there}
+
+    def submit_shares(self, name: str, resource: str, *ids: str) -> None:
+        """A pod with a plan, bound, as the extender's Binding leaves it."""
+        plan = Plan(id="p", node="n1", shares=(PlannedShares("main", resource, ids),))
+        notes = {names.GPUS: "{}", names.PLAN: write_plan(plan)}
+        body = manifest(name, ("main", None), annotations=notes)
+        limits = {"limits": {resource: str(len(ids))}}
+        body["spec"]["containers"][0]["resources"] = limits
+        self.client.post("/api/v1/namespaces/ml/pods", body)
+
+    def shares_in_use(self) -> dict[str, dict[str, dict[str, tuple[str, ...]]]]:
+        notes = self.node().metadata.annotations
+        return read_in_use(notes[names.IN_USE]).shares if names.IN_USE in notes else {}
+
+    def stop(self) -> None:
+        super().stop()
+        assert self.vendor is not None
+        self.vendor.kill()
+
+
+@pytest.fixture
+def world() -> Iterator[AllThree]:
+    with tempfile.TemporaryDirectory(prefix="lw-") as directory, ApiServer() as server:
+        running = AllThree(Path(directory), server, seed=5)
+        yield running
+        running.stop()
+
+
+def test_planned_is_real_for_whole_gpus_replicas_and_mig_devices(world: AllThree) -> None:
+    machine = read_topology(world.node().metadata.annotations[names.TOPOLOGY])
+    assert machine.healthy_gpus == 0xFFF
+    assert machine.gpus[12].parts == (Part(UUIDS[12], SHARED, 4),)
+    mig = tuple(Part(uuid, MIG_1G, mig=PROFILE_1G) for uuid in MIG)
+    assert machine.gpus[14].parts == mig
+
+    world.submit("whole", {"main": (UUIDS[7], UUIDS[2])})
+    plans = {
+        "shared": (SHARED, (REPLICAS[6],)),
+        "two": (SHARED, (REPLICAS[1], REPLICAS[5])),
+        "mig": (MIG_1G, ("MIG-b",)),
+    }
+    for name, (resource, ids) in plans.items():
+        world.submit_shares(name, resource, *ids)
+    world.wait_for_running(4)
+    expected = {
+        f"ml/{name}": {"main": {resource: tuple(sorted(ids))}}
+        for name, (resource, ids) in plans.items()
+    }
+    wait_for(lambda: world.shares_in_use() == expected, "the planned shares on the node")
+    assert world.in_use() == {"ml/whole": {"main": tuple(sorted((UUIDS[7], UUIDS[2])))}}
+
+    world.stop_plugin()
+    world.start_plugin()
+    world.submit_shares("late", SHARED, REPLICAS[0])
+    world.wait_for_running(5)
+    expected["ml/late"] = {"main": {SHARED: (REPLICAS[0],)}}
+    wait_for(lambda: world.shares_in_use() == expected, "the same after a restart")
+
+
+def test_an_old_reader_of_the_node_sees_twelve_gpus_and_no_share(world: AllThree) -> None:
+    fields = json.loads(world.node().metadata.annotations[names.TOPOLOGY])
+    assert fields["unhealthy"] == [12, 13, 14, 15]
+    assert [index for index, _ in fields["divided"]] == [12, 13, 14]
+
+
+def test_a_new_mig_layout_is_read_as_soon_as_the_vendors_plugin_lists_it(world: AllThree) -> None:
+    """Long before the next reading is due."""
+    world.cut(14, "MIG-new")
+    assert world.vendor is not None
+    world.vendor.set(MIG_1G, devices={"MIG-new": []})
+    new = (Part("MIG-new", MIG_1G, mig=PROFILE_1G),)
+
+    def published() -> bool:
+        text = world.node().metadata.annotations[names.TOPOLOGY]
+        return read_topology(text).gpus[14].parts == new
+
+    wait_for(published, "the new MIG device on the node")
