@@ -346,3 +346,19 @@ def test_a_gated_pod_with_shares_alone_is_let_go(at: ShareCluster) -> None:
     gated = at.add_pod("g", containers=at.pod("w").spec.containers, gates=[names.GATE])
     at.settle()
     assert not at.gates(gated.metadata.name)
+
+
+def test_where_the_vendors_plugin_is_alone_shares_go_by_count(at: ShareCluster) -> None:
+    """kube-scheduler names the node because it has counted the shares there."""
+    at.add_divided("bare", all_three(DGX_1V))
+    at.annotate_node("bare", names.TOPOLOGY, None)
+    at.add_taker("w", {SHARED: 1})
+    at.add_taker("strict", {SHARED: 1}, require_link="nvlink")
+    at.add_taker("both", {SHARED: 1, GPU: 1})
+    assert at.filter("w", ["bare"]).node_names == ("bare",)
+    assert at.filter("both", ["bare"]).node_names == ("bare",)
+    assert not at.filter("strict", ["bare"]).node_names
+    order = at.begin_bind("w", "bare")
+    assert isinstance(order, BindOrder)
+    assert order.annotations == {}
+    assert dict(at.prioritize("strict").scores)["bare"] == 0

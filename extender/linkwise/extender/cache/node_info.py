@@ -82,9 +82,12 @@ class NodeInfo:
     def by_count(self) -> bool:
         """Whether pods are placed here by count: the node offers GPUs and publishes no
         topology."""
-        offers = self.record is not None and self.record.offers.gpus > 0
-        admits = not self.refuses or self._on_trial
-        return offers and admits and self.no_topology == NO_TOPOLOGY
+        return self.record is not None and self.record.offers.gpus > 0 and self.unpublished
+
+    @property
+    def unpublished(self) -> bool:
+        """Whether no plugin publishes a topology here, and the kubelet admits pods."""
+        return self.no_topology == NO_TOPOLOGY and (not self.refuses or self._on_trial)
 
     @property
     def _on_trial(self) -> bool:
@@ -174,7 +177,7 @@ class NodeInfo:
         return not (self.record or there or self.charged)
 
     def settle(self, *, queue_first: bool = False) -> None:
-        """Compute `owned`, `used` and `free` from everything else. With *line_first*, GPUs that
+        """Compute `owned`, `used` and `free` from everything else. With *queue_first*, GPUs that
         came free since the last time and are not reserved become `fresh`."""
         had = self.free | self.fresh
         self.owned = {}

@@ -88,7 +88,7 @@ class Binder:
 
     def _goes_by_count(self, record: PodRecord, node: str) -> bool:
         has_plan = record.uid in self._cache.plans or record.uid in self._cache.assumed
-        if has_plan or not is_by_count(self._cache, node):
+        if has_plan or not is_by_count(self._cache, record, node):
             return False
         return takes_by_count(record) or belongs_to_by_count(self._cache, record)
 

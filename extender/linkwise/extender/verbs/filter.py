@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from linkwise.extender.api.extender_calls import FilterAnswer, FilterCall
-from linkwise.extender.api.records import PodRecord
+from linkwise.extender.api.records import NO_DEMAND, PodRecord
 from linkwise.extender.cache.cache import Cache
 from linkwise.extender.cache.machine_kind import GpuRequest
 from linkwise.extender.gangs.registry import GangRegistry
@@ -94,7 +94,7 @@ class Filter:
                 return FilterAnswer(node_names=(best,))
             answer = rooms(self._cache, view, request, names)
             if by_count:
-                answer = with_by_count(self._cache, answer, names)
+                answer = with_by_count(self._cache, record, answer, names)
             if answer.node_names:
                 return answer
         return in_place_of_gpus(self._cache, record, names, answer)
@@ -104,6 +104,8 @@ class Filter:
     ) -> FilterAnswer:
         """Of the nodes that have the shares, those that also have the whole GPUs."""
         shares = share_rooms(self._cache, request_of(record), names)
+        if takes_by_count(record):
+            shares = with_by_count(self._cache, replace(record, demand=NO_DEMAND), shares, names)
         if not record.demand.gpus or not shares.node_names:
             return shares
         answer = self._of_single(replace(record, shares=()), shares.node_names, now)
@@ -116,7 +118,7 @@ class Filter:
     def _of_member(self, record: PodRecord, names: tuple[str, ...]) -> FilterAnswer:
         """The answer for a gang's member without a plan."""
         here = belongs_to_by_count(self._cache, record)
-        passing = tuple(node for node in names if here and is_by_count(self._cache, node))
+        passing = tuple(node for node in names if here and is_by_count(self._cache, record, node))
         why = self._why_waits(record)
         return FilterAnswer(passing, {node: why for node in names if node not in passing})
 

@@ -20,9 +20,10 @@ _STATES = "node.kubernetes.io/"  # taints of these keys are set and removed by K
 
 
 def takes_by_count(record: PodRecord) -> bool:
-    """Whether any GPUs are good enough for the pod: it is in no gang, and requires no link, model
-    or memory."""
-    return record.ask.gang is None and _requires_nothing(record)
+    """Whether any GPUs are good enough for the pod: it requires no link, model or memory, and is in
+    no gang that is planned. (A member that takes shares alone is planned by itself.)"""
+    in_gang = record.ask.gang is not None and record.demand.gpus
+    return not in_gang and _requires_nothing(record)
 
 
 def belongs_to_by_count(cache: Cache, record: PodRecord) -> bool:
@@ -58,16 +59,22 @@ def _requires_nothing(record: PodRecord) -> bool:
     return not asks and not record.ask.spans.require
 
 
-def is_by_count(cache: Cache, node: str) -> bool:
+def is_by_count(cache: Cache, record: PodRecord, node: str) -> bool:
+    """Whether the node takes this pod by count. The extender does not count shares there: only
+    kube-scheduler does, which named the node."""
     info = cache.nodes.get(node)
-    return info is not None and info.by_count
+    if info is None:
+        return False
+    return info.by_count if record.demand.gpus else info.unpublished
 
 
-def with_by_count(cache: Cache, answer: FilterAnswer, names: Sequence[str]) -> FilterAnswer:
-    """*answer* with those of its refused nodes let through that take pods by count. The order is
+def with_by_count(
+    cache: Cache, record: PodRecord, answer: FilterAnswer, names: Sequence[str]
+) -> FilterAnswer:
+    """*answer* with those of its refused nodes let through that take the pod by count. The order is
     that of *names*."""
     unknown = (node for node, text in answer.failed.items() if text == UNPUBLISHED)
-    passing = {node for node in unknown if is_by_count(cache, node)}
+    passing = {node for node in unknown if is_by_count(cache, record, node)}
     if not passing:
         return answer
     passing.update(answer.node_names)
