@@ -246,13 +246,13 @@ def test_a_network_card_that_does_not_answer_stays_and_delays_no_reading_for_lon
     tmp_path: Path,
 ) -> None:
     port = tree_of_two(tmp_path)
-    source = NvmlInventory(FakeNvml(TWO), sys_root=tmp_path, driver_seconds=0.5)
+    source = NvmlInventory(FakeNvml(TWO), sys_root=tmp_path, driver_seconds=2.0)
     before = source.read().machine
     (port / "state").unlink()
     os.mkfifo(port / "state")  # a reader waits
     after = source.read()
     assert after.machine == before
-    hangs = f"{tmp_path}/class/infiniband: no answer within 0.5 s"
+    hangs = f"{tmp_path}/class/infiniband: no answer within 2 s"
     assert after.warnings == (hangs,)
     assert source.read().warnings == (hangs,)
     (port / "state").open("w").close()  # lets the reader go
