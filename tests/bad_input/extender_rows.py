@@ -32,7 +32,7 @@ ROWS = (
         "linkwise.dev/gang-min, linkwise.dev/gang-size, linkwise.dev/gang-timeout, "
         "linkwise.dev/gpu-memory, linkwise.dev/gpu-model, linkwise.dev/preemptible, "
         "linkwise.dev/prefer-link, linkwise.dev/prefer-span, linkwise.dev/rank, "
-        "linkwise.dev/require-link, linkwise.dev/require-span",
+        "linkwise.dev/require-link, linkwise.dev/require-span, linkwise.dev/share",
     ),
     Row(
         "pod annotation",
@@ -67,6 +67,12 @@ ROWS = (
         "preemptible, in YAML's other word",
         {"preemptible": "yes"},
         "linkwise: linkwise.dev/preemptible: 'yes': expected true or false",
+    ),
+    Row(
+        "pod annotation",
+        "share in NVIDIA's word",
+        {"share": "packed"},
+        "linkwise: linkwise.dev/share: 'packed': expected spread or pack",
     ),
     Row(
         "pod annotation",

@@ -83,7 +83,7 @@ def test_a_reader_that_knows_no_parts_gives_no_divided_gpu_out() -> None:
     assert read_topology(json.dumps(old)).healthy_gpus == 0b111
 
 
-def test_a_divided_gpu_is_not_whole_even_if_somebody_calls_it_healthy() -> None:
+def test_a_divided_gpu_is_not_whole_even_if_it_is_called_healthy() -> None:
     machine = replicas(DGX_1V, {0: 2})
     gpus = (replace(machine.gpus[0], healthy=True), *machine.gpus[1:])
     assert replace(machine, gpus=gpus).healthy_gpus == 0b11111110

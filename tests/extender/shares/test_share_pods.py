@@ -100,8 +100,8 @@ def test_a_refusal_says_what_is_missing_and_whether_that_stays(
     at.add_taker("w", limits, **said)
     answer = at.filter("w")
     assert not answer.node_names
-    told = answer.unresolvable if never else answer.failed
-    assert expected in told["n0"]
+    reasons = answer.unresolvable if never else answer.failed
+    assert expected in reasons["n0"]
 
 
 def test_a_wrong_word_is_refused_with_the_allowed_ones(at: ShareCluster) -> None:
@@ -170,7 +170,7 @@ def test_a_recreated_pod_is_not_its_predecessor(at: ShareCluster) -> None:
     assert not {old, new} & set(at.ids_of("x"))
 
 
-def test_a_gpu_with_shares_of_an_old_layout_in_use_is_free_for_nobody() -> None:
+def test_a_gpu_with_shares_of_an_old_layout_in_use_is_not_free() -> None:
     at = ShareCluster()
     at.add_divided("n0", replicas(DGX_1V, {0: 2}))
     at.add_taker("w", {SHARED: 1})
@@ -206,7 +206,7 @@ def test_a_gpu_that_a_pod_has_whole_gives_no_shares() -> None:
     assert at.filter("v").node_names == ("n0",)
 
 
-def test_a_pod_with_whole_gpus_that_nobody_planned_is_presumed_on_whole_ones() -> None:
+def test_a_pod_with_whole_gpus_without_a_plan_is_presumed_on_whole_ones() -> None:
     at = ShareCluster()
     at.add_divided("n0", cut(replicas(DGX_1V, {0: 2, 1: 2}), 2, MIG_1G))
     at.add_taker("w", {GPU: 6})
@@ -232,7 +232,7 @@ def test_an_unhealthy_share_is_not_given() -> None:
     assert reason(at, "v") == f"fewer free {MIG_1G} than wanted"
 
 
-def test_a_share_of_a_binding_in_flight_is_nobody_elses_until_it_is_refused(
+def test_a_share_of_a_binding_in_flight_is_no_other_pods_until_it_is_refused(
     at: ShareCluster,
 ) -> None:
     at.add_taker("w", {MIG_3G: 1})

@@ -11,7 +11,7 @@ from linkwise.plugin.in_front.sharing import is_share
 from linkwise.plugin.kubelet import podresources_pb2 as pods_wire
 from linkwise.plugin.node.in_use import read_in_use
 from linkwise.topology import names
-from linkwise.topology.annotations.plan import InUse, Plan, PlannedShares, write_plan
+from linkwise.topology.annotations.plan import InUse, Plan, PlannedShares, write_gpus, write_plan
 from tests.plugin.in_front.conftest import UUIDS, World
 from tests.plugin.in_front.scripted import GPU
 from tests.plugin.pods import pod
@@ -99,6 +99,22 @@ def test_two_pods_of_one_size_get_their_plans_in_the_order_of_the_kubelet(shares
     assert plugin.preferred(REPLICAS, 1) == [REPLICAS[5]]
     plugin.allocate([REPLICAS[5]])
     assert plugin.preferred(REPLICAS[:5], 1) == [REPLICAS[2]]
+
+
+def test_where_one_resource_has_whole_gpus_and_replicas_plans_of_both_are_kept(
+    shares: Shares,
+) -> None:
+    ids = [*REPLICAS, *UUIDS[2:]]
+    shares.vendor.offer(GPU, ids, preference=[UUIDS[2]])
+    shares.open()
+    plugin = shares.plugin()
+    shares.plan("replica", GPU, REPLICAS[4])
+    notes = {names.GPUS: write_gpus({"main": (UUIDS[6],)})}
+    shares.wait("whole", GPU, 1, notes)
+    assert plugin.preferred(ids, 1) == [REPLICAS[4]]
+    plugin.allocate([REPLICAS[4]])
+    left = [each for each in ids if each != REPLICAS[4]]
+    assert plugin.preferred(left, 1) == [UUIDS[6]]
 
 
 def test_a_resource_that_registers_late_knows_the_pods_that_wait(shares: Shares) -> None:

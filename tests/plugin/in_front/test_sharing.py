@@ -73,7 +73,7 @@ def test_replicas_of_mig_devices() -> None:
     assert machine.gpus[7].parts == (Part("MIG-a", f"{MIG_1G}.shared", 2, PROFILE_1G),)
 
 
-def test_a_mig_device_that_nobody_lists_is_shown_and_has_no_resource() -> None:
+def test_a_mig_device_that_no_vendor_lists_is_shown_and_has_no_resource() -> None:
     read = with_parts(DGX_1V, {7: (Part("MIG-a", mig=PROFILE_1G),)})
     machine = seen(read, {GPU: listed(*UUIDS)})
     assert machine.gpus[7].parts == read.gpus[7].parts
@@ -122,7 +122,7 @@ def test_a_gpu_under_two_names_has_the_first() -> None:
     assert machine.gpus[0].parts == (Part(UUIDS[0], "example.com/gpu", 2),)
 
 
-def test_mig_devices_of_unknown_gpus_are_told() -> None:
+def test_mig_devices_of_unknown_gpus_are_named() -> None:
     read = with_parts(DGX_1V, {7: (Part("MIG-a", mig=PROFILE_1G),)})
     lists = {
         GPU: listed(*UUIDS[:7]),

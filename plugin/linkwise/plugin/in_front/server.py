@@ -11,7 +11,7 @@ About anything else the vendor knows more, so the call goes to the vendor's plug
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NoReturn
 
@@ -136,10 +136,12 @@ class FrontPlugin:
             return None
         return (machine, advice) if all(are_whole(each, machine) for each in ids) else None
 
-    def _of_shares(self, ids: Iterable[str]) -> tuple[Machine, ShareAdvice] | None:
-        """The machine and the advice for these devices; None unless all are shares of GPUs."""
-        machine = self._offer.machine
-        advice = self._shares() if machine is not None and all(map(is_share, ids)) else None
+    def _of_shares(self, ids: Sequence[str]) -> tuple[Machine, ShareAdvice] | None:
+        """The machine and the advice for these devices; None unless some are shares of GPUs, and
+        the others whole GPUs."""
+        machine, others = self._offer.machine, [each for each in ids if not is_share(each)]
+        known = machine is not None and are_whole(others, machine) and len(others) < len(ids)
+        advice = self._shares() if known else None
         return None if machine is None or advice is None else (machine, advice)
 
     def _planned_shares(
@@ -148,7 +150,7 @@ class FrontPlugin:
         context: grpc.ServicerContext,
     ) -> bytes:
         """The reply by plans; empty if these devices are no shares, or no plan matters."""
-        known = self._of_shares(each for one in asked for each in one.available_deviceIDs)
+        known = self._of_shares([each for one in asked for each in one.available_deviceIDs])
         if known is None:
             return b""
         machine, advice = known

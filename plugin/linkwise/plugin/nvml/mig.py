@@ -34,11 +34,11 @@ def _devices(nvml: Nvml, handle: Handle, memory: int) -> Iterator[Part]:
             if error.value == pynvml.NVML_ERROR_NOT_FOUND:
                 continue
             raise
-        told = nvml.nvmlDeviceGetAttributes_v2(device)
-        slices, compute = told.gpuInstanceSliceCount, told.computeInstanceSliceCount
-        gib = profile_gib(told.memorySizeMB, memory)
+        answer = nvml.nvmlDeviceGetAttributes_v2(device)
+        slices, compute = answer.gpuInstanceSliceCount, answer.computeInstanceSliceCount
+        gib = profile_gib(answer.memorySizeMB, memory)
         name = f"{slices}g.{gib}gb" if compute == slices else f"{compute}c.{slices}g.{gib}gb"
-        profile = MigProfile(name, slices, told.memorySizeMB)
+        profile = MigProfile(name, slices, answer.memorySizeMB)
         yield Part(nvml.nvmlDeviceGetUUID(device), mig=profile)
 
 

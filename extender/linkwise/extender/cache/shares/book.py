@@ -131,7 +131,7 @@ def strays(
     machine: Machine, places: Iterable[Place], listed: Mapping[str, ContainerShares]
 ) -> Mapping[str, int]:
     """holder -> bitmask of the GPUs of which it has shares, though they are not divided that way
-    any more. Nobody else gets such a GPU."""
+    any more. No other pod gets such a GPU."""
     known = {place.part.uuid for place in places}
     position_of = {gpu.uuid: position for position, gpu in enumerate(machine.gpus)}
     found: dict[str, int] = {}

@@ -49,7 +49,7 @@ class NodeShares:
 
     @property
     def divided(self) -> int:
-        """The bitmask of the GPUs that have parts: nobody gets one as a whole."""
+        """The bitmask of the GPUs that have parts: no pod gets one as a whole."""
         return ShareBook(self.places).divided
 
     @property
