@@ -2,9 +2,9 @@
 
 import click
 
-from linkwise.cli.choose_command import choose_command
+from linkwise.cli.choose.choose_command import choose_command
+from linkwise.cli.choose.machines_command import machines_command
 from linkwise.cli.errors import BadInputError
-from linkwise.cli.machines_command import machines_command
 from linkwise.cli.recognise import recognise_command
 from linkwise.cli.what_if.command import what_if_command
 

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from linkwise.cli.gpu_list import write_indices
+from linkwise.cli.choose.gpu_list import write_indices
 from linkwise.cli.table import aligned
 from linkwise.extender.api.views import BestSet, ClusterUse, GangView, KindUse, NodeView
 from linkwise.extender.explain.texts.format import duration

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from linkwise.cli.gpu_list import write_indices
+from linkwise.cli.choose.gpu_list import write_indices
 from linkwise.cli.table import aligned
 from linkwise.cli.what_if.answer import (
     FITS,

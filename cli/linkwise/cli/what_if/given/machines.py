@@ -13,8 +13,8 @@ from functools import cache
 import msgspec
 import numpy as np
 
+from linkwise.cli.choose.machine_source import read_machine
 from linkwise.cli.errors import BadInputError
-from linkwise.cli.machine_source import read_machine
 from linkwise.kube.objects import Node, whole
 from linkwise.topology import names
 from linkwise.topology.annotations.labels import GFD_PREFIX, node_labels

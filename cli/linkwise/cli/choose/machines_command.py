@@ -3,8 +3,8 @@
 import click
 import msgspec
 
+from linkwise.cli.choose.machine_source import suggestion
 from linkwise.cli.errors import BadInputError
-from linkwise.cli.machine_source import suggestion
 from linkwise.cli.table import aligned
 from linkwise.topology.annotations.labels import node_labels, nvlink_kind
 from linkwise.topology.machine.recorded import machine_names, recorded_machine, records

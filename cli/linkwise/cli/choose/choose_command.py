@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import click
 
-from linkwise.cli.answer import ChosenSet, write_json, write_text
-from linkwise.cli.comparison import why_not
+from linkwise.cli.choose.answer import ChosenSet, write_json, write_text
+from linkwise.cli.choose.comparison import why_not
+from linkwise.cli.choose.gpu_list import read_gpus, write_gpus
+from linkwise.cli.choose.machine_source import NamedMachine, read_machine
 from linkwise.cli.errors import BadInputError
-from linkwise.cli.gpu_list import read_gpus, write_gpus
-from linkwise.cli.machine_source import NamedMachine, read_machine
 from linkwise.topology.errors import LinkwiseError
 from linkwise.topology.machine.model import LINK_WORDS, LinkClass, Machine
 from linkwise.topology.sets.choose import Choice, choose, ranked

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from linkwise.cli.comparison import word_for
-from linkwise.cli.gpu_list import write_gpus
+from linkwise.cli.choose.comparison import word_for
+from linkwise.cli.choose.gpu_list import write_gpus
 from linkwise.cli.table import aligned
 from linkwise.topology.machine.hardware import UNKNOWN, facts_of_gpu
 from linkwise.topology.machine.model import Machine
