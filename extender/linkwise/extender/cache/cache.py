@@ -371,8 +371,6 @@ class Cache:
     def _settle(self, info: NodeInfo) -> None:
         shares_before = info.shares
         info.settle(queue_first=self.queue_first)
-        if info.shares.has_more_than(shares_before):
-            self.room += 1
         if info.fresh:
             self.fresh[info.name] = info.fresh
         else:
@@ -386,7 +384,7 @@ class Cache:
         if rows.kinds[row] != kind or rows.free[row] != free:
             rows.kinds[row], rows.free[row] = kind, free
             self.settled_rows.append(row)
-        if more:
+        if more or info.shares.has_more_than(shares_before):
             self.room += 1
         self.touched.add(info.name)
         note_mismatches(self.mismatches, info)
