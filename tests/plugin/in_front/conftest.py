@@ -9,7 +9,8 @@ import pytest
 from linkwise.plugin.device_plugin.allocate import Pick, pick_ring
 from linkwise.plugin.device_plugin.preferred_allocation import Advisor
 from linkwise.plugin.device_plugin.server import Advice
-from linkwise.plugin.in_front.front import Front, Patience
+from linkwise.plugin.in_front.front import Front
+from linkwise.plugin.in_front.patience import Patience
 from linkwise.plugin.metrics import Metrics
 from linkwise.topology.annotations.plan import write_gpus
 from linkwise.topology.machine.model import Machine

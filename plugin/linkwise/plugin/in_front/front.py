@@ -20,11 +20,13 @@ from linkwise.plugin.device_plugin.grpc_channel import reason_of
 from linkwise.plugin.device_plugin.registration import API_VERSION, Identity, Registrar, identity
 from linkwise.plugin.device_plugin.server import Advice
 from linkwise.plugin.in_front.offer import Offer, State
+from linkwise.plugin.in_front.patience import Patience
 from linkwise.plugin.in_front.registry import RefusedError, Registry
-from linkwise.plugin.in_front.resource import HEALTHY, not_offered, offered
+from linkwise.plugin.in_front.resource import not_offered, offered
 from linkwise.plugin.in_front.server import FrontPlugin
 from linkwise.plugin.in_front.sharing import divided
 from linkwise.plugin.in_front.vendor import Vendor, VendorError, socket_of
+from linkwise.plugin.in_front.vendor_metrics import hide_state, show_state
 from linkwise.plugin.kubelet import deviceplugin_pb2 as wire
 from linkwise.plugin.metrics import Metrics
 from linkwise.topology.machine.model import Machine
@@ -33,19 +35,6 @@ from linkwise.topology.names import RESOURCE_NAME
 log = logging.getLogger(__name__)
 
 _STOP_SECONDS = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """Times in seconds. If the kubelet has such a time, the default equals it."""
-
-    look: float = 0.25
-    dial: float = 10.0  # the kubelet's, inside Register
-    first_list: float = 10.0
-    probe: float = 10.0  # between questions whether a vendor's plugin answers
-    grace: float = 300.0  # the kubelet's, until it forgets a plugin that is gone
-    renewal: float = 5.0  # for a vendor's plugin to begin again with a new kubelet
-    own_knowledge: float = 30.0  # then the vendor's list goes out without Linkwise's knowledge
 
 
 @dataclass(slots=True)
@@ -277,7 +266,7 @@ class Front:
             fronted = self._fronted.get(offer.resource)
             if fronted is None or fronted.offer is not offer:
                 return
-            _show(self._metrics, offer)
+            show_state(self._metrics, offer)
         if offer.why not in (fronted.said, ""):
             log.warning(
                 "%s: the vendor's plugin %s: %s", offer.resource, offer.state.value, offer.why
@@ -386,26 +375,9 @@ class Front:
             if fronted.offer.state is not State.LOST:  # the vendor's plugin has just come back
                 return
             del self._fronted[fronted.offer.resource]
-            _hide(self._metrics, fronted.offer)
+            hide_state(self._metrics, fronted.offer)
         _end(fronted)
         self._on_change()
-
-
-def _show(metrics: Metrics, offer: Offer) -> None:
-    for state in State:
-        metrics.vendor_state.labels(offer.resource, state.value).set(state is offer.state)
-    if offer.last_list is not None:
-        health = [device.health == HEALTHY for device in offer.last_list.devices]
-        metrics.vendor_devices.labels(offer.resource, "healthy").set(sum(health))
-        metrics.vendor_devices.labels(offer.resource, "unhealthy").set(len(health) - sum(health))
-
-
-def _hide(metrics: Metrics, offer: Offer) -> None:
-    for state in State:
-        metrics.vendor_state.remove(offer.resource, state.value)
-    if offer.last_list is not None:
-        for health in ("healthy", "unhealthy"):
-            metrics.vendor_devices.remove(offer.resource, health)
 
 
 def _end(fronted: _Fronted) -> None:
